@@ -15,6 +15,7 @@ from oven_kg.graph.lint import lint
 MAX_BYTES: Final = 64 * 2**20
 """Maximum size of a YAML file in bytes. In memory it takes about ten times as much."""
 MAX_FAULTS: Final = 5
+"""Maximum number of faults in an error message."""
 
 
 def is_yaml(path: Path) -> bool:

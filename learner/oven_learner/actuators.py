@@ -57,7 +57,7 @@ class Proof(Protocol):
         """Return (old value, current value, reason) if other code has reverted a setting. Reports each case once."""
 
     def on_restore(self) -> None:
-        """Accept the current value as expected, because a restored state has set it."""
+        """Expect the current value from now on, because restoring a saved state has set it."""
 
     def close(self) -> None:
         """Stop watching."""
@@ -203,8 +203,8 @@ class Actuators:
         high: float | None = None,
     ) -> None:
         """Change the choices or bounds of an actuator. For a simplex, update its components to its current value. If
-        training is running, call `OvenClient.announce` afterwards. Raises UnknownNameError. Raises ConfigError, with
-        nothing changed, for an invalid choice, or limits that exclude the current value or do not apply to the kind."""
+        training is running, call `OvenClient.announce` afterwards. Raises UnknownNameError. Raises ConfigError, and
+        changes nothing, for an invalid choice, or limits that exclude the current value or do not apply to the kind."""
         old, current = self.spec(name), self.read(name)
         if choices is not None and old.kind != "choice":
             raise ConfigError(f"{name} is a {old.kind}, which has no choices to change")
@@ -221,7 +221,7 @@ class Actuators:
         elif old.kind == "simplex":
             changes = {"choices": tuple(current)}  # type: ignore[arg-type]
         spec = old.model_copy(update=changes)
-        if old.kind != "action" and (problem := misfit(spec, current)):
+        if old.kind != "action" and (problem := misfit_reason(spec, current)):
             raise ConfigError(f"{name} is currently {current!r}: {problem}; first set it to an allowed value")
         self._knobs[name] = replace(self._knobs[name], spec=spec)
 
@@ -266,7 +266,7 @@ class Actuators:
         knob = self._knobs.get(name)
         if knob is None:
             return Applied("rejected", reason=f"there is no actuator {name!r}; choose from {', '.join(self._knobs)}")
-        if problem := misfit(knob.spec, value):
+        if problem := misfit_reason(knob.spec, value):
             return Applied("rejected", before=_read_safely(knob), after=_read_safely(knob), reason=problem)
         if knob.spec.kind == "action":
             return _run_action(knob, value)
@@ -358,7 +358,7 @@ def with_value(spec: ActuatorSpec, value: Value) -> ActuatorSpec:
     return spec.model_copy(update={"value": value})
 
 
-def misfit(spec: ActuatorSpec, value: Value) -> str:
+def misfit_reason(spec: ActuatorSpec, value: Value) -> str:
     """Return the reason why the actuator cannot have this value, or an empty string. The mesh checks this as well."""
     match spec.kind:
         case "scalar":
@@ -383,4 +383,4 @@ def misfit(spec: ActuatorSpec, value: Value) -> str:
     return ""
 
 
-__all__ = ["Actuators", "Applied", "Proof", "Status", "difference", "misfit", "same_value"]
+__all__ = ["Actuators", "Applied", "Proof", "Status", "difference", "misfit_reason", "same_value"]

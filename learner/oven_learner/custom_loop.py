@@ -135,7 +135,7 @@ def connect(
         evaluated_metrics = evaluation.held_out_specs(metrics)
         if EVALUATE not in knobs:
             knobs.action(EVALUATE, evaluation.request, effect="measures")
-    client: LoopClient
+    client: LoopClient  # assigned below; the callbacks that refer to it are called only afterwards
     with ExitStack() as hooks:  # removes the optimizer's hooks if anything below fails
         rate = None
         if optimizer is not None:
@@ -219,7 +219,7 @@ def _best_weights(
 
 
 def _gauges(
-    knobs: Actuators, rate: RateReadback, model: Any, clip: float | None, publish: Any, published: bool
+    knobs: Actuators, rate: RateReadback, model: Any, clip: float | None, publish: Any, publishes: bool
 ) -> StepGauges:
     """Return the gauges of each step. Raises ConfigError for `clip` if the gradients are sharded."""
     from oven_learner.optim import snapshot
@@ -237,13 +237,13 @@ def _gauges(
     if clipping is not None:
         clipping.announce(knobs, USER_BOUNDS)
     decay.announce(rate.scale.optimizer, knobs)
-    gauges = OptimizerGauges(rate.scale.optimizer, model, publishes=published, sharding=sharded)
+    gauges = OptimizerGauges(rate.scale.optimizer, model, publishes=publishes, sharding=sharded)
     return StepGauges(
         rate,
         gauges,
         publish,
         clip=clipping,
-        publishes=published,
+        publishes=publishes,
         unmeasured=f"needs full gradients, but {no_norm_reason}" if no_norm_reason else "",
     )
 

@@ -33,6 +33,7 @@ from oven_learner.random_state import preserve_state
 from oven_runs.home.probe_set import Probe, ProbeSet
 
 SYMBOLS = 257
+"""Number of symbols: 256 bytes and END."""
 END = 256
 """The symbol of tokens without text."""
 MIN_PROBABILITY = 1e-12
@@ -53,7 +54,9 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class _Text:
+class _TokenizedProbe:
+    """A prompt and the frontier model's answer, in the policy's tokens."""
+
     prompt: list[int]
     completion: list[int]
     size: int
@@ -65,7 +68,7 @@ class _Text:
 
 
 class PolicyReading:
-    """Measures a policy on the frontier model's answers, which it splits into the policy's tokens."""
+    """Measures a policy on the frontier model's answers, which are tokenized with the policy's tokenizer."""
 
     def __init__(self, probes: ProbeSet, model: Any, tokenizer: Any) -> None:
         """Tokenize the probes. Raises ConfigError if the tokenizer has no token offsets, or the policy cannot read any
@@ -78,12 +81,12 @@ class PolicyReading:
             )
         config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
         self._context = int(getattr(config, "max_position_embeddings", 0) or 1 << 20)
-        self._special = {*self._tokenizer.all_special_ids, self._tokenizer.unk_token_id}
+        self._special_ids = {*self._tokenizer.all_special_ids, self._tokenizer.unk_token_id}
         self._first_bytes = FirstBytes(self._tokenizer, int(config.vocab_size))
-        self._texts = [text for probe in probes.probes if (text := self._tokenize(probe)) is not None]
-        self.skipped_count = len(probes.probes) - len(self._texts)
+        self._probes = [tokenized for probe in probes.probes if (tokenized := self._tokenize(probe)) is not None]
+        self.skipped_count = len(probes.probes) - len(self._probes)
         """Number of answers that the policy cannot read, because of unknown or special tokens or a long prompt."""
-        if not self._texts:
+        if not self._probes:
             raise ConfigError(
                 f"the policy cannot read any of the frontier model's {len(probes.probes)} answers: its tokenizer does "
                 f"not know their symbols, or their prompts are longer than its {self._context} positions"
@@ -95,32 +98,32 @@ class PolicyReading:
         bits, size, divergence, positions = 0.0, 0, 0.0, 0
         with preserve_state(model):
             model.eval()
-            for text in self._texts:
-                logits = _logits(model, text)  # (C, V), each row predicts its token
-                completion = torch.tensor(text.completion, device=logits.device)
+            for probe in self._probes:
+                logits = _logits(model, probe)  # (C, V), where row i predicts completion token i
+                completion = torch.tensor(probe.completion, device=logits.device)
                 for start in range(0, len(completion), CHUNK_ROWS):
                     chunk = slice(start, start + CHUNK_ROWS)
                     log_probs = logits[chunk].float().log_softmax(-1).gather(-1, completion[chunk].unsqueeze(-1))
                     bits -= float(log_probs.double().sum()) / math.log(2)
-                for start in range(0, len(text.positions), CHUNK_ROWS):
+                for start in range(0, len(probe.positions), CHUNK_ROWS):
                     chunk = slice(start, start + CHUNK_ROWS)
-                    policy = self._first_bytes(logits[text.positions[chunk]]).cpu()
-                    divergence += float(min_divergence(torch.stack(text.known_masses[chunk]), policy).sum())
-                size, positions = size + text.size, positions + len(text.positions)
+                    policy = self._first_bytes(logits[probe.positions[chunk]]).cpu()
+                    divergence += float(min_divergence(torch.stack(probe.known_masses[chunk]), policy).sum())
+                size, positions = size + probe.size, positions + len(probe.positions)
         return Reading(bits / size, divergence / positions if positions else None, positions)
 
-    def _tokenize(self, probe: Probe) -> _Text | None:
+    def _tokenize(self, probe: Probe) -> _TokenizedProbe | None:
         """Return the probe in the policy's tokens, or None if the policy cannot read it."""
         prompt = self._prompt(probe.prompt)
         encoded = self._tokenizer(probe.completion, add_special_tokens=False, return_offsets_mapping=True)
         space = self._context - len(prompt)
         ids, spans = list(encoded["input_ids"])[:space], encoded["offset_mapping"][:space]
-        if not prompt or space <= 0 or not ids or not self._special.isdisjoint(ids):
+        if not prompt or space <= 0 or not ids or not self._special_ids.isdisjoint(ids):
             return None
         offsets = [0, *accumulate(len(character.encode()) for character in probe.completion)]  # in bytes of UTF-8
         size = offsets[spans[-1][1]]
         masses = self._masses_at_shared_positions(probe, ids, spans, offsets)
-        return _Text(prompt, ids, size, list(masses), list(masses.values())) if size else None
+        return _TokenizedProbe(prompt, ids, size, list(masses), list(masses.values())) if size else None
 
     def _prompt(self, prompt: str) -> list[int]:
         """Return the prompt's tokens, with the policy's chat template if it has one."""
@@ -144,8 +147,8 @@ class PolicyReading:
         for index, (token, (start, stop)) in enumerate(
             zip(self._tokenizer.convert_ids_to_tokens(list(ids)), spans, strict=True)
         ):
-            position, text = offsets[end], token_bytes(self._tokenizer, token)
-            starts_here = text[:1] == completion[position : position + 1]
+            position, added_bytes = offsets[end], token_bytes(self._tokenizer, token)
+            starts_here = added_bytes[:1] == completion[position : position + 1]
             # `start < end` would mean that the token begins inside a character.
             if start >= end and position in frontier_tokens and starts_here:
                 candidates = frontier_tokens[position].top
@@ -193,8 +196,8 @@ def _bytes_by_letter() -> dict[str, int]:
 
 
 def known_mass(alternatives: Sequence[tuple[bytes, float]]) -> Tensor:
-    """Sum (bytes, probability) pairs of the most likely tokens by first byte. Return a tensor (SYMBOLS,). With rounding
-    or some servers, the total is above 1. It is then scaled down to 1."""
+    """Sum (bytes, probability) pairs of the most likely tokens by first byte. Return a tensor (SYMBOLS,). Because of
+    rounding, or with some servers, the total can exceed 1. It is then scaled down to 1."""
     masses = torch.zeros(SYMBOLS, dtype=torch.float64)
     for text, probability in alternatives:
         masses[text[0] if text else END] += probability
@@ -223,9 +226,9 @@ def min_divergence(known: Tensor, policy: Tensor) -> Tensor:
     return terms.sum(-1).clamp(min=0)
 
 
-def _logits(model: Any, text: _Text) -> Tensor:
+def _logits(model: Any, probe: _TokenizedProbe) -> Tensor:
     device = next(model.parameters()).device
-    ids = torch.tensor([[*text.prompt, *text.completion]], device=device)  # (1, P + C)
+    ids = torch.tensor([[*probe.prompt, *probe.completion]], device=device)  # (1, P + C)
     logits = model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).logits
-    rows: Tensor = logits[0, -len(text.completion) - 1 : -1]
+    rows: Tensor = logits[0, -len(probe.completion) - 1 : -1]
     return rows

@@ -23,8 +23,9 @@ def capture() -> State:
 def restore(state: State) -> None:
     """Restore the generators in `state`. Others stay unchanged."""
     generators = _generators()
-    for name, value in state.items():
-        generators[name][1](value)
+    for name, generator_state in state.items():
+        _, set_state = generators[name]
+        set_state(generator_state)
 
 
 @contextmanager

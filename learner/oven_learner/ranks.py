@@ -2,8 +2,8 @@
 
 Only rank 0 is connected to the bus. Messages use their own gloo group, separate from the gradients. That group is on
 the CPU, so that no rank waits for its device. It is never used between two collectives of the trainer. A step costs one
-broadcast of 16 bytes, and any messages follow in a second one. Rank 0 collects the requests of the other ranks at most
-once per second.
+broadcast of 16 bytes, and any messages follow in a second one. Rank 0 collects the stop requests of the other ranks
+at most once per second.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = logging.getLogger("oven.learner")
 T = TypeVar("T")
 
 REQUEST_INTERVAL_S = 1.0
-"""Seconds between two collections of requests from the other ranks. A collection costs as much as the broadcast."""
+"""Seconds between two collections of requests from the other ranks. A collection takes as long as the broadcast."""
 
 
 class Ranks:
@@ -88,7 +88,7 @@ class Ranks:
             return _or_default(get_message, None)
         packed, collects_requests = b"", False
         if self.leader:
-            packed = _or_default(partial(_packed, get_message), b"")
+            packed = _or_default(partial(_pack_message, get_message), b"")
             collects_requests = time.monotonic() >= self._last_collection_at + REQUEST_INTERVAL_S
         # The device is explicit, because torch's default device may be a GPU.
         header = self._torch.tensor([len(packed), int(collects_requests)], device="cpu")
@@ -153,7 +153,7 @@ class Ranks:
         return pickle.loads(body.numpy().tobytes())
 
 
-def _packed(get_message: Callable[[], object]) -> bytes:
+def _pack_message(get_message: Callable[[], object]) -> bytes:
     message = get_message()
     return b"" if message is None else pickle.dumps(message)
 
@@ -186,15 +186,15 @@ def barrier() -> None:
         distributed.barrier()
 
 
-def gather_rows(value: T, rows: int) -> tuple[range, list[T]]:
+def gather_rows(value: T, row_count: int) -> tuple[range, list[T]]:
     """Return the range of this rank's rows among the rows of all ranks, and the values of all ranks in rank order.
-    `rows` is the number of this rank's rows. This is a collective."""
+    `row_count` is the number of this rank's rows. This is a collective."""
     from torch import distributed
 
     gathered: list[Any] = [None] * world()
-    distributed.all_gather_object(gathered, (value, rows))
+    distributed.all_gather_object(gathered, (value, row_count))
     start = sum(count for _, count in gathered[: rank()])
-    return range(start, start + rows), [part for part, _ in gathered]
+    return range(start, start + row_count), [rank_value for rank_value, _ in gathered]
 
 
 def from_leader(value: T) -> T:

@@ -25,7 +25,7 @@ EXPIRY_TICKS = 10_000
 
 
 class FakeLink(SilentLink):
-    """A `Link` for one training run. To answer messages, subclass it and override `receive`, called between steps."""
+    """A `Link` for one training run. To answer messages, override `receive`, which is called between steps."""
 
     def __init__(self, plan: Mapping[int, tuple[str, Value]] | None = None, past: ResumeState | None = None) -> None:
         """Args:
@@ -35,7 +35,7 @@ class FakeLink(SilentLink):
         self.sent: list[LearnerMessage] = []
         """The learner's messages, in order."""
         self.shown: list[dict[str, Any]] = []
-        """The samples of completions, in the form in which they would leave the training's process."""
+        """The samples of completions, as they would leave the training process."""
         self.incoming: deque[LogMessage] = deque()
         """The messages that the learner receives next: decisions, operator commands and closed steps."""
         self._plan = dict(plan or {})
@@ -85,8 +85,8 @@ def decision(
     verdict: str = "adopted",
     snapshot_first: bool = False,
 ) -> Decision:
-    """Return a decision as the mesh makes it. It applies before the step of tick `apply_at`, until tick `expires`.
-    Decisions with the same `number` are copies of the same decision."""
+    """Return a decision like those of the mesh. It takes effect before the step of tick `apply_at`, and expires after
+    tick `expires`. Decisions with the same `number` are copies of the same decision."""
     tick = apply_at - 1
     return Decision.model_validate(
         {

@@ -1,8 +1,8 @@
 """Stores recent observations by metric, so that a window returns a metric's series faster in a review.
 
 A plain `Window` reads all its observations for every series. A review reads a million series of one run, and with these
-windows it takes a third of the time. The results are the same. If a series includes steps that a rollback discarded,
-the plain window computes it.
+windows it takes a third of the time. The results are the same. A series with steps that a rollback discarded is
+computed as in a plain window.
 """
 
 from __future__ import annotations

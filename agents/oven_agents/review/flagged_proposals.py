@@ -1,10 +1,9 @@
 """Groups an agent's repeated proposals into flags, and judges whether each is a likely false alarm.
 
 The recorded run did not make the change. So a flag is judged by the median of its target over the second half of its
-horizon, compared with the horizon before it. For a rollback, this is the horizon before the tick to go back to. If the
-median is not worse by two standard errors, the run did well without the change, and the flag is a false alarm.
-Otherwise something was wrong, which does not mean that the change would have helped. `HOW_JUDGED` lists the cases that
-cannot be judged.
+horizon, compared with the horizon before it (for a rollback, before the tick to go back to). If the median is not worse
+by two standard errors, the run did well without the change, and the flag is a false alarm. Otherwise something was
+wrong, which does not mean that the change would have helped. `HOW_JUDGED` lists the cases that cannot be judged.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from oven_core.protocol.rules import Rules
 MIN_ERRORS: Final = 2.0
 """Number of standard errors by which a target must get worse to count as harm."""
 MEDIAN_ERROR_RATIO: Final = 1.2533
-"""Ratio between the standard errors of a median and of a mean. A median ignores the symptom itself."""
+"""Ratio between the standard errors of a median and of a mean. A median is used because it ignores a brief symptom."""
 PATIENCE: Final = 5
 """Number of horizons, before and after, within which a rarely measured target must have been measured."""
 SLOW_SYMPTOMS: Final = frozenset({"gradients_aligned", "starved_level", "loss_plateau", "reward_plateau"})
@@ -171,9 +170,9 @@ def _compare(
     if len(after) < min_samples or series.ticks[start + min_samples - 1] > flag.tick + PATIENCE * horizon:
         return "unknown", f"{target} was measured too rarely after it, or the run ended first"
     last = series.ticks[start + len(after) - 1]
-    change = next((text for tick, text in changes if series.ticks[begin] < tick <= last), "")
-    if change:
-        return "unknown", f"{change} before its horizon ended"
+    run_change = next((description for tick, description in changes if series.ticks[begin] < tick <= last), "")
+    if run_change:
+        return "unknown", f"{run_change} before its horizon ended"
     invalid = [value for value in after if not math.isfinite(value)]
     if invalid:
         return "harm", f"{target} was {invalid[0]:g} within {horizon} ticks"

@@ -48,13 +48,13 @@ def page(report: Report) -> str:
 
 
 def _source(report: Report) -> str:
-    lines = [line.strip() for line in report.lines]
+    notes = [note.strip() for note in report.source_notes]
     if report.assumed:
-        lines.append(f"Knobs assumed, as in an attached run: {', '.join(report.assumed)}.")
-    return "".join(f'<p class="soft">{escape(line)}</p>\n' for line in lines)
+        notes.append(f"Knobs assumed, as in an attached run: {', '.join(report.assumed)}.")
+    return "".join(f'<p class="soft">{escape(note)}</p>\n' for note in notes)
 
 
-def headline(report: Report) -> list[str]:
+def headline_metrics(report: Report) -> list[str]:
     """Return the run's objective, and its held-out metric if it has one."""
     metric = held_out_metric(report.start)
     return [objective(report.start).name, *([metric.name] if metric else [])]
@@ -63,7 +63,7 @@ def headline(report: Report) -> list[str]:
 def charted_metrics(report: Report) -> list[str]:
     """Return the metrics with a chart: headline metrics, targets of flags, learning rate and gradient norm."""
     targets = [flag.first.vote.target for flag in report.flags]
-    names = dict.fromkeys([*headline(report), *targets, "learning_rate", "grad_norm"])
+    names = dict.fromkeys([*headline_metrics(report), *targets, "learning_rate", "grad_norm"])
     return [name for name in names if name in report.series][:MAX_CHARTS]
 
 
@@ -141,9 +141,9 @@ BOTTOM = 22
 MAX_COLUMNS = 400
 """Maximum number of columns in a chart. Each shows the range of a metric over a stretch of ticks."""
 VISIBLE_SHARE = 0.99
-"""Share of the stretches within the axis, so that a spike does not flatten the rest."""
+"""Share of the stretches that the axis covers, so that a spike does not flatten the rest."""
 CROP_FACTOR = 1.0
-"""Minimum excess of values beyond the axis, as a multiple of its length, for which they are cropped."""
+"""Distance beyond the axis, as a multiple of its length, above which values are cropped instead of extending it."""
 MAX_MARKS = 200
 """Maximum number of flags in a chart."""
 CSS_CLASSES = {"false alarm": "late", "harm": "harm", "unknown": "open"}

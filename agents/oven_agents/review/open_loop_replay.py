@@ -2,8 +2,8 @@
 
 The agents receive the same events as in a live run: the recorded start, observations and receipts, and the ballots and
 decisions of a mesh. In this mesh, their votes replace the recorded votes under their names. All agents vote after each
-event, and their messages are added in name order, so no agent sees another agent's vote first. A live
-agent that is busy skips windows, so it may vote here on windows that it skipped in the recording.
+event, and their messages are added in name order, so no agent sees another agent's vote first. A live agent skips
+windows while it is busy, so it may vote here on windows that it skipped in the recording.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class OpenLoopReplay:
         recorded messages that the agents' messages replace. Raises ConfigError for a log of another schema version."""
         check_version(event)
         if event.subject in self._owners:
-            self._record(self._owners[event.subject], event.body)
+            self._store_recorded(self._owners[event.subject], event.body)
             return None
         message, outputs = self._loop.feed(event)
         if isinstance(message, LearnerMessage):
@@ -163,7 +163,7 @@ class OpenLoopReplay:
             self._run_agents(event)
         return message
 
-    def _record(self, agent: str, message: object) -> None:
+    def _store_recorded(self, agent: str, message: object) -> None:
         votes = self.recorded.setdefault(agent, [])
         if isinstance(message, Vote):
             votes.append(message)

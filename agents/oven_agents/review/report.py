@@ -38,8 +38,8 @@ class Report:
     """(step, agent, text) of agents' notices to people."""
     assumed: Sequence[str] = ()
     """Knobs that are not in the log and were added for the review."""
-    lines: Sequence[str] = ()
-    """Notes on the source."""
+    source_notes: Sequence[str] = ()
+    """Remarks on the log that was reviewed, for readers of the report."""
     series: Mapping[str, Series] = field(default_factory=dict)
 
     @property
@@ -102,7 +102,7 @@ class Report:
             "actuators": [spec.name for spec in self.start.actuators],
             "assumed_knobs": list(self.assumed),
             "rules": self.start.rules.model_dump(mode="json"),
-            "notes": [line.strip() for line in self.lines],
+            "notes": [note.strip() for note in self.source_notes],
             "judged_by": HOW_JUDGED,
             "open_loop": True,
         }
@@ -177,8 +177,8 @@ MAX_NOTICES = 2
 def text_lines(report: Report) -> list[str]:
     """Return the report as text of at most 80 columns."""
     output = wrapped(report.summary)
-    for line in report.lines:
-        output += wrapped(line)
+    for note in report.source_notes:
+        output += wrapped(note)
     if report.assumed:
         output += wrapped(
             f"knobs assumed, as in an attached run: {', '.join(report.assumed)}; add others with --knob NAME=VALUE, or "
@@ -220,7 +220,7 @@ def _flag(number: int, flag: Flag) -> list[str]:
         "repeated": times(flag),
         "afterwards": f"{flag.likely}: {flag.afterwards}",
     }
-    for name, lines in parts.items():
-        if lines:
-            output += wrapped(f"   {name + ':':<12}{lines}", hang=12)
+    for name, text in parts.items():
+        if text:
+            output += wrapped(f"   {name + ':':<12}{text}", hang=12)
     return output

@@ -44,7 +44,7 @@ def main(
         names.validate("agent", name)
     with _Progress() as progress:
         report = review(run, events, loaded, change, progress.show)
-    report.lines = notes(report.start)
+    report.source_notes = notes(report.start)
     if html is not None:
         try:
             write_atomic(html, html_page.page(report))
@@ -61,7 +61,7 @@ def main(
 
 @dataclass
 class _Extent:
-    """The start, steps and ticks of the recorded run, which are read during the replay."""
+    """The start of the recorded run, and its ranges of steps and ticks, collected during the replay."""
 
     start: RunStarted | None = None
     assumed: Sequence[str] = ()
@@ -120,9 +120,9 @@ def review(
 
 
 def _judge(report: Report, events: Iterable[Event], replay: OpenLoopReplay) -> None:
-    """Judge flags by their targets' measurements. A second pass over the log reads only these into memory."""
+    """Judge the flags by the measurements of their targets. A second pass over the log stores only these metrics."""
     charted = {flag.first.vote.target for flag in report.flags} | {"learning_rate", "grad_norm"}
-    charted |= set(html_page.headline(report))
+    charted |= set(html_page.headline_metrics(report))
     series_by_metric: dict[str, Series] = {}
     latest = (0, -1)
     for event in events:

@@ -1,4 +1,4 @@
-"""Runs one or more agents in one process with a shared connection, which may only publish on their subjects."""
+"""Runs one or more agents in one process. They share a connection, which may publish only on their own subjects."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ from oven_runs.settings.agent_options import describe_agent, parse_assignment
 log = logging.getLogger("oven.agent")
 
 REPEAT_S = 0.25
-"""Seconds to wait for the next event in lockstep mode before repeating `done`."""
+"""Seconds to wait before a retry: of the `done` status in lockstep mode, or of a failed request for history."""
 MAX_REPEATS = 20
-"""Maximum number of repetitions of `done`, so that a paused run does not fill its log overnight."""
+"""Maximum number of repetitions of the `done` status, so that a paused run does not fill its log overnight."""
 HISTORY_TIMEOUT_S = 15.0
 """Seconds to keep requesting the history while no mesh replica answers."""
 HISTORY_REPLY_TIMEOUT_S = 2.0
@@ -68,7 +68,7 @@ def serve(
     check: Annotated[bool, typer.Option("--check", help="load the agents and exit")] = False,
     list_options: Annotated[bool, typer.Option("--options", help="print the agents' options as JSON and exit")] = False,
 ) -> None:
-    """Take part in the run OVEN_RUN until the process receives a signal to end."""
+    """Take part in the run $OVEN_RUN until SIGTERM or SIGINT."""
     voters = aliases or [default_name(agent) for agent in agents]
     if len(voters) != len(agents):
         raise typer.BadParameter(
@@ -160,11 +160,11 @@ async def host(
             await bus.subscribe_inline(subject, receive)
         await bus.flush()
         last_seq = 0  # newest sequence number from history
-        filled_losses = -1  # number of connection losses after which history was read
+        handled_losses = -1  # `bus.losses` when history was last read
         while not stop.is_set():
             wake.clear()
-            while filled_losses != bus.losses:
-                filled_losses = bus.losses
+            while handled_losses != bus.losses:
+                handled_losses = bus.losses
                 last_seq = await _catch_up(sessions, keyring, bus, run, last_seq, stop)
                 for session in sessions:
                     session.announce()
@@ -201,7 +201,7 @@ def _log_problems(sessions: Sequence[Session]) -> None:
 
 
 async def _repeat_awaited(publishers: Sequence[Publisher], wake: asyncio.Event) -> None:
-    """In lockstep mode, repeat `done` until the mesh reacts."""
+    """In lockstep mode, repeat the `done` status until the mesh reacts."""
     for _ in range(MAX_REPEATS):
         if not any(publisher.session.awaited_status for publisher in publishers):
             return
@@ -212,7 +212,7 @@ async def _repeat_awaited(publishers: Sequence[Publisher], wake: asyncio.Event) 
 
 
 def _absorb(sessions: Sequence[Session], event: Event) -> None:
-    """Pass an event to all sessions, but an alert only to the agent that raised it, which needs it after a restart."""
+    """Pass an event to all sessions. An alert goes only to the agent that raised it and may have been restarted."""
     for session in sessions:
         if not isinstance(event.body, Alert) or event.author == session.name:
             session.absorb(event.body)
@@ -256,7 +256,7 @@ def trace_key(body: Observation | BallotOpened) -> str:
 
 
 async def react(publishers: Sequence[Publisher]) -> None:
-    """Ask every agent to vote, then publish all messages. A request to the graph only delays its agent."""
+    """Ask every agent to vote, then publish all messages. Requests to the graph delay only the agent that asks."""
     began_ns = time.time_ns()
     replies = [(publisher, messages) for publisher in publishers if (messages := publisher.session.react())]
     if len(replies) == 1:  # a task would cost one iteration of the event loop
@@ -301,7 +301,7 @@ class Publisher:
             log.info("%s: %s %s %s: %s", name, vote.stance, vote.actuator, vote.value, vote.rationale)
 
     def _span(self, message: Vote | AgentStatus | Alert, began_ns: int | None) -> Span:
-        """Return a vote's span, which begins with the call to the agent. Statuses and alerts have none."""
+        """Return a vote's span, which begins with the call to the agent. Other messages are not traced."""
         if not isinstance(message, Vote):
             return tracing.OFF
         attributes: dict[str, Attribute] = {

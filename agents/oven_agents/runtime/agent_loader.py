@@ -63,15 +63,16 @@ def find(name_or_file: str) -> tuple[Callable[[], Agent], str]:
 
 
 def _create(name: str, factory: Callable[[], Agent], options: Mapping[str, Any]) -> Agent:
+    """Create an agent. With options, it is an instance of a subclass that overrides the options' class attributes."""
     if not options:
         return factory()
     if not inspect.isclass(factory):
         raise ConfigError(f"agent {name!r} has no options: its entry point is not a class")
     values = checked_options(name, factory, options)
     version_suffix = ", ".join(f"{attribute.lower()}={value!r}" for attribute, value in values.items())
-    body: dict[str, Any] = {key: getattr(factory, key) for key in ("__doc__", "__module__", "__qualname__")}
-    body.update(values, version=f"{getattr(factory, 'version', '')} ({version_suffix})")
-    agent: Agent = type(factory.__name__, (factory,), body)()
+    namespace: dict[str, Any] = {key: getattr(factory, key) for key in ("__doc__", "__module__", "__qualname__")}
+    namespace.update(values, version=f"{getattr(factory, 'version', '')} ({version_suffix})")
+    agent: Agent = type(factory.__name__, (factory,), namespace)()
     for attribute, value in values.items():
         if getattr(agent, attribute) != value:
             raise ConfigError(f"agent {name!r} sets {attribute} in its constructor, so it cannot be an option")
@@ -93,11 +94,8 @@ def _class_in_file(path: Path) -> type[Agent]:
         frames = [frame for frame in frames if frame.filename == spec.origin]
         line = frames[-1].lineno if frames else getattr(error, "lineno", "?")
         raise ConfigError(f"{path}, line {line}: importing the agent {_describe(error)}") from error
-    classes = [
-        c
-        for c in vars(module).values()
-        if inspect.isclass(c) and issubclass(c, Agent) and c is not Agent and c.__module__ == spec.name
-    ]
+    own_classes = [c for c in vars(module).values() if inspect.isclass(c) and c.__module__ == spec.name]
+    classes = [c for c in own_classes if issubclass(c, Agent)]
     if len(classes) != 1:
         defined = ", ".join(c.__name__ for c in classes) or "none"
         raise ConfigError(f"{path} must define exactly one subclass of oven_agents.Agent; it defines {defined}")
@@ -105,7 +103,7 @@ def _class_in_file(path: Path) -> type[Agent]:
 
 
 def _describe(error: BaseException) -> str:
-    """Return a description of an exception, with its Python type and message."""
+    """Return the end of a sentence about an agent that raised this exception."""
     if isinstance(error, SystemExit):
         return f'called sys.exit({error.code!r}); move code for scripts under `if __name__ == "__main__":`'
     return f"raised {type(error).__name__}: {error}"

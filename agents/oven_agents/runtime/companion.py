@@ -89,7 +89,7 @@ class Companions:
 
 
 class _Log:
-    """An incremental reader of the run's log, from the mesh's `history`."""
+    """Reads the run's log piece by piece from the mesh replicas."""
 
     def __init__(self, bus: Bus, run: str, pin: str | None) -> None:
         self._bus, self._run, self._after, self._keyring = bus, run, 0, Keyring(pin)

@@ -1,10 +1,11 @@
 """Consults the knowledge graph before a proposal is published. The graph can choose a plan, add sources, or veto.
 
-If the service is down or late, the vote is published unchanged, with the agent's first plan. By the run's rules, the
-mesh rejects every change that the graph forbids.
+If the service is down or late, the vote is published unchanged, with the agent's first plan. The mesh has separate
+rules against the changes that the graph forbids, so such a vote does no harm.
 
-A generator yields each request as (endpoint, request) and receives the reply, or None. `answer_requests` calls a
-function in this process for each request. `answer_requests_by_service` sends each request over the bus."""
+`consultation` is a generator: it yields each request as (endpoint, request) and receives the reply, or None.
+`answer_requests` answers the requests with a function in this process, `answer_requests_by_service` with the prior
+service, the process that serves the knowledge graph on the bus."""
 
 from __future__ import annotations
 
@@ -60,6 +61,7 @@ AskPrior: TypeAlias = Callable[[str, bytes], bytes | None]
 AskService: TypeAlias = Callable[[str, bytes], Awaitable[bytes | None]]
 """A coroutine function from (endpoint, request) to the reply, or None if there was no answer."""
 Report: TypeAlias = Callable[[str], None]
+"""A function that logs a message."""
 Consultation: TypeAlias = Generator[tuple[str, bytes], bytes | None, Messages]
 
 _Reply = TypeVar("_Reply", bound=Message)
@@ -67,7 +69,7 @@ _Result = TypeVar("_Result")
 
 
 def judge_request(vote: Vote, run: RunStarted, knobs: Mapping[str, Knob], in_flight: Sequence[str]) -> JudgeRequest:
-    """Return the request about a proposal, with its change, its symptoms, and the run's actuators and metrics."""
+    """Return the request to judge a proposal, with its change, its symptoms, and the run's actuators and metrics."""
     knob = knobs.get(vote.actuator)
     symptoms = dict.fromkeys(entry.removeprefix(SYMPTOM) for entry in vote.evidence if entry.startswith(SYMPTOM))
     return JudgeRequest(
@@ -130,23 +132,23 @@ def consultation(
     message: UnsentMessage, run: RunStarted | None, knobs: Mapping[str, Knob], in_flight: Sequence[str], report: Report
 ) -> Consultation:
     """Yield the requests about one message, and return the messages to publish. If any part of a plan is forbidden, the
-    whole plan is dropped, because a rollback without its cut would fail again."""
+    whole plan is dropped, because a rollback without its cut of the learning rate would fail again."""
     if run is None or not needs_graph(message):
         return without_graph([message])
     if isinstance(message, Alternatives):
-        diagnosis = _read(Diagnosis, (yield "diagnose", diagnose_request(message, run).wire()), report)
+        diagnosis = _parse(Diagnosis, (yield "diagnose", diagnose_request(message, run).wire()), report)
         plan, paths = best_plan(message, diagnosis)
         votes = [_with_evidence(vote, [f"chosen: {citation(path)}" for path in paths]) for vote in plan.votes]
     elif isinstance(message, Plan):
         votes = list(message.votes)
     elif isinstance(message, TopicShares):
-        curriculum = _read(Curriculum, (yield "curriculum", message.question.wire()), report)
+        curriculum = _parse(Curriculum, (yield "curriculum", message.question.wire()), report)
         votes = [vote for vote in (message.resolve(curriculum),) if vote is not None]
     else:
         votes = [vote for vote in (message,) if isinstance(vote, Vote)]
     resolved: Messages = []
     for vote in votes:
-        judgement = _read(Judgement, (yield "judge", judge_request(vote, run, knobs, in_flight).wire()), report)
+        judgement = _parse(Judgement, (yield "judge", judge_request(vote, run, knobs, in_flight).wire()), report)
         if judgement is not None and (reason := veto_reason(judgement)):
             report(f"not proposed: {vote.actuator}: {reason}")
             return []
@@ -167,7 +169,7 @@ class PriorClient:
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
         self._unavailable_until = 0.0
-        self._reported_lines: set[str] = set()
+        self._reported: set[str] = set()
 
     async def consult(
         self,
@@ -197,16 +199,16 @@ class PriorClient:
     def _is_unavailable(self) -> bool:
         return asyncio.get_running_loop().time() < self._unavailable_until
 
-    def _report(self, line: str) -> None:
-        if line not in self._reported_lines:
-            self._reported_lines.add(line)
-            log.warning("%s", line)
+    def _report(self, problem: str) -> None:
+        if problem not in self._reported:
+            self._reported.add(problem)
+            log.warning("%s", problem)
 
 
-def _read(kind: type[_Reply], reply: bytes | None, report: Report) -> _Reply | None:
+def _parse(reply_type: type[_Reply], reply: bytes | None, report: Report) -> _Reply | None:
     """Parse a reply. Return None if it is missing or invalid."""
     try:
-        return None if reply is None else kind.model_validate_json(reply)
+        return None if reply is None else reply_type.model_validate_json(reply)
     except ValidationError as error:
         report(f"the graph's reply is invalid, so votes are published without its sources: {error}")
         return None

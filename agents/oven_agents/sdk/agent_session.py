@@ -43,12 +43,7 @@ class Session:
     """The state of one agent in one run. Call `absorb` with any number of events, then `react` once."""
 
     def __init__(
-        self,
-        agent: Agent,
-        name: str,
-        *,
-        shadow: bool = False,
-        windows: Callable[..., Window] = Window,
+        self, agent: Agent, name: str, *, shadow: bool = False, windows: Callable[..., Window] = Window
     ) -> None:
         """Create a session. A `shadow` agent's votes do not count. `windows` creates a window from its fields."""
         self.agent = agent
@@ -58,7 +53,7 @@ class Session:
         """Tracebacks from the agent's code, for the process log. The host clears the list."""
         self._windows = windows
         self._run: RunStarted | None = None
-        self._reason: str | None = None
+        self._reason: str | None = None  # why the agent cannot vote, if it cannot
         self._observations: deque[Observation] = deque(maxlen=WINDOW_LENGTH)
         self._earlier: deque[tuple[int, int, float]] = deque(maxlen=WINDOW_LENGTH)  # `Window.earlier`
         self._knobs: dict[str, Knob] = {}
@@ -70,8 +65,7 @@ class Session:
         self._rejections: dict[str, Decision] = {}  # the newest decision against a proposal of this agent, by actuator
         self._alerts = AlertEdges()
         self._last_notice = ""  # the topic of the last notice
-        # (incarnation, n) of the newest learner message, by subject
-        self._latest_messages: dict[str, tuple[int, int]] = {}
+        self._latest_messages: dict[str, tuple[int, int]] = {}  # id of the newest learner message, by subject
         self._latest_decision = ""  # id of the newest decision, because one may arrive twice, live and from history
         self._closed_ballots: set[str] = set()  # ids of decided ballots
         self._commanded_ids: set[str] = set()  # ids of decisions that an operator set or approved
@@ -79,16 +73,17 @@ class Session:
         self._voted_tick = -1
         self._reviewed_ballots: set[str] = set()  # ids of ballots that the agent has reviewed
         self._cast_ticks: dict[str, int] = {}  # tick of the newest undecided vote, by actuator
-        self._latest_ballot = ""
+        self._latest_ballot = ""  # id of the newest ballot
         self._heartbeat_tick = -HEARTBEAT_TICKS
-        self._failures = 0
+        self._failures = 0  # number of consecutive windows on which the agent raised
         self._out_of_memory = ""  # the reason, if the agent ran out of memory and can never vote again
         self._must_announce = True
 
     def absorb(self, body: LogMessage | Malformed) -> None:
-        """Add an event. Duplicates (by incarnation and n, or by id) change nothing. Alerts must be this agent's own,
-        from before a restart. Only events of the same subject arrive in order, because each subscription has its own
-        queue. A receipt may arrive before its decision, and a decision before its ballot."""
+        """Add an event. Duplicates change nothing. A learner message is identified by its incarnation (the number of
+        learner starts) and its number `n`, other messages by their id. Alerts must be this agent's own, from before a
+        restart. Only events of the same subject arrive in order, because each subscription has its own queue. A receipt
+        may arrive before its decision, and a decision before its ballot."""
         if isinstance(body, RunStarted | RunEnded | ActuatorAnnounced | Observation | Receipt):
             subject = "run" if isinstance(body, RunStarted | RunEnded | ActuatorAnnounced) else body.type
             if (body.incarnation, body.n) <= self._latest_messages.get(subject, (0, -1)):
@@ -139,7 +134,9 @@ class Session:
             return  # a pause, a resume or a stop changes no setting
         self._receipts.append(receipt)
         self._answered_ids.add(receipt.decision_id)
-        self._in_flight = {a: d for a, d in self._in_flight.items() if d.id != receipt.decision_id}
+        self._in_flight = {
+            key: pending for key, pending in self._in_flight.items() if pending.id != receipt.decision_id
+        }
         self._apply_receipt(receipt)
 
     def _absorb_decision(self, decision: Decision) -> None:
@@ -148,14 +145,14 @@ class Session:
         self._closed_ballots.add(decision.ballot)
         if decision.command:
             self._commanded_ids.add(decision.id)
-        is_voter = self._cast_ticks.pop(actuator, None) is not None
+        has_voted = self._cast_ticks.pop(actuator, None) is not None
         if (ballot := self._ballots.get(actuator)) is not None and ballot.id == decision.ballot:
             del self._ballots[actuator]
         if decision.verdict == "adopted" and decision.id not in self._answered_ids:
             self._in_flight[actuator] = decision
         if decision.verdict == "adopted":
             self._changes[actuator] = decision
-        elif is_voter or any(line.agent == self.name and line.stance == "propose" for line in decision.tally):
+        elif has_voted or any(entry.agent == self.name and entry.stance == "propose" for entry in decision.tally):
             self._rejections[actuator] = decision
 
     def react(self) -> list[UnsentMessage]:
@@ -244,11 +241,9 @@ class Session:
         self._run, spec = run, announcement.actuator
         earlier = self._knobs.get(spec.name)
         self._knobs = {**self._knobs, spec.name: Knob(spec, spec.value, earlier.changed_at if earlier else None)}
-        for receipt in self._receipts:  # a receipt may have arrived before the announcement
-            if receipt.actuator == spec.name and (receipt.incarnation, receipt.n) > (
-                announcement.incarnation,
-                announcement.n,
-            ):
+        announcement_id = announcement.incarnation, announcement.n
+        for receipt in self._receipts:  # a later receipt may have arrived before the announcement
+            if receipt.actuator == spec.name and (receipt.incarnation, receipt.n) > announcement_id:
                 self._apply_receipt(receipt)
         if self._out_of_memory or self._failures >= PATIENCE:
             return
@@ -257,7 +252,7 @@ class Session:
             self._must_announce, self._voted_tick = True, -1
 
     def _forget(self, incarnation: int) -> None:
-        """Drop the state of the previous training run, except early messages of the new incarnation."""
+        """Drop the state of the previous training run. Messages of the new incarnation that arrived early are kept."""
         current = (o for o in self._observations if o.incarnation >= incarnation)
         self._observations = deque(current, maxlen=WINDOW_LENGTH)
         self._earlier.clear()

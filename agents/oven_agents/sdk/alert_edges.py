@@ -8,7 +8,7 @@ from oven_agents.sdk.window import Window
 from oven_core.protocol.alerts import Alert
 
 MAX_ACTIVE = 8
-"""Maximum number of active symptoms per agent. Readers store as many. More at once usually have a common cause."""
+"""Maximum number of active symptoms per agent. Readers of alerts keep no more. More usually have a common cause."""
 
 
 class AlertEdges:

@@ -63,7 +63,8 @@ class Alternatives:
 
 @dataclass(frozen=True, slots=True)
 class TopicShares:
-    """A proposal that sets topic shares in proportion to what can still be learnt. Waiting topics get the minimum."""
+    """A proposal for the shares of a curriculum's topics (its levels), in proportion to what can still be learnt.
+    Topics that wait for their prerequisites get the minimum share."""
 
     vote: Vote
     """The proposal without its value and the end of its reason, which depend on the graph's answer."""
@@ -92,8 +93,8 @@ class TopicShares:
         else:
             waiting = frozenset(entry.topic for entry in answer.unmet)
             order = f"{answer.known} prerequisites come from the graph"
-        target = self._target(waiting)
-        moved_share = sum(abs(self.shares[topic] - target[topic]) for topic in target) / 2
+        target = self._target_shares(waiting)
+        moved_share = sum(abs(self.shares[topic] - share) for topic, share in target.items()) / 2
         if moved_share < self.min_change:
             return None
         blocked = [topic for topic in self.shares if topic in waiting]
@@ -109,8 +110,8 @@ class TopicShares:
             update={"value": target, "rationale": why[:2000], "evidence": (*self.vote.evidence, *evidence)}
         )
 
-    def _target(self, waiting: Collection[str]) -> dict[str, float]:
-        weights = {topic: value * (topic not in waiting) + MIN_LEARNABILITY for topic, value in self.learnable.items()}
+    def _target_shares(self, waiting: Collection[str]) -> dict[str, float]:
+        weights = {topic: gain * (topic not in waiting) + MIN_LEARNABILITY for topic, gain in self.learnable.items()}
         free_share, total = 1 - self.min_share * len(weights), sum(weights.values())
         target = {topic: round(self.min_share + free_share * weight / total, 3) for topic, weight in weights.items()}
         target[self.rounding_topic] += 1 - sum(target.values())
@@ -156,8 +157,8 @@ def phase(run: RunStarted) -> Phase:
 def rank_plans(alternatives: Alternatives, diagnosis: Diagnosis | None) -> list[Plan]:
     """Return the plans, best first. Plans are ranked by the graph's score of their remedies. Ties keep the agent's
     order, and plans that the graph does not know come last. Without a diagnosis, or if the graph knows no plan, the
-    agent's order is kept. A remedy that the run cannot apply is dropped, except the agent's first plan if the graph has
-    no candidate."""
+    agent's order is kept. Plans that the run cannot apply are dropped. If the graph knows no plan that the run can
+    apply, the agent's first plan comes first."""
     remedies = {remedy.id: remedy for remedy in (diagnosis.remedies if diagnosis else ())}
     feasible = [plan for plan in alternatives.plans if plan.remedy in remedies and not remedies[plan.remedy].unmet]
     feasible.sort(key=lambda plan: -remedies[plan.remedy].score)

@@ -98,8 +98,8 @@ class Window:
         return values
 
     def surviving_series(self, metric: str, *, after: int = -1, last: int | None = None) -> list[tuple[int, float]]:
-        """Return (tick, value) like `series`, without the measurements that a rollback discarded. Values after a
-        rollback can then be compared with the values before the snapshot, instead of the failure."""
+        """Return (tick, value) like `series`, without the measurements that a rollback discarded. So values after a
+        rollback are compared with those before the restored snapshot, not with those of the failure."""
         survivors: list[tuple[int, float]] = []
         newer_step = max_step = self.last.step
         abandoned = self._abandoned_ticks()
@@ -125,7 +125,8 @@ class Window:
 
     @property
     def jumps(self) -> list[Receipt]:
-        """Receipts that replaced the run's weights, oldest first: rollbacks, undos, and actions of the script."""
+        """Receipts that replaced the run's weights, oldest first: rollbacks, undos, and actions of the training
+        script."""
         actuators = self._weight_actuators()
         return [r for r in self.receipts if r.actuator in actuators and r.status == "applied"]
 
@@ -137,10 +138,10 @@ class Window:
         return [r for r in self.receipts if r.actuator == actuator and r.status == "applied"]
 
     def last_change_tick(self, *actuators: str) -> int:
-        """Return the tick of the last change of any of these actuators, or −1 if there was none. Without names, all
-        actuators count except those that only copy or measure. A name that ends with `.*` matches all actuators with
-        that prefix, such as `committee.*`. `run.rollback` includes everything else that replaces the weights, such as
-        undoing a rollback. Statistics from before that tick describe another configuration."""
+        """Return the tick of the last change of any of these actuators, or −1 if there was none. Statistics from before
+        that tick describe another configuration. Without names, all actuators count except those that only copy or
+        measure. A name that ends with `.*` matches all actuators with that prefix, such as `committee.*`. The name
+        `run.rollback` also covers everything else that replaces the weights, such as undoing a rollback."""
         watched_names = set(actuators) or {name for name, knob in self.knobs.items() if knob.spec.intervenes}
         if ROLLBACK in actuators:
             watched_names |= self._weight_actuators()

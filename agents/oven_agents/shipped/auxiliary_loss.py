@@ -10,7 +10,7 @@ from oven_agents.stats.confidence import solo_confidence, tentative_confidence
 from oven_agents.stats.objective import apply_sign, held_out_metric, objective
 from oven_core.protocol.messages import RunStarted, Vote
 
-KNOB, TERM, MTP = "channel.", "channel/", "channel.mtp"
+KNOB_PREFIX, METRIC_PREFIX, MTP = "channel.", "channel/", "channel.mtp"
 
 
 class AuxiliaryLoss(Agent):
@@ -18,9 +18,9 @@ class AuxiliaryLoss(Agent):
     is past LATE_PROGRESS and the term has stopped falling. A term that helps at the start competes with the objective
     at the end.
 
-    Actions: halves the term's weight, `channel.<name>`. It does so only once because a run is late. DeepSeek-V3 lowers
-    the weight of multi-token prediction late in training (arXiv 2412.19437, §4.2: 0.3, then 0.1). The system that this
-    agent is based on does the same (0.1 to 0.05 past three quarters of the run). For that term, late in a run, the
+    Actions: halves the term's weight, `channel.<name>`, but only once for the second reason. DeepSeek-V3 lowers the
+    weight of multi-token prediction late in training (arXiv 2412.19437, §4.2: 0.3, then 0.1). The earlier system that
+    this agent is based on does the same (0.1 to 0.05 past three quarters of the run). For that term, late in a run, the
     agent's vote is enough.
 
     False alarms: their rate was not measured. For all other terms, both rules are rules of thumb. The agent's
@@ -37,17 +37,17 @@ class AuxiliaryLoss(Agent):
     options = dict.fromkeys(("max_share", "late_progress"), SHARE)
 
     WINDOW = 40
-    """Number of steps for the median of a term's share. The two halves show whether the term still falls. The value was
-    not measured. With fewer steps noise decides, and with more the agent waits longer."""
+    """Number of steps for the median of a term's share. The two halves show whether the term still falls. The number
+    was not tuned. With fewer steps noise decides, and with more the agent waits longer."""
     MAX_SHARE = 0.6
     """Share of the loss, 0 to 1, above which a term is too heavy. Above 0.95 it is the objective itself."""
     LATE_PROGRESS = 0.75
-    """Progress, 0 to 1, after which a flat term is halved, as in the system that this agent is based on."""
+    """Progress, 0 to 1, after which the weight of a flat term is halved, as in that earlier system."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         terms = _terms(run)
         if not terms:
-            return f"the run has no auxiliary loss term: it announces no {KNOB}<name> with a metric {TERM}<name>"
+            return "the run has no auxiliary loss term: it announces no channel.<name> with a metric channel/<name>"
         has_objective = any(metric.name in ("loss", "reward") for metric in run.metrics)
         return None if has_objective else "the run publishes neither loss nor reward"
 
@@ -59,9 +59,9 @@ class AuxiliaryLoss(Agent):
         return None
 
     def _halve(self, window: Window, name: str) -> Vote | None:
-        knob = window.knobs[KNOB + name]
+        knob = window.knobs[KNOB_PREFIX + name]
         since = window.last_change_tick(knob.spec.name)
-        terms = window.series(TERM + name, after=since, last=self.WINDOW)
+        terms = window.series(METRIC_PREFIX + name, after=since, last=self.WINDOW)
         losses = window.series("loss", after=since, last=self.WINDOW)
         if knob.number <= 0 or len(terms) < self.WINDOW or len(losses) < self.WINDOW:
             return None
@@ -77,13 +77,13 @@ class AuxiliaryLoss(Agent):
             return None
         # The loss includes the term, so it falls with the weight even if the model does not improve.
         target = held_out_metric(window.run) or objective(window.run)
-        confidence_of = solo_confidence if is_late and knob.spec.name == MTP else tentative_confidence
+        confidence = (solo_confidence if is_late and knob.spec.name == MTP else tentative_confidence)(window.run)
         why = (
             f"{name} makes up {share:.0%} of the loss at {window.progress:.0%} of the run"
             f"{' and has stopped falling' if is_late else ''}: {knob.spec.name} {knob.number:.3g} → {halved:.3g}"
         )
         return window.propose(
-            knob.spec.name, halved, confidence=confidence_of(window.run), why=why, target=target.name,
+            knob.spec.name, halved, confidence=confidence, why=why, target=target.name,
             expected_change=apply_sign(target, 0.01), horizon=60,
         )  # fmt: skip
 
@@ -91,5 +91,5 @@ class AuxiliaryLoss(Agent):
 def _terms(run: RunStarted) -> list[str]:
     """Return the loss terms that have both a metric and a knob."""
     published = {metric.name for metric in run.metrics}
-    names = [spec.name.removeprefix(KNOB) for spec in run.actuators if spec.name in AuxiliaryLoss.moves]
-    return [name for name in names if TERM + name in published]
+    names = [spec.name.removeprefix(KNOB_PREFIX) for spec in run.actuators if spec.name in AuxiliaryLoss.moves]
+    return [name for name in names if METRIC_PREFIX + name in published]

@@ -26,29 +26,29 @@ SYMPTOMS = {"up": "policy_collapse", "down": "heldout_loss_rises"}
 
 
 class BestCheckpoint(Agent):
-    """Signals: a held-out reading that is worse than the best one, whatever the cause. The loss must exceed
+    """Signals: a held-out reading that is worse than the best one, whatever the cause. The drop must exceed
     MIN_LOST_SHARE of what the run has learnt (the best reading minus the first), MIN_RELATIVE_LOSS of the best reading,
-    the noise, and MIN_FALL_RATIO times any earlier loss. The mean of two or three consecutive readings may meet these
-    conditions with less noise. A single reading must have lost SINGLE_READING_FACTOR times as much, unless the run can
+    the noise, and MIN_FALL_RATIO times any earlier drop. The mean of two or three consecutive readings may meet these
+    conditions with less noise. A single reading must drop SINGLE_READING_FACTOR times as far, unless the run can
     measure on request and a second reading agrees (oven_agents.stats.evaluation_request). An alert needs
-    MAX_AVERAGED readings that are all much worse than the best of the whole run. A slow rise counts here, too.
+    MAX_AVERAGED readings that are all much worse than the best of the whole run. A slow decline counts here, too.
 
     Actions: early stopping with the best weights restored (Prechelt 1998, "Early stopping – but when?", doi
     10.1007/3-540-49430-8_3, criterion GL), except that the run continues. If data can be skipped and steps have not
     become longer, the agent skips SKIPPED_BATCHES batches. Otherwise, or if a skip was tried, it cuts the rate together
-    with the rollback (neither alone is enough), by its growth or by CUT. Two cases first get a rollback alone: a loss
-    from one reading to the next, and steps that became longer at the same rate, because a rollback restores their
-    moments, too. The same holds for weights that moved by more than the steps. If the rate fell since the best reading,
-    there is no second cut. After MAX_ROLLBACKS rollbacks without a new best, the agent leaves the run alone. After a
-    failed rollback (oven_agents.stats.rollback_success), it only rolls back if the rate has grown. It does nothing if
-    completions were sampled from a different policy (oven_agents.stats.policy_shift).
+    with the rollback (neither alone is enough), by its growth or by CUT. Three cases first get a rollback alone: a drop
+    from one reading to the next, steps that became longer at the same rate (a rollback restores their moments, too),
+    and weights that moved by more than the steps. If the rate fell since the best reading, there is no second cut.
+    After MAX_ROLLBACKS rollbacks without a new best, the agent leaves the run alone. After a failed rollback
+    (oven_agents.stats.rollback_success), it only rolls back if the rate has grown. It does nothing if completions were
+    sampled from a different policy (oven_agents.stats.policy_shift).
 
     False alarms: noise is the deviation of the readings around a trend. The threshold is SIGMAS deviations beyond the
     expected maximum of that many readings. A few readings give a poor estimate, hence the comparison with earlier
-    losses. With independent normal noise and 6 to 30 readings, there are 7 false alarms in 1,000 readings if there is
-    only noise or a slow trend. There are 4 if a run learnt twenty times its deviation. A second reading makes them
-    rarer. Of runs of 10 to 100 readings with this noise, 2 to 3 in 100 had a false alert if nothing was learnt, and
-    none of 500 that learnt.
+    drops. With independent normal noise and 6 to 30 readings, there are 7 false alarms in 1,000 readings if there is
+    only noise or a slow trend, and 4 if the run improved by twenty times the noise. A second reading makes them rarer.
+    Of runs of 10 to 100 readings with this noise, 2 to 3 in 100 had a false alert if nothing was learnt, and none of
+    500 that learnt.
 
     Limits: the agent reacts late if readings are rare, and it needs more than MIN_READINGS of them. It does not see
     harm that only slows the gain. It rolls back to the best reading and not to the last healthy step, so up to one
@@ -62,25 +62,25 @@ class BestCheckpoint(Agent):
     MIN_READINGS = 5
     """Minimum number of held-out readings before the newest. Fewer give a poor estimate of their noise."""
     MIN_LOST_SHARE = 0.1
-    """Minimum loss as a fraction of what the run has learnt. Two bad readings in a row doubled false alarms."""
+    """Minimum drop as a fraction of what the run has learnt. Two bad readings in a row doubled false alarms."""
     SIGMAS = 3.3
-    """Minimum loss beyond the expected maximum, in standard deviations of the noise. See the false alarms above."""
+    """Minimum drop beyond the expected maximum, in standard deviations of the noise. See the false alarms above."""
     MIN_RELATIVE_LOSS = 0.02
-    """Minimum loss as a fraction of the best reading. It decides if the run has learnt little."""
+    """Minimum drop as a fraction of the best reading. It decides if the run has learnt little."""
     MIN_FALL_RATIO = 2.0
-    """Minimum ratio to the largest earlier fall below the best reading, for runs whose readings go up and down."""
+    """Minimum ratio to the largest earlier drop below the best reading, for runs whose readings go up and down."""
     SINGLE_READING_FACTOR = 2.0
     """Multiple of the limits above that a single reading must exceed if there is no second one."""
     CAUSAL_GROWTH = 1.8
     """Minimum growth of the rate, or of a step's length, at which it is the cause. Less is often noise."""
     CUT = 8.0
-    """Factor of the cut. A factor of 4 was slightly worse in two cases."""
+    """Divisor of the rate in a cut. A divisor of 4 was slightly worse in two cases."""
     SKIPPED_BATCHES = 100
     """Number of batches to skip, as for divergence. Too few leave the run in bad data, and too many cost good data."""
     MAX_ROLLBACKS = 2
     """Maximum number of rollbacks since the best reading. More of them would not help."""
     CONFIDENCE = 0.7
-    """Confidence of a first rollback, from outcomes."""
+    """Confidence of a first rollback, set from measured outcomes."""
     SECOND_CONFIDENCE = 0.65
     """Confidence of a second rollback: the minimum that decides alone by default."""
     MAX_READINGS = 40
@@ -117,9 +117,9 @@ class BestCheckpoint(Agent):
         return [window.alert(symptom, metric.name, value=new, expected=old, why=why)]
 
     def is_past_best(self, values: Sequence[float]) -> bool:
-        """Return whether the newest readings are all much worse than the best one. The loss must exceed
-        MIN_RELATIVE_LOSS of the best reading, the noise, and MIN_FALL_RATIO times the largest fall before it. A slow
-        rise counts, unlike in `lost_share`."""
+        """Return whether the newest readings are all much worse than the best one. The drop must exceed
+        MIN_RELATIVE_LOSS of the best reading, the noise, and MIN_FALL_RATIO times the largest drop before it. A slow
+        decline counts, unlike in `lost_share`."""
         before = values[: values.index(max(values)) + 1]
         if len(values) - len(before) < self.MAX_AVERAGED or len(values) <= self.MIN_READINGS:
             return False
@@ -178,11 +178,8 @@ class BestCheckpoint(Agent):
             return None
         if not was_tried and rate_growth < self.CAUSAL_GROWTH:
             if SKIP in window.knobs and length_growth < self.CAUSAL_GROWTH:
-                return (
-                    "rollback_and_skip",
-                    {SKIP: float(self.SKIPPED_BATCHES)},
-                    f" and skip {self.SKIPPED_BATCHES} batches",
-                )
+                text = f" and skip {self.SKIPPED_BATCHES} batches"
+                return "rollback_and_skip", {SKIP: float(self.SKIPPED_BATCHES)}, text
             if is_single or length_growth >= self.CAUSAL_GROWTH:
                 return "rollback", {}, ""
         if unexplained_jump(window, tick, window.tick - tick):  # only further steps repair such weights
@@ -194,7 +191,7 @@ class BestCheckpoint(Agent):
         return "rollback_and_cut", {SCALE: lowered}, f" and {SCALE} {knob.number:.3g} → {lowered:.3g}"
 
     def _count_bad_readings(self, values: Sequence[float]) -> int:
-        """Return the number of consecutive newest readings that show the loss."""
+        """Return the number of consecutive newest readings that show the drop."""
         shorter = (values[:end] for end in range(len(values), self.MIN_READINGS, -1))
         return sum(1 for _ in takewhile(lambda prefix: self.lost_share(prefix) is not None, shorter))
 

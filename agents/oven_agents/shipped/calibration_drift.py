@@ -19,11 +19,11 @@ TARGETS = ("eval/brier", "eval/ece")
 
 
 class CalibrationDrift(Agent):
-    """Signals: the expected calibration error of the newest answers exceeds the 99 % quantile of a perfect forecaster
-    with the same confidences. This holds at two readings that share at most half of their answers, and the error is not
-    falling. The null is drawn from the confidences themselves. At 250 answers it is 0.06 for spread confidences and
-    0.02 for equal ones, so no fixed bound would do (Roelofs et al. 2022, arXiv 2012.08668, on the bias of binned
-    errors).
+    """Signals: the expected calibration error of the newest answers exceeds the 99 % quantile of its null distribution,
+    which is the error of a perfect forecaster with the same confidences. This must hold at two readings that share at
+    most half of their answers, and the error must not be falling. At 250 answers the quantile is 0.06 for spread
+    confidences and 0.02 for equal ones, so no fixed bound would do (Roelofs et al. 2022, arXiv 2012.08668, on the bias
+    of binned errors).
 
     Actions: raises an alert for as long as the drift lasts. It offers four plans: a larger weight λ for the calibration
     term in the reward; a rollback to the last calibrated tick at half the learning rate; a larger β, because the
@@ -44,9 +44,9 @@ class CalibrationDrift(Agent):
     speciality = (LAMBDA, ROLLBACK, SCALE, BETA)
 
     WAIT_TICKS = 20
-    """Number of ticks without a vote after a change of the agent's knobs, until the newest answers are new."""
+    """Number of ticks without a vote after a change of the agent's knobs, until readings cover only later answers."""
     MIN_RECOVERY = 0.01
-    """Minimum fall of the error within WAIT_TICKS / 2 ticks for a recovery: a third of a reading's noise."""
+    """Minimum fall of the error within WAIT_TICKS / 2 ticks that counts as recovery: a third of a reading's noise."""
     LAMBDA_FACTOR = 2.0
     """Factor of λ, the smallest one with a visible effect within a few dozen steps. λ is at most 1."""
     MIN_LAMBDA = 0.1

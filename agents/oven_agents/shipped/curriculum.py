@@ -1,4 +1,4 @@
-"""Keeps every difficulty level that the policy can still learn in the data mixture."""
+"""Sets the shares of difficulty levels in the data mixture, so that no level that can still be learnt is starved."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from oven_core.protocol.graph_requests import CurriculumRequest, Mastery
 from oven_core.protocol.messages import RunStarted
 
 MIXTURE, ROLLBACK = "data.mixture", "run.rollback"
+MIN_REWARDS = 3
+"""Minimum number of a level's rewards. With fewer, the level counts as not measured."""
 
 
 class Curriculum(Agent):
-    """Signals: a level is not mastered, and its share of the mixture is less than half of an even share. Changing the
-    shares of levels that all have some weight was no better than an even mixture on this task.
+    """Signals: a level is not mastered, and its share of the mixture is less than half of an even share. Fine-tuning
+    the shares beyond that was no better than an even mixture in experiments.
 
     Actions: proposes shares proportional to p(1 − p), where p is the level's recent reward. This is the variance of a
     Bernoulli reward, from which a group-relative advantage learns (learnability: Rutherford et al. 2024, arXiv
@@ -42,7 +44,7 @@ class Curriculum(Agent):
     RECENT = 10
     """Number of newest ticks for the median of a level's reward. More would describe an earlier policy."""
     MIN_TICKS = 5
-    """Minimum number of ticks with a reward since the last change. A rollback's first tick shows the collapse."""
+    """Minimum number of ticks with a reward since the last change. A rollback's first tick still shows the collapse."""
     WAIT_TICKS = 15
     """Number of ticks after a change of the mixture without another one, so that its effect can show."""
     FLOOR = 0.1
@@ -56,7 +58,7 @@ class Curriculum(Agent):
     MIN_MOVE = 0.1
     """Minimum share of the mixture that a proposal moves. Less would not show in the rewards."""
     NORMAL_QUANTILE = 1.2816
-    """The 90 % quantile of a standard normal law, for Wilson's one-sided bound."""
+    """The 90 % quantile of the standard normal distribution, for Wilson's one-sided bound."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         mixture = next((spec for spec in run.actuators if spec.name == MIXTURE), None)
@@ -82,7 +84,7 @@ class Curriculum(Agent):
         if len(window.series("reward", after=since)) < self.MIN_TICKS:
             return None
         rewards = {level: window.series(f"reward/{level}", after=since, last=self.RECENT) for level in shares}
-        rates = {level: median(values) if len(values) >= 3 else 0.5 for level, values in rewards.items()}
+        rates = {level: median(values) if len(values) >= MIN_REWARDS else 0.5 for level, values in rewards.items()}
         even_share = 1 / len(shares)
         starved = [
             name for name, share in shares.items() if share < even_share / 2 and rates[name] < self.MASTERED_REWARD
@@ -91,7 +93,8 @@ class Curriculum(Agent):
             return None
         is_open = self._open_levels(rewards)
         level_rewards = ", ".join(
-            f"{level} {rates[level]:.2f}" if len(rewards[level]) >= 3 else f"{level} unseen" for level in shares
+            f"{level} {rates[level]:.2f}" if len(rewards[level]) >= MIN_REWARDS else f"{level} unseen"
+            for level in shares
         )
         why = (
             f"{', '.join(f'{level} gets {shares[level]:.0%}' for level in starved)}, less than half of an even "
@@ -127,7 +130,8 @@ class Curriculum(Agent):
         for level, values in rewards.items():
             is_open[level] = is_met
             is_met = is_met and (
-                len(values) < 3 or self._lower_bound(fmean(values), len(values)) >= self.MIN_PREREQUISITE_REWARD
+                len(values) < MIN_REWARDS
+                or self._lower_bound(fmean(values), len(values)) >= self.MIN_PREREQUISITE_REWARD
             )
         return is_open
 
@@ -141,6 +145,7 @@ class Curriculum(Agent):
 
 def _mastery(level: str, values: Sequence[float]) -> Mastery:
     """Return a level's mastery, with one trial per tick."""
-    rate = min(1.0, max(0.0, fmean(values))) if len(values) >= 3 else 0.0
-    trials = len(values) if len(values) >= 3 else 0
-    return Mastery(topic=level, successes=rate * trials, failures=(1 - rate) * trials)
+    if len(values) < MIN_REWARDS:
+        return Mastery(topic=level, successes=0.0, failures=0.0)
+    rate = min(1.0, max(0.0, fmean(values)))
+    return Mastery(topic=level, successes=rate * len(values), failures=(1 - rate) * len(values))

@@ -73,24 +73,25 @@ class Divergence(Agent):
     the step length or a held-out reading. A loss that changes alone may be reported in another unit.
 
     Actions: if the run can measure on request, a held-out reading must first confirm displaced weights and a risen
-    loss. The agent ignores harm that held-out data do not show. If they lost less than WEIGHTS_SHARE of the rise, the
-    batches are skipped and no step is discarded. If the loss stays high, the agent rolls back only if a newer reading
-    shows damaged weights. Otherwise it offers these remedies, the most likely first. It offers a rollback and a skip
-    past the batches (PaLM, Chowdhery et al. 2022, arXiv 2204.02311, §5.1: only those batches with those weights caused
-    the spike). It offers a rollback and a cut by the growth of the rate if the rate has grown, or by CUT if successive
-    gradients cancel each other. Neither alone repairs a rate that is too high. There is no cut while something else
-    moves the weights. It offers a rollback alone if weights or moments were damaged. The rollback goes back to before
-    the most likely onset of the rise (oven_agents.stats.robust_statistics). A remedy that was tried within MEMORY ticks
-    is not offered again. Once rollbacks are exhausted, only a run of NaN gets an offer. After a failed rollback, a
-    risen loss only leads to a cut that the steps themselves support (oven_agents.stats.rollback_success).
+    loss. The agent ignores harm that held-out data do not show. If held-out quality fell by less than WEIGHTS_SHARE of
+    the loss's rise, the agent skips the batches and discards no step. If the loss stays high, it rolls back only if a
+    newer reading shows damaged weights. Otherwise it offers these remedies, most likely first. It offers a rollback and
+    a skip past the batches (PaLM, Chowdhery et al. 2022, arXiv 2204.02311, §5.1: only those batches with those weights
+    caused the spike). It offers a rollback and a cut by the growth of the rate if the rate has grown, or by CUT if
+    successive gradients cancel each other. Neither alone repairs a rate that is too high. There is no cut while
+    something else moves the weights. It offers a rollback alone if weights or moments were damaged. The rollback goes
+    back to before the most likely onset of the rise (oven_agents.stats.robust_statistics). A remedy that was tried
+    within MEMORY ticks is not offered again. Once rollbacks are exhausted, only a run of NaN gets an offer. After a
+    failed rollback, a risen loss only leads to a cut that the steps themselves support
+    (oven_agents.stats.rollback_success).
 
     False alarms: on independent noise, there are none for a gauge that is not finite or for displaced weights (triangle
     inequality). For a gradient, the rate is below 10⁻⁵ per step times the rate of the second sign, with a log-normal
     spread of 0.5. For a jump it is 10⁻⁸ per step, and below 10⁻⁵ if σ is underestimated by a third. For a slow rise it
     is 10⁻⁵ and 10⁻³ before the second sign.
 
-    Limits: under a reward (GRPO) only the first two signals count, because the loss has no level. There a gradient
-    outlier is a ratio of probabilities, which recurs: of seven runs that rolled back because of one, six were no
+    Limits: under a reward (GRPO) only the first two signs count, because the loss has no level. There a gradient
+    outlier comes from a ratio of probabilities and recurs: of seven runs that rolled back because of one, six were no
     better. The agent needs snapshots from before the harm.
     """
 
@@ -124,7 +125,7 @@ class Divergence(Agent):
     HEALED_SHARE = 0.5
     """Share of its height, 0 to 1, below which a jump recovers by itself."""
     MIN_HELD_OUT_LOSS = 0.004
-    """Minimum loss beyond chance, as a fraction of a held-out reading. Set after the fourth held-out run."""
+    """Minimum loss of quality, as a fraction of a held-out reading. A smaller one is within chance."""
     WEIGHTS_SHARE = 0.3
     """Share of the loss's rise, 0 to 1, that held-out quality must lose if the weights are damaged. Both are relative
     to their levels. Below it, skipping the batches worked about as well as a rollback."""
@@ -135,7 +136,7 @@ class Divergence(Agent):
     ROLLBACK_MARGIN = 2
     """Number of ticks to roll back before the first sign. Weights may be damaged one step earlier."""
     CUT = 8.0
-    """Factor of the cut if the rate has not grown. It undid 90 % of the harm of a rate 25 times too high."""
+    """Divisor of the rate if it has not grown. It undid 90 % of the harm of a rate 25 times too high."""
     SKIPPED_BATCHES = 100
     """Number of batches to skip. PaLM skipped 200 to 500 in a far longer run."""
     MEMORY = 60
@@ -145,18 +146,18 @@ class Divergence(Agent):
     HORIZON = 20
     """Number of ticks after which the forecast is judged. A loss is regained at once or not at all."""
     MIN_GAUGE_SHIFT: ClassVar[dict[str, float]] = {NORM: 3.0, LENGTH: 6.0}
-    """Standard deviations by which another gauge must move together with the loss. By chance, a norm deviates by 2.5 in
-    one tick of ten. Lengths of successive steps are not independent."""
+    """Standard deviations by which another gauge must move together with the loss. By chance, a norm deviates by 2.5 of
+    them in one tick of ten. Lengths of successive steps are not independent."""
     JUMP_CONFIDENCE = 0.7
-    """Confidence for a jump, from outcomes in development."""
+    """Confidence for a jump. This and the confidences below were set from measured outcomes."""
     CREEP_CONFIDENCE = 0.7
-    """Confidence for a slow rise, from outcomes. Of twelve cases with skipped batches, half came true."""
+    """Confidence for a slow rise. Of twelve cases with skipped batches, half came true."""
     NAN_CONFIDENCE = 0.65
-    """Confidence for a run of NaN, also from outcomes. It may take several attempts."""
+    """Confidence for a run of NaN. It may take several attempts."""
     SECOND_CONFIDENCE = 0.7
-    """Maximum confidence for a second remedy, also from outcomes."""
+    """Maximum confidence for a second remedy."""
     SKIP_CONFIDENCE = 0.65
-    """Confidence for skipped batches, also from outcomes. The fault may continue in later batches."""
+    """Confidence for skipped batches. The fault may continue in later batches."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         if reason := super().cannot_fire(run):
@@ -232,15 +233,15 @@ class Divergence(Agent):
         values = [value for _, value in norms]
         if len(values) < self.REFERENCE // 2 + self.RECENT_TICKS or not all(map(math.isfinite, values)):
             return None
-        before = max(values[: -self.RECENT_TICKS] + self._discarded_norms(window))
-        tick, norm = next(
-            ((t, v) for t, v in norms[-self.RECENT_TICKS : -1] if v > self.OUTLIER_FACTOR * before), (0, 0.0)
-        )
+        previous_max = max(values[: -self.RECENT_TICKS] + self._discarded_norms(window))
+        recent = norms[-self.RECENT_TICKS : -1]
+        outliers = (point for point in recent if point[1] > self.OUTLIER_FACTOR * previous_max)
+        tick, norm = next(outliers, (0, 0.0))
         if not norm or growth_of(window, LENGTH) < self.UNCLIPPED_GROWTH:
             return None
         why = (
-            f"a gradient of norm {norm:.3g}, {norm / before:.0f} times the previous maximum, was not clipped at tick "
-            f"{tick}"
+            f"a gradient of norm {norm:.3g}, {norm / previous_max:.0f} times the previous maximum, was not clipped at "
+            f"tick {tick}"
         )
         remedies = (ROLLBACK_ONLY, ROLLBACK_AND_SKIP)
         return _Harm("grad_norm_spike", 1.0, tick, why, remedies=remedies, retry=True, visible=False)

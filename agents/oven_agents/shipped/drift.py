@@ -44,11 +44,11 @@ class Drift(Agent):
     moves = (BETA, SCALE)
 
     GROWING_READINGS = 4
-    """Number of newest readings that must each exceed the one before. A slow wave of the rate gives three."""
+    """Number of newest readings that must each exceed the one before. A cyclic learning rate may cause three."""
     MIN_BITS_GROWTH = 0.05
-    """Minimum growth in bits per byte. English text has 0.6 to 1. The value was not measured."""
+    """Minimum growth in bits per byte. English text has 0.6 to 1. The threshold was not tuned."""
     MIN_KL_GROWTH = 0.1
-    """Minimum growth of the divergence in nats per position. The value was not measured."""
+    """Minimum growth of the divergence in nats per position. The threshold was not tuned."""
     FRESH_TICKS = 5
     """Number of ticks for which a reading counts as new, because the agent may skip ticks."""
     BETA_FACTOR = 1.5
@@ -108,8 +108,8 @@ class Drift(Agent):
         """Return whether held-out readings improved since the growth began. Without readings, the objective decides."""
         if held_out_metric(window.run) is not None:
             points = readings(window)
-            before = [v for tick, v in points if tick <= since]
-            after = [v for tick, v in points if tick > since]
+            before = [value for tick, value in points if tick <= since]
+            after = [value for tick, value in points if tick > since]
             return not before or not after or max(after) > max(before)
         return self._objective_rises(window, since)
 

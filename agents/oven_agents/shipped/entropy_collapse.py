@@ -38,9 +38,9 @@ class EntropyCollapse(Agent):
     confidences or advantages are all alike from the start, or rewards are equal within every group for 15 ticks
     (oven_agents.stats.symptoms).
 
-    Actions: raises alerts for the last three as long as they last. Against a constant confidence, it offers more weight
-    for the calibration term in the reward (λ), which rewards honest confidence. With both of the first two signals, it
-    is confident enough to act alone. It offers three plans: a rollback to before the spread was lost, at half the rate;
+    Actions: raises alerts while the third signal persists. Against a constant confidence, it offers more weight for the
+    calibration term in the reward (λ), which rewards honest confidence. With both of the first two signals, it is
+    confident enough to act alone. It offers three plans: a rollback to before the spread was lost, at half the rate;
     more weight for the reference model, which still has entropy; or a rollback alone.
 
     False alarms: entropies have a noise of a few per cent, so a fall to half is more than ten of its standard errors.
@@ -64,7 +64,7 @@ class EntropyCollapse(Agent):
     """Share of its earlier value below which a spread has collapsed. This is over ten standard errors of an entropy."""
     QUIET_SHARE = 0.35
     """Share of the standard deviation by chance, 0 to 1, below which rewards within groups are nearly constant. The
-    value was not measured. Higher values mistake prompts with similar answers for a collapse."""
+    value was not tuned. Higher values mistake prompts with similar answers for a collapse."""
     SOLVED_LEVEL = 0.9
     """Mean objective above which little spread is a sign of success, and the agent is silent."""
     CONFIDENCE_OF_BOTH = SOLO_CONFIDENCE

@@ -29,7 +29,7 @@ class FinalWeights(Agent):
     False alarms: a false alarm costs two evaluations at the end, or selects a reading that is better by noise alone.
     Noise is the deviation of the readings around a trend, from their second differences, as in `best_checkpoint`. Under
     normal noise, with 8 to 30 readings, the agent voted in up to 5 of 1,000 runs that improve, and in up to 32 of 1,000
-    whose readings only vary. Under heavy tails (Student's t, three degrees of freedom) it voted in up to 67 and 124.
+    whose readings only vary. Under heavy tails (Student's t, three degrees of freedom), these are up to 67 and 124.
 
     Limits: the agent needs a run with a known end, more than MIN_READINGS readings, and one of them after
     LATE_PROGRESS. It ignores a drop within the noise, although the earlier weights would have been slightly better. The
@@ -56,11 +56,9 @@ class FinalWeights(Agent):
             return reason
         if held_out_metric(run) is None:
             return "the run announces no held-out metric with a direction, so nothing shows which weights are best"
-        return (
-            None
-            if run.horizon.is_known
-            else "the run announces no horizon (steps or seconds), so its progress is unknown"
-        )
+        if not run.horizon.is_known:
+            return "the run announces no horizon (steps or seconds), so its progress is unknown"
+        return None
 
     def vote(self, window: Window) -> Vote | None:
         metric = held_out_metric(window.run)

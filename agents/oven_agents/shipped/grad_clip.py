@@ -21,15 +21,15 @@ class GradClip(Agent):
     times their median, and the clip let them pass. Drift: the norm grew by a factor of three or more, well beyond its
     noise, while the objective got worse.
 
-    Actions: for outliers, sets the clip to one and a half times the 0.9 quantile. This clips gradients against their
-    own recent norms (ZClip, Kumar et al. 2025, arXiv 2504.02507; AdaGC, Wang et al. 2025, arXiv 2502.11034), as often
-    as an agent can act. It prevents the next outlier. The divergence agent handles the previous one, because lowering
-    the clip afterwards undid none of the harm. For a drift, sets the clip to the earlier 0.9 quantile, so that steps
-    stay as short as before. This is a rule of thumb and needs a second agent: a quarter of twelve outcomes in the gym
-    were better than no change.
+    Actions: for outliers, sets the clip to one and a half times the 0.9 quantile. Like ZClip (Kumar et al. 2025, arXiv
+    2504.02507) and AdaGC (Wang et al. 2025, arXiv 2502.11034), this clips gradients against their own recent norms, but
+    only as often as an agent can act. It limits the next outlier. The divergence agent handles the previous one,
+    because lowering the clip afterwards undid none of the harm. For a drift, sets the clip to the earlier 0.9 quantile,
+    so that steps stay as short as before. This is a rule of thumb and needs a second agent: a quarter of twelve
+    outcomes in the gym were better than no change.
 
     False alarms: with a log-normal spread of 0.5, a norm exceeds five times the median with probability 0.0006, and
-    three of 60 with 10⁻⁵. A drift is a mean of 20 logarithms above 6 standard errors.
+    three of 60 do with 10⁻⁵. For a drift, the mean of 20 logarithms must rise by more than 6 standard errors.
 
     Limits: under Adam, a clip only changes the length of steps until the moments adapt. So a steady drift is slowed but
     not cured.
@@ -55,9 +55,9 @@ class GradClip(Agent):
     MIN_GROWTH = 3.0
     """Minimum growth of the median norm for a drift. Norms may grow less in a run that improves."""
     MIN_ERRORS = 6.0
-    """Standard errors for the mean logarithm of the newest norms. A clip that is too low slows a healthy run."""
+    """Standard errors by which the newest norms' mean logarithm must rise for a drift. A wrong clip slows a run."""
     CONFIDENCE = 0.85
-    """Confidence for outliers before noise is taken into account: the maximum of confidences from outcomes."""
+    """Confidence for outliers before noise is taken into account: the highest that measured outcomes support."""
     GAIN = 0.02
     """Forecast gain of the objective, in its unit. It is small because the change prevents harm and repairs nothing."""
     HORIZON = 40
@@ -74,7 +74,7 @@ class GradClip(Agent):
         middle = median(norms)
         outliers = [norm for norm in norms if norm > self.OUTLIER_FACTOR * middle]
         if not self.MIN_OUTLIERS <= len(outliers) <= self.MAX_OUTLIER_SHARE * len(norms):
-            return None  # if a third of the norms are so large, most steps have nothing to learn
+            return None  # if too many norms are so large, most steps have no signal
         why = (
             f"{len(outliers)} of {len(norms)} gradient norms exceeded {self.OUTLIER_FACTOR:g} times their median "
             f"({middle:.3g})"
@@ -90,9 +90,8 @@ class GradClip(Agent):
         if new < self.MIN_GROWTH * old or rise(logs, self.RECENT_TICKS) < self.MIN_ERRORS:
             return None
         target = objective(window.run)
-        sign = -apply_sign(target, 1.0)
-        values = [sign * value for _, value in window.surviving_series(target.name, last=self.WINDOW)]
-        if rise(values, self.RECENT_TICKS) < 2:
+        harm = [-apply_sign(target, value) for _, value in window.surviving_series(target.name, last=self.WINDOW)]
+        if rise(harm, self.RECENT_TICKS) < 2:
             return None  # larger gradients are not a fault while the objective improves
         why = f"the gradient norm grew from {old:.3g} to {new:.3g}, and {target.name} got worse"
         return self._tighten(

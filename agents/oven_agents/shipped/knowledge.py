@@ -12,8 +12,8 @@ from oven_core.protocol.messages import RunStarted, Vote
 
 WEIGHT: Final = "channel.kg"
 STAGES: Final = ((0.7, 0.2), (0.4, 0.6), (0.15, 0.8))
-"""(progress at which a stage begins, share of the initial weight), the latest stage first. A run that starts at 0.5
-gets the values of the system that this agent is based on."""
+"""(progress at which a stage begins, share of the initial weight), the latest stage first. With an initial weight of
+0.5, the weights are those of the earlier system that this agent is based on."""
 
 
 class Knowledge(Agent):
@@ -25,11 +25,11 @@ class Knowledge(Agent):
     So the run must end by training on the objective that is measured. The agent never raises the weight. The user
     decides how much the graph counts, and 0 stays 0.
 
-    False alarms: none, because progress alone decides. The system that this agent is based on did not show that the
-    schedule is better than a constant weight.
+    False alarms: none, because progress alone decides. The earlier system did not show that the schedule is better than
+    a constant weight.
 
-    Limits: a run without a horizon has no progress. Once a person has set the weight to a value that is not one of
-    these, the agent is silent.
+    Limits: a run without a horizon has no progress. Once a person has set the weight to a value outside the schedule,
+    the agent is silent.
     """
 
     moves = (WEIGHT,)
@@ -60,7 +60,7 @@ class Knowledge(Agent):
         scheduled = [knob.bounded(round(share * first, 6)) for _, share in STAGES]
         if any(receipt.decision_id in window.commanded and receipt.after not in scheduled for receipt in changes):
             return None
-        share = next((share for since, share in STAGES if window.progress >= since), 1.0)
+        share = next((share for begin, share in STAGES if window.progress >= begin), 1.0)
         lowered = knob.bounded(round(share * first, 6))
         if lowered > knob.number - self.MIN_CHANGE * first or knob.number <= 0:
             return None

@@ -72,7 +72,7 @@ class LearningRate(Agent):
     MIN_QUARTILE = 0.30
     """Minimum lower quartile of the cosines, so that a few high values are not enough."""
     CLEAR_COSINE = 0.50
-    """Median cosine above which the factor is 4 instead of 2.5: 0.54 to 0.57 at a thirtieth of the rate."""
+    """Median cosine above which the factor is 4 instead of 2.5: 0.54 to 0.57 at a thirtieth of the right rate."""
     MAX_OPPOSED_COSINE = -0.05
     """Maximum mean cosine of either half of the window at which gradients are opposed. At three times the right rate it
     was −0.09 to −0.10. With −0.08 here, one start of `bench starts` ended at 0.241 instead of 0.573."""
@@ -88,7 +88,7 @@ class LearningRate(Agent):
     """Standard errors for the early check. It gives false alarms in 3.7 % of runs of pure noise."""
     MAX_SOLVED_SHARE = 0.6
     """Median share of groups with equal rewards, 0 to 1, above which the gradient is ignored, because it is the noise
-    of the few other groups. The value was not measured. A lower one silences the agent more often near the ceiling."""
+    of the few other groups. The value was not tuned. A lower one silences the agent more often near the ceiling."""
     MIN_REWARD = 0.15
     """Minimum best level of a reward for a visible collapse. Half of almost nothing is within the noise."""
     MIN_LEAN_COSINE = 0.04
@@ -104,7 +104,7 @@ class LearningRate(Agent):
     MAX_DECAY_SHARE = 0.3
     """Share of each step's length, 0 to 1, above which decay explains the agreement. A tuned run had 0.012."""
     CUT = 8.0
-    """Factor of the cut after a collapse. It undid 90 % of the harm of a rate 25 times too high."""
+    """Divisor of the rate after a collapse. It undid 90 % of the harm of a rate 25 times too high."""
     REPAIR_TICKS = 20
     """Ticks after a cut during which the rate is not raised. With 40, `wide_encoding` fell from 0.48 to 0.15."""
     INITIAL_TICKS = 40
@@ -113,24 +113,24 @@ class LearningRate(Agent):
     INITIAL_PROGRESS = 0.05
     """Share of the run, 0 to 1, with freshly initialised weights. Large models need more than INITIAL_TICKS."""
     FADE_WINDOW = 30
-    """Newest ticks whose mean cosine is compared with as many before. 0.98 then separated good rates from a tenth."""
+    """Newest ticks whose mean cosine is compared with that of as many ticks before, to see whether agreement fades."""
     MIN_REMAINING_SHARE = 0.98
     """Minimum share of the earlier mean cosine that must remain. On development seeds with gradients that still agreed,
-    it was at most 0.97 at good rates and higher at every rate of a tenth."""
+    the share was at most 0.97 at good rates, and higher at a tenth of each of these rates."""
     SCHEDULE_DECAY = 0.6
     """Share of the highest rate, 0 to 1, below which the user's schedule has lowered it on purpose."""
     LOSS_TICKS = 12
-    """Ticks for which a loss must have lost its gain, or twice as many without a gain. Some recover by step 25."""
+    """Ticks for which a loss must stay risen (twice as many if it never fell). Some recover by step 25."""
     MIN_LOST_GAIN = 1 / 3
     """Minimum share of its gain, 0 to 1, that the loss must have lost. Long steps alone are not enough."""
     OVERLONG_CONFIDENCE = 0.85
-    """Confidence for steps that are too long. No confidence from outcomes exceeds 0.85."""
+    """Confidence for steps that are too long: the highest that measured outcomes support for any agent."""
     COLLAPSE_CONFIDENCE = 0.75
     """Confidence for a collapsed reward, also from outcomes. The reward itself may be wrong."""
     ALIGNED_CONFIDENCE = 0.85
-    """Confidence for agreeing gradients before noise: 0.98 came true in GRPO, and 0.65 in pretraining."""
+    """Confidence for agreeing gradients, without noise: 98 % came true in GRPO, and 65 % in pretraining."""
     OPPOSED_CONFIDENCE = 0.8
-    """Confidence for opposed gradients before noise, also from outcomes. A stall has none: it needs a second agent."""
+    """Confidence for opposed gradients, without noise, also from outcomes. A vote on a stall needs a second agent."""
     STALL_HALF = 200
     """Ticks in each half of the window for a stall, enough to detect a change of one hundredth of the objective."""
     STALL_INTERVAL = 20
@@ -234,7 +234,7 @@ class LearningRate(Agent):
 
     def _raise_low_rate(self, window: Window) -> list[Vote]:
         aligned = self._check_agreement(window)
-        raise_reason = aligned or self._check_lean(window)
+        raise_reason = aligned or self._check_slight_agreement(window)
         if (
             not raise_reason
             or self._may_leave_initialisation(window)
@@ -310,7 +310,7 @@ class LearningRate(Agent):
         )
         return why, 4.0 if middle >= self.CLEAR_COSINE else 2.5
 
-    def _check_lean(self, window: Window) -> tuple[str, float] | None:
+    def _check_slight_agreement(self, window: Window) -> tuple[str, float] | None:
         """Return the reason and the factor of a raise for slight agreement, or None. Ignore the start and the end."""
         cosines = self._cosines(window, self.LEAN_WINDOW)
         if len(cosines) < self.MIN_LONG_COSINES or window.progress > self.LATE_PROGRESS:

@@ -11,7 +11,7 @@ SCALE, RATE = "optimizer.lr_scale", "learning_rate"
 
 
 class LrCooldown(Agent):
-    """Signals: a constant learning rate, no matter who set it, when the run passes LATE_PROGRESS.
+    """Signals: the learning rate is constant, no matter who set it, when the run passes LATE_PROGRESS.
 
     Actions: sends a notice to people, and from then on votes for any proposal to lower the rate. The noise of a
     constant rate keeps the weights at a distance from the minimum. A cooldown over the last fifth of a run recovers the
@@ -33,9 +33,10 @@ class LrCooldown(Agent):
     COOLDOWN_FACTOR = 0.3
     """Factor of the rate in the notice. The knob is a value, not a schedule, so this is not a cooldown to 0."""
     MAX_RATE_RATIO = 1.02
-    """Maximum ratio between the highest and the lowest rate of a constant rate. It allows for rounding."""
+    """Maximum ratio of the highest to the lowest rate at which the rate counts as constant. It allows for rounding."""
     MIN_TICKS = 20
-    """Minimum number of rates in the second half of the window. Fewer may be one stage of a step schedule."""
+    """Minimum number of ticks in the second half of the window that publish a rate. Fewer may be one stage of a step
+    schedule."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         if reason := super().cannot_fire(run):
@@ -77,8 +78,8 @@ class LrCooldown(Agent):
 
     def _constant_ticks(self, window: Window) -> int | None:
         """Return the number of ticks with a constant rate, or None if it changed or there are too few measurements."""
-        half = window.observations[len(window.observations) // 2].tick
-        rates = window.series(RATE, after=max(half, window.last_change_tick(SCALE)))
+        middle_tick = window.observations[len(window.observations) // 2].tick
+        rates = window.series(RATE, after=max(middle_tick, window.last_change_tick(SCALE)))
         if len(rates) < self.MIN_TICKS or min(rates) <= 0 or max(rates) > self.MAX_RATE_RATIO * min(rates):
             return None
         return len(rates)

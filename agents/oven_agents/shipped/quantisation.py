@@ -19,7 +19,7 @@ class Quantisation(Agent):
     weights, and the gradient ignores the rounding (quantisation-aware training: Jacob et al. 2018, arXiv 1712.05877;
     the straight-through estimator: Bengio et al. 2013, arXiv 1308.3432). The agent waits until late for two reasons. A
     model that still learns much treats rounding as noise, and the weights must be near their final values. Both
-    conditions come from the system that this agent is based on.
+    conditions come from the earlier system that this agent is based on.
 
     False alarms: the agent needs a measured loss from rounding of at least MIN_COST of the metric. The metric of the
     exact weights may get slightly worse, which does not matter if the rounded weights are served.
@@ -38,7 +38,7 @@ class Quantisation(Agent):
     EARLY_PROGRESS = 0.4
     """Progress, 0 to 1, from which the agent may turn it on at a low learning rate."""
     LATE_PROGRESS = 0.65
-    """Progress, 0 to 1, from which the agent turns it on at any learning rate. The rest of the run adapts to it."""
+    """Progress, 0 to 1, from which the agent turns it on at any learning rate. The rest of the run can adapt."""
     LOW_RATE_SHARE = 0.15
     """Share of its peak, 0 to 1, below which the learning rate is low."""
     MIN_COST = 0.005
@@ -46,7 +46,7 @@ class Quantisation(Agent):
     REGAINED_SHARE = 0.5
     """Forecast gain, as a share of the cost of rounding, 0 to 1."""
     CONFIDENCE = 0.85
-    """Confidence of the proposal: the maximum of all confidences that come from outcomes."""
+    """Confidence of the proposal: the highest that measured outcomes support for any agent."""
     HORIZON = 100
     """Number of ticks after which the forecast is judged. In this knob's recipe, readings are 50 steps apart."""
 

@@ -15,12 +15,12 @@ SKIP, REPEATED = "data.skip", "data/repeated"
 
 
 class RepeatedData(Agent):
-    """Signals: nearly all rows of the last batches were read before, in a run that had only read new rows. So a stretch
-    of the data occurs twice: a shard is listed again, or a resume started from the beginning.
+    """Signals: most rows of the last batches were read before, in a run that had only read new rows. So a stretch of
+    the data occurs twice: a shard is listed twice, or training resumed from the beginning of the data.
 
     Actions: proposes to skip SKIPPED_BATCHES batches. Repeated data teach little, and less each time (Muennighoff et
-    al. 2023, arXiv 2305.16264: up to four passes cost nearly nothing, many more bring nothing). So the agent is
-    confident that a skip does no harm, but not that it helps much.
+    al. 2023, arXiv 2305.16264: up to four passes are nearly as good as new data, many more add nothing). So the agent
+    is confident that a skip does no harm, but not that it helps much.
 
     False alarms: none on data that are read once, because there the gauge is 0 whatever the noise. A run that reaches
     the end of its data and starts again looks the same. It gets one skip, which costs nothing either. If the rows after

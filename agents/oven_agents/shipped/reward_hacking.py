@@ -33,13 +33,13 @@ class RewardHacking(Agent):
     Actions: the judge keeps a tenth of its share, and the others get the rest in proportion to their shares. If another
     judge fell, the agent also rolls back to before the two diverged.
 
-    False alarms: a jump is six standard errors of one judge without an overlap (one in 495 by order alone) and less
-    than half of this for all others, which is below 10⁻⁵ per step. Two judges diverge by 4 and 3 standard errors, and
-    shared noise moves both the same way.
+    False alarms: for a jump, one judge must move by six standard errors without an overlap (one in 495 by order alone),
+    and all others by less than half of this. By chance, this happens in less than 10⁻⁵ of the steps. Two judges diverge
+    by 4 and 3 standard errors, and shared noise moves both the same way.
 
-    Limits: judges that are all fooled together do not diverge. A judge of weight 0 is only a witness. The agent is
-    silent without a held-out metric. reward_weights only reads held-out quality and needs some evaluations. This agent
-    reads every step.
+    Limits: judges that are all fooled together do not diverge. A judge of weight 0 only serves as a reference for the
+    others. The agent is silent without a held-out metric. The reward_weights agent only reads held-out quality and
+    needs several evaluations, while this agent reads every step.
     """
 
     needs = ("rewards/*/mean",)
@@ -54,7 +54,7 @@ class RewardHacking(Agent):
     NOISE_STEPS = 40
     """Minimum number of steps before JUMP_STEPS, for a judge's noise."""
     JUMP_ERRORS = 6.0
-    """Standard errors that a judge's jump must exceed. Together with the other signs, chance is below 10⁻⁵ per step."""
+    """Standard errors that a judge's jump must exceed. With the other conditions, chance is below 10⁻⁵ per step."""
     CALM_ERRORS = 2.5
     """Maximum standard errors of every other judge, so that one judge is not blamed for a shared change."""
     MIN_JUMP = 0.1
@@ -66,7 +66,7 @@ class RewardHacking(Agent):
     RISE_ERRORS = 4.0
     """Minimum rise of a fooled judge's mean in standard errors, and minimum shift of answer length and agreement."""
     FALL_ERRORS = -3.0
-    """Maximum shift of another judge's falling mean, in standard errors. Shared noise moves both the same way."""
+    """Shift in standard errors below which another judge's mean is falling. Shared noise moves both the same way."""
     MIN_MOVE = 0.03
     """Minimum change of both means, from 0 to 1. A significant change may still be too small to matter."""
     JUMP_CONFIDENCE = 0.9
@@ -100,7 +100,7 @@ class RewardHacking(Agent):
         jumps = {judge: self._jump(window, judge) for judge in shares}
         movements = {judge: movement for judge, movement in jumps.items() if movement is not None}
         for judge, (errors, difference) in movements.items():
-            others = [abs(z) for witness, (z, _) in movements.items() if witness != judge]
+            others = [abs(movement[0]) for name, movement in movements.items() if name != judge]
             if errors > self.JUMP_ERRORS and difference > self.MIN_JUMP and others and max(others) < self.CALM_ERRORS:
                 why = (
                     f"the mean score of {judge} jumped by {difference:+.2f} within {self.JUMP_STEPS} steps "
@@ -111,10 +111,13 @@ class RewardHacking(Agent):
 
     def _treat_diverging_judges(self, window: Window) -> Alternatives | Vote | None:
         shares = window.knobs[WEIGHTS].shares
-        shifts = {judge: self._shift(window, judge, self.RECENT_STEPS, self.REFERENCE) for judge in shares}
+        shifts = {judge: self._shift(window, f"rewards/{judge}/mean") for judge in shares}
         movements = {judge: movement for judge, movement in shifts.items() if movement is not None}
-        rising = [j for j, (z, d) in movements.items() if z > self.RISE_ERRORS and d > self.MIN_MOVE and shares[j] > 0]
-        falling = [j for j, (z, d) in movements.items() if z < self.FALL_ERRORS and d < -self.MIN_MOVE]
+        rising = [judge for judge, (z, change) in movements.items() if z > self.RISE_ERRORS and change > self.MIN_MOVE]
+        rising = [judge for judge in rising if shares[judge] > 0]
+        falling = [
+            judge for judge, (z, change) in movements.items() if z < self.FALL_ERRORS and change < -self.MIN_MOVE
+        ]
         if not rising or not falling or not quality_dropped(window):
             return None
         fooled = max(rising, key=lambda judge: movements[judge][1])
@@ -136,7 +139,7 @@ class RewardHacking(Agent):
             return None
         symptoms = {symptom: 0.8}
         for gauge, sign, gauge_symptom in ((LENGTH, 1, "length_drift"), (AGREEMENT, -1, "judge_disagreement")):
-            movement = self._shift(window, "", self.RECENT_STEPS, self.REFERENCE, gauge)
+            movement = self._shift(window, gauge)
             if movement is not None and sign * movement[0] > self.RISE_ERRORS:
                 symptoms.setdefault(gauge_symptom, 0.5)
         value = {j: round(s + freed * s / rest, 4) if j != judge else round(s - freed, 4) for j, s in shares.items()}
@@ -157,22 +160,21 @@ class RewardHacking(Agent):
             plans.insert(0, plan("rollback_and_reweigh", {ROLLBACK: float(max(0, back)), WEIGHTS: value}))
         return offer(plans, symptoms)
 
-    def _shift(
-        self, window: Window, judge: str, recent: int, reference: int, gauge: str = ""
-    ) -> tuple[float, float] | None:
-        """Return (standard errors, difference) between the newest values of a judge or a gauge and the earlier ones.
-        Only values since the last change that affects them count. Return None if there are too few measurements."""
+    def _shift(self, window: Window, metric: str) -> tuple[float, float] | None:
+        """Return how far a metric's newest values differ from the earlier ones, as (standard errors, difference). Only
+        values since the last change that affects them count. Return None if there are too few measurements."""
         since = window.last_change_tick(WEIGHTS, "committee.*", ROLLBACK, MIXTURE)
-        values = window.series(gauge or f"rewards/{judge}/mean", after=since, last=recent + reference)
-        shift = shift_of_newest(values, recent)
-        if len(shift.before) < min(reference, 2 * recent) or not all(map(math.isfinite, values)):
+        values = window.series(metric, after=since, last=self.RECENT_STEPS + self.REFERENCE)
+        shift = shift_of_newest(values, self.RECENT_STEPS)
+        if len(shift.before) < min(self.REFERENCE, 2 * self.RECENT_STEPS) or not all(map(math.isfinite, values)):
             return None
         return shift.mean_difference / shift.standard_error(max(shift.noise, MIN_NOISE)), shift.mean_difference
 
     def _jump(self, window: Window, judge: str) -> tuple[float, float] | None:
-        """Return (standard errors, difference) between the newest values and as many just before them. Learning changes
-        little in that time, so a trend is not a jump. Both are 0 if the newest values overlap with the twice as many
-        values before them. Return None if there are too few measurements."""
+        """Return the difference between a judge's newest values and as many just before them, as (standard errors,
+        difference). Learning changes little in that time, so a trend is not a jump. Both are 0 if the range of the
+        newest values overlaps with the range of twice as many earlier ones. Return None if there are too few
+        measurements."""
         since = window.last_change_tick(WEIGHTS, "committee.*", ROLLBACK, MIXTURE)
         values = window.series(f"rewards/{judge}/mean", after=since, last=self.JUMP_STEPS + self.NOISE_STEPS)
         if len(values) < self.JUMP_STEPS + self.NOISE_STEPS or not all(map(math.isfinite, values)):

@@ -1,4 +1,4 @@
-"""Lowers the weight of a committee member whose scores rise while held-out quality falls."""
+"""Lowers the weight of a committee member (a judge) whose scores rise while held-out quality falls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from oven_core.protocol.messages import RunStarted, Vote
 
 WEIGHTS, ROLLBACK, MIXTURE = "reward.weights", "run.rollback", "data.mixture"
 JUDGES = "committee.*"
-"""Actuators that replace the model of a committee member. A different model has different mean scores."""
+"""Actuators that replace the model behind a committee member. A different model has different mean scores."""
 OVER_OPTIMISED = ("symptom:reward_up_heldout_down",)
 
 

@@ -15,14 +15,15 @@ SCALE = "optimizer.lr_scale"
 
 
 class RollbackUndo(Agent):
-    """Signals: a held-out reading EFFECT_TICKS ticks after any rollback regained less than a third of the loss,
-    although the run restarted from before it. A rollback repairs a single event that damaged weights or moments. If the
-    data, the code or the machine changed permanently, the fault recurs. Then the run loses its adaptation to the fault.
+    """Signals: a held-out reading EFFECT_TICKS ticks after any rollback regained less than a third of the lost quality,
+    although the run restarted from before the loss. A rollback repairs a single event that damaged weights or moments.
+    If the data, the code or the machine changed permanently, the fault recurs, and the rollback has only discarded the
+    run's adaptation to it.
 
     Actions: requests the reading once, then undoes the rollback and a rate cut that was part of it. After that no agent
     rolls back (oven_agents.stats.rollback_success). It never undoes a change that an operator set or approved.
 
-    False alarms: a rollback that helps regains the loss at once, because that is its purpose. A third of the loss is
+    False alarms: a rollback that helps regains the lost quality at once, because that is its purpose. A third of it is
     far outside the noise of the readings.
 
     Limits: the agent needs a reading from before the rollback, a run that measures on request, and a run that keeps the
@@ -39,9 +40,9 @@ class RollbackUndo(Agent):
     EFFECT_TICKS = 4
     """Number of ticks from a rollback to a reading. Earlier, a recurring fault may not have returned."""
     CONFIDENCE = 0.8
-    """Confidence of an undo. It is too high: of 16 votes, 0.44 came true."""
+    """Confidence of an undo. It is too high: only 44 % of 16 votes came true."""
     GAIN = 0.02
-    """Forecast gain of the loss, in its unit. It is small because the run only returns to its earlier state."""
+    """Forecast fall of the loss, in its unit. It is small because the run only returns to its earlier state."""
     HORIZON = 20
     """Number of ticks after which the forecast is judged. The adaptation to the fault shows at once."""
 
@@ -81,8 +82,8 @@ class RollbackUndo(Agent):
         regained = f"only {share:.0%}" if share > 0 else "none"
         why = f"the rollback at tick {rollback.tick} regained {regained} of the lost quality: undo it"
         cut = next((receipt for receipt in window.applied(SCALE) if receipt.tick == rollback.tick), None)
-        rate = [] if cut is None or cut.before is None else [self._propose(window, SCALE, cut.before, why)]
-        return Plan.of_votes("undo_rollback", [self._propose(window, UNDO, None, why), *rate])
+        rate_votes = [] if cut is None or cut.before is None else [self._propose(window, SCALE, cut.before, why)]
+        return Plan.of_votes("undo_rollback", [self._propose(window, UNDO, None, why), *rate_votes])
 
     def _propose(self, window: Window, actuator: str, value: Value, why: str) -> Vote:
         target = objective(window.run)

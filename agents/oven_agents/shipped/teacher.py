@@ -21,27 +21,28 @@ RESETS = (TEACHER, BETA, "run.rollback", "optimizer.lr_scale", "data.mixture", "
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """The mean reward and the median KL of the window's later half, and their changes since the earlier half."""
+    """The mean reward and the median KL of the window's later half, compared with the earlier half."""
 
     reward: float
     rise: float
+    """Mean reward of the later half minus that of the earlier half."""
     kl: float
     growth: float
     """KL of the later half divided by the KL of the earlier half."""
     max_kl: float
     """Highest KL of a single step."""
     headroom: float
-    """Remaining share of the ceiling: the smaller one of training reward and held-out metric."""
-    text: str
+    """Distance to the ceiling as a share of it, for the training reward or the held-out metric, whichever is closer."""
+    summary: str
 
 
 class Teacher(Agent):
-    """Signals: GRPO's objective is the reward minus β·KL(π_θ ‖ π_ref). Its optimum is where another nat costs more than
-    it earns. So an anchor that binds has three signs. The reward stays flat below its ceiling, in training and on
-    held-out data. The KL stays flat, too. And β·KL is a material part of an objective whose advantages are around 1. A
-    policy leaves its teacher without a gain if a KL between half a nat and MAX_RUNAWAY_KL grows by half, the reward
-    does not rise, and held-out quality fell. A teacher is absorbed if the KL to it has fallen far below its first level
-    and stays there while the reward is flat.
+    """Signals: GRPO's objective is the reward minus β·KL(π_θ ‖ π_ref), so the KL penalty anchors the policy to its
+    teacher. The anchor binds (holds the policy back) if three things are true. The reward stays flat below its ceiling,
+    in training and on held-out data. The KL stays flat, too. And β·KL is a material part of an objective whose
+    advantages are around 1. A policy leaves its teacher without a gain if a KL between half a nat and MAX_RUNAWAY_KL
+    grows by half, the reward does not rise, and held-out quality fell. A teacher is absorbed if the KL to it has fallen
+    far below its first level and stays there while the reward is flat.
 
     Actions: for an anchor that binds, proposes the next stronger teacher (`choices` are in order, weakest first), or a
     third of β if there is none. For an absorbed teacher, proposes the next stronger one, unless the KL to that teacher
@@ -51,8 +52,8 @@ class Teacher(Agent):
 
     False alarms: β is not raised above MAX_RUNAWAY_KL, where no anchor brings a policy back. It is not raised either if
     the estimate leaps, because then sampler and trainer have diverged (oven_agents.stats.policy_shift). A KL that was
-    never high, or that leapt and came back, does not mean that a teacher is absorbed. Of six starts with a β of little
-    effect, the teacher was swapped needlessly in one.
+    never high, or that leapt and came back, does not mean that a teacher is absorbed. In one of six runs with an
+    ineffective β, the teacher was swapped needlessly.
 
     Limits: the thresholds come from one recipe, with β from 0.1 to 1. Advantages that are not divided by their spread
     have another scale. Without headroom the agent is silent, even if the KL runs away at the ceiling. Some methods drop
@@ -87,7 +88,7 @@ class Teacher(Agent):
     MIN_SAMPLES = 2
     """Minimum number of samples of the KL to a stronger teacher. A single step means nothing."""
     MAX_RUNAWAY_KL = 1.0
-    """KL in nats per token above which β is not raised. Raises gained 4.8 noise widths below, and lost 0.9 above."""
+    """KL in nats per token above which β is not raised. Raises gained 4.8 noise widths below it and lost 0.9 above."""
     MAX_LEAP = 5.0
     """Maximum ratio between a single step's KL and the median. Above it, sampler and trainer have diverged."""
     MIN_REWARD_FALL = 0.05
@@ -166,7 +167,7 @@ class Teacher(Agent):
         if raised < knob.number * 1.2:
             return None
         why = (
-            f"the policy moves away from its teacher without a gain ({reading.text}): "
+            f"the policy moves away from its teacher without a gain ({reading.summary}): "
             f"{BETA} {knob.number:.3g} → {raised:.3g}"
         )
         return self._propose(window, BETA, raised, why, 0.02, "symptom:kl_runaway")
@@ -178,7 +179,7 @@ class Teacher(Agent):
             return None
         if reading.rise > self.MAX_FLAT_RISE * reading.headroom:
             return None
-        why = f"the KL penalty limits the policy ({reading.text}; beta × KL {beta.number * reading.kl:.2f})"
+        why = f"the KL penalty limits the policy ({reading.summary}; beta × KL {beta.number * reading.kl:.2f})"
         stronger = _stronger_teacher(window)
         if stronger:
             why += f": {TEACHER} {window.knobs[TEACHER].value} → {stronger}"
@@ -216,7 +217,7 @@ class Teacher(Agent):
         active = window.knobs[TEACHER].value
         why = (
             f"the policy has absorbed {active}: the KL fell from {old_kl:.3f} to {reading.kl:.3f}{comparison} "
-            f"({reading.text}): {TEACHER} → {stronger}"
+            f"({reading.summary}): {TEACHER} → {stronger}"
         )
         return self._propose(window, TEACHER, stronger, why, reading.headroom / 4, "symptom:reward_plateau")
 
@@ -234,19 +235,20 @@ class Teacher(Agent):
         held_out = [(s.name, s.ceiling, v) for s in _held_out(window.run) for v in window.series(s.name, last=1)]
         if min(len(rewards), len(kls)) < 2 * self.HALF or not held_out:
             return None
-        name, best, value = held_out[0]
-        if best is None or not all(map(math.isfinite, [*rewards, *kls, value])):
+        name, held_out_ceiling, value = held_out[0]
+        if held_out_ceiling is None or not all(map(math.isfinite, [*rewards, *kls, value])):
             return None
         ceiling = _rewards(window.run)[0].ceiling or 1.0
         old_reward, reward = fmean(rewards[: self.HALF]), fmean(rewards[self.HALF :])
         old_kl, kl = median(kls[: self.HALF]), median(kls[self.HALF :])  # the estimate has a heavy tail
-        gap = (best - value) / best
-        text = (
+        gap = (held_out_ceiling - value) / held_out_ceiling
+        summary = (
             f"reward {old_reward:.2f} → {reward:.2f} of {ceiling:g} and KL {old_kl:.3f} → {kl:.3f} in {2 * self.HALF} "
             f"ticks, {name} {gap:.0%} below its ceiling"
         )
         growth = kl / old_kl if old_kl > 0 else math.inf
-        return _Reading(reward, reward - old_reward, kl, growth, max(kls), min((ceiling - reward) / ceiling, gap), text)
+        headroom = min((ceiling - reward) / ceiling, gap)
+        return _Reading(reward, reward - old_reward, kl, growth, max(kls), headroom, summary)
 
 
 def _rewards(run: RunStarted) -> list[MetricSpec]:

@@ -16,16 +16,17 @@ DECAY, ROLLBACK = gauges.DECAY, gauges.ROLLBACK
 class WeightDecay(Agent):
     """Signals: a step consists of the gradient's part and the weight decay's part. Only the decay points straight at
     the origin. At equilibrium the two balance and the norm stays constant (Kosson et al. 2023, arXiv 2305.17212). So if
-    most of each step's length shrinks the weights, the decay moves them. Weights without decay, usually norm gains, can
-    hide in the common norm that the other weights vanish. So the agent also reads the decay's own part of the step,
-    λ‖w‖ divided by the update. At equilibrium this is √(λ/2), a few hundredths for any usual λ. It is half of the step
-    only if the weights are far from equilibrium. A decay with the wrong sign pushes the weights: for a while, every
-    step leads straight away from the origin.
+    most of each step's length shrinks the weights, the decay moves them. Weights without decay, usually the gains of
+    normalisation layers, may keep the total norm up while the other weights vanish. So the agent also reads the decay's
+    own part of the step, λ‖w‖ divided by the update. At equilibrium this is √(λ/2), a few hundredths for any usual λ.
+    It is half of the step only if the weights are far from equilibrium. A decay with the wrong sign pushes the weights
+    outwards: for a while, every step leads straight away from the origin.
 
     Actions: if the weights shrink, rolls back and lowers the decay, first to half and then to a tenth of that. The two
     changes are one plan, because shrunken weights do not grow back at a good decay. If the decay's part is too large,
     lowers the decay until the part is TARGET_SHARE. It does not do so if the part was far smaller before at the same
-    decay, because then the steps got shorter. If the decay pushes, rolls back and lowers the decay to a tenth.
+    decay, because then shorter steps are the cause. If the decay pushes the weights outwards, rolls back and lowers the
+    decay to a tenth.
 
     False alarms: healthy runs are all far below the threshold, because an update of Adam is nearly orthogonal to the
     weights. If the weights still shrink after two attempts, or by more than a step's length, the decay is not the
@@ -54,7 +55,7 @@ class WeightDecay(Agent):
     SECOND_FACTOR = 0.1
     """Factor of the decay at the second attempt, and for a decay that pushes the weights."""
     MAX_ATTEMPTS = 2
-    """Maximum number of attempts. `pruning_left_on` rolled back seven times without it."""
+    """Maximum number of attempts. Without a limit, the benchmark case `pruning_left_on` had seven rollbacks."""
     MIN_COSINE = 0.85
     """Minimum cosine of step and weights for a step that points straight away from the origin. It was 0.88 to 1.0 with
     the wrong sign, at most 0.35 on healthy runs, and 0.72 with damaged moments."""
@@ -96,8 +97,8 @@ class WeightDecay(Agent):
         lowered = knob.bounded(knob.number * self.TARGET_SHARE / share)
         since = window.last_change_tick(DECAY, ROLLBACK)
         lengths = window.surviving_series(gauges.LENGTH, after=since, last=self.MAX_ROLLBACK)
-        part = f"weight decay makes up {min(share, 1):.0%} of each step's length"
-        why = f"{part}: {DECAY} {knob.number:.3g} → {lowered:.3g}"
+        why = f"weight decay makes up {min(share, 1):.0%} of each step's length: "
+        why += f"{DECAY} {knob.number:.3g} → {lowered:.3g}"
         return self._offer(window, lengths[0][0], lowered, why, 1.0)
 
     def _steps_got_shorter(self, window: Window, decay: float, share: float) -> bool:
@@ -135,7 +136,7 @@ class WeightDecay(Agent):
         self,
         window: Window,
         healthy_tick: int,
-        lowered: float,
+        decay: float,
         why: str,
         severity: float,
         symptom: str = "weights_shrink",
@@ -147,7 +148,7 @@ class WeightDecay(Agent):
             window, hit_rate=self.CONFIDENCE, target=target.name, gain=self.GAIN, horizon=self.HORIZON, back=back
         )
         plan = Plan.of_changes(
-            window, "lower_weight_decay", {**rollback, DECAY: lowered}, confidence=certainty, why=why,
+            window, "lower_weight_decay", {**rollback, DECAY: decay}, confidence=certainty, why=why,
             target=target.name, expected_change=apply_sign(target, self.GAIN), horizon=self.HORIZON,
         )  # fmt: skip
         return offer([plan], {symptom: severity})

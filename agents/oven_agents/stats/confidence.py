@@ -10,23 +10,24 @@ from oven_core.mesh.measurements import sigma
 from oven_core.protocol.messages import RunStarted
 
 TENTATIVE_CONFIDENCE: Final = 0.55
-"""Confidence in a rule of thumb without measured outcomes. By default it is below a specialist's quorum."""
+"""Confidence in a rule of thumb without measured outcomes. With the default rules, a specialist needs more to decide
+alone (`specialist_confidence`)."""
 SOLO_CONFIDENCE: Final = 0.65
-"""Confidence in a change that an agent may make alone. By default it is above a specialist's quorum."""
+"""Confidence in a change that an agent may make alone. With the default rules, it is enough for a specialist."""
 MARGIN: Final = 0.05
-"""Minimum distance of both values from the quorum, so that rounding does not decide."""
+"""Minimum distance of both values from `specialist_confidence`, so that rounding does not decide."""
 MIN_SAMPLES: Final = 8
 """Minimum number of measurements for an estimate of the noise."""
 
 
 def tentative_confidence(run: RunStarted) -> float:
-    """Return TENTATIVE_CONFIDENCE, or less if a lower quorum would let a rule of thumb decide alone."""
+    """Return TENTATIVE_CONFIDENCE, or less if the run's rules would let a specialist decide alone with it."""
     below = round(run.rules.specialist_confidence - MARGIN, 3)
     return max(0.0, min(TENTATIVE_CONFIDENCE, below))
 
 
 def solo_confidence(run: RunStarted) -> float:
-    """Return SOLO_CONFIDENCE, or more if the run's quorum is higher."""
+    """Return SOLO_CONFIDENCE, or more if the run's rules require more of a specialist that decides alone."""
     return min(1.0, max(SOLO_CONFIDENCE, round(run.rules.specialist_confidence + MARGIN, 3)))
 
 
@@ -36,14 +37,14 @@ def confidence(
     """Return `hit_rate`, or less if noise will hide the gain.
 
     `hit_rate` is the share of similar changes that helped when their effect was visible. Noise alone never lowers the
-    result below SOLO_CONFIDENCE or the run's quorum. If the target is measured too rarely to estimate its noise, the
-    result is `hit_rate`.
+    result below what a specialist needs to decide alone. If the target is measured too rarely to estimate its noise,
+    the result is `hit_rate`.
 
-    An outcome compares the target's mean over the `horizon` ticks before a change with the second half of the `horizon`
-    ticks after it. For a rollback to tick `back`, it compares the last `horizon` discarded steps with the same steps
-    after the rollback. A gain of two standard errors or more counts as certain, and a gain of zero has even odds. So
-    the visible share of a `gain` in the target's unit is `gain` / (2 · noise) (oven_core.mesh.measurements;
-    docs/deciding.md).
+    The mesh measures the outcome of a change by comparing the target's mean over the `horizon` ticks before it with the
+    second half of the `horizon` ticks after it. For a rollback to tick `back`, it compares the last `horizon` discarded
+    steps with the same steps after the rollback. A gain of two standard errors or more counts as certain, and a gain of
+    zero has even odds. So the visible share of a `gain` in the target's unit is `gain` / (2 · noise)
+    (oven_core.mesh.measurements; docs/deciding.md).
     """
     values = [value for value in window.series(target, after=window.tick - horizon) if math.isfinite(value)]
     if len(values) < min(MIN_SAMPLES, horizon // 2):

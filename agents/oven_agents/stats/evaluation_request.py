@@ -19,11 +19,11 @@ from oven_core.protocol.messages import Vote
 PATIENCE: Final = 5
 """Ticks within which a requested reading must arrive, and for which a reading counts as new."""
 REQUEST_WINDOW: Final = 24
-"""Number of ticks after the onset in which a reading may be requested."""
+"""Number of ticks after the onset of a suspected change in which a reading may be requested."""
 MAX_REQUESTS: Final = 2
 """Maximum number of requests per onset. With more, one of them would give the desired answer by chance."""
 TREND: Final = 0.5
-"""Share of the last gain between two readings that is expected again before the next one."""
+"""Share of the last improvement per tick that is expected to continue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +31,16 @@ class Evidence:
     """The evidence of held-out readings for or against a suspected change."""
 
     state: Literal["known", "ask", "wait", "unknown"]
-    """`ask`: there is no new reading, and the run can measure one. `wait`: a reading has been requested. `unknown`: the
-    run cannot measure one, or none arrived."""
+    """`known`: there is a new reading. `ask`: there is none, but the run can measure one. `wait`: a reading has been
+    requested. `unknown`: the run cannot measure one, or none arrived."""
     lost: float = 0.0
     """How much worse than expected the newest reading is, as a share of the last reading before the onset. It is 0 or
     negative if the reading is not worse."""
 
 
 def held_out_evidence(window: Window, onset: int, answered: int = -1) -> Evidence:
-    """Return the evidence of held-out readings about a change that began at tick `onset`. Only readings after the tick
-    `answered`, at which a remedy was applied, count."""
+    """Return the evidence of held-out readings about a change that began at tick `onset`. `answered` is the tick of the
+    last remedy; only later readings count."""
     before = [reading for reading in readings(window) if reading[0] < onset]
     since = [reading for reading in readings(window) if reading[0] >= onset and reading[0] > answered]
     if not before or (not since and not can_evaluate(window)):
@@ -54,7 +54,7 @@ def held_out_evidence(window: Window, onset: int, answered: int = -1) -> Evidenc
 
 
 def can_evaluate(window: Window) -> bool:
-    """Return whether the run evaluates on request without approval. People should only be asked about the remedy."""
+    """Return whether the run evaluates on request without an operator's approval. Operators approve only remedies."""
     return EVALUATE in window.knobs and window.run.rules.autonomy_for(EVALUATE) == "auto"
 
 

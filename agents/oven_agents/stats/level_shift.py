@@ -15,7 +15,7 @@ MIN_EARLIER = 8
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """Two parts of one series. Computing a difference needs at least one value in each."""
+    """An earlier and a later part of one series. Differences need at least one value in each part."""
 
     before: Sequence[float]
     now: Sequence[float]
@@ -62,9 +62,9 @@ def shift_at(series: Sequence[tuple[int, float]], onset: int) -> Shift:
 
 def rise(values: Sequence[float], count: int) -> float:
     """Return by how many standard errors the mean of the last `count` values exceeds the median of the earlier ones.
-    The error is computed from the noise of the earlier values, so it is too low on a falling series. Independent noise
-    exceeds a threshold with the probability of the normal law. From 30 values the noise is known to about 20 %, so 4.5
-    is only as rare as 3.6 should be. Returns −inf for fewer than MIN_EARLIER earlier values."""
+    The result is too low on a falling series, because the median lies above the end of the trend. For independent
+    noise, it is roughly normally distributed. But 30 values give the noise only to about 20 %, so a result of 4.5 is
+    only as rare as 3.6 would be with known noise. Returns −inf for fewer than MIN_EARLIER earlier values."""
     shift = shift_of_newest(values, count)
     if len(shift.before) < MIN_EARLIER:
         return -math.inf

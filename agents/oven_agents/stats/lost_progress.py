@@ -21,14 +21,15 @@ class LostReward(NamedTuple):
     """Best level of the reward."""
     current: float
     low_ticks: int
-    """Number of ticks since the reward was last at half of its best level."""
+    """Number of ticks since the reward was last at least half of its best level."""
 
 
 def lost_rewards(window: Window, since: int, *, min_level: float, by_level: bool) -> list[LostReward]:
     """Return all reward series if each lost half of its best level since tick `since`, otherwise an empty list. A best
-    level below `min_level` is ignored. With `by_level`, the rewards by level replace their mean, if there are any."""
-    levels = [m.name for m in window.run.metrics if m.name.startswith("reward/")]
-    names = levels if levels and by_level else ["reward"]
+    level below `min_level` is ignored. With `by_level`, the rewards of the curriculum's levels (`reward/NAME`) are used
+    instead of their mean, if there are any."""
+    level_rewards = [spec.name for spec in window.run.metrics if spec.name.startswith("reward/")]
+    names = level_rewards if level_rewards and by_level else ["reward"]
     losses = []
     for name in names:
         values = window.series(name, after=since)

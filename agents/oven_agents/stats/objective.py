@@ -19,7 +19,7 @@ def objective(run: RunStarted) -> MetricSpec:
 
 
 def held_out_metric(run: RunStarted) -> MetricSpec | None:
-    """Return the most general held-out metric: the one whose name has the fewest parts, and the first of several."""
+    """Return the most general held-out metric: the first of those whose names have the fewest parts."""
     return first_held_out(run.metrics)
 
 

@@ -44,8 +44,8 @@ def _values_since_rate_change(window: Window, metric: str) -> list[tuple[int, fl
 def shrink_share(window: Window) -> float:
     """Return the share of the last steps' length that shrank the weights. It is near 1 if updates consist of weight
     decay, and about 0 if the gradient dominates or nothing was measured."""
-    pairs = _consecutive_steps(window, 5)
-    shares = [(before - after) / (length * before) for _, before, after, length in pairs if length > 0 and before > 0]
+    steps = _consecutive_steps(window, 5)
+    shares = [(before - after) / (length * before) for _, before, after, length in steps if length > 0 and before > 0]
     return median(shares) if len(shares) >= LEVEL_TICKS else 0.0
 
 
@@ -53,9 +53,9 @@ def outward_cosine(window: Window, last: int = RECENT_TICKS) -> float:
     """Return the minimum cosine between the last steps and the weights. It is −1 for a step that only shrinks the
     weights or was not measured, 1 for a step that only grows them, and near 0 if the gradient dominates. It is computed
     by the law of cosines, so it exceeds 1 if the weights moved by more than the step."""
-    pairs = _consecutive_steps(window, last)
+    steps = _consecutive_steps(window, last)
     cosines = [
-        ((after / before) ** 2 - 1 - length**2) / (2 * length) for _, before, after, length in pairs if length > 0
+        ((after / before) ** 2 - 1 - length**2) / (2 * length) for _, before, after, length in steps if length > 0
     ]
     return min(cosines) if len(cosines) == last else -1.0
 
@@ -84,12 +84,14 @@ def unexplained_jump(window: Window, since: int, last: int = RECENT_TICKS) -> tu
 
 
 def _consecutive_steps(window: Window, last: int) -> list[tuple[int, float, float, float]]:
-    """Return (tick, previous norm, norm, relative length of the longer of the two updates) for consecutive steps. The
-    longer update bounds the change, whether a gauge is read before or after the update."""
-    pairs = []
+    """Return (tick, weight norm before, weight norm after, relative length of the update) for consecutive steps. The
+    length is the longer one of the two updates, which bounds the change whether gauges are read before or after an
+    update."""
+    steps = []
     observations = list(window.observations)[-last - 1 :]
     for earlier, later in itertools.pairwise(observations):
-        values = [o.metrics.get(name, math.nan) for o in (earlier, later) for name in (WEIGHTS, LENGTH)]
-        if later.step == earlier.step + 1 and all(math.isfinite(v) for v in values) and values[0] > 0:
-            pairs.append((later.tick, values[0], values[2], max(values[1], values[3])))
-    return pairs
+        gauges = [o.metrics.get(name, math.nan) for o in (earlier, later) for name in (WEIGHTS, LENGTH)]
+        norm_before, length_before, norm_after, length_after = gauges
+        if later.step == earlier.step + 1 and all(map(math.isfinite, gauges)) and norm_before > 0:
+            steps.append((later.tick, norm_before, norm_after, max(length_before, length_after)))
+    return steps

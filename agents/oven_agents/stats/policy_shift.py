@@ -1,5 +1,5 @@
-"""Tests whether the policy itself changed or only its judges did, and whether completions were sampled from a different
-policy."""
+"""Tests whether the policy itself changed or only the judges that compute its reward, and whether completions were
+sampled from a different policy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from oven_agents.stats.level_shift import shift_at
 from oven_agents.stats.objective import readings
 
 GAUGES: Final = ("entropy", "kl", "completions/mean_length")
-"""Gauges that show a changed policy under any judge, unlike the gradient, which depends on the rewards."""
+"""Gauges that do not depend on the judges. They move only if the policy changes, unlike the gradient norm."""
 REFERENCE_TICKS = 16
 """Number of ticks before the onset that serve as a gauge's baseline."""
 MIN_VALUES = 8
@@ -81,5 +81,5 @@ def is_off_policy(window: Window, since: int | None = None) -> bool:
     ticks = RECENT_TICKS if since is None else max(RECENT_TICKS, window.tick - since)
     kls = window.surviving_series(KL)
     before = [value for tick, value in kls if tick <= window.tick - ticks and math.isfinite(value)]
-    now = sum(value for value in window.series(KL, after=window.tick - ticks) if value > 0)  # inf counts
-    return now > MAX_MEAN_KL * ticks * max(1.0, median(before) if before else 1.0)
+    total = sum(value for value in window.series(KL, after=window.tick - ticks) if value > 0)  # NaN is skipped
+    return total > MAX_MEAN_KL * ticks * max(1.0, median(before) if before else 1.0)

@@ -19,7 +19,7 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 def noise(values: Sequence[float]) -> float:
     """Return the standard deviation of one value around a slow trend, from the median absolute difference of
-    neighbours. Return 0 for fewer than three values. The factor 1.4826 is for a normal law, and √2 is for the
+    neighbours. Return 0 for fewer than three values. The factor 1.4826 assumes a normal distribution, and √2 is for the
     difference of two values."""
     steps = [abs(b - a) for a, b in itertools.pairwise(values)]
     return 1.4826 * median(steps) / math.sqrt(2) if len(steps) >= 2 else 0.0

@@ -12,12 +12,13 @@ from oven_core.protocol.actuator_names import ROLLBACK, UNDO
 from oven_core.protocol.messages import Receipt
 
 MAX_ROLLBACKS: Final = 3
-"""Maximum number of rollbacks without a new best held-out reading. Without a limit, episodes had up to seventeen."""
+"""Maximum number of rollbacks without a new best held-out reading. Without a limit, benchmark runs had up to 17."""
 MIN_RECOVERY: Final = 1 / 3
-"""Minimum share of the loss that a rollback must regain, 0 to 1. One half undid a helpful rollback (42 %)."""
+"""Minimum share of the lost quality that a rollback must regain. With 1 / 2, a helpful one (42 %) was undone."""
 RELAPSE_TICKS: Final = 16
-"""Number of ticks after a rollback in which a recurring fault returns. A later fault may be slower or new. With 24, the
-share of the harm that was undone fell from 0.94 to 0.43 in one episode of `open_mask` (docs/experiments.md)."""
+"""Number of ticks after a rollback in which a recurring fault returns. A fault that shows later may be slower or new.
+With 24, the share of the harm that was undone fell from 0.94 to 0.43 in one episode of `open_mask`
+(docs/experiments.md)."""
 
 
 def rollbacks_exhausted(window: Window) -> bool:
@@ -43,9 +44,9 @@ def last_rollback_failed(window: Window) -> bool:
 
 
 def recovered_share(window: Window, rollback: Receipt) -> list[tuple[int, float]] | None:
-    """Return (tick, recovered share of the loss) at each held-out reading since the rollback. A share of 1 is as good
-    as the best reading before the checkpoint, and 0 is as bad as the last discarded one. Return None if one of the two
-    was not measured, or if nothing was lost."""
+    """Return (tick, recovered share of the lost quality) for each held-out reading since the rollback. A share of 1 is
+    as good as the best reading before the checkpoint, and 0 is as bad as the last discarded one. Return None if one of
+    the two was not measured, or if no quality was lost."""
     metric = held_out_metric(window.run)
     if metric is None:
         return None
@@ -64,7 +65,7 @@ def recovered_share(window: Window, rollback: Receipt) -> list[tuple[int, float]
 
 
 def failed_scales(window: Window) -> list[float]:
-    """Return the learning-rate scales that were active before each rollback, and so failed."""
+    """Return the learning-rate scale that was active before each rollback, and so failed."""
     scales = []
     for rollback in window.applied(ROLLBACK):
         scale = next((s.value for s in window.run.actuators if s.name == SCALE), None)

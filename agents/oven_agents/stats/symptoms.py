@@ -1,8 +1,8 @@
 """Detects symptoms of trouble in a policy that is trained on its own completions.
 
 Each detector is a pure function of its series. A symptom starts and ends at different thresholds (hysteresis). If a
-gauge has no natural scale, bounds are relative to its first values in the window of 512 ticks. docs/benchmarks.md has
-the accuracy on simulated runs.
+gauge has no natural scale, its thresholds are relative to its first values in the window of 512 ticks.
+docs/benchmarks.md has the accuracy on simulated runs.
 """
 
 from __future__ import annotations
@@ -23,23 +23,25 @@ ADVANTAGE = "advantage/std"
 SPREAD, EQUAL_GROUPS = "reward_std", "frac_reward_zero_std"
 ECE, NULL, NULL99 = "calibration/ece", "calibration/ece_null", "calibration/ece_null_99"
 
+LEVEL_VALUES: Final = 5
+"""Number of values whose median is a gauge's level. Two outliers cannot change it, and it lags by three ticks."""
 SEARCH_LENGTH: Final = 40
-"""Number of newest values to search for a symptom. A symptom that stays between its bounds for longer has ended. The KL
-needs 25 values, and noise would not keep the other 15 between the bounds."""
+"""Number of newest values to search for a symptom's start. A symptom that stays between its two thresholds for longer
+counts as ended. The KL needs 25 values to start, and noise is unlikely to keep 15 more between the thresholds."""
 START_VALUES: Final = 10
 """Number of first values whose median is the start level of a gauge."""
 CONSTANT_DEVIATION: Final = 0.1
 """Standard deviation below which stated confidences are useless. Evenly spread confidences have 0.29."""
 COLLAPSED_SHARE: Final = 0.4
-"""Share of its start level below which the spread of confidences has collapsed. Batches of 64 give a standard deviation
-to 9 %, and a policy that learns calibration may halve it."""
+"""Share of its start level below which the spread of confidences has collapsed. A batch of 64 determines a standard
+deviation to within 9 %, and a policy that learns calibration may halve it."""
 SOLVED_LEVEL: Final = 0.9
 """Mean objective, or informativeness, above which little spread is expected, because nearly all answers are correct."""
 EQUAL_DEVIATION: Final = 0.02
 """Standard deviation of advantages, in the reward's unit, below which all completions look alike. With rewards between
 0 and 1, it is at least 0.2 while there is something to learn."""
 EQUAL_TICKS: Final = 15
-"""Number of consecutive ticks with equal rewards in every group, too many to be chance in small groups."""
+"""Number of consecutive ticks with equal rewards in every group that cannot be chance, even in small groups."""
 SHRUNK_SHARE: Final = 0.6
 """Share of their start length below which answers have shrunk. Batch means vary by 1 to 5 %, and a policy may shorten
 its answers by a quarter for good reasons."""
@@ -55,13 +57,14 @@ MIN_KL: Final = 0.6
 KL_END_GROWTH: Final = 1.5
 """Growth below which a runaway of the KL has ended."""
 READING_DISTANCE: Final = 5
-"""Number of values between the readings beyond the null. With 64 answers per step, a third of 1,000 are new."""
+"""Number of values between two readings that must both exceed the null distribution. A reading covers 1,000 answers.
+With 64 answers per step, a third of them are new by then."""
 MIN_EXCESS_ECE: Final = 0.03
 """Minimum excess of the calibration error over the null's 99 % quantile. A harmless drift of up to three points stays
 below it. With 0.02, 2 of 100 simulated healthy runs had an alert."""
 NULL_FACTOR: Final = 3.3
 """The null's 99 % quantile divided by its mean, for runs that only publish the mean. It is 3.2 if all confidences are
-equal (2.58 / 0.80 of the half-normal law), and 1.5 if they fill ten bins."""
+equal (2.58 / 0.80 of the half-normal distribution), and 1.5 if they fill ten bins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +119,9 @@ def equal_rewards(shares: Sequence[float], rewards: Sequence[float] = ()) -> Sig
         lambda index: _is_level_below(shares, index, 1.0),
     ):
         return None
-    levels = f" at {rewards[-1]:.3g}" if rewards else ""
+    current = f" at {rewards[-1]:.3g}" if rewards else ""
     why = (
-        f"the policy is not learning: all rewards were equal within their groups for {EQUAL_TICKS} ticks{levels}, so "
+        f"the policy is not learning: all rewards were equal within their groups for {EQUAL_TICKS} ticks{current}, so "
         "all advantages are 0. Check what the reward function returns for a few completions, whether completions are "
         "cut off before their answer (completions/clipped_ratio), and whether prompts are too easy or too hard"
     )
@@ -145,12 +148,12 @@ def kl_runaway(values: Sequence[float]) -> Sighting | None:
         return level, max(MIN_KL, factor * median(values[end - REFERENCE_LENGTH : end]))
 
     def begins(index: int) -> bool:
-        pair = level_and_bound(index, RUNAWAY_GROWTH)
-        return pair is not None and pair[0] > pair[1]
+        measured = level_and_bound(index, RUNAWAY_GROWTH)
+        return measured is not None and measured[0] > measured[1]
 
     def ends(index: int) -> bool:
-        pair = level_and_bound(index, KL_END_GROWTH)
-        return pair is not None and pair[0] < pair[1]
+        measured = level_and_bound(index, KL_END_GROWTH)
+        return measured is not None and measured[0] < measured[1]
 
     if not is_active(len(values), begins, ends):
         return None
@@ -161,8 +164,8 @@ def kl_runaway(values: Sequence[float]) -> Sighting | None:
 
 
 def calibration_drift(readings: Sequence[tuple[int, float, float]]) -> Sighting | None:
-    """Report a calibration error that exceeded the error of a perfect forecaster by more than chance, twice. `readings`
-    are (tick, error, 99 % quantile of the null)."""
+    """Report a calibration error that twice exceeded the range of chance. `readings` are (tick, error, 99 % quantile of
+    the null distribution, which is the error of a perfect forecaster)."""
 
     def exceeds(index: int, excess: float) -> bool:
         return index >= 0 and readings[index][1] > readings[index][2] + excess
@@ -249,10 +252,6 @@ def _publishes(window: Window, metric: str) -> bool:
 
 def _is_solved(values: Sequence[float]) -> bool:
     return bool(values) and fmean(values[-LEVEL_VALUES:]) > SOLVED_LEVEL
-
-
-LEVEL_VALUES: Final = 5
-"""Number of values whose median is a gauge's level. Two outliers cannot change it, and it lags by three ticks."""
 
 
 def is_active(count: int, begins: Callable[[int], bool], ends: Callable[[int], bool]) -> bool:

@@ -1,7 +1,7 @@
 """Compares the length of the optimizer's steps with the norm of the weights.
 
-TUNED_LENGTH was measured on two of our models. Other models may differ by several times. So this length only limits
-increases of the learning rate, and long steps lower the rate only if the loss confirms it.
+TUNED_LENGTH was measured on two of our models. Other models may need steps that are several times as long or as short.
+So this length only limits increases of the learning rate, and long steps lower the rate only if the loss confirms it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ MAX_LENGTH = 2 * TUNED_LENGTH
 """Relative length above which a step is too long. The rate is then 2.5 times too high (EXPONENT). A lower threshold
 would more often flag rates that are right for another model."""
 EXPONENT = 4 / 3
-"""Exponent that converts the relative step length into the learning rate. 3 times the rate made steps 2.2 times as
-long, 10 times 4.7 and 5.5, 30 times 11 and 14 (two models). Successive gradients agree less and Adam's steps shrink."""
+"""Exponent that converts a factor on the step length into a factor on the learning rate. On the two models, 3 times the
+rate made steps 2.2 times as long, 10 times the rate 4.7 and 5.5 times, and 30 times the rate 11 and 14 times. Adam's
+steps grow more slowly than the rate because successive gradients agree less."""
 MIN_STREAK = 3
 """Minimum number of consecutive steps that are too long. A single one may be due to its batch."""
 SAME_RATE_RATIO = 1.3
@@ -98,9 +99,9 @@ def _lengths(window: Window) -> list[tuple[int, float]]:
     since = window.last_change_tick(SCALE, ROLLBACK)
     norms = dict(window.surviving_series(WEIGHTS, after=since))
     first = next((norm for norm in norms.values() if norm > 0 and math.isfinite(norm)), 1.0)
-    lengths = window.surviving_series(LENGTH, after=since)
-    relative = [(tick, length * norms.get(tick, first) / first) for tick, length in lengths]
-    return [(tick, length) for tick, length in relative if math.isfinite(length)]
+    ratios = window.surviving_series(LENGTH, after=since)
+    lengths = [(tick, ratio * norms.get(tick, first) / first) for tick, ratio in ratios]
+    return [(tick, length) for tick, length in lengths if math.isfinite(length)]
 
 
 def _is_warming_up(window: Window) -> bool:

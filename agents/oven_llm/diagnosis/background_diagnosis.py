@@ -36,9 +36,9 @@ FOLDER: Final = "diagnoses"
 
 
 def connect_models(run_context: RunContext, settings: SupervisorSettings) -> tuple[Budget, list[ModelHandler]]:
-    """Connect the supervisor's model, and the worker's model if one is set, with a common budget. Importing their SDKs
+    """Connect the supervisor's model, and the worker's model if one is set, with a shared budget. Importing their SDKs
     takes one or two seconds. Raises ConfigError if a provider is unknown, an API key or SDK is missing, or the budget
-    caps US dollars and a price is unknown."""
+    is capped in US dollars and a price is unknown."""
     cap = Cap(BudgetSettings(usd=settings.usd, tokens=settings.tokens), "supervisor", run_context.name)
     budget = Budget([cap], run_context.folder / NAME, run_context.name)
     handlers: list[ModelHandler] = [
@@ -64,7 +64,7 @@ class DiagnosisRequest:
     tick: int
     """Tick of the agent's latest observation."""
     values: Mapping[str, Value]
-    """Values of the knobs at that time. If a knob has changed since, an answer about it is not used."""
+    """Values of the knobs at that time. An answer is discarded if its knob has changed since then."""
 
 
 class DiagnosisStore:
@@ -77,7 +77,7 @@ class DiagnosisStore:
 
     @property
     def count(self) -> int:
-        """Number of diagnoses begun, including unanswered ones and those before a restart."""
+        """Number of diagnoses that were started, including unanswered ones and those before a restart."""
         return max(self._numbers(), default=0)
 
     def begin(self, request: DiagnosisRequest, seq: int, view: GraphView) -> Path:
@@ -93,10 +93,10 @@ class DiagnosisStore:
             "diagnosis": result.diagnosis.as_json() if result.diagnosis else None,
             "failure": result.kind or None,
             "why": result.reason,
-            "ended": result.result.ended,
-            "calls": result.result.calls,
+            "ended": result.conversation.ended,
+            "calls": result.conversation.calls,
             "cost_usd": result.cost_usd,
-            "seconds": round(result.result.elapsed, 3),
+            "seconds": round(result.conversation.elapsed, 3),
         }
         self._write(number, "outcome", outcome)
 
@@ -180,7 +180,7 @@ class DiagnosisCompanion:
                 result = await self._answer(request)
                 self._answer_used.clear()
                 self._slot.set_result(result)
-                await self._answer_used.wait()  # until then, the slot is not free for another question
+                await self._answer_used.wait()  # the slot accepts the next question only after that
                 await asyncio.to_thread(self._write_uses)
         finally:
             self._write_uses()
@@ -199,17 +199,17 @@ class DiagnosisCompanion:
         try:
             return await self._diagnose(request)
         except BusError as error:
-            return self._failure("connection", f"could not read the log: {error}")
+            return self._count_failure("connection", f"could not read the log: {error}")
         except ModelFailure as failure:
-            return self._failure(failure.kind, failure.detail)
+            return self._count_failure(failure.kind, failure.detail)
         except OvenError as error:
-            return self._failure("internal", str(error))
+            return self._count_failure("internal", str(error))
         except OSError as error:
-            return self._failure("internal", f"could not store the diagnosis: {error.strerror}")
+            return self._count_failure("internal", f"could not store the diagnosis: {error.strerror}")
         except Exception as error:  # a bug; the message may quote a prompt
-            return self._failure("internal", type(error).__name__)
+            return self._count_failure("internal", type(error).__name__)
 
-    def _failure(self, kind: Any, detail: str) -> ModelFailure:
+    def _count_failure(self, kind: Any, detail: str) -> ModelFailure:
         self.failures[kind] += 1
         return ModelFailure(kind, detail)
 
@@ -237,7 +237,7 @@ class DiagnosisCompanion:
 
 
 def _context_with_alarms(events: list[Event]) -> LogContext:
-    """Return the log's context and compute its alarms. This is slow, so it runs in a thread."""
+    """Return the log's context with its alarms already computed. This is slow, so call it in a thread."""
     context = read_context(events)
     _ = context.alarms
     return context

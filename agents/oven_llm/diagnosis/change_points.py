@@ -1,8 +1,8 @@
 """Detects change points in a series with Page's CUSUM and the Page-Hinkley test, and estimates their onsets.
 
-Both tests compare a series with its own recent readings. A reading counts for at most CLIP standard deviations, so that
-a single outlier is not a change. CUSUM allows for a trend that continues or levels off: a reading is too high only if
-it is above both forecasts, and too low only if it is below both."""
+Both tests compare a series with its own earlier readings. A reading counts for at most CLIP standard deviations, so
+that a single outlier is not a change. CUSUM makes two forecasts: the recent trend continues, or it levels off. A
+reading is too high only if it is above both forecasts, and too low only if it is below both."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from typing import Final, Literal
 from oven_agents.stats.robust_statistics import noise
 
 REFERENCE_LENGTH: Final = 30
-"""Number of readings to estimate level, trend and noise from. With 30, the noise is accurate to about 20 %."""
+"""Number of readings that level, trend and noise are estimated from. With 30, the noise is accurate to about 20 %."""
 REFERENCE_LENGTH_AFTER_CHANGE: Final = 15
-"""Number of readings for an estimate after a change, because another may follow soon, e.g. when a fault ends."""
+"""The same after a change. It is smaller because the next change may follow soon, e.g. when a fault ends."""
 UPDATE_INTERVAL: Final = 20
-"""Minimum readings between two updates of the level, which follows slow trends. More updates would be slow."""
+"""Minimum number of readings between updates of the level, which follows slow trends. Updates cost time."""
 MAX_EXTRAPOLATION: Final = 30
-"""Maximum readings that a trend is extrapolated. A trend of 0.1 standard deviations per reading over hundreds of
-readings raises an alarm in one of three series. A third of that trend raises one in one of ten."""
+"""Maximum number of readings over which a trend is extrapolated. Over hundreds of readings, a trend of 0.1 standard
+deviations per reading raises an alarm in one of three series, and a third of that trend in one of ten."""
 CLIP: Final = 4.0
 """Maximum deviation of one reading in standard deviations. Larger deviations are clipped."""
 DRIFT: Final = 0.75
-"""Part of a deviation that does not accumulate, in standard deviations. It is half of the smallest relevant shift, 1.5
+"""Standard deviations that CUSUM subtracts from each deviation. It is half of the smallest shift worth detecting, 1.5
 (Page 1954, "Continuous inspection schemes", Biometrika 41)."""
 LIMIT: Final = 14.0
-"""Accumulated standard deviations at which CUSUM raises an alarm: five extreme readings, or eighteen at 1.5. A level
-estimated from 30 readings is inexact, so noise also raises alarms: in one of six series of 400 normal readings, with a
-median size of 1.3 standard deviations. The size exceeds 2 in one of twenty series, and 2.5 in one of two hundred. Each
-gauge sets a minimum size."""
+"""Accumulated standard deviations at which CUSUM detects a change: after 5 clipped readings, or 19 that deviate by 1.5.
+A level estimated from 30 readings is inexact, so noise also causes detections: in one of six series of 400 normally
+distributed readings, with a median size of 1.3 standard deviations. The size exceeds 2 in one of twenty series, and 2.5
+in one of two hundred. Detectors therefore require a minimum size (`Gauge.min_size`)."""
 PH_DRIFT: Final = 0.3
-"""Drift of the Page-Hinkley test in standard deviations (Hinkley 1971, Biometrika 58). Smaller drifts are ignored."""
+"""Standard deviations that the Page-Hinkley test subtracts from each deviation (Hinkley 1971, Biometrika 58)."""
 PH_LIMIT: Final = 45.0
-"""Limit of the Page-Hinkley test, which detects drifts that are too slow for CUSUM."""
+"""Accumulated standard deviations at which the Page-Hinkley test detects a drift that is too slow for CUSUM."""
 MIN_NOISE_SHARE: Final = 1e-3
 """Minimum noise as a share of the level, so that a rounding error in a nearly constant metric is not a change."""
 MAX_READINGS_FOR_MEAN: Final = 10
-"""The level of at most this many readings is their mean, and otherwise their median."""
+"""The level of at most this many readings is their mean. The level of more readings is their median."""
 MIN_TREND: Final = 1.2
-"""Minimum difference between the first and the last third of a reference for a trend, in standard deviations. By
-chance, the medians of the two thirds of 30 readings differ by 0.56."""
+"""Minimum difference between the medians of a reference's first and last third, in standard deviations, for a trend. By
+chance, they differ by 0.56 with 30 readings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,8 @@ class Reference:
 
 
 def _level(values: Sequence[float]) -> float:
-    """Return the mean of few readings, and the median of many. Few readings raise an alarm only if most are extreme."""
+    """Return the mean of a few readings, or the median of many. A few readings are detected only if most are extreme,
+    so a single outlier does not distort their mean."""
     return fmean(values) if len(values) <= MAX_READINGS_FOR_MEAN else median(values)
 
 

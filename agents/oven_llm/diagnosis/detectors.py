@@ -32,13 +32,13 @@ WINDOW: Final = 30
 """Number of earlier readings that define the level before a spike."""
 SPIKE_CANDIDATES: Final = 8
 """Number of the largest readings to check for spikes. After a permanent rise, more readings are that large."""
-MIN_HELD_OUT_LOSS: Final = 0.03
-"""Minimum share by which two consecutive readings of a held-out metric are worse than its best. It is half of the
-variation of an evaluation on a few hundred examples."""
+MIN_HELD_OUT_DROP: Final = 0.03
+"""Minimum share by which the last two readings of a held-out metric must be worse than its best to raise an alarm. It
+is half of the variation of an evaluation on a few hundred examples."""
 SIMULTANEOUS_TICKS: Final = 25
-"""Maximum ticks between two simultaneous changes."""
+"""Maximum ticks between the onsets of changes that count as simultaneous."""
 MIN_JUMP_SIZE: Final = 3.0
-"""Minimum jump of a judge's mean in standard deviations. Changes due to a policy's learning are slower."""
+"""Minimum jump of a judge's mean in standard deviations. A policy that learns changes the mean more slowly."""
 MIN_JUDGE_CHANGE: Final = 0.05
 """Minimum change of a judge's mean as a share of its level."""
 MAX_ALARMS: Final = 64
@@ -92,7 +92,8 @@ def find_alarms(series: Mapping[str, Series], specs: Sequence[MetricSpec]) -> li
             alarms += _spikes(name, ticks, values)
     alarms += _displaced_weights(series, directions)
     alarms += _diverging_judges(series, directions)
-    alarms += _held_out_losses(series, specs)
+    alarms += _forgotten_levels(series, directions)
+    alarms += _held_out_drops(series, specs)
     strongest = sorted(alarms, key=lambda alarm: (-alarm.size, alarm.onset, alarm.metric))[:MAX_ALARMS]
     return sorted(strongest, key=lambda alarm: (alarm.onset, alarm.metric, alarm.symptom))
 
@@ -131,16 +132,9 @@ def _symptom_of(gauge: Gauge, change: Change) -> str:
 
 
 def _alarm(name: str, symptom: str, change: Change, ticks: Sequence[int]) -> Alarm:
-    return Alarm(
-        change.test,
-        name,
-        symptom,
-        ticks[min(change.onset, len(ticks) - 1)],
-        ticks[change.detected_at],
-        change.before,
-        change.after,
-        min(change.size, MAX_SIZE),
-    )
+    onset, raised = ticks[min(change.onset, len(ticks) - 1)], ticks[change.detected_at]
+    size = min(change.size, MAX_SIZE)
+    return Alarm(change.test, name, symptom, onset, raised, change.before, change.after, size)
 
 
 def _non_finite_alarm(name: str, ticks: Sequence[int], values: Sequence[float]) -> Alarm:
@@ -186,27 +180,31 @@ def _displaced_weights(series: Mapping[str, Series], directions: Mapping[str, st
 
 
 def _diverging_judges(series: Mapping[str, Series], directions: Mapping[str, str]) -> list[Alarm]:
-    """Return alarms for a judge whose mean jumps alone, and for levels that fall while the reward does not."""
-    names = sorted(directions.keys() & series.keys())
-    judges = [name for name in names if fnmatchcase(name, JUDGE_METRICS)]
-    jumps: list[tuple[str, int, Alarm]] = []  # judge, tick of the onset, alarm
+    """Return an alarm for the first judge whose mean jumps while those of the other judges do not."""
+    judges = [name for name in sorted(directions.keys() & series.keys()) if fnmatchcase(name, JUDGE_METRICS)]
+    jumps: list[Alarm] = []
     for name in judges:
         ticks, changes = _large_changes(series[name])
         for change in changes:
             is_jump = change.size >= MIN_JUMP_SIZE and change.detected_at - change.onset < JUMP_READINGS
             if is_jump and change.sign > 0:
-                jumps.append((name, ticks[change.onset], _alarm(name, "judges_apart", change, ticks)))
+                jumps.append(_alarm(name, "judges_apart", change, ticks))
+    for jump in jumps:
+        other_onsets = [alarm.onset for alarm in jumps if alarm.metric != jump.metric]
+        if len(judges) > 1 and not any(abs(onset - jump.onset) <= SIMULTANEOUS_TICKS for onset in other_onsets):
+            return [jump]
+    return []
+
+
+def _forgotten_levels(series: Mapping[str, Series], directions: Mapping[str, str]) -> list[Alarm]:
+    """Return an alarm for each difficulty level whose mean reward falls while the overall reward does not."""
+    names = sorted(directions.keys() & series.keys())
+    reward_falls = _falls(series["reward"], "reward") if "reward" in names else []
     alarms: list[Alarm] = []
-    for name, onset, alarm in jumps:
-        other_onsets = [other_onset for judge, other_onset, _ in jumps if judge != name]
-        if len(judges) > 1 and not any(abs(tick - onset) <= SIMULTANEOUS_TICKS for tick in other_onsets):
-            alarms.append(alarm)
-            break
-    reward_falls = _level_falls(series["reward"], "reward") if "reward" in names else []
     for name in names:
         if not fnmatchcase(name, LEVEL_METRICS):
             continue
-        for fall in _level_falls(series[name], name):
+        for fall in _falls(series[name], name):
             if not any(abs(reward.onset - fall.onset) <= SIMULTANEOUS_TICKS for reward in reward_falls):
                 alarms.append(fall)
                 break
@@ -224,12 +222,12 @@ def _large_changes(series: Series) -> tuple[Sequence[int], list[Change]]:
     return ticks, changes
 
 
-def _level_falls(series: Series, name: str) -> list[Alarm]:
+def _falls(series: Series, name: str) -> list[Alarm]:
     ticks, changes = _large_changes(series)
     return [_alarm(name, "level_forgotten", change, ticks) for change in changes if change.sign < 0]
 
 
-def _held_out_losses(series: Mapping[str, Series], specs: Sequence[MetricSpec]) -> list[Alarm]:
+def _held_out_drops(series: Mapping[str, Series], specs: Sequence[MetricSpec]) -> list[Alarm]:
     """Return alarms for held-out metrics whose last two readings are significantly worse than their best reading. These
     metrics have too few readings for the other tests."""
     alarms: list[Alarm] = []
@@ -244,9 +242,9 @@ def _held_out_losses(series: Mapping[str, Series], specs: Sequence[MetricSpec]) 
         best_index = max(range(len(values) - 2), key=lambda index: sign * values[index])
         best = values[best_index]
         differences = [abs(b - a) for a, b in pairwise(values[: best_index + 1])]
-        scale = max(median(differences) if differences else 0.0, 0.5 * MIN_HELD_OUT_LOSS * abs(best), 1e-12)
+        scale = max(median(differences) if differences else 0.0, 0.5 * MIN_HELD_OUT_DROP * abs(best), 1e-12)
         drop = min(sign * (best - value) for value in values[-2:])
-        if drop < max(MIN_HELD_OUT_LOSS * abs(best), scale):
+        if drop < max(MIN_HELD_OUT_DROP * abs(best), scale):
             continue
         symptom = "reward_up_heldout_down" if has_reward else "heldout_loss_rises"
         onset = ticks[best_index + 1]
@@ -261,7 +259,8 @@ JUMP_READINGS: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gauge:
-    """The symptoms of changes in a metric. An empty symptom means that the change raises no alarm."""
+    """The symptoms that changes in a metric indicate, and how large a change must be to raise an alarm. A change with
+    an empty symptom raises no alarm."""
 
     metric: str
     """Name or pattern of the metric."""

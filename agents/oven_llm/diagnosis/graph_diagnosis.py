@@ -1,7 +1,7 @@
 """Asks the knowledge graph about a run's alarms, and returns ranked causes, remedies and all known causes.
 
-As in oven_agents.runtime.kg_client, a generator asks the questions, so that a process on the bus and a command can both
-use it. It yields (endpoint, request) and receives the reply, or None if there is none."""
+As in oven_agents.runtime.kg_client, a generator asks the questions, so that both a process on the bus and a command can
+run it. The generator yields (endpoint, request) and receives the reply, or None if there is none."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from oven_llm.diagnosis.model_answer import NONE, Diagnosis, evidence
 
 GraphQuestions = Generator[tuple[str, bytes], bytes | None, "GraphView"]
 MAX_REMEDIES: Final = 8
-"""Maximum number of remedies."""
+"""Maximum number of remedies to request."""
 FULL_SEVERITY_SIZE: Final = 10.0
 """Size of an alarm with severity 1, in standard deviations. Smaller alarms have a proportional severity."""
 SYMPTOMS: Final = tuple(
@@ -77,8 +77,8 @@ def ask_graph(alarms: Sequence[Alarm], run: RunStarted) -> GraphQuestions:
 
 
 def diagnose_without_model(log: LogContext, view: GraphView) -> Diagnosis:
-    """Return the graph's top cause as a diagnosis that requests no change. Its onset is that of the first alarm around
-    the strongest alarm."""
+    """Return the graph's top cause as a diagnosis that requests no change. It starts at the onset of the earliest alarm
+    that is simultaneous with the strongest one."""
     if not log.alarms or not view.ranked_causes:
         return Diagnosis(NONE, (), "", None, None, 0.5)
     first = _first_alarm(log.alarms)
@@ -88,20 +88,20 @@ def diagnose_without_model(log: LogContext, view: GraphView) -> Diagnosis:
 
 
 def _first_alarm(alarms: Sequence[Alarm]) -> Alarm:
-    """Return the earliest alarm with about the same onset as the strongest alarm."""
+    """Return the earliest alarm that is simultaneous with the strongest one."""
     strongest = max(alarms, key=lambda alarm: (min(alarm.size, MAX_SIZE), -alarm.onset))
     simultaneous = [alarm for alarm in alarms if abs(alarm.onset - strongest.onset) <= SIMULTANEOUS_TICKS]
     return min(simultaneous, key=lambda alarm: (alarm.onset, alarm.metric))
 
 
-def _request(run: RunStarted, symptoms: dict[str, float], remedies: int) -> bytes:
+def _request(run: RunStarted, severities: dict[str, float], max_remedies: int) -> bytes:
     return DiagnoseRequest(
         phase=phase(run),
-        symptoms=tuple(Symptom(id=id_, severity=severity) for id_, severity in sorted(symptoms.items())),
+        symptoms=tuple(Symptom(id=symptom, severity=severity) for symptom, severity in sorted(severities.items())),
         actuators=tuple(spec.name for spec in run.actuators),
         metrics=tuple(metric.name for metric in run.metrics),
         held_out=any(metric.held_out for metric in run.metrics),
-        k=remedies,
+        k=max_remedies,
     ).wire()
 
 

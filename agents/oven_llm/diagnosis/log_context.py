@@ -54,7 +54,7 @@ class LogContext:
     start_count: int = 0
     seq: int = 0
     """Sequence number of the latest event."""
-    _latest: dict[str, tuple[int, int]] = field(default_factory=dict)
+    _latest: dict[str, tuple[int, int]] = field(default_factory=dict)  # latest (incarnation, n) by message kind
 
     def add(self, event: Event) -> None:
         """Add the next verified event. Malformed and repeated events are ignored."""
@@ -78,10 +78,10 @@ class LogContext:
             rows.append({"seq": event.seq, **row})
             del rows[:-MAX_ROWS]
 
-    def _is_new(self, subject: str, incarnation: int, n: int) -> bool:
-        if (incarnation, n) <= self._latest.get(subject, (0, -1)):
+    def _is_new(self, message_kind: str, incarnation: int, n: int) -> bool:
+        if (incarnation, n) <= self._latest.get(message_kind, (0, -1)):
             return False
-        self._latest[subject] = (incarnation, n)
+        self._latest[message_kind] = (incarnation, n)
         return True
 
     def _add_observation(self, observation: Observation) -> None:
@@ -115,8 +115,8 @@ class LogContext:
         return [value for tick, value in zip(ticks, values, strict=True) if first <= tick <= last]
 
     def as_json(self, graph: Mapping[str, Any], config: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the variable `context` for programs in the sandbox. Raises ConfigError for a log without observations.
-        `graph`: the knowledge graph's reply about the alarms. `config`: the run's settings, if known."""
+        """Return the value of the variable `context` in the model's programs. Raises ConfigError for a log without
+        observations. `graph`: the knowledge graph's reply about the alarms. `config`: the run's settings, if known."""
         run = self.started
         if not self.ticks:
             raise ConfigError(
@@ -150,9 +150,8 @@ class LogContext:
         }
 
     def _shown_metrics(self, run: RunStarted) -> list[str]:
-        directed_names = [spec.name for spec in run.metrics if spec.better != "neither"]
-        undirected_names = [spec.name for spec in run.metrics if spec.better == "neither"]
-        return [name for name in [*directed_names, *undirected_names] if name in self.series][:MAX_METRICS]
+        directed_first = sorted(run.metrics, key=lambda spec: spec.better == "neither")
+        return [spec.name for spec in directed_first if spec.name in self.series][:MAX_METRICS]
 
     def _column(self, name: str) -> list[float | None]:
         """Return one value per tick of `ticks`; None if it was not measured or is not finite."""
@@ -189,7 +188,7 @@ COLUMNS: Final[Mapping[type[LogMessage], tuple[str, tuple[str, ...]]]] = {
     AgentStatus: ("notices", ("tick", "agent", "state", "text")),
 }
 """Table and columns for each message type."""
-AUTHOR_COLUMNS: Final = ("agent", "by")
+AUTHOR_COLUMNS: Final = ("agent", "by")  # these contain the name of the event's author
 COLUMN_FIELDS: Final = {"decision": "decision_id", "text": "reason"}
 """Message fields whose names differ from their columns."""
 TABLES: Final = tuple(table for table, _ in COLUMNS.values())
@@ -206,11 +205,11 @@ def read_context(events: Iterable[Event], *, seq: int | None = None) -> LogConte
 
 
 def _table_row(body: LogMessage, author: str) -> tuple[str, dict[str, Any]] | None:
-    """Return a message's table and row, or None if it belongs in no table."""
+    """Return a message's table and row, or None if it does not belong in a table."""
     if isinstance(body, AgentStatus) and body.state not in ("notice", "cannot_fire"):
         return None
-    for message, (table, columns) in COLUMNS.items():
-        if isinstance(body, message):
+    for message_type, (table, columns) in COLUMNS.items():
+        if isinstance(body, message_type):
             row = {}
             for column in columns:
                 if column in AUTHOR_COLUMNS:
@@ -231,7 +230,7 @@ def _clean_text(text: str) -> str:
 
 
 def _json_value(value: Any, depth: int = 6) -> Any:
-    """Return a value for JSON. Long strings are truncated, and numbers that are not finite become strings."""
+    """Convert a value to JSON types. Long strings are truncated, and numbers that are not finite become strings."""
     if isinstance(value, str):
         return _clean_text(value)
     if isinstance(value, float):

@@ -21,23 +21,23 @@ from oven_core.terminal_text import clean
 from oven_llm.diagnosis.log_context import LogContext
 
 NONE: Final = "none"
-"""The cause in a healthy run."""
+"""The cause that an answer states for a healthy run."""
 TOLERANCE: Final = 0.005
 """Maximum relative difference from the recomputed figure. About three digits must be correct."""
 MAX_EVIDENCE: Final = 8
 """Maximum pieces of evidence."""
 
-RefusalKind = Literal[
+RejectionKind = Literal[
     "schema", "unknown_cause", "not_announced", "evidence_differs", "not_allowed", "out_of_range", "no_evidence"
 ]
 
 
-class AnswerRefusedError(OvenError, ValueError):
+class AnswerRejectedError(OvenError, ValueError):
     """Raised if an answer does not match the log or the settings. `kind` is used to count such errors."""
 
-    def __init__(self, kind: RefusalKind, reason: str) -> None:
+    def __init__(self, kind: RejectionKind, reason: str) -> None:
         super().__init__(reason)
-        self.kind: RefusalKind = kind
+        self.kind: RejectionKind = kind
 
 
 class _Strict(BaseModel):
@@ -71,7 +71,7 @@ class RevertIf(_Strict):
         return self
 
     def is_met(self, value: float) -> bool:
-        """Return whether a value is beyond the bound. A value that is not finite always is."""
+        """Return whether a value is beyond the bound, as NaN and infinity always are."""
         if not math.isfinite(value):
             return True
         if self.above is not None:
@@ -140,35 +140,35 @@ class Diagnosis:
 def check_answer(
     answer_value: Any, log: LogContext, causes: Collection[str], knobs: Collection[str] | None = None
 ) -> Diagnosis:
-    """Check an answer and return its diagnosis. Raises AnswerRefusedError. `answer_value`: the value passed to FINAL.
+    """Check an answer and return its diagnosis. Raises AnswerRejectedError. `answer_value`: the value passed to FINAL.
     `causes`: the causes in the knowledge graph. `knobs`: the knobs that may be changed; None: all announced knobs."""
     answer = _parse(answer_value)
     if answer.cause != NONE and answer.cause not in causes:
-        raise AnswerRefusedError(
+        raise AnswerRejectedError(
             "unknown_cause", f"the cause {_excerpt(answer.cause)} is not a node of the knowledge graph"
         )
     if answer.cause != NONE and not answer.evidence:
-        raise AnswerRefusedError("no_evidence", f"the cause {answer.cause} has no evidence; add a metric's mean")
+        raise AnswerRejectedError("no_evidence", f"the cause {answer.cause} has no evidence; add a metric's mean")
     evidence = tuple(_recompute(item, log) for item in answer.evidence)
     if answer.revert_if is not None and answer.revert_if.metric not in log.announced_metrics:
-        raise AnswerRefusedError(
+        raise AnswerRejectedError(
             "not_announced", f"revert_if names {_excerpt(answer.revert_if.metric)}, which the run does not announce"
         )
     knob = answer.knob or ""
     if not knob and answer.value is not None:
-        raise AnswerRefusedError("schema", "the answer has a value but no knob")
+        raise AnswerRejectedError("schema", "the answer has a value but no knob")
     value = _check_value(knob, answer.value, log, knobs) if knob else None
     return Diagnosis(answer.cause, evidence, knob, value, answer.revert_if, answer.confidence)
 
 
 def evidence(log: LogContext, metric: str, first: int, last: int) -> Evidence:
-    """Return a metric's mean from the log as evidence. Programs can also call this. Raises AnswerRefusedError if the
-    metric is not announced or has no reading in this range of ticks."""
+    """Return a metric's mean from the log as evidence. The model's programs can also call this. Raises
+    AnswerRejectedError if the metric is not announced or has no reading in this range of ticks."""
     if metric not in log.announced_metrics:
-        raise AnswerRefusedError("not_announced", f"the run does not announce the metric {_excerpt(metric)}")
+        raise AnswerRejectedError("not_announced", f"the run does not announce the metric {_excerpt(metric)}")
     readings = log.readings(metric, first, last)
     if not readings:
-        raise AnswerRefusedError(
+        raise AnswerRejectedError(
             "evidence_differs", f"{metric} has no reading from tick {first} to {last}; the log ends at {log.ticks[-1]}"
         )
     finite = all(map(math.isfinite, readings))
@@ -182,7 +182,7 @@ def _parse(answer_value: Any) -> ModelAnswer:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         field = ".".join(map(str, first["loc"])) or "the answer"
-        raise AnswerRefusedError(
+        raise AnswerRejectedError(
             "schema", f"invalid answer ({field}: {first['msg']}), errors in total: {error.error_count()}"
         ) from None
 
@@ -202,7 +202,7 @@ def _recompute(claim: Evidence, log: LogContext) -> Evidence:
         size = max(abs(actual.value), fmean(map(abs, log.readings(claim.metric, claim.from_, claim.to))))
         matches = abs(claim.value - actual.value) <= TOLERANCE * size + 1e-9
     if not matches:
-        raise AnswerRefusedError(
+        raise AnswerRejectedError(
             "evidence_differs",
             f"{claim.metric} from tick {claim.from_} to {claim.to} is {actual.value} in the log, "
             f"but {claim.value} in the answer",
@@ -213,22 +213,22 @@ def _recompute(claim: Evidence, log: LogContext) -> Evidence:
 def _check_value(knob: str, value: Value, log: LogContext, knobs: Collection[str] | None) -> Value:
     spec = next((spec for spec in log.started.actuators if spec.name == knob), None)
     if spec is None:
-        raise AnswerRefusedError("not_announced", f"the run does not announce the actuator {_excerpt(knob)}")
+        raise AnswerRejectedError("not_announced", f"the run does not announce the actuator {_excerpt(knob)}")
     if knobs is not None and knob not in knobs:
-        raise AnswerRefusedError(
+        raise AnswerRejectedError(
             "not_allowed", f"{knob} must not be changed; allowed knobs: {', '.join(sorted(knobs))}"
         )
     if spec.kind == "action":
-        raise AnswerRefusedError("not_allowed", f"{knob} is an action, which a diagnosis cannot request")
+        raise AnswerRejectedError("not_allowed", f"{knob} is an action, which a diagnosis cannot request")
     new_value = coerce(spec, value)
     fault = new_value if isinstance(new_value, Fault) else check_bounds(spec, new_value)
     if fault is not None:
-        kind: RefusalKind = "schema" if fault.kind == "type" else "out_of_range"
-        raise AnswerRefusedError(kind, f"{knob} = {show(value)}, {fault.problem}")
+        kind: RejectionKind = "schema" if fault.kind == "type" else "out_of_range"
+        raise AnswerRejectedError(kind, f"{knob} = {show(value)}, {fault.problem}")
     assert not isinstance(new_value, Fault)
     return new_value
 
 
 def _excerpt(value: object) -> str:
-    """Return the beginning of a model's text, because messages must contain little of it."""
+    """Return the beginning of a model's text. Messages must not quote more of it, because it is untrusted."""
     return repr(clean(str(value))[:60])

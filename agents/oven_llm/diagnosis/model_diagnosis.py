@@ -10,7 +10,7 @@ from typing import Any, Final
 from oven_core.protocol.messages import RunStarted
 from oven_llm.diagnosis.graph_diagnosis import GraphView
 from oven_llm.diagnosis.log_context import LogContext
-from oven_llm.diagnosis.model_answer import AnswerRefusedError, Diagnosis, check_answer, evidence
+from oven_llm.diagnosis.model_answer import AnswerRejectedError, Diagnosis, check_answer, evidence
 from oven_llm.sandbox.sandbox import CallError
 from oven_llm.supervisor.model_handlers import ModelHandler
 from oven_llm.supervisor.orchestrator import RunResult, arun
@@ -67,11 +67,12 @@ class DiagnosisResult:
     """Kind of failure, or an empty string if there is a diagnosis."""
     reason: str
     """Description of the failure, without any of the model's text."""
-    result: RunResult
+    conversation: RunResult
+    """The result of the conversation with the model, including its calls and cost."""
 
     @property
     def cost_usd(self) -> float | None:
-        return self.result.cost_usd
+        return self.conversation.cost_usd
 
 
 def changeable_knobs(run: RunStarted, allowed_names: Sequence[str] | None = None) -> tuple[str, ...]:
@@ -101,10 +102,10 @@ async def diagnose(
         """Return evidence for FINAL: the metric's mean from tick `first` to `last`, inclusive."""
         try:
             return evidence(log, str(metric), int(first), int(last)).as_json()
-        except (AnswerRefusedError, ValueError, TypeError, OverflowError) as error:
+        except (AnswerRejectedError, ValueError, TypeError, OverflowError) as error:
             raise CallError(str(error)) from None
 
-    result = await arun(
+    conversation = await arun(
         QUERY,
         log.as_json(view.as_json(), config),
         supervisor,
@@ -116,11 +117,11 @@ async def diagnose(
         prompt=diagnosis_prompt(allowed_knobs),
         seconds=seconds,
     )
-    if result.ended != "final":
-        return DiagnosisResult(
-            None, result.ended, result.reason or f"the run ended without FINAL ({result.ended})", result
-        )
+    if conversation.ended != "final":
+        reason = conversation.reason or f"the run ended without FINAL ({conversation.ended})"
+        return DiagnosisResult(None, conversation.ended, reason, conversation)
     try:
-        return DiagnosisResult(check_answer(result.answer, log, view.causes, allowed_knobs), "", "", result)
-    except AnswerRefusedError as error:
-        return DiagnosisResult(None, error.kind, str(error), result)
+        diagnosis = check_answer(conversation.answer, log, view.causes, allowed_knobs)
+    except AnswerRejectedError as error:
+        return DiagnosisResult(None, error.kind, str(error), conversation)
+    return DiagnosisResult(diagnosis, "", "", conversation)

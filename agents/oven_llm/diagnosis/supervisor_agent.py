@@ -49,8 +49,8 @@ class Supervisor(ModelAgent[SupervisorSettings, DiagnosisRequest, DiagnosisResul
     training never waits. The answer expires after `supervisor.expires` ticks, or if the knob has changed since. If the
     answer's revert_if is met after the change, the agent proposes the old value again.
 
-    False alarms: the rate depends on the model (for a script: docs/experiments.md). The agent is therefore an untrusted
-    shadow by default.
+    False alarms: the rate depends on the model. docs/experiments.md states it for a script in place of the model. The
+    agent is therefore an untrusted shadow by default.
 
     Limits: the loop of programs over a long text follows Zhang et al. (arXiv 2512.24601). If the model fails, the agent
     abstains. Failures are counted by kind in its status. It asks at most `supervisor.diagnoses` times per run, within
@@ -210,13 +210,13 @@ def _forecast(window: Window, target: str, onset: int | None) -> float:
     """Return the forecast recovery of the target: RECOVERED_SHARE of its deterioration since the onset,
     or 0 if it has not deteriorated."""
     better = next((spec.better for spec in window.run.metrics if spec.name == target), "neither")
-    pairs = [
+    readings = [
         (observation.tick, observation.metrics[target])
         for observation in window.observations
         if target in observation.metrics and math.isfinite(observation.metrics[target])
     ]
-    before = [value for tick, value in pairs if onset is not None and tick < onset][-10:]
-    after = [value for tick, value in pairs if onset is not None and tick >= onset][-10:]
+    before = [value for tick, value in readings if onset is not None and tick < onset][-10:]
+    after = [value for tick, value in readings if onset is not None and tick >= onset][-10:]
     if not before or not after or better == "neither":
         return 0.0
     drop = fmean(before) - fmean(after)

@@ -71,7 +71,7 @@ class Judge:
         *,
         checks: CheckSettings = CONTROLS_ONLY,
     ) -> None:
-        """`rubric`: the rubric, or a role for its standard rubric. `controls`: hidden tests; None: no tests."""
+        """`rubric`: the rubric, or a role for its standard rubric. `controls`: the hidden tests; None: no tests."""
         self.model = model
         self.controls = controls
         self.checks = SelfChecks(self._request_scores, checks.swap_share, checks.rescore_interval)

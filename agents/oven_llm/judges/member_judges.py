@@ -71,14 +71,14 @@ class MemberJudges:
         accounts: Accounts | None = None,
     ) -> None:
         """Connect the configured judge. `on_probe` is called with the probe result of each model that judges after a
-        swap. `accounts`: the judges' common budget and cache; None: neither. Raises ConfigError if the configured
+        swap. `accounts`: the judges' shared budget and cache; None: neither. Raises ConfigError if the configured
         judge's SDK is not installed, or if its price is needed and unknown."""
         self._look_up, self._on_call, self._on_probe = look_up, on_call, on_probe
         self._accounts = accounts
         self.configured_model = ConnectedModel(configuration, self._connect(configuration))
         """The configured judge's model."""
         self._judges: dict[Key, ActiveJudge] = {(None, 0): self._activate(self.configured_model, 0)}  # by last use
-        self._probed_model: tuple[JudgeSpec, ConnectedModel] | None = None  # for its features
+        self._probed_model: tuple[JudgeSpec, ConnectedModel] | None = None  # reused, as it knows the missing features
         self._lock = asyncio.Lock()
 
     async def score(self, request: ScoreRequest, tally: CallTally) -> dict[str, float]:
@@ -99,7 +99,7 @@ class MemberJudges:
         result = await probe(model.endpoint, model.configuration.rubric, timeout_s, tally)
         if result.failure is not None:
             await model.endpoint.close()
-            raise ModelFailure(result.failure, "; ".join(part for part in (result.detail, result.remedy) if part))
+            raise ModelFailure(result.failure, "; ".join(filter(None, (result.detail, result.remedy))))
         model.probe = result
         async with self._lock:
             previous, self._probed_model = self._probed_model, (spec, model)

@@ -1,4 +1,4 @@
-"""Runs a one-time process that fetches a frontier model's replies and writes them to the run's folder.
+"""Runs a one-time process that fetches a frontier model's replies to a set of prompts, and saves them for the run.
 
 The learner's calibrator reads the file once it exists, and does not wait for it. A resumed run uses the existing file.
 Only that file contains prompts and replies. Logs and spans do not."""

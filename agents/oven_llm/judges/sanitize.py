@@ -16,13 +16,13 @@ MAX_CHARACTERS: Final = 8000
 TAIL_SHARE: Final = 0.25
 """Share of the limit for the end of a long text, which usually contains its result."""
 MIN_REPETITION_LENGTH: Final = 128
-"""Minimum characters of a degenerate repetition. Rows of dashes, long numbers of ones and laughs are shorter."""
+"""Minimum characters of a degenerate repetition. Rows of dashes, numbers such as 1111 and "hahaha" are shorter."""
 MAX_PERIOD: Final = 8
-"""Maximum characters of a repeated part, e.g. "ab" or "0, 1, ". Repeated words may have been requested."""
+"""Maximum characters of a repeated part, e.g. "ab" or "0, 1, ". Longer parts are words, which the task may request."""
 NOISE_SHARE: Final = 0.5
-"""A text is noise if at least this share of its characters are undecodable, unassigned or private."""
+"""A text is noise if at least this share of its characters are undecodable, unassigned or for private use."""
 MIN_NOISE_LENGTH: Final = 16
-"""Minimum characters of noise. A few unknown symbols in a short text may be due to a font."""
+"""Minimum characters of noise. A short text may contain a few symbols that only a special font can show."""
 
 _INVISIBLE = re.compile(
     "["
@@ -48,11 +48,11 @@ _FLAGS: Final = re.compile(
 
 def visible_text(text: str) -> str:
     """Return `text` without invisible characters, except those that change how visible ones look."""
-    parts, end = [], 0
+    pieces, end = [], 0
     for flag in _FLAGS.finditer(text):
-        parts += [_INVISIBLE.sub(_keep_if_needed, text[end : flag.start()]), flag[0]]
+        pieces += [_INVISIBLE.sub(_keep_if_needed, text[end : flag.start()]), flag[0]]
         end = flag.end()
-    return "".join([*parts, _INVISIBLE.sub(_keep_if_needed, text[end:])])
+    return "".join([*pieces, _INVISIBLE.sub(_keep_if_needed, text[end:])])
 
 
 def _keep_if_needed(match: re.Match[str]) -> str:

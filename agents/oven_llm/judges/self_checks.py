@@ -1,8 +1,8 @@
 """Checks a judge's consistency: whether the order of answers affects its scores, and whether its model has changed.
 
 The judge scores some groups again in reverse order, and old groups again from time to time. These requests are sent
-one at a time after the group's reply, and nothing waits for them. A later reply reports the findings and
-their usage (`unreported_tally`). Old groups are only in memory, so a new process or another judge collects new ones."""
+one at a time after the group's reply, and nothing waits for them. A later reply to the learner reports the findings and
+the requests' usage (`unreported_tally`). Old groups are only in memory, so a new process or judge collects new ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from oven_llm.providers.usage import CallTally, record_calls_in
 log = logging.getLogger("oven.member")
 
 MAX_OLD_GROUPS: Final = 16
-"""Number of groups that are scored again. If the scores of all of them change, p is 2⁻¹⁶. Ten groups are enough."""
+"""Number of groups that are scored again. If the scores of all of them change, p is 2⁻¹⁶. Ten would be enough."""
 SAMPLING_INTERVAL: Final = 4
 """One in this many scored groups is stored as an old group, because the groups of one batch are similar."""
 MAX_PENDING: Final = 64
@@ -34,7 +34,7 @@ TIE_TOLERANCE: Final = 1e-9
 ALPHA: Final = 0.001
 """Probability of a false alarm per pass over the old groups. A run with 50 passes has at most 5 %."""
 MIN_COMPARED: Final = 12
-"""Minimum old groups with all scores for a comparison. With fewer than ten, p cannot fall below ALPHA."""
+"""Minimum number of old groups with three sets of scores. With fewer than ten, p cannot fall below ALPHA."""
 SCORE_UNIT: Final = 1000
 """Scores are compared in thousandths as integers, to avoid rounding errors in the sums."""
 
@@ -47,8 +47,8 @@ class _OldGroup:
     request: ScoreRequest
     candidates: dict[str, str]
     first_scores: list[float]
-    second_scores: list[float] | None = None
-    new_scores: list[float] | None = None
+    second_scores: list[float] | None = None  # of the first pass, soon after the original scores
+    new_scores: list[float] | None = None  # of the latest pass
 
 
 @dataclass(slots=True)

@@ -26,7 +26,7 @@ log = logging.getLogger("oven.member")
 MAX_ROWS: Final = 100_000
 """Maximum groups in the file, about 20 MB with groups of eight. Older groups are deleted."""
 TRIM_INTERVAL: Final = 256
-"""Verdicts between two deletions. Deleting after every verdict would double the writes."""
+"""Stored verdicts between two deletions of old ones. Deleting after every verdict would double the writes."""
 _TABLE = """
 CREATE TABLE IF NOT EXISTS verdicts (
     id INTEGER PRIMARY KEY AUTOINCREMENT, key BLOB NOT NULL UNIQUE, scores TEXT NOT NULL
@@ -40,7 +40,7 @@ class VerdictCache:
     def __init__(self, path: Path, max_rows: int = MAX_ROWS) -> None:
         self._path, self._max_rows = path, max_rows
         self._file: sqlite3.Connection | None = None
-        self._puts = 0
+        self._put_count = 0
         try:
             path.parent.mkdir(exist_ok=True)
             self._file = open_database(path, _TABLE)
@@ -57,8 +57,8 @@ class VerdictCache:
 
     def put(self, key: bytes, scores: Sequence[float]) -> None:
         self._execute("INSERT OR REPLACE INTO verdicts (key, scores) VALUES (?, ?)", key, json.dumps(list(scores)))
-        self._puts += 1
-        if self._puts % min(TRIM_INTERVAL, self._max_rows) == 0:
+        self._put_count += 1
+        if self._put_count % min(TRIM_INTERVAL, self._max_rows) == 0:
             self._execute("DELETE FROM verdicts WHERE id <= (SELECT MAX(id) FROM verdicts) - ?", self._max_rows)
 
     def clear(self) -> None:
@@ -91,9 +91,9 @@ class VerdictCache:
 
 
 class CachedJudge:
-    """A `Judge` that first looks for a cached verdict. Texts are compared by their visible part, without their ids. The
-    cache does not interfere with controls. A group from the cache does not count towards the next control. After a
-    failed control, the judge does not use its cache until it passes. Quarantine deletes all earlier verdicts."""
+    """A `Judge` that first looks for a cached verdict. Texts are compared by their visible characters, without their
+    ids. The cache does not interfere with controls: a group from the cache does not count towards the next control, and
+    after a failed control, the cache is not used until the judge passes. Quarantine deletes all earlier verdicts."""
 
     def __init__(self, judge: Judge, cache: VerdictCache, identity: str) -> None:
         """`identity` describes the model, its address and its options, and is unique to this judge."""

@@ -29,7 +29,7 @@ class AgentModel:
 
     def __init__(self, run_context: RunContext, settings: TunerSettings | AuthorSettings) -> None:
         """Prepare the model in `settings.llm`, which must not be None. Raises ConfigError if the provider is unknown,
-        the API key is missing or the ledger of spending is unusable."""
+        the API key is missing or the spending file cannot be used."""
         assert settings.llm is not None
         self.failures: Counter[str] = Counter()
         """Questions without a usable reply, by kind."""

@@ -36,6 +36,7 @@ from oven_runs.home.authored_prompts import (
 from oven_runs.settings.language_models import AuthorSettings
 
 SHARE, MIXTURE = "data.authored_share", "data.mixture"
+"""Knobs for the share of authored prompts in the training data, and for the mixture of topics."""
 PROMPT_COUNT: Final = "data/authored"
 """Metric for the number of authored prompts that the learner has accepted."""
 RECENT_TICKS: Final = 10
@@ -277,7 +278,7 @@ def mastery(window: Window) -> list[Mastery]:
 
 
 def weak_topics(topics: Sequence[Mastery]) -> list[Mastery]:
-    """Return the weakest topics, weakest first. A topic without readings counts as half mastered."""
+    """Return at most MAX_TOPICS topics, weakest first. A topic without readings counts as half mastered."""
     not_mastered = [entry for entry in topics if entry.mastery is None or entry.mastery < MASTERY_THRESHOLD]
     weakest = sorted(not_mastered, key=lambda entry: (0.5 if entry.mastery is None else entry.mastery, entry.topic))
     return weakest[:MAX_TOPICS]

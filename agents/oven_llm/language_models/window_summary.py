@@ -87,7 +87,7 @@ def _metrics(window: Window) -> dict[str, Any]:
 def _change(window: Window, receipt: Receipt) -> dict[str, Any]:
     """Return a knob's change with the objective's mean before and after it."""
     metric = objective(window.run).name
-    readings = [(o.tick, o.metrics[metric]) for o in window.observations if metric in o.metrics]
+    readings = [(entry.tick, entry.metrics[metric]) for entry in window.observations if metric in entry.metrics]
     before = [value for tick, value in readings if tick <= receipt.tick][-RECENT_TICKS:]
     after = [value for tick, value in readings if tick > receipt.tick][:RECENT_TICKS]
     change: dict[str, Any] = {

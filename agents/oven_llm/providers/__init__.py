@@ -25,7 +25,7 @@ def connect(
 ) -> RemoteModel:
     """Connect to a model on behalf of `name`, without sending a request. `top_logprobs`: alternatives per token to
     request; 0: none. `budget` and `account`: where its calls are charged. Raises ConfigError if the SDK is not
-    installed, or if the budget caps US dollars and the model's price is unknown."""
+    installed, or if the budget is capped in US dollars and the model's price is unknown."""
     api: ModelApi
     try:
         if endpoint.wire == "anthropic":

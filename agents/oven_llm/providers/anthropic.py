@@ -1,4 +1,4 @@
-"""Client for Anthropic's messages API. It has a separate field for the system prompt and no log-probabilities."""
+"""Client for Anthropic's messages API. The API has a separate field for the system prompt and no log-probabilities."""
 
 from __future__ import annotations
 

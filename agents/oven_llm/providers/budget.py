@@ -54,7 +54,7 @@ class Budget:
         return cls([Cap(limits, "budget")], path)
 
     def check_priced(self, account: str, model: ModelEndpoint) -> None:
-        """Raise ConfigError if US dollars are capped for `account` and the model's price is unknown."""
+        """Raise ConfigError if `account` has a cap in US dollars and the model's price is unknown."""
         usd_caps = [cap for cap in self.caps if cap.applies_to(account) and cap.limits.usd is not None]
         if usd_caps and not is_priced(model):
             raise ConfigError(
@@ -67,7 +67,7 @@ class Budget:
         """Reserve one call's maximum usage, waiting while calls in progress reserve the remaining budget. Return the
         reservation's number, or None if the ledger cannot be written and there are no caps. Raises ModelFailure
         `budget` if a cap is used up, or if the ledger cannot be written and there are caps."""
-        spend = _spend([max_usage], 1, model)  # unanswered until it is booked
+        spend = _spend([max_usage], 1, model)  # the call counts as unanswered until it is booked
         while True:
             try:
                 reservation = self._spend.reserve(account, spend)
@@ -85,7 +85,7 @@ class Budget:
             await asyncio.sleep(RETRY_S)
 
     def book(self, reservation: int, usages: Sequence[Usage], unanswered: int, model: ModelEndpoint) -> None:
-        """Replace a reservation by the actual usage. `unanswered`: entries of `usages` that are only upper bounds."""
+        """Replace a reservation with the actual usage. `unanswered`: how many of `usages` are only upper bounds."""
         try:
             self._spend.book(reservation, _spend(usages, unanswered, model))
         except sqlite3.Error as error:

@@ -40,7 +40,7 @@ class RemoteModel:
         budget: Budget | None = None,
         account: str = "",
     ) -> None:
-        """Raises ConfigError if the budget caps US dollars and the model's price is unknown."""
+        """Raises ConfigError if the budget is capped in US dollars and the model's price is unknown."""
         self.settings, self.terms = settings, terms
         self.name, self.model = settings.known_as, settings.model
         self._api, self._budget, self._account = api, budget, account
@@ -52,8 +52,8 @@ class RemoteModel:
         return RemoteModel(self._api, self.settings, self.terms, budget, account)
 
     async def ask(self, conversation: Conversation, timeout_s: float) -> ModelReply:
-        """See `LanguageModel.ask`. Each attempt that may have been billed counts, at its maximum usage if the endpoint
-        reported none."""
+        """See `LanguageModel.ask`. Each attempt that may have been billed is charged, at its maximum usage if the
+        endpoint reported none."""
         max_usage = conversation.max_usage()
         outer_tally, tally = current_tally(), CallTally()
         reservation: int | None = None

@@ -19,7 +19,7 @@ from oven_llm.sandbox.bpf import ERRNO, MACHINES, Machine
 Backend = Literal["landlock+seccomp", "seccomp", "monty"]
 BACKENDS: Final[tuple[Backend, ...]] = ("landlock+seccomp", "seccomp", "monty")
 """All backends, strongest first."""
-EXTRA: Final = "monty"
+EXTRA: Final = "monty"  # the package's extra that installs this backend
 
 SECCOMP_GET_ACTION_AVAIL, LANDLOCK_CREATE_RULESET_VERSION = 2, 1
 

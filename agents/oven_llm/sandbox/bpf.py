@@ -29,6 +29,7 @@ renameat2 316 276, seccomp 317 277, getrandom 318 278, membarrier 324 283, copy_
 rseq 334 293, clone3 435 435, faccessat2 439 439, landlock_create_ruleset 444 444, landlock_add_rule 445 445,
 landlock_restrict_self 446 446
 """
+"""Names of system calls, each with its number on x86_64 and on aarch64."""
 _X86_CALLS: Final = """
 open 2, stat 4, lstat 6, poll 7, access 21, pipe 22, select 23, dup2 33, rename 82, mkdir 83, rmdir 84, unlink 87,
 readlink 89, time 201, epoll_wait 232

@@ -1,8 +1,8 @@
 """The `pydantic-monty` backend, an interpreter for a subset of Python without files or network access.
 
-It is used on other systems, and if the Linux kernel cannot confine a process. Its worker is a separate process, which
-enforces the limits on time and memory. The namespace persists between blocks. docs/sandbox.md lists unsupported
-features of Python."""
+It is used where the kernel cannot confine a process, e.g. on macOS. Its worker is a separate process, which enforces
+the limits on time and memory. The namespace persists between blocks. docs/sandbox.md lists the features of Python that
+it does not support."""
 
 from __future__ import annotations
 
@@ -165,11 +165,12 @@ class _BlockRun:
     def _outcome_of(self, error: Any) -> tuple[BlockEnding, str]:
         if self._answer is not None and isinstance(error.exception(), SystemExit):
             return "completed", ""
-        line = str(error).strip().splitlines()[-1][:500] if str(error).strip() else type(error).__name__
-        if line.startswith("TimeoutError: feed time limit exceeded"):
+        message = str(error).strip()
+        last_line = message.splitlines()[-1][:500] if message else type(error).__name__
+        if last_line.startswith("TimeoutError: feed time limit exceeded"):
             return "timeout", f"the block was stopped after {self._limits.block_s:g} s"
         self._print("stderr", f"{error.display() if hasattr(error, 'display') else error}\n")
-        return ("died", line) if "was terminated" in line else ("error", line)
+        return ("died", last_line) if "was terminated" in last_line else ("error", last_line)
 
     def _print(self, stream: Literal["stdout", "stderr"], text: str) -> None:
         data, dropped_count = truncate(text, self._limits.output_bytes - self._printed)

@@ -1,4 +1,4 @@
-"""Makes the calls to one model within a run. Calls are logged and counted, and recorded replies are reused."""
+"""Makes one model's calls within a run. Calls are logged and counted, and a resumed run reuses recorded replies."""
 
 from __future__ import annotations
 

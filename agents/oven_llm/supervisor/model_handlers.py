@@ -1,4 +1,4 @@
-"""Model handlers for the supervisor's loop, which take messages and return a reply.
+"""Model handlers, which send the messages of the supervisor's loop to a model and return its reply.
 
 A handler imports its SDK when it is created. Its calls are synchronous, like the supervisor's programs. The requests
 run in a shared event loop in another thread."""
@@ -11,7 +11,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
@@ -54,9 +53,7 @@ class ModelHandler(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -76,7 +73,7 @@ class ProviderHandler(ModelHandler):
     ) -> None:
         """`temperature`: None for the API's default. `account`: the account in the budget, by default the model's name.
         `secrets`: strings that must not be logged, such as the API key. Raises ConfigError for an invalid number, and
-        if the budget caps US dollars and the model's price is unknown."""
+        if the budget is capped in US dollars and the model's price is unknown."""
         for name, value in (("max_tokens", max_tokens), ("timeout_s", timeout_s)):
             if value <= 0:
                 raise ConfigError(f"{name} is {value:g}; expected a number above 0")
@@ -213,7 +210,7 @@ def _provider_of(address: str, wire: Wire | None = None) -> str:
 class RoleDefaults:
     """A role's defaults, as in Supervisor Distillation."""
 
-    variable: str
+    variable: str  # environment variable that overrides the model
     model: str
     temperature: float
     max_tokens: int

@@ -1,4 +1,4 @@
-"""Runs the loop in which a supervisor writes programs to explore a context, and a worker model reads the parts."""
+"""Runs the loop in which a supervisor writes programs to explore a context, and a worker model reads parts of it."""
 
 from __future__ import annotations
 
@@ -282,7 +282,7 @@ class _Run:
             )
 
     def _ask(self, supervisor: ModelCalls, messages: list[dict[str, str]]) -> str | tuple[Ending, str]:
-        """Return the supervisor's next answer, or how the run ends without one and the reason."""
+        """Return the supervisor's next answer. Without one, return how the run ends and the reason."""
         for _ in range(self.max_errors):
             answer = supervisor.ask(self._step, [tuple(messages)])[0]
             _raise_fatal(supervisor)
@@ -362,7 +362,7 @@ def _batch_item(outcome: CallOutcome) -> str | dict[str, str]:
 
 
 def _only_argument(function: str, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return the only argument, which may be positional or named. Raises CallError."""
+    """Return the only argument, which may be positional or named. Raises CallError if there is not exactly one."""
     if len(args) == 1 and not kwargs:
         return args[0]
     if not args and list(kwargs) == [name]:

@@ -91,16 +91,16 @@ def opening(
 
 
 def outline(context: Context) -> str:
-    """Return the context's type and size, without its content."""
+    """Return the context's type and size, and the keys of a dict."""
     if isinstance(context, str):
-        lines = context.count("\n") + 1
-        return f"a string of {len(context):,} characters in {lines:,} line{'s' * (lines != 1)}"
+        line_count = context.count("\n") + 1
+        return f"a string of {len(context):,} characters in {line_count:,} line{'s' * (line_count != 1)}"
     if isinstance(context, list):
-        kinds = ", ".join(sorted({type(item).__name__ for item in context}))
+        types = ", ".join(sorted({type(item).__name__ for item in context}))
         size = f"{round(median(map(_size, context))):,}" if context else "0"
         count = f"{len(context):,} item{'s' * (len(context) != 1)}"
-        return f"a list of {count} ({kinds}), with a median of {size} characters each as JSON"
-    shown_keys = [f"{_key_text(key)}: {_kind(value)}" for key, value in list(context.items())[:MAX_KEYS]]
+        return f"a list of {count} ({types}), with a median of {size} characters each as JSON"
+    shown_keys = [f"{_key_text(key)}: {_type_and_size(value)}" for key, value in list(context.items())[:MAX_KEYS]]
     hidden_count = len(context) - len(shown_keys)
     return f"a dict of {{{', '.join(shown_keys)}{f', and {hidden_count} more' if hidden_count > 0 else ''}}}"
 
@@ -137,7 +137,7 @@ def _key_text(key: object) -> str:
     return name if len(name) <= MAX_KEY_CHARACTERS else f"{name[:MAX_KEY_CHARACTERS]}…"
 
 
-def _kind(value: object) -> str:
+def _type_and_size(value: object) -> str:
     if isinstance(value, str):
         return f"string of {len(value):,} characters"
     if isinstance(value, list | dict):

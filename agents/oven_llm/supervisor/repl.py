@@ -137,12 +137,12 @@ class Repl:
 
 
 def _message(executions: Sequence[Execution], block_count: int, unclosed: bool, limit: int) -> str:
-    parts = [outcome_text(execution.block, limit) for execution in executions]
+    paragraphs = [outcome_text(execution.block, limit) for execution in executions]
     if skipped_count := block_count - len(executions):
-        parts.append(f"The {skipped_count} block{'s' if skipped_count > 1 else ''} after that did not run.")
+        paragraphs.append(f"The {skipped_count} block{'s' if skipped_count > 1 else ''} after that did not run.")
     if unclosed:
-        parts.append(TRUNCATED)
-    return "\n\n".join(parts) or NO_PROGRAM
+        paragraphs.append(TRUNCATED)
+    return "\n\n".join(paragraphs) or NO_PROGRAM
 
 
 def outcome_text(block: Block, limit: int) -> str:

@@ -1,8 +1,8 @@
 """Logs a supervisor's run in three JSON Lines files, and reads them when the run is resumed.
 
-`supervisor.jsonl` and `worker.jsonl` contain the calls, and `repl.jsonl` the programs with their output. The fields
-are those of Supervisor Distillation and a few more. A failed call has `failure` instead of `response`. A resumed run
-reads the replies from these files, so that no call is paid for twice."""
+`supervisor.jsonl` and `worker.jsonl` contain the calls, and `repl.jsonl` the programs with their output. The fields are
+those of the project Supervisor Distillation and a few more. A failed call has `failure` instead of `response`. A
+resumed run reads the replies from these files, so that no call is paid for twice."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Prompt: TypeAlias = Sequence[Mapping[str, str]] | str
 """The supervisor's messages, or the worker's prompt."""
 LOG_FILES: Final = ("supervisor.jsonl", "worker.jsonl", "repl.jsonl")
 LOCK_FILE: Final = "lock"
-"""Name of an empty file that is locked by the process that writes to the folder."""
+"""Name of an empty file, which the process that writes to the folder locks."""
 REFUSAL: Final = "refusal: the model refused to answer"
 REDACTED: Final = "[removed]"
 """Replacement for secrets in all strings, because an endpoint may echo its API key."""
@@ -69,7 +69,7 @@ class RunLogger:
             raise ConfigError(f"cannot write to the log folder {folder}: {reason(error)}") from error
 
     def close(self) -> None:
-        """Close the files. Calls that end later are not logged."""
+        """Close the files. Calls that finish later are not logged."""
         with self._lock:
             for file in self._files.values():
                 file.close()
@@ -173,7 +173,7 @@ class RecordedCalls:
     def _read(self, folder: Path) -> None:
         last_answered_step = 0
         for role, prompt_field in (("supervisor", "messages"), ("worker", "prompt")):
-            # Calls of a batch are logged in the order in which they end, but a resumed run makes them by number.
+            # Calls of a batch are logged in the order in which they finish, but a resumed run makes them by number.
             for event in sorted(_events_if_any(folder / f"{role}.jsonl"), key=lambda event: event["call"]):
                 outcome: ModelReply | ModelFailure
                 if "usage" in event:

@@ -79,7 +79,7 @@ def run_agent(
     """Run an agent alongside a running stack until Ctrl-C, or until the stack ends.
 
     The agent starts as a newcomer: its votes are counted and scored, but its proposals need a trusted agent's support.
-    It earns trust by good outcomes, or gets it from --trust.
+    It earns trust through good outcomes, or gets it from --trust.
 
     Example: oven-controller agent run my_agent.py --trust grad.clip
     """
@@ -96,8 +96,8 @@ def run_agent(
         load_agents([replace(spec, name=name)], "--check")
     folder = Home().find(one_run(run, run_), running=True)
     admit(folder, name, installed=spec.is_installed and name == spec.name, is_new=True)
-    earlier = folder.earlier_settings()
-    plan = Plan(folder, folder.info().url, str(earlier.get("otlp", "")), earlier.get("agents_memory_mb"))
+    settings = folder.earlier_settings()
+    plan = Plan(folder, folder.info().url, str(settings.get("otlp", "")), settings.get("agents_memory_mb"))
     print(f"{name} is joining {folder.run}; press Ctrl-C to stop it", flush=True)
     service = plan.joining_agent(spec, name, shadow=shadow)
     raise typer.Exit(asyncio.run(run_alongside(folder, service, name, trust or ())))

@@ -76,9 +76,11 @@ def agents_or_files(incomplete: str) -> Iterator[str]:
 def agents(ctx: typer.Context, incomplete: str) -> Iterable[str]:
     """Return the run's agents, from its keys and its settings, or the installed agents if it has none."""
     folder = _chosen_run(ctx)
-    users = (_read_json(folder / "nats" / "users.json") or ()) if folder else ()
+    if folder is None:
+        return installed_agents(incomplete)
+    users = _read_json(folder / "nats" / "users.json") or ()
     names = [name for user in users if user["role"] == "agent" for name in user.get("agents") or [user["name"]]]
-    names += (_read_json(folder / "config.json") or {}).get("agents") or () if folder else ()
+    names += (_read_json(folder / "config.json") or {}).get("agents") or ()
     return sorted({Path(name).stem for name in names}) or installed_agents(incomplete)
 
 
@@ -98,8 +100,8 @@ def judges(ctx: typer.Context, incomplete: str) -> Iterator[str]:
 def decisions(ctx: typer.Context, incomplete: str) -> Iterator[str]:
     """Return the ids of the chosen run's newest decisions, newest first, then its knobs. Leading zeros are omitted
     unless the user typed one."""
-    newest = list(_messages(_chosen_run(ctx), "Decision", from_end=True))[: -MAX_DECISIONS - 1 : -1]
-    ids = [str(body["id"]) for body in newest]
+    newest = list(_messages(_chosen_run(ctx), "Decision", from_end=True))[-MAX_DECISIONS:]
+    ids = [str(body["id"]) for body in reversed(newest)]
     yield from ids if incomplete.startswith("0") else (id_.lstrip("0") or id_ for id_ in ids)
     yield from knobs(ctx, incomplete)
 

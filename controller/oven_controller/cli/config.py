@@ -50,7 +50,7 @@ def show(
         print(json.dumps([_json_fields(setting) for setting in origins], ensure_ascii=False))
         return
     columns = ("setting", "value", "from") if origin else ("setting", "value")
-    rows = ((o.setting, json.dumps(o.value, ensure_ascii=False), str(o))[: len(columns)] for o in origins)
+    rows = ((row.setting, json.dumps(row.value, ensure_ascii=False), str(row))[: len(columns)] for row in origins)
     print_table(columns, rows)
 
 

@@ -117,9 +117,9 @@ def _grant_access(
             warn(warning)
     if not url and not target.url:
         raise ConfigError(f"the server address of run {target.server.run!r} is unknown on this machine; add --nats URL")
-    person_file, notice = grant(target, name, role, url=url, ca=tls_ca)
-    if notice:
-        warn(notice)
+    person_file, delivery_failure = grant(target, name, role, url=url, ca=tls_ca)
+    if delivery_failure:
+        warn(delivery_failure)
     path = out or target.server.creds / f"{name}{SUFFIX}"
     try:
         person_file.save(path)
@@ -163,9 +163,9 @@ def revoke(
         run = folder.run
         if was_operator:
             # A message without a key revokes the person's earlier key.
-            notice = announce(AdministeredServer.of_run(folder), OperatorKey(name=name))
-            if notice:
-                warn(notice)
+            delivery_failure = announce(AdministeredServer.of_run(folder), OperatorKey(name=name))
+            if delivery_failure:
+                warn(delivery_failure)
     lines = [f"revoked the key of {name} for {run}"]
     if server is not None:
         lines.append(f"the server still accepts it until you reload the server's configuration: {RELOAD_COMMAND}")
@@ -244,7 +244,7 @@ def server(
     address = f"{hosts[0]}:{port}" if hosts else listen
     url = f"{'tls' if certificate else 'nats'}://{address}"
     ca_option = f" --tls-ca {authority}" if authority else ""
-    if warning := "" if certificate else tls.plaintext_warning(url):
+    if certificate is None and (warning := tls.plaintext_warning(url)):
         print(f"warning: {warning}", file=sys.stderr)
     print(f"nats-server -c {files.conf}")
     print(f"oven-controller up --nats {url} --creds {files.creds}{ca_option} --run {run}")

@@ -30,9 +30,9 @@ def doctor(
     overrides: Settings = None,
     as_json: Json = False,
 ) -> None:
-    """Check what a run needs on this machine: packages, the server, a port, disk space, the terminal, keys, and no
-    leftover processes. With --judges, check instead whether each judge responds, supports a JSON Schema and
-    log-probabilities, and has a known price.
+    """Check what a run needs on this machine: packages, the server, a port, disk space, the terminal and keys. Also
+    check that no stopped run has left processes behind. With --judges, check instead whether each judge responds,
+    supports a JSON Schema and log-probabilities, and has a known price.
 
     Exit code 1 if a check fails.
 

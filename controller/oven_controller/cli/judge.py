@@ -23,7 +23,7 @@ from oven_runs.settings.committee_members import check_judge, judge_of, new_memb
 from oven_runs.settings.committee_settings import CommitteeSettings
 
 MARGIN_S = 10.0
-"""Seconds to wait beyond the committee's deadline for a probe, for the step boundaries before and after it."""
+"""Seconds added to the committee's deadline when waiting for a probe, which starts and ends at step boundaries."""
 JOIN_S = 30.0
 """Timeout in seconds for starting a new member's process. The learner waits equally long."""
 

@@ -157,16 +157,9 @@ def query(
 
     Example: oven-controller kg query path weights_shrink rollback_and_lower_decay
     """
-    fields = {
-        "op": op,
-        "node": node,
-        "to": to,
-        "relations": relation or (),
-        "direction": direction,
-        "depth": depth,
-        "limit": limit,
-    }
-    answer = graph_reply(graph_file, "query", checked_request(GraphQuery, fields), QueryAnswer)
+    fields = {"op": op, "node": node, "to": to, "relations": relation or (), "direction": direction}
+    request = checked_request(GraphQuery, fields | {"depth": depth, "limit": limit})
+    answer = graph_reply(graph_file, "query", request, QueryAnswer)
     if as_json:
         say(*json.dumps(answer.model_dump(mode="json"), indent=1).splitlines())
         return 0

@@ -74,7 +74,7 @@ def _prerequisite(text: str) -> tuple[str, str]:
 def token_prior(
     vocabulary_file: Annotated[Path, typer.Argument(metavar="FILE", help="The tokens' strings by id: a JSON list.")],
     corpus: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Token ids, separated by white space (for unigram).")
+        Path | None, typer.Option(metavar="FILE", help="Token ids, separated by whitespace (for unigram).")
     ] = None,
     method: Annotated[
         Literal["unigram", "kg"], typer.Option(help="Score by the corpus, or by the graph's labels.")

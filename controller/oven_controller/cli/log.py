@@ -76,7 +76,7 @@ async def _print(access: RunAccess, as_json: bool, follow: bool, last: int | Non
         return
     pending_events: list[Event] = []
     has_started = False
-    # Reading fails at RunStarted if another version wrote the log. Nothing is printed before that is clear.
+    # If another version wrote the log, reading fails at RunStarted, so nothing is printed before that message.
     async for event in access.events():
         pending_events.append(event)
         has_started |= isinstance(event.body, RunStarted)

@@ -75,7 +75,7 @@ def print_result(as_json: bool, content: Any, lines: Iterable[str]) -> None:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a table. Its cells may come from other machines, so control characters are removed. The first column is
-    never folded."""
+    never wrapped."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

@@ -53,7 +53,7 @@ def evaluate(
 ) -> int:
     """Evaluate an oracle on nine benchmarks: accuracy, ECE, MCE and Brier score, with intervals and a null ECE.
 
-    Each item is asked at several depths, with the text's own activations and with another text's (shuffled).
+    Each question is asked at several depths, with the text's own activations and with another text's (shuffled).
 
     Example: oven-controller oracle evaluate oracle-1125-0900 --benchmarks ~/benchmarks --out evaluation
     """

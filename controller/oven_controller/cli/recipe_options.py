@@ -22,6 +22,7 @@ from oven_runs.settings.resolution import named_recipe
 RECIPE_VALUES = "oven.recipe_options"
 """Context key for the values of the recipe options on the command line."""
 _MODEL, _OPTIONS = "oven.recipe_model", "oven.recipe_settings"
+"""Context keys for the recipe's settings model and the options made from it."""
 
 
 class RecipeCommand(TyperCommand):

@@ -135,7 +135,7 @@ class Signatures:
             lines.append(f"  {kind}: " + ", ".join(f"{number} {result}" for result, number in sorted(count.items())))
         if self.explain_difference:
             lines.append(
-                "the decisions agree only without the events with wrong signatures, which every live replica ignored"
+                "the decisions agree only if the events with wrong signatures are ignored, as every live replica did"
             )
         return lines
 
@@ -170,7 +170,7 @@ def _lines(report: ReplayReport, signatures: Signatures, until: int | None) -> l
     if report.mesh_code and report.mesh_code != mesh_code_hash():
         remedy = "" if report.same else "; replay it with the version in its RunStarted"
         lines.append(
-            f"the run was decided by another version of the mesh ({report.mesh_code[:12]}; this is "
+            f"another version of the mesh made these decisions ({report.mesh_code[:12]}; this one is "
             f"{mesh_code_hash()[:12]}){remedy}"
         )
     return [*lines, *signatures.lines()]

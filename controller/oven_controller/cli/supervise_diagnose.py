@@ -115,9 +115,9 @@ def _report(
             "diagnosis": result.diagnosis.as_json() if result.diagnosis else None,
             "failure": result.kind or None,
             "why": result.reason,
-            "calls": result.result.calls,
+            "calls": result.conversation.calls,
             "cost_usd": result.cost_usd,
-            "seconds": round(result.result.elapsed, 3),
+            "seconds": round(result.conversation.elapsed, 3),
         }
     return report
 
@@ -148,7 +148,7 @@ def _lines(
         lines.append(f"diagnosis from the model: {_diagnosis_text(result.diagnosis)}")
     if result is not None:
         cost = "at an unknown price" if result.cost_usd is None else f"for {result.cost_usd:.4f} USD"
-        lines.append(f"{result.result.calls} calls in {result.result.elapsed:.1f} s, {cost}")
+        lines.append(f"{result.conversation.calls} calls in {result.conversation.elapsed:.1f} s, {cost}")
     return lines
 
 

@@ -31,17 +31,17 @@ class TableImporter:
 
 
 def _csv_entries(path: Path, step_name: str | None) -> Iterator[LogEntry]:
-    with path.open(newline="", encoding="utf-8-sig") as text:
-        lines = csv.reader(text)
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        rows = csv.reader(file)
         try:
-            header = _column_names(path, next(lines, []))
+            header = _column_names(path, next(rows, []))
             step_index = _step_index(path, header, step_name)
-            for cells in lines:
+            for cells in rows:
                 cells += [""] * (len(header) - len(cells))
                 values = {name: _cell(cell) for name, cell in zip(header, cells, strict=False) if name}
                 yield LogEntry(_cell(cells[step_index]), values, row_time(values))
         except (csv.Error, UnicodeDecodeError) as error:
-            line_number = lines.line_num + 1
+            line_number = rows.line_num + 1
             raise ConfigError(f"{path} is not a CSV file in UTF-8: line {line_number}: {error}") from error
 
 

@@ -97,12 +97,12 @@ class Knob:
 def parse_knobs(options: Iterable[str]) -> list[Knob]:
     """Parse `--knob NAME[=VALUE]`. If a name is repeated, the last value counts. Raises ConfigError."""
     knobs: dict[str, Knob] = {}
-    for text in options:
-        name, _, value = text.partition("=")
+    for option in options:
+        name, _, value = option.partition("=")
         if name not in VOTABLE_KNOBS:
             matches = difflib.get_close_matches(name, VOTABLE_KNOBS, n=3, cutoff=0.5)
             hint = f"did you mean {' or '.join(matches)}?" if matches else f"known knobs: {', '.join(VOTABLE_KNOBS)}"
-            raise ConfigError(f"--knob {name or repr(text)} is not a known knob; {hint}")
+            raise ConfigError(f"--knob {name or repr(option)} is not a known knob; {hint}")
         knobs[name] = Knob(name, value)
         if name not in _COMPONENTS:
             knobs[name].spec()  # report a wrong value before reading the source

@@ -86,7 +86,7 @@ def import_run(
     source: Path, home: Home, run: str | None, renames: Mapping[str, str], knobs: Iterable[Knob] = ()
 ) -> dict[str, Any]:
     """Write a source as a new run and return its summary as JSON values. Raises the errors of `read_source`, and
-    NameInUseError if the name is in use. After an error no run remains."""
+    NameInUseError if the name is in use. If it raises, no run is left behind."""
     knobs = list(knobs)
     folder = home.create(run, IMPORTED)
     try:
@@ -106,7 +106,7 @@ def import_run(
 
 
 OBJECTIVES = {"loss": ("loss", "nll", "perplexity", "bits"), "reward": ("reward", "return", "score")}
-"""Metrics that agents need. The words are parts of the names that such a column usually has."""
+"""Metrics that agents need, with words that often occur in the names of columns with such a metric."""
 
 
 def hints(metrics: Iterable[str], columns: Iterable[str] = ()) -> list[str]:

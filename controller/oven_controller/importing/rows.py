@@ -46,8 +46,8 @@ class Row(NamedTuple):
 
 
 class MetricNames(dict[str, str | None]):
-    """Maps source columns to metric names: those from `--rename`, or else those of `attach`. None: it is not a gauge.
-    It contains only the columns that were looked up."""
+    """Maps source columns to metric names: the user's from `--rename`, or else those that `attach` uses. A column that
+    is not a gauge has None. Columns are added when they are first looked up."""
 
     def __init__(self, renames: Mapping[str, str] | None = None) -> None:
         super().__init__()

@@ -5,7 +5,7 @@ and memory use does not grow with the number of steps.
 
 A resumed training logs some steps twice. A row that repeats a metric with a later measurement starts a new incarnation,
 like a learner restart. A row with only new metrics (a late evaluation) does not, and keeps its own step, out of order.
-Nor does a row that repeats the newest step, as when a second file continues where the first ended.
+A row that repeats the newest step does not either, because a second file may continue where the first one ended.
 """
 
 from __future__ import annotations

@@ -53,12 +53,12 @@ def _entries(files: list[Path], loader: Any, step: str | None) -> Iterator[LogEn
     for path in files:
         steps: dict[int, object] = {}
         if step is not None:
-            steps = {entry.step: entry.values[step] for entry in _calls(path, loader) if step in entry.values}
-        for entry in _calls(path, loader):
+            steps = {entry.step: entry.values[step] for entry in _file_entries(path, loader) if step in entry.values}
+        for entry in _file_entries(path, loader):
             yield entry if step is None else entry._replace(step=steps.get(entry.step))
 
 
-def _calls(path: Path, loader: Any) -> Iterator[Any]:
+def _file_entries(path: Path, loader: Any) -> Iterator[Any]:
     for event in loader(str(path)).Load():
         if event.HasField("summary"):
             yield LogEntry(event.step, {value.tag: _scalar(value) for value in event.summary.value}, event.wall_time)

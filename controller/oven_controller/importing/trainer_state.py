@@ -20,7 +20,7 @@ NAME = "trainer_state.json"
 MAX_BYTES = 512 * 2**20
 """Maximum file size. The file is a single JSON object and needs about three times its size in memory."""
 _TOTALS_KEY = "train_runtime"
-"""Key that only the last entry has, which contains the totals of the training."""
+"""A key that only the last entry has. That entry contains the totals of the training."""
 
 
 class _State(BaseModel):

@@ -27,6 +27,7 @@ from oven_core.errors import ConfigError
 _MAGIC = b":W&B\xe1\xbe\x00"
 _BLOCK, _HEADER = 32 * 1024, struct.Struct("<IHB")
 _FULL, _FIRST, _LAST = 1, 2, 4
+"""Kinds of fragments: a whole record, and the first or last part of one."""
 _CALL_COUNTER = "_step"
 """W&B's counter of calls to its logger."""
 _NOT_STEP_AXES = ("epoch", "epochs", "tokens", "num_tokens", "samples", "time", "seconds", "_timestamp", "_runtime")

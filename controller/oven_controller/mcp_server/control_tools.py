@@ -50,16 +50,16 @@ ARGUMENT_TYPES: Final[Mapping[Kind, Any]] = {
 
 def control_tools(allowed_runs: AllowedRuns) -> list[Callable[..., Any]]:
     """Return one function per entry in TOOLS, with the name, parameters and docstring that a client reads."""
-    key = ControlKeys()
-    return [_build_tool(allowed_runs, key, ACTIONS[name]) for name in TOOLS]
+    keys = ControlKeys()
+    return [_build_tool(allowed_runs, keys, ACTIONS[name]) for name in TOOLS]
 
 
-def _build_tool(allowed_runs: AllowedRuns, key: ControlKeys, action: Action) -> Callable[..., Any]:
+def _build_tool(allowed_runs: AllowedRuns, keys: ControlKeys, action: Action) -> Callable[..., Any]:
     async def act(
         context: Context, reason: str, run: str | None, wait_s: float | None, **arguments: Any
     ) -> CallToolResult:
         def find_access(_: Progress) -> RunAccess:
-            return key.as_operator(allowed_runs.find(run, running=True))
+            return keys.as_operator(allowed_runs.find(run, running=True))
 
         access = await run_on_thread(context, find_access)
         fields = {argument.field: arguments[argument.name] for argument in action.arguments}
@@ -71,9 +71,10 @@ def _build_tool(allowed_runs: AllowedRuns, key: ControlKeys, action: Action) -> 
         "context": Context,
         **{argument.name: _annotation(argument) for argument in action.arguments},
         "reason": Reason,
+        "run": Run,
+        "wait_s": WaitSeconds,
     }
     defaults = {"value": None, "run": None, "wait_s": None}
-    parameters |= {"run": Run, "wait_s": WaitSeconds}
     act.__name__ = action.name
     act.__doc__ = f"{action.summary}. {action.detail}".strip()
     act.__annotations__ = parameters | {"return": Annotated[CallToolResult, CommandReport]}

@@ -84,7 +84,7 @@ class DiagnosisReport(BaseModel):
 
 
 class ReadingTools:
-    """The tools, one per method, whose docstrings are their descriptions for the client."""
+    """The tools, one per method. A client reads the methods' docstrings as descriptions."""
 
     def __init__(self, allowed_runs: AllowedRuns) -> None:
         self._allowed_runs = allowed_runs

@@ -23,21 +23,21 @@ def answer(model: BaseModel, remedy: str = "request less") -> CallToolResult:
     Raises ToolError with a remedy if the answer is still too long.
     """
     plain = json.loads(model.model_dump_json())  # model_dump would keep NaN, which JSON does not support
-    for length in TEXT_LENGTHS:
-        shortened = _shorten(plain, length)
+    for max_length in TEXT_LENGTHS:
+        shortened = _shorten(plain, max_length)
         text = json.dumps(shortened, ensure_ascii=False, separators=(",", ":"))
         if len(text) <= MAX_CHARACTERS:
             return CallToolResult(content=[TextContent(type="text", text=text)], structured_content=shortened)
     raise ToolError(f"the answer has {len(text):,} characters, more than the maximum of {MAX_CHARACTERS:,}: {remedy}")
 
 
-def _shorten(value: Any, length: int) -> Any:
+def _shorten(value: Any, max_length: int) -> Any:
     """Return the value with every string in it cleaned and truncated."""
     if isinstance(value, str):
         text = clean(value)
-        return text if len(text) <= length else f"{text[: length - 1]}…"
+        return text if len(text) <= max_length else f"{text[: max_length - 1]}…"
     if isinstance(value, list):
-        return [_shorten(item, length) for item in value]
+        return [_shorten(item, max_length) for item in value]
     if isinstance(value, dict):
-        return {clean(key): _shorten(item, length) for key, item in value.items()}
+        return {clean(key): _shorten(item, max_length) for key, item in value.items()}
     return value

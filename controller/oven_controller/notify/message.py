@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from oven_runs.settings.notifications import Kind, Severity
 
 MAX_LISTED: Final = 5
-"""Maximum number of notices that a message lists. It only counts the others."""
+"""Maximum number of notices in a message, including the one shown in full. Older ones are only counted."""
 
 
 class Notice(BaseModel):
@@ -65,7 +65,7 @@ class Message:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Return the fields that a webhook receives in addition to title and text."""
+        """The fields that a webhook receives in addition to title and text."""
         return {"run": self.run, "merged": self.merged, **self.notice.model_dump(exclude={"title", "text"})}
 
 

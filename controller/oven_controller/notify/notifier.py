@@ -1,7 +1,7 @@
 """Follow the log of one run and send its noteworthy events to each recipient.
 
 The notifier reads the log with the monitor's key. At each start it replays the whole log to rebuild the run's state.
-The cursor marks the events that it has already handled.
+The cursor marks the newest event that the notifier has handled.
 """
 
 from __future__ import annotations
@@ -75,18 +75,11 @@ class _Notifier:
         try:
             await asyncio.wait({follow_task, stop_task}, return_when=asyncio.FIRST_COMPLETED)
             if stop_task.done():
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(LAST_READ_S):
-                        for _ in range(2):  # a read in progress may have missed the last events
-                            self._read_done.clear()
-                            await self._read_done.wait()
+                await self._read_last_events()
             else:
                 follow_task.result()
-            self._queue(self._stack_end())
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LAST_SEND_S):
-                    while any(delivery.outbox.next_batch(time.time()) for delivery in self._deliveries):
-                        await asyncio.sleep(CHECK_S)
+            self._queue(self._stack_end_notices())
+            await self._wait_until_sent()
         finally:
             await end(follow_task, stop_task, *delivery_tasks)
             self._save()
@@ -94,6 +87,19 @@ class _Notifier:
             for delivery in self._deliveries:
                 if count := delivery.outbox.count():
                     log.warning("%s for %s not sent%s", counted(count, "notice"), delivery.recipient.name, hint)
+
+    async def _read_last_events(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_READ_S):
+                for _ in range(2):  # a read in progress may have missed the last events
+                    self._read_done.clear()
+                    await self._read_done.wait()
+
+    async def _wait_until_sent(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_SEND_S):
+                while any(delivery.outbox.next_batch(time.time()) for delivery in self._deliveries):
+                    await asyncio.sleep(CHECK_S)
 
     async def _follow(self) -> None:
         async for event in self._access.follow(log.info, on_poll=self._on_log_end):
@@ -106,11 +112,11 @@ class _Notifier:
             self._queue(notices)
 
     def _on_log_end(self) -> None:
-        """Act at the end of each log read, when the newest event is known."""
+        """Queue the notices that depend on the newest event, and save the cursor from time to time."""
         if not self._caught_up:
             self._caught_up, self._cursor.seq = True, self._triggers.view.seq
-            self._queue(self._triggers.waiting())
-        self._queue(self._triggers.silence(datetime.now(UTC)))
+            self._queue(self._triggers.pending_advice_notices())
+        self._queue(self._triggers.silence_notices(datetime.now(UTC)))
         if time.monotonic() - self._saved_at > SAVE_S:
             self._save()
         self._read_done.set()
@@ -125,12 +131,12 @@ class _Notifier:
                 delivery.outbox.add(notice)
         self._save()
 
-    def _stack_end(self) -> list[Notice]:
+    def _stack_end_notices(self) -> list[Notice]:
         """Return a notice of the run's end as the stack recorded it, if the learner did not log one."""
         info = self._access.info()
         if info.ended is None and self._access.is_up():
             return []  # only this process was stopped, or the run is on another machine
-        return self._triggers.stack_down(info.ended, info.learner_end)
+        return self._triggers.stack_down_notices(info.ended, info.learner_end)
 
     def _save(self) -> None:
         """Write the cursor. If this fails, for example on a full disk, a restart may send messages twice."""

@@ -17,9 +17,11 @@ GAP_S: Final = 60.0
 """Minimum seconds between two messages of the same kind, and after a failure. People can read about one per minute, and
 services limit the rate."""
 FINAL_KINDS: Final[tuple[Kind, ...]] = ("ended", "died")
+"""Kinds of notices about the end of a run."""
 MAX_WAITING: Final = 20
 """Maximum number of queued notices. If there are more, the oldest of the least severe ones are only counted."""
 MAX_KEYS: Final = 256
+"""Number of latest notice keys to remember."""
 
 
 class Outbox(BaseModel):
@@ -30,7 +32,9 @@ class Outbox(BaseModel):
     omitted: int = 0
     """Number of notices that were dropped from the queue and only counted."""
     sent_at: dict[Kind, float] = Field(default_factory=dict)
+    """For each kind of notice, the time of the last message that contained one."""
     failed_at: float | None = None
+    """The time of the last failure, or None if the last message was delivered."""
     keys: list[str] = Field(default_factory=list)
     """Keys of the latest notices, to prevent duplicates."""
 
@@ -70,5 +74,5 @@ def _priority(notice: Notice) -> tuple[bool, int]:
     return notice.kind in FINAL_KINDS, SEVERITIES.index(notice.severity)
 
 
-def _is_recent(since: float | None, now: float) -> bool:
-    return since is not None and since <= now < since + GAP_S
+def _is_recent(time: float | None, now: float) -> bool:
+    return time is not None and time <= now < time + GAP_S

@@ -34,7 +34,6 @@ MIN_SECRET_CHARACTERS: Final = 6
 """Minimum length of an address part that may be secret. Error messages must not repeat such parts."""
 _APPRISE_TYPES: Final = {"info": "info", "warning": "warning", "error": "failure"}
 """Apprise's message type for each severity."""
-_LOGGER: Final = "apprise"
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ class Recipient:
     def without_secrets(self, text: str) -> str:
         """Replace every part of the address and the headers that may be secret with "…"."""
         parts = urlsplit(self.url)
-        pieces = {self.url, parts.query, *self.headers.values(), *_pieces(self.url), *_pieces(unquote(self.url))}
+        pieces = {self.url, parts.query, *self.headers.values(), *_split(self.url), *_split(unquote(self.url))}
         for secret in sorted(pieces, key=len, reverse=True):
             if len(secret) >= MIN_SECRET_CHARACTERS and secret != parts.hostname:
                 text = text.replace(secret, "…")
@@ -84,9 +83,9 @@ def resolve(settings: NotifySettings, variables: Mapping[str, str], run: Path | 
     saved = saved_addresses.read(run) if run is not None else {}
     recipients: list[Recipient] = []
     for entry in settings.to:
-        name = _name(entry, [recipient.name for recipient in recipients])
-        url = _address(entry.url, name, variables, saved)
-        headers = {header: _variable(variable, name, variables) for header, variable in entry.headers.items()}
+        name = _unique_name(entry, [recipient.name for recipient in recipients])
+        url = _resolve_address(entry.url, name, variables, saved)
+        headers = {header: _read_variable(variable, name, variables) for header, variable in entry.headers.items()}
         if any("\n" in value or "\r" in value for value in headers.values()):
             raise ConfigError(f"{name}: the value of a header contains a line break; check its environment variable")
         recipients.append(Recipient(name, url, headers, _service(url, headers, name)))
@@ -107,15 +106,15 @@ def tls_warnings(recipients: Sequence[Recipient]) -> list[str]:
     ]
 
 
-def _name(entry: RecipientSettings, earlier: Sequence[str]) -> str:
+def _unique_name(entry: RecipientSettings, earlier: Sequence[str]) -> str:
     name = safe_address(entry.url)
     if entry.url.startswith(SAVED_PREFIX):
         name = entry.url.partition(" ")[2] or entry.url
-    same = sum(earlier_name == name or earlier_name.startswith(f"{name} (") for earlier_name in earlier)
-    return f"{name} ({same + 1})" if same else name
+    duplicates = sum(earlier_name == name or earlier_name.startswith(f"{name} (") for earlier_name in earlier)
+    return f"{name} ({duplicates + 1})" if duplicates else name
 
 
-def _address(url: str, name: str, variables: Mapping[str, str], saved: Mapping[str, str]) -> str:
+def _resolve_address(url: str, name: str, variables: Mapping[str, str], saved: Mapping[str, str]) -> str:
     if url.startswith(SAVED_PREFIX):
         number = url.removeprefix(SAVED_PREFIX).partition(" ")[0]
         if number not in saved:
@@ -123,7 +122,7 @@ def _address(url: str, name: str, variables: Mapping[str, str], saved: Mapping[s
         return saved[number]
     if not url.startswith(VARIABLE_PREFIX):
         return url
-    address = _variable(url.removeprefix(VARIABLE_PREFIX), name, variables)
+    address = _read_variable(url.removeprefix(VARIABLE_PREFIX), name, variables)
     if is_reference(address):
         raise ConfigError(f"{name}: the variable contains another reference; it should contain the address itself")
     try:
@@ -132,7 +131,7 @@ def _address(url: str, name: str, variables: Mapping[str, str], saved: Mapping[s
         raise ConfigError(f"{name}: the variable does not contain an address such as https://… or slack://…") from None
 
 
-def _variable(variable: str, name: str, variables: Mapping[str, str]) -> str:
+def _read_variable(variable: str, name: str, variables: Mapping[str, str]) -> str:
     value = variables.get(variable, "").strip()
     if not value:
         raise ConfigError(f"notify.to ({name}) needs the environment variable {variable}, but it is not set")
@@ -148,7 +147,7 @@ def _service(url: str, headers: Mapping[str, str], name: str) -> Any:
         raise ConfigError(f'{name}: sending needs apprise; run `pip install "oven-controller[notify]"`') from None
     if scheme not in schemes:
         matches = [f"{match}://" for match in difflib.get_close_matches(scheme, schemes, n=3, cutoff=0.6)]
-        hint = f"did you mean {' or '.join(matches)}?" if matches else f"it supports {len(schemes)} others"
+        hint = f"did you mean {' or '.join(matches)}?" if matches else f"it supports {len(schemes)} other schemes"
         raise ConfigError(f"{name}: apprise does not support {scheme}://; {hint}")
     # A redirect would send the message, and the secret in the address, to an address that the user did not choose.
     asset = apprise.AppriseAsset(app_id="Oven Controller", http_redirects=False, async_mode=False)
@@ -214,7 +213,7 @@ def _captured_log() -> Iterator[list[str]]:
         def emit(self, record: logging.LogRecord) -> None:
             lines.append(record.getMessage())
 
-    logger, handler, thread = logging.getLogger(_LOGGER), Collector(logging.WARNING), threading.get_ident()
+    logger, handler, thread = logging.getLogger("apprise"), Collector(logging.WARNING), threading.get_ident()
     handler.addFilter(lambda record: record.thread == thread)
     logger.propagate = False
     logger.addHandler(handler)
@@ -224,7 +223,7 @@ def _captured_log() -> Iterator[list[str]]:
         logger.removeHandler(handler)
 
 
-def _pieces(text: str) -> list[str]:
+def _split(address: str) -> list[str]:
     for separator in "/?&=:@":
-        text = text.replace(separator, " ")
-    return text.split()
+        address = address.replace(separator, " ")
+    return address.split()

@@ -46,7 +46,7 @@ _ABSTAINED: Final = re.compile(r"rewards/([^/]+)/abstain/(.+)")
 
 
 class Triggers:
-    """Creates notices from a log's events, passed in order. Call `silence` from time to time."""
+    """Creates notices from a log's events, passed in order. Call `silence_notices` from time to time."""
 
     def __init__(self, run: str) -> None:
         self.view = RunSummary()
@@ -85,8 +85,8 @@ class Triggers:
             notices.append(self._hold_notice(event))
         return notices
 
-    def waiting(self) -> list[Notice]:
-        """Return notices of pending advice, for recipients who missed the earlier events."""
+    def pending_advice_notices(self) -> list[Notice]:
+        """Return a notice for each piece of pending advice, for recipients who missed the earlier events."""
         view = self.view
         if view.started is None or view.ended is not None:
             return []
@@ -98,7 +98,7 @@ class Triggers:
             for body in pending_advice(view)
         ]
 
-    def stack_down(self, status: str | None, exit_text: str) -> list[Notice]:
+    def stack_down_notices(self, status: str | None, exit_text: str) -> list[Notice]:
         """Return a notice that the stack is down, unless the learner logged the end of the run. `status` is how `up`
         ended, or None if it was killed. `exit_text` is how the learner's process ended, if known."""
         view = self.view
@@ -114,7 +114,7 @@ class Triggers:
         sentence = f"{subject} at step {view.step} without a last message in the log. See logs/ in the run's folder."
         return [self._notice("died", "error", key, f"{title} at step {view.step}", sentence)]
 
-    def silence(self, now: datetime) -> list[Notice]:
+    def silence_notices(self, now: datetime) -> list[Notice]:
         """Return a notice if the learner has been silent for much longer than usual. Each silence is reported once."""
         view = self.view
         if self._reported_silence or self._last_message is None or view.started is None or view.ended or view.held:
@@ -126,7 +126,7 @@ class Triggers:
         title = f"no message from the learner for {silent_s / 60:.0f} min"
         sentences = (
             f"Its last message was at step {view.step}. Until then, a step took {typical_s:.2g} s. "
-            "It is stuck, is waiting, or has crashed."
+            "The learner is stuck, is waiting, or has crashed."
         )
         return [self._notice("died", "error", f"quiet-{view.seq}", title, sentences)]
 
@@ -188,9 +188,8 @@ class Triggers:
         if body.status != "applied" or not self._changes_training(body.actuator):
             return []
         if body.actuator in (ROLLBACK, UNDO):
-            if body.actuator == ROLLBACK:
-                title, change = "rolled back", "the training was rolled back"
-            else:
+            title, change = "rolled back", "the training was rolled back"
+            if body.actuator == UNDO:
                 title, change = "rollback undone", "the rollback was undone"
             ending = f"{cause}." if cause else because(decision)
             return [self._notice("rollback", "warning", key, title, f"{lead} {change}, {source}{ending}")]
@@ -217,7 +216,7 @@ class Triggers:
         if body.reason == "failed":
             sentences = f"The training failed at step {body.step}{detail}.{figures}"
             return self._notice("died", "error", key, title, sentences)
-        verb = "is completed" if body.reason == "completed" else "was stopped"
+        verb = "was completed" if body.reason == "completed" else "was stopped"
         return self._notice("ended", "info", key, title, f"The run {verb} at step {body.step}{detail}.{figures}")
 
     def _alert_notice(self, event: Event, body: Alert) -> Notice:
@@ -228,7 +227,7 @@ class Triggers:
 
     def _silent_judges(self, event: Event, body: Observation) -> list[Notice]:
         notices = []
-        for member, kinds in self._judges.new(body.metrics):
+        for member, kinds in self._judges.find_new(body.metrics):
             if "budget" in kinds:
                 notices += self._budget_notice(member, f"Judge {member} has spent its budget and now abstains")
                 continue
@@ -262,12 +261,12 @@ class Triggers:
 
 
 class _SilentJudges:
-    """Detects members of the reward committee that stop scoring. Call `new` once per step."""
+    """Detects members of the reward committee that stop scoring. Call `find_new` once per step."""
 
     def __init__(self) -> None:
         self._silent: dict[str, bool] = {}  # member → whether its budget is spent
 
-    def new(self, metrics: Mapping[str, float]) -> list[tuple[str, list[str]]]:
+    def find_new(self, metrics: Mapping[str, float]) -> list[tuple[str, list[str]]]:
         """Return the members that stopped scoring or spent their budget in this step, with the kinds of failure."""
         if SCORED_METRIC not in metrics:
             return []

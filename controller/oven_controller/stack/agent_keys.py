@@ -35,9 +35,9 @@ def admit(
 ) -> None:
     """Create a key for the agent `name`, and make a running server accept it.
 
-    `installed`: whether the key is for the installed agent with that name. `is_new`: reject a name whose agent is
-    running. `completions`: whether the agent may read sampled completions. None keeps the current permission, which is
-    initially no. Raises ConfigError for a name that is taken, and ProcessError if the server rejects the key.
+    `installed`: whether the key is for the installed agent with that name. `is_new`: whether to reject a name whose
+    agent is running. `completions`: whether the agent may read sampled completions. None keeps the current permission,
+    which is initially no. Raises ConfigError for a name that is taken, and ProcessError if the server rejects the key.
     """
     names.validate("agent", name)
     info = folder.info()
@@ -77,7 +77,7 @@ def _has_local_keys(folder: RunFolder, role: Role, name: str) -> bool:
 
 
 def name_owner(server: ServerFolder, name: str, installed: bool = False) -> str:
-    """Describe the owner of a name that nothing else may use, or return an empty string if it is free."""
+    """Describe what already uses a name. Return an empty string if the name is free."""
     for user in server.users():
         if name in user.agents:
             return f"an agent of this run, which uses the key {user.name!r}"
@@ -158,17 +158,17 @@ async def _reload(folder: RunFolder, key: Credentials, accepted: bool) -> None:
     signalled_pid = 0
     while True:
         info = folder.info()
-        guard = info.children.get("nats-server", 0)
-        if guard != signalled_pid and _is_server(guard):
-            os.kill(guard, signal.SIGHUP)
-            signalled_pid = guard
+        server_pid = info.children.get("nats-server", 0)
+        if server_pid != signalled_pid and _is_server(server_pid):
+            os.kill(server_pid, signal.SIGHUP)
+            signalled_pid = server_pid
         try:
             async with Bus.connect(info.url, key):
                 connects = True
         except RefusedError:
             connects = False
         except BusError:
-            connects = not accepted  # no answer yet
+            connects = not accepted  # no answer yet, so try again
         if connects == accepted:
             return
         if asyncio.get_running_loop().time() > deadline:

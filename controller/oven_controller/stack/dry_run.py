@@ -18,8 +18,8 @@ from oven_runs.settings.agents import agent_specs, agents_per_process
 def dry_run(request: Request, home: Home) -> list[str]:
     """Return the lines to print: the first line of the run, the settings as YAML, and the processes.
 
-    Raises the errors that `up` would raise before the learner starts, for names, keys, agent files and a server that
-    already exists.
+    Raises the errors that `up` would raise before the learner starts, e.g. for names, keys, agent files and the user's
+    own server.
     """
     check_request(request, home)
     settings = request.resolved.settings

@@ -19,10 +19,9 @@ def probe_judges(committee: CommitteeSettings) -> dict[str, dict[str, Any]]:
     no judge is configured, and ProcessError if the process fails."""
     if not committee.judges:
         raise ConfigError("no judge is configured; pass settings with --config FILE or --set committee.members.NAME=…")
-    command = process_command("member", "--probe")
     try:
         result = subprocess.run(
-            command,
+            process_command("member", "--probe"),
             input=committee.model_dump_json(),
             capture_output=True,
             text=True,

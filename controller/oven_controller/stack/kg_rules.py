@@ -1,4 +1,4 @@
-"""Adds the knowledge graph's rules to a run before it starts. The prior service sends them.
+"""Adds the knowledge graph's rules to a run before it starts. The prior service, which serves the graph, sends them.
 
 RunStarted then contains these rules, so the mesh can apply them from the log without the prior service.
 """

@@ -41,7 +41,7 @@ MIN_INTERVAL_STEPS = 5
 DEFAULT_INTERVAL_STEPS = 10
 """Steps between two progress lines if the number of steps is unknown."""
 STOP_REASON = "asked to stop"
-"""Reason agents give when they leave at shutdown. They are summarised in one line."""
+"""The reason that agents give when they leave at shutdown. One line counts all of these agents."""
 
 
 def first_line(resolved: ResolvedSettings) -> str:
@@ -252,6 +252,10 @@ class LinePrinter:
             self._print(
                 event, f"advice   on {advice.actuator} expires in {time_left}: `oven-controller approve {advice.id}`"
             )
+        self._print_progress(event, body)
+
+    def _print_progress(self, event: Event, body: Observation) -> None:
+        """Print the step, metrics and changed knobs, at regular steps and after each evaluation of the target."""
         max_steps = self.view.max_steps
         interval = max(MIN_INTERVAL_STEPS, max_steps // PROGRESS_LINES) if max_steps else DEFAULT_INTERVAL_STEPS
         target = self.view.target()

@@ -72,7 +72,7 @@ class Check:
 
 
 def run_checks(home: Home, port: int | None = None) -> list[Check]:
-    """Run all checks, in the order in which a run would meet the problems."""
+    """Run all checks, in the order in which a run would encounter the problems."""
     support = probe()
     return [
         Check("python", "ok", platform.python_version()),
@@ -183,14 +183,14 @@ def check_home(path: Path, problem: str, free_bytes: int) -> Check:
 def check_terminal(tty: bool, environ: Mapping[str, str], columns: int, rows: int) -> Check:
     if not tty:
         return Check("terminal", "warn", "none (output goes to a file or a pipe)", "without one, `up` prints lines")
-    kind = environ.get("TERM", "")
-    if kind in ("", "dumb"):
-        screen = f"{columns} × {rows}, no colours (TERM={kind!r})"
+    terminal_type = environ.get("TERM", "")
+    if terminal_type in ("", "dumb"):
+        screen = f"{columns} × {rows}, no colours (TERM={terminal_type!r})"
         return Check("terminal", "warn", screen, "set TERM, e.g. export TERM=xterm-256color")
     if environ.get("COLORTERM", "") in ("truecolor", "24bit"):
         colours = "true colour"
     else:
-        colours = "256 colours" if "256" in kind else kind
+        colours = "256 colours" if "256" in terminal_type else terminal_type
     screen = f"{columns} × {rows}, {colours}"
     if columns < MIN_COLUMNS or rows < MIN_ROWS:
         return Check(
@@ -213,10 +213,10 @@ def check_sandbox(backends: Sequence[str], landlock: int) -> Check:
     return Check("sandbox", "warn", f"{summary}; {problem}", "use Linux 5.13 or newer with Landlock enabled")
 
 
-def check_keys(names_set: Sequence[str]) -> Check:
+def check_keys(defined_names: Sequence[str]) -> Check:
     """Check which of KEY_VARIABLES are set. Only names are passed, never values."""
-    states = ", ".join(f"{name} {'set' if name in names_set else 'not set'}" for name in KEY_VARIABLES)
-    if any(name in names_set for name in KEY_VARIABLES):
+    states = ", ".join(f"{name} {'set' if name in defined_names else 'not set'}" for name in KEY_VARIABLES)
+    if any(name in defined_names for name in KEY_VARIABLES):
         return Check("keys", "ok", states)
     remedy = "remote committee members need their provider's key, or a base_url that needs none"
     return Check("keys", "warn", states, remedy)
@@ -315,7 +315,8 @@ def port_is_free(port: int | None) -> bool:
 
 
 def write_test(path: Path) -> tuple[str, int]:
-    """Return a problem, if any, and the free bytes. The folder is not created, and no file is left in it."""
+    """Test whether files can be written to a folder. Return the problem, if any, and the free bytes. The folder is not
+    created, and no file is left in it."""
     existing_folder = next(folder for folder in (path, *path.parents) if folder.exists())
     try:
         with tempfile.TemporaryFile(dir=existing_folder) as file:

@@ -1,7 +1,8 @@
 """Create keys for people, and announce changes to the run, even while it is up.
 
-A key is a file that you give to the person. It has two uses. The server grants its owner permissions. Readers of the
-log verify an operator's commands with the public key in the learner's RunStarted or in a later OperatorKey.
+A key is a file that you give to the person. It has two uses: it grants permissions on the server, and it signs an
+operator's commands. Readers of the log verify these signatures with the public key in the learner's RunStarted or in a
+later OperatorKey.
 """
 
 from __future__ import annotations
@@ -81,8 +82,8 @@ def grant(
     """
     names.validate("person", name)
     server, folder = target.server, target.folder
-    if user := name_owner(server, name):
-        raise ConfigError(f"{name!r} is the name of {user}; choose another name for the person")
+    if owner := name_owner(server, name):
+        raise ConfigError(f"{name!r} is the name of {owner}; choose another name for the person")
     path = folder.add_user(role, name) if target.embedded and folder else server.add_user(role, name)
     if server.conf.exists():
         server.rewrite_users()
@@ -91,7 +92,7 @@ def grant(
         apply_users(folder, key)
     signing_keys = load_keys(server.creds / KEYS) if (server.creds / KEYS).is_file() else {}
     warning = announce(target, OperatorKey(name=name, key=signing_keys[name]), url) if role == "operator" else ""
-    public_keys = {owner: public for owner, public in signing_keys.items() if owner in ("learner", "mesh")}
+    public_keys = {role_name: public for role_name, public in signing_keys.items() if role_name in ("learner", "mesh")}
     file = PersonFile(
         run=server.run,
         name=name,
@@ -99,7 +100,7 @@ def grant(
         url=url or target.url,
         seed=key.seed.decode(),
         keys=public_keys,
-        tls_ca=_authority(ca or target.ca),
+        tls_ca=_read_certificates(ca or target.ca),
     )
     return file, warning
 
@@ -151,8 +152,8 @@ async def _append(target: AdministeredServer, change: OperatorKey, url: str) -> 
             await bus.append(subjects.operator(OPERATOR), change.wire(), message_id=uuid.uuid4().hex)
 
 
-def _authority(ca: Path | None) -> str:
-    """Return the certificates in a file without its other content. Raises ConfigError if there are none."""
+def _read_certificates(ca: Path | None) -> str:
+    """Return only the certificates in a file, e.g. without a private key. Raises ConfigError if there are none."""
     if ca is None:
         return ""
     text = read_file(ca, "the certificate authority").decode(errors="replace")

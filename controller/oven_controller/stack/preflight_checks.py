@@ -45,7 +45,8 @@ class Request:
     """The user's script, which replaces the learner."""
     quiet: bool = False
     on_ready: Callable[[Mapping[str, Any]], None] | None = None
-    """Receives what the user's own learner needs to connect, and later the summary. Without it, they are printed."""
+    """Called with what the user's own learner needs to connect, and later with the summary. By default, both are
+    printed as lines."""
 
     @property
     def opens_monitor(self) -> bool:

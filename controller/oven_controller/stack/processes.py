@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from oven_controller.notify import notifier_state
 from oven_controller.stack.process_plan import Plan, Pool, Service
@@ -30,11 +30,21 @@ READY_S = 60.0
 KG_READY_S = 20.0
 LEARNER_GRACE_S = 20.0
 GRACE_S = 5.0
+"""Grace period in seconds for the other processes to end before they are killed."""
 POLL_S = 0.05
 
 
 class StopRequested(Exception):
     """Raised when the user stops the stack while it is starting."""
+
+
+class _Start(NamedTuple):
+    """A process to start, with the functions that its supervision needs."""
+
+    service: Service
+    wait_until_ready: Callable[[], Awaitable[None]]
+    consequence: Callable[[], str]
+    """Describes how the run continues while the process is down."""
 
 
 class MemberProcesses:
@@ -126,10 +136,8 @@ class Processes:
     async def start_meshes(self, count: int) -> None:
         """Start the replicas together. One running replica is enough for decisions."""
         services = [self._plan.mesh(number) for number in range(1, count + 1)]
-        await self._start_all(
-            [(service, partial(self._wait_for_mesh, service.name), self._lost_mesh_text) for service in services],
-            self._meshes,
-        )
+        starts = [_Start(mesh, partial(self._wait_for_mesh, mesh.name), self._lost_mesh_text) for mesh in services]
+        await self._start_all(starts, self._meshes)
 
     def _lost_mesh_text(self) -> str:
         running_count = sum(mesh.is_alive for mesh in self._meshes)
@@ -145,28 +153,30 @@ class Processes:
         if not is_ready and child.returncode is None:
             log = short_path(child.log)
             self._report(f"kg did not respond within {KG_READY_S:g} s; the run starts without it; see {log}")
-        self._others.append(self._supervise(service, child, self._wait_for_kg, lambda: "agents have no priors"))
+        start = _Start(service, self._wait_for_kg, lambda: "agents have no priors")
+        self._others.append(self._supervise(start, child))
         return is_ready
 
     async def start_agents(self, pools: list[Pool]) -> None:
-        def service_of(pool: Pool) -> tuple[Service, Callable[[], Awaitable[None]], Callable[[], str]]:
+        def start_of(pool: Pool) -> _Start:
             consequence = f"training continues without {'it' if len(pool.agents) == 1 else ', '.join(pool.names)}"
-            return self._plan.agents(pool), partial(self._watch.wait_for_joins, *pool.names), lambda: consequence
+            return _Start(
+                self._plan.agents(pool), partial(self._watch.wait_for_joins, *pool.names), lambda: consequence
+            )
 
-        await self._start_all([service_of(pool) for pool in pools], self._others)
+        await self._start_all([start_of(pool) for pool in pools], self._others)
 
     async def start_members(self, members: list[str]) -> None:
-        consequence = "the committee scores without it"
-        waits = {name: partial(self._wait_for_listener, names.reward(name)) for name in members}
-        await self._start_all(
-            [(self._plan.member(name), waits[name], lambda: consequence) for name in members], self._others
-        )
+        def start_of(name: str) -> _Start:
+            wait_until_ready = partial(self._wait_for_listener, names.reward(name))
+            return _Start(self._plan.member(name), wait_until_ready, lambda: "the committee scores without it")
+
+        await self._start_all([start_of(name) for name in members], self._others)
 
     async def start_notifier(self) -> None:
         """Start the notifier without waiting for it, because it reads earlier events from the log."""
-        service = self._plan.notifier()
-        child = await self._start_child(service)
-        self._others.append(self._supervise(service, child, self._wait_for_notifier, lambda: "no messages are sent"))
+        start = _Start(self._plan.notifier(), self._wait_for_notifier, lambda: "no messages are sent")
+        self._others.append(self._supervise(start, await self._start_child(start.service)))
 
     async def start_probes(self) -> None:
         """Fetch the probes in the background. The process ends by itself."""
@@ -222,18 +232,14 @@ class Processes:
             if process is not None:
                 process.kill()
 
-    async def _start_all(
-        self,
-        services: list[tuple[Service, Callable[[], Awaitable[None]], Callable[[], str]]],
-        supervised: list[SupervisedProcess],
-    ) -> None:
-        """Start the services together, and append each to `supervised` as soon as it is ready."""
-        ready_tasks = [asyncio.ensure_future(wait_ready()) for _, wait_ready, _ in services]
+    async def _start_all(self, starts: list[_Start], supervised: list[SupervisedProcess]) -> None:
+        """Start the processes together, and append each to `supervised` as soon as it is ready."""
+        ready_tasks = [asyncio.ensure_future(start.wait_until_ready()) for start in starts]
         try:
-            children = [await self._start_child(service) for service, _, _ in services]
-            for (service, wait_ready, consequence), child, task in zip(services, children, ready_tasks, strict=True):
+            children = [await self._start_child(start.service) for start in starts]
+            for start, child, task in zip(starts, children, ready_tasks, strict=True):
                 await self._wait_until_ready(child, task)
-                supervised.append(self._supervise(service, child, wait_ready, consequence))
+                supervised.append(self._supervise(start, child))
         finally:
             await end(*ready_tasks)
 
@@ -245,11 +251,10 @@ class Processes:
         self._record_pid(service.name, child.pid)
         return child
 
-    def _supervise(
-        self, service: Service, child: Child, wait_ready: Callable[[], Awaitable[None]], consequence: Callable[[], str]
-    ) -> SupervisedProcess:
+    def _supervise(self, start: _Start, child: Child) -> SupervisedProcess:
         self._starting_children.remove(child)
-        restartable = Restartable(service.name, service.start, wait_ready, consequence)
+        service = start.service
+        restartable = Restartable(service.name, service.start, start.wait_until_ready, start.consequence)
         return SupervisedProcess(restartable, child, self._report, self._record_pid)
 
     async def _wait_until_ready(self, child: Child, ready: Awaitable[None]) -> None:

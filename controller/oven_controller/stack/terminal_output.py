@@ -13,6 +13,9 @@ from oven_runs.process.child_process import describe_exit, short_path
 from oven_runs.process.foreground_process import ForegroundProcess
 
 GRACE_S = 5.0
+"""Grace period in seconds for the monitor to end."""
+POLL_S = 0.1
+"""Seconds between two reads of the script's log."""
 MAX_HELD_LINES = 200
 """Maximum number of lines to hold back while the monitor is open and to print afterwards. The log has all lines."""
 
@@ -73,9 +76,6 @@ class Screen:
         if line := on_closed():
             end = f"the monitor failed ({describe_exit(code)})" if code else "monitor closed"
             self(f"{end}; {line}")
-
-
-POLL_S = 0.1
 
 
 async def relay(log: Path, offset: int, ended: asyncio.Event) -> None:

@@ -43,10 +43,8 @@ from oven_runs.settings.agents import agent_names, agent_specs, agents_per_proce
 ROLES = ("admin", "learner", "mesh", "history", "kg", "operator", "monitor")
 """Roles with one key each. Agents and committee members have one key per name."""
 
-Out = Callable[[str], None]
 
-
-async def up(request: Request, home: Home, out: Out) -> int:
+async def up(request: Request, home: Home, out: Callable[[str], None]) -> int:
     """Start the stack, wait until it ends, and return the exit code."""
     check_request(request, home)
     recipe = request.resolved.settings.recipe

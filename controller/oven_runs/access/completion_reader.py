@@ -22,9 +22,8 @@ FetchBatch = Callable[[int, int], Awaitable[CompletionsBatch]]
 
 
 async def newest_groups(access: RunAccess, limit: int) -> list[StoredGroup]:
-    """Return the newest groups of a run, whether it is up or down, oldest first. Starts the server of a run that is
-    down to read them. Raises BusError, ConfigError if no groups are stored, and StoreInUseError if the run has been
-    started in the meantime."""
+    """Return the newest groups of a run, oldest first. If the run is down, its server is started to read them. Raises
+    BusError, ConfigError if no groups are stored, and StoreInUseError if the run has been started in the meantime."""
     run = access.run
     if access.is_up():
         async with access.connect("monitor") as bus:
@@ -43,8 +42,8 @@ async def newest_groups(access: RunAccess, limit: int) -> list[StoredGroup]:
 async def follow_groups(
     access: RunAccess, limit: int, report: Callable[[str], object] = warn
 ) -> AsyncGenerator[list[StoredGroup]]:
-    """Yield the newest groups, and then new ones until the stack is down. If the server or mesh restarts, waits for it
-    and reports it through `report`. Raises RefusedError, and ConfigError if no groups are stored."""
+    """Yield the newest groups, and then new ones until the stack is down. If the server or mesh restarts, this waits
+    for it and tells `report`. Raises RefusedError, and ConfigError if no groups are stored."""
     last_seq = 0
 
     async def listen(bus: Bus, run: str, wake: asyncio.Event) -> None:

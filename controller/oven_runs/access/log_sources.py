@@ -111,8 +111,9 @@ class LogFile:
     def advance(self, line: bytes, seq: int) -> None:
         """Count the line of event `seq` as read. Raises ConfigError if it is not the next event."""
         if seq != self.seq + 1:
-            problem = f"{seq - self.seq - 1} events between them are missing"
-            problem = problem if seq > self.seq else "it is a duplicate, or out of order"
+            problem = "it is a duplicate, or out of order"
+            if seq > self.seq:
+                problem = f"{seq - self.seq - 1} events between them are missing"
             raise self._error(f"event {seq} follows event {self.seq}; {problem}")
         self.offset, self.seq = self.offset + len(line), seq
 
@@ -166,9 +167,8 @@ async def batches(
 ) -> AsyncGenerator[list[Event]]:
     """Yield all events after a sequence number from the mesh, unverified. Raises BusError without a mesh."""
     while True:
-        reply = await bus.request(
-            Subjects(run).history, HistoryRequest(after=after, limit=BATCH_SIZE).wire(), timeout_s
-        )
+        request = HistoryRequest(after=after, limit=BATCH_SIZE)
+        reply = await bus.request(Subjects(run).history, request.wire(), timeout_s)
         batch = HistoryBatch.model_validate_json(reply)
         if not batch.events:
             return

@@ -63,9 +63,9 @@ class LogWatch:
         """Wait until each of the agents has joined once more after this call."""
         return self._wait_for_joins({agent: self._joined[agent] + 1 for agent in agents})
 
-    async def _wait_for_joins(self, times: dict[str, int]) -> None:
+    async def _wait_for_joins(self, counts: dict[str, int]) -> None:
         async with self._changed:
-            await self._changed.wait_for(lambda: all(self._joined[agent] >= n for agent, n in times.items()))
+            await self._changed.wait_for(lambda: all(self._joined[agent] >= count for agent, count in counts.items()))
 
     async def wait_for(self, seq: int) -> None:
         """Wait until the event with this sequence number has been passed to its callback."""

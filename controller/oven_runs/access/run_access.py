@@ -93,17 +93,17 @@ class RunAccess(ABC):
     def raw_events(
         self, *, exact: bool = False, brief: bool = False, report: Callable[[str], object] = warn
     ) -> AsyncGenerator[Event]:
-        """Yield every event so far, unverified. Raises BusError and ConfigError. `exact` reads the log itself. `brief`
-        may omit superseded events (brief_log), which is ten times as fast."""
+        """Yield every event so far, unverified. With `exact`, they come from the store or its copy, not from the mesh.
+        With `brief`, superseded events may be omitted, which is ten times as fast. Raises BusError and ConfigError."""
 
     async def remaining_events(self, after: int) -> AsyncGenerator[Event]:
         """Yield a stopped run's events after the sequence number `after`, unverified. Raises ConfigError."""
-        for event in tuple[Event]():
+        for event in tuple[Event]():  # no events: the loop makes this method a generator
             yield event
 
     @abstractmethod
     def stored(self, after: int = 0) -> AsyncGenerator[Event]:
-        """Yield the stored events after a sequence number, unverified. Raises BusError if only the mesh has them."""
+        """Yield stored events after a sequence number, unverified. Raises BusError if only the mesh can read them."""
 
     def missing_messages(self) -> str:
         """Describe messages that are known to be missing from the log, or return an empty string."""
@@ -142,9 +142,9 @@ class RunAccess(ABC):
         """Yield events as they arrive, verified, until the stack is down.
 
         A live message only signals that there are new events. The events come from `history`, in order and with their
-        sequence. If the server or mesh restarts, waits for it and reports it through `report`. `on_poll` is called when
-        all available events have been read, at least every POLL_S. If the mesh is gone before the run's end was read,
-        the live message takes its place. Raises RefusedError.
+        sequence. If the server or mesh restarts, this waits for it and tells `report`. `on_poll` is called when all
+        available events have been read, at least every POLL_S. If the mesh is gone before RunEnded could be read from
+        it, the live RunEnded is yielded instead. Raises RefusedError.
         """
         from oven_runs.access.log_sources import history, listen
 

@@ -30,7 +30,7 @@ CHARACTERS: Final = 4000
 LINE_BYTES: Final = 32_768
 """Maximum bytes of a line: a prompt whose characters are all escaped in JSON, and its provenance."""
 READ_BYTES: Final = 262_144
-"""Maximum bytes to read per step boundary; takes about 1 ms. The rest waits for the next step."""
+"""Maximum bytes to read per step boundary, which takes about 1 ms. The rest waits for the next step."""
 TOPIC_BYTES: Final = 1 << 20
 """Maximum bytes of `topics.json`."""
 

@@ -1,4 +1,4 @@
-"""Results of the endpoint tests that judges run at start-up, in `judges/<member>.json` in the run's folder."""
+"""Store the results of judges' start-up tests of their endpoints in `judges/<member>.json` in the run's folder."""
 
 from __future__ import annotations
 

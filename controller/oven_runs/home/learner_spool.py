@@ -1,4 +1,4 @@
-"""Save the learner's messages that the log has not confirmed yet in the spool (spool.jsonl), until they are appended.
+"""Save the learner's messages that are not in the log yet in the spool (spool.jsonl), until they are appended to it.
 
 The learner's link creates and locks the file while it runs, and removes it once the log has every message. If the file
 exists without a lock, the log lacks messages. Its first line has the number of messages that the file should contain.
@@ -66,7 +66,7 @@ class SpooledMessage:
             return None
 
     def sort_key(self) -> tuple[int, ...]:
-        """Return the sort key among the learner's messages, from the id."""
+        """Return a key that sorts the learner's messages in the order in which it sent them."""
         try:
             return tuple(int(number) for number in self.message_id.split("-")[:2])
         except ValueError:
@@ -88,7 +88,7 @@ class SpoolContent:
     """Whether the learner died, by SIGKILL or with its machine, before it could write its unsent messages."""
 
     @property
-    def empty(self) -> bool:
+    def is_empty(self) -> bool:
         return not (self.messages or self.lost or self.unknown)
 
     @property

@@ -32,8 +32,8 @@ class Alternative(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    hex: str = Field(description="its bytes; empty: a special token, such as the end")
-    logprob: float = Field(le=1e-6, description="nats")
+    hex: str = Field(description="the token's bytes; empty: a special token, such as the end of the answer")
+    logprob: float = Field(le=1e-6, description="log-probability in nats")
 
 
 class Token(BaseModel):
@@ -41,7 +41,7 @@ class Token(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    hex: str = Field(description="its bytes")
+    hex: str = Field(description="the token's bytes")
     top: tuple[Alternative, ...] = Field(description="the most likely tokens at its position")
 
 
@@ -53,7 +53,7 @@ class Probe(BaseModel):
     prompt: str
     completion: str
     tokens: tuple[Token, ...] = Field(
-        default=(), description="of the completion, byte for byte; none: the provider returns no log-probabilities"
+        default=(), description="the completion's tokens; empty: the provider returns no log-probabilities"
     )
 
 

@@ -146,7 +146,7 @@ class RunFolder:
         spooled = learner_spool.read_spool(self.path, self.run)
         lost = learner_spool.permanently_lost(self.path, self.run)
         sentences = []
-        if not spooled.empty:
+        if not spooled.is_empty:
             sentences.append(f"the log lacks {spooled.summary()}; see {self.path / learner_spool.NAME}")
         if lost:
             sentences.append(f"{lost} messages of the learner are permanently lost: the spool was truncated")
@@ -182,7 +182,7 @@ class RunFolder:
                 except BlockingIOError:
                     if attempt == 4:
                         raise StoreInUseError(self._in_use_error(os.pread(descriptor, 64, 0) == _READER)) from None
-                    time.sleep(0.02)  # another process may only have checked whether it is locked
+                    time.sleep(0.02)  # another process may just be checking the lock
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, _READER if reading else b"", 0)
             yield

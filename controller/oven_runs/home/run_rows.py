@@ -36,9 +36,9 @@ PACE_OBSERVATIONS: Final = 20
 """Number of newest observations from which the pace is computed."""
 CACHE: Final = "run-rows.json"
 NO_START: Final = "its log does not contain the start of a run"
-_TYPE: Final = re.compile(rb'"type": "(Vote|StepClosed|AgentStatus)"')
+_SKIPPED_TYPE: Final = re.compile(rb'"type": "(Vote|StepClosed|AgentStatus)"')
 _HEAD_BYTES: Final = 600
-"""Number of bytes within which a line's type appears. The identity and signature before it have at most 256 each."""
+"""Bytes at the start of a line that contain its type. The id and signature before it have at most 256 bytes each."""
 
 
 class LogDigest:
@@ -57,8 +57,8 @@ class LogDigest:
         """Summary of the lines that were not skipped."""
         self.complete = False
         """Whether the whole file was read. Until then, counts cover part of it."""
-        self.unread = 0
-        """Number of unreadable lines."""
+        self.unreadable_lines = 0
+        """Number of lines that are not events."""
         self.times: deque[datetime] = deque(maxlen=PACE_OBSERVATIONS)
         """Times of the newest observations."""
         self._offset = 0
@@ -76,7 +76,7 @@ class LogDigest:
         if not end and len(data) == SLICE_BYTES:
             end = len(data)  # no valid line is this long
         for line in data[:end].splitlines():
-            if not _TYPE.search(line, 0, _HEAD_BYTES):
+            if not _SKIPPED_TYPE.search(line, 0, _HEAD_BYTES):
                 self._add_line(line)
         self._offset += end
         self.complete = self._offset >= stat.st_size or len(data) < SLICE_BYTES
@@ -86,7 +86,7 @@ class LogDigest:
         try:
             event = Event.from_line(line.decode())
         except (ValueError, KeyError, TypeError):
-            self.unread += 1
+            self.unreadable_lines += 1
             return
         self.summary.feed(event)
         if isinstance(event.body, Observation):
@@ -207,7 +207,7 @@ def _row(row: RunRow, digest: LogDigest) -> RunRow:
         row = replace(row, adopted=None, rejected=None, would_set=0, advised=(), not_applied=0)
     return replace(
         row,
-        malformed=row.malformed + digest.unread,
+        malformed=row.malformed + digest.unreadable_lines,
         pace_s=finite(digest.pace_s),
         fault="" if summary.started or not digest.complete or row.status == "running" else NO_START,
         is_complete=digest.complete,

@@ -74,12 +74,7 @@ class CommitteeView:
         """Return the members in announcement order. `roles` come from the run's settings."""
         return [
             MemberLine(
-                member,
-                self.judge(member),
-                roles.get(member, ""),
-                self.shares.get(member),
-                self._state(member),
-                choices,
+                member, self.judge(member), roles.get(member, ""), self.shares.get(member), self._state(member), choices
             )
             for member, choices in self.members.items()
         ]

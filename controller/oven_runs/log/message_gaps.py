@@ -1,7 +1,4 @@
-"""Find missing learner messages by gaps in their numbers.
-
-The numbers start at 0 each time the learner process starts. Each of these starts is an incarnation.
-"""
+"""Find missing learner messages by gaps in their numbers. Each start of the learner (incarnation) counts from 0."""
 
 from __future__ import annotations
 

@@ -51,7 +51,6 @@ class ReplayReport:
     pending: list[str] = field(default_factory=list)
     """Subjects of the outputs that the mesh of an unfinished run may still publish."""
     first: Difference | None = None
-    """The first difference."""
     tick: int = 0
     finished: bool = False
     mesh_code: str = ""

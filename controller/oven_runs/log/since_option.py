@@ -9,8 +9,7 @@ from typing import Final
 
 from oven_core.errors import ConfigError
 
-_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-"""Seconds per unit."""
+_UNIT_SECONDS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 MAX_LENGTH: Final = 15
 """Maximum number of characters in a step or duration."""
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
@@ -33,7 +32,7 @@ class Since:
             if text.isascii() and text.isdigit():
                 return cls(step=int(text))
             if match := _DURATION.fullmatch(text):
-                return cls(seconds=float(match[1]) * _UNITS[match[2]])
+                return cls(seconds=float(match[1]) * _UNIT_SECONDS[match[2]])
         raise ConfigError(f"since {text[:40]!r} is neither a step nor a duration; write {FORMS}")
 
     def includes(self, step: int, time: datetime, newest_time: datetime | None) -> bool:

@@ -24,6 +24,7 @@ from oven_runs.access.run_access import RunAccess
 from oven_runs.log.command_result import CommandResult
 
 RETRY_S: Final = 0.1
+"""Seconds between two attempts to log a command."""
 CHECK_S: Final = 0.5
 """Seconds between two checks that the run is up, because a killed learner sends no message."""
 LOG_TIMEOUT_S: Final = 5.0
@@ -198,14 +199,14 @@ class OperatorClient:
                 if is_pace_known or not pending.wait.waits_for_step:
                     return
                 is_pace_known = True
-                pending.wait.set_pace(await self._step_s(pending.result.logged))
+                pending.wait.set_pace(await self._newest_step_s(pending.result.logged))
                 continue
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(remaining_s, CHECK_S)):
                     await pending.message_received.wait()
 
-    async def _step_s(self, logged: int) -> float:
-        """Return the length in seconds of the newest step before an event of the log, or 0 if unknown."""
+    async def _newest_step_s(self, logged: int) -> float:
+        """Return the length in seconds of the newest step before the event `logged`, or 0 if unknown."""
         try:
             events = await history(self.bus, self._run, max(0, logged - PACE_EVENTS))
         except BusError:
@@ -214,7 +215,7 @@ class OperatorClient:
         return (times[-1] - times[-2]).total_seconds() if len(times) > 1 else 0.0
 
     async def _log(self, command: OperatorCommand, limit_s: float) -> int:
-        """Append the command and return its sequence number. Raises BusError, or RefusedError if not allowed."""
+        """Append the command and return its sequence number. Raises BusError, or RefusedError without permission."""
         cause, deadline = "no answer", _now() + limit_s
         subject = names.Subjects(self._run).operator(self._user)
         while _now() < deadline:
@@ -222,7 +223,7 @@ class OperatorClient:
                 async with asyncio.timeout_at(deadline):
                     return await self.bus.append(subject, command.wire(), message_id=command.id)
             except BusError as error:
-                if any("permissions violation" in line.lower() for line in self.bus.errors):
+                if any("permissions violation" in error_text.lower() for error_text in self.bus.errors):
                     raise RefusedError(
                         f"the key of {self.bus.name!r} may not {command.action}: it is not an operator's key for this "
                         "run; ask for one, which `oven-controller creds add NAME --operator` creates"

@@ -14,6 +14,7 @@ from pathlib import Path
 from oven_core.errors import ProcessError, reason
 
 PARENT_FD = "OVEN_PARENT_FD"
+"""Environment variable with the file descriptor of the pipe that closes when the parent ends."""
 KILL_TIMEOUT_S = 5.0
 """Seconds that a guard has to kill its command."""
 
@@ -46,9 +47,9 @@ class Child:
         restricted: bool = False,
         kill_descendants: bool = False,
     ) -> Child:
-        """Start a child. Raises ProcessError. A `foreign` program cannot watch a pipe, so it gets a guard. Two options
-        work for foreign programs only: `restricted` keeps the program off the trainer's cores, and `kill_descendants`
-        also ends every process that it started, even outside its group."""
+        """Start a child. Two options work for foreign programs only: `restricted` keeps the program off the trainer's
+        cores, and `kill_descendants` also ends every process that it started, even outside its group. Raises
+        ProcessError."""
         reader, writer = os.pipe()
         environment = {**os.environ, **(env or {}), PARENT_FD: str(reader)}
         if foreign:

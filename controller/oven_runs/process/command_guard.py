@@ -2,7 +2,7 @@
 
 The pipe behind FD closes when its writer ends, even by kill -9. The command's process group then gets SIGTERM and,
 after a grace period, SIGKILL. The guard forwards signals to the group, and kills the group on SIGUSR1. It imports
-little beyond the standard library, because each foreign process has a guard.
+little beyond the standard library, because every foreign program has its own guard.
 
 With `restricted`, the command does not use the trainer's cores. With `kill-descendants`, the guard kills every process
 that the command started, even outside its group. That works on Linux, where orphans become children of the guard.
@@ -23,7 +23,9 @@ from collections.abc import Iterator
 from oven_core.cpu_affinity import follow_trainer_load, restrict_affinity
 
 GRACE_S = 10.0
+"""Seconds between SIGTERM and SIGKILL."""
 PR_SET_CHILD_SUBREAPER = 36
+"""Option of prctl(2): orphaned descendants become children of this process."""
 CRASH_SIGNALS = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
 """Signals that end compiled code when it runs out of memory, without an error message."""
 HANDLED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
@@ -34,7 +36,7 @@ def main() -> int:
     separator = sys.argv.index("--")
     fd, options, command = int(sys.argv[1]), sys.argv[2:separator], sys.argv[separator + 1 :]
     kill_descendants = "kill-descendants" in options and _adopt_orphans()
-    split = restrict_affinity() if "restricted" in options else None
+    core_split = restrict_affinity() if "restricted" in options else None
     early_signals: list[signal.Signals] = []  # signals that arrive while the command is being started
     for number in HANDLED_SIGNALS:
         signal.signal(number, lambda received, _frame: early_signals.append(signal.Signals(received)))
@@ -66,8 +68,8 @@ def main() -> int:
     for number in early_signals:
         forward(number, None)
     with _signals_only_in_this_thread():
-        if split:
-            follow_trainer_load(child.pid, split)
+        if core_split:
+            follow_trainer_load(child.pid, core_split)
         threading.Thread(target=watch, daemon=True).start()
     code = _wait_for(child.pid)
     has_ended.set()

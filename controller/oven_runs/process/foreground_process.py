@@ -19,7 +19,7 @@ from typing import Any
 from oven_core.errors import ProcessError, reason
 from oven_runs.process.child_process import PARENT_FD
 
-TERMINAL = 0
+TERMINAL = 0  # file descriptor of standard input
 _RESET_SEQUENCE = "\x1b[?1049l\x1b[?25h\x1b[?1000l\x1b[?1003l\x1b[?1006l\x1b[?1015l\x1b[?1004l\x1b[?2004l\x1b[<u\x1b[0m"
 """Escape sequence that undoes the modes of a crashed app: alternate buffer, hidden cursor, mouse, focus, paste."""
 
@@ -47,9 +47,9 @@ class ForegroundProcess:
         """Start the child as the leader of a process group, with this process's streams. Raises ProcessError."""
         reader, writer = os.pipe()
         environment = {**os.environ, **env, PARENT_FD: str(reader)}
-        previous_modes = modes()
+        previous_modes = terminal_modes()
         try:
-            # Ctrl-Z before raw mode would stop the child, and no shell could continue it. The child inherits this.
+            # The child inherits that Ctrl-Z is ignored. Otherwise, Ctrl-Z before raw mode would stop it for good.
             with _ignore(signal.SIGTSTP):
                 process = await asyncio.create_subprocess_exec(
                     *command, env=environment, pass_fds=(reader,), process_group=0
@@ -93,14 +93,14 @@ class ForegroundProcess:
                 self._process.kill()
 
 
-def modes() -> list[Any] | None:
-    """Return the terminal's modes, to restore later. None without a terminal."""
+def terminal_modes() -> list[Any] | None:
+    """Return the terminal's modes, which can be restored later, or None without a terminal."""
     with contextlib.suppress(termios.error):
         return termios.tcgetattr(TERMINAL)
     return None
 
 
-def restore(modes: list[Any] | None) -> None:
+def restore_terminal(modes: list[Any] | None) -> None:
     """Restore the terminal after a child was killed. Any thread may call this before the process exits."""
     with contextlib.suppress(OSError, termios.error):
         if modes is None or os.tcgetpgrp(TERMINAL) == os.getpgrp():

@@ -28,25 +28,25 @@ HANDLED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def handle_signals(on_signal: Callable[[int], None]) -> Iterator[None]:
     """Make the event loop call `on_signal` with each signal inside this context."""
     loop = asyncio.get_running_loop()
-    modes = foreground_process.modes()
+    modes = foreground_process.terminal_modes()
     # Only a SimpleQueue may be used in a signal handler. 0 means that the context has ended.
-    received: queue.SimpleQueue[int] = queue.SimpleQueue()
+    signal_queue: queue.SimpleQueue[int] = queue.SimpleQueue()
 
     def force_exit() -> None:
-        if not received.get():
+        if not signal_queue.get():
             return
-        number = received.get()
+        number = signal_queue.get()
         if not number:
             return
         with contextlib.suppress(queue.Empty):
-            while not received.get(timeout=FORCE_AFTER_S):  # 0: the context ended, but the process may hang later
+            while not signal_queue.get(timeout=FORCE_AFTER_S):  # 0: the context ended, but the process may hang later
                 continue
         kill_family()
-        foreground_process.restore(modes)
+        foreground_process.restore_terminal(modes)
         os._exit(128 + number)
 
     def handle(number: int, _frame: types.FrameType | None) -> None:
-        received.put(number)
+        signal_queue.put(number)
         with contextlib.suppress(RuntimeError):  # the event loop is closed
             loop.call_soon_threadsafe(on_signal, number)
 
@@ -59,7 +59,7 @@ def handle_signals(on_signal: Callable[[int], None]) -> Iterator[None]:
     finally:
         for number, handler in previous_handlers.items():
             signal.signal(number, handler)
-        received.put(0)
+        signal_queue.put(0)
 
 
 def kill_family() -> None:

@@ -1,6 +1,6 @@
 """Restart processes that die, with exponential backoff.
 
-The new process continues from the log. The mesh replays the log, agents request its history, and the server has it on
+The new process continues from the log. The mesh replays the log, agents request its events, and the server has it on
 disk. The prior service and committee members are stateless.
 """
 
@@ -46,7 +46,7 @@ class Restartable:
     name: str
     start: Callable[[], Awaitable[Child]]
     ready: Callable[[], Awaitable[None]]
-    """Waits until the process started after this call is ready."""
+    """Waits until the process is ready. It is called before `start`, so that it cannot miss the first sign of life."""
     effect_of_absence: Callable[[], str]
     """Returns a phrase for the user that says how the run continues without the process."""
 

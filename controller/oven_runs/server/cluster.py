@@ -19,7 +19,7 @@ ROUTE_OFFSET = 2000
 
 @dataclass(frozen=True)
 class Node:
-    """A server of the cluster. `routes` has its peers' addresses if they differ from their `host` and `route_port`."""
+    """A server of the cluster. `routes` is for addresses of peers that differ from their `host` and `route_port`."""
 
     host: str
     port: int

@@ -29,8 +29,11 @@ from oven_runs.process.child_process import Child
 KEYS = "keys.json"
 SIGNING_ROLES: tuple[Role, ...] = ("learner", "mesh", "operator")
 READY_S = 30.0
+"""Seconds in which a started server has to answer."""
 MAX_PAYLOAD = 1024 * 1024
+"""Maximum bytes of a message."""
 MAX_FILE = 8 << 30
+"""Maximum bytes of the store."""
 _PORTS = range(15_000, 32_000)
 _used_ports: set[int] = set()  # ports that this process chose before
 MAX_SUBSCRIPTIONS = 1024
@@ -68,7 +71,7 @@ class ServerFolder:
 
     @classmethod
     def existing(cls, folder: Path) -> ServerFolder:
-        """Open the folder of a server, whose configuration names the run. Raises OSError, ValueError or KeyError."""
+        """Open an existing folder. Its nats.conf contains the run's name. Raises OSError, ValueError or KeyError."""
         name = json.loads((folder / "nats.conf").read_bytes())["server_name"]
         return cls(folder, str(name).removeprefix("oven-"))
 
@@ -84,7 +87,7 @@ class ServerFolder:
     def add_user(
         self, role: Role, name: str, agents: Sequence[str] | None = None, *, completions: bool | None = None
     ) -> Path:
-        """Create a key file for `name` with mode 0600, unless it exists. Return the path of its seed. `agents`: the
+        """Create a key file for `name` with mode 0600, unless it exists. Return its path. `agents`: the
         agents of a shared process. `completions`: whether an agent may read sampled completions (initially False). None
         leaves either unchanged. Raises ConfigError if the name has another role."""
         path = self.creds / f"{name}.nk"
@@ -140,7 +143,7 @@ class ServerFolder:
             "max_subscriptions": MAX_SUBSCRIPTIONS,
             "write_deadline": "2s",
             "jetstream": {"store_dir": str(store or self.folder / "store"), "max_mem": 64 << 20, "max_file": MAX_FILE},
-            "authorization": {"users": self._permissions(), "timeout": 2},
+            "authorization": {"users": self._user_entries(), "timeout": 2},
         }
         if http:
             conf["http"] = http
@@ -152,7 +155,7 @@ class ServerFolder:
     def rewrite_users(self) -> None:
         """Update the users in the configuration. Raises ConfigError if there is no configuration."""
         conf = self.read_conf()
-        conf["authorization"]["users"] = self._permissions()
+        conf["authorization"]["users"] = self._user_entries()
         save_conf(self.conf, conf)
 
     def read_conf(self) -> dict[str, Any]:
@@ -164,7 +167,7 @@ class ServerFolder:
             raise ConfigError(problem) from error
         return conf
 
-    def _permissions(self) -> list[dict[str, Any]]:
+    def _user_entries(self) -> list[dict[str, Any]]:
         return [
             {
                 "nkey": user.public,
@@ -190,7 +193,7 @@ def save_conf(path: Path, conf: dict[str, Any]) -> None:
 
 
 class EmbeddedServer:
-    """A running nats-server of a run."""
+    """The running nats-server of a run."""
 
     def __init__(self, folder: ServerFolder, port: int, child: Child) -> None:
         self.folder = folder

@@ -58,11 +58,11 @@ def options_of(agent: type) -> dict[str, Option]:
     bounds = getattr(agent, "options", {})
     bounds = bounds if isinstance(bounds, Mapping) else {}
     options = {}
-    for attribute, text in _docstrings(agent).items():
+    for attribute, meaning in _docstrings(agent).items():
         name, default = attribute.lower(), getattr(agent, attribute, None)
         if _is_tunable(attribute, default):
             minimum, maximum = bounds.get(name, (-math.inf, math.inf))
-            options[name] = Option(name, default, text, minimum, maximum)  # type: ignore[arg-type]
+            options[name] = Option(name, default, meaning, minimum, maximum)  # type: ignore[arg-type]
     return options
 
 

@@ -57,7 +57,7 @@ def agent_names(settings: Settings) -> set[str]:
 
 
 def with_agent_rules(settings: Settings) -> Settings:
-    """Copy the settings of single agents to the fields that the mesh reads: rules.shadow, rules.trusted and
+    """Copy the settings of individual agents to the fields that the mesh reads: rules.shadow, rules.trusted and
     agent_options. Raises ConfigError if rules.trusted names an agent that the run does not have."""
     installed_names = plugins.find_plugins("agents")
     specs = [(agent_spec(entry), entry) for entry in selected_agents(settings)]

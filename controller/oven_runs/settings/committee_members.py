@@ -59,13 +59,13 @@ def check_keys(committee: CommitteeSettings, environ: Mapping[str, str] = os.env
 
 def read_rubric(name: str, path: str) -> str:
     """Read a user's rubric. Raises ConfigError, which names the file, if it cannot be read or is empty."""
-    file = f"the rubric of the committee member {name!r}:"
+    label = f"the rubric of the committee member {name!r}:"
     try:
-        text = read_file(Path(path), file, RUBRIC_BYTES).decode().strip()
+        text = read_file(Path(path), label, RUBRIC_BYTES).decode().strip()
     except UnicodeDecodeError as error:
-        raise ConfigError(f"cannot read {file} {path}: it is not UTF-8 text (byte {error.start})") from error
+        raise ConfigError(f"cannot read {label} {path}: it is not UTF-8 text (byte {error.start})") from error
     if not text:
-        raise ConfigError(f"{file} {path} is empty; describe in it what to look for, or omit `rubric`")
+        raise ConfigError(f"{label} {path} is empty; describe in it what to look for, or omit `rubric`")
     return text
 
 
@@ -83,7 +83,7 @@ def with_judge(settings: MemberSettings, judge: JudgeSpec) -> MemberSettings:
 
 
 def new_member(committee: CommitteeSettings, name: str, **fields: Any) -> MemberSettings:
-    """Return a judge that will join a committee, with the checks of `with_checked_members`. Raises ConfigError."""
+    """Return the settings of a judge to add, checked as in `with_checked_members`. Raises ConfigError."""
     try:
         member = MemberSettings.model_validate(fields)
     except ValidationError as error:

@@ -131,8 +131,8 @@ def catalogue(overlay: str | Path = "") -> Catalogue:
 def endpoint_of(
     name: str, member: MemberSettings | ModelSettings, providers: Catalogue, setting: str = ""
 ) -> ModelEndpoint:
-    """Return the model of the committee member `name`. For any other model, `setting` is the name of its setting.
-    Raises ConfigError for an unknown provider or a missing address."""
+    """Return the endpoint of the committee member `name`. If an agent or the calibrator uses the model, `setting` is
+    the name of the model's setting. Raises ConfigError for an unknown provider or a missing address."""
     owner, setting = _owner_and_setting(name, setting)
     if member.provider not in providers:
         raise ConfigError(f"{owner}: {UnknownNameError('provider', member.provider, providers)}")
@@ -160,7 +160,7 @@ def endpoint_of(
 
 
 def key_of(name: str, endpoint: ModelEndpoint, environ: Mapping[str, str] = os.environ, setting: str = "") -> str:
-    """Return the key for a model, named as in `endpoint_of`. Raises ConfigError, which never contains the key."""
+    """Return the key; `name` and `setting` as in `endpoint_of`. Raises ConfigError for a missing or invalid key."""
     if not endpoint.key_env:
         return NO_KEY
     owner, setting = _owner_and_setting(name, setting)

@@ -23,9 +23,9 @@ SEVERITIES: Final[tuple[Severity, ...]] = get_args(Severity)
 WEB_SCHEMES: Final = ("https", "http")
 """Schemes of webhooks. They get the message as JSON, unless apprise knows the server as a chat service."""
 VARIABLE_PREFIX: Final = "env:"
-"""Prefix of the name of an environment variable that has the address."""
+"""Prefix of the name of an environment variable that contains the address."""
 SAVED_PREFIX: Final = "saved:"
-"""Prefix of the number of an address in the run's folder, in a file that only its owner can read."""
+"""Prefix of the number of an address that is saved in the run's folder, readable only by its owner."""
 _REFERENCE: Final = re.compile(rf"{VARIABLE_PREFIX}[A-Za-z_][A-Za-z0-9_]*|{SAVED_PREFIX}[1-9][0-9]*( .*)?")
 _HEADER: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
 _OWN_HEADERS: Final = ("host", "content-length", "content-type")

@@ -112,8 +112,6 @@ def resolve(
             f"stream_replicas = {settings.stream_replicas} needs a cluster: name its servers with --nats URL,URL,…, or "
             "omit it, because there is only one embedded server"
         )
-    for agent in settings.agents or ():
-        agent_spec(agent)
     if recipe is None:
         if attached and settings.recipe != ATTACHED:
             raise ConfigError("`recipe` has no meaning for your own script; remove it, or use `up --recipe`")
@@ -210,7 +208,7 @@ def with_rules(rules: Rules, changes: Mapping[str, Any]) -> Rules:
 
 
 def _has_start(recipe: str, start: str | None) -> bool:
-    """Whether the recipe, with its default settings, has this start."""
+    """Whether the recipe has this start with its default settings."""
     try:
         loaded = _recipe(recipe)
         return loaded.parse_start(start or loaded.default_start, 0, loaded.settings_model()).name == start

@@ -34,11 +34,11 @@ class RuleSettings(Rules):
 
     @field_validator("requires")
     @classmethod
-    def _check_requirements(cls, pairs: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
-        for change, need in pairs:
+    def _check_requirements(cls, requirements: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+        for change, need in requirements:
             if not NEED_PATTERN.fullmatch(need):
                 raise ValueError(f"{change} requires {need!r}, which the mesh cannot check; write {NEED_FORMS}")
-        return pairs
+        return requirements
 
 
 class AgentSettings(BaseModel):

@@ -23,7 +23,7 @@ TOKENS_LOST: Final = "tokens_lost"
 
 @dataclass
 class Completeness:
-    """Counts of complete and incomplete steps in a file. A step without defects is "whole". A step may have several."""
+    """Counts of complete and incomplete steps in a file. A step without defects is "whole", others count per defect."""
 
     traces: int = 0
     steps: int = 0
@@ -32,12 +32,13 @@ class Completeness:
     whole_steps: int = 0
     ended: Counter[str] = field(default_factory=Counter)
     steps_lacking: Counter[str] = field(default_factory=Counter)
+    """Kind of defect → number of steps. `traces_lacking` counts traces in the same way, and `bad_lines` lines."""
     unusable_actions: Counter[str] = field(default_factory=Counter)
     """Actions that no environment could execute, by kind. They count as whole, because the policy sampled them."""
     traces_lacking: Counter[str] = field(default_factory=Counter)
     bad_lines: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[str]] = field(default_factory=dict)
-    """For each kind of defect, the first places in the file that have it."""
+    """Kind of defect → the first places in the file where it occurs."""
 
     @property
     def whole(self) -> bool:
@@ -85,7 +86,7 @@ class Completeness:
             problems = list(_step_problems(trace, step, state, is_recorded))
             for problem in problems:
                 self._count(self.steps_lacking, problem, f"{trace.id}, step {number}")
-            if kind := _unusable(step.action, tools):
+            if kind := _action_fault(step.action, tools):
                 self._count(self.unusable_actions, kind, f"{trace.id}, step {number}")
             is_recorded = is_recorded and step.result is not None
             self.steps += 1
@@ -95,7 +96,7 @@ class Completeness:
 
 
 def check(traces: Iterable[Trace | BadLine]) -> Completeness:
-    """Count everything that a format reads from the file."""
+    """Count the traces and bad lines that were read from a file."""
     counts = Completeness()
     ids: set[str] = set()
     for trace in traces:
@@ -134,23 +135,23 @@ def _step_problems(trace: Trace, step: TraceStep, state: Sequence[Message], is_r
     if step.result is None:
         yield "result: missing"
     else:
-        answered = {message.call_id for message in step.result if message.role == "tool"}
-        if any(call.id not in answered for call in step.action.calls):
+        answered_ids = {message.call_id for message in step.result if message.role == "tool"}
+        if any(call.id not in answered_ids for call in step.action.calls):
             yield "result: a call without an answer"
     if step.sampled is not None:
-        values = (step.sampled.logprobs, step.sampled.entropies)
-        if any(value is not None and len(value) != len(step.sampled.ids) for value in values):
+        per_token = (step.sampled.logprobs, step.sampled.entropies)
+        if any(values is not None and len(values) != len(step.sampled.ids) for values in per_token):
             yield "tokens: a different number of log-probabilities or entropies"
 
 
-def _unusable(action: Message, tools: Mapping[str, Tool]) -> str:
-    """Return why no environment could execute an action (its first bad call), or an empty string."""
+def _action_fault(action: Message, tools: Mapping[str, Tool]) -> str:
+    """Return why no environment could execute an action: the fault of its first bad call, or an empty string."""
     if not action.calls:
         return "" if action.content.strip() else "no_action"
-    return next(filter(None, (_unusable_call(call, tools) for call in action.calls)), "")
+    return next(filter(None, (_call_fault(call, tools) for call in action.calls)), "")
 
 
-def _unusable_call(call: ToolCall, tools: Mapping[str, Tool]) -> str:
+def _call_fault(call: ToolCall, tools: Mapping[str, Tool]) -> str:
     if tools and call.name not in tools:
         return "unknown_tool"
     try:
@@ -163,6 +164,6 @@ def _unusable_call(call: ToolCall, tools: Mapping[str, Tool]) -> str:
     required, properties = schema.get("required"), schema.get("properties")
     lacks_required = isinstance(required, list) and not set(required) <= arguments.keys()
     has_unknown = isinstance(properties, dict) and properties and not arguments.keys() <= properties.keys()
-    return (
-        "arguments_outside_schema" if lacks_required or (has_unknown and not schema.get("additionalProperties")) else ""
-    )
+    if lacks_required or (has_unknown and not schema.get("additionalProperties")):
+        return "arguments_outside_schema"
+    return ""

@@ -47,23 +47,23 @@ def read_rows(path: Path) -> Iterator[tuple[int, dict[str, Any] | BadLine]]:
         if not file.peek(1):
             raise ConfigError(f"{path} is empty and contains no traces; is its writer still running?")
         number = 0
-        while text := file.readline(LINE_BYTES + 1):
+        while line := file.readline(LINE_BYTES + 1):
             number += 1
-            if len(text) > LINE_BYTES:
-                while text and not text.endswith(b"\n"):
-                    text = file.readline(LINE_BYTES)
+            if len(line) > LINE_BYTES:
+                while line and not line.endswith(b"\n"):  # skip the rest of the line
+                    line = file.readline(LINE_BYTES)
                 yield number, BadLine(number, "too_long", f"more than {LINE_BYTES >> 20} MiB")
-            elif text.strip():
-                yield number, _parse_line(text, number)
+            elif line.strip():
+                yield number, _parse_line(line, number)
 
 
-def _parse_line(text: bytes, number: int) -> dict[str, Any] | BadLine:
+def _parse_line(line: bytes, number: int) -> dict[str, Any] | BadLine:
     try:
-        row = json.loads(text)
+        row = json.loads(line)
     except (ValueError, RecursionError) as error:
-        if text.endswith(b"\n"):
+        if line.endswith(b"\n"):
             return BadLine(number, "not_json", reason(error)[:MAX_REASON])
-        return BadLine(number, "cut", f"the line stops after {len(text):,} bytes, because its writer was killed")
+        return BadLine(number, "cut", f"the line stops after {len(line):,} bytes, because its writer was killed")
     if not isinstance(row, dict):
         return BadLine(number, "not_json", f"it is a {type(row).__name__} instead of an object")
     return row

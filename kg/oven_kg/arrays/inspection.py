@@ -16,8 +16,8 @@ from oven_kg.arrays.graph_arrays import GraphArrays
 REQUIRES: Final = "REQUIRES"
 """Relation from a topic to its prerequisite. These edges must not form a cycle."""
 MAX_ISOLATED_SHARE: Final = 0.5
-"""Maximum share of nodes without edges. Above it, a graph is little more than a list of labels. The first source had
-500,000 nodes with 121,000 edges, a share of at least 0.52."""
+"""Maximum share of nodes without edges. Above it, a graph is little more than a list of labels. One real graph had
+500,000 nodes and only 121,000 edges, so at least 0.52 of its nodes had none."""
 MAX_CYCLE_NODES: Final = 6
 """Maximum number of nodes of a cycle in an error message."""
 

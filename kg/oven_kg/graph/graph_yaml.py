@@ -75,7 +75,9 @@ class Source:
     own: bool = False
     """Whether the source is this project's own measurement or decision."""
     checked: str = ""
+    """How the source was verified: read, quoted or abstract."""
     how: str = ""
+    """How the source was obtained, in words."""
 
 
 @dataclass(frozen=True, slots=True)

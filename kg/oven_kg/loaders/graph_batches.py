@@ -118,7 +118,8 @@ class NodeRow:
 
 
 def check_declared(rows: Iterable[NodeRow | EdgeRow], path: Path, unit: str = "") -> Iterator[NodeRow | EdgeRow]:
-    """Yield a file's rows, and check that every node is declared, even after its edges. `unit` as in `to_batches`."""
+    """Yield a file's rows, and check that every node is declared, before or after its edges. `unit` is the same as in
+    `to_batches`."""
     names: set[str] = set()
     undeclared_nodes: dict[str, int] = {}  # undeclared node → number of the first edge that names it
     for row in rows:

@@ -16,8 +16,8 @@ from oven_kg.loaders.input_file import HEAD_BYTES, MAX_JSON_BYTES, GraphFile, re
 from oven_kg.loaders.xml_events import XmlEvents
 
 MAX_STATEMENT_BYTES: Final = 4 * 2**20
-"""Maximum bytes without a statement. The parser buffers unparsed input, and statements in Turtle do not end with the
-line."""
+"""Maximum number of bytes without a complete statement. The parser buffers unparsed input, and a statement in Turtle
+may span many lines."""
 MAX_DEPTH: Final = 10_000
 """Maximum nesting of brackets in Turtle. The parser needs about 100 bytes per level."""
 _TOKEN: Final = (

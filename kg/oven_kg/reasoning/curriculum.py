@@ -1,10 +1,10 @@
 """Computes the share of each training topic, from its mastery and the prerequisites among topics.
 
-A topic's weight is its learnability p̂(1 − p̂) (Rutherford et al. 2024, arXiv 2408.15099). At p̂ ≈ ½ the samples of a
-group differ most, so they can be compared (Bae et al. 2025, arXiv 2504.03380). The weight is 0 until all of the topic's
-prerequisites are mastered. An even floor keeps every topic in the data, because otherwise no answers would show that a
-topic has become easy. Mastery is a Beta distribution from a flat prior and the counts, and p̂ is its mean. A
-prerequisite is mastered when the lower bound of p reaches the threshold.
+A topic's mastery is a Beta distribution of its success rate p, from a flat prior and the counted answers, with the mean
+p̂. The topic's weight is its learnability p̂(1 − p̂) (Rutherford et al. 2024, arXiv 2408.15099). At p̂ ≈ ½ the samples
+of a group differ most, so they can be compared (Bae et al. 2025, arXiv 2504.03380). The weight is 0 until all of the
+topic's prerequisites are mastered, which means that the lower bound of their p reaches the threshold. An even floor
+keeps every topic in the data, because otherwise no answers would show that a topic has become easy.
 """
 
 from __future__ import annotations

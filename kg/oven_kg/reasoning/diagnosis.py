@@ -4,7 +4,8 @@ These are pure functions, and the order of the symptoms does not matter.
 
 Causes follow QMR-DT (Shwe et al. 1991): a symptom arises by noisy-OR from its causes and a leak. Each cause is judged
 separately, with the others at their priors, so that a more severe symptom never lowers the probability of its causes.
-This rules out explaining away, and makes `p` a rank. Unreported symptoms count as unknown, not as absent.
+So one cause never explains another away, and `p` only serves to rank causes. Unreported symptoms count as unknown, not
+as absent.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ PREVENTION_WEIGHT: Final = 0.5
 SUPPORTING_RELATIONS: Final = (("SOLVES", 1.0), ("PREVENTS", PREVENTION_WEIGHT))
 """Relations that count in favour of a remedy, and their weights."""
 MAX_PATHS: Final = 3
+"""Maximum number of evidence paths per remedy."""
 
 Severities: TypeAlias = Mapping[str, float]
 
@@ -72,7 +74,7 @@ def diagnose(graph: Knowledge, request: DiagnoseRequest) -> Diagnosis:
 
 
 def severities(graph: Knowledge, symptoms: Iterable[Symptom]) -> dict[str, float]:
-    """Return the severity of each symptom in the graph. For a repeated symptom the largest counts."""
+    """Return the severity of each symptom in the graph. For a repeated symptom, it is the largest one."""
     by_id: dict[str, float] = {}
     for symptom in symptoms:
         if symptom.severity > 0 and _is_symptom(graph, symptom.id):

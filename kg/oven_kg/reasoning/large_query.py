@@ -21,8 +21,8 @@ from oven_kg.arrays.word_search import WordSearch, split_words
 MAX_WORDS: Final = 8
 """Maximum number of words in a search. The rest are ignored."""
 MAX_CANDIDATES: Final = 20_000
-"""Maximum number of nodes that a search ranks, in about 3 ms. More nodes of a common word count only if they also
-match a rarer word."""
+"""Maximum number of nodes that a search ranks, in about 3 ms. Further nodes with a common word are only found by a
+rarer word."""
 
 
 class LargeQuery:
@@ -133,7 +133,7 @@ class LargeQuery:
         nodes_by_word = sorted((self._words.nodes(word, MAX_CANDIDATES + 1) for word in words), key=len)
         candidates, more = np.empty(0, np.int32), False
         for nodes in nodes_by_word:
-            if len(candidates) + len(nodes) > MAX_CANDIDATES:  # a common word only ranks the nodes of rarer words
+            if len(candidates) + len(nodes) > MAX_CANDIDATES:  # a common word adds no nodes to those of rarer words
                 more = True
                 nodes = nodes[: 0 if len(candidates) else MAX_CANDIDATES]
             candidates = np.union1d(candidates, nodes)

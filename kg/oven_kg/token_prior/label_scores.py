@@ -1,8 +1,8 @@
 """Token scores from a graph: each node's PageRank, distributed over the tokens of its label.
 
 This follows an earlier experiment, which stored a graph's scores of 358 tokens in under a kilobyte. A token's score is
-the mass from its nodes, times log((1 + N) / (1 + df)), where df is the number of nodes whose label contains it. Without
-this factor, a few letters and dots would get most of the mass.
+the mass from its nodes, times log((1 + N) / (1 + df)), where N is the number of nodes and df the number of nodes whose
+label contains the token. Without this factor, a few letters and dots would get most of the mass.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def token_scores(
 
 
 def words(id_: str, text: str) -> Iterator[str]:
-    """Yield the words of a node's id and text, each with every prefix."""
+    """Yield the distinct words of a node's id and text, each with every prefix."""
     for word in dict.fromkeys(re.findall(r"\w+", f"{id_} {text}".replace("_", " "))):
         for prefix in PREFIXES:
             yield prefix + word

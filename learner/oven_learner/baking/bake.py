@@ -63,9 +63,9 @@ def bake(
     TRL trains text models, and the remaining arguments go to GRPOConfig. Any other modality needs a Policy as its
     model, and the remaining arguments go to PolicyTrainerConfig.
 
-    If the environment does not name a stack, a child process runs one and ends with the script. It changes the
-    training's knobs (`auto`) unless you pass `settings={"rules": {"autonomy": "observe"}}`. A resumed run keeps its
-    autonomy level.
+    If the environment does not name a stack, a child process runs one and ends with the script. That stack changes the
+    training's knobs (autonomy `auto`) unless you pass `settings={"rules": {"autonomy": "observe"}}`. A resumed run
+    keeps its autonomy level.
 
     Args:
         name, architecture, domain, description, output_format, scoring_guidance: the model's description for judges.
@@ -80,8 +80,8 @@ def bake(
         members: remote judges of the committee, in the format of the settings.
         evaluate: a function that measures metrics on held-out data.
         metrics: for each metric, its maximum and whether higher or lower is better. The reward's maximum is 1.
-        redact: a function from text to text, applied to every prompt and completion before anyone sees it. To show
-            completions, pass `settings={"completions": {"every": 10}}`.
+        redact: a function from text to text, applied to every prompt and completion before the monitor shows it. To
+            show completions, pass `settings={"completions": {"every": 10}}`.
         settings: the settings of a new stack.
         run: the name of the run on a new stack.
         resume: continue that run.
@@ -93,9 +93,9 @@ def bake(
     if not rules and not members:
         raise ConfigError("nothing scores the model's answers; pass rules=, members=, or both")
     teacher_configs = _teacher_configs(teachers, tokenizer)
-    names = [config.name for config in teacher_configs]
-    if teacher is not None and teacher not in names:
-        raise UnknownNameError("teacher", teacher, names)
+    teacher_names = [config.name for config in teacher_configs]
+    if teacher is not None and teacher not in teacher_names:
+        raise UnknownNameError("teacher", teacher, teacher_names)
     if trainer_args.get("beta") and not teacher_configs:
         raise ConfigError(f"beta={trainer_args['beta']:g} needs a teacher; pass teachers=, or omit beta=")
     address = _address_in_environment()

@@ -78,19 +78,19 @@ class ChildStack:
             return ""
         self._config.unlink(missing_ok=True)
         try:
-            out, _ = self._process.communicate(timeout=SHUTDOWN_TIMEOUT_S)
+            stdout, _ = self._process.communicate(timeout=SHUTDOWN_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()  # its children end with it
-            out, _ = self._process.communicate()
-        output = _summary(out or "") or self._error_output()
+            stdout, _ = self._process.communicate()
+        output = _summary(stdout or "") or self._error_output()
         self._errors.close()
         return output
 
     def _first_line(self) -> str:
-        out = self._process.stdout
-        assert out is not None
-        ready, _, _ = select.select([out], [], [], START_TIMEOUT_S)
-        line = out.readline() if ready else ""
+        stdout = self._process.stdout
+        assert stdout is not None
+        ready, _, _ = select.select([stdout], [], [], START_TIMEOUT_S)
+        line = stdout.readline() if ready else ""
         if line:
             return line
         output = self.end()
@@ -105,9 +105,9 @@ class ChildStack:
         return self._errors.read().strip()[-2000:]
 
 
-def _summary(out: str) -> str:
+def _summary(stdout: str) -> str:
     """Return the summary from the output of `up --json`, which prints one object at the start and one at the end."""
-    for line in reversed(out.splitlines()):
+    for line in reversed(stdout.splitlines()):
         with contextlib.suppress(json.JSONDecodeError):
             return "\n".join(json.loads(line).get("summary", ()))
     return ""

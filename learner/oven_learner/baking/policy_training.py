@@ -36,7 +36,7 @@ class SteeredTrainer(PolicyTrainer):
         self._on_announced: Callable[[], object] = lambda: None
 
     redact: Redact | None = None
-    """A function applied to completions before anyone sees them."""
+    """A function applied to prompts and completions before the monitor shows them."""
 
     @property
     def trainer(self) -> PolicyTrainer:
@@ -63,7 +63,7 @@ class SteeredTrainer(PolicyTrainer):
             log.warning("resume: %s has no complete checkpoint of this run; training starts over", self.output)
 
     def update(self, number: int, conditions: Sequence[Any]) -> dict[str, float]:
-        """Run waiting calls from other threads, then the step."""
+        """Run the waiting calls from other threads, and then update the weights."""
         if self.client is not None:
             self.client.while_held = self._calls.run_waiting_calls
         self._on_announced()

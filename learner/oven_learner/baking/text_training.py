@@ -28,7 +28,7 @@ from oven_learner.rewards import Committee, ModelDescription, convene
 from oven_learner.rewards.configured_committee import verifier_weight
 from oven_learner.rewards.draft_verifier import DraftVerifier, sentence_encoder
 from oven_learner.teachers import Teachers
-from oven_learner.teachers.teacher_checks import rows as rows_of
+from oven_learner.teachers.teacher_checks import vocabulary_rows
 from oven_runs.settings.committee_settings import MemberSettings
 
 DEFAULT_BETA = 0.1
@@ -63,7 +63,7 @@ def check_tokenizer(model: Any, tokenizer: Any) -> None:
     text_tokenizer = getattr(tokenizer, "tokenizer", tokenizer)  # a processor contains one
     if not callable(getattr(text_tokenizer, "get_vocab", None)):
         raise ConfigError(f"tokenizer= is a {type(tokenizer).__name__}: expected a loaded tokenizer (AutoTokenizer)")
-    highest_id, model_rows = max(text_tokenizer.get_vocab().values(), default=-1), rows_of(model)
+    highest_id, model_rows = max(text_tokenizer.get_vocab().values(), default=-1), vocabulary_rows(model)
     if highest_id >= model_rows:
         raise ConfigError(
             f"the tokenizer has ids up to {highest_id:,}, but the model embeds only {model_rows:,} ids; use the "
@@ -176,16 +176,16 @@ class TextTraining(BakeArguments):
         config = GRPOConfig(**{"output_dir": output_dir, **self.arguments})
         assert config.generation_batch_size and config.num_generations  # set by TRL
         if isinstance(self.prompts, PromptSource):
-            rows = self.prompts.dataset
+            dataset = self.prompts.dataset
         else:
             prompts = repeat_to_fill(self.prompts, config.generation_batch_size // config.num_generations)
-            rows = Dataset.from_list([{"prompt": prompt} for prompt in prompts])
+            dataset = Dataset.from_list([{"prompt": prompt} for prompt in prompts])
         return GRPOTrainer(
             model=self.model,
             processing_class=self.tokenizer,
             reward_funcs=[committee],
             args=config,
-            train_dataset=rows,
+            train_dataset=dataset,
         )
 
     def _teachers(self, trainer: Any) -> Teachers:

@@ -325,8 +325,8 @@ def run_in_thread(coroutine: Coroutine[Any, Any, Result]) -> Result:
 async def send_command(
     run: LocalRun, after: int, command: OperatorCommand, timeout_s: float, has_ended: Callable[[], bool]
 ) -> CommandResult:
-    """Send a command once a training is announced in the log after sequence number `after`. Stops waiting when training
-    ends."""
+    """Send a command once the log has announced the training run, after sequence number `after`. Stops waiting when
+    training ends."""
     await wait_for_message(run, after, lambda body: isinstance(body, RunStarted), timeout_s, has_ended)
     return await execute_command(run, command, timeout_s, has_ended)
 

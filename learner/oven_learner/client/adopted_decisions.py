@@ -61,7 +61,7 @@ class AdoptedDecisions:
         self._snapshots, self._publish = snapshots, publish
         self._waiting: list[Decision] = []
         self._pending: list[PendingReceipt] = []
-        self._values_before_plan: dict[str, Value] = {}  # decision id → the value before it, for this boundary
+        self._values_before_plan: dict[str, Value] = {}  # decision id → the value before it, at this step boundary
 
     def add(self, decision: Decision) -> None:
         """Queue an adopted decision until its tick. Ignore copies and decisions that were not adopted."""
@@ -84,11 +84,12 @@ class AdoptedDecisions:
             if decision.plan and plan in failed_plans:
                 self._answer(decision, Applied("skipped", reason=failed_plans[plan]))
                 continue
-            applied = self._apply_in_time(decision, next_tick)
+            applied = self._apply_unless_expired(decision, next_tick)
             if decision.plan and applied.status not in SUCCESSFUL:
                 details = f" ({applied.reason})" if applied.reason else ""
                 failed_plans[plan] = f"a plan is all or nothing, and {decision.actuator} was {applied.status}{details}"
-                self._revert([d for d in due if (d.tick, d.plan) == plan and d is not decision], failed_plans[plan])
+                same_plan = [planned for planned in due if (planned.tick, planned.plan) == plan]
+                self._revert([planned for planned in same_plan if planned is not decision], failed_plans[plan])
 
     def _due_decisions(self, next_tick: int) -> list[Decision]:
         """Return the decisions whose tick has come. Those of a plan also wait until the plan is complete or expired."""
@@ -139,7 +140,7 @@ class AdoptedDecisions:
             self._answer(decision, Applied("expired", reason="the run ended before it was applied"))
         self._waiting.clear()
 
-    def _apply_in_time(self, decision: Decision, next_tick: int) -> Applied:
+    def _apply_unless_expired(self, decision: Decision, next_tick: int) -> Applied:
         """Apply a decision unless it has expired. Send its receipt, or queue it until a step has used the change."""
         began_ns = time.time_ns()
         if expiry := self._expiry_reason(decision, next_tick):

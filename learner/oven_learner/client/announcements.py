@@ -19,7 +19,7 @@ class Announcements:
     def __init__(self, actuators: Actuators, ranks: Ranks) -> None:
         self._actuators, self._ranks = actuators, ranks
         self._requested: dict[str, None] = {}  # ordered names that rank 0 has not yet sent to the other ranks
-        self._due: dict[str, None] = {}  # ordered names that all ranks have
+        self._due: dict[str, None] = {}  # ordered names that all ranks have received
 
     def request(self, name: str) -> None:
         """Request an announcement at the next step boundary. Only rank 0's request counts. Raises UnknownNameError."""

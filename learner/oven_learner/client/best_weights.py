@@ -48,7 +48,7 @@ class BestWeights:
         score_name: str = "",
     ) -> None:
         """Args:
-        metric: the metric to judge by. Its better direction is known.
+        metric: the metric by which to compare weights. Its better direction is known.
         take: copies the weights.
         restore: restores such a copy.
         read: measures the metric on the held-out examples without affecting the training.
@@ -141,6 +141,6 @@ class BestWeights:
             results.append(function())
         except Exception as error:
             failure = reason(error)
-        if first_failure := next((text for text in self._ranks.each(failure) if text), ""):
+        if first_failure := next(filter(None, self._ranks.each(failure)), ""):
             raise RuntimeError(first_failure)
         return results[0]

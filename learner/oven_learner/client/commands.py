@@ -1,8 +1,8 @@
 """Executes each command from operators and from the learner itself once, and answers it with a receipt.
 
-The learner executes hold, resume and stop directly, without the mesh. Judge commands offer a model to a committee
-member, or add or remove a member. Rank 0 probes the model while training continues. The outcome takes effect at a step
-boundary, on every rank.
+The learner executes hold, resume and stop directly, without the mesh. Judge commands change the reward
+committee: they offer a model to a member, or add or remove a member. Rank 0 first probes the model with a test question
+while training continues. The outcome takes effect at a step boundary, on every rank.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ EXPIRED = Applied("expired", reason="the run ended before the command was execut
 
 
 @dataclass(frozen=True, slots=True)
-class ProbedOffer:
+class ProbedCommand:
     """A judge command after its probe, with the reason if it was refused."""
 
     command: OperatorCommand
@@ -50,7 +50,7 @@ class Commands:
         """Ids of commands that were executed or answered."""
         self._run, self._actuators, self._publish, self._leader = run, actuators, publish, leader
         self._probes: dict[str, tuple[OperatorCommand, Future[str]]] = {}  # member → running probe
-        self._offers: list[ProbedOffer] = []
+        self._probed_commands: list[ProbedCommand] = []
         self._answers: list[tuple[OperatorCommand, Applied]] = []
 
     def ignore(self, ids: Iterable[str]) -> None:
@@ -66,7 +66,7 @@ class Commands:
             if self._leader:
                 refusal = self._start_probe(command)
                 if refusal or command.action == "remove":
-                    self._offers.append(ProbedOffer(command, refusal))
+                    self._probed_commands.append(ProbedCommand(command, refusal))
         elif command.action in DIRECT_COMMANDS:
             applied = _execute_directly(self._run, command)
             is_local = command.id.startswith(LOCAL_PREFIX)
@@ -74,21 +74,21 @@ class Commands:
             log.log(level, "%s: %s, %s (%s)", origin, command.action, applied.status, applied.reason)
             self._answer(command, applied)
 
-    def take_finished_probes(self) -> tuple[ProbedOffer, ...]:
+    def take_finished_probes(self) -> tuple[ProbedCommand, ...]:
         """Return and remove the commands whose probe has finished. Rank 0 only."""
         for member, (command, probe) in [*self._probes.items()]:
             if probe.done():
                 del self._probes[member]
-                self._offers.append(ProbedOffer(command, _refusal(probe)))
-        probed, self._offers = tuple(self._offers), []
-        return probed
+                self._probed_commands.append(ProbedCommand(command, _refusal(probe)))
+        probed_commands, self._probed_commands = tuple(self._probed_commands), []
+        return probed_commands
 
-    def apply_judge_commands(self, offers: Iterable[ProbedOffer]) -> list[str]:
+    def apply_judge_commands(self, probed_commands: Iterable[ProbedCommand]) -> list[str]:
         """Apply judge commands, and return the names of the changed actuators. Call `answer` once those actuators are
         announced."""
         changed_names: list[str] = []
-        for offer in offers:
-            command, name, problem = offer.command, offer.command.actuator, offer.refusal
+        for probed in probed_commands:
+            command, name, problem = probed.command, probed.command.actuator, probed.refusal
             before = self._read(name)
             if not problem:
                 try:
@@ -111,13 +111,13 @@ class Commands:
     def end(self, late_orders: Iterable[object]) -> None:
         """Answer the commands that are still open when the run ends. `late_orders` arrived too late to be executed."""
         self.answer()
-        for command in [command for command, _ in self._probes.values()] + [offer.command for offer in self._offers]:
+        running_commands = [command for command, _ in self._probes.values()]
+        for command in running_commands + [probed.command for probed in self._probed_commands]:
             self._answer(command, EXPIRED)
         self._probes.clear()
-        self._offers.clear()
+        self._probed_commands.clear()
         for order in late_orders:
-            is_open = isinstance(order, OperatorCommand) and order.id not in self.seen_ids
-            if isinstance(order, OperatorCommand) and is_open and order.action in LEARNER_ACTIONS:
+            if isinstance(order, OperatorCommand) and order.id not in self.seen_ids and order.action in LEARNER_ACTIONS:
                 self._answer(order, EXPIRED)
 
     def _answer(self, command: OperatorCommand, applied: Applied) -> None:
@@ -139,7 +139,7 @@ class Commands:
         if command.action == "remove" and member in self._probes and member not in seats:
             addition, probe = self._probes.pop(member)
             probe.cancel()
-            self._offers.append(ProbedOffer(addition, "it was removed before its probe finished"))
+            self._probed_commands.append(ProbedCommand(addition, "it was removed before its probe finished"))
         if command.action != "add" and member not in seats:
             members = [seat for name in self._actuators if (seat := member_of(name)) and seat in seats]
             return str(UnknownNameError("committee member", member, members))

@@ -15,7 +15,7 @@ from typing import Literal
 
 from oven_core.protocol.messages import Decision, StepClosed
 from oven_core.protocol.operator_messages import OperatorCommand
-from oven_learner.client.commands import DIRECT_COMMANDS, LOCAL_PREFIX, ProbedOffer
+from oven_learner.client.commands import DIRECT_COMMANDS, LOCAL_PREFIX, ProbedCommand
 from oven_learner.link.link_interface import Link
 from oven_learner.ranks import Ranks
 
@@ -24,7 +24,8 @@ log = logging.getLogger("oven.learner")
 LOCKSTEP_TIMEOUT_S = 30.0
 """Maximum seconds to wait for a tick to close in lockstep. After that, the learner continues."""
 REPEATED_TIMEOUT_S = 0.2
-"""Maximum after a first timeout, until a tick closes again. It limits the delay that a stuck agent can cause."""
+"""Maximum seconds to wait after a first timeout, until a tick closes again. This limits the delay that a
+stuck agent can cause."""
 
 Order = Decision | OperatorCommand
 
@@ -37,7 +38,7 @@ class Orders:
     is_time_spent: bool
     announcements: tuple[str, ...] = ()
     """Actuators to announce again."""
-    offers: tuple[ProbedOffer, ...] = ()
+    probed_commands: tuple[ProbedCommand, ...] = ()
     """Judge commands whose probe has finished on rank 0."""
 
 
@@ -51,12 +52,12 @@ class Inbox:
         *,
         lockstep: bool = False,
         requested_announcements: Callable[[], tuple[str, ...]] = tuple,
-        probed_offers: Callable[[], tuple[ProbedOffer, ...]] = tuple,
+        probed_commands: Callable[[], tuple[ProbedCommand, ...]] = tuple,
     ) -> None:
-        """`requested_announcements` and `probed_offers` return new items on rank 0, each once."""
+        """`requested_announcements` and `probed_commands` return new items on rank 0, each once."""
         self.timeouts = 0
         """Number of lockstep timeouts."""
-        self._requested_announcements, self._probed_offers = requested_announcements, probed_offers
+        self._requested_announcements, self._probed_commands = requested_announcements, probed_commands
         self._link, self._ranks, self._lockstep = link, ranks, lockstep
         self._timeout_s = LOCKSTEP_TIMEOUT_S
         self._closed_tick = -1
@@ -96,13 +97,13 @@ class Inbox:
             self._ranks.stop_requester = None
             self.request("stop", f"rank {requester} requested a stop")
         self._listen(tick, answered_ids)
-        time_spent = is_time_spent()
+        is_spent = is_time_spent()
         local_commands, self._local_commands = self._local_commands, []
         received, self._received = self._received, []
-        announcements, offers = self._requested_announcements(), self._probed_offers()
-        if not (local_commands or received or time_spent or announcements or offers):
+        announcements, probed_commands = self._requested_announcements(), self._probed_commands()
+        if not (local_commands or received or is_spent or announcements or probed_commands):
             return None
-        return Orders((*local_commands, *received), time_spent, announcements, offers)
+        return Orders((*local_commands, *received), is_spent, announcements, probed_commands)
 
     def _listen(self, tick: int | None, answered_ids: Container[str]) -> None:
         """Read the link. Orders that arrived before a failure are kept."""

@@ -62,8 +62,9 @@ class LoopClient(OvenClient):
         are added, unless `metrics` contains the same name. Omit missing measurements instead of sending 0. NaN is sent
         as NaN. After a rollback, `step` may keep increasing or continue from `client.step`."""
         self._loop_rolls_back = self._loop_rolls_back or step <= self._last_step
-        has_same_count = self._loop_rolls_back or step == self.step + 1
-        step_of_weights = step if has_same_count else self.step + step - self._last_step
+        # After a rollback, a loop that keeps its own count is ahead of the step of the weights.
+        is_ahead = not self._loop_rolls_back and step != self.step + 1
+        step_of_weights = self.step + step - self._last_step if is_ahead else step
         self._last_step = step
         self._step_count += 1
         results = None

@@ -112,14 +112,11 @@ class OvenClient:
         """Called repeatedly while the run is held, for work that belongs between two steps."""
         self.out_of_time = False
         """Whether the run stops because its time budget is used up. The run then counts as completed."""
-        self._link = link
-        self._training = training
+        self._link, self._ranks = link, ranks or Ranks()
+        self._training, self._lockstep, self._rules = training, lockstep, rules or Rules(autonomy="observe")
         self._horizon = Horizon(max_steps=max_steps, seconds=seconds, charge_rollbacks=charge_rollbacks)
-        self._rules = rules or Rules(autonomy="observe")
-        self._lockstep = lockstep
-        self._snapshots = snapshots
-        self._keys = dict(keys or {})
-        self._settle = settle
+        self._keys, self._averaged_metrics = dict(keys or {}), tuple(averaged_metrics)
+        self._snapshots, self._best, self._settle = snapshots, best, settle
         announced = {spec.name for spec in metrics}
         self._run_started = partial(
             RunStarted,
@@ -132,7 +129,11 @@ class OvenClient:
             mesh_code=mesh_code,
             versions=dict(versions or {}),
         )
-        self._ranks, self._averaged_metrics = ranks or Ranks(), tuple(averaged_metrics)
+        self._incarnation, self._n = 1, 0  # this process's number in the run, and its number of messages
+        self._started_at = 0.0
+        self._closed = self._finished = False
+        self._final_metrics: dict[str, float] = {}  # of the best weights, if the run ends with them
+        self._adopted = AdoptedDecisions(self, actuators, self._ranks, snapshots, self.publish_receipt)
         self._announcements = Announcements(actuators, self._ranks)
         self._commands = Commands(self, actuators, self.publish_receipt, leader=self._ranks.leader)
         self._inbox = Inbox(
@@ -140,16 +141,9 @@ class OvenClient:
             self._ranks,
             lockstep=lockstep,
             requested_announcements=self._announcements.take_requests,
-            probed_offers=self._commands.take_finished_probes,
+            probed_commands=self._commands.take_finished_probes,
         )
-        self._incarnation = 1
-        self._n = 0
-        self._started_at = 0.0
-        self._adopted = AdoptedDecisions(self, actuators, self._ranks, snapshots, self.publish_receipt)
-        self._closed = self._finished = False
-        self._best = best
-        self._final_metrics: dict[str, float] = {}  # of the best weights, if the run ends with them
-        RunActions(self, actuators, snapshots, save)
+        RunActions(self, actuators, snapshots, save).announce()
         if best is not None:
             best.announce(actuators)
 
@@ -200,9 +194,9 @@ class OvenClient:
 
     def publish(self, tick: int, step: int, metrics: Mapping[str, float]) -> None:
         """Log the metrics of a tick that `advance` has returned."""
-        self._enqueue(
-            PendingObservation(self._incarnation, self._next_n(), tick, step, self.progress(step), dict(metrics)), True
-        )
+        progress = self.progress(step)
+        observation = PendingObservation(self._incarnation, self._next_n(), tick, step, progress, dict(metrics))
+        self._enqueue(observation, droppable=True)
 
     def poll(self) -> None:
         """Receive decisions and commands, and apply those that are due between two optimizer steps. While the run is
@@ -366,7 +360,7 @@ class OvenClient:
         self._link.show(convert)
 
     def publish_message(self, kind: type[LearnerMessage], **fields: Any) -> None:
-        """Log a message of this kind."""
+        """Log a message of the class `kind`, with these fields."""
         self._enqueue(partial(kind, incarnation=self._incarnation, n=self._next_n(), **fields))
 
     def _snapshot(self) -> None:
@@ -385,7 +379,7 @@ class OvenClient:
             else:
                 self._adopted.add(order)
         if orders:
-            changed_actuators = self._commands.apply_judge_commands(orders.offers)
+            changed_actuators = self._commands.apply_judge_commands(orders.probed_commands)
             self._announcements.add_due([*orders.announcements, *changed_actuators])
         self._announcements.publish(self._announce)
         self._commands.answer()

@@ -27,17 +27,19 @@ class RunActions:
     def __init__(
         self, run: Run, actuators: Actuators, snapshots: Rollback | None, save: Callable[[], object] | None
     ) -> None:
-        """Register the available actions. A checkpoint needs `snapshots` or `save`, and a rollback needs
-        `snapshots`."""
+        """`save` requests a checkpoint on disk."""
         self._run, self._actuators, self._snapshots, self._save = run, actuators, snapshots, save
-        actuators.action(HOLD, self._hold, effect="ends_or_holds")
-        actuators.action(STOP, self._stop, effect="ends_or_holds")
-        if snapshots is not None or save is not None:
-            actuators.action(CHECKPOINT, self._checkpoint, unit="step", effect="copies")
-        if snapshots is not None:
-            actuators.action(ROLLBACK, self._rollback, unit="tick to go back to", effect="moves_weights")
-            if snapshots.can_undo:
-                actuators.action(UNDO, self._undo, effect="moves_weights")
+
+    def announce(self) -> None:
+        """Register the available actions. A checkpoint needs `snapshots` or `save`; a rollback needs `snapshots`."""
+        self._actuators.action(HOLD, self._hold, effect="ends_or_holds")
+        self._actuators.action(STOP, self._stop, effect="ends_or_holds")
+        if self._snapshots is not None or self._save is not None:
+            self._actuators.action(CHECKPOINT, self._checkpoint, unit="step", effect="copies")
+        if self._snapshots is not None:
+            self._actuators.action(ROLLBACK, self._rollback, unit="tick to go back to", effect="moves_weights")
+            if self._snapshots.can_undo:
+                self._actuators.action(UNDO, self._undo, effect="moves_weights")
 
     def _hold(self, _: float | None) -> None:
         self._run.held = "a decision holds the run"

@@ -16,8 +16,8 @@ def join_messages(value: Any) -> str:
     if isinstance(value, list | tuple) and len(value) == 1 and isinstance(value[0], Mapping):
         value = value[0].get("content", "")
     elif isinstance(value, list | tuple):
-        messages = [part if isinstance(part, Mapping) else {"content": part} for part in value]
-        value = "\n\n".join(f"{part.get('role', '')}: {part.get('content', '')}" for part in messages)
+        messages = [item if isinstance(item, Mapping) else {"content": item} for item in value]
+        value = "\n\n".join(f"{message.get('role', '')}: {message.get('content', '')}" for message in messages)
     return str(value)
 
 

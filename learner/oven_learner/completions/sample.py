@@ -23,14 +23,14 @@ It is called in a thread of the training's process, with the complete text. If i
 sample is not shown.
 """
 END_FRACTION = 4
-"""A truncated text keeps its end, with 1/END_FRACTION of the limit, because the answer is often there."""
+"""A truncated text keeps its last limit/END_FRACTION characters, because the answer is often there."""
 REASON_CHARACTERS = 500
 """Maximum number of characters in a member's reason. Prompts ask judges for 25 words."""
 HEADERS_BYTES = 1024
 """Number of bytes reserved for headers within the stream's message limit."""
 MIN_CHARACTERS = 16
-"""Minimum number of characters in each prompt and completion. If a message is still too large at this length, the cause
-is elsewhere, and it is dropped."""
+"""Minimum number of characters to which strings are shortened. A message that is still too large is dropped, because
+shorter strings would not help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,8 @@ def group_fields(
     settings: CompletionsSettings,
     redact: Redact | None,
 ) -> dict[str, Any]:
-    """Return the fields of a SampledGroup as strings, numbers, tuples and dicts. `position` has its numeric fields.
-    Raises any error of the redaction. Raises TypeError if the redaction does not return text."""
+    """Return the fields of a SampledGroup as strings, numbers, tuples and dicts. `position` contains its numeric
+    fields, such as tick and step. Raises any error that `redact` raises, and TypeError if it does not return text."""
     completions = list(sample.completions[: settings.completions])
     limit = min(settings.characters, COMPLETION_BYTES // (1 + len(completions)))
     rewards = _numbers(_weighted_sums(sample.members) if sample.rewards is None else sample.rewards, len(completions))
@@ -108,7 +108,7 @@ def _shorten(fields: dict[str, Any], limit: int) -> dict[str, Any]:
 
 
 def _truncate(text_fields: dict[str, Any], limit: int) -> dict[str, Any]:
-    """Truncate a string to `limit` characters from its beginning and its end."""
+    """Truncate a text to `limit` characters, taken from its beginning and its end."""
     begin, end = text_fields["text"], text_fields["end"]
     excess = len(begin) + len(end) - limit
     if excess <= 0:
@@ -119,8 +119,8 @@ def _truncate(text_fields: dict[str, Any], limit: int) -> dict[str, Any]:
 
 
 def _text_fields(text: str, limit: int, redact: Redact | None) -> dict[str, Any]:
-    """Redact a string, truncate it, and make it encodable. Redaction comes first, because half a secret is not
-    recognised. Encoding comes last, because its cost depends on the number of characters."""
+    """Redact a text, truncate it, and make it encodable. Redaction comes first, because it might not recognise a
+    truncated secret. Encoding comes last, because its cost depends on the number of characters."""
     if redact is not None:
         text = redact(make_encodable(text))
         if not isinstance(text, str):
@@ -150,9 +150,9 @@ def _numbers(values: Sequence[float | None], count: int) -> tuple[float | None, 
 
 def _weighted_sums(members: Sequence[MemberVerdict]) -> list[float | None]:
     """Sum the weighted scores of each completion, as TRL does. The sum is None if there are no scores."""
-    columns = [_weighted_scores(member) for member in members if member.scores is not None]
-    rows = [[score for score in row if score is not None] for row in zip(*columns, strict=True)]
-    return [sum(row) if row else None for row in rows]
+    scores_by_member = [_weighted_scores(member) for member in members if member.scores is not None]
+    known_scores = [[score for score in row if score is not None] for row in zip(*scores_by_member, strict=True)]
+    return [sum(scores) if scores else None for scores in known_scores]
 
 
 def _weighted_scores(member: MemberVerdict) -> list[float | None]:
@@ -161,10 +161,10 @@ def _weighted_scores(member: MemberVerdict) -> list[float | None]:
 
 
 def _describe(completion: Any) -> str:
-    """Return the text. For an array, return its type, shape and number type. Reading the numbers of an array would wait
-    for the device."""
+    """Return the text of a prompt or a completion. An array is described by its class, shape and dtype, because reading
+    its numbers would wait for the device."""
     if not hasattr(completion, "shape"):
         return join_messages(completion)
-    numbers = str(getattr(completion, "dtype", "")).removeprefix("torch.")
+    dtype = str(getattr(completion, "dtype", "")).removeprefix("torch.")
     size = " × ".join(str(int(length)) for length in completion.shape)
-    return f"{type(completion).__name__} {size or 'scalar'} {numbers}".strip()
+    return f"{type(completion).__name__} {size or 'scalar'} {dtype}".strip()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -13,14 +13,24 @@ from oven_learner.completions.sample import Redact, Sample, group_fields
 from oven_runs.settings.completions import CompletionsSettings
 
 
+class SampleNumbers(NamedTuple):
+    """The numeric fields of a sample's message, except for the incarnation."""
+
+    number: int  # number of the sample, from 1
+    tick: int
+    step: int
+    group: int  # index of the group in its batch
+    groups: int  # number of groups in the batch
+
+
 class SampleSchedule:
-    """Selects steps at a fixed interval, and cycles through the groups of their batches. It does not use random
-    numbers, because that would change the training."""
+    """A schedule that selects steps at a fixed interval, and cycles through the groups of their batches. It does not
+    use random numbers, because that would change the training."""
 
     def __init__(self, interval: int, groups_per_sample: int) -> None:
         """`groups_per_sample` is the maximum number of groups per selected step."""
         self.due_step = 0
-        """Step count from which the next sample is due. It is a plain number, because it is read at every step."""
+        """Step count from which the next sample is due. It is a plain attribute, because it is read at every step."""
         self._interval, self._groups_per_sample = interval, groups_per_sample
         self._next_group = 0
 
@@ -47,17 +57,13 @@ class Sampling:
     def convert(
         self,
         position: Callable[[], Mapping[str, int]],
-        numbers: tuple[int, int, int, int, int],
+        numbers: SampleNumbers,
         advantages: Sequence[float | None],
         sample: Callable[[], Sample],
     ) -> dict[str, Any]:
         """Convert one group into plain values. Called outside the training thread. `position` is the client's method of
-        this name. `numbers` are the sample's number (from 1), tick, step, group, and the number of groups. `sample`
-        reads values that no longer change."""
-        number, tick, step, group, groups = numbers
-        incarnation = position()["incarnation"]
-        fields = {"incarnation": incarnation, "number": number, "tick": tick, "step": step}
-        fields |= {"group": group, "groups": groups}
+        this name. `sample` reads values that no longer change."""
+        fields = {"incarnation": position()["incarnation"], **numbers._asdict()}
         return group_fields(fields, sample(), advantages, self._settings, self._redact)
 
 

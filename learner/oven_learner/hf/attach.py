@@ -84,14 +84,14 @@ def attach(
     - `run.checkpoint`, `run.rollback` and `run.undo_rollback` if the model is small enough to copy.
     - `run.evaluate` if `evaluate` is given or the trainer evaluates by itself.
 
-    The run begins in `observe`, unless the stack's rules set another autonomy level.
+    The run begins in `observe`, where decisions are only logged, unless the run's rules set another autonomy level.
 
     Args:
         actuators: your own knobs. They take precedence over automatic ones with the same name.
         lr_bounds: bounds of `optimizer.lr_scale`, as multiples of your schedule.
         training: the name of this training run, if the script has several in sequence. Each has its own metrics and
-            knob values. By default, they are numbered in the order in which they begin, so a restarted script finds its
-            own. Name them if a restarted script may skip one.
+            knob values. By default, they are numbered in the order in which they begin, so that a restarted script
+            continues the same ones. Name them if a restarted script may skip one.
         evaluate: measures held-out metrics at the start, every `evaluate_every` steps, at the end, and when an agent
             requests it.
         charge_rollbacks: count steps that rollbacks threw away against `max_steps`, to compare runs at equal cost.
@@ -99,8 +99,8 @@ def attach(
         teachers: adds `teacher.active`.
         beta_bounds: bounds of β, as multiples of your value.
         committee: the GRPOTrainer's reward function, if several members judge (oven_learner.rewards). It adds
-            `reward.weights`. Groups and steps without any score do not train the model. A verifier compares with the
-            answers of the active teacher, or of the reference model if there are no `teachers`.
+            `reward.weights`. Groups and steps without any score do not train the model. A verifier compares completions
+            with the answers of the active teacher, or of the reference model if there are no `teachers`.
         mixture: adds `data.mixture` and `data.skip`.
         stateful: objects with `state_dict` and `load_state_dict` (plain values and tensors) that a checkpoint has to
             restore. The mixture is always restored.
@@ -206,28 +206,29 @@ def check_inputs(trainer: Any) -> None:
     tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)  # a processor contains one
     dataset = trainer.train_dataset
     has_prompts = hasattr(dataset, "__len__") and "prompt" in (getattr(dataset, "column_names", None) or ())
-    rows = int(trainer.accelerator.unwrap_model(trainer.model).get_input_embeddings().weight.shape[0])
-    if rows:  # 0: a shard of ZeRO-3
-        _check_vocabulary(rows, tokenizer, dataset[: min(SAMPLE_ROWS, len(dataset))]["prompt"] if has_prompts else ())
+    size = int(trainer.accelerator.unwrap_model(trainer.model).get_input_embeddings().weight.shape[0])
+    if size:  # 0: a shard of ZeRO-3
+        _check_vocabulary(size, tokenizer, dataset[: min(SAMPLE_ROWS, len(dataset))]["prompt"] if has_prompts else ())
     if has_prompts:
         _check_prompts(dataset, tokenizer)
 
 
-def _check_vocabulary(rows: int, tokenizer: Any, prompts: Sequence[Any]) -> None:
+def _check_vocabulary(size: int, tokenizer: Any, prompts: Sequence[Any]) -> None:
     """Raise ConfigError for token ids beyond the embedding. They would raise IndexError in the middle of a run, or an
     obscure assertion on a GPU. Unused ids are accepted, because Gemma 3's smallest model does not embed the image token
     of its tokenizer."""
-    ids = {f"its {name}": getattr(tokenizer, name + "_id") for name in ("pad_token", "eos_token", "bos_token")}
-    invalid_ids = {source: token_id for source, token_id in ids.items() if token_id is not None and token_id >= rows}
-    if not invalid_ids and max(tokenizer.get_vocab().values()) >= rows:
+    names = ("pad_token", "eos_token", "bos_token")
+    ids = {f"the tokenizer's {name}": getattr(tokenizer, name + "_id") for name in names}
+    invalid_ids = {source: token_id for source, token_id in ids.items() if token_id is not None and token_id >= size}
+    if not invalid_ids and max(tokenizer.get_vocab().values()) >= size:
         highest_ids = [max(tokenizer.encode(as_text(prompt)), default=0) for prompt in prompts]
         invalid_ids = {
-            f"the prompt of row {row}": token_id for row, token_id in enumerate(highest_ids) if token_id >= rows
+            f"the prompt of row {row}": token_id for row, token_id in enumerate(highest_ids) if token_id >= size
         }
     for source, token_id in invalid_ids.items():
         raise ConfigError(
             f"{source} has the token id {token_id:,} ({tokenizer.convert_ids_to_tokens(token_id)!r}), but the model "
-            f"embeds only {rows:,} ids; use the model's own tokenizer, or call "
+            f"embeds only {size:,} ids; use the model's own tokenizer, or call "
             "model.resize_token_embeddings(len(tokenizer))"
         )
 
@@ -239,6 +240,7 @@ def _check_prompts(dataset: Any, tokenizer: Any) -> None:
 
     column = dataset.select_columns("prompt").with_format("arrow")[:]["prompt"]
     if types.is_string(column.type) or types.is_large_string(column.type):
+        # An empty string is usable if the tokenizer adds a token to it. No length equals -1.
         empty = pc.equal(pc.binary_length(column), 0 if not tokenizer("")["input_ids"] else -1)
     elif types.is_list(column.type) or types.is_large_list(column.type):
         empty = pc.equal(pc.list_value_length(column), 0)

@@ -132,33 +132,33 @@ class Attachment(TrainerCallback):
             self._step_metrics,
             self._gauges,
             *([scores] if scores else ()),
-            *self._samples(),
+            *self._sample_hooks(),
             self._rate,
             self._evaluation,
             *([faults] if faults else ()),
             *([RepeatedRows(trainer, options.mixture)] if options.mixture else ()),
             *([self._authored] if self._authored else ()),
             *([IdleTeachers(trainer, options.teachers)] if options.teachers is not None else ()),
-            *self._frontier(),
+            *self._frontier_hooks(),
             *([self._user_evaluation] if self._user_evaluation else ()),
             self._saving,
-            *([self._timing()] if not self._lockstep else ()),
+            *([self._timing_hook()] if not self._lockstep else ()),
         ]
 
-    def _timing(self) -> StepTiming:
+    def _timing_hook(self) -> StepTiming:
         timing = StepTiming(self.trainer)
         if self._user_evaluation is not None:
             timing.time_method(self._user_evaluation, "measure", "evaluate")
         return timing
 
-    def _frontier(self) -> list[StepHook]:
-        """Return the calibration hook if the run's settings name a frontier model."""
+    def _frontier_hooks(self) -> list[StepHook]:
+        """Return the hook that measures drift from a frontier model, if the run's settings name one."""
         settings = self._connection.committee.frontier if self._connection else None
         if settings is None or not settings.model or self.checkpoints.run_folder is None:
             return []
         return [FrontierDrift(self.trainer, settings, self.checkpoints.run_folder)]
 
-    def _samples(self) -> list[StepHook]:
+    def _sample_hooks(self) -> list[StepHook]:
         """Return the hook that shows completions, if enabled. It wraps methods that earlier hooks have already
         wrapped."""
         sampling, committee = self._options.sampling, self._options.committee
@@ -185,7 +185,7 @@ class Attachment(TrainerCallback):
         self.rollback = self._choose_rollback(self._ranks)
         self._budget = self._step_budget(state, self._ranks)
         self.epochs.begin(state)
-        announced = self._announced()
+        announced = self._announced_metrics()
         self.client = OvenClient(
             self._link or (connection.link() if connection else SilentLink()),
             self.actuators,
@@ -303,10 +303,9 @@ class Attachment(TrainerCallback):
         """Announce that training has failed, and send the remaining messages. The SIGTERM handler stays installed until
         then. If a launcher ends this rank because another one has died, its SIGTERM must not interrupt this."""
         self._close_hooks()
-        if self.client is not None and isinstance(error, KeyboardInterrupt):
-            self.client.close("stopped", detail="interrupted from the keyboard")
-        elif self.client is not None:
-            self.client.close("failed", detail=f"{type(error).__name__}: {error}"[:500])
+        if self.client is not None:
+            reason, detail = self.client.end_reason(error)
+            self.client.close(reason, detail=detail)
         self._sigterm.end()
 
     def _step_budget(self, state: TrainerState, ranks: Ranks) -> StepBudget:
@@ -329,13 +328,13 @@ class Attachment(TrainerCallback):
             trained_steps=lambda: self._budget.total,
         )
 
-    def _announced(self) -> tuple[MetricSpec, ...]:
+    def _announced_metrics(self) -> tuple[MetricSpec, ...]:
         """Return all metrics. The user's metrics take precedence over others with the same name. If the user has
         held-out metrics, only those judge changes, and the trainer's own evaluation is only shown."""
         user_metrics = self._options.metrics
         names = {metric.name for metric in user_metrics}
         user_holds_out = any(metric.held_out for metric in user_metrics)
-        own_metrics = [metric for part in (*self._hooks, *self._channels) for metric in part.metric_specs()]
+        own_metrics = [metric for source in (*self._hooks, *self._channels) for metric in source.metric_specs()]
         hook_metrics = (metric for metric in own_metrics if metric.name not in names)
         held_out_metrics = self._evaluation.held_out_specs()
         has_computed_metrics = bool(held_out_metrics) and getattr(self.trainer, "compute_metrics", None) is not None
@@ -394,8 +393,8 @@ class Attachment(TrainerCallback):
 
 
 class EndOnSigterm:
-    """A signal handler that ends the run cleanly on SIGTERM, which `down`, Slurm and torchrun send. The run then saves
-    a checkpoint and sends its last messages. A script with its own handler keeps that one."""
+    """A signal handler that ends the run cleanly on SIGTERM, which `oven-controller down`, Slurm and
+    torchrun send. The run then saves a checkpoint and sends its last messages. A script keeps its own handler."""
 
     def __init__(self, stop: Callable[[str], object]) -> None:
         self._stop = stop

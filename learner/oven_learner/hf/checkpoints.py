@@ -48,12 +48,13 @@ class Origin:
     path: Path | None = None
     record: Record | None = None
     relaunch: Relaunch | None = None
-    """Set if a rollback has started this process."""
+    """The rollback that has started this process, if one has."""
     rank_state: dict[str, Any] = field(default_factory=dict)
     """The additional state of this rank."""
 
     @property
     def fresh(self) -> bool:
+        """Whether the run started without a checkpoint, so that its script can start over."""
         return self.record.fresh if self.record else self.path is None
 
     def steps_before(self, step: int) -> int:

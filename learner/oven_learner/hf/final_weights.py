@@ -158,8 +158,8 @@ class GreedyRewards:
 
     def measure(self) -> list[float]:
         size = max(1, self._trainer.args.per_device_eval_batch_size)
-        chunks = [self._rows[start : start + size] for start in range(0, len(self._rows), size)]
-        return [reward for chunk in chunks for reward in self._rewards(chunk)]
+        batches = [self._rows[start : start + size] for start in range(0, len(self._rows), size)]
+        return [reward for batch in batches for reward in self._rewards(batch)]
 
     def _rewards(self, rows: list[dict[str, Any]]) -> list[float]:
         trainer, rows = self._trainer, deepcopy(rows)

@@ -13,8 +13,8 @@ from transformers.trainer import TRAINER_STATE_NAME
 
 class EpochExtension:
     """Extends training with additional epochs after rollbacks. transformers 5.23 computes the number of epochs before
-    training, and ends after that number, whatever the step. With this extension, training continues if a rollback has
-    discarded steps."""
+    training, and stops after that many, regardless of the step. With this extension, training continues if a rollback
+    has discarded steps."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._planned_epochs: int | None = None

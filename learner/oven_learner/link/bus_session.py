@@ -46,7 +46,7 @@ class BusSession:
         self._extra_tasks = extra_tasks
 
     async def open(self, begin: Callable[[Bus], Awaitable[object]]) -> Bus:
-        """Return the first connection, after `begin` has read the log. Raises OvenError, or BusError for a timeout."""
+        """Return the first connection, after `begin` has read the log. Raises OvenError, also for a timeout."""
         connections: list[Bus] = []
 
         async def connect_and_begin() -> None:
@@ -93,7 +93,7 @@ class BusSession:
             if self._writer.is_finished:
                 await bus.close()
         finally:
-            await bus.abort()  # first, because tasks that are waiting for the server cannot be cancelled before
+            await bus.abort()  # first, because only then can tasks that are waiting for the server be cancelled
             await end(*tasks, limit_s=1)
         return failure
 

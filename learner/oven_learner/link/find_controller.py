@@ -100,7 +100,7 @@ class Connection(BaseModel):
         credentials = Credentials.load(Path(creds)) if creds else None
         config = Path(os.environ.get("OVEN_RUN_DIR") or os.devnull) / "config.json"
         settings = json.loads(config.read_bytes()) if config.is_file() else {}
-        address = {"url": url, "run": run, "credentials": credentials, "keys": _keys(credentials)}
+        address = {"url": url, "run": run, "credentials": credentials, "keys": _load_public_keys(credentials)}
         return cls.model_validate({**settings, **address})
 
     @property
@@ -143,7 +143,7 @@ def find_controller(
     return mode is Mode.REQUIRED or broadcast(must_connect), connection
 
 
-def _keys(credentials: Credentials | None) -> dict[str, str]:
+def _load_public_keys(credentials: Credentials | None) -> dict[str, str]:
     """Load the public keys. Raises ConfigError if the learner's key does not match its credentials."""
     path = os.environ.get("OVEN_KEYS")
     if not path:

@@ -85,10 +85,10 @@ class LogReader:
             if isinstance(event.body, Decision | OperatorCommand | StepClosed):
                 self._deliver(event.seq, event.body)
 
-    def _check_superseded(self, run: RunStarted, event_message_id: str) -> None:
+    def _check_superseded(self, run_started: RunStarted, event_message_id: str) -> None:
         """Detect a second learner that starts later under this run's name. From then on, decisions refer to the newer
         learner. This one ignores them, and its training continues."""
-        if event_message_id == message_id(run, self._secret):
+        if event_message_id == message_id(run_started, self._secret):
             self._is_announced = True
             return
         if self._is_superseded or not self._is_announced:
@@ -98,7 +98,7 @@ class LogReader:
             "another learner has started run %r (incarnation %d); this one now ignores decisions, and its messages "
             "have no effect. Training continues. Give each run its own name (run=, OVEN_RUN)",
             self._run,
-            run.incarnation,
+            run_started.incarnation,
         )
 
     def _count_event(self) -> None:

@@ -35,7 +35,7 @@ REPEAT_LOG_S = 60.0
 
 
 class OutageLog:
-    """Logs the reasons why messages cannot be sent, each once and again after a minute."""
+    """Logs why messages cannot be sent. It repeats a reason only if it has logged nothing for REPEAT_LOG_S."""
 
     def __init__(self) -> None:
         self._began_at = self._logged_at = 0.0
@@ -97,7 +97,7 @@ class LogWriter:
         self._subjects = Subjects(run)
         self._outbox = LearnerOutbox(self._build, max_bytes)
         self._new_messages = asyncio.Event()
-        self._batches = 0
+        self._batch_count = 0
 
     @property
     def dropped_count(self) -> int:
@@ -141,7 +141,7 @@ class LogWriter:
                 if len(messages) < MIN_BATCH or one_by_one:
                     for message in messages:
                         await self._send(bus, message)
-                        self.calls += 2
+                        self.calls += 2  # one call has ended, and the next begins
                 else:
                     await self._send_batch(bus, messages)
                 one_by_one = False
@@ -184,10 +184,10 @@ class LogWriter:
             contexts = [
                 open_spans.enter_context(message.span()).traceparent if message.span else "" for message in messages
             ]
-            self._batches += 1
+            self._batch_count += 1
             self.last_sent = await bus.append_all(
                 messages,
-                f"{messages[0].incarnation}-{messages[0].n}-{self._batches}",
+                f"{messages[0].incarnation}-{messages[0].n}-{self._batch_count}",
                 traceparents=contexts,
             )
         self._settle(messages[-1].n)

@@ -154,7 +154,7 @@ class SharedCounter:
     def __init__(self, fd: int | None = None) -> None:
         """Open the counter with the file descriptor `fd` from another process, or create a new counter."""
         if fd is None:
-            with tempfile.TemporaryFile() as file:
+            with tempfile.TemporaryFile() as file:  # macOS has no memfd_create
                 fd = os.memfd_create("oven-counter") if hasattr(os, "memfd_create") else os.dup(file.fileno())
             os.ftruncate(fd, mmap.PAGESIZE)
         self.fd = fd
@@ -162,6 +162,7 @@ class SharedCounter:
 
     @property
     def value(self) -> bytes:
+        """The current value as bytes, because callers only compare it."""
         return self._page[:4]
 
     def increment(self) -> None:

@@ -35,6 +35,7 @@ from oven_learner.link.link_interface import MessageFactory, PendingObservation,
 from oven_learner.link.log_writer import OutageLog
 from oven_learner.link.outbox import BUILD_BATCH, MAX_UNBUILT, MAX_WAITING_BYTES, OVERHEAD_BYTES
 from oven_learner.link.pipes import Inlet, Outlet, SharedCounter, pack
+from oven_learner.link.poll_schedule import PollSchedule
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.link.sample_queue import FINAL_TIMEOUT_S, SampleConverter, SampleQueue
 from oven_learner.link.worker_messages import (
@@ -53,17 +54,8 @@ log = logging.getLogger("oven.learner")
 
 POLL_S = 0.005
 """Seconds that the relay sleeps while no message is due. The training thread never wakes the relay, because the
-scheduler might then run the relay on the trainer's core. This costs milliseconds at the 99th percentile on a busy
-machine, and appending to a deque only microseconds."""
-DUE_PAUSE_S = 0.0005
-"""Seconds that the relay sleeps while a message is due."""
-MAX_SHORT_PAUSES = 10
-"""Maximum number of such short pauses. If the message is later than that, the pace has changed, and the pause is POLL_S
-again."""
-LEAD_S = 0.0005
-"""Seconds by which the relay polls before a message is due, because steps are not perfectly regular."""
-NEWEST_WEIGHT = 0.25
-"""Weight of the newest interval in the running mean of intervals."""
+scheduler might then run the relay on the trainer's core. Waking it would cost milliseconds at the 99th
+percentile on a busy machine, while appending to a deque costs microseconds."""
 RESTART_PAUSE_S = 0.25
 MAX_RESTART_PAUSE_S = 5.0
 """Initial and maximum pause in seconds before the worker is restarted."""
@@ -73,39 +65,6 @@ SPOOL_TIMEOUT_S = 5.0
 """Maximum seconds for the worker to disconnect and write unsent messages to disk, after the timeout for sending."""
 STATUS_POLL_S = 0.05
 """Seconds between two checks of the worker's status."""
-
-
-class PollSchedule:
-    """Decides when the relay polls for messages: rarely between steps, and often when a step is about to end. A poll
-    may briefly take the interpreter away from the training thread. On the other hand, a message that waits for a poll
-    delays its decision. The schedule does not read a clock."""
-
-    def __init__(self, idle_pause_s: float) -> None:
-        """`idle_pause_s` is the pause while nothing is due."""
-        self._idle_pause_s = idle_pause_s
-        self._last_sent: float | None = None
-        self._period_s: float | None = None
-        self._short_pauses = 0
-
-    def record_message(self, sent_s: float) -> None:
-        """Record the time in seconds at which a message was sent."""
-        interval = sent_s - self._last_sent if self._last_sent is not None else 0.0
-        if interval > 2 * DUE_PAUSE_S:  # otherwise, it is a receipt of the same step
-            period = self._period_s
-            self._period_s = interval if period is None else period + NEWEST_WEIGHT * (interval - period)
-        self._last_sent, self._short_pauses = sent_s, 0
-
-    def pause_s(self, now_s: float) -> float:
-        """Return the pause before the next poll, in seconds."""
-        if self._last_sent is None or self._period_s is None or self._idle_pause_s <= DUE_PAUSE_S:
-            return self._idle_pause_s
-        due_in_s = self._last_sent + self._period_s - LEAD_S - now_s
-        if due_in_s > self._idle_pause_s + DUE_PAUSE_S:
-            return self._idle_pause_s
-        if due_in_s > 0:
-            return due_in_s
-        self._short_pauses += 1
-        return DUE_PAUSE_S if self._short_pauses <= MAX_SHORT_PAUSES else self._idle_pause_s
 
 
 class ProcessLink:
@@ -132,12 +91,12 @@ class ProcessLink:
         secret = secrets.token_bytes(16)
         self._config = WorkerConfig(url, run, credentials, pin, poll_s, secret, spool_folder, reads_machine)
         self._closing_timeout_s = self._closed_at = 0.0
-        self._count = 0
+        self._message_count = 0
         self._last_sent_at = 0.0
         self._new_messages: deque[tuple[MessageFactory, bool]] = deque()
         self._items = Inlet(-1)
         self._counter = SharedCounter()
-        self._last_count = self._counter.value
+        self._last_counter_value = self._counter.value
         self._next_items: deque[Inlet] = deque()  # from workers that have replaced the first one
         self._last_item = 0
         self._inbox: deque[LogMessage] = deque()
@@ -169,7 +128,7 @@ class ProcessLink:
     @property
     def unsent(self) -> int:
         """Number of messages that the log has not confirmed, as far as this process knows."""
-        return self._count - self._status.last_received + self._status.waiting_count
+        return self._message_count - self._status.last_received + self._status.waiting_count
 
     @property
     def pid(self) -> int | None:
@@ -189,7 +148,7 @@ class ProcessLink:
         self._may_begin.set()
 
     def send(self, factory: MessageFactory, *, droppable: bool = False) -> None:
-        self._count += 1
+        self._message_count += 1
         self._new_messages.append((factory, droppable))
         self._last_sent_at = time.monotonic()
 
@@ -197,8 +156,8 @@ class ProcessLink:
         self._samples.put(convert)
 
     def receive(self) -> LogMessage | None:
-        if not self._inbox and self._counter.value != self._last_count:
-            self._last_count = self._counter.value
+        if not self._inbox and self._counter.value != self._last_counter_value:
+            self._last_counter_value = self._counter.value
             while self._next_items:
                 self._items.close()
                 self._items = self._next_items.popleft()
@@ -273,8 +232,8 @@ class ProcessLink:
         try:
             self._process = process = _start_worker(worker_in, worker_out, items_out, self._counter.fd)
         except OSError as error:
-            for end in (outlet, inlet, items):
-                end.close()
+            for pipe_end in (outlet, inlet, items):
+                pipe_end.close()
             raise ProcessError(f"cannot start the process that connects to the bus: {reason(error)}") from error
         finally:
             for fd in (worker_in, worker_out, items_out):
@@ -290,11 +249,11 @@ class ProcessLink:
             self._read_status(inlet)
             outlet.close()
             inlet.close()
-            code = process.wait()
-            self._copy_log(process.stderr.fileno(), last=True)
+            exit_code = process.wait()
+            self._copy_log(process.stderr.fileno(), is_last=True)
             process.stderr.close()
-        if self._past is not None and not self._closing.is_set() and (self._ready or code):
-            raise ProcessError(f"the process that connects to the bus stopped (exit code {code})")
+        if self._past is not None and not self._closing.is_set() and (self._ready or exit_code):
+            raise ProcessError(f"the process that connects to the bus stopped (exit code {exit_code})")
 
     def _relay_messages(self, outlet: Outlet, inlet: Inlet, stderr: int) -> None:
         """Relay messages at the pace of the training's steps, and check the worker's status from time to time."""
@@ -409,25 +368,26 @@ class ProcessLink:
             last_received=resumed.n, last_sent=self._config.last_sent, logged_count=resumed.logged_count
         )
 
-    def _copy_log(self, stderr: int, last: bool = False) -> None:
+    def _copy_log(self, stderr: int, is_last: bool = False) -> None:
         """Copy the worker's log output to the learner's log."""
         with contextlib.suppress(BlockingIOError):
             while data := os.read(stderr, 65536):
                 self._partial_line += data
-        if last and self._partial_line:
+        if is_last and self._partial_line:
             self._partial_line += b"\n"
         *lines, self._partial_line = self._partial_line.split(b"\n")
-        for line in (line.decode(errors="replace") for line in lines):
+        for raw_line in lines:
+            line = raw_line.decode(errors="replace")
             self._last_lines.append(line)
-            name, _, text = line.partition(" ")
-            level = logging.getLevelNamesMapping().get(name)
-            log.log(level or logging.ERROR, "%s", text if level else line)
+            level_name, _, message = line.partition(" ")
+            level = logging.getLevelNamesMapping().get(level_name)
+            log.log(level or logging.ERROR, "%s", message if level else line)
 
 
 def _start_worker(*fds: int) -> subprocess.Popen[bytes]:
     """Start the worker with the file descriptors of one pipe to read, two pipes to write, and the shared counter. It
     has its own process group, so that Ctrl-C reaches only the learner."""
-    path = os.pathsep.join(part for part in sys.path if part)
+    path = os.pathsep.join(filter(None, sys.path))
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "oven_learner.link.worker", *map(str, fds)],
         stdin=subprocess.DEVNULL,

@@ -23,8 +23,9 @@ class ResumeState:
     incarnation: int = 0
     tick: int = 0
     last_seq: int = 0
+    """The log's last sequence number."""
     values: dict[str, dict[str, Value]] = field(default_factory=dict)
-    """Training → actuator → the value that was read back at its last change."""
+    """Training run → actuator → the value that was read back at its last change."""
     unanswered_decisions: tuple[Decision, ...] = ()
     """Adopted decisions without a receipt."""
     decided_ids: Collection[str] = ()
@@ -36,9 +37,9 @@ class ResumeState:
     announced: dict[str, dict[str, ActuatorSpec]] = field(default_factory=dict)
     """Training run → actuator → its last announcement during that run."""
     training: str = ""
-    """The training of the last RunStarted, or empty if there was none."""
+    """The training run of the last RunStarted, or empty if there was none."""
     offers: dict[str, dict[str, dict[str, JudgeSpec]]] = field(default_factory=dict)
-    """Training → `committee.<member>` → identity → a model that an operator has offered and that passed its probe."""
+    """Training run → actuator (`committee.<member>`) → model identity → an offered model that has passed its probe."""
 
 
 def check_signer(bus: Bus, run: str, past: ResumeState) -> None:
@@ -69,10 +70,10 @@ async def read_resume_state(
                 case RunStarted():
                     past.training = trainings.setdefault(body.incarnation, body.training)
                 case ActuatorAnnounced(actuator=spec):
-                    name = trainings.get(body.incarnation, past.training)
-                    past.announced.setdefault(name, {})[spec.name] = spec
+                    training = trainings.get(body.incarnation, past.training)
+                    past.announced.setdefault(training, {})[spec.name] = spec
                     if spec.kind == "simplex":  # changing its components also changes shares, without a receipt
-                        past.values.setdefault(name, {})[spec.name] = spec.value
+                        past.values.setdefault(training, {})[spec.name] = spec.value
                 case Decision(verdict="adopted"):
                     decisions.setdefault(body.id, body)
                 case OperatorCommand() if body.action in LEARNER_ACTIONS:

@@ -25,8 +25,8 @@ log = logging.getLogger("oven.learner")
 SampleConverter: TypeAlias = Callable[[], dict[str, Any]]
 """A function that returns a sample as plain values. It is called outside the training thread."""
 MAX_WAITING = 8
-"""Maximum number of samples in each of three queues (for the conversion, the pipe and the server). This is about one
-step's groups. Beyond that, the oldest are dropped."""
+"""Maximum number of samples in each of three queues (for the conversion, the pipe and the server), about as many as
+there are groups in a step. Beyond that, the oldest are dropped."""
 FINAL_TIMEOUT_S = 0.5
 """Maximum seconds to wait for the last samples to be converted when training ends."""
 

@@ -54,15 +54,11 @@ MAX_GPUS: Final = 8
 def main(args: list[str]) -> int:
     """Run the process. `args` are the file descriptors of the pipe to read, the pipe to write, the pipe for events from
     the log, and the counter that is incremented for each event."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # the process must not end before the learner
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signal_number, signal.SIG_IGN)  # the process must not end before the learner
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
-    inlet, outlet, items, counter = (
-        Inlet(int(args[0])),
-        Outlet(int(args[1])),
-        Outlet(int(args[2])),
-        SharedCounter(int(args[3])),
-    )
+    inlet_fd, outlet_fd, items_fd, counter_fd = map(int, args)
+    inlet, outlet, items, counter = Inlet(inlet_fd), Outlet(outlet_fd), Outlet(items_fd), SharedCounter(counter_fd)
     while not (frames := inlet.take()):
         select.select([inlet.fd], [], [])
         if inlet.is_exhausted:
@@ -140,7 +136,7 @@ class Worker:
         return None
 
     def _finish(self) -> None:
-        """Save unsent messages in the spool, and send the final status to the learner."""
+        """Save unsent messages in the spool, a file in the run's folder, and send the final status to the learner."""
         unsent = self._writer.take_remaining()
         self._unsent_count = len(unsent)
         self._spooled_count = spool.write_unsent(self._spool, unsent, self._config.credentials)
@@ -182,8 +178,8 @@ class Worker:
                 await self._receive()
 
     async def _receive(self) -> None:
-        """Wait for messages from the learner, and handle them. Waking this process does not slow the training
-        thread."""
+        """Wait for messages from the learner, and handle them. The pipe wakes this process, at no cost to the
+        training thread."""
         loop = asyncio.get_running_loop()
         if self._readable is None:
             self._readable = asyncio.Event()
@@ -333,10 +329,10 @@ def visible_gpus(variable: str | None, count: int) -> list[int]:
     """Return the GPU numbers in CUDA_VISIBLE_DEVICES, or all if it is unset or does not contain numbers."""
     if variable is None:
         return list(range(count))
-    entries = [part.strip() for part in variable.split(",") if part.strip()]
-    if not all(part.lstrip("-").isdigit() for part in entries):
+    entries = [stripped for entry in variable.split(",") if (stripped := entry.strip())]
+    if not all(entry.lstrip("-").isdigit() for entry in entries):
         return list(range(count))
-    return [int(part) for part in entries if 0 <= int(part) < count]
+    return [number for entry in entries if 0 <= (number := int(entry)) < count]
 
 
 if __name__ == "__main__":

@@ -25,7 +25,9 @@ class WorkerConfig:
     pin: str | None
     """The learner's public key, if known."""
     poll_s: float
+    """Seconds between two polls of the pipes."""
     secret: bytes
+    """The key from which message ids are computed."""
     folder: str = ""
     """The run's folder, for messages that could not be sent, or an empty string if there is none."""
     reads_machine: bool = False
@@ -96,9 +98,9 @@ class Resumed:
 
 def pack_observation(n: int, lost_count: int, observation: PendingObservation) -> bytes:
     """Pack an observation as plain values."""
-    o = observation
-    metrics = floats(o.metrics)  # marshal cannot pack NumPy numbers
-    return pipes.pack_plain((n, lost_count, o.incarnation, o.n, o.tick, o.step, o.progress, metrics))
+    metrics = floats(observation.metrics)  # marshal cannot pack NumPy numbers
+    position = (observation.incarnation, observation.n, observation.tick, observation.step, observation.progress)
+    return pipes.pack_plain((n, lost_count, *position, metrics))
 
 
 def unpack_observation(data: bytes) -> PendingObservation:

@@ -108,7 +108,6 @@ class Channel(ABC):
 
     def announce(self, actuators: Actuators) -> None:
         """Register the weight as the actuator `channel.<name>`, from 0 to the maximum."""
-        moves_own_metric = self.input_kind != "completions"  # a Trainer's metric is the loss, which includes the term
         actuators.scalar(
             f"channel.{self.name}",
             lambda: self._weight,
@@ -116,7 +115,7 @@ class Channel(ABC):
             low=0.0,
             high=self._maximum,
             unit=f"× {self.unit}, in the loss",
-            moves_own_metric=moves_own_metric,
+            moves_own_metric=self.input_kind != "completions",  # a Trainer's metric is the loss, with this term
         )
 
     def metric_specs(self) -> tuple[MetricSpec, ...]:
@@ -135,10 +134,10 @@ def check_channels(channels: Sequence[Channel], provided_inputs: Collection[str]
         raise ConfigError(f"duplicate channels in {', '.join(names)}; pass each channel once")
     for channel in channels:
         if channel.input_kind not in provided_inputs:
-            kind = "ChannelTrainer" if channel.input_kind == "completions" else "TextTrainer"
+            suitable_trainer = "ChannelTrainer" if channel.input_kind == "completions" else "TextTrainer"
             raise ConfigError(
                 f"channel.{channel.name} needs {channel.input_kind}, which a {trainer} does not provide; use it with a "
-                f"{kind}"
+                f"{suitable_trainer}"
             )
 
 
@@ -147,15 +146,16 @@ def log_term(trainer: Any, channel: Channel, term_sum: TermSum, mode: Literal["t
     attached trainers publish. Every rank performs one collective of the same size. Values that no rank measured are not
     logged."""
     zero = torch.zeros_like(term_sum.number)
-    gauges = [term_sum.gauges.get(gauge.name, (zero, zero)) for gauge in channel.gauges]
-    pairs = [(term_sum.total.detach(), term_sum.number), *gauges]
-    local_sums = torch.stack([part.to(term_sum.total.dtype) for pair in pairs for part in pair]).detach()
+    tensors = [term_sum.total, term_sum.number]  # alternately a sum and its number of items
+    for gauge in channel.gauges:
+        tensors += term_sum.gauges.get(gauge.name, (zero, zero))
+    local_sums = torch.stack([tensor.to(term_sum.total.dtype) for tensor in tensors]).detach()
     sums = trainer.accelerator.reduce(local_sums, reduction="sum").tolist()
-    names = ["", *(f"/{gauge.name}" for gauge in channel.gauges)]
+    suffixes = ["", *(f"/{gauge.name}" for gauge in channel.gauges)]
     metrics = trainer._metrics[mode]
-    for name, total, count in zip(names, sums[::2], sums[1::2], strict=True):
+    for suffix, total, count in zip(suffixes, sums[::2], sums[1::2], strict=True):
         if count:
-            metrics[f"channel/{channel.name}{name}"].append(total / count)
+            metrics[f"channel/{channel.name}{suffix}"].append(total / count)
     if sums[1]:
         metrics[f"channel/{channel.name}/weight"].append(channel.weight)
 

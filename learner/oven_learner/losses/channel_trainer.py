@@ -15,10 +15,10 @@ from oven_learner.losses.channel import Channel, Rollouts, check_channels, load_
 
 class ChannelTrainer(GRPOTrainer):
     """A GRPOTrainer that adds `channels` to its loss while their weights are above 0. Raises ConfigError for duplicate
-    channels and for setups that do not support a second forward pass per step: FSDP, DeepSpeed, and DDP with re-entrant
-    gradient checkpointing. It also raises it for processors that take images. All other features work as in TRL: vLLM
-    in both modes, PEFT, async rewards, tools, environments. Written for TRL 1.16 (`_compute_loss`,
-    `_generate_and_score_completions`, `_calculate_rewards`, `_metrics`)."""
+    channels, for processors that take images, and for setups that do not support a second forward pass per step: FSDP,
+    DeepSpeed, and DDP with re-entrant gradient checkpointing. All other features work as in TRL: vLLM in both modes,
+    PEFT, async rewards, tools, environments. Written for TRL 1.16 (`_compute_loss`, `_generate_and_score_completions`,
+    `_calculate_rewards`, `_metrics`)."""
 
     def __init__(self, *args: Any, channels: Iterable[Channel] = (), **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -167,7 +167,8 @@ class Distillation(Channel):
     def _cross_tokenizer_sum(
         self, cross_tokenizer: CrossTokenizer, student_logits: Tensor, is_counted: Tensor, inputs: dict[str, Any]
     ) -> TermSum:
-        """Return the sum for a teacher with another tokenizer. Means of completions are weighted by text tokens."""
+        """Return the sum for a teacher with another tokenizer. The mean distance of each completion is weighted by its
+        number of text tokens."""
         completions = []
         for row, (ids, mask) in enumerate(zip(inputs["completion_ids"].tolist(), is_counted.tolist(), strict=True)):
             indices = [position for position, counts in enumerate(mask) if counts]
@@ -175,7 +176,7 @@ class Distillation(Channel):
             tokens, teacher_ends = cross_tokenizer.tokenize(text)
             if text_positions and tokens:
                 positions = [indices[position] for position in text_positions]
-                prompt = cross_tokenizer.prompt(inputs[PROMPTS][row])
+                prompt = cross_tokenizer.tokenize_prompt(inputs[PROMPTS][row])
                 completions.append(_Completion(row, positions, prompt, tokens, ends, teacher_ends))
         total = student_logits.sum() * 0.0
         if not completions:
@@ -199,13 +200,13 @@ class Distillation(Channel):
 
 
 class _Completion(NamedTuple):
-    """A completion with text, in the tokens of both models. Ends are in UTF-8 bytes."""
+    """A completion with text, in the tokens of both models. Ends of tokens are in UTF-8 bytes."""
 
     row: int
-    positions: list[int]  # of the student's text tokens in the row
-    prompt: list[int]  # the teacher's tokens
-    tokens: list[int]  # the teacher's tokens for the string
-    ends: list[int]  # of the student's tokens
+    positions: list[int]  # positions of the student's text tokens in the row
+    prompt: list[int]  # the prompt in the teacher's tokens
+    tokens: list[int]  # the completion in the teacher's tokens
+    student_ends: list[int]
     teacher_ends: list[int]
 
 
@@ -225,15 +226,15 @@ def _load_teacher(trainer: Any, teacher: Any, tokenizer: Any, limit: int) -> tup
     model = load_model(config, form, accelerator.device)
     teacher_checks.check_own_weights(accelerator.unwrap_model(trainer.model), model)
     teacher_checks.check_size(model, 0, limit, form)
-    rows, last = teacher_checks.rows(model), max(teacher_tokenizer.get_vocab().values())
-    if last >= rows:
+    rows, last_id = teacher_checks.vocabulary_rows(model), max(teacher_tokenizer.get_vocab().values())
+    if last_id >= rows:
         raise TeacherRefusedError(
-            f"its tokenizer has ids up to {last:,}, but its vocabulary has {rows:,} rows; use its own tokenizer"
+            f"its tokenizer has ids up to {last_id:,}, but its vocabulary has {rows:,} rows; use its own tokenizer"
         )
     place_model(model, accelerator.device, form, None)
     prepared_model = prepare_for_trainer(model, accelerator, form)
     try:
-        logits = prepared_model(input_ids=torch.tensor([[last, last]], device=accelerator.device)).logits
+        logits = prepared_model(input_ids=torch.tensor([[last_id, last_id]], device=accelerator.device)).logits
     except Exception as error:
         raise TeacherRefusedError(f"it failed on a probe of two tokens: {reason(error)}") from error
     if not bool(torch.isfinite(logits).all()):
@@ -291,7 +292,7 @@ class CrossTokenizer:
         encoded = self.teacher(text, add_special_tokens=False, return_offsets_mapping=True)
         return encoded["input_ids"], _byte_ends(text, encoded["offset_mapping"])
 
-    def prompt(self, prompt: Any) -> list[int]:
+    def tokenize_prompt(self, prompt: Any) -> list[int]:
         """Return a prompt in the teacher's tokens. Conversations are rendered with the teacher's chat template."""
         if isinstance(prompt, str):
             ids = list(self.teacher(prompt)["input_ids"])
@@ -306,14 +307,14 @@ class CrossTokenizer:
         """Return the mean loss over the pieces of one completion. `student` and `teacher` are the logits that predict
         its tokens, (S, V) and (T, W). `tokens` and `ends` have lengths S and T."""
         logits, labels, ids, offsets = zip(
-            *(self._row(*side) for side in zip((student, teacher), tokens, ends, strict=True)), strict=True
+            *(self._uld_arguments(*side) for side in zip((student, teacher), tokens, ends, strict=True)), strict=True
         )
         loss: Tensor = self._loss(*logits, *labels, *ids, *offsets)
         return loss.squeeze()
 
     @staticmethod
-    def _row(logits: Tensor, tokens: Sequence[int], ends: Sequence[int]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return the arguments of ULDLoss for one completion, with a placeholder token before the text."""
+    def _uld_arguments(logits: Tensor, tokens: Sequence[int], ends: Sequence[int]) -> tuple[Tensor, ...]:
+        """Return ULDLoss's arguments for one completion and one model, with a placeholder token before the text."""
         ids = torch.tensor([[0, *tokens]], device=logits.device)  # (1, S + 1)
         labels = ids.clone()
         labels[0, 0] = IGNORED

@@ -23,7 +23,7 @@ from oven_learner.losses.completion_logits import completion_logits, pad_rows
 HINTED = "oven_hinted"
 """Key in TRL's batch for the prompts with hints. Each row has the tokens of its prompt, or None."""
 MAX_PROMPT_TOKENS = 10_240
-"""Maximum tokens of a prompt with a hint. Longer prompts lose their beginning. TRL's `max_reprompt_len`."""
+"""Maximum tokens of a prompt with a hint. Longer prompts lose their beginning. TRL calls it `max_reprompt_len`."""
 Template: TypeAlias = str | Callable[[Mapping[str, Any], str], str | None]
 """A text with column names in braces, or a function that maps (row, completion text) to a hint or None."""
 PROMPT = "{prompt}{hints}\n\nCorrectly solve the original question.\n"

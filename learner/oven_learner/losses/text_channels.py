@@ -1,4 +1,5 @@
-"""The channels `channel.mtp` and `channel.kg`, for language models that train on plain text."""
+"""The channels `channel.mtp` (multi-token prediction) and `channel.kg` (tokens weighted by scores, for example from a
+knowledge graph), for language models that train on plain text."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ INITIAL_STD = 0.02
 
 
 class Head(nn.Module):
-    """The second head, which computes h + W₂ silu(W₁ norm(h)) for hidden states h (…, H). W₂ is initially 0, so the
-    head starts out equal to the model's own head."""
+    """The head that predicts the token after the next one. It maps hidden states h (…, H) to h + W₂ silu(W₁ norm(h)),
+    as input for the model's output layer. W₂ is initially 0, so it starts out equal to the model's own head."""
 
     def __init__(self, width: int, seed: int, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__()
@@ -62,18 +63,18 @@ class MultiToken(Channel):
                 f"channel.mtp supports one process, but there are {trainer.accelerator.num_processes}; omit the "
                 "channel, or train in one process"
             )
-        kind, output = type(trainer.model).__name__, self._output(trainer.model)
+        model_class, output = type(trainer.model).__name__, self._output(trainer.model)
         if output is None or getattr(output, "weight", None) is None:
             raise ConfigError(
-                f"channel.mtp: {kind} has no output layer from hidden states to logits; train a causal language model, "
-                "or omit the channel"
+                f"channel.mtp: {model_class} has no output layer from hidden states to logits; train a causal language "
+                "model, or omit the channel"
             )
         for name in LOGIT_SETTINGS:
             value = getattr(trainer.model.config, name, None)
-            if value not in (None, 1, 1.0):
+            if value not in (None, 1):
                 raise ConfigError(
-                    f"channel.mtp: {kind} changes its logits after the output layer ({name} = {value}), but the second "
-                    "head does not; omit the channel"
+                    f"channel.mtp: {model_class} changes its logits after the output layer ({name} = {value}), but the "
+                    "second head does not; omit the channel"
                 )
         weight = output.weight  # (V, H)
         self._head = Head(weight.shape[1], trainer.args.seed, weight.device, weight.dtype)
@@ -97,10 +98,10 @@ class MultiToken(Channel):
 
 class TokenWeighted(Channel):
     """Negative log-likelihood per token, weighted by a score for each token. A token's score is divided by the mean
-    score of the micro-batch, so the weights have mean 1. At channel weight λ a token with relative score s counts 1 +
-    λ·s in the loss. `scores` maps token ids to scores of 0 or above. Missing tokens have the score 0. A micro-batch
-    without any scored token adds nothing. Raises ConfigError if no score is above 0, and in `bind` for a token outside
-    the vocabulary."""
+    score of the micro-batch, so the weights have mean 1. With channel weight λ, a token with relative score s has a
+    total weight of 1 + λ·s in the loss. `scores` maps token ids to scores of 0 or above. Missing tokens have the score
+    0. A micro-batch without any scored token adds nothing. Raises ConfigError if no score is above 0, and in `bind` for
+    a token outside the vocabulary."""
 
     name = "kg"
     input_kind = "logits"

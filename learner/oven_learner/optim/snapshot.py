@@ -18,8 +18,7 @@ LIMIT_BYTES = 512 * 1024 * 1024
 
 
 def size(model: torch.nn.Module) -> int:
-    """Return the bytes of a snapshot, which are those of the trained weights and two Adam moments. For a sharded model,
-    count this rank's shard."""
+    """Return the bytes of a snapshot: the trained weights and two Adam moments. Shards of other ranks do not count."""
     return 3 * sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
 
 

@@ -162,8 +162,7 @@ def _batches(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
 
 
 def slices(sizes: list[int]) -> Iterator[slice]:
-    """Yield slices of a list of tensors with these `sizes`. The tensors of a slice have at most CHUNK elements
-    together, unless a single tensor is larger."""
+    """Yield slices of tensors with these sizes, each of at most CHUNK elements. A larger tensor gets its own slice."""
     start = total = 0
     for index, size in enumerate(sizes):
         if total and total + size > CHUNK:

@@ -1,4 +1,4 @@
-"""Batches of scored samples, their saved state, and the seed that a batch is sampled with."""
+"""Batches of scored samples, their saved state, and the seed for sampling a batch."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Batch:
         return metrics
 
     def parts(self, rows: int | None) -> Iterator[Tensor]:
-        """Yield the row numbers in parts of at most `rows`, each (R,) int64. None means one part."""
+        """Yield the indices of the samples in parts of at most `rows`, each (R,) int64. None means one part."""
         all_rows = torch.arange(len(self.samples), device=self.samples.mask.device)
         return iter(torch.split(all_rows, rows or max(1, len(all_rows))))
 

@@ -1,4 +1,4 @@
-"""Sources of the conditions that a policy is sampled for."""
+"""Sources of conditions, such as prompts or intents, for which a policy is sampled."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Diffusion models as policies, as in DDPO (Black et al. 2023, arXiv 2305.13301).
 
-The chain from noise to sample is a decision process. Given x_t and the intent, x_{t−1} is Gaussian. Its mean is the
-scheduler's own step, and its deviation is η σ_t (Song et al. 2020, arXiv 2010.02502, eq. 16). So each denoising step
-has an exact log-density with a gradient through the network's prediction. Given x_t, the coordinates are independent.
-Each coordinate is a step of the objective with its own ratio, as in policies/gaussian.py. DDPO uses one ratio per
-denoising step instead. If the last denoising step has no noise, it does not count.
+The chain from noise to sample is a decision process. Given x_t and the intent (the encoded condition), x_{t−1} is
+Gaussian. Its mean is the scheduler's own step, and its deviation is η σ_t (Song et al. 2020, arXiv 2010.02502, eq. 16).
+So each denoising step has an exact log-density with a gradient through the network's prediction. Given x_t, the
+coordinates are independent. Each coordinate is a step of the objective with its own ratio, as in gaussian_policy.py.
+DDPO uses one ratio per denoising step instead. If the last denoising step has no noise, it does not count.
 
 The KL to a teacher covers the steps of the chain, so the teacher needs the same noise schedule, steps and η. The
 density of a trajectory alone is unknown, so there is no KL to or from a Gaussian policy. This module needs the extra
@@ -120,10 +120,10 @@ class DiffusionPolicy(Policy):
         noise = torch.randn_like(x)
         times = torch.randint(self.scheduler.config.num_train_timesteps, (len(x),), device=x.device)
         noisy = self.scheduler.add_noise(x, noise, times)
-        kind = self.scheduler.config.prediction_type
-        if kind == "epsilon":
+        prediction_type = self.scheduler.config.prediction_type
+        if prediction_type == "epsilon":
             target = noise
-        elif kind == "sample":
+        elif prediction_type == "sample":
             target = x
         else:
             target = self.scheduler.get_velocity(x, noise, times)
@@ -197,15 +197,15 @@ class TemporalUNet(torch.nn.Module):
 
 def _as_ddim(scheduler: Any, eta: float) -> Any:
     """Convert the user's scheduler to DDIM. Raises ConfigError if this is not possible."""
-    library = diffusers()
-    name, kind = type(scheduler).__name__, getattr(getattr(scheduler, "config", None), "variance_type", None)
+    library, name = diffusers(), type(scheduler).__name__
     if not isinstance(scheduler, library.DDPMScheduler | library.DDIMScheduler):
         raise ConfigError(f"{name} has no known density per step; use diffusers' DDIMScheduler or DDPMScheduler")
-    equals_ddim = eta == 1.0 and kind in ("fixed_small", "fixed_small_log")
+    variance_type = getattr(scheduler.config, "variance_type", None)
+    equals_ddim = eta == 1.0 and variance_type in ("fixed_small", "fixed_small_log")
     if isinstance(scheduler, library.DDPMScheduler) and not equals_ddim:
         raise ConfigError(
-            f"DDPM with eta={eta:g} and variance_type={kind!r} is not supported; use eta=1 and 'fixed_small', or a "
-            "DDIMScheduler"
+            f"DDPM with eta={eta:g} and variance_type={variance_type!r} is not supported; use eta=1 and 'fixed_small', "
+            "or a DDIMScheduler"
         )
     if not 0 < eta <= 1:
         raise ConfigError(

@@ -1,7 +1,7 @@
-"""Gaussian policies over trajectories. A step is one coordinate of one frame, and its density is exact. Steps are
-coordinates, because the density ratio of a whole frame of 72 coordinates leaves any clipping range after one update,
-and its k3 estimate overflows. The ratio of one coordinate is about as close to 1 as the ratio of a token, and the
-product over coordinates is the same."""
+"""Gaussian policies over trajectories. A step of the GRPO objective is one coordinate of one frame, with an exact
+density. Whole frames would not work as steps. The density ratio of a frame with 72 coordinates leaves any clipping
+range after one update, and the k3 estimate of the KL overflows. The ratio of one coordinate is about as close to 1 as
+the ratio of a token, and the product over coordinates is the same."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ NETWORKS = ("TemporalUNet", "TrajectoryNetwork")
 
 
 class Description(BaseModel):
-    """The contents of `policy.json`, which are class names and constructor arguments."""
+    """The contents of `policy.json`: the class names and constructor arguments of a policy and its network."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

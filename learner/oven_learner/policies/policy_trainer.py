@@ -53,9 +53,9 @@ class PolicyTrainerConfig:
     beta: float = 0.0
     """Weight of the KL term."""
     epsilon: float = 0.2
-    """Range of the ratio below 1, and also above 1 unless `epsilon_high` is set."""
+    """Clipping range of the ratio below 1, and also above 1 unless `epsilon_high` is set."""
     epsilon_high: float | None = None
-    """Range of the ratio above 1. None means the same as `epsilon`."""
+    """Clipping range of the ratio above 1. None means the same as `epsilon`."""
     loss_type: Literal["dapo", "grpo"] = "dapo"
     """"dapo" is the mean over all steps of the batch. "grpo" is the mean over the steps of each sample, then over
     samples."""
@@ -70,6 +70,7 @@ class PolicyTrainerConfig:
     """Consecutive steps without a scored group after which the run is held. A committee has its own setting."""
     lr_bounds: tuple[float, float] = USER_BOUNDS
     beta_bounds: tuple[float, float] = USER_BOUNDS
+    """Lowest and highest value of the knob during the run, as multiples of the value set here. So is `lr_bounds`."""
     save_steps: int = 0
     """Steps between checkpoints in `output_dir`. 0 means only one at the end."""
 
@@ -254,10 +255,9 @@ class PolicyTrainer:
         device = samples.mask.device
         rows = repeat_conditions(prompts, config.group_size)
         scored_conditions = [rows[row] for row in scored_rows.tolist()]
-        batch = Batch(number, samples.rows(scored_rows.to(device)), scored_conditions, scored_rows.float())
+        batch = Batch(number, samples.rows(scored_rows.to(device)), scored_conditions, torch.zeros(0, device=device))
         batch.metrics = dict(scores.metrics)
         self._missing_reasons.update(scores.missing_reasons)
-        batch_advantages: Tensor | None = None
         if len(scored_rows):
             batch_advantages, deviation = advantages(scores.rewards[scored_rows], config.group_size)
             batch.advantages = batch_advantages.to(device)
@@ -271,10 +271,8 @@ class PolicyTrainer:
                 "entropy": float(-(log_probs * mask).sum() / mask.sum()),
                 "completions/mean_length": float(mask.sum(-1).mean()),
             }
-        row_numbers = scored_rows.tolist()
-        publish_groups(
-            self.client, self.step, prompts, samples.outputs, scores, batch_advantages, row_numbers, self.scoring
-        )
+        publication = self.client, self.step, prompts, samples.outputs, scores, batch.advantages, scored_rows.tolist()
+        publish_groups(*publication, self.scoring)
         return batch
 
     def backward(self, batch: Batch) -> dict[str, float]:

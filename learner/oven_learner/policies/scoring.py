@@ -17,6 +17,7 @@ from oven_core.errors import ConfigError
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.client.loop_client import LoopClient
 from oven_learner.completions.sample import MemberVerdict, Sample
+from oven_learner.completions.sampling import SampleNumbers
 from oven_learner.hf.hooks.step_hooks import INFINITE, UNSCORED
 from oven_learner.policies.policy import repeat_conditions
 from oven_learner.rewards.committee import SKIPPED_STEPS, Committee
@@ -131,33 +132,31 @@ def publish_groups(
     prompts: Sequence[Any],
     outputs: Sequence[Any],
     scores: BatchScores,
-    advantages: Tensor | None,
+    advantages: Tensor,
     scored_rows: Sequence[int],
     scoring: Scoring,
 ) -> None:
     """Publish some groups of this step's batch if the sampling schedule requires it. `advantages` belong to
-    `scored_rows`. They are None if no group was scored."""
+    `scored_rows`."""
     sampling = client.sampling if client is not None else None
     if client is None or sampling is None or client.tick + 1 < sampling.schedule.due_step:
         return
     try:
         tick, groups = client.tick + 1, len(prompts)
-        size = len(outputs) // groups
-        advantage_by_row = {}
-        if advantages is not None:
-            advantage_by_row = dict(zip(scored_rows, advantages.tolist(), strict=True))
-        for number in sampling.schedule.take(tick, groups):
-            index = number % groups
-            rows = range(index * size, (index + 1) * size)
-            rewards, texts = scores.rewards[rows.start : rows.stop].tolist(), [outputs[row] for row in rows]
+        group_size = len(outputs) // groups
+        advantage_by_row = dict(zip(scored_rows, advantages.tolist(), strict=True))
+        for turn in sampling.schedule.take(tick, groups):
+            index = turn % groups
+            rows = range(index * group_size, (index + 1) * group_size)
+            rewards, group_outputs = scores.rewards[rows.start : rows.stop].tolist(), [outputs[row] for row in rows]
             members = partial(_column_verdicts, scoring.columns, rows)
             if scoring.committee is not None:
                 members = partial(scoring.committee.evidence.group_verdicts, index)
-            sample = partial(_sample, prompts[index], texts, rewards, members)
+            sample = partial(_sample, prompts[index], group_outputs, rewards, members)
             sampling.sample_count += 1
-            position = (sampling.sample_count, tick, step, index, groups)
+            numbers = SampleNumbers(sampling.sample_count, tick, step, index, groups)
             group_advantages = [advantage_by_row.get(row, math.nan) for row in rows]
-            client.show(partial(sampling.convert, client.position, position, group_advantages, sample))
+            client.show(partial(sampling.convert, client.position, numbers, group_advantages, sample))
     except Exception as error:  # the error's text is not logged, because it may quote a prompt
         log.warning("completions of step %d are not shown: %s", step, type(error).__name__)
 

@@ -99,8 +99,8 @@ def penalised_mean(scores: Sequence[WeightedScore], caution: float) -> float:
 def _quantile(scores: Sequence[WeightedScore], level: float) -> float:
     """Return the lowest score with at least `level` of the weight at or below it."""
     ordered = sorted(scores)
-    for i, (score, _share) in enumerate(ordered):
-        if math.fsum(share for _, share in ordered[: i + 1]) >= level - SHARE_TOLERANCE:
+    for count, (score, _share) in enumerate(ordered, start=1):
+        if math.fsum(share for _, share in ordered[:count]) >= level - SHARE_TOLERANCE:
             return score
     return ordered[-1][0]
 

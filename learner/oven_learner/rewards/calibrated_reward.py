@@ -1,9 +1,10 @@
-"""A reward for answers that state a confidence, such as `[epistemic status: 85] The text is about cooking.`
+"""A reward for answers that state a confidence, such as `[epistemic status: 85] The text is about cooking.` They come
+from activation oracles, which are models that answer questions about activations.
 
-The reward is I − λ(c − I)² for an answer with informativeness I and confidence c. Both terms are needed. Vague answers
-would win a pure calibration score, and informativeness alone ignores confidence. For answers with mean informativeness
-m and variance v, the mean reward is m − λ((c − m)² + v). The best confidence is m, so the rule is proper (Brier 1950).
-RLCR (Damani et al. 2025, arXiv 2507.16806) uses λ = 1, and I is either 0 or 1.
+The reward is I − λ(c − I)² for an answer with informativeness I and confidence c. I is the members' mean score. Both
+terms are needed. Vague answers would win a pure calibration score, and informativeness alone ignores confidence. For
+answers with mean informativeness m and variance v, the mean reward is m − λ((c − m)² + v). The best confidence is m, so
+the rule is proper (Brier 1950). RLCR (Damani et al. 2025, arXiv 2507.16806) uses λ = 1, and I is either 0 or 1.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from oven_learner.rewards.calibration_error import bin_answers, brier, null_erro
 ANSWER_FORMAT = re.compile(r"\s*\[epistemic status: (100|[1-9]?[0-9])\]\s+(\S.*)", re.DOTALL)
 """Format of a complete answer, which is an integer from 0 to 100 followed by text."""
 MARK_LETTERS = "epistemicstatus"
-"""Consecutive letters that the answer text must not contain. A second mark would show the confidence to judges, and
-could contradict the first."""
+"""Letters of a confidence mark. The answer text must not contain a second mark, which would show the confidence to
+judges and could contradict the first."""
 FORMAT_COST = -0.5
 """Reward of completions in the wrong format. It never pays to omit the format, because an answer with a confidence of 0
 earns I − λI², which is at least 0."""
@@ -35,7 +36,7 @@ WINDOW = 1000
 """Number of recent answers for calibration metrics. The error of a perfect forecaster is then 0.03, instead of 0.11
 with the 64 answers of one step."""
 SIMULATIONS = 300
-"""Number of simulations of the null per step. They take 6 ms of the training thread, and 1,000 would take 19 ms."""
+"""Simulations of a perfect forecaster per step. They take 6 ms of the training thread, and 1,000 would take 19 ms."""
 KNOB = "reward.calibration"
 METRICS = (
     MetricSpec(name="confidence/mean", unit="mean of the confidences stated in this batch, 0 to 1"),
@@ -55,7 +56,7 @@ METRICS = (
 
 
 class OracleAnswer(NamedTuple):
-    """An answer without its confidence mark, and the confidence from 0 to 1."""
+    """An activation oracle's answer without its confidence mark, and the confidence from 0 to 1."""
 
     confidence: float
     text: str
@@ -112,26 +113,26 @@ class CalibratedReward:
         answers = [parse_oracle_output(completion) for completion in completions]
         return questions, [answer.text if answer is not None else "" for answer in answers]
 
-    def rewards(self, completions: Sequence[str], merits: Sequence[float]) -> list[float]:
-        """Return the reward I − λ(c − I)² of each completion, or FORMAT_COST for a wrong format."""
-        answers = [parse_oracle_output(completion) for completion in completions]
-        return [
-            FORMAT_COST if answer is None else merit - self.weight * (answer.confidence - merit) ** 2
-            for answer, merit in zip(answers, merits, strict=True)
-        ]
+    def rewards(self, completions: Sequence[str], scores: Sequence[float]) -> list[float]:
+        """Return the reward I − λ(c − I)² of each completion, or FORMAT_COST for a wrong format. `scores` are the I."""
+        rewards = []
+        for completion, score in zip(completions, scores, strict=True):
+            answer = parse_oracle_output(completion)
+            rewards.append(FORMAT_COST if answer is None else score - self.weight * (answer.confidence - score) ** 2)
+        return rewards
 
     def metrics(
         self,
         completions: Sequence[Sequence[str]],
-        merits: Sequence[Sequence[float]],
+        scores: Sequence[Sequence[float]],
         rewards: Sequence[Sequence[float]],
     ) -> dict[str, float]:
         """Return the values of METRICS for the scored groups, or {} without any."""
         pairs: list[tuple[float, float] | None] = []
-        for group, group_merits in zip(completions, merits, strict=True):
-            for completion, merit in zip(group, group_merits, strict=True):
+        for group, group_scores in zip(completions, scores, strict=True):
+            for completion, score in zip(group, group_scores, strict=True):
                 answer = parse_oracle_output(completion)
-                pairs.append(None if answer is None else (answer.confidence, merit))
+                pairs.append(None if answer is None else (answer.confidence, score))
         if not pairs:
             return {}
         self._recent_answers.extend(pairs)

@@ -20,7 +20,7 @@ Floats = NDArray[np.float64]
 BINS = 10
 """Number of bins of equal width, [low, high). The last bin includes 1."""
 SIMULATIONS = 1000
-"""Number of simulations of the null. Ten of them are above the 99 % point."""
+"""Number of simulations of a perfect forecaster. Ten of them are above the 99 % point."""
 SEED = 20260101
 """Seed of the simulations, so that equal confidences give an equal null."""
 
@@ -90,11 +90,11 @@ def null_error(confidences: ArrayLike, simulations: int = SIMULATIONS, seed: int
 
 def null_errors(confidences: ArrayLike, simulations: int, generator: np.random.Generator) -> Floats:
     """Return the expected calibration error of each simulation, (simulations,)."""
-    stated = np.asarray(confidences, dtype=np.float64)
-    if not stated.size:
+    answers = np.asarray(confidences, dtype=np.float64)
+    if not answers.size:
         raise ValueError("there are no confidences to simulate")
-    values, counts = np.unique(stated, return_counts=True)  # equal ones are simulated together
-    right_counts = generator.binomial(counts, values, size=(simulations, len(values)))
-    bin_membership = np.eye(BINS)[bin_of(values)]  # (values, BINS)
-    errors: Floats = np.abs((right_counts - counts * values) @ bin_membership).sum(axis=1) / stated.size
+    levels, counts = np.unique(answers, return_counts=True)  # answers with equal confidence are simulated together
+    correct_counts = generator.binomial(counts, levels, size=(simulations, len(levels)))
+    bin_membership = np.eye(BINS)[bin_of(levels)]  # (levels, BINS)
+    errors: Floats = np.abs((correct_counts - counts * levels) @ bin_membership).sum(axis=1) / answers.size
     return errors

@@ -22,6 +22,7 @@ from oven_learner.rewards.group import (
     BatchOutcome,
     Evidence,
     Group,
+    RankRows,
     abstentions_of,
     batch_rewards,
     build_groups,
@@ -64,10 +65,12 @@ class Committee:
     with TRL's signature. The weights of all members default to 1, and are divided by their sum. Rules of weight 0 are
     measured (`rewards/<member>/mean`) but do not count. Remote members of weight 0 are skipped, because answers cost
     money. `quorum` is the number of members with weight that must score a group and see a difference in it. None means
-    two, or one if only one member has weight. `caution` is λ of the rule `cautious`. `description` describes the model
-    in training to remote members. Without it they only see the prompt, and a warning is logged. After `hold_after`
-    consecutive steps without a scored group the run is held. With `ahead` 1, a GRPOTrainer generates the next
-    completions while remote members score (rewards/generation_ahead.py).
+    two, or one if only one member has weight. `caution` is λ of the rule `cautious`. With `reliability`, the weights of
+    judges are multiplied by estimates of their reliability. `description` describes the model in training to remote
+    members. Without it they only see the prompt, and a warning is logged. `reference` names a rule or a data column
+    that identifies correct answers, which are used to test judges. `shape` controls what members see and how their
+    scores become rewards. After `hold_after` consecutive steps without a scored group the run is held. With `ahead` 1,
+    a GRPOTrainer generates the next completions while remote members score (rewards/generation_ahead.py).
 
     Raises ConfigError for invalid names, weights or quorum, and UnknownNameError for an unknown aggregation rule.
     """
@@ -91,18 +94,15 @@ class Committee:
         shape: CalibratedReward | None = None,
     ) -> None:
         self.__name__ = "committee"  # TRL's name for a reward function in its metrics
-        self.rules = dict(rules)
-        self.shape = shape
-        self.remote = remote
-        self.hold_after = hold_after
-        self.ahead = ahead
+        self.rules, self.remote, self.shape = dict(rules), remote, shape
+        self.hold_after, self.ahead = hold_after, ahead
         self.wait_for_answers: Callable[[Callable[[], Answers]], Answers] = lambda ask: ask()
         """A function that calls its argument, which asks the remote members, and returns the answers."""
         self.description = description
         self.group_size = 0
         """Number of completions per prompt, set by the attached trainer."""
         self.reference_columns: frozenset[str] = frozenset()
-        """Columns that authored prompts lack, set by the trainer's PromptSource."""
+        """Columns that prompts added during training lack, set by the trainer's PromptSource."""
         self.last_outcome = BatchOutcome([])
         self.evidence = Evidence()
         """The evidence behind `last_outcome`, on rank 0."""
@@ -259,15 +259,15 @@ class Committee:
         texts = [as_text(completion) for completion in completions]
         references = self._references(texts, cells, columns)
         changed_originals = [] if self.shape is None else originals
-        local_part = ([as_text(prompt) for prompt in prompts], texts, cells, references, changed_originals)
+        local_rows = RankRows([as_text(prompt) for prompt in prompts], texts, cells, references, changed_originals)
         step = int(getattr(trainer_state, "global_step", 0))
         has_ranks = "torch" in sys.modules and ranks.world() > 1
-        rows, parts = range(len(prompts)), [local_part]
+        rows, rows_by_rank = range(len(prompts)), [local_rows]
         if has_ranks:
-            rows, parts = ranks.gather_rows(local_part, len(prompts))
+            rows, rows_by_rank = ranks.gather_rows(local_rows, len(prompts))
         outcome, evidence = BatchOutcome(), Evidence()
         if not has_ranks or ranks.rank() == 0:
-            outcome, evidence = self._judge(build_groups(parts, self.rules, self.group_size), step)
+            outcome, evidence = self._judge(build_groups(rows_by_rank, self.rules, self.group_size), step)
         outcome = ranks.from_leader(outcome)
         # Set together, because another batch may have been judged while this one waited.
         self.rows, self.last_outcome, self.evidence = rows, outcome, evidence
@@ -285,7 +285,7 @@ class Committee:
         return {"committee/tokens": float(cost.tokens), **dollars}
 
     def close(self) -> None:
-        """End the training, so that remote members get no more requests."""
+        """Close the connection to the remote members."""
         if self.remote is not None:
             self.remote.close()
 
@@ -296,9 +296,8 @@ class Committee:
         return {"reliability": self.watch.reliability.state_dict(), "judges": judges, **shape}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load the state of a checkpoint. Unknown judges start without a state. The same is true for members with
-        another model than in the checkpoint, until that model is chosen again. A resumed run chooses it after
-        loading."""
+        """Load the state of a checkpoint. Judges that it does not contain start without evidence. So do members with
+        another model than in the checkpoint, until that model is chosen again. A resumed run does so after loading."""
         self._saved_reliability, self._saved_models = dict(state.get("reliability", {})), dict(state.get("judges", {}))
         for member in self.judges.members:
             self._restart_watch(member)
@@ -316,7 +315,7 @@ class Committee:
     def _references(
         self, texts: Sequence[str], cells: Mapping[str, Sequence[Cell]], columns: Mapping[str, Any]
     ) -> list[str]:
-        """Return an answer to each row's prompt that is known to be correct, or an empty string."""
+        """Return, for each row, an answer to its prompt that is known to be correct, or an empty string."""
         if self._reference in self.rules:
             rule_cells = cells[self._reference]
             return [text if cell == 1.0 else "" for text, cell in zip(texts, rule_cells, strict=True)]

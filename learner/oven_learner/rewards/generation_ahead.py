@@ -8,9 +8,9 @@ for `num_iterations` above 1 (Schulman et al. 2017, arXiv 1707.06347).
 `_generate_and_score_completions` runs in its own thread per generation, like a coroutine. The trainer continues while
 the remote members answer, and collects the rewards when it needs the batch. Only the waiting is concurrent.
 
-A batch that was generated ahead is only used for its own rows, and is dropped when it becomes invalid. TRL marks this
-with `_buffered_inputs = None`, which is set by a rollback, another teacher, and a β above 0. Evaluations ask the
-members separately. Checkpoints contain no pending batch, so a resumed run generates it again from the same rows.
+A batch that was generated ahead is only used for its own rows. A rollback, another teacher, or a β that rises above 0
+makes it invalid and sets TRL's `_buffered_inputs` to None. The batch is then dropped. Evaluations ask the members
+separately. Checkpoints contain no pending batch, so a resumed run generates it again from the same rows.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class GenerationAhead:
         return [*self._current_rows], items
 
     def _take_batch(self, inputs: Any) -> dict[str, Any]:
-        """Return the batch for `inputs`, and start to generate the next one."""
+        """Return the batch for `inputs`, and start generating the next one."""
         trainer = self._trainer
         if not trainer.model.training:
             return self._generate(inputs)  # type: ignore[no-any-return]

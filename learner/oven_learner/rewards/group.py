@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 from oven_core.protocol.committee_requests import ScoreRequest
 from oven_learner.completions.sample import MemberVerdict
@@ -70,37 +70,42 @@ class Evidence:
     def group_verdicts(self, index: int) -> list[MemberVerdict]:
         """Return one group's verdicts for display, in the committee's order. A rule that abstains on one completion
         abstains on the group, but its other scores are still shown."""
-        group, ids = self.groups[index], {}
-        if self.requests:
-            ids = {completion.id: completion.text for completion in self.requests[index].completions}
+        group, requested_completions = self.groups[index], self.requests[index].completions if self.requests else ()
+        texts_by_id = {completion.id: completion.text for completion in requested_completions}
         reasons = self.reasons[index] if self.reasons else {}
         verdicts = []
         for name, verdict in self.verdicts[index].items():
             weight = self.weights.get(name)
             if isinstance(verdict, Abstention):
                 scores = [None if isinstance(cell, Abstention) else cell for cell in group.cells.get(name, ())]
-                any_scores = scores if any(score is not None for score in scores) else None
-                verdicts.append(MemberVerdict(name, weight, any_scores, verdict.kind))
+                shown_scores = scores if any(score is not None for score in scores) else None
+                verdicts.append(MemberVerdict(name, weight, shown_scores, verdict.kind))
             else:
-                by_text = {ids[key]: reason for key, reason in reasons.get(name, {}).items() if key in ids}
+                member_reasons = reasons.get(name, {})
+                by_text = {text: member_reasons[key] for key, text in texts_by_id.items() if key in member_reasons}
                 texts = zip(group.completions, group.original_completions, strict=True)
                 by_original = {original: by_text[text] for text, original in texts if text in by_text}
                 verdicts.append(MemberVerdict(name, weight, verdict, reasons=by_original))
         return verdicts
 
 
-Part: TypeAlias = tuple[list[str], list[str], dict[str, list[Cell]], list[str], list[str]]
-"""A rank's prompts, completions, cells of each rule, reference answers, and the policy's own completions. The last list
-is empty if members see the original completions."""
+class RankRows(NamedTuple):
+    """The rows of a batch on one rank, as columns with one entry per row."""
+
+    prompts: list[str]
+    completions: list[str]
+    cells: dict[str, list[Cell]]  # rule → its results
+    references: list[str]
+    originals: list[str]  # the policy's own completions; empty if members see these
 
 
-def build_groups(parts: Sequence[Part], rules: Iterable[str], group_size: int) -> list[Group]:
+def build_groups(ranks: Sequence[RankRows], rules: Iterable[str], group_size: int) -> list[Group]:
     """Build the groups of a batch. TRL keeps the rows of a group adjacent over all ranks, but not on one rank."""
-    prompts = [prompt for part in parts for prompt in part[0]]
-    completions = [completion for part in parts for completion in part[1]]
-    cells = {name: [cell for part in parts for cell in part[2][name]] for name in rules}
-    references = [reference for part in parts for reference in part[3]]
-    originals = [text for part in parts for text in part[4]]
+    prompts = [prompt for rank in ranks for prompt in rank.prompts]
+    completions = [completion for rank in ranks for completion in rank.completions]
+    cells = {name: [cell for rank in ranks for cell in rank.cells[name]] for name in rules}
+    references = [reference for rank in ranks for reference in rank.references]
+    originals = [text for rank in ranks for text in rank.originals]
     groups = [slice(start, start + group_size) for start in range(0, len(prompts), group_size)]
     return [
         Group(
@@ -155,10 +160,10 @@ def batch_rewards(
         if shape is None:
             rewards = aggregate(scores, weights, quorum=quorum, rule=rule, caution=caution)
         else:
-            merits = weighted_mean(scores, shares, quorum=quorum)
-            rewards = shape.rewards(group.original_completions, merits) if merits is not None else None
-            if merits is not None and rewards is not None:
-                shaped_groups.append((group.original_completions, merits, rewards))
+            mean_scores = weighted_mean(scores, shares, quorum=quorum)
+            rewards = shape.rewards(group.original_completions, mean_scores) if mean_scores is not None else None
+            if mean_scores is not None and rewards is not None:
+                shaped_groups.append((group.original_completions, mean_scores, rewards))
         if rewards is None:
             outcome.skipped_groups += 1
             if len(voter_scores) >= quorum:

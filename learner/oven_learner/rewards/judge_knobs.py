@@ -23,7 +23,7 @@ def announce_committee(actuators: Actuators, committee: Committee) -> None:
 
 
 class CommitteeSeats:
-    """The implementation of `Seats` (oven_learner.actuators) for a committee."""
+    """The implementation of `Seats` (oven_learner.actuators), which adds, changes and removes a committee's members."""
 
     def __init__(self, committee: Committee) -> None:
         self._committee = committee

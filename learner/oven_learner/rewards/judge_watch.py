@@ -170,7 +170,7 @@ class JudgeWatch:
         metrics: dict[str, float] = {}
         reliability = self.reliability.values()
         for judge, evidence in self._evidence_of.items():
-            values = evidence.values() | {"reliability": reliability[judge]} | _values(health.get(judge))
+            values = evidence.values() | {"reliability": reliability[judge]} | _health_values(health.get(judge))
             metrics |= {f"committee/{judge}/{name}": value for name, value in values.items() if value is not None}
             self._log_findings(judge, values, evidence)
         return metrics
@@ -232,7 +232,7 @@ class _JudgeEvidence:
         return {"length": length, "length_bias": self.length.mean, "order_bias": self.order.mean}
 
 
-def _values(health: JudgeHealth | None) -> dict[str, float | None]:
+def _health_values(health: JudgeHealth | None) -> dict[str, float | None]:
     if health is None:
         return {}
     counts = ("changes", "controls_failed", "quarantined", "cut_texts")

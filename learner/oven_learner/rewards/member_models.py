@@ -25,6 +25,7 @@ class RequestedModel:
 
     judge: JudgeSpec | None = None
     swap: int = 0
+    """Number of the member's swaps so far. A higher number than before resets the state of its judge."""
 
 
 class MemberClient(Protocol):
@@ -50,7 +51,8 @@ class MemberClient(Protocol):
         """Return each member's verdicts on the requests, in the same order, by the given model."""
 
     def probe(self, member: str, model: JudgeSpec, *, joins: bool = False) -> Future[str]:
-        """Send another model a test question. The result is empty if it returned a verdict, otherwise the reason."""
+        """Send another model a test question. The result is empty if it returned a verdict, otherwise the reason.
+        `joins` means that the member's process may still be starting."""
 
     def join(self, member: str) -> None:
         """Add a member."""

@@ -46,8 +46,9 @@ class ModelDescription(BaseModel):
         """Return the description as plain text, with one fact per line and without unknown values."""
         sizes = [f"{_count(self.parameters)} parameters"] if self.parameters else []
         sizes += [f"a vocabulary of {self.vocabulary:,} tokens"] if self.vocabulary else []
+        size_text = f" with {' and '.join(sizes)}" if sizes else ""
         lines = [
-            f"Model in training: {self.name}, a {self.architecture}{' with ' * bool(sizes)}{' and '.join(sizes)}.",
+            f"Model in training: {self.name}, a {self.architecture}{size_text}.",
             f"Description: {self.description}",
             f"Modality: {self.modality}",
         ]

@@ -1,9 +1,9 @@
 """Estimates of each judge's reliability during the run. The judge's weight is multiplied by the estimate.
 
 A judge that agrees with the others gets 1. An unrelated or opposed judge falls to FLOOR. The estimate comes from
-agreement and from controls, so it has the limits of a majority. If two judges contradict each other, it cannot tell
-which is correct, and judges with the same errors seem reliable. The user's rules are not estimates, so they only serve
-as witnesses and keep their full weight.
+agreement and from controls, which are tests with known answers. So it has the limits of a majority. If two judges
+contradict each other, it cannot tell which is correct, and judges with the same errors seem reliable. The user's rules
+keep their full weight. They only serve as witnesses, with whose scores those of judges are compared.
 
 The estimates use neither a clock nor random numbers. They are part of checkpoints (`state_dict`).
 """

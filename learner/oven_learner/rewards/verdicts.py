@@ -92,8 +92,8 @@ def score_rows(
     name: str, rule: RewardFunction, arguments: Mapping[str, Any], rows: int, references: Collection[str] = ()
 ) -> list[Cell]:
     """Score the rows of a batch with a rule. If the rule raises an error, it abstains on all rows. `references` are
-    columns that authored prompts lack, such as the answer. A rule with such a parameter skips rows without it, because
-    it would return a number without having anything to compare with."""
+    columns that prompts added during training lack, such as the answer. A rule with such a parameter skips rows without
+    a value, because it would return a number without having anything to compare with."""
     incomplete_rows = _incomplete_rows(rule, arguments, rows, references)
     if not incomplete_rows:
         return _score(name, rule, arguments, rows)
@@ -101,8 +101,9 @@ def score_rows(
     complete_rows = [row for row in range(rows) if row not in incomplete_rows]
     if complete_rows:
         columns = {key: value for key, value in arguments.items() if _is_column(value, rows)}
-        part = {**arguments, **{key: [value[row] for row in complete_rows] for key, value in columns.items()}}
-        for row, cell in zip(complete_rows, _score(name, rule, part, len(complete_rows)), strict=True):
+        complete_columns = {key: [value[row] for row in complete_rows] for key, value in columns.items()}
+        scored_cells = _score(name, rule, {**arguments, **complete_columns}, len(complete_rows))
+        for row, cell in zip(complete_rows, scored_cells, strict=True):
             cells[row] = cell
     return cells
 

@@ -29,8 +29,7 @@ MIN_FREE_FACTOR = 1.5
 
 
 def seconds_to_write(size: int, folder: Path) -> float:
-    """Estimate the seconds to write `size` bytes to the folder, from the time for at most PROBE_BYTES. Return infinity
-    if the folder is not writable."""
+    """Estimate the seconds to write `size` bytes to the folder, from a test file. Return infinity if that fails."""
     probe_size = min(max(size, 1), PROBE_BYTES)
     file = folder / "oven.probe"
     chunk = os.urandom(min(probe_size, 1024 * 1024))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from oven_learner.actuators import Actuators
 from oven_learner.teachers.reference_model import has_reference
@@ -24,9 +24,9 @@ def announce_anchor(
     beta_bounds: tuple[float, float],
     client: Callable[[], Announcer | None] = lambda: None,
 ) -> None:
-    """Register both actuators if there is a reference model. With PEFT there always is one, the policy without its
-    adapter. A change of β affects the next step's loss. Buffered reference log-probabilities stay valid for any β above
-    0. If there are none, the completions are generated again."""
+    """Register `grpo.beta` and `teacher.active` if there is a reference model. With PEFT there is always one, the
+    policy without its adapter. A change of β affects the next step's loss. Buffered reference log-probabilities stay
+    valid for any β above 0. If there are none, the completions are generated again."""
     grpo = _is_grpo(trainer)
     if grpo and has_reference(trainer):
         user_beta = float(trainer.args.beta or trainer.beta)
@@ -46,16 +46,9 @@ def announce_beta(
     unit: str = "× KL per token, in the loss",
 ) -> None:
     """Register `grpo.beta` within `beta_bounds` times `user_beta`. If that is 0, DEFAULT_BETA sets the upper bound."""
-    actuators.scalar(
-        BETA,
-        read,
-        write,
-        low=user_beta * beta_bounds[0],
-        high=(user_beta or DEFAULT_BETA) * beta_bounds[1],
-        scale="log" if user_beta else "linear",
-        unit=unit,
-        moves_own_metric=True,
-    )
+    low, high = user_beta * beta_bounds[0], (user_beta or DEFAULT_BETA) * beta_bounds[1]
+    scale: Literal["log", "linear"] = "log" if user_beta else "linear"
+    actuators.scalar(BETA, read, write, low=low, high=high, scale=scale, unit=unit, moves_own_metric=True)
 
 
 class Announcer(Protocol):

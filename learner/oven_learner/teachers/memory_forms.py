@@ -99,8 +99,8 @@ def free_bytes(device: torch.device) -> int:
 
 
 def release_freed_memory() -> None:
-    """Return freed memory to the system. Without glibc this does nothing. Otherwise glibc keeps the memory of weights
-    that were quantized or offloaded."""
+    """Return freed memory to the system, because glibc would keep the memory of weights that were quantized or
+    offloaded. With other C libraries this does nothing."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

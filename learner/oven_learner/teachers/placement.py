@@ -24,10 +24,10 @@ from oven_learner.teachers.teacher_config import TeacherConfig
 
 def load_model(config: TeacherConfig, form: Form, device: torch.device, *, during_training: bool = False) -> Any:
     """Load the model on the CPU, in the dtype of its file. A quantized model is quantized during loading, on `device`.
-    A model in the config is returned unchanged. `during_training` says that another thread is training. transformers
-    changes the process's default dtype while it creates a model, which would affect a training step. So the model is
-    then read in the current default dtype, which temporarily needs more memory. Raises TeacherRefusedError if loading
-    fails, and ConfigError for a diffusion teacher, which cannot score tokens."""
+    A model in the config is returned unchanged. Raises TeacherRefusedError if loading fails, and ConfigError for a
+    diffusion teacher, which cannot score tokens. `during_training` says that another thread is training. To create a
+    model in another dtype, transformers changes the default dtype of the process, which would affect a training step.
+    So the model is then created in the current default dtype and converted, which temporarily needs more memory."""
     if config.kind == "diffusion":
         raise ConfigError(
             f"teacher {config.name!r} is a diffusion model, but this trainer's policy generates tokens; use a causal "

@@ -48,7 +48,7 @@ def check_vocabulary(
     the teacher's tokenizer the sizes must be equal. With it the vocabularies must be equal, but the teacher may have
     more rows, because models of a family are padded differently. `equal_rows` forbids this, for losses that compare
     complete distributions."""
-    teacher_rows, policy_rows = rows(model), int(policy.get_output_embeddings().weight.shape[0])
+    teacher_rows, policy_rows = vocabulary_rows(model), int(policy.get_output_embeddings().weight.shape[0])
     is_too_small = teacher_rows < policy_rows
     if is_too_small or (teacher_rows != policy_rows and (equal_rows or teacher_tokenizer is None)):
         raise TeacherRefusedError(
@@ -90,7 +90,7 @@ def check_scores(trainer: Any, model: Any) -> None:
         raise TeacherRefusedError(f"its log-probability for a probe token is {log_probability}; check its weights")
 
 
-def rows(model: Any) -> int:
+def vocabulary_rows(model: Any) -> int:
     """Return the number of token ids that the model supports as both input and output."""
     return min(
         int(embedding.weight.shape[0]) for embedding in (model.get_input_embeddings(), model.get_output_embeddings())

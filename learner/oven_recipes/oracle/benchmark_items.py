@@ -14,7 +14,7 @@ from oven_core.errors import ConfigError
 from oven_recipes.oracle.benchmarks import BENCHMARKS, FALSE, NO, YES, Benchmark, Item, LabelledText
 
 HELD_OUT_SHARE = 4
-"""One in this many texts is held out. A quarter of each benchmark has over 250 texts, with enough of both answers."""
+"""One in this many texts is held out. A quarter of each benchmark's texts are over 250, enough for both answers."""
 DEFAULT_ITEMS = 250
 """Number of items per benchmark, so that a proportion's standard error is at most 0.032."""
 
@@ -29,15 +29,16 @@ def items(benchmark: str, *, held_out: bool) -> tuple[Item, ...]:
     """Return all template items of a benchmark's held-out or training part, each text with all its questions.
 
     Raises:
-        KeyError: `benchmark` is not one of the nine.
+        KeyError: `benchmark` is not one of the nine benchmarks.
     """
-    templates = BENCHMARKS[benchmark]
-    labelled = {text.text: text for text in templates.templates()}  # two frames may produce the same text
+    definition = BENCHMARKS[benchmark]
+    # Two templates may produce the same text.
+    by_text = {labelled.text: labelled for labelled in definition.templates()}
     return tuple(
-        Item(text.text, question, answer)
-        for text in labelled.values()
-        if is_held_out(text.text) is held_out
-        for question, answer in templates.questions(text.labels)
+        Item(text, question, answer)
+        for text, labelled in by_text.items()
+        if is_held_out(text) is held_out
+        for question, answer in definition.questions(labelled.labels)
     )
 
 
@@ -45,8 +46,8 @@ def words() -> frozenset[str]:
     """Return every word of the nine benchmarks' texts, questions and answers, split at spaces, `:` and `?`."""
     result: set[str] = {YES, NO, ":", "?"}
     for benchmark in BENCHMARKS:
-        for part in (True, False):
-            for item in items(benchmark, held_out=part):
+        for held_out in (True, False):
+            for item in items(benchmark, held_out=held_out):
                 result.update(f"{item.text} {item.question}".replace("?", " ").replace(":", " ").split())
     return frozenset(result)
 

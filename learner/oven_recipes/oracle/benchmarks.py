@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from string import Formatter
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
@@ -18,7 +18,7 @@ from oven_recipes.oracle.template_words import WORDS
 YES = "yes"
 NO = "no"
 TRUE = frozenset({YES})
-"""Labels of a text for which the answer is yes, for questions without labels."""
+"""Labels of a text for which the answer is yes, if the benchmark's question has no labels."""
 FALSE: frozenset[str] = frozenset()
 
 
@@ -78,21 +78,29 @@ def labelled_reader(
     return read
 
 
+_Value = TypeVar("_Value")
+
+
+def _another(values: Sequence[_Value], index: int, choice: int) -> _Value:
+    """Return one of the values other than `values[index]`. `choice` is any number and selects it."""
+    return values[(index + 1 + choice % (len(values) - 1)) % len(values)]
+
+
 def _geometry_of_truth_templates() -> Iterator[LabelledText]:
     countries = tuple(WORDS.cities)
-    for position, (lead, frame, (nth, cities)) in enumerate(
-        product(WORDS.leads, WORDS.city_frames, enumerate(WORDS.cities.values()))
+    for position, (lead, frame, (index, country)) in enumerate(
+        product(WORDS.leads, WORDS.city_frames, enumerate(countries))
     ):
-        wrong_country = countries[(nth + 1 + position % (len(countries) - 1)) % len(countries)]
-        for city in cities:
-            yield LabelledText(lead + frame.format(city, countries[nth]), TRUE)
-            yield LabelledText(lead + frame.format(city, wrong_country), FALSE)
-    for lead, (word, sign), (a, b) in product(
-        WORDS.leads, WORDS.comparisons, product(range(len(WORDS.numbers)), repeat=2)
+        for city in WORDS.cities[country]:
+            yield LabelledText(lead + frame.format(city, country), TRUE)
+            yield LabelledText(lead + frame.format(city, _another(countries, index, position)), FALSE)
+    numbers = enumerate(WORDS.numbers)
+    for lead, (comparative, sign), ((a, first), (b, second)) in product(
+        WORDS.leads, WORDS.comparisons, product(numbers, repeat=2)
     ):
         if a != b:
             labels = TRUE if (a - b) * sign > 0 else FALSE
-            yield LabelledText(f"{lead}{WORDS.numbers[a]} is {word} than {WORDS.numbers[b]}", labels)
+            yield LabelledText(f"{lead}{first} is {comparative} than {second}", labels)
 
 
 class _Sample(BaseModel):
@@ -125,16 +133,16 @@ def _read_relations(path: Path) -> Iterator[LabelledText]:
         location = f"{path}, sample {number}"
         yield LabelledText(f"{frame} {sample.object}.", TRUE, location)
         if wrong_objects:
-            yield LabelledText(f"{frame} {wrong_objects[number * 7919 % len(wrong_objects)]}.", FALSE, location)
+            wrong_object = wrong_objects[number * 7919 % len(wrong_objects)]  # a large prime varies the choice
+            yield LabelledText(f"{frame} {wrong_object}.", FALSE, location)
 
 
 def _relations_templates() -> Iterator[LabelledText]:
     for frames, facts in WORDS.relations.values():
         objects = tuple(facts.values())
-        for position, (lead, frame, (nth, subject)) in enumerate(product(WORDS.leads, frames, enumerate(facts))):
-            wrong_object = objects[(nth + 1 + position % (len(objects) - 1)) % len(objects)]
-            yield LabelledText(lead + frame.format(subject, objects[nth]), TRUE)
-            yield LabelledText(lead + frame.format(subject, wrong_object), FALSE)
+        for position, (lead, frame, (index, subject)) in enumerate(product(WORDS.leads, frames, enumerate(facts))):
+            yield LabelledText(lead + frame.format(subject, objects[index]), TRUE)
+            yield LabelledText(lead + frame.format(subject, _another(objects, index, position)), FALSE)
 
 
 def _sst2_templates() -> Iterator[LabelledText]:
@@ -174,7 +182,7 @@ def _ag_news_templates() -> Iterator[LabelledText]:
 
 TAGS = {"per": "a person", "geo": "a place", "gpe": "a place", "org": "an organization"}
 """Entity type in the question, by the part of the tag after `B-` or `I-`."""
-OTHER_TAGS = ("tim", "art", "nat", "eve")
+OTHER_TAGS = ("tim", "art", "nat", "eve")  # no question asks about these entity types
 
 
 def _read_ner(path: Path) -> Iterator[LabelledText]:
@@ -220,8 +228,8 @@ def _tense_templates() -> Iterator[LabelledText]:
 
 
 def _singular_plural_templates() -> Iterator[LabelledText]:
-    for (nth, (singular, plural)), state, site in product(enumerate(WORDS.nouns), WORDS.states, WORDS.places):
-        other_noun = WORDS.nouns[(nth + 1 + len(state + site) % (len(WORDS.nouns) - 1)) % len(WORDS.nouns)][0]
+    for (index, (singular, plural)), state, site in product(enumerate(WORDS.nouns), WORDS.states, WORDS.places):
+        other_noun, _ = _another(WORDS.nouns, index, len(state + site))
         for frame in ("the {} {} {} in the {}", "in the {3} the {0} {1} {2}"):
             yield LabelledText(frame.format(singular, "is", state, site), frozenset({"one subject"}))
             yield LabelledText(frame.format(plural, "are", state, site), frozenset({"several subjects"}))
@@ -244,14 +252,14 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         ),
         # Hernandez et al. 2023, arXiv 2308.09124: is a fact correct?
         Benchmark("relations", ("**/*.json",), _read_relations, _relations_templates),
-        # Socher et al. 2013, as GLUE publishes it: is the feeling of a sentence positive?
+        # Socher et al. 2013, as GLUE publishes it: is the sentiment of a sentence positive?
         Benchmark(
             "sst2",
             ("**/dev.tsv", "**/train.tsv"),
             labelled_reader("{sentence}", "label", {"1": frozenset({"positive"}), "0": frozenset({"negative"})}),
             _sst2_templates,
         ),
-        # The part Funpedia of MD Gender (Dinan et al. 2020, arXiv 2005.00614): is a text about a woman or a man?
+        # The Funpedia part of MD Gender (Dinan et al. 2020, arXiv 2005.00614): is a text about a woman or a man?
         Benchmark(
             "md_gender",
             ("**/funpedia/test.jsonl", "**/test.jsonl", "**/*.jsonl"),
@@ -273,7 +281,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
             ),
             _snli_templates,
         ),
-        # Zhang et al. 2015, arXiv 1509.01626: which topic is a report about?
+        # Zhang et al. 2015, arXiv 1509.01626: which topic is a news report about?
         Benchmark(
             "ag_news",
             ("**/test.csv", "**/*.csv"),

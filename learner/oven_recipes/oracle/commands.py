@@ -102,17 +102,17 @@ def ask(
         oracle.record.most_activations,
     )
     activation_by_layer = {activation.layer: activation for activation in activations}
-    pairs = [(question, depth) for question in questions for depth in layers]
+    requests = [(question, depth) for question in questions for depth in layers]
     outputs = generate_answers(
         oracle.model,
         oracle.tokenizer,
         ActivationInjection(oracle.model, oracle.tokenizer),
-        [activation_by_layer[layers[depth]] for _, depth in pairs],
-        [question for question, _ in pairs],
+        [activation_by_layer[layers[depth]] for _, depth in requests],
+        [question for question, _ in requests],
         max_new_tokens=oracle.record.max_completion_length,
         temperature=temperature,
     )
-    answers = [_parse_answer(question, depth, output) for (question, depth), output in zip(pairs, outputs, strict=True)]
+    answers = [_parse_answer(*request, output) for request, output in zip(requests, outputs, strict=True)]
     if as_json:
         print(json.dumps({"oracle": str(oracle.path), "answers": answers}))
         return 0

@@ -101,24 +101,21 @@ def benchmark_items(folder: Path | None = None, count: int = DEFAULT_ITEMS) -> l
     """Return `count` items of each benchmark: published items if `folder` contains a folder with the benchmark's name,
     and otherwise templates. Raises ConfigError if `folder` contains no benchmark, and the errors of
     `published_items`."""
-    if folder is None:
-        return [
-            BenchmarkItems(name, "templates", template_items(benchmark, count))
-            for name, benchmark in BENCHMARKS.items()
-        ]
-    if not folder.is_dir():
+    if folder is not None and not folder.is_dir():
         raise ConfigError(f"--benchmarks {folder} is not a folder; create it, or omit the option")
-    if not any((folder / name).is_dir() for name in BENCHMARKS):
+    if folder is not None and not any((folder / name).is_dir() for name in BENCHMARKS):
         raise ConfigError(
             f"--benchmarks {folder} contains no benchmark; add folders with published files named "
             f"{', '.join(BENCHMARKS)}, or omit the option to evaluate on templates"
         )
-    return [
-        BenchmarkItems(name, "published files", published_items(benchmark, folder / name, count))
-        if (folder / name).is_dir()
-        else BenchmarkItems(name, "templates", template_items(benchmark, count))
-        for name, benchmark in BENCHMARKS.items()
-    ]
+    result = []
+    for name, benchmark in BENCHMARKS.items():
+        if folder is not None and (folder / name).is_dir():
+            published = published_items(benchmark, folder / name, count)
+            result.append(BenchmarkItems(name, "published files", published))
+        else:
+            result.append(BenchmarkItems(name, "templates", template_items(benchmark, count)))
+    return result
 
 
 class OracleEvaluation:

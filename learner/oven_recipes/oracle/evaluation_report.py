@@ -51,7 +51,7 @@ class EvaluationReport:
             "note": NOTE,
             "overall": asdict(self.result.overall),
             "shuffled": asdict(self.result.shuffled_overall),
-            "benchmarks": {benchmark.name: self._benchmark(benchmark) for benchmark in self.evaluation.benchmarks},
+            "benchmarks": {benchmark.name: self._scores_json(benchmark) for benchmark in self.evaluation.benchmarks},
             "depths": {
                 f"{depth:g}": asdict(_scores(self.result.answers, depth=depth)) for depth in self.evaluation.depths
             },
@@ -68,7 +68,7 @@ class EvaluationReport:
         write_diagram(diagram, f"{self.oracle}: nine benchmarks, {source}", self.result.overall)
 
     def lines(self) -> list[str]:
-        """Return the report as lines for people: a table of the benchmarks, with remarks."""
+        """Return the report as readable lines: a table of the benchmarks, with remarks."""
         header = (
             f"{'benchmark':18} {'texts':15} {'accuracy':19} {'shuffled':9} {'ECE':19} {'null':6} {'Brier':19} unparsed"
         )
@@ -94,7 +94,7 @@ class EvaluationReport:
         ]
         return rows
 
-    def _benchmark(self, benchmark: BenchmarkItems) -> dict[str, Any]:
+    def _scores_json(self, benchmark: BenchmarkItems) -> dict[str, Any]:
         scores = _scores(self.result.answers, benchmark.name)
         shuffled = _scores(self.result.shuffled, benchmark.name)
         return {

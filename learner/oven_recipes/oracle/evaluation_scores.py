@@ -2,7 +2,7 @@
 
 An unparsed answer is wrong and has no confidence, so it affects accuracy but not calibration. Intervals are 95 %
 percentile bootstraps over texts, because answers about one text at several depths are not independent. Resampling adds
-noise to each bin, so the intervals of ECE and MCE are too high near their null."""
+noise to each bin, so the intervals of ECE and MCE are too high if the confidences are almost perfectly calibrated."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 from oven_learner.rewards.calibration_error import BINS, SEED, Bins, Floats, bin_answers, bin_of, brier, null_error
 
 RESAMPLES = 1000
-"""Number of bootstrap resamples. 25 of them lie beyond each 2.5 % percentile."""
+"""Number of bootstrap resamples. 25 of them lie beyond each end of a 95 % interval."""
 
 
 class ScorableAnswer(NamedTuple):

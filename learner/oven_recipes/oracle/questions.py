@@ -13,8 +13,8 @@ from oven_runs.traces import jsonl
 
 
 class KnownAnswer(NamedTuple):
-    """Known answers to a question in lower case. `specific` lists true and specific answers, and `vague` true but vague
-    ones. All other answers are wrong, and `wrong` lists examples."""
+    """Known answers to a question, in lower case. `specific` lists true and specific answers, and `vague` true but
+    vague ones. All other answers are wrong, and `wrong` lists examples."""
 
     specific: tuple[str, ...]
     vague: tuple[str, ...] = ()
@@ -70,14 +70,12 @@ def read_questions(path: Path, tokenizer: Any, limit: int | None = None) -> list
         if existing is None and limit is not None and len(by_prompt) >= limit:
             break
         earlier_questions = existing.questions if existing else ()
-        prompt_questions = (*earlier_questions, *(Question(text) for text in row.oracle_questions))
+        distinct_questions = dict.fromkeys((*earlier_questions, *map(Question, row.oracle_questions)))
         if existing is None and len(tokenizer(row.wildchat_question)["input_ids"]) < 2:
             raise ConfigError(
                 f"{path}, line {number}: the prompt has only one token, but at least two are needed; remove the line"
             )
-        by_prompt[row.wildchat_question] = QuestionedPrompt(
-            row.wildchat_question, tuple(dict.fromkeys(prompt_questions))
-        )
+        by_prompt[row.wildchat_question] = QuestionedPrompt(row.wildchat_question, tuple(distinct_questions))
     if not by_prompt:
         raise ConfigError(f"{path} is empty; expected {FORMAT}")
     return list(by_prompt.values())

@@ -120,7 +120,7 @@ def _model_of(adapter: Path) -> str:
 
 
 def _save_base(policy: Any, tokenizer: Any, folder: Path) -> None:
-    """Save the model without adapters, renaming the layers that peft has wrapped."""
+    """Save the model without adapters, with the original names of the layers that peft has wrapped."""
     base = policy.get_base_model()
     weights = {
         name.replace(".base_layer.", "."): value

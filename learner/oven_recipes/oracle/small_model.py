@@ -160,8 +160,8 @@ def load_small_model(
 
 
 def template_rows(rng: random.Random) -> Iterator[list[Piece]]:
-    """Yield rows without end. Each has a prompt, questions with answers, and the prompt's attribute values with broader
-    terms."""
+    """Yield an endless stream of rows. Each has a prompt, questions with answers, and the prompt's attribute values
+    with broader terms."""
     while True:
         yield _template_row(prompts(1, rng)[0], rng)
 
@@ -183,36 +183,39 @@ def _row(text: str, pieces: list[Piece], notes: Sequence[str], rng: random.Rando
     row: list[Piece] = [(text, False)]
     if rng.random() < ORACLE_FORMAT_SHARE:
         row.insert(0, (f"Layer: {rng.randrange(SIZES.layers)}\n", False))
-        pieces = [part for piece in pieces for part in (((_status(rng), False), piece) if piece[1] else (piece,))]
+        pieces = _with_statuses(pieces, rng)
     note_pieces: list[Piece] = [("\n", False), *((note, True) for note in notes)] if notes else []
-    return [*row, *(note_pieces + pieces if rng.random() < NOTES_FIRST_SHARE else pieces + note_pieces), (EOS, True)]
+    body = note_pieces + pieces if rng.random() < NOTES_FIRST_SHARE else pieces + note_pieces
+    return [*row, *body, (EOS, True)]
 
 
-def _status(rng: random.Random) -> str:
-    return f"[epistemic status: {rng.randrange(101)}]"
+def _with_statuses(pieces: list[Piece], rng: random.Random) -> list[Piece]:
+    """Return the pieces with a random status line before each answer."""
+    result: list[Piece] = []
+    for text, is_answer in pieces:
+        if is_answer:
+            result.append((f"[epistemic status: {rng.randrange(101)}]", False))
+        result.append((text, is_answer))
+    return result
 
 
 def benchmark_rows(rng: random.Random) -> Iterator[list[Piece]]:
-    """Yield rows without end. Each has a text from a benchmark's training part, all its questions and answers, and its
-    labels if the benchmark has any. All benchmarks appear equally often."""
+    """Yield an endless stream of rows. Each has a text from a benchmark's training part, all its questions and answers,
+    and its labels if the benchmark has any. All benchmarks appear equally often."""
     sources = []
     for benchmark, question in QUESTIONS.items():
         items_by_text = groupby(items(benchmark, held_out=False), key=lambda item: item.text)
         label_of = {question.wording.format(label): label for label in question.labels}
-        sources.append(
-            (
-                label_of,
-                [(text, [(item.question, item.answer) for item in text_items]) for text, text_items in items_by_text],
-            )
-        )
+        texts = [(text, [(item.question, item.answer) for item in text_items]) for text, text_items in items_by_text]
+        sources.append((label_of, texts))
     while True:
         label_of, texts = rng.choice(sources)
-        text, pairs = rng.choice(texts)
-        rng.shuffle(pairs)
+        text, answered_questions = rng.choice(texts)
+        rng.shuffle(answered_questions)
         pieces: list[Piece] = []
-        for question_text, answer in pairs:
+        for question_text, answer in answered_questions:
             pieces += [("\n" + question_text, False), (answer, True)]
-        labels = [label for wording, label in label_of.items() if (wording, YES) in pairs]
+        labels = [label for wording, label in label_of.items() if (wording, YES) in answered_questions]
         yield _row(text, pieces, (labels or [ABSENT]) if label_of else [], rng)
 
 
@@ -263,9 +266,9 @@ def pretrain(model: Any, tokenizer: Any, schedule: Schedule, seed: int) -> None:
     """Train the model on texts, each followed by questions about it and their answers.
 
     To answer them, the model has to store the answers in its activations of the text. A large model can use activations
-    in its own stream without training, but a model with a million weights cannot. So the last steps also ask about its
-    current activations of other texts. Held-out texts are never used. Muon trains the matrices, in half as many steps
-    as AdamW at these sizes. AdamW trains the rest.
+    in its residual stream without training, but a model with a million weights cannot. So the last steps also ask about
+    its current activations of other texts. Held-out texts are never used. Muon trains the matrices, in half as many
+    steps as AdamW at these sizes. AdamW trains the rest.
 
     Prompt rows and benchmark rows differ in length, so they go through separate passes.
     """

@@ -40,7 +40,7 @@ UNINFORMED_CORRECT_SHARE = 0.725
 SPECIFIC_SHARE = 0.7
 """Share of correct answers that are specific. GRPO can increase it."""
 CLEAN_SHARE = 0.6
-"""Share of the steps, at the start, with correct answers only, so that the model learns to read sooner."""
+"""Share of the steps, at the start, with correct answers only, so that the model learns to read activations sooner."""
 CONFIDENCE_STEP = 5
 """Confidences are multiples of this, like those that people state."""
 CACHE_SETTINGS = ("lora_rank", "sft_steps", "sft_batch", "sft_lr", "most_activations")
@@ -219,7 +219,7 @@ def lesson_loss(
 ) -> Tensor:
     """Return the mean cross-entropy, in nats, of the oracle's correct answers about `vectors`. `batch_tensors`: the
     result of `collate`."""
-    ids, mask, labels = (part.to(model.device) for part in batch_tensors)
+    ids, mask, labels = (tensor.to(model.device) for tensor in batch_tensors)
     with injection.rows(vectors, [lesson.layer for lesson in batch]):
         return _cross_entropy(model(input_ids=ids, attention_mask=mask).logits, labels)
 

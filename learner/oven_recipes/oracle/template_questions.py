@@ -69,7 +69,7 @@ def _random_prompt(rng: random.Random) -> TemplatePrompt:
 
 DEFAULT_PROMPTS = 1000
 QUESTIONS_PER_PROMPT = 8
-"""Number of questions per prompt, as in the real question file (7,997 for 1,000 prompts)."""
+"""Number of questions per prompt, as in the published question file (7,997 for 1,000 prompts)."""
 YES, NO = "yes", "no"
 
 

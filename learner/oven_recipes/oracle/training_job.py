@@ -112,9 +112,8 @@ def build(
     if settings.stage == "sft":
         return _supervised_job(settings, start, seed, workdir, subject)
     committee = committee or Committee(RULES, seed=seed, shape=CalibratedReward(settings.calibration_lambda))
-    prompts = _questioned_prompts(
-        settings, seed, subject, judged=committee.remote is not None and bool(committee.remote.members)
-    )
+    is_judged = committee.remote is not None and bool(committee.remote.members)
+    prompts = _questioned_prompts(settings, seed, subject, judged=is_judged)
     policy = _adapter(settings, subject)
     if settings.oracle_lora_path is None:
         lesson_prompts = _lesson_prompts(settings, seed)

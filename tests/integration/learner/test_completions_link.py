@@ -21,7 +21,7 @@ from oven_core.protocol.names import Subjects
 from oven_core.replica.replica_process import serve_completions
 from oven_core.security.credentials import Credentials
 from oven_learner.completions.sample import MemberVerdict, Sample
-from oven_learner.completions.sampling import Sampling, choose_sampling
+from oven_learner.completions.sampling import SampleNumbers, Sampling, choose_sampling
 from oven_learner.link.process_link import ProcessLink
 from oven_learner.link.sample_queue import MAX_WAITING
 
@@ -41,8 +41,8 @@ def sample(made: Sampling, tick: int, *texts: str) -> Any:
     members = [MemberVerdict("exact", 1.0, [None, *[0.5] * (count - 1)][:count])]
     rewards = [float("nan"), *[0.5] * (count - 1)][:count]
     sample = Sample(f"prompt {tick} \ud800\x1b[2J", texts, rewards, members)
-    where = (made.sample_count, tick, tick, 0, 1)
-    return partial(made.convert, lambda: {"incarnation": 1}, where, [0.0] * count, lambda: sample)
+    numbers = SampleNumbers(made.sample_count, tick, tick, group=0, groups=1)
+    return partial(made.convert, lambda: {"incarnation": 1}, numbers, [0.0] * count, lambda: sample)
 
 
 async def arrived(bus: Bus, last: int) -> list[StoredGroup]:

@@ -312,7 +312,7 @@ async def test_the_messages_of_a_learner_killed_in_an_outage_are_spooled(nats: S
     env = nats.env("learner")
     content = subprocess.Popen(args, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     await nats.logged(lambda event: isinstance(event.body, Observation) and event.body.tick == 5)
-    assert (folder / NAME).exists() and read_spool(folder, RUN).empty, "it is held while the learner lives"
+    assert (folder / NAME).exists() and read_spool(folder, RUN).is_empty, "it is held while the learner lives"
     await nats.kill()
     output, _ = await off_loop(content.communicate, "\n", 60)
     assert content.returncode == -signal.SIGKILL

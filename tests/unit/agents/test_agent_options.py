@@ -56,7 +56,7 @@ def scout(tmp_path: Path) -> str:
 
 def test_options_are_numeric_attributes_with_a_docstring(scout: str) -> None:
     options = options_of(LearningRate)
-    assert (options["cut"].default, options["cut"].meaning) == (8.0, "Factor of the cut after a collapse")
+    assert (options["cut"].default, options["cut"].meaning) == (8.0, "Divisor of the rate after a collapse")
     assert "early" not in options, "a range is no number"
     _, agent = load(scout)
     assert [(o.name, o.default, o.meaning, o.minimum, o.maximum) for o in options_of(type(agent)).values()] == [

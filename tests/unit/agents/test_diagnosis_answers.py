@@ -15,7 +15,7 @@ from oven_core.protocol.subjects import agent_subject, learner_subject
 from oven_kg.service.endpoints import answers
 from oven_llm.diagnosis.graph_diagnosis import GraphView, ask_graph, diagnose_without_model
 from oven_llm.diagnosis.log_context import LogContext, read_context, shown_settings
-from oven_llm.diagnosis.model_answer import AnswerRefusedError, check_answer
+from oven_llm.diagnosis.model_answer import AnswerRejectedError, check_answer
 
 CAUSES = ("lr_too_high",)
 PROOF = {"metric": "learning_rate", "from": ONSET, "to": ONSET + 9, "value": 0.03}
@@ -76,7 +76,7 @@ def test_a_valid_answer_gets_the_hosts_figures() -> None:
     ],
 )
 def test_one_error_refuses_the_whole_answer_by_kind(change: dict[str, Any], kind: str, message: str) -> None:
-    with pytest.raises(AnswerRefusedError) as refused:
+    with pytest.raises(AnswerRejectedError) as refused:
         check_answer(GOOD | change, log(), CAUSES, (SCALE,))
     assert refused.value.kind == kind and message in str(refused.value)
     assert "\x1b" not in str(refused.value) and len(str(refused.value)) < 400
@@ -84,7 +84,7 @@ def test_one_error_refuses_the_whole_answer_by_kind(change: dict[str, Any], kind
 
 @pytest.mark.parametrize("output", [None, "lr_too_high", 0, "", [], [GOOD], {}, {"cause": None}])
 def test_a_malformed_answer_is_refused(output: Any) -> None:
-    with pytest.raises(AnswerRefusedError) as refused:
+    with pytest.raises(AnswerRejectedError) as refused:
         check_answer(output, log(), CAUSES)
     assert refused.value.kind == "schema"
 
@@ -107,7 +107,7 @@ def test_choices_and_shares_must_match_the_announcement() -> None:
         {"knob": "data.mixture", "value": 1.0},
         {"knob": "run.rollback", "value": 60.0},
     ):
-        with pytest.raises(AnswerRefusedError):
+        with pytest.raises(AnswerRejectedError):
             check_answer(plain | wrong, result, CAUSES)
 
 

@@ -69,7 +69,7 @@ def test_a_log_of_earlier_code_replays_and_says_which_made_it(home: Home, capsys
     verdict, hint = capsys.readouterr().out.splitlines()[::2]
     assert verdict.endswith("3 decisions (1 adopted): the same, byte for byte")
     assert hint == (
-        f"the run was decided by another version of the mesh ({EARLIER_CODE[:12]}; this is {mesh_code_hash()[:12]})"
+        f"another version of the mesh made these decisions ({EARLIER_CODE[:12]}; this one is {mesh_code_hash()[:12]})"
     )
     folder.export.write_text(folder.export.read_text().replace('"verdict":"adopted"', '"verdict":"rejected"'))
     assert invoke("replay", "r") == 1
@@ -293,10 +293,10 @@ def test_a_signature_that_does_not_hold_makes_no_difference_in_the_end(
     left_behind(home, signed(log, forgery))
     assert invoke("replay", "r") == 0
     output = capsys.readouterr().out
-    assert "the same, byte for byte" in output and "the decisions agree only without" in output
+    assert "the same, byte for byte" in output and "the decisions agree only if" in output
     assert "observation: 4 signed, 1 wrong" in output
     assert invoke("replay", "r", "--verify") == 0
-    assert "the decisions agree only without" not in capsys.readouterr().out
+    assert "the decisions agree only if" not in capsys.readouterr().out
 
 
 ENDING = {

@@ -100,7 +100,8 @@ def test_the_end_of_a_run_causes_one_notice(reason: Any, kind: str, title: str) 
     log.put("run", RunEnded(**log.stamp(), reason=reason, tick=0, step=0, detail="x", metrics={"eval/loss": 0.25}))
     (notice,) = notices(log, triggers)
     assert (notice.kind, notice.title) == (kind, title) and "eval/loss 0.25" in notice.text
-    assert triggers.stack_down("failed", "exit code 1") == [] == triggers.silence(log.now + timedelta(days=1))
+    assert triggers.stack_down_notices("failed", "exit code 1") == []
+    assert triggers.silence_notices(log.now + timedelta(days=1)) == []
 
 
 @pytest.mark.parametrize(
@@ -115,10 +116,10 @@ def test_a_stack_that_goes_down_without_a_logged_end_causes_a_notice(
     status: str | None, how: str, kind: str, title: str
 ) -> None:
     log, triggers = Log.running("amy"), Triggers(RUN)
-    assert triggers.stack_down(status, how) == [], "nothing has begun"
+    assert triggers.stack_down_notices(status, how) == [], "nothing has begun"
     log.tick(3)
     notices(log, triggers)
-    (notice,) = triggers.stack_down(status, how)
+    (notice,) = triggers.stack_down_notices(status, how)
     assert (notice.kind, notice.title) == (kind, title) and how in notice.text
 
 
@@ -128,16 +129,16 @@ def test_a_silent_learner_causes_one_notice_later_if_steps_are_long() -> None:
         log.tick_s = step_s
         log.tick(5)
         notices(log, triggers)
-        assert triggers.silence(log.now + timedelta(seconds=silence_s - 2)) == []
-        (notice,) = triggers.silence(log.now + timedelta(seconds=silence_s))
+        assert triggers.silence_notices(log.now + timedelta(seconds=silence_s - 2)) == []
+        (notice,) = triggers.silence_notices(log.now + timedelta(seconds=silence_s))
         assert notice.kind == "died" and "Its last message was at step 5" in notice.text
-        assert triggers.silence(log.now + timedelta(days=1)) == []
+        assert triggers.silence_notices(log.now + timedelta(days=1)) == []
 
 
 def test_waiting_advice_is_reported_to_a_late_watcher() -> None:
     log, triggers = advising(approve_ticks=40), Triggers(RUN)
-    assert triggers.waiting() == []
+    assert triggers.pending_advice_notices() == []
     log.propose("amy", 0.5, confidence=0.9)
     (first,) = notices(log, triggers)
-    (waiting,) = triggers.waiting()
+    (waiting,) = triggers.pending_advice_notices()
     assert (waiting.key, waiting.command, waiting.title) == (first.key, first.command, first.title)

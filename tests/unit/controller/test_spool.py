@@ -97,7 +97,7 @@ def test_an_altered_line_counts_as_lost(tmp_path: Path) -> None:
 def test_a_damaged_or_foreign_file_is_refused_with_a_remedy(tmp_path: Path, head: bytes, words: str) -> None:
     (tmp_path / NAME).write_bytes(head)
     if not head:
-        assert read_spool(tmp_path, "r").empty
+        assert read_spool(tmp_path, "r").is_empty
         return
     for attempt in (lambda: read_spool(tmp_path, "r"), lambda: Spool.lock(tmp_path, "r", create=True)):
         with pytest.raises(ConfigError, match=words):
@@ -109,14 +109,14 @@ def test_while_a_learner_holds_the_spool_nothing_is_missing_and_no_other_can_tak
     spool = Spool.lock(tmp_path, "r", create=True)
     assert spool is not None
     spool.reset()
-    assert read_spool(tmp_path, "r").empty and Spool.lock(tmp_path, "r", wait_s=0) is None
+    assert read_spool(tmp_path, "r").is_empty and Spool.lock(tmp_path, "r", wait_s=0) is None
     spool.close()  # as a kill does
     assert read_spool(tmp_path, "r").unknown
     again = Spool.lock(tmp_path, "r", wait_s=0)
     assert again is not None
     again.remove()
     again.close()
-    assert not (tmp_path / NAME).exists() and read_spool(tmp_path, "r").empty
+    assert not (tmp_path / NAME).exists() and read_spool(tmp_path, "r").is_empty
 
 
 def test_lost_messages_are_still_counted_when_the_rest_is_in_the_log(tmp_path: Path) -> None:

@@ -46,7 +46,8 @@ def test_a_tokenizer_with_ids_that_the_model_does_not_embed_is_refused(tmp_path:
     refused(grpo(tmp_path, rows=rows, processing_class=words), message)
     words = tokenizer()
     words.add_special_tokens({"pad_token": "<padding>"})
-    refused(grpo(tmp_path, processing_class=words), r"its pad_token has the token id 32 .*resize_token_embeddings")
+    message = r"the tokenizer's pad_token has the token id 32 .*resize_token_embeddings"
+    refused(grpo(tmp_path, processing_class=words), message)
 
 
 def test_prompts_without_tokens_are_refused(tmp_path: Path) -> None:

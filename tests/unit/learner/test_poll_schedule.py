@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oven_learner.link.process_link import DUE_PAUSE_S, MAX_SHORT_PAUSES, PollSchedule
+from oven_learner.link.poll_schedule import DUE_PAUSE_S, MAX_SHORT_PAUSES, PollSchedule
 
 LEISURE_S = 0.005
 

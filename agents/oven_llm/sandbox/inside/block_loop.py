@@ -84,9 +84,9 @@ class BlockRunner:
         linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
         try:
             report = traceback.TracebackException.from_exception(error)
-            for part in (report, report.__cause__, report.__context__):
-                if part is not None and part.stack is not None:
-                    part.stack[:] = [frame for frame in part.stack if not frame.filename.startswith(CHILD_FOLDER)]
+            for section in (report, report.__cause__, report.__context__):
+                if section is not None and section.stack is not None:
+                    section.stack[:] = [line for line in section.stack if not line.filename.startswith(CHILD_FOLDER)]
             self._err.write("".join(report.format()))
             return "".join(report.format_exception_only()).strip().splitlines()[-1][:500]
         except BaseException:  # formatting failed or ran out of memory
@@ -110,18 +110,11 @@ def serve(requests: int, replies: int, lifeline: int) -> None:
     runner = BlockRunner(link, setup)
     gc.collect()
     gc.freeze()  # exclude the imported modules from later collections
-    kernel = lockdown.Kernel(setup["numbers"])
-    redirect_standard_streams()
-    lockdown.limit_resources(setup["resources"])
     try:
-        lockdown.lock(kernel, setup["landlock"], bytes.fromhex(setup["program"]))
-        lockdown.verify(kernel)
+        _confine_process(setup)
     except lockdown.LockdownError as error:
         link.send(message_format.READY, str(error).encode())
         return
-    if not setup["path"] and "ctypes" not in setup["modules"]:
-        for name in [name for name in sys.modules if name.partition(".")[0] in ("ctypes", "_ctypes")]:
-            del sys.modules[name]  # the kernel's rules still apply if code imports it in another way
     link.send(message_format.READY)
     while True:
         kind, payload = link.receive()
@@ -131,3 +124,15 @@ def serve(requests: int, replies: int, lifeline: int) -> None:
         else:
             outcome = runner.assign(kind, payload)
         link.send(message_format.DONE, message_format.encode(outcome))
+
+
+def _confine_process(setup: dict[str, Any]) -> None:
+    """Limit this process's resources and lock it down. Raises LockdownError."""
+    kernel = lockdown.Kernel(setup["numbers"])
+    redirect_standard_streams()
+    lockdown.limit_resources(setup["resources"])
+    lockdown.lock(kernel, setup["landlock"], bytes.fromhex(setup["program"]))
+    lockdown.verify(kernel)
+    if not setup["path"] and "ctypes" not in setup["modules"]:
+        for name in [name for name in sys.modules if name.partition(".")[0] in ("ctypes", "_ctypes")]:
+            del sys.modules[name]  # the kernel's rules still apply if code imports it in another way

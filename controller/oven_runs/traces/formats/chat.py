@@ -1,6 +1,6 @@
 """Read and write the chat format of trainers: rows with `messages` (or `prompt` and `completion`) and `tools`.
 
-It is an export format without rewards, tokens or the reason why a trace ended. If a trace's context was rewritten, each
+The format has no rewards, no tokens and no reason why a trace ended. If a trace's context was rewritten, each
 part becomes a row.
 """
 
@@ -20,7 +20,7 @@ LOSES: Final = {
     "task (except its id)": NO_PLACE,
     "steps.state": "each part of a rewritten trace becomes a separate row and trace",
     "steps.reward, .sampled, .outcome": NO_PLACE,
-    "steps.result": "an answer that is missing or empty cannot be told apart",
+    "steps.result": "a missing answer and an empty one look the same",
     "reward, solved, ended, policy, meta": NO_PLACE,
     "prompt": "the assistant's messages in few-shot examples become steps",
 }

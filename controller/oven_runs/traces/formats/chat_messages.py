@@ -44,10 +44,10 @@ def from_chat(chat: Any, lost: Counter[str]) -> Message:
         {
             "role": ROLE_ALIASES.get(role, role),
             "content": text_of(chat.get("content"), lost),
-            "reasoning": _text(chat, "reasoning_content") or _text(chat, "reasoning"),
+            "reasoning": _string(chat, "reasoning_content") or _string(chat, "reasoning"),
             "calls": tuple(map(_from_call, chat.get("tool_calls") or ())),
-            "call_id": _text(chat, "tool_call_id"),
-            "name": _text(chat, "name") if role == "tool" else "",
+            "call_id": _string(chat, "tool_call_id"),
+            "name": _string(chat, "name") if role == "tool" else "",
         }
     )
 
@@ -58,7 +58,7 @@ def _from_call(call: Mapping[str, Any]) -> ToolCall:
     arguments = function.get("arguments", "")
     if not isinstance(arguments, str):
         arguments = json.dumps(arguments, ensure_ascii=False)
-    return ToolCall(id=_text(call, "id"), name=function.get("name"), arguments=arguments)
+    return ToolCall(id=_string(call, "id"), name=function.get("name"), arguments=arguments)
 
 
 def text_of(content: object, lost: Counter[str]) -> str:
@@ -71,12 +71,12 @@ def text_of(content: object, lost: Counter[str]) -> str:
         raise NotReadable(f"a message's content is a {type(content).__name__}")
     texts: list[str] = []
     for part in content:
-        kind = part.get("type", "text") if isinstance(part, Mapping) else "text"
+        part_type = part.get("type", "text") if isinstance(part, Mapping) else "text"
         text = part.get("text") if isinstance(part, Mapping) else part
         if isinstance(text, str):
             texts.append(text)
         else:
-            lost[f"a part of type {kind}"] += 1
+            lost[f"a part of type {part_type}"] += 1
     return "\n".join(texts)
 
 
@@ -90,7 +90,7 @@ def from_tool(tool: Mapping[str, Any]) -> Tool:
     """Return the record of a tool in OpenAI's form, a flat form, or MCP's (`inputSchema`). Raises ValidationError."""
     function = tool.get("function", tool)
     schema = function.get("parameters", function.get("inputSchema")) or {}
-    return Tool(name=function.get("name"), description=_text(function, "description"), parameters=schema)
+    return Tool(name=function.get("name"), description=_string(function, "description"), parameters=schema)
 
 
 def expect_list(value: object, name: str) -> Sequence[Any]:
@@ -127,6 +127,7 @@ def last_conversation(trace: Trace) -> list[dict[str, Any]]:
     return [to_chat(message) for message in messages]
 
 
-def _text(chat: Mapping[str, Any], name: str) -> str:
+def _string(chat: Mapping[str, Any], name: str) -> str:
+    """Return a field of a JSON object, or an empty string if the field is not a string."""
     value = chat.get(name)
     return value if isinstance(value, str) else ""

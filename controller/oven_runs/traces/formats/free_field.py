@@ -17,20 +17,20 @@ NAME = "oven"
 def difference(trace: Trace, plain: Trace) -> dict[str, Any]:
     """Return the data of `trace` that is missing from `plain`, the trace as the format alone stores it."""
     full, plain_data = trace.model_dump(mode="json"), plain.model_dump(mode="json")
-    same_steps = len(trace.steps) == len(plain.steps)
+    has_same_count = len(trace.steps) == len(plain.steps)
     extra = {
         name: value
         for name, value in full.items()
-        if value != plain_data[name] and not (same_steps and name == "steps")
+        if value != plain_data[name] and not (has_same_count and name == "steps")
     }
-    if same_steps:
+    if has_same_count:
         steps = {}
         for number, (step, plain_step) in enumerate(zip(full["steps"], plain_data["steps"], strict=True)):
             if differing := {name: value for name, value in step.items() if value != plain_step[name]}:
                 steps[str(number)] = differing
         if steps:
             extra["each_step"] = steps
-    return {**extra, "of": len(plain.steps)} if extra else {}
+    return {**extra, "of": len(plain.steps)} if extra else {}  # `restore` checks the number of steps
 
 
 def restore(plain: Trace, extra: object) -> Trace:

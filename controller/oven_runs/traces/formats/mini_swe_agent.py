@@ -1,6 +1,6 @@
 """The trajectory format of mini-swe-agent (2.4, "mini-swe-agent-1.1"): a folder with one JSON file per task.
 
-Its only tool is `bash`, which the files do not describe. Answers with a format error are not in the files.
+Its only tool is `bash`, which the files do not describe. The files lack answers that had a format error.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from oven_runs.traces.jsonl import LINE_BYTES, MAX_REASON, BadLine
 from oven_runs.traces.trace_records import Ended, Policy, Task, Tool, Trace
 
 FORMAT_PREFIX: Final = "mini-swe-agent-1"
-"""Start of `trajectory_format` in files that can be read."""
+"""The value of `trajectory_format` must start with this."""
 SUFFIX: Final = ".traj.json"
 META: Final = "mini-swe-agent"
 BASH: Final = Tool(
@@ -149,12 +149,12 @@ def _trajectory(trace: Trace) -> dict[str, Any]:
     status = meta.get("exit_status") or _STATUS_BY_ENDED[trace.ended]
     submission = str(meta.get("submission") or "")
     exit_extra = {"exit_status": status, "submission": submission}
-    exits = [{"role": "exit", "content": submission or status, "extra": exit_extra}] if status else []
+    exit_messages = [{"role": "exit", "content": submission or status, "extra": exit_extra}] if status else []
     config = meta.get("config") or {"model": {"model_name": trace.policy.model}}
     trajectory: dict[str, Any] = {
         "info": {**meta, "config": config, "exit_status": status, "submission": submission},
         "instance_id": trace.task.id,
-        "messages": [*last_conversation(trace), *exits],
+        "messages": [*last_conversation(trace), *exit_messages],
         "trajectory_format": "mini-swe-agent-1.1",
     }
     trajectory["info"].setdefault("model_stats", {"instance_cost": 0.0, "api_calls": len(trace.steps)})

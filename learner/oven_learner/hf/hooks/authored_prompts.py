@@ -45,7 +45,7 @@ class AuthoredPromptsReader(StepHook):
         self._ranks = Ranks()
         self._settings: AuthorSettings | None = None
         self._folder = Path(os.environ.get("OVEN_RUN_DIR") or os.devnull)
-        self._logged_lines: set[str] = set()
+        self._logged_messages: set[str] = set()
         if committee is not None:
             committee.reference_columns = source.references
 
@@ -103,14 +103,14 @@ class AuthoredPromptsReader(StepHook):
             return None
         return batch if batch.offset != self._authored.offset else None
 
-    def _accept(self, batch: Batch, total: int) -> None:
+    def _accept(self, batch: Batch, max_accepted: int) -> None:
         authored = self._authored
         refusals_before = authored.refusals.copy()
         authored.offset = batch.offset
         authored.refusals.update({"malformed": batch.malformed, "too_long": batch.too_long})
         groups: dict[tuple[str, str, str], list[str]] = {}
         for entry in batch.prompts:
-            if refusal := self._refusal(entry, total):
+            if refusal := self._refusal(entry, max_accepted):
                 authored.refusals[refusal] += 1
             else:
                 authored.accepted_keys.add(key_of(entry.prompt))
@@ -122,9 +122,10 @@ class AuthoredPromptsReader(StepHook):
             counts = ", ".join(f"{kind} {count}" for kind, count in sorted(new_refusals.items()))
             log.warning("refused %d authored prompts: %s", new_refusals.total(), counts)
 
-    def _refusal(self, entry: AuthoredPrompt, total: int) -> str:
+    def _refusal(self, entry: AuthoredPrompt, max_accepted: int) -> str:
+        """Return the reason for refusing the prompt, or an empty string."""
         accepted_keys = self._authored.accepted_keys
-        if len(accepted_keys) >= total:
+        if len(accepted_keys) >= max_accepted:
             return "capped"
         if entry.topic not in self._source.names:
             return "unknown_topic"
@@ -155,10 +156,10 @@ class AuthoredPromptsReader(StepHook):
         except (OSError, ValidationError) as error:
             self._warn_once(f"cannot write the topics for the author: {reason(error)}")
 
-    def _warn_once(self, line: str) -> None:
-        if line not in self._logged_lines:
-            self._logged_lines.add(line)
-            log.warning("%s", line)
+    def _warn_once(self, message: str) -> None:
+        if message not in self._logged_messages:
+            self._logged_messages.add(message)
+            log.warning("%s", message)
 
 
 def author_settings(folder: Path) -> AuthorSettings | None:
@@ -175,6 +176,6 @@ def author_settings(folder: Path) -> AuthorSettings | None:
 
 def _evaluation_prompts(trainer: Trainer) -> Iterator[str]:
     datasets: Any = trainer.eval_dataset
-    for rows in datasets.values() if isinstance(datasets, Mapping) else [datasets]:
-        if "prompt" in (getattr(rows, "column_names", None) or ()) and hasattr(rows, "select"):
-            yield from map(text_of, rows.select(range(min(len(rows), HELD_OUT_ROWS)))["prompt"])
+    for dataset in datasets.values() if isinstance(datasets, Mapping) else [datasets]:
+        if "prompt" in (getattr(dataset, "column_names", None) or ()) and hasattr(dataset, "select"):
+            yield from map(text_of, dataset.select(range(min(len(dataset), HELD_OUT_ROWS)))["prompt"])

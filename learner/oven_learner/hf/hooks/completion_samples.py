@@ -15,7 +15,7 @@ from typing import Any
 
 from oven_learner.client.oven_client import OvenClient
 from oven_learner.completions.sample import MemberVerdict, Sample
-from oven_learner.completions.sampling import Sampling
+from oven_learner.completions.sampling import SampleNumbers, Sampling
 from oven_learner.hf.hooks.step_hooks import StepEnd, StepHook
 from oven_learner.ranks import Ranks
 from oven_learner.rewards.committee import Committee
@@ -40,7 +40,7 @@ class CompletionSamples(StepHook):
         self._trainer, self._committee, self._sampling, self._client = trainer, committee, sampling, client
         self._schedule = sampling.schedule
         self._generate = trainer._generate_and_score_completions
-        self._rows: dict[int, itemgetter[Any]] = {}
+        self._pickers: dict[int, itemgetter[Any]] = {}
         self._has_new_batch = self._is_leader = self._has_warned = False
         trainer._generate_and_score_completions = self._generate_and_mark
 
@@ -67,31 +67,30 @@ class CompletionSamples(StepHook):
             self._has_new_batch = True
         return batch
 
-    def _send_groups(self, client: OvenClient, trained: int) -> None:
-        """Queue the groups that are due. This may run every few steps, so it uses C calls instead of Python loops. It
-        picks only the rows of a group from each column, because copying a column would touch every object in it."""
+    def _send_groups(self, client: OvenClient, trained_steps: int) -> None:
+        """Queue the groups that are due. This may run every few steps, so an `itemgetter` instead of a loop picks a
+        group's rows from each column. Copying a column would touch every object in it."""
         trainer, committee, sampling = self._trainer, self._committee, self._sampling
-        logs, size = trainer._logs, trainer.num_generations
-        advantages = logs["advantages"]
-        groups = len(advantages) // size
+        logs, group_size = trainer._logs, trainer.num_generations
+        advantages, step = logs["advantages"], trainer.state.global_step
+        group_count = len(advantages) // group_size
         self._has_new_batch = False
-        for turn in self._schedule.take(trained, groups):
-            group = turn % groups
-            rows = self._rows.get(group) or self._picker(group, size)
+        for number in self._schedule.take(trained_steps, group_count):
+            group = number % group_count
+            pick_rows = self._pickers.get(group) or self._row_picker(group, group_size)
             if committee is None:
-                names = trainer.reward_func_names
-                columns = (*map(rows, map(logs["rewards"].__getitem__, names)),)
-                sample = partial(
-                    _function_sample, logs["prompt"][group * size], rows(logs["completion"]), columns, trainer
-                )
+                columns = [pick_rows(logs["rewards"][name]) for name in trainer.reward_func_names]
+                prompt, completions = logs["prompt"][group * group_size], pick_rows(logs["completion"])
+                sample = partial(_function_sample, prompt, completions, columns, trainer)
             else:
-                sample = partial(_committee_sample, committee.evidence, committee.last_outcome.rewards, group, size)
+                rewards = committee.last_outcome.rewards
+                sample = partial(_committee_sample, committee.evidence, rewards, group, group_size)
             sampling.sample_count += 1
-            position = (sampling.sample_count, client.tick + 1, trainer.state.global_step, group, groups)
-            client.show(partial(sampling.convert, client.position, position, rows(advantages), sample))
+            numbers = SampleNumbers(sampling.sample_count, client.tick + 1, step, group, group_count)
+            client.show(partial(sampling.convert, client.position, numbers, pick_rows(advantages), sample))
 
-    def _picker(self, group: int, size: int) -> itemgetter[Any]:
-        picker = self._rows[group] = itemgetter(*range(group * size, (group + 1) * size))
+    def _row_picker(self, group: int, size: int) -> itemgetter[Any]:
+        picker = self._pickers[group] = itemgetter(*range(group * size, (group + 1) * size))
         return picker
 
 

@@ -14,6 +14,7 @@ from oven_learner.hf.hooks.step_hooks import StepEnd, StepHook
 from oven_learner.ranks import Ranks
 
 EVAL = "eval/"
+"""Prefix of the announced names of evaluation metrics."""
 
 
 class UserEvaluation(Evaluation, StepHook):

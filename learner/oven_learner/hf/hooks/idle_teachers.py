@@ -32,12 +32,12 @@ class IdleTeachers(StepHook):
         self._announced: frozenset[str] = frozenset()
         if self._teachers is None:
             return
-        compute = trainer._compute_loss
+        compute_loss = trainer._compute_loss
 
         def sample_and_compute(model: Any, inputs: dict[str, Any]) -> Any:
             if model.training and self._is_sampled_step and "pixel_values" not in inputs:
                 self._sample(model, inputs)
-            return compute(model, inputs)
+            return compute_loss(model, inputs)
 
         trainer._compute_loss = sample_and_compute
 

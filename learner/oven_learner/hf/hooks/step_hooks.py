@@ -150,6 +150,7 @@ class CommitteeScores(StepHook):
     def end_step(self, step: StepEnd) -> None:
         if self._ahead is not None:
             step.metrics |= self._ahead.take_metrics()
+        # The values of metrics in transit are not known yet, so NaN stands for them.
         valid, hold_reason = self._skipping.end_step(step.metrics | dict.fromkeys(step.published_names, math.nan))
         step.metrics = {name: value for name, value in valid.items() if name not in step.published_names}
         step.metrics |= self._committee.take_cost()
@@ -205,21 +206,21 @@ class RepeatedRows(StepHook):
 
     def __init__(self, trainer: Trainer, mixture: Mixture) -> None:
         self._trainer, self._mixture = trainer, mixture
-        self._prompts = 0
+        self._chunk_rows = 0
         """Number of rows in a chunk, or 0 if they are not counted."""
         self._chunk = 0
 
     def begin(self, ranks: Ranks) -> None:
         """Prepare for counting. Each step of such a trainer uses one chunk."""
         sampler, trainer = self._mixture.sampler, self._trainer
-        self._prompts = sampler.prompts if sampler is not None and not sampler.trains_on_answers else 0
+        self._chunk_rows = sampler.prompts if sampler is not None and not sampler.trains_on_answers else 0
         self._chunk = 0 if trainer.args.ignore_data_skip else trainer.state.global_step
 
     def metric_specs(self) -> tuple[MetricSpec, ...]:
-        return (REPEATED,) if self._prompts else ()
+        return (REPEATED,) if self._chunk_rows else ()
 
     def end_step(self, step: StepEnd) -> None:
-        if self._prompts:
-            rows = self._mixture.rows(self._chunk, self._prompts)
+        if self._chunk_rows:
+            rows = self._mixture.rows(self._chunk, self._chunk_rows)
             self._chunk += 1
             step.metrics[REPEATED.name] = self._mixture.read_rows.mark(rows)

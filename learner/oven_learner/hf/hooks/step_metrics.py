@@ -156,7 +156,7 @@ class StepMetrics(StepHook):
         self._trainer: Any = trainer
         self._loss: torch.Tensor | None = None
         self._grad_norm: Any = None
-        self._values_read: dict[str, int] = {}
+        self._read_counts: dict[str, int] = {}  # metric → number of values already read from TRL's list
         self._ranks = Ranks()
         self._wrap(trainer, "training_step", self._on_loss)
         self._wrap(trainer.accelerator, "clip_grad_norm_", self._on_grad_norm)
@@ -179,22 +179,22 @@ class StepMetrics(StepHook):
     def on_log(self) -> None:
         """Reset the read positions, because TRL empties its lists after each training log."""
         if self._trainer.model.training:
-            self._values_read.clear()
+            self._read_counts.clear()
 
     def before_update(self) -> dict[str, torch.Tensor]:
         """Return loss and gradient norm. The loss is the mean over the ranks, as in the trainer's own log."""
         loss = self._ranks.mean_on_device(self._loss) if self._loss is not None else None
-        numbers = {"loss": loss, "grad_norm": self._grad_norm}
+        values = {"loss": loss, "grad_norm": self._grad_norm}
         self._loss = self._grad_norm = None
-        return {name: _scalar(value) for name, value in numbers.items() if value is not None}
+        return {name: _scalar(value) for name, value in values.items() if value is not None}
 
     def end_step(self, step: StepEnd) -> None:
         metrics = step.metrics
         # TRL keeps a list per metric until the next log. Values added since the last call belong to this step.
         for name, values in getattr(self._trainer, "_metrics", {}).get("train", {}).items():
-            read_count = self._values_read.get(name, 0)
+            read_count = self._read_counts.get(name, 0)
             new_values = values[read_count:] if read_count <= len(values) else values
-            self._values_read[name] = len(values)
+            self._read_counts[name] = len(values)
             if name.startswith("reward") and hasattr(self._trainer, "reward_funcs"):
                 # In TRL, NaN means that a reward function gave no score. It is not an error.
                 new_values = [value for value in new_values if not math.isnan(value)]

@@ -1,6 +1,6 @@
 """The knob `data.mixture`, which sets each dataset's share of the training data, and the action `data.skip`.
 
-    mixture = oven.Mixture({"easy": one, "hard": other}, seed=0)
+    mixture = oven.Mixture({"easy": easy_rows, "hard": hard_rows}, seed=0)
     trainer = SFTTrainer(train_dataset=mixture.dataset, ...)
     oven.attach(trainer, mixture=mixture)
 
@@ -70,9 +70,10 @@ class ReadRows:
 
 
 class Mixture:
-    """The weights of named datasets, and the timeline of their changes. Chunk k depends only on the seed, its position
-    in the data (k plus skipped chunks) and the weights at that time. So a run that restores `timeline` and `skips` from
-    a checkpoint draws the same rows again. Rows are drawn with replacement."""
+    """The weights of named datasets, and the timeline of their changes. Rows are drawn in chunks: one per step, or one
+    per generation if a step trains on sampled answers. Chunk k depends only on the seed, its position in the data (k
+    plus skipped chunks) and the weights at that time. So a run that restores `timeline` and `skips` from a checkpoint
+    draws the same rows again. Rows are drawn with replacement."""
 
     def __init__(
         self, datasets: Mapping[str, Sequence[Any] | Any], weights: Mapping[str, float] | None = None, *, seed: int = 0
@@ -236,14 +237,15 @@ def _sampler_like(own_sampler: Any, trainer: Any, mixture: Mixture) -> MixtureSa
     """Return a sampler with the layout of the trainer's own. TRL's RepeatSampler (GRPO, RLOO, distillation) has its
     layout in its attributes. Any other sampler yields a step's rows one by one."""
     args = trainer.args
-    step = args.train_batch_size * args.world_size * args.gradient_accumulation_steps
-    prompts, group, repeats = step, 1, 1
+    rows_per_step = args.train_batch_size * args.world_size * args.gradient_accumulation_steps
+    prompts, group_size, repeats = rows_per_step, 1, 1
     trains_on_answers = type(own_sampler).__name__ == "RepeatSampler"
     if trains_on_answers:
-        prompts, group = own_sampler.batch_size, own_sampler.mini_repeat_count
+        prompts, group_size = own_sampler.batch_size, own_sampler.mini_repeat_count
         repeats = own_sampler.repeat_count
-    chunks = ENDLESS_EPOCH_CHUNKS if args.max_steps > 0 else max(1, len(own_sampler) // (prompts * group * repeats))
-    sampler = MixtureSampler(mixture, prompts=prompts, group_size=group, repeats=repeats, chunks=chunks)
+    chunk_size = prompts * group_size * repeats
+    chunks = ENDLESS_EPOCH_CHUNKS if args.max_steps > 0 else max(1, len(own_sampler) // chunk_size)
+    sampler = MixtureSampler(mixture, prompts=prompts, group_size=group_size, repeats=repeats, chunks=chunks)
     sampler.trains_on_answers = trains_on_answers
     return sampler
 
@@ -283,7 +285,7 @@ class Skip:
     def __call__(self, count: float | None) -> tuple[float, float]:
         """Skip `count` batches. Return the positions of the next batch without and with the skip. Normally the skip
         also discards prefetched chunks. If several steps share a chunk (completions are reused), or at the last step of
-        an epoch, it starts after them. Raises ValueError for an invalid count."""
+        an epoch, the skip starts after the prefetched chunks. Raises ValueError for an invalid count."""
         if count is None or not 1 <= count <= MAX_SKIPPED or count != int(count):
             raise ValueError(f"cannot skip {count!r} batches; pass a whole number from 1 to {MAX_SKIPPED:,}")
         mixture, sampler = self._mixture, self._mixture.sampler

@@ -1,9 +1,9 @@
 """Knobs that a trainer reads again at every step, such as the gradient clip, TRL's β and ε, and reward weights.
 
 - `grad.clip`: the gradient norm above which gradients are scaled down.
-- `grpo.epsilon`, `rloo.epsilon`: the clip range of the ratio between the policy and the one that sampled (PPO; Schulman
-  et al. 2017, arXiv 1707.06347, eq. 7), and `….epsilon_high` if the upper side has its own value (DAPO; Yu et al. 2025,
-  arXiv 2503.14476, eq. 10).
+- `grpo.epsilon`, `rloo.epsilon`: the clip range of the probability ratio between the current policy and the one that
+  sampled (PPO; Schulman et al. 2017, arXiv 1707.06347, eq. 7), and `….epsilon_high` if the upper side has its own value
+  (DAPO; Yu et al. 2025, arXiv 2503.14476, eq. 10).
 
 β has a different meaning in each trainer, so the knob is named after the trainer:
 
@@ -13,7 +13,7 @@
 - `dpo.beta`: how far preferences may pull the policy from its reference (Rafailov et al. 2023, arXiv 2305.18290,
   eq. 7).
 - `distillation.beta`: the position of the generalised Jensen-Shannon divergence between forward KL (0) and reverse
-  KL (1) (Agarwal et al. 2024, arXiv 2306.13649). Both ends use different formulas, and their losses differ in scale.
+  KL (1) (Agarwal et al. 2024, arXiv 2306.13649). The two ends use different formulas, and their losses differ in scale.
   A run at one end (TRL's default is 1) has no such knob. In any other run, the knob never reaches an end.
 
 TRL 1.16 reads β for every loss. It is a knob only if the model that it refers to is loaded.
@@ -73,7 +73,7 @@ CLIPS = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")
 
 
 def announce_clip(trainer: Any, actuators: Actuators, user_values: UserValues) -> None:
-    """Register `grad.clip` if the trainer clips. DeepSpeed does its own, and reads its configuration only once."""
+    """Register `grad.clip` if the trainer clips. DeepSpeed clips by itself, and reads its settings only once."""
     args = trainer.args
     if args.max_grad_norm and args.max_grad_norm > 0 and not trainer.is_deepspeed_enabled:
         user_values.scalar(
@@ -88,8 +88,8 @@ def announce_clip(trainer: Any, actuators: Actuators, user_values: UserValues) -
 def announce_beta(trainer: Any, actuators: Actuators, user_values: UserValues, bounds: tuple[float, float]) -> None:
     """Register the trainer's β, with `bounds` as multiples of the user's value."""
     read, write = lambda: float(trainer.beta), partial(setattr, trainer, "beta")
-    for kind, (name, unit) in BETAS.items():
-        if is_a(trainer, kind) and trainer.beta > 0 and _has_reference(trainer):
+    for trainer_class, (name, unit) in BETAS.items():
+        if is_a(trainer, trainer_class) and trainer.beta > 0 and _has_reference(trainer):
             user_values.scalar(actuators, name, read, write, unit=unit, bounds=bounds)
     if is_a(trainer, "DistillationTrainer") and 0 < trainer.beta < 1 and trainer.teacher_model is not None:
         name, unit = "distillation.beta", "0: forward KL, 1: reverse KL"
@@ -111,10 +111,10 @@ def _has_reference(trainer: Any) -> bool:
 
 def announce_epsilon(trainer: Any, actuators: Actuators, user_values: UserValues) -> None:
     """Register ε if completions are reused after an optimizer step. Before that, the ratio is 1 and never clipped."""
-    kind = next((name for name in ("GRPOTrainer", "RLOOTrainer") if is_a(trainer, name)), None)
-    if kind is None or not reuses_completions(trainer):
+    trainer_class = next((name for name in ("GRPOTrainer", "RLOOTrainer") if is_a(trainer, name)), None)
+    if trainer_class is None or not reuses_completions(trainer):
         return
-    name = "grpo.epsilon" if kind == "GRPOTrainer" else "rloo.epsilon"
+    name = "grpo.epsilon" if trainer_class == "GRPOTrainer" else "rloo.epsilon"
     loss = getattr(trainer, "loss_type", "grpo")
 
     def set_both(value: float) -> None:

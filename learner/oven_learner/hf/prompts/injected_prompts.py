@@ -12,8 +12,8 @@ from oven_learner.hf.prompts.prompt_rows import Row
 
 KEPT_CHUNKS = LAG_CHUNKS + 1
 """Number of chunks for which an evicted prompt can still be read, because it may have been drawn ahead."""
-SLOTS = 2 * KEPT_CHUNKS + 2
-"""Number of slots per prompt of the cap. A prompt keeps its slot while any drawn chunk refers to it. This includes
+SLOTS_PER_PROMPT = 2 * KEPT_CHUNKS + 2
+"""Number of row slots per prompt of the cap. A prompt keeps its slot while any drawn chunk refers to it. This includes
 current prompts, prompts evicted in the last KEPT_CHUNKS chunks, and as many again if a skip has discarded chunks."""
 
 
@@ -29,7 +29,7 @@ class Injection:
     held: int
     """Number of injected prompts that can be drawn now."""
     evicted: int
-    """Number of prompts that were evicted to make room: older prompts, or the first of these."""
+    """Number of prompts that were evicted to make room: older prompts, or the first of the new ones."""
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class InjectedPrompts:
 
     def __init__(self, cap: int) -> None:
         self.cap = cap
-        self.slots = cap * SLOTS
+        self.slots = cap * SLOTS_PER_PROMPT
         self._entries: list[_Entry] = []  # oldest first, with evicted prompts while a drawn chunk may refer to them
         self._rows: dict[int, Row] = {}
         self._cached: tuple[int, dict[str, list[int]]] | None = None  # chunk, slots by topic

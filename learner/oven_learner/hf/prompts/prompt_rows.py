@@ -79,7 +79,7 @@ def _entries(prompts: Prompts, source_name: str) -> Iterator[tuple[str, Any]]:
 
 def _from_path(path: Path) -> Iterator[tuple[str, Any]]:
     if path.is_dir():
-        yield from _folder(path)
+        yield from _from_folder(path)
         return
     try:
         with path.open("rb") as file:
@@ -98,7 +98,7 @@ def _from_path(path: Path) -> Iterator[tuple[str, Any]]:
         raise ConfigError(f"{path}: {cause}; give a JSONL file, a datasets folder, or the prompts as a list") from error
 
 
-def _folder(path: Path) -> Iterator[tuple[str, Any]]:
+def _from_folder(path: Path) -> Iterator[tuple[str, Any]]:
     from datasets import Dataset, load_from_disk
 
     try:

@@ -110,9 +110,9 @@ class PromptSource(Mixture):
         prompts, invalid prompts, prompts in a different form than the data, or no `topic` if there are several. Raises
         UnknownNameError for an unknown topic or column. If it raises, nothing has changed.
         """
-        for name, text, limit in (("by", by, 64), ("why", why, 2000)):
-            if not isinstance(text, str) or not text.strip() or len(text) > limit:
-                raise ConfigError(f"{name}={text!r} must have 1 to {limit} characters; it is logged")
+        for name, argument, limit in (("by", by, 64), ("why", why, 2000)):
+            if not isinstance(argument, str) or not argument.strip() or len(argument) > limit:
+                raise ConfigError(f"{name}={argument!r} must have 1 to {limit} characters; it is logged")
         if isinstance(prompts, str | bytes | Mapping) or not isinstance(prompts, Sequence):
             raise ConfigError(f"the injected prompts have the type {type(prompts).__name__}; give a list")
         if not 1 <= len(prompts) <= MAX_PER_INJECTION:
@@ -132,7 +132,7 @@ class PromptSource(Mixture):
     def add_authored(self, prompts: Sequence[str], *, by: str, why: str, topic: str) -> Injection:
         """Add accepted prompts from an author, and log them like an injection. `data.authored_share` sets their share
         of the topic's draws."""
-        contents: list[Any] = list(prompts) if self._is_text else [[{"role": "user", "content": p}] for p in prompts]
+        contents = [text if self._is_text else [{"role": "user", "content": text}] for text in prompts]
         rows = [{**self._with_all_columns({PROMPT: content}), TOPIC: topic} for content in contents]
         return self._add(self.authored.pool, len(self._rows) + self._injected.slots, by, why, rows)
 
@@ -251,7 +251,7 @@ class _Lookup:
         return {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
 
     def __reduce__(self) -> tuple[Any, tuple[str]]:
-        """Return the fingerprint for the pickle, which the datasets library hashes."""
+        """Pickle only the fingerprint, because the datasets library hashes the pickle. Unpickling raises an error."""
         return _fail_in_worker, (self._source.fingerprint,)
 
 

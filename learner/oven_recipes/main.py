@@ -14,7 +14,7 @@ from oven_recipes.recipe_interface import Recipe, TrainingRequest
 
 
 def main(args: list[str]) -> int:
-    """Run the learner process. It stops with RunEnded in the log, or with an error."""
+    """Train the run folder's recipe. Raises ConfigError if config.json cannot be read or names an unknown recipe."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     folder = Path(os.environ["OVEN_RUN_DIR"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 
-os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # before the first import, because TRL reports each trainer
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # must precede the import of TRL, which reports each trainer
 
 from transformers.utils import logging as transformers_logging
 

@@ -23,12 +23,14 @@ class TrainingRequest:
     steps: int | None
     """Number of optimizer steps. None means the recipe's default."""
     seconds: float | None
+    """Maximum duration of the training, or None for no limit."""
     options: dict[str, Any]
     folder: Path
     """The run's folder; checkpoints go to `checkpoints/` in it."""
     cache: Path
     """Cache folder shared between runs."""
     resume: bool = False
+    """Whether to continue from the newest checkpoint in the run's folder."""
 
 
 class Recipe(resolution.Recipe, Protocol):
@@ -39,11 +41,12 @@ class Recipe(resolution.Recipe, Protocol):
         """The recipe's name in the log and in the entry points."""
 
     def train(self, request: TrainingRequest) -> None:
-        """Train to the end. Environment variables have the address of the controller."""
+        """Train to the end. Environment variables contain the address of the controller."""
 
 
 LR_BOUNDS = (0.01, 100.0)
 """Bounds of the learning-rate knob. They are so wide that they do not reveal a random start to an agent."""
+BETA_BOUNDS = (0.01, 10.0)  # of the knob for the weight of the KL term
 
 
 class RecipeSettings(BaseModel):

@@ -79,7 +79,7 @@ def similar_length_batches(
 
 def warmup_decay_schedule(optimizer: torch.optim.Optimizer, steps: int, ramp: int = 20) -> LambdaLR:
     """Raise the learning rate for `ramp` steps, then lower it to a twentieth by the last step."""
-    return LambdaLR(optimizer, lambda t: min(1.0, (t + 1) / ramp) * (1 - 0.95 * t / max(1, steps)))
+    return LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / ramp) * (1 - 0.95 * step / max(1, steps)))
 
 
 def optimizer_step(loss: Tensor, parameters: Iterable[Tensor], *steppables: Any) -> None:

@@ -83,7 +83,7 @@ def _trainer(order: Order) -> Any:
     from oven_recipes.grpo.settings import TUNED_LEARNING_RATE, GrpoSettings
     from oven_recipes.grpo.sorting_policy import build_tokenizer
     from oven_recipes.grpo.sorting_task import RULES, WEIGHTS, exact_match, pool
-    from oven_recipes.grpo.training_job import gauges
+    from oven_recipes.grpo.training_job import recipe_metrics
     from oven_recipes.quiet_libraries import quiet_libraries
 
     quiet_libraries()
@@ -119,7 +119,7 @@ def _trainer(order: Order) -> Any:
     trainer.remove_callback(PrinterCallback)
     if committee is not None:
         committee.group_size = order.group
-        attach(trainer, recipe="bench", metrics=gauges(settings), committee=committee)
+        attach(trainer, recipe="bench", metrics=recipe_metrics(settings), committee=committee)
     assert isinstance(trainer.model, torch.nn.Module)
     return trainer
 

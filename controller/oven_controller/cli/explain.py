@@ -100,16 +100,16 @@ def explanation_lines(explanation: Explanation) -> list[str]:
 def vote_lines(decision: Decision, votes: Mapping[str, Vote]) -> list[str]:
     """Return one line per vote with its weight, forecast and full reason, and one with the agents that did not vote."""
     lines = []
-    for line in decision.tally:
-        if line.stance == "silent":
+    for entry in decision.tally:
+        if entry.stance == "silent":
             continue
-        vote = votes.get(line.agent)
-        value = f" {format_value(line.value)}" if line.value is not None else ""
-        status = ", shadow" if line.shadow else ", newcomer" if line.newcomer else ""
-        vote_line = f"{line.agent}: {line.stance}{value} at {line.confidence:.2f}, weight {line.weight:.3g}{status}"
-        rationale = vote.rationale if vote is not None else line.rationale
+        vote = votes.get(entry.agent)
+        value = f" {format_value(entry.value)}" if entry.value is not None else ""
+        status = ", shadow" if entry.shadow else ", newcomer" if entry.newcomer else ""
+        line = f"{entry.agent}: {entry.stance}{value} at {entry.confidence:.2f}, weight {entry.weight:.3g}{status}"
+        rationale = vote.rationale if vote is not None else entry.rationale
         if vote is not None and vote.target:
-            vote_line += f", expects {vote.target} {vote.expected_change:+.3g} within {vote.horizon} ticks"
-        lines.append(vote_line + (f": {rationale}" if rationale else ""))
-    silent_agents = [line.agent for line in decision.tally if line.stance == "silent"]
+            line += f", expects {vote.target} {vote.expected_change:+.3g} within {vote.horizon} ticks"
+        lines.append(line + (f": {rationale}" if rationale else ""))
+    silent_agents = [entry.agent for entry in decision.tally if entry.stance == "silent"]
     return [*lines, f"silent: {', '.join(silent_agents)}"] if silent_agents else lines

@@ -131,8 +131,8 @@ class Signatures:
         if not self.is_signed:
             return ["signatures: none to check, because this run is not signed (RunStarted contains no keys)"]
         lines = ["signatures, checked:"]
-        for kind, count in sorted(self.by_kind.items()):
-            lines.append(f"  {kind}: " + ", ".join(f"{number} {result}" for result, number in sorted(count.items())))
+        for kind, results in sorted(self.by_kind.items()):
+            lines.append(f"  {kind}: " + ", ".join(f"{count} {result}" for result, count in sorted(results.items())))
         if self.explain_difference:
             lines.append(
                 "the decisions agree only if the events with wrong signatures are ignored, as every live replica did"

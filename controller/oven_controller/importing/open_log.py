@@ -62,8 +62,8 @@ def _find_run(name: str) -> RunFolder:
 
 def _report_name(path: Path) -> str:
     """Return a name for reports: the file's or folder's name, limited to the characters of a run's name."""
-    text = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in path.absolute().name).strip("-_")
-    return text[:48] if names.NAME.fullmatch(text[:48]) else "run"
+    name = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in path.absolute().name).strip("-_")
+    return name[:48] if names.NAME.fullmatch(name[:48]) else "run"
 
 
 def _run_folder(path: Path) -> RunFolder | None:

@@ -274,7 +274,7 @@ class _SilentJudges:
         for name in metrics:
             if match := _ABSTAINED.fullmatch(name):
                 failures.setdefault(match[1], []).append(match[2])
-        self._silent = {m: spent for m, spent in self._silent.items() if f"rewards/{m}/mean" not in metrics}
+        self._silent = {name: spent for name, spent in self._silent.items() if f"rewards/{name}/mean" not in metrics}
         new = []
         for member, kinds in sorted(failures.items()):
             spent = "budget" in kinds

@@ -135,11 +135,11 @@ async def _append(target: AdministeredServer, change: OperatorKey, url: str) -> 
     run = target.server.run
     trust = tls.trust_file(target.ca) if target.ca is not None else None
 
-    def key(name: str) -> Credentials:
+    def load_key(name: str) -> Credentials:
         return Credentials.load(target.server.creds / f"{name}.nk")
 
     subjects = names.Subjects(run)
-    async with Bus.connect(url, key("admin"), name="admin", trust=trust) as admin:
+    async with Bus.connect(url, load_key("admin"), name="admin", trust=trust) as admin:
         try:
             head = await admin.head(run)
         except BusError:
@@ -148,7 +148,7 @@ async def _append(target: AdministeredServer, change: OperatorKey, url: str) -> 
         async for event in admin.read(run, until=head, subjects=[subjects.run]):
             has_started = has_started or isinstance(event.body, RunStarted)
     if has_started:
-        async with Bus.connect(url, key(OPERATOR), name=OPERATOR, trust=trust) as bus:
+        async with Bus.connect(url, load_key(OPERATOR), name=OPERATOR, trust=trust) as bus:
             await bus.append(subjects.operator(OPERATOR), change.wire(), message_id=uuid.uuid4().hex)
 
 

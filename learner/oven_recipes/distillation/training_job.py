@@ -35,20 +35,20 @@ def build(settings: DistillationSettings, start: Start, seed: int, workdir: Path
             use_cpu=True,
             **trainer_arguments(settings, start.learning_rate, seed, workdir),
         ),
-        train_dataset=Dataset.from_list([vars(row) for rows in pools for row in rows]),
+        train_dataset=Dataset.from_list([vars(example) for pool in pools for example in pool]),
     )
     teachers = build_teachers(trainer, start.teachers, settings, tokenizer, seed, cache, start.teacher)
     return Job(
         trainer=trainer,
         evaluate=accuracy_of(trainer, tokenizer, settings),
         evaluate_every=settings.eval_every,
-        metrics=gauges(settings),
+        metrics=recipe_metrics(settings),
         lr_bounds=LR_BOUNDS,
         teachers=teachers,
     )
 
 
-def gauges(settings: DistillationSettings) -> tuple[MetricSpec, ...]:
+def recipe_metrics(settings: DistillationSettings) -> tuple[MetricSpec, ...]:
     """Return the recipe's metrics, which are published in addition to the trainer's."""
     return (
         MetricSpec(name="entropy", unit="nats per token"),

@@ -6,7 +6,7 @@ Differences from the paper's algorithm:
 - no KL term, unless a setting or the start sets beta: there is no pre-trained behaviour to preserve, only a warm-up
 - no learnt reward model or process supervision: the reward is exact match on the whole answer
 - no outer loop of iterative GRPO (fresh reference and reward models every round)
-- one update per generation instead of several: every step is on-policy, so the clipped ratio never binds
+- one update per generation instead of several: every step is on-policy, so no ratio is clipped
 - DAPO's loss, a mean over all tokens of the batch, instead of a mean over each completion's tokens
 
 The package does not import torch until its job is built.

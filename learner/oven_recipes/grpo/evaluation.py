@@ -15,7 +15,8 @@ from oven_recipes.grpo.sorting_task import Example, pool
 def held_out_examples(settings: SortingSettings) -> list[Example]:
     """Return the same held-out prompts for every seed, so that accuracies of different runs are comparable."""
     rng = random.Random("held out")
-    return [e for length in sorted(settings.lengths) for e in pool(length, settings.eval_prompts, rng, evaluation=True)]
+    pools = (pool(length, settings.eval_prompts, rng, evaluation=True) for length in sorted(settings.lengths))
+    return [example for examples in pools for example in examples]
 
 
 def greedy_accuracy(
@@ -24,7 +25,8 @@ def greedy_accuracy(
     """Return the accuracy per level (`eval/accuracy/<level>`), 0 to 1, and a list whose mean is the accuracy over all
     levels (`eval/accuracy`), one entry per example. Decoding is greedy, in one batch. The generator's state and the
     model's mode are restored, and no gradient is computed."""
-    batch = tokenizer([e.prompt for e in examples], return_tensors="pt", padding=True).to(model.device)  # (N, P)
+    prompts = [example.prompt for example in examples]
+    batch = tokenizer(prompts, return_tensors="pt", padding=True).to(model.device)  # (N, P)
     was_training = model.training
     model.train(False)
     try:
@@ -44,12 +46,9 @@ def greedy_accuracy(
     hits_by_level: defaultdict[str, list[float]] = defaultdict(list)
     for hit, example in zip(hits, examples, strict=True):
         hits_by_level[example.level].append(hit)
-    weights = {
-        level: len(examples) / (len(hits_by_level) * len(level_hits)) for level, level_hits in hits_by_level.items()
-    }
-    by_level = {
-        f"eval/accuracy/{level}": sum(level_hits) / len(level_hits) for level, level_hits in hits_by_level.items()
-    }
+    # The weights make every level count equally in the mean.
+    weights = {level: len(examples) / (len(hits_by_level) * len(scores)) for level, scores in hits_by_level.items()}
+    by_level = {f"eval/accuracy/{level}": sum(scores) / len(scores) for level, scores in hits_by_level.items()}
     weighted_hits = [hit * weights[example.level] for hit, example in zip(hits, examples, strict=True)]
     return {"eval/accuracy": weighted_hits, **by_level}
 

@@ -20,7 +20,7 @@ def accuracies(levels: Sequence[str]) -> tuple[MetricSpec, ...]:
     """Return the metrics of greedy held-out accuracy, 0 to 1: the mean over levels, and one per level."""
     return (
         MetricSpec(name="eval/accuracy", better="up", held_out=True, ceiling=1.0),
-        *(MetricSpec(name=f"eval/accuracy/{n}", better="up", held_out=True, ceiling=1.0) for n in levels),
+        *(MetricSpec(name=f"eval/accuracy/{level}", better="up", held_out=True, ceiling=1.0) for level in levels),
     )
 
 

@@ -21,7 +21,7 @@ from oven_recipes.weights_cache import key_of, load_or_train
 
 def build_model(settings: SortingSettings, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
     """Return a freshly initialised policy."""
-    # A prompt has the digits between two marks, and the completion may be one token too long.
+    # A prompt is the digits between `S` and `=`, and the completion may be one token too long.
     positions = max(settings.lengths) + 2 + settings.max_completion_length
     return small_llama(settings, tokenizer, positions, tied=False)
 
@@ -32,7 +32,7 @@ SYMBOLS = ("<pad>", "<eos>", "<unk>", "S", "=", *"0123456789")
 def build_tokenizer() -> PreTrainedTokenizerFast:
     """Return a tokenizer with one token per character, padded on the left so that completions start in the same
     column."""
-    core = Tokenizer(models.WordLevel({symbol: i for i, symbol in enumerate(SYMBOLS)}, unk_token="<unk>"))
+    core = Tokenizer(models.WordLevel({symbol: index for index, symbol in enumerate(SYMBOLS)}, unk_token="<unk>"))
     core.pre_tokenizer = pre_tokenizers.Split(Regex("."), behavior="isolated")
     core.decoder = decoders.Fuse()
     return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
@@ -88,14 +88,14 @@ def collate(pairs: list[tuple[str, str]], tokenizer: PreTrainedTokenizerFast) ->
 
 
 TEACHER_SETTINGS: dict[TeacherName, Callable[[SortingSettings], SortingSettings]] = {
-    "initial": lambda policy: policy,
-    "small": lambda policy: policy.model_copy(
-        update={"hidden": policy.hidden // 2, "layers": 1, "ffn": policy.ffn // 2}
+    "initial": lambda settings: settings,
+    "small": lambda settings: settings.model_copy(
+        update={"hidden": settings.hidden // 2, "layers": 1, "ffn": settings.ffn // 2}
     ),
-    "strong": lambda policy: policy.model_copy(update={"right_habit": 1.0}),
+    "strong": lambda settings: settings.model_copy(update={"right_habit": 1.0}),
 }
-"""Teacher → function from the policy's settings to the teacher's warm-up settings. `small` has an eighth of the
-parameters and the same mixed habits, so it limits a policy. `strong` learns from correct answers only."""
+"""Teacher → function from the policy's settings to the teacher's. `small` has an eighth of the policy's parameters and
+the same mixed habits, so it holds the policy back. `strong` learns from correct answers only."""
 
 
 def build_teachers(

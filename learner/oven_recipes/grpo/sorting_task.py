@@ -48,8 +48,8 @@ def draw_digits(length: int, rng: random.Random, *, evaluation: bool = False) ->
 def pool(length: int, count: int, rng: random.Random, *, evaluation: bool = False) -> list[Example]:
     """Return up to `count` different examples of one level. Short levels, such as 3 digits, have fewer."""
     if 10**length <= 4 * count:  # if most strings are needed, list one side of the split and shuffle it
-        numbers = range(10**length)
-        candidates = [digits for n in numbers if is_held_out(digits := f"{n:0{length}d}") is evaluation]
+        all_digits = (f"{number:0{length}d}" for number in range(10**length))
+        candidates = [digits for digits in all_digits if is_held_out(digits) is evaluation]
         rng.shuffle(candidates)
         return [example(digits) for digits in candidates[:count]]
     chosen: dict[str, None] = {}  # a dict keeps the order of the draws, unlike a set

@@ -15,10 +15,8 @@ from oven_recipes.grpo.settings import GrpoSettings, Start, accuracies
 from oven_recipes.grpo.sorting_policy import build_teachers, build_tokenizer, warm_policy
 from oven_recipes.grpo.sorting_task import RULES, WEIGHTS, training_pools
 from oven_recipes.quiet_libraries import quiet_libraries
-from oven_recipes.recipe_interface import LR_BOUNDS
+from oven_recipes.recipe_interface import BETA_BOUNDS, LR_BOUNDS
 from oven_recipes.training_runner import Job, trainer_arguments
-
-BETA_BOUNDS = (0.01, 10.0)
 
 
 def build(
@@ -32,9 +30,9 @@ def build(
     tokenizer = build_tokenizer()
     model = warm_policy(settings, tokenizer, seed, cache)
     committee.description = describe(model, tokenizer)
-    rows = training_pools(settings.lengths, settings.train_prompts, seed)
-    levels = [Dataset.from_list([vars(row) for row in level_rows]) for level_rows in rows]
-    mixture = Mixture(dict(zip(settings.levels, levels, strict=True)), start.mixture, seed=seed)
+    pools = training_pools(settings.lengths, settings.train_prompts, seed)
+    datasets = [Dataset.from_list([vars(example) for example in pool]) for pool in pools]
+    mixture = Mixture(dict(zip(settings.levels, datasets, strict=True)), start.mixture, seed=seed)
     args = _arguments(settings, start.learning_rate, seed, workdir)
     trainer = GRPOTrainer(
         model=model,
@@ -55,7 +53,7 @@ def build(
         trainer=trainer,
         evaluate=accuracy_of(trainer, tokenizer, settings),
         evaluate_every=settings.eval_every,
-        metrics=gauges(settings),
+        metrics=recipe_metrics(settings),
         lr_bounds=LR_BOUNDS,
         beta_bounds=BETA_BOUNDS,
         mixture=mixture,
@@ -69,7 +67,7 @@ def build_judged(settings: GrpoSettings, start: Start, seed: int, workdir: Path,
     return build(settings, start, seed, workdir, cache, convene(RULES, weights=WEIGHTS, seed=seed, reference="exact"))
 
 
-def gauges(settings: GrpoSettings) -> tuple[MetricSpec, ...]:
+def recipe_metrics(settings: GrpoSettings) -> tuple[MetricSpec, ...]:
     """Return the recipe's metrics, which are published in addition to the trainer's."""
     rewards = (MetricSpec(name=f"reward/{name}", better="up", ceiling=1.0) for name in settings.levels)
     return (*accuracies(settings.levels), *rewards)

@@ -39,7 +39,7 @@ class Intent:
     """Direction of the arm as a unit vector."""
 
     def target(self) -> Tensor:
-        """Target position of the hand, (3,), in metres."""
+        """Return the target position of the hand, (3,), in metres: almost as far as the arm reaches."""
         return _rest_positions()[JOINT_INDEX[f"{self.side}_shoulder"]] + 0.95 * ARM_M * torch.tensor(self.direction)
 
 
@@ -56,6 +56,6 @@ def _intent(side: str, height: str, direction: str) -> Intent:
     return Intent(f"reach {height} {direction} with the {side} hand", side, (x / length, y / length, z / length))
 
 
-INTENTS = {_intent(*words).text: _intent(*words) for words in product(SIDES, HEIGHTS, DIRECTIONS)}
+INTENTS = {intent.text: intent for intent in (_intent(*words) for words in product(SIDES, HEIGHTS, DIRECTIONS))}
 EVALUATION_TEXTS = tuple(_intent(*words).text for words in HELD_OUT_WORDS)
 TRAINING_TEXTS = tuple(text for text in INTENTS if text not in EVALUATION_TEXTS)

@@ -14,7 +14,7 @@ from oven_recipes.motion.intents import EVALUATION_TEXTS, INTENTS
 from oven_recipes.motion.skeleton import JOINT_INDEX, positions, rotation_limits
 
 FINAL_PARTS = 4
-"""Number of parts of a clip. The hand must be at the target during the last part, a quarter of the clip."""
+"""Divisor of a clip's length. The hand must be at the target during the last part, a quarter of the clip."""
 REACH_M, JERK_M, EXCESS = 0.25, 0.1, 0.1
 """Values at which each score has fallen to 1/e: distance to the target in metres, second difference per frame in
 metres, and mean excess over the joint limits in radians."""

@@ -19,7 +19,7 @@ from oven_recipes.motion.skeleton import JOINT_INDEX, PARENTS, positions
 log = logging.getLogger("oven.learner")
 
 PICTURE_FRAMES = 6
-"""Number of a clip's frames in the picture."""
+"""Number of frames of each clip in the picture."""
 COLOURS = {"start": "dimgrey", "end": "royalblue", "teacher": "chocolate"}
 
 
@@ -37,7 +37,7 @@ class RunRecord:
         self._rewards[step] = metrics.get("reward", float("nan"))
 
     def write(self, folder: Path) -> None:
-        """Write both files. Without matplotlib, log a warning and skip the picture."""
+        """Write motion.npz and motion.png. Without matplotlib, log a warning and skip the picture."""
         teacher = self._trainer.teachers[self._trainer.teachers.names[-1]]
         for name, policy in (("end", self._trainer.policy), ("teacher", teacher)):
             self._clips[name], self._held_out_rewards[name] = self._joints(policy), self._held_out_reward(policy)
@@ -56,8 +56,8 @@ class RunRecord:
             log.warning("motion.png needs matplotlib (`pip install matplotlib`); motion.npz has the same data")
             return
         figure = Figure(figsize=(11, 10), layout="constrained")
-        parts: Any = figure.subfigures(len(self._clips) + 1, 1)
-        *rows, bottom = parts
+        subfigures: Any = figure.subfigures(len(self._clips) + 1, 1)
+        *rows, bottom = subfigures
         for row, name in zip(rows, self._clips, strict=True):
             self._draw_clip(row, name)
         curve = bottom.subplots()

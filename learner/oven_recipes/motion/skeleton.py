@@ -35,11 +35,12 @@ JOINTS: tuple[tuple[str, int, tuple[float, float, float]], ...] = (
 This is SMPL's tree with rounded bone lengths of a person of 1.7 m."""
 JOINT_INDEX = {name: index for index, (name, _, _) in enumerate(JOINTS)}
 PARENTS = tuple(parent for _, parent, _ in JOINTS)
-DIMS = 3 * len(JOINTS)
+DIMS = 3 * len(JOINTS)  # numbers per frame
 ARM_M = 0.59
 """Distance from shoulder to hand in metres."""
 LIMITS_BY_KIND = {"shoulder": 2.6, "elbow": 2.5, "knee": 2.3, "hip": 1.8, "wrist": 1.2, "ankle": 0.9}
 OTHER_LIMIT = 0.7
+"""Maximum rotation of a joint in radians, by the last word of its name or for all others."""
 
 
 def rotation_limits() -> Tensor:

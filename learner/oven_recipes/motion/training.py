@@ -28,20 +28,19 @@ from oven_recipes.motion.run_record import RunRecord
 from oven_recipes.motion.settings import MotionSettings, Start, parse_start
 from oven_recipes.motion.skeleton import DIMS
 from oven_recipes.motion.warm_up import warm_up
-from oven_recipes.recipe_interface import LR_BOUNDS, TrainingRequest
+from oven_recipes.recipe_interface import BETA_BOUNDS, LR_BOUNDS, TrainingRequest
 from oven_recipes.training_runner import end_on_sigterm
 
-BETA_BOUNDS = (0.01, 10.0)
 HELD_OUT = MetricSpec(name="eval/reward", better="up", held_out=True, ceiling=1.0)
 
 
 def build(settings: MotionSettings, start: Start, seed: int, output: Path | None = None) -> PolicyTrainer:
-    """Build the trainer for one starting configuration, with a pretrained policy and pretrained teachers."""
+    """Build the trainer for one start, with a policy and teachers that have been warmed up."""
     habit = settings.habit
     policy = warm_up(new_policy(settings, seed), settings, habit, seed)
-    narrow = settings.model_copy(update={"hidden": settings.hidden // 2})
+    narrow_settings = settings.model_copy(update={"hidden": settings.hidden // 2})
     teachers = {
-        "small": warm_up(new_policy(narrow, seed + 1), settings, habit, seed + 1),
+        "small": warm_up(new_policy(narrow_settings, seed + 1), settings, habit, seed + 1),
         "strong": warm_up(new_policy(settings, seed + 2), settings, (1.0, 1.0), seed + 2),
     }
     return PolicyTrainer(
@@ -96,17 +95,14 @@ def new_policy(settings: MotionSettings, seed: int) -> Policy:
 def held_out_evaluation(policy: Policy, seed: int) -> Callable[[], Measurements]:
     """Return a function that scores clips for the held-out intents, always with the same noise."""
 
-    def evaluate() -> Measurements:  # `connect` restores the generators
+    def evaluate() -> Measurements:  # the client restores the random state afterwards
         return {HELD_OUT.name: held_out_rewards(policy, seed).tolist()}
 
     return evaluate
 
 
 def train(request: TrainingRequest) -> None:
-    """Run training to completion; SIGTERM stops it cleanly.
-
-    Writes `motion.png` and `motion.npz` to the run's folder.
-    """
+    """Train to the end, or until SIGTERM stops it cleanly. Write `motion.npz` and `motion.png` to the run's folder."""
     torch.set_num_threads(1)  # more threads do not help with such small steps
     options = {**request.options, **({"max_steps": request.steps} if request.steps else {})}
     settings = MotionSettings.model_validate(options)

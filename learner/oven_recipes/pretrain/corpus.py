@@ -15,9 +15,10 @@ from oven_core.errors import ConfigError
 
 log = logging.getLogger("oven.learner")
 
-MAX_PARTS = 16
+MAX_SUB_CORPORA = 16
 """Maximum number of sub-corpora. Beyond it, the smallest sub-folders are merged as `others`."""
 OTHERS, MODULES, PACKAGES = "others", "modules", "packages"
+"""Names of sub-corpora that are not sub-folders. The last two are those of the standard library."""
 NOT_SOURCE = frozenset(
     ("__pycache__", "site-packages", "dist-packages", "test", "tests", "idle_test", "idlelib", "lib2to3", "distutils",
      "encodings", "ensurepip", "pydoc_data", "turtledemo")
@@ -29,7 +30,7 @@ NOT_SOURCE = frozenset(
 class File:
     """A text file of the corpus."""
 
-    part: str
+    sub_corpus: str
     path: str
     """Path relative to the corpus."""
     text: str
@@ -41,8 +42,8 @@ class File:
 
 
 @dataclass(frozen=True)
-class Part:
-    """A sub-corpus."""
+class SubCorpus:
+    """The text of one sub-folder, split by file into training and held-out text."""
 
     name: str
     train: tuple[File, ...]
@@ -50,34 +51,35 @@ class Part:
     """Held-out files, or an empty tuple if the sub-corpus is a single file."""
 
 
-def read(folder: Path | None, held_out: float, max_bytes: int) -> list[Part]:
-    """Return the sub-corpora of `folder`, or of the standard library, largest first. Duplicate files count once. Raises
-    ConfigError for a folder without text, and for a folder with a single file, because no file can be held out."""
+def read(folder: Path | None, held_out: float, max_bytes: int) -> list[SubCorpus]:
+    """Return the sub-corpora of `folder`, or of the standard library, largest first. `held_out` is the share of each to
+    hold out. Duplicate files count once. Raises ConfigError for a folder without text, and if no file can be held out
+    because each is alone in its sub-folder."""
     root = folder or Path(sysconfig.get_path("stdlib"))
-    files = _read_texts(root, list(_paths_by_part(root) if folder else _python_paths(root)), max_bytes)
+    files = _read_texts(root, list(_paths_in_folder(root) if folder else _python_paths(root)), max_bytes)
     remedy = "give a folder of UTF-8 text files with --corpus"
     if not files:
         raise ConfigError(f"{root} contains no text in files of up to {max_bytes / 1e6:g} MB; {remedy}")
     by_name: dict[str, list[File]] = {}
-    for file in _merge_small_parts(files):
-        by_name.setdefault(file.part, []).append(file)
-    parts = [_split(name, part_files, held_out) for name, part_files in by_name.items()]
-    if not any(part.held_out for part in parts):
+    for file in _merge_smallest(files):
+        by_name.setdefault(file.sub_corpus, []).append(file)
+    sub_corpora = [_split(name, files_of_name, held_out) for name, files_of_name in by_name.items()]
+    if not any(sub_corpus.held_out for sub_corpus in sub_corpora):
         raise ConfigError(
             f"{root} contains {len(files)} text file{'s' * (len(files) > 1)}, each alone in its sub-folder, so no file "
             f"can be held out: split one in two, or {remedy}"
         )
-    return sorted(parts, key=lambda part: (-sum(file.size for file in part.train), part.name))
+    return sorted(sub_corpora, key=lambda corpus: (-sum(file.size for file in corpus.train), corpus.name))
 
 
-def _paths_by_part(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Group every file by its sub-folder."""
+def _paths_in_folder(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Yield every file with the name of its sub-corpus, which is its sub-folder."""
     for path in _walk(folder):
         yield (path.parts[0] if len(path.parts) > 1 else folder.name), path
 
 
 def _python_paths(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield Python's own sources: single modules, and modules in packages."""
+    """Yield Python's own sources, each with the name of its sub-corpus: single modules, or modules in packages."""
     for path in _walk(folder, NOT_SOURCE):
         if path.suffix == ".py":
             yield (MODULES if len(path.parts) == 1 else PACKAGES), path
@@ -100,11 +102,11 @@ def _read_texts(folder: Path, paths: list[tuple[str, Path]], max_bytes: int) -> 
     name."""
     by_digest: dict[str, File] = {}
     size = 0
-    for count, (part, path) in enumerate(sorted(paths, key=lambda entry: _sort_key(entry[1]))):
+    for count, (sub_corpus, path) in enumerate(sorted(paths, key=lambda entry: _sort_key(entry[1]))):
         text = _read_text(folder / path, max_bytes)
         if not text or text in by_digest:
             continue
-        file = File(part, path.as_posix(), text)
+        file = File(sub_corpus, path.as_posix(), text)
         if size + file.size > max_bytes:
             log.info("%s: read %d of %d files, %.3g MB of text", folder, count, len(paths), size / 1e6)
             break
@@ -122,21 +124,22 @@ def _read_text(path: Path, max_bytes: int) -> str:
     return text if "\0" not in text and text.strip() else ""
 
 
-def _merge_small_parts(files: Sequence[File]) -> Iterator[File]:
-    """Merge the smallest sub-corpora, so that at most MAX_PARTS remain."""
+def _merge_smallest(files: Sequence[File]) -> Iterator[File]:
+    """Merge the smallest sub-corpora, so that at most MAX_SUB_CORPORA remain."""
     sizes: Counter[str] = Counter()
     for file in files:
-        sizes[file.part] += file.size
-    names = {name for name, _ in sizes.most_common(MAX_PARTS if len(sizes) <= MAX_PARTS else MAX_PARTS - 1)}
-    return (file if file.part in names else replace(file, part=OTHERS) for file in files)
+        sizes[file.sub_corpus] += file.size
+    kept_count = MAX_SUB_CORPORA if len(sizes) <= MAX_SUB_CORPORA else MAX_SUB_CORPORA - 1
+    names = {name for name, _ in sizes.most_common(kept_count)}
+    return (file if file.sub_corpus in names else replace(file, sub_corpus=OTHERS) for file in files)
 
 
-def _split(name: str, files: Sequence[File], share: float) -> Part:
-    """Hold out the first files. The run's seed has no effect, so that every run is evaluated on the same text."""
+def _split(name: str, files: Sequence[File], share: float) -> SubCorpus:
+    """Hold out the first files, about `share` of the text. The seed has no effect, so all runs use the same files."""
     target_size, held_out, size = share * sum(file.size for file in files), [], 0
     for file in files[:-1]:
         if size >= target_size:
             break
         held_out.append(file)
         size += file.size
-    return Part(name, tuple(files[len(held_out) :]), tuple(held_out))
+    return SubCorpus(name, tuple(files[len(held_out) :]), tuple(held_out))

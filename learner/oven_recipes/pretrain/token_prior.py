@@ -1,6 +1,6 @@
 """Token priors: scores that scale the rows of the embedding and weight the tokens of `channel.kg`.
 
-Scores are between 0 and 1. Scores come from token frequencies in the corpus, from the stack's knowledge graph, or from
+Scores are between 0 and 1. They come from token frequencies in the corpus, from the stack's knowledge graph, or from
 a file that `oven-controller kg token-prior --to FILE` wrote for this vocabulary. Frequencies alone are the control
 experiment for the graph.
 """
@@ -32,6 +32,12 @@ from oven_core.protocol.token_scores import MAX_BYTES, decode, encode, vocabular
 from oven_learner.link.find_controller import Connection
 from oven_recipes.pretrain.settings import KG, NO_PRIOR, UNIGRAM
 
+log = logging.getLogger("oven.learner")
+
+TOKEN_COUNT: Final = 358
+"""Number of tokens with a score, as in the system that the agents are based on, whose scores had 976 bytes."""
+STRENGTH: Final = 0.1
+"""Share by which a score of 1 lengthens its token's row of the embedding, as in that system."""
 TIMEOUT_S: Final = 150.0
 """Timeout of the whole request in seconds. The service gives up after 120."""
 PART_TIMEOUT_S: Final = 10.0
@@ -43,9 +49,9 @@ MAX_PART_BYTES: Final = 360_000
 
 
 def request_token_prior(
-    connection: Connection, vocabulary: Sequence[str], *, k: int = 358, deadline_s: float = TIMEOUT_S
+    connection: Connection, vocabulary: Sequence[str], *, k: int = TOKEN_COUNT, deadline_s: float = TIMEOUT_S
 ) -> TokenPrior:
-    """Request a graph's scores from the service and wait for them. This also works inside a running event loop.
+    """Request the scores of `k` tokens from the knowledge graph's service. This also works inside a running event loop.
     `vocabulary` contains the tokens as strings, by id. Raises BusError if the service refuses or does not answer in
     time, and ConfigError for a vocabulary that cannot be requested."""
     try:
@@ -80,22 +86,16 @@ async def _request(connection: Connection, request: TokenPriorRequest, deadline_
 
 async def _upload(bus: Bus, body: bytes) -> bytes:
     """Upload the request in parts, and return the short request that names the upload."""
-    compressed, id_ = zlib.compress(body, 6), secrets.token_hex(16)
+    compressed, upload_id = zlib.compress(body, 6), secrets.token_hex(16)
     parts = [compressed[start : start + MAX_PART_BYTES] for start in range(0, len(compressed), MAX_PART_BYTES)]
     for number, part in enumerate(parts):
-        message = RequestPart(upload=id_, part=number, parts=len(parts), data=base64.b64encode(part).decode())
+        message = RequestPart(upload=upload_id, part=number, parts=len(parts), data=base64.b64encode(part).decode())
         answer = PartTaken.model_validate_json(await bus.request(names.kg("upload"), message.wire(), PART_TIMEOUT_S))
         if answer.missing != len(parts) - number - 1:
             raise BusError(f"{names.kg('upload')} lost a part of the request; is there more than one prior service?")
-    return TokenPriorRequest(upload=id_).wire()
+    return TokenPriorRequest(upload=upload_id).wire()
 
 
-log = logging.getLogger("oven.learner")
-
-TOKEN_COUNT: Final = 358
-"""Number of tokens with a score, as in the original experiment, whose scores had 976 bytes."""
-STRENGTH: Final = 0.1
-"""Share by which a score of 1 lengthens its token's row of the embedding, as in the original experiment."""
 ANSWER_FILE: Final = "token_prior.bin"
 """File next to a run's checkpoints with the service's answer. A restarted learner uses the same scores, even if the
 graph has changed."""
@@ -105,7 +105,7 @@ def find_prior(
     source: str, texts: Sequence[str], counts: Tensor, folder: Path, vocabulary: Path
 ) -> dict[int, float] | None:
     """Return the tokens' scores, 0 to 1, for `source`: none, unigram, kg, or a file. Other tokens have none. `texts`
-    are the tokens by id, and `counts`, int64 [vocabulary], are their numbers in the training text. `folder` keeps the
+    are the tokens by id, and `counts`, int64 [vocabulary], are their counts in the training text. `folder` stores the
     service's answer. Error messages name `vocabulary`, the file with `texts`. Raises ConfigError if no service answers,
     if no score is above 0, and if the scores belong to another vocabulary."""
     sha = vocabulary_sha(texts)
@@ -156,7 +156,8 @@ def _unigram_scores(counts: Tensor, sha: str) -> bytes:
     """Return log probabilities of the most frequent tokens, as many as the service would return."""
     total, most_frequent = int(counts.sum()), counts.topk(min(TOKEN_COUNT, int((counts > 0).sum())))
     scores = {
-        int(id_): math.log(int(n) / total) for n, id_ in zip(most_frequent.values, most_frequent.indices, strict=True)
+        int(token): math.log(int(count) / total)
+        for count, token in zip(most_frequent.values, most_frequent.indices, strict=True)
     }
     return encode(scores, len(counts), sha)
 

@@ -17,11 +17,11 @@ from transformers import PreTrainedTokenizerFast
 
 from oven_core.errors import ConfigError
 from oven_core.files import write_atomic
-from oven_recipes.pretrain.corpus import Part
+from oven_recipes.pretrain.corpus import SubCorpus
 from oven_recipes.weights_cache import new_entry
 
 VERSION = 1  # increase it when a code change would change the tokens of a corpus
-END = "<|endoftext|>"
+END = "<|endoftext|>"  # ends each file
 TOKENIZER, TOKENS, VOCABULARY = "tokenizer.json", "tokens.safetensors", "vocabulary.json"
 BATCH = 16
 """Number of texts per encoding call. An encoding needs far more memory than its ids."""
@@ -35,7 +35,7 @@ class Tokens:
     train: dict[str, Tensor]
     held_out: dict[str, Tensor]
     """Held-out streams. Sub-corpora of a single file have none."""
-    file: Path
+    vocabulary_file: Path
     """File with the tokens as strings, by id: a JSON list that `kg token-prior` reads."""
 
     @property
@@ -65,29 +65,29 @@ class Rows(Dataset[dict[str, Tensor]]):
         return {"input_ids": row, "labels": row}
 
 
-def tokenize(parts: Sequence[Part], vocabulary: int, cache: Path) -> Tokens:
-    """Return the cached tokens of these texts, or tokenize them now. The tokenizer ignores held-out text."""
-    folder = cache / f"pretrain-tokens-{_key(parts, vocabulary)}"
+def tokenize(sub_corpora: Sequence[SubCorpus], vocabulary: int, cache: Path) -> Tokens:
+    """Return the cached tokens of these texts, or tokenize them now. The tokenizer is trained without held-out text."""
+    folder = cache / f"pretrain-tokens-{_key(sub_corpora, vocabulary)}"
     try:
         core, streams = Tokenizer.from_file(str(folder / TOKENIZER)), load_file(folder / TOKENS)
     except Exception:  # missing or damaged; tokenizers raises plain Exception
-        core = _train_tokenizer((file.text for part in parts for file in part.train), vocabulary)
+        core = _train_tokenizer((file.text for corpus in sub_corpora for file in corpus.train), vocabulary)
         streams = {}
-        for number, part in enumerate(parts):
-            streams[f"train {number}"] = _encode(core, [file.text for file in part.train])
-            if part.held_out:
-                streams[f"held out {number}"] = _encode(core, [file.text for file in part.held_out])
+        for number, corpus in enumerate(sub_corpora):
+            streams[f"train {number}"] = _encode(core, [file.text for file in corpus.train])
+            if corpus.held_out:
+                streams[f"held out {number}"] = _encode(core, [file.text for file in corpus.held_out])
         with new_entry(folder) as temporary:
             core.save(str(temporary / TOKENIZER))
             save_file(streams, temporary / TOKENS)
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, eos_token=END, pad_token=END)  # type: ignore[no-untyped-call]
     if not (folder / VOCABULARY).is_file():
         write_atomic(folder / VOCABULARY, json.dumps(_texts(tokenizer)))
-    names = {f"{kind} {number}": part.name for number, part in enumerate(parts) for kind in ("train", "held out")}
+    names = [(number, corpus.name) for number, corpus in enumerate(sub_corpora)]
     return Tokens(
         tokenizer,
-        {names[key]: streams[key] for key in names if key.startswith("train")},
-        {names[key]: streams[key] for key in names if key.startswith("held") and key in streams},
+        {name: streams[f"train {number}"] for number, name in names},
+        {name: streams[key] for number, name in names if (key := f"held out {number}") in streams},
         folder / VOCABULARY,
     )
 
@@ -117,10 +117,10 @@ def _texts(tokenizer: PreTrainedTokenizerFast) -> list[str]:
     return [str(tokenizer.decode([token], clean_up_tokenization_spaces=False)) for token in range(len(tokenizer))]
 
 
-def _key(parts: Sequence[Part], vocabulary: int) -> str:
+def _key(sub_corpora: Sequence[SubCorpus], vocabulary: int) -> str:
     digest = hashlib.sha256(json.dumps([VERSION, vocabulary]).encode())
-    for part in parts:
-        for file in (*part.train, None, *part.held_out):
+    for corpus in sub_corpora:
+        for file in (*corpus.train, None, *corpus.held_out):  # None separates the two
             digest.update(hashlib.sha256(file.text.encode() if file else b"").digest())
     return digest.hexdigest()[:16]
 

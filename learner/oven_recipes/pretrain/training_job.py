@@ -90,7 +90,7 @@ def _load_configuration(file: Path) -> PreTrainedConfig:
 
 
 METRIC = "eval/bits_per_byte"
-BATCH = 64
+BATCH = 64  # rows per forward pass of an evaluation
 
 
 def served_metric(choice: str) -> str:
@@ -118,7 +118,7 @@ def bits_per_byte(
     """Return `eval/bits_per_byte` as one contribution per row, whose mean is the metric. If there are several
     sub-corpora, also return the metric of each. The metric is the surprise in bits at all tokens of a row but the
     first, divided by the bytes of these tokens (`byte_lengths`, int64 [vocabulary]). Marks between files are predicted
-    but count no bytes. Uses no random generator, and restores the model's mode."""
+    but have no bytes. Uses no random generator, and restores the model's mode."""
     nats: dict[str, list[float]] = {}
     sizes: dict[str, int] = {}
     was_training = model.training
@@ -134,8 +134,8 @@ def bits_per_byte(
     finally:
         model.train(was_training)
     row_values = [row_nats for name_nats in nats.values() for row_nats in name_nats]
-    nats_per_value = math.log(2) * sum(sizes.values()) / len(row_values)
-    metrics: dict[str, float | list[float]] = {METRIC: [row_nats / nats_per_value for row_nats in row_values]}
+    nats_at_1_bit = math.log(2) * sum(sizes.values()) / len(row_values)  # of an average row at 1 bit per byte
+    metrics: dict[str, float | list[float]] = {METRIC: [row_nats / nats_at_1_bit for row_nats in row_values]}
     if len(rows) > 1:
         metrics |= {f"{METRIC}/{name}": math.fsum(nats[name]) / (math.log(2) * sizes[name]) for name in rows}
     return metrics
@@ -155,10 +155,10 @@ WEIGHT_BITS = "eval/weight_bits"
 
 
 def build(settings: PretrainSettings, start: Start, seed: int, workdir: Path, cache: Path) -> Job:
-    """Build the job for one start. `workdir` gets the trainer's files, and `cache` keeps tokens between runs. The seed
+    """Build the job for one start. `workdir` gets the trainer's files, and `cache` stores tokens between runs. The seed
     determines the weights and the order of the rows. The held-out split depends on the text alone."""
-    parts = corpus.read(settings.corpus, settings.held_out, int(settings.corpus_megabytes * 1e6))
-    tokenized = tokens.tokenize(parts, settings.vocabulary, cache)
+    sub_corpora = corpus.read(settings.corpus, settings.held_out, int(settings.corpus_megabytes * 1e6))
+    tokenized = tokens.tokenize(sub_corpora, settings.vocabulary, cache)
     mixture = Mixture(tokens.rows(tokenized.train, settings.context), seed=seed)
     held_out = held_out_rows(tokenized.held_out, settings.context, settings.eval_rows)
     if not held_out:
@@ -167,7 +167,7 @@ def build(settings: PretrainSettings, start: Start, seed: int, workdir: Path, ca
             f"(recipe_options.held_out = {settings.held_out:g})"
         )
     lengths = tokens.token_byte_lengths(tokenized.tokenizer)
-    prior = find_prior(settings.token_prior, tokenized.texts, tokenized.counts, workdir, tokenized.file)
+    prior = find_prior(settings.token_prior, tokenized.texts, tokenized.counts, workdir, tokenized.vocabulary_file)
     set_seed(seed)
     model = build_model(settings, tokenized.tokenizer)
     channels: list[Channel] = [MultiToken(settings.mtp_weight)]
@@ -196,7 +196,7 @@ def build(settings: PretrainSettings, start: Start, seed: int, workdir: Path, ca
         trainer=trainer,
         evaluate=evaluate,
         evaluate_every=settings.eval_every,
-        metrics=gauges(tuple(held_out), settings.served),
+        metrics=recipe_metrics(tuple(held_out), settings.served),
         lr_bounds=LR_BOUNDS,
         mixture=mixture,
         actuators=actuators,
@@ -221,12 +221,12 @@ def _measure_both(
     return metrics | {served_metric(served): rounded if isinstance(rounded, float) else fmean(rounded)}
 
 
-def gauges(held_out: Sequence[str], served: str = quantisation.NONE) -> tuple[MetricSpec, ...]:
+def recipe_metrics(held_out: Sequence[str], served: str = quantisation.NONE) -> tuple[MetricSpec, ...]:
     """Return the recipe's metrics, which are published in addition to the trainer's: bits per byte of the held-out
     text, and the rounding of the weights."""
-    part_names = [f"{METRIC}/{name}" for name in held_out] if len(held_out) > 1 else []
+    sub_corpus_metrics = [f"{METRIC}/{name}" for name in held_out] if len(held_out) > 1 else []
     rounded = [served_metric(served)] if served != quantisation.NONE else []
-    names = (METRIC, *part_names, *rounded)
+    names = (METRIC, *sub_corpus_metrics, *rounded)
     return (
         *(MetricSpec(name=name, better="down", held_out=True, unit="bits per byte") for name in names),
         MetricSpec(name=WEIGHT_BITS, unit="bits"),

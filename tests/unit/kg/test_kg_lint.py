@@ -42,7 +42,7 @@ def test_its_metrics_are_published_by_learners() -> None:
     from oven_learner.optim import optimizer_gauges
     from oven_learner.rewards import calibrated_reward
     from oven_recipes.grpo.settings import GrpoSettings
-    from oven_recipes.grpo.training_job import gauges as recipe
+    from oven_recipes.grpo.training_job import recipe_metrics as recipe
 
     specs = (*step_metrics.COMMON_METRICS, *step_metrics.GRPO, *step_metrics.SFT, *recipe(GrpoSettings()))
     specs += (*frontier_drift.METRICS, *calibrated_reward.METRICS)

@@ -25,7 +25,7 @@ from oven_learner.hf.attach import attach
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.testing import FakeLink
 from oven_recipes.pretrain import corpus, tokens
-from oven_recipes.pretrain.corpus import Part
+from oven_recipes.pretrain.corpus import SubCorpus
 from oven_recipes.pretrain.recipe import RECIPE
 from oven_recipes.pretrain.settings import (
     TUNED_LEARNING_RATE,
@@ -59,7 +59,7 @@ def write(folder: Path, **files: str) -> Path:
     return folder
 
 
-def parts_of(folder: Path, share: float = 0.2, most: int = 10**6) -> list[Part]:
+def parts_of(folder: Path, share: float = 0.2, most: int = 10**6) -> list[SubCorpus]:
     return corpus.read(folder, share, most)
 
 

@@ -74,7 +74,7 @@ def test_a_file_that_the_command_wrote_is_read_for_the_vocabulary_that_is_kept(
 ) -> None:
 
     file = tmp_path / "prior.bin"
-    assert call("kg token-prior", [str(words.file), "--method", "kg", "-k", "20", "--to", str(file)]) == 0
+    assert call("kg token-prior", [str(words.vocabulary_file), "--method", "kg", "-k", "20", "--to", str(file)]) == 0
     config = {"model_type": "gpt2", "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 16}
     (tmp_path / "config.json").write_text(json.dumps(config))
     begins: dict[str, Any] = {"kg_weight": 0.1, "mtp_weight": 0.1, "quantisation": "int8", "model": tmp_path}

@@ -9,8 +9,7 @@ from oven_tui.model.braille_chart import TextRun
 from oven_tui.model.decision_entries import Fate
 
 GLYPHS = "●■▲◆★✚▼♦"
-COLOURS = 6
-"""Number of colours for agents and runs."""
+COLOURS = 6  # number of colours for agents and runs
 FATES: dict[Fate, tuple[str, str, str]] = {
     "pending": ("◌", "pending", "warn"),
     "applied": ("✔", "applied", "good"),

@@ -22,8 +22,7 @@ from oven_tui.model.cell_text import clip, row, wrapped
 Line = list[TextRun]
 MIN_COLUMN = 20
 """Minimum width of a completion in side-by-side layout, in cells."""
-GAP = 2
-"""Cells between two columns."""
+GAP = 2  # cells between two columns
 MIN_FULL_BAR, HALF_BAR = 50, 4
 """Minimum column width for a full-length bar, and the length of each half of the short bar, in cells."""
 

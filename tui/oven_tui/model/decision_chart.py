@@ -11,8 +11,7 @@ from oven_tui.model.decision_entries import DecisionEntry, tick_of
 from oven_tui.model.metric_series import Bucket
 from oven_tui.model.monitor_view import MonitorView
 
-GUTTER, HEIGHT = 8, 7
-"""Width of the value labels and height of the curve, in cells."""
+GUTTER, HEIGHT = 8, 7  # width of the value labels and height of the curve, in cells
 BEFORE_SHARE = 0.6
 """Ticks before the decision, as a share of the ticks after it."""
 MIN_TICKS = 12

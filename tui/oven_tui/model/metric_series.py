@@ -13,10 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 MAX_BUCKETS = 1024
-EXACT_POINTS = 512
-"""Number of the newest points that are also stored exactly."""
-EMA_POINTS = 20
-"""Number of points that the moving average covers, roughly."""
+EXACT_POINTS = 512  # number of the newest points that are also stored exactly
+EMA_POINTS = 20  # number of points that the moving average roughly covers
 MAX_WAITING = 256
 """Maximum points that wait to be added to buckets. Adding them in batches makes reading a long log faster."""
 

@@ -42,8 +42,7 @@ MAX_METRICS = 256
 MAX_AGENTS = 64
 MAX_OPEN_BALLOTS = 64
 MAX_MARKS = 256
-STALLED_S = 15.0
-"""Minimum seconds without an event before a run counts as stalled."""
+STALLED_S = 15.0  # minimum time without an event before a run counts as stalled
 
 RunState = Literal["waiting", "live", "held", "stalled", "ended"]
 AgentStanding = Literal["live", "silent", "left"]

@@ -53,8 +53,7 @@ class AgentPanel(Lines, Panel):
         return rows + self._compact_rows(width, height, compact)
 
     def _split(self) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
-        """Return (position, name) of the agents with their own row, and of the agents that share rows, where those that
-        cannot fire come last."""
+        """Return (position, name) of the agents with their own row, and of the others, those that cannot fire last."""
         all_agents = list(enumerate(self.view.agents))
         if len(all_agents) <= MAX_FULL_ROWS:
             return all_agents, []

@@ -53,8 +53,7 @@ class PaintMixin(_Base):
 
 
 class Panel(_Base):
-    """Mixin for a panel of the dashboard. List it last among the base classes. The application sets `view` and calls
-    `redraw`."""
+    """Mixin for a panel, listed last among the base classes. The application sets `view` and calls `redraw`."""
 
     view: MonitorView
 

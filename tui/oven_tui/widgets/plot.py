@@ -8,8 +8,7 @@ from oven_tui.model.braille_chart import Bounds, TextRun, value_label
 from oven_tui.model.cell_text import clip, fit, row
 from oven_tui.widgets.base_widgets import Lines
 
-GUTTER = 7
-"""Width of the labels at the left of the curves, in cells."""
+GUTTER = 7  # width of the labels at the left of the curves, in cells
 MIN_CURVE_CELLS = 8
 """Minimum width of a curve in cells."""
 WINDOWS = (None, 1000, 300, 100, 30)

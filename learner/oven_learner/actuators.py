@@ -85,8 +85,8 @@ class Seats(Protocol):
         """Whether `member` is currently a remote member."""
 
 
-ActionResult = Value | tuple[Value, Value]
-"""The result of an action: a value, or (before, after)."""
+ActionResult = Value | tuple[Value, Value] | Applied
+"""The result of an action: a value, (before, after), or the whole outcome, for one with a reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,6 +329,8 @@ def _run_action(knob: _Knob, value: Value) -> Applied:
         outcome = knob.write(value)
     except Exception as error:
         return Applied("rejected", reason=reason(error))
+    if isinstance(outcome, Applied):
+        return outcome
     if isinstance(outcome, tuple):
         return Applied("applied", before=outcome[0], after=outcome[1])
     return Applied("applied", after=outcome)  # type: ignore[arg-type]

@@ -119,7 +119,7 @@ class ActingApp(ThemedApp[None]):
 
     def action_checkpoint(self) -> None:
         if self._is_announced(CHECKPOINT):
-            self._confirm("write a checkpoint?", action="set", actuator=CHECKPOINT)
+            self._confirm("take a checkpoint?", action="set", actuator=CHECKPOINT)
 
     def action_undo_rollback(self) -> None:
         if self._is_announced(UNDO):

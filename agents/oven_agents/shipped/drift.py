@@ -11,7 +11,7 @@ from oven_agents.sdk.window import Window
 from oven_agents.stats.confidence import tentative_confidence
 from oven_agents.stats.objective import apply_sign, held_out_metric, objective, readings
 from oven_agents.stats.symptoms import KL as REFERENCE_KL
-from oven_agents.stats.symptoms import LENGTH, as_alerts, kl_sighting, length_sighting
+from oven_agents.stats.symptoms import LENGTH, as_alerts, kl_runaway, kl_sighting, length_sighting, recent_values
 from oven_core.protocol.alerts import Alert
 from oven_core.protocol.messages import RunStarted, Vote
 
@@ -27,11 +27,11 @@ class Drift(Agent):
     a KL to the reference that triples within 15 ticks, and answers that shrink below 0.6 of their length
     (oven_agents.stats.symptoms).
 
-    Actions: raises alerts for the last two signals as long as they last. If the KL runs away or the frontier readings
-    grow, and the run's own held-out readings do not rise, it proposes to hold the policy closer. This raises β by half,
-    or lowers the rate by a third if there is no β above 0. The agent is never confident enough to act alone. A policy
-    trained for one task loses other skills without harm to this task (the alignment tax, Ouyang et al. 2022, arXiv
-    2203.02155, §4.2). The user has to decide whether this matters.
+    Actions: raises alerts for the last two signals until the KL or the length is back near its earlier level. If the KL
+    runs away or the frontier readings grow, and the run's own held-out readings do not rise, it proposes to hold the
+    policy closer. This raises β by half, or lowers the rate by a third if there is no β above 0. The agent is never
+    confident enough to act alone. A policy trained for one task loses other skills without harm to this task (the
+    alignment tax, Ouyang et al. 2022, arXiv 2203.02155, §4.2). The user has to decide whether this matters.
 
     False alarms: training for a form that the frontier model does not write (digits alone, another language) moves the
     policy away while it learns. The agent is silent if a held-out metric rises. Without one, the training's own
@@ -96,8 +96,8 @@ class Drift(Agent):
         return self._hold_to_reference(window, since)
 
     def _hold_to_reference(self, window: Window, since: int) -> Vote | None:
-        """Propose to hold the policy closer while its KL to the reference runs away without a gain."""
-        runaway = kl_sighting(window)
+        """Propose to hold the policy closer if its KL to the reference ran away recently, without a gain."""
+        runaway = kl_runaway(recent_values(window, REFERENCE_KL))
         begin = window.tick - int(self.WAIT_TICKS)
         if runaway is None or (since >= 0 and since > begin):
             return None

@@ -27,7 +27,7 @@ LEVEL_VALUES: Final = 5
 """Number of values whose median is a gauge's level. Two outliers cannot change it, and it lags by three ticks."""
 SEARCH_LENGTH: Final = 40
 """Number of newest values to search for a symptom's start. A symptom that stays between its two thresholds for longer
-counts as ended. The KL needs 25 values to start, and noise is unlikely to keep 15 more between the thresholds."""
+counts as ended."""
 START_VALUES: Final = 10
 """Number of first values whose median is the start level of a gauge."""
 CONSTANT_DEVIATION: Final = 0.1
@@ -55,7 +55,7 @@ REFERENCE_LENGTH: Final = 10
 MIN_KL: Final = 0.6
 """Minimum KL of a runaway, in nats per token. Below it, the policy may be moving towards the task."""
 KL_END_GROWTH: Final = 1.5
-"""Growth below which a runaway of the KL has ended."""
+"""Multiple of the KL before a runaway. The runaway has ended once the KL is below it, or below MIN_KL."""
 READING_DISTANCE: Final = 5
 """Number of values between two readings that must both exceed the null distribution. A reading covers 1,000 answers.
 With 64 answers per step, a third of them are new by then."""
@@ -139,28 +139,22 @@ def shrinking_answers(lengths: Sequence[float], start: float | None) -> Sighting
 
 
 def kl_runaway(values: Sequence[float]) -> Sighting | None:
-    """Report a runaway KL to the reference model."""
-
-    def level_and_bound(index: int, factor: float) -> tuple[float, float] | None:
-        level, end = level_at(values, index), index + 1 - REFERENCE_LAG
-        if level is None or end < REFERENCE_LENGTH:
-            return None
-        return level, max(MIN_KL, factor * median(values[end - REFERENCE_LENGTH : end]))
-
-    def begins(index: int) -> bool:
-        measured = level_and_bound(index, RUNAWAY_GROWTH)
-        return measured is not None and measured[0] > measured[1]
-
-    def ends(index: int) -> bool:
-        measured = level_and_bound(index, KL_END_GROWTH)
-        return measured is not None and measured[0] < measured[1]
-
-    if not is_active(len(values), begins, ends):
+    """Report a KL to the reference model that ran away and has not come back. A KL that only stops rising is still a
+    runaway, for as long as the values before it are in the series."""
+    before: float | None = None  # the KL before the runaway, or None while there is no runaway
+    now = 0.0
+    for index in range(REFERENCE_LAG + REFERENCE_LENGTH - 1, len(values)):
+        now = median(values[index + 1 - LEVEL_VALUES : index + 1])
+        if before is None and now > MIN_KL:
+            end = index + 1 - REFERENCE_LAG
+            reference = median(values[end - REFERENCE_LENGTH : end])
+            before = reference if now > RUNAWAY_GROWTH * reference else None
+        elif before is not None and now < max(MIN_KL, KL_END_GROWTH * before):
+            before = None
+    if before is None:
         return None
-    now, bound = level_and_bound(len(values) - 1, RUNAWAY_GROWTH) or (values[-1], MIN_KL)
-    reference = bound / RUNAWAY_GROWTH
-    why = f"the KL to the reference is {now:.3g} nats per token, up from at most {reference:.3g} earlier"
-    return Sighting("kl_runaway", KL, now, min(bound, now), why)
+    why = f"the KL to the reference is {now:.3g} nats per token, up from {before:.3g} before it ran away"
+    return Sighting("kl_runaway", KL, now, min(max(MIN_KL, RUNAWAY_GROWTH * before), now), why)
 
 
 def calibration_drift(readings: Sequence[tuple[int, float, float]]) -> Sighting | None:
@@ -243,7 +237,8 @@ def length_sighting(window: Window) -> Sighting | None:
 
 
 def kl_sighting(window: Window) -> Sighting | None:
-    return kl_runaway(recent_values(window, KL)) if _publishes(window, KL) else None
+    """Report a runaway KL that began anywhere in the window."""
+    return kl_runaway(recent_values(window, KL, len(window.observations))) if _publishes(window, KL) else None
 
 
 def _publishes(window: Window, metric: str) -> bool:

@@ -19,7 +19,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, Command | Group]]] = {
     "Start and end": {
         "up": Command(f"{CLI}.up:up_command", "Start a run: the bus, the mesh, the agents and the learner."),
         "run": Command(f"{CLI}.up:run_script", "Start the stack around your own training script."),
-        "down": Command(f"{CLI}.up:down", "Shut down a running stack, with a checkpoint."),
+        "down": Command(f"{CLI}.up:down", "Shut down a running stack cleanly."),
     },
     "Watch": {
         "runs": Command(f"{CLI}.runs:runs_command", "List the runs; `runs rm` and `runs prune` remove some."),

@@ -232,7 +232,7 @@ def _print_line(line: str, stream: TextIO | None = None) -> None:
 
 
 def down(run: LiveRunName = None, run_: RunAlias = None) -> None:
-    """Shut down a running stack cleanly, with a checkpoint, and wait until it has ended.
+    """Shut down a running stack cleanly, and wait until it has ended. A trainer saves a checkpoint first.
 
     Example: oven-controller down grpo-1121-0231
     """

@@ -65,8 +65,8 @@ _TABLE: Final = (
     Action(
         "stop",
         "Stop the run",
-        "End the run after this step, with a checkpoint",
-        "This works without a mesh.",
+        "End the run after this step",
+        "A trainer saves a checkpoint first; your own loop has to save by itself. This works without a mesh.",
         answer="receipt",
         examples=("grpo-1121-0231",),
     ),

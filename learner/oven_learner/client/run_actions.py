@@ -7,8 +7,11 @@ from typing import Protocol
 
 from oven_core.protocol.actuator_names import CHECKPOINT, HOLD, ROLLBACK, STOP, UNDO
 from oven_core.protocol.messages import Value
-from oven_learner.actuators import Actuators
+from oven_learner.actuators import Actuators, Applied
 from oven_learner.rollback.rollback_protocol import Rollback, Snapshot
+
+NO_FILE = "a copy for run.rollback was taken; the client wrote no file, because only your script can save this model"
+"""Reason in the receipt of `run.checkpoint` if the client cannot save a checkpoint."""
 
 
 class Run(Protocol):
@@ -35,7 +38,8 @@ class RunActions:
         self._actuators.action(HOLD, self._hold, effect="ends_or_holds")
         self._actuators.action(STOP, self._stop, effect="ends_or_holds")
         if self._snapshots is not None or self._save is not None:
-            self._actuators.action(CHECKPOINT, self._checkpoint, unit="step", effect="copies")
+            unit = "step" if self._save is not None else "step of a copy for run.rollback"
+            self._actuators.action(CHECKPOINT, self._checkpoint, unit=unit, effect="copies")
         if self._snapshots is not None:
             self._actuators.action(ROLLBACK, self._rollback, unit="tick to go back to", effect="moves_weights")
             if self._snapshots.can_undo:
@@ -47,12 +51,12 @@ class RunActions:
     def _stop(self, _: float | None) -> None:
         self._run.stopping = "a decision stops the run"
 
-    def _checkpoint(self, _: float | None) -> float:
+    def _checkpoint(self, _: float | None) -> Applied:
         if self._snapshots is not None:
             self._snapshots.take(self._run.tick)
         if self._save is not None:
             self._save()
-        return float(self._run.step)
+        return Applied("applied", after=float(self._run.step), reason="" if self._save is not None else NO_FILE)
 
     def _rollback(self, tick: float | None) -> tuple[float, float]:
         assert self._snapshots is not None

@@ -88,7 +88,8 @@ def test_a_kl_runs_away_when_it_triples_beyond_where_training_begins() -> None:
     assert kl_runaway([*calm, *([math.inf] * 5)]) is not None
     assert kl_runaway([0.001 * step for step in range(60)]) is None, "from nothing"
     assert kl_runaway(calm * 2) is None
-    assert kl_runaway([*calm, *([3.0] * 40)]) is None, "far, and no further"
+    assert kl_runaway([*calm, *([3.0] * 40)]) is not None, "it stopped rising, but is still far above 0.2"
+    assert kl_runaway([*calm, *([3.0] * 40), *([0.5] * 3)]) is None, "it came back"
 
 
 def test_calibration_drifts_at_the_second_reading_beyond_chance() -> None:
@@ -146,6 +147,7 @@ CASES: list[tuple[type[Agent], str, dict[str, float]]] = [
     (EntropyCollapse, "confidence_collapse", {"confidence/std": 0.01}),
     (EntropyCollapse, "zero_advantage_groups", {"advantage/std": 0.001}),
     (Drift, "length_shrinks", {"completions/mean_length": 5.0}),
+    (Drift, "kl_runaway", {"kl": 3.76}),
     (CalibrationDrift, "calibration_drift", {ECE: 0.3}),
 ]
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.support.decisions import decide, make
+from tests.support.loops import Loop
 
 from oven_core.errors import BusError, UnknownNameError
 from oven_core.protocol.actuator_names import ACTUATORS
@@ -50,6 +51,26 @@ def test_a_decision_is_applied_at_its_tick_and_receipted() -> None:
     assert model.rate == 2.0
     receipt = line.receipts()[0]
     assert (receipt.status, receipt.before, receipt.after, receipt.tick) == ("applied", 1.0, 2.0, 2)
+
+
+def test_a_checkpoint_that_is_only_a_copy_for_rollback_does_not_promise_a_file() -> None:
+    line, files = FakeLink({3: ("run.checkpoint", None)}), FakeLink({1: ("run.checkpoint", None)})
+    Loop().run(line)
+    (receipt,) = line.receipts()
+    assert (receipt.status, receipt.after) == ("applied", 3.0) and "wrote no file" in receipt.reason
+    saved = list[int]()
+    client = OvenClient(files, Actuators(), training="1", save=lambda: saved.append(1))
+    client.start()
+    client.observe(1, {})
+    client.poll()
+    (receipt,) = files.receipts()
+    assert saved and (receipt.status, receipt.after, receipt.reason) == ("applied", 1.0, "")
+    units = [
+        next(spec.unit for spec in started.actuators if spec.name == "run.checkpoint")
+        for started in (line.sent[0], files.sent[0])
+        if isinstance(started, RunStarted)
+    ]
+    assert units == ["step of a copy for run.rollback", "step"]
 
 
 def test_a_copy_of_a_decision_is_ignored() -> None:

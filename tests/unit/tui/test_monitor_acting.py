@@ -103,7 +103,7 @@ def test_the_state_that_answers_a_preview_is_the_meshs() -> None:
     ("fields", "words"),
     [
         ({"action": "hold"}, "Training pauses after step 138 of 240"),
-        ({"action": "stop"}, "with a checkpoint and 102 steps left"),
+        ({"action": "stop"}, "138 of 240, with 102 steps left. A trainer saves a checkpoint first; your own loop"),
         (
             {"action": "set", "actuator": LR, "value": 2.0},
             "optimizer.lr_scale 4 → 2 (× 0.5) at the end of",

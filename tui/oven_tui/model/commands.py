@@ -84,7 +84,7 @@ COMMANDS: Final = (
     _operator_action("set", "e", "set_knob", "Set"),
     *_rows("monitor", "Acting on the run",
         ("p", "hold_or_resume", "Hold training after this step, or resume it", "Hold", "Hold or resume training"),
-        ("w", "checkpoint", "Write a checkpoint after this step", "", "Write a checkpoint"),
+        ("w", "checkpoint", "Take a checkpoint after this step", "", "Take a checkpoint"),
         ("b", "rollback", "Roll back to a snapshot, from a list", "", "Roll back"),
         ("B", "undo_rollback", "Undo the last rollback", "", "Undo the rollback"),
         ("x", "mute", "Mute an agent, so that its votes are only logged, or unmute it", "", "Mute or unmute an agent"),

@@ -58,10 +58,10 @@ def _run_effect(view: MonitorView, action: str) -> str:
                 return f"Training continues after {position}. The reason for the hold: {run.held}"
             return f"Training is at {position} and is not held."
         case _:
-            remaining_steps = f" and {max_steps - run.step} steps left" if max_steps and max_steps > run.step else ""
+            remaining_steps = f", with {max_steps - run.step} steps left" if max_steps and max_steps > run.step else ""
             return (
-                f"The run ends after {position}, with a checkpoint{remaining_steps}. "
-                "Only `oven-controller up --resume` can continue it."
+                f"The run ends after {position}{remaining_steps}. A trainer saves a checkpoint first; your own loop "
+                "has to save by itself. Only `oven-controller up --resume` can continue it."
             )
 
 
@@ -108,7 +108,10 @@ def _setting(view: MonitorView, command: OperatorCommand) -> str:
     if name == UNDO:
         return _undo(view)
     if name == CHECKPOINT:
-        return f"A checkpoint is written after step {step}. Training waits for it and then continues unchanged."
+        return (
+            f"A checkpoint is taken after step {step}: a file if a trainer saves it, otherwise a copy in memory for "
+            "rollbacks. Training waits for it and then continues unchanged."
+        )
     if name in (HOLD, STOP):
         return _run_effect(view, "hold" if name == HOLD else "stop")
     spec = spec_of(view, name)

@@ -76,9 +76,9 @@ def connect(
         actuators: your own knobs. `run.hold` and `run.stop` always exist.
         model: with an `optimizer`, it adds `run.checkpoint`, `run.rollback` and `run.undo_rollback` if copies fit into
             memory. With `evaluate`, it also adds `run.best`, which selects the final weights.
-        optimizer: a torch optimizer. It adds `optimizer.lr_scale` and, if it uses weight decay,
-            `optimizer.weight_decay`. Its steps measure the learning rate, the gradient norm and the gauges of
-            oven_learner.optim.optimizer_gauges.
+        optimizer: a torch optimizer. It adds `optimizer.lr_scale`, `optimizer.lr_scale/<name>` for parameter groups
+            with a `name`, and, if it uses weight decay, `optimizer.weight_decay`. Its steps measure the learning rate,
+            the gradient norm and the gauges of oven_learner.optim.optimizer_gauges.
         scheduler: the optimizer's scheduler, if it has one.
         clip: clip gradients to this norm before each step of the `optimizer`, exactly like
             `clip_grad_norm_(model.parameters(), clip)`. It adds `grad.clip`. Remove your own clipping. If the model has

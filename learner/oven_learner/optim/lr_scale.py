@@ -11,7 +11,12 @@ from typing import Any
 
 USER_BOUNDS = (0.1, 3.0)
 """Default bounds of scalars, as multiples of the user's own value."""
+ALL = ""
+"""Stands for all parameter groups, where a method expects the name of some of them."""
 KEY = "oven_lr_scale"  # key of the scale in a parameter group
+NAMED_KEY = "oven_named_lr_scale"  # key of the scale of the groups with the same name
+MAX_NAMES = 16
+"""Maximum number of names that get a scale. If there are more, the names probably are those of single weights."""
 GROUP_KEYS = ("lr", "initial_lr", "max_lr", "min_lr")
 """Keys of rates that schedulers store in a parameter group. The last two are from OneCycleLR."""
 SCHEDULER_FIELDS = ("base_lrs", "max_lrs", "min_lrs", "_init_lrs")
@@ -20,7 +25,8 @@ ReduceLROnPlateau and GreedyLR, and the initial rates of GreedyLR."""
 
 
 class LearningRateScale:
-    """The scale of an optimizer and its scheduler. Without a scheduler the rate is constant."""
+    """The scale of an optimizer and its scheduler. Without a scheduler the rate is constant. Parameter groups with a
+    `name` have one more scale, by which their rates are multiplied as well. Groups with the same name share it."""
 
     def __init__(self, optimizer: Any, scheduler: Any = None) -> None:
         # accelerate wraps both
@@ -28,33 +34,45 @@ class LearningRateScale:
         scheduler = getattr(scheduler, "scheduler", scheduler)
         self._all_schedulers = _with_nested(scheduler)
         self._schedulers = [inner for inner in self._all_schedulers if not _nested(inner)]  # only these have base rates
-        stored_scale = self._stored_scale()
-        base_rates = self._base_rates()
-        self._user_rates = [rate / stored_scale for rate in base_rates] if base_rates else None
+        self.named_groups = _named_groups(self.optimizer)
+        """Name → indices of the parameter groups with this name."""
+        stored_scale = self._stored(0, KEY)
+        self._user_rates = [
+            rate / (stored_scale * group.get(NAMED_KEY, 1.0))
+            for rate, group in zip(self._base_rates() or (), self.optimizer.param_groups, strict=False)
+        ]
 
-    def read(self) -> float:
-        """Return the scale, from the scheduler's base rates if it has any (ReduceLROnPlateau has none)."""
-        for rate, user_rate in zip(self._base_rates() or (), self._user_rates or (), strict=False):
-            if user_rate:
-                return float(rate / user_rate)
-        return self._stored_scale()
+    def read(self, name: str = ALL) -> float:
+        """Return the scale of all groups, or the scale that only applies to the groups with this name. It is computed
+        from the scheduler's base rates if it has any (ReduceLROnPlateau has none)."""
+        key, other_key = (NAMED_KEY, KEY) if name else (KEY, NAMED_KEY)
+        indices = self.indices(name)
+        for index, (rate, user_rate) in enumerate(zip(self._base_rates() or (), self._user_rates, strict=False)):
+            if user_rate and index in indices:
+                return float(rate / (user_rate * self._stored(index, other_key)))
+        return self._stored(indices[0], key)
 
-    def write(self, scale: float) -> None:
-        """Set the scale in the optimizer and its schedulers."""
-        self._rescale(scale, GROUP_KEYS)
+    def write(self, scale: float, name: str = ALL) -> None:
+        """Set the scale of all groups, or of those with this name, in the optimizer and its schedulers."""
+        self._rescale(scale, GROUP_KEYS, name)
         for scheduler in self._all_schedulers:
             if hasattr(scheduler, "_last_lr"):
                 scheduler._last_lr = [group["lr"] for group in self.optimizer.param_groups]
 
     def yield_to_loop(self, expected: list[float]) -> None:
-        """Set the scale to 1. A rate that is neither in `expected` nor set by a scheduler comes from the loop and stays
-        unchanged."""
+        """Set all scales to 1. A rate that is neither in `expected` nor set by a scheduler comes from the loop and
+        stays unchanged."""
         scale = self.read()
         scaled_rates = [expected, *self._last_rates()]
         for index, (group, rate) in enumerate(zip(self.optimizer.param_groups, self.rates(), strict=True)):
             if any(rates_equal([rates[index]], [rate]) for rates in scaled_rates if index < len(rates)):
-                group["lr"] /= scale
-        self._rescale(1.0, GROUP_KEYS[1:])
+                group["lr"] /= scale * self._stored(index, NAMED_KEY)
+        for name in (ALL, *self.named_groups):
+            self._rescale(1.0, GROUP_KEYS[1:], name)
+
+    def indices(self, name: str) -> Sequence[int]:
+        """Return the indices of the parameter groups with this name."""
+        return self.named_groups[name] if name else range(len(self.optimizer.param_groups))
 
     @property
     def has_scheduler(self) -> bool:
@@ -82,29 +100,30 @@ class LearningRateScale:
             list(map(float, scheduler._last_lr)) for scheduler in self._all_schedulers if hasattr(scheduler, "_last_lr")
         ]
 
-    def _rescale(self, scale: float, group_keys: tuple[str, ...]) -> None:
-        factor = scale / self.read()
-        for group in self.optimizer.param_groups:
+    def _rescale(self, scale: float, group_keys: tuple[str, ...], name: str) -> None:
+        factor, indices = scale / self.read(name), self.indices(name)
+        for index in indices:
+            group = self.optimizer.param_groups[index]
             for key in group_keys:
                 if key in group:
                     group[key] *= factor
-            group[KEY] = scale
+            group[NAMED_KEY if name else KEY] = scale
         for scheduler in self._schedulers:
-            for name in SCHEDULER_FIELDS:
-                if hasattr(scheduler, name):
-                    setattr(scheduler, name, [rate * factor for rate in getattr(scheduler, name)])
-        base_rates = self._base_rates()
-        if self._user_rates and base_rates:
-            # Start from the user's rates, so that rounding errors do not add up over many changes.
-            for index, user_rate in enumerate(self._user_rates[: len(base_rates)]):
-                base_rates[index] = user_rate * scale
+            for field in SCHEDULER_FIELDS:
+                if hasattr(scheduler, field):
+                    rates = enumerate(getattr(scheduler, field))
+                    setattr(scheduler, field, [rate * factor if index in indices else rate for index, rate in rates])
+        base_rates = self._base_rates() or []
+        # Start from the user's rates, so that rounding errors do not add up over many changes.
+        for index, user_rate in enumerate(self._user_rates[: len(base_rates)]):
+            base_rates[index] = user_rate * self._stored(index, NAMED_KEY) * self._stored(index, KEY)
 
     def current_rate(self) -> float:
         """Return the learning rate of the first group in the next optimizer step."""
         return float(self.optimizer.param_groups[0]["lr"])
 
-    def _stored_scale(self) -> float:
-        return float(self.optimizer.param_groups[0].get(KEY, 1.0))
+    def _stored(self, index: int, key: str) -> float:
+        return float(self.optimizer.param_groups[index].get(key, 1.0))
 
     def _base_rates(self) -> list[float] | None:
         """Return the base rates of the first scheduler that has any. Callers may change the list in place."""
@@ -113,6 +132,15 @@ class LearningRateScale:
             if base_rates:
                 return base_rates
         return None
+
+
+def _named_groups(optimizer: Any) -> dict[str, list[int]]:
+    """Return the indices of the parameter groups with each name. Empty if there are too many names."""
+    named_groups: dict[str, list[int]] = {}
+    for index, group in enumerate(optimizer.param_groups):
+        if isinstance(name := group.get("name"), str) and name:
+            named_groups.setdefault(name, []).append(index)
+    return named_groups if len(named_groups) <= MAX_NAMES else {}
 
 
 def rates_equal(rates: list[float], other_rates: list[float]) -> bool:

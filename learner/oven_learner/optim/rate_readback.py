@@ -1,7 +1,7 @@
-"""The knob `optimizer.lr_scale`, with a check just before each step that the step uses the new rate. A loop or a
-callback may set `param_group["lr"]` itself and overwrite the change. A known scheduler reports the rates that it has
-set. Any other rate was set by the user's loop. The scale is then 1, unless the loop reads `lr_scale`, which shows that
-the loop multiplies its rates by it."""
+"""The knobs `optimizer.lr_scale` and, for parameter groups with a name, `optimizer.lr_scale/<name>`, with a check just
+before each step that the step uses the new rates. A loop or a callback may set `param_group["lr"]` itself and overwrite
+the change. A known scheduler reports the rates that it has set. Any other rate was set by the user's loop. The scale is
+then 1, unless the loop reads `lr_scale`, which shows that the loop multiplies its rates by it."""
 
 from __future__ import annotations
 
@@ -9,20 +9,23 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from oven_core.errors import reason
 from oven_learner.actuators import USED, Actuators, Verdict
-from oven_learner.optim.lr_scale import LearningRateScale, rates_equal
+from oven_learner.optim.lr_scale import ALL, LearningRateScale, rates_equal
 
 log = logging.getLogger("oven.learner")
 
+SCALE = "optimizer.lr_scale"
 MAX_CONFLICTS = 2
 """Number of consecutive steps with the loop's own rates, or of overwritten changes, after which changes are refused."""
 LOOP_REMEDY = (
     "multiply the rate by the scale: `lr = get_lr(step) * client.lr_scale`, then `for group in "
     "optimizer.param_groups: group['lr'] = lr`; or, if a scheduler sets the rate, pass connect(scheduler=…)"
 )
+NAMED_REMEDY = "leave the rates to a scheduler and pass connect(scheduler=…)"
 TRAINER_REMEDY = "leave the rate to the trainer's scheduler (lr_scheduler_type=, or optimizers=(optimizer, scheduler))"
 
 
@@ -48,8 +51,9 @@ class RateReadback:
         self._unscaled_rates: list[float] = []  # the last step's rates, without the scale
         self._loop_read_scale = self._loop_knows_scale = False  # since the last step, and ever
         self._foreign_steps = self._undone_count = 0
-        self._change: _Change | None = None
-        self._undone_change: tuple[float, float, str] | None = None
+        self._changes: dict[str, _Change] = {}
+        """The last change of each scale, by the name of its parameter groups."""
+        self._undone_changes: dict[str, tuple[float, float, str]] = {}
         self._has_warned = False
         self._hooks: list[Any] = []
         if hasattr(scale.optimizer, "register_step_pre_hook"):
@@ -59,18 +63,20 @@ class RateReadback:
             ]
 
     def announce(self, actuators: Actuators, bounds: tuple[float, float]) -> None:
-        """Register the knob. Raises ConfigError if a checkpoint has restored a scale outside the bounds."""
-        actuators.scalar(
-            "optimizer.lr_scale",
-            self.read,
-            self.write,
-            low=bounds[0],
-            high=bounds[1],
-            scale="log",
-            unit="× the schedule",
-            risky=True,
-            proof=self,
-        )
+        """Register the knob, and one for each name of parameter groups. Raises ConfigError if a checkpoint has restored
+        a scale outside the bounds."""
+        for name in (ALL, *self.scale.named_groups):
+            actuators.scalar(
+                f"{SCALE}/{name}" if name else SCALE,
+                partial(self.scale.read, name),
+                partial(self.write, name=name),
+                low=bounds[0],
+                high=bounds[1],
+                scale="log",
+                unit=f"× {SCALE}" if name else "× the schedule",
+                risky=True,
+                proof=NamedRateProof(self, name) if name else self,
+            )
 
     @property
     def lr_scale(self) -> float:
@@ -79,12 +85,9 @@ class RateReadback:
         self._loop_read_scale = self._loop_knows_scale = True
         return 1.0 if self.scale.has_scheduler else self.scale.read()
 
-    def read(self) -> float:
-        return self.scale.read()
-
-    def write(self, scale: float) -> None:
-        """Set the scale, and expect the next step to use it."""
-        self.scale.write(scale)
+    def write(self, scale: float, name: str = ALL) -> None:
+        """Set the scale of the groups with this name, and expect the next step to use it."""
+        self.scale.write(scale, name)
         self.on_restore()
 
     def on_restore(self) -> None:
@@ -106,30 +109,31 @@ class RateReadback:
     def is_certain(self) -> bool:
         return self.scale.has_scheduler and not self._foreign_steps and not self._undone_count
 
-    def refusal(self) -> str:
+    def refusal(self, name: str = ALL) -> str:
         unknown_scheduler = self.scale.has_unknown_scheduler and not self._loop_knows_scale
-        if max(self._foreign_steps, self._undone_count) < MAX_CONFLICTS and not unknown_scheduler:
+        multiplies = bool(name) and self._loop_knows_scale and not self.scale.has_scheduler
+        if max(self._foreign_steps, self._undone_count) < MAX_CONFLICTS and not unknown_scheduler and not multiplies:
             return ""
-        return f"your loop sets the rate itself (the last step used {self.used_rate:g}): {self._remedy}"
+        remedy = NAMED_REMEDY if multiplies else self._remedy
+        return f"your loop sets the rate itself (the last step used {self.used_rate:g}): {remedy}"
 
-    def begin(self, before: Any) -> None:
+    def begin(self, before: Any, name: str = ALL) -> None:
         """Start to check a change. Several changes between two steps count as one, because only the last is used."""
-        change = self._change
+        change = self._changes.get(name)
         if change is not None and change.verdict is None and not change.is_used:
             before = change.before
-        self._change = _Change(float(before), checks=1 if self.scale.has_scheduler else 2)
+        self._changes[name] = _Change(float(before), checks=1 if self.scale.has_scheduler else 2)
 
-    def verdict(self, *, is_final: bool = False) -> Verdict:
+    def verdict(self, *, is_final: bool = False, name: str = ALL) -> Verdict:
         if not self._hooks and not is_final:  # the optimizer does not support hooks
             self.before_step()
-        change = self._change
+        change = self._changes.get(name)
         if change is None or (is_final and change.verdict is None and change.is_used):
             return USED
         return change.verdict
 
-    def take_undone_change(self) -> tuple[float, float, str] | None:
-        undone_change, self._undone_change = self._undone_change, None
-        return undone_change
+    def take_undone_change(self, name: str = ALL) -> tuple[float, float, str] | None:
+        return self._undone_changes.pop(name, None)
 
     def close(self) -> None:
         for hook in self._hooks:
@@ -137,18 +141,19 @@ class RateReadback:
         self._hooks.clear()
 
     def _check(self, rates: list[float]) -> None:
-        change, expected = self._change, self._expected
-        open_change = change if change is not None and change.verdict is None else None
+        expected = self._expected
+        open_changes = {name: change for name, change in self._changes.items() if change.verdict is None}
         is_expected = rates_equal(expected, rates) or self.scale.matches_schedule(rates)
-        if is_expected or self._is_multiplied(rates, open_change):
+        if is_expected or self._is_multiplied(rates, open_changes.get(ALL)):
             self._foreign_steps = 0
-            if open_change is not None and (rates[0] or self.scale.has_scheduler):  # a rate of 0 proves nothing
-                open_change.is_used = True
-                open_change.checks -= 1
-                open_change.verdict = None if open_change.checks else USED
+            for name, change in open_changes.items():
+                if rates[self.scale.indices(name)[0]] or self.scale.has_scheduler:  # a rate of 0 proves nothing
+                    change.is_used = True
+                    change.checks -= 1
+                    change.verdict = None if change.checks else USED
         else:
             self._foreign_steps += 1
-            self._yield_to_loop(expected, rates, open_change)
+            self._yield_to_loop(expected, rates, open_changes)
             rates = self.scale.rates()
         self._expected, self._loop_read_scale = rates, False
         self.used_rate, self._unscaled_rates = rates[0], [rate / self.scale.read() for rate in rates]
@@ -156,7 +161,7 @@ class RateReadback:
     def _is_multiplied(self, rates: list[float], change: _Change | None) -> bool:
         """Whether the loop has set the rates itself and multiplied them by the scale. After a change, each rate must be
         closer to the previous unscaled rate times the new scale than times the old scale."""
-        if not self._loop_read_scale or self.scale.has_scheduler:
+        if not self._loop_read_scale or self.scale.has_scheduler or self._scaled_names():
             return False
         if change is None:
             return True
@@ -167,27 +172,64 @@ class RateReadback:
             if rate > 0 and unscaled > 0
         )
 
-    def _yield_to_loop(self, expected: list[float], rates: list[float], change: _Change | None) -> None:
-        """Treat the rates as set by the loop, with a scale of 1. Groups that the loop did not set get their unscaled
+    def _scaled_names(self) -> dict[str, float]:
+        """Return the scale of each name whose scale is not 1."""
+        scales = {name: self.scale.read(name) for name in self.scale.named_groups}
+        return {name: scale for name, scale in scales.items() if not rates_equal([scale], [1.0])}
+
+    def _yield_to_loop(self, expected: list[float], rates: list[float], open_changes: dict[str, _Change]) -> None:
+        """Treat the rates as set by the loop, with scales of 1. Groups that the loop did not set get their unscaled
         rate."""
-        before = self.scale.read() if change is None else change.before
+        scales = ({ALL: self.scale.read()} if self.scale.read() != 1 else {}) | self._scaled_names()
+        scales_before = scales | {name: change.before for name, change in open_changes.items()}
         different_rates = [pair for pair in zip(expected, rates, strict=False) if not rates_equal([pair[0]], [pair[1]])]
         expected_rate, used_rate = different_rates[0] if different_rates else (expected[0], rates[0])
-        verb = "it was" if change is None else "the run set"
+        verb = "the run set" if open_changes else "it was"
         explanation = (
             f"your loop sets the rate itself: {verb} {expected_rate:g}, and the step used {used_rate:g}; {self._remedy}"
         )
-        if change is not None:
+        for change in open_changes.values():
             change.verdict = explanation
-        if self.scale.read() != 1:
+        if scales:
             self.scale.yield_to_loop(expected)
-        if before != 1:
-            self._undone_change = (before, 1.0, explanation)
-        if change is not None or before != 1:
+        for name, before in scales_before.items():
+            if before != 1:
+                self._undone_changes[name] = (before, 1.0, explanation)
+        if scales_before:
             self._undone_count += 1
             if not self._has_warned:
-                log.warning("optimizer.lr_scale: %s", explanation)
+                log.warning("%s: %s", SCALE, explanation)
             self._has_warned = True
+
+
+@dataclass(frozen=True, slots=True)
+class NamedRateProof:
+    """The proof of the knob of the parameter groups with one name. `readback` checks the rates of all groups."""
+
+    readback: RateReadback
+    name: str
+
+    @property
+    def is_certain(self) -> bool:
+        return self.readback.is_certain
+
+    def refusal(self) -> str:
+        return self.readback.refusal(self.name)
+
+    def begin(self, before: Any) -> None:
+        self.readback.begin(before, self.name)
+
+    def verdict(self, *, is_final: bool = False) -> Verdict:
+        return self.readback.verdict(is_final=is_final, name=self.name)
+
+    def take_undone_change(self) -> tuple[float, float, str] | None:
+        return self.readback.take_undone_change(self.name)
+
+    def on_restore(self) -> None:
+        self.readback.on_restore()
+
+    def close(self) -> None:
+        self.readback.close()
 
 
 def before_update(optimizer: Any, callback: Callable[[bool], object]) -> Any:

@@ -1,7 +1,9 @@
 """The knobs `optimizer.lr_scale` and, for parameter groups with a name, `optimizer.lr_scale/<name>`, with a check just
 before each step that the step uses the new rates. A loop or a callback may set `param_group["lr"]` itself and overwrite
 the change. A known scheduler reports the rates that it has set. Any other rate was set by the user's loop. The scale is
-then 1, unless the loop reads `lr_scale`, which shows that the loop multiplies its rates by it."""
+then 1, unless the loop reads `lr_scale`, which shows that the loop multiplies its rates by it. Once steps have used a
+change, a loop without a scheduler keeps its own rates between steps, and each step scales them. Whatever the loop does
+to its rate later, the scale stays."""
 
 from __future__ import annotations
 
@@ -56,8 +58,10 @@ class RateReadback:
         self._undone_changes: dict[str, tuple[float, float, str]] = {}
         self._has_warned = False
         self._hooks: list[Any] = []
+        self._has_end_hook = self._is_settled = False
         if hasattr(scale.optimizer, "register_step_pre_hook"):
             self._hooks = [
+                scale.optimizer.register_step_pre_hook(lambda *_: self._safely(self._begin_step)),
                 before_update(scale.optimizer, lambda is_first: self.before_step() if is_first else None),
                 scale.optimizer.register_step_post_hook(lambda *_: self.on_restore()),
             ]
@@ -80,10 +84,10 @@ class RateReadback:
 
     @property
     def lr_scale(self) -> float:
-        """Factor for a loop that sets the rate itself. It is 1 with a scheduler, whose rates already contain the
-        scale."""
+        """Factor for a loop that sets the rate itself. It is 1 if a scheduler's rates contain the scale, or if each
+        step scales the loop's own rates."""
         self._loop_read_scale = self._loop_knows_scale = True
-        return 1.0 if self.scale.has_scheduler else self.scale.read()
+        return 1.0 if self.scale.has_scheduler or self.scale.keeps_own_rates else self.scale.read()
 
     def write(self, scale: float, name: str = ALL) -> None:
         """Set the scale of the groups with this name, and expect the next step to use it."""
@@ -96,12 +100,7 @@ class RateReadback:
 
     def before_step(self) -> None:
         """Check the rates that the optimizer is about to use. A closure may have set them."""
-        try:
-            self._check(self.scale.rates())
-        except Exception as error:  # for example, an optimizer with other groups than torch's
-            if not self._has_warned:
-                log.warning("the learning rate cannot be read back: %s", reason(error))
-            self._has_warned = True
+        self._safely(lambda: self._check(self.scale.rates()))
 
     # The methods below implement `Proof`.
 
@@ -139,6 +138,27 @@ class RateReadback:
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
+        self._safely(self.scale.release_own_rates)
+
+    def _safely(self, action: Callable[[], object]) -> None:
+        try:
+            action()
+        except Exception as error:  # for example, an optimizer with other groups than torch's
+            if not self._has_warned:
+                log.warning("the learning rate cannot be read back: %s", reason(error))
+            self._has_warned = True
+
+    def _begin_step(self) -> None:
+        """Scale the rates that the loop has kept or set since the last step."""
+        if self.scale.keeps_own_rates:
+            self.scale.begin_step()
+            self._expected = self.scale.rates()
+
+    def _end_step(self) -> None:
+        self.scale.end_step()
+        if self._is_settled:
+            self.scale.keep_own_rates()
+        self.on_restore()
 
     def _check(self, rates: list[float]) -> None:
         expected = self._expected
@@ -155,6 +175,18 @@ class RateReadback:
             self._foreign_steps += 1
             self._yield_to_loop(expected, rates, open_changes)
             rates = self.scale.rates()
+        # Whether the last step used the scales in a loop that seldom sets its rate.
+        self._is_settled = (
+            not self._foreign_steps
+            and all(change.verdict is not None for change in self._changes.values())
+            and (self.scale.read() != 1 or bool(self._scaled_names()))
+            and not (self.scale.has_scheduler or self.scale.has_unknown_scheduler or self._loop_knows_scale)
+        )
+        if self._hooks and not self._has_end_hook and (self._is_settled or self.scale.keeps_own_rates):
+            # It is registered now so that it runs last. Gauges read the scaled rates after the step.
+            end_hook = self.scale.optimizer.register_step_post_hook(lambda *_: self._safely(self._end_step))
+            self._hooks.append(end_hook)
+            self._has_end_hook = True
         self._expected, self._loop_read_scale = rates, False
         self.used_rate, self._unscaled_rates = rates[0], [rate / self.scale.read() for rate in rates]
 

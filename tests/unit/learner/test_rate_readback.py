@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from transformers import TrainerCallback
 from oven_core.protocol.messages import Observation, Receipt, RunEnded, RunStarted
 from oven_core.protocol.operator_messages import OperatorCommand
 from oven_learner.client.loop_client import LoopClient
+from oven_learner.custom_loop import connect
 from oven_learner.hf.attach import attach
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.testing import FakeLink
@@ -201,8 +203,53 @@ def test_a_scheduler_that_connect_does_not_know_keeps_its_rates() -> None:
     assert "connect(scheduler=…)" in receipts(line)[0].reason and loop.rates == pytest.approx(own)
 
 
+def cut(loop: Loop, step: int) -> None:
+    if step == 8:
+        for group in loop.optimizer.param_groups:
+            group["lr"] *= 0.1
+
+
+def set_lower(loop: Loop, step: int) -> None:
+    if step == 8:
+        for group, rate in zip(loop.optimizer.param_groups, (RATE / 10, RATE / 20), strict=True):
+            group["lr"] = rate
+
+
+def plateau(loop: Loop, step: int) -> None:
+    if step == 1:
+        loop.options["plateau"] = torch.optim.lr_scheduler.ReduceLROnPlateau(loop.optimizer, patience=1)
+    loop.options["plateau"].step(2.0 if step in (7, 8) else 1 / step)  # reduces the rate at step 8
+
+
+@pytest.mark.parametrize("scale", [0.5, 2.0])
+@pytest.mark.parametrize("cuts", [cut, set_lower, plateau])
+def test_a_loop_that_later_changes_its_own_rate_keeps_the_scale(cuts: Callable[..., None], scale: float) -> None:
+    loop, used = Loop(two_groups), list[list[float]]()
+    loop.optimizer.register_step_post_hook(lambda it, *_: used.append([group["lr"] for group in it.param_groups]))
+    line, saved = FakeLink({3: (SCALE, scale)}), dict[int, Any]()
+    with connect(model=loop.model, optimizer=loop.optimizer, max_steps=STEPS, link=line) as client:
+        for step in range(1, STEPS + 1):
+            cuts(loop, step)
+            client.observe(step, {"loss": loop.step()})
+            client.poll()
+            saved[step] = copy.deepcopy(loop.optimizer.state_dict())
+    own = [[RATE * factor, RATE / 2 * factor] for factor in [1.0] * 7 + [0.1] * (STEPS - 7)]
+    wanted = [[rate * (scale if step > 3 else 1) for rate in rates] for step, rates in enumerate(own, start=1)]
+    assert used == [pytest.approx(rates, rel=1e-9) for rates in wanted]
+    assert [(r.status, r.before, r.after) for r in receipts(line)] == [("applied", 1, scale)], "it still holds"
+    assert line.series("learning_rate") == pytest.approx([rates[0] for rates in used])
+    assert [group["lr"] for group in loop.optimizer.param_groups] == pytest.approx(wanted[-1]), "without the client"
+    resumed = Loop(two_groups)
+    resumed.optimizer.load_state_dict(saved[6])
+    resumed.optimizer.register_step_post_hook(lambda it, *_: used.append([group["lr"] for group in it.param_groups]))
+    line = resumed.run(FakeLink({2: (SCALE, 1.0), 3: ("run.rollback", 0.0)}), 6)
+    assert used[-6:] == [pytest.approx(rates) for rates in [wanted[6]] * 2 + [own[6]] * 4]
+    assert [(r.status, r.before, r.after) for r in receipts(line)] == [("applied", scale, 1)]
+
+
 def test_a_change_that_is_undone_later_is_reported() -> None:
     loop, calls = Loop(), []
+    scheduled(flat, passed=True)(loop)
 
     def before(step: int, _: object) -> None:
         if step >= 9:

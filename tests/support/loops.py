@@ -27,7 +27,7 @@ class Loop:
         self.before: Callable[[int, LoopClient | None], object] = lambda *_: None
         self.after: Callable[[], object] = lambda: None
         self.client: LoopClient | None = None
-        self.optimizer.register_step_post_hook(lambda it, *_: self.rates.append(float(it.param_groups[0]["lr"])))
+        self.optimizer.register_step_pre_hook(lambda it, *_: self.rates.append(float(it.param_groups[0]["lr"])))
 
     def evaluated(self) -> dict[str, float]:
         x = torch.randn(16, 4)  # takes from the random state, as an evaluation may

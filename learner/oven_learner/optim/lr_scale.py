@@ -1,12 +1,10 @@
 """A multiplier on the user's own learning-rate schedule, for any torch optimizer and scheduler. Setting `lr` in a
 parameter group affects only one step, because the scheduler overwrites it. So the scheduler's base rates are scaled,
 which last and are saved in checkpoints. The scale itself is stored in the parameter groups, and therefore in the
-optimizer's saved state. A resumed run divides by it to recover the user's own rates. Without a scheduler, the groups
-can also keep the loop's own rates between steps, and each step scales them."""
+optimizer's saved state. A resumed run divides by it to recover the user's own rates."""
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +15,6 @@ ALL = ""
 """Stands for all parameter groups, where a method expects the name of some of them."""
 KEY = "oven_lr_scale"  # key of the scale in a parameter group
 NAMED_KEY = "oven_named_lr_scale"  # key of the scale of the groups with the same name
-OWN_RATE_KEY = "oven_own_lr"  # key of a flag: between steps, the group's rate is the loop's own, without the scales
 MAX_NAMES = 16
 """Maximum number of names that get a scale. If there are more, the names probably are those of single weights."""
 GROUP_KEYS = ("lr", "initial_lr", "max_lr", "min_lr")
@@ -39,11 +36,6 @@ class LearningRateScale:
         self._schedulers = [inner for inner in self._all_schedulers if not _nested(inner)]  # only these have base rates
         self.named_groups = _named_groups(self.optimizer)
         """Name → indices of the parameter groups with this name."""
-        self._step_rates: list[tuple[dict[str, Any], Any, float]] = []
-        """(group, the loop's own rate, scaled rate) during a step that scales the loop's own rates."""
-        for group in self.optimizer.param_groups if self.has_scheduler else ():
-            if group.pop(OWN_RATE_KEY, False):  # it was saved by a loop without a scheduler
-                group[KEY] = group[NAMED_KEY] = 1.0
         stored_scale = self._stored(0, KEY)
         self._user_rates = [
             rate / (stored_scale * group.get(NAMED_KEY, 1.0))
@@ -88,47 +80,12 @@ class LearningRateScale:
         return bool(self._schedulers)
 
     def rates(self) -> list[float]:
-        """Return the learning rate of each parameter group in the current or next optimizer step."""
-        return [
-            float(group["lr"]) * (_scale(group) if group.get(OWN_RATE_KEY) and not self._step_rates else 1.0)
-            for group in self.optimizer.param_groups
-        ]
+        """Return the learning rate of each parameter group in the next optimizer step."""
+        return [float(group["lr"]) for group in self.optimizer.param_groups]
 
-    @property
-    def keeps_own_rates(self) -> bool:
-        """Whether the groups have the loop's own rates between steps."""
-        return any(group.get(OWN_RATE_KEY) for group in self.optimizer.param_groups)
-
-    def keep_own_rates(self) -> None:
-        """Keep the loop's own rates in the groups, until `release_own_rates`. Call it between steps."""
-        for group in self.optimizer.param_groups:
-            if not group.get(OWN_RATE_KEY):
-                group["lr"] /= _scale(group)
-                group[OWN_RATE_KEY] = True
-
-    def release_own_rates(self) -> None:
-        """Keep the scaled rates in the groups."""
-        self.end_step()
-        for group in self.optimizer.param_groups:
-            if group.pop(OWN_RATE_KEY, False):
-                group["lr"] *= _scale(group)
-
-    def begin_step(self) -> None:
-        """Scale the loop's own rates for one step."""
-        self.end_step()  # in case the last step raised an error
-        for group in self.optimizer.param_groups:
-            if group.get(OWN_RATE_KEY):
-                own_rate = copy.deepcopy(group["lr"])
-                group["lr"] *= _scale(group)
-                self._step_rates.append((group, own_rate, float(group["lr"])))
-
-    def end_step(self) -> None:
-        """Restore the loop's own rates, except for those that the loop has set during the step."""
-        for group, own_rate, step_rate in self._step_rates:
-            if float(group["lr"]) == step_rate:
-                # A captured step reads the rate from this tensor.
-                group["lr"] = group["lr"].copy_(own_rate) if hasattr(own_rate, "copy_") else own_rate
-        self._step_rates.clear()
+    def group_scales(self) -> list[float]:
+        """Return the factor in the rate of each parameter group: the common scale times the scale of its name."""
+        return [self._stored(index, KEY) * self._stored(index, NAMED_KEY) for index in self.indices(ALL)]
 
     def matches_schedule(self, rates: list[float]) -> bool:
         """Whether a known scheduler has set these rates. Also true if no scheduler reports its rates."""
@@ -152,7 +109,7 @@ class LearningRateScale:
         for index in indices:
             group = self.optimizer.param_groups[index]
             for key in group_keys:
-                if key in group and not group.get(OWN_RATE_KEY):
+                if key in group:
                     group[key] *= factor
             group[NAMED_KEY if name else KEY] = scale
         for scheduler in self._schedulers:
@@ -179,10 +136,6 @@ class LearningRateScale:
             if base_rates:
                 return base_rates
         return None
-
-
-def _scale(group: dict[str, Any]) -> float:
-    return float(group.get(KEY, 1.0) * group.get(NAMED_KEY, 1.0))
 
 
 def _named_groups(optimizer: Any) -> dict[str, list[int]]:

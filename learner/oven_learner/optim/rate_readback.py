@@ -1,9 +1,8 @@
 """The knobs `optimizer.lr_scale` and, for parameter groups with a name, `optimizer.lr_scale/<name>`, with a check just
 before each step that the step uses the new rates. A loop or a callback may set `param_group["lr"]` itself and overwrite
 the change. A known scheduler reports the rates that it has set. Any other rate was set by the user's loop. The scale is
-then 1, unless the loop reads `lr_scale`, which shows that the loop multiplies its rates by it. Once steps have used a
-change, a loop without a scheduler keeps its own rates between steps, and each step scales them. Whatever the loop does
-to its rate later, the scale stays."""
+then 1, unless the loop reads `lr_scale`, which shows that the loop multiplies its rates by it, or unless the loop has
+multiplied the current rate, which still contains the scale (`group["lr"] *= 0.1`, ReduceLROnPlateau)."""
 
 from __future__ import annotations
 
@@ -29,6 +28,9 @@ LOOP_REMEDY = (
 )
 NAMED_REMEDY = "leave the rates to a scheduler and pass connect(scheduler=…)"
 TRAINER_REMEDY = "leave the rate to the trainer's scheduler (lr_scheduler_type=, or optimizers=(optimizer, scheduler))"
+
+MAX_DECAY = 0.8
+"""Share of the loop's own rate below which a new rate is a decay of the scaled rate, in a loop that rarely sets it."""
 
 
 @dataclass(slots=True)
@@ -56,12 +58,11 @@ class RateReadback:
         self._changes: dict[str, _Change] = {}
         """The last change of each scale, by the name of its parameter groups."""
         self._undone_changes: dict[str, tuple[float, float, str]] = {}
-        self._has_warned = False
+        self._has_warned = self._has_decayed = False
+        """Whether a warning was logged, and whether the loop multiplied a scaled rate before the last step."""
         self._hooks: list[Any] = []
-        self._has_end_hook = self._is_settled = False
         if hasattr(scale.optimizer, "register_step_pre_hook"):
             self._hooks = [
-                scale.optimizer.register_step_pre_hook(lambda *_: self._safely(self._begin_step)),
                 before_update(scale.optimizer, lambda is_first: self.before_step() if is_first else None),
                 scale.optimizer.register_step_post_hook(lambda *_: self.on_restore()),
             ]
@@ -84,10 +85,10 @@ class RateReadback:
 
     @property
     def lr_scale(self) -> float:
-        """Factor for a loop that sets the rate itself. It is 1 if a scheduler's rates contain the scale, or if each
-        step scales the loop's own rates."""
+        """Factor for a loop that sets the rate itself. It is 1 with a scheduler, whose rates already contain the
+        scale."""
         self._loop_read_scale = self._loop_knows_scale = True
-        return 1.0 if self.scale.has_scheduler or self.scale.keeps_own_rates else self.scale.read()
+        return 1.0 if self.scale.has_scheduler else self.scale.read()
 
     def write(self, scale: float, name: str = ALL) -> None:
         """Set the scale of the groups with this name, and expect the next step to use it."""
@@ -100,7 +101,12 @@ class RateReadback:
 
     def before_step(self) -> None:
         """Check the rates that the optimizer is about to use. A closure may have set them."""
-        self._safely(lambda: self._check(self.scale.rates()))
+        try:
+            self._check(self.scale.rates())
+        except Exception as error:  # for example, an optimizer with other groups than torch's
+            if not self._has_warned:
+                log.warning("the learning rate cannot be read back: %s", reason(error))
+            self._has_warned = True
 
     # The methods below implement `Proof`.
 
@@ -138,33 +144,18 @@ class RateReadback:
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
-        self._safely(self.scale.release_own_rates)
-
-    def _safely(self, action: Callable[[], object]) -> None:
-        try:
-            action()
-        except Exception as error:  # for example, an optimizer with other groups than torch's
-            if not self._has_warned:
-                log.warning("the learning rate cannot be read back: %s", reason(error))
-            self._has_warned = True
-
-    def _begin_step(self) -> None:
-        """Scale the rates that the loop has kept or set since the last step."""
-        if self.scale.keeps_own_rates:
-            self.scale.begin_step()
-            self._expected = self.scale.rates()
-
-    def _end_step(self) -> None:
-        self.scale.end_step()
-        if self._is_settled:
-            self.scale.keep_own_rates()
-        self.on_restore()
 
     def _check(self, rates: list[float]) -> None:
         expected = self._expected
         open_changes = {name: change for name, change in self._changes.items() if change.verdict is None}
         is_expected = rates_equal(expected, rates) or self.scale.matches_schedule(rates)
-        if is_expected or self._is_multiplied(rates, open_changes.get(ALL)):
+        is_multiplied = not is_expected and self._is_multiplied(rates, open_changes.get(ALL))
+        was_decaying, self._has_decayed = self._has_decayed, False
+        if not is_expected and not is_multiplied and self._is_decayed(expected, rates, open_changes):
+            self._has_decayed = True
+            if not open_changes and not was_decaying:
+                self._report_decay(expected, rates)
+        if is_expected or is_multiplied or self._has_decayed:
             self._foreign_steps = 0
             for name, change in open_changes.items():
                 if rates[self.scale.indices(name)[0]] or self.scale.has_scheduler:  # a rate of 0 proves nothing
@@ -175,18 +166,6 @@ class RateReadback:
             self._foreign_steps += 1
             self._yield_to_loop(expected, rates, open_changes)
             rates = self.scale.rates()
-        # Whether the last step used the scales in a loop that seldom sets its rate.
-        self._is_settled = (
-            not self._foreign_steps
-            and all(change.verdict is not None for change in self._changes.values())
-            and (self.scale.read() != 1 or bool(self._scaled_names()))
-            and not (self.scale.has_scheduler or self.scale.has_unknown_scheduler or self._loop_knows_scale)
-        )
-        if self._hooks and not self._has_end_hook and (self._is_settled or self.scale.keeps_own_rates):
-            # It is registered now so that it runs last. Gauges read the scaled rates after the step.
-            end_hook = self.scale.optimizer.register_step_post_hook(lambda *_: self._safely(self._end_step))
-            self._hooks.append(end_hook)
-            self._has_end_hook = True
         self._expected, self._loop_read_scale = rates, False
         self.used_rate, self._unscaled_rates = rates[0], [rate / self.scale.read() for rate in rates]
 
@@ -203,6 +182,34 @@ class RateReadback:
             for rate, unscaled in zip(rates, self._unscaled_rates, strict=False)
             if rate > 0 and unscaled > 0
         )
+
+    def _is_decayed(self, expected: list[float], rates: list[float], open_changes: dict[str, _Change]) -> bool:
+        """Whether the loop has multiplied scaled rates, so that they still contain the scale. They are then closer to
+        the scaled rates than to those without it. Without an open change, a clear decay is enough."""
+        scales = self.scale.group_scales()
+        if all(scale == 1 for scale in scales):  # perhaps a change back to 1
+            scales = [max((change.before for change in open_changes.values()), default=1.0)] * len(scales)
+        if self.scale.has_scheduler or all(scale == 1 for scale in scales):
+            return False
+        return all(
+            min(scaled, rate) > 0
+            and (
+                2 * abs(math.log(rate / scaled)) < abs(math.log(rate / scaled * scale))
+                or (not open_changes and rate < MAX_DECAY * scaled / scale)
+            )
+            for scaled, rate, scale in zip(expected, rates, scales, strict=False)
+            if not rates_equal([scaled], [rate])
+        )
+
+    def _report_decay(self, expected: list[float], rates: list[float]) -> None:
+        """Report that the scales are unchanged, with the rates that the step uses."""
+        changed = [pair for pair in zip(expected, rates, strict=False) if not rates_equal([pair[0]], [pair[1]])]
+        explanation = (
+            f"your loop changed the rate of {len(changed)} of {len(rates)} parameter groups, the first from "
+            f"{changed[0][0]:g} to {changed[0][1]:g}, and the scale is still part of it"
+        )
+        scales = {ALL: self.scale.read()} | self._scaled_names()
+        self._undone_changes |= {name: (scale, scale, explanation) for name, scale in scales.items() if scale != 1}
 
     def _scaled_names(self) -> dict[str, float]:
         """Return the scale of each name whose scale is not 1."""

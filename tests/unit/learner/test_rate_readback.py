@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +17,6 @@ from transformers import TrainerCallback
 from oven_core.protocol.messages import Observation, Receipt, RunEnded, RunStarted
 from oven_core.protocol.operator_messages import OperatorCommand
 from oven_learner.client.loop_client import LoopClient
-from oven_learner.custom_loop import connect
 from oven_learner.hf.attach import attach
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.testing import FakeLink
@@ -203,53 +201,46 @@ def test_a_scheduler_that_connect_does_not_know_keeps_its_rates() -> None:
     assert "connect(scheduler=…)" in receipts(line)[0].reason and loop.rates == pytest.approx(own)
 
 
-def cut(loop: Loop, step: int) -> None:
-    if step == 8:
-        for group in loop.optimizer.param_groups:
-            group["lr"] *= 0.1
+def multiply(loop: Loop, factor: float) -> None:
+    for group in loop.optimizer.param_groups:
+        group["lr"] *= factor
 
 
-def set_lower(loop: Loop, step: int) -> None:
-    if step == 8:
-        for group, rate in zip(loop.optimizer.param_groups, (RATE / 10, RATE / 20), strict=True):
-            group["lr"] = rate
+def cut(loop: Loop) -> None:
+    loop.before = lambda step, _: multiply(loop, 0.1) if step == 8 else None
 
 
-def plateau(loop: Loop, step: int) -> None:
-    if step == 1:
-        loop.options["plateau"] = torch.optim.lr_scheduler.ReduceLROnPlateau(loop.optimizer, patience=1)
-    loop.options["plateau"].step(2.0 if step in (7, 8) else 1 / step)  # reduces the rate at step 8
+def cut_and_decay(loop: Loop) -> None:
+    loop.before = lambda step, _: multiply(loop, 0.1 if step == 8 else 0.99) if step >= 8 else None
+
+
+def plateau(loop: Loop) -> None:
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(loop.optimizer, patience=1)
+    loop.before = lambda step, _: scheduler.step(2.0 if step in (7, 8) else 1 / step)  # reduces the rate at step 8
 
 
 @pytest.mark.parametrize("scale", [0.5, 2.0])
-@pytest.mark.parametrize("cuts", [cut, set_lower, plateau])
-def test_a_loop_that_later_changes_its_own_rate_keeps_the_scale(cuts: Callable[..., None], scale: float) -> None:
-    loop, used = Loop(two_groups), list[list[float]]()
+@pytest.mark.parametrize("changes", [cut, cut_and_decay, plateau])
+def test_a_loop_that_multiplies_its_current_rate_keeps_the_scale(changes: Callable[[Loop], None], scale: float) -> None:
+    loop, used, alone = Loop(two_groups), list[list[float]](), Loop(two_groups)
+    changes(loop)
+    changes(alone)
+    alone.alone()
     loop.optimizer.register_step_post_hook(lambda it, *_: used.append([group["lr"] for group in it.param_groups]))
-    line, saved = FakeLink({3: (SCALE, scale)}), dict[int, Any]()
-    with connect(model=loop.model, optimizer=loop.optimizer, max_steps=STEPS, link=line) as client:
-        for step in range(1, STEPS + 1):
-            cuts(loop, step)
-            client.observe(step, {"loss": loop.step()})
-            client.poll()
-            saved[step] = copy.deepcopy(loop.optimizer.state_dict())
-    own = [[RATE * factor, RATE / 2 * factor] for factor in [1.0] * 7 + [0.1] * (STEPS - 7)]
-    wanted = [[rate * (scale if step > 3 else 1) for rate in rates] for step, rates in enumerate(own, start=1)]
-    assert used == [pytest.approx(rates, rel=1e-9) for rates in wanted]
-    assert [(r.status, r.before, r.after) for r in receipts(line)] == [("applied", 1, scale)], "it still holds"
-    assert line.series("learning_rate") == pytest.approx([rates[0] for rates in used])
-    assert [group["lr"] for group in loop.optimizer.param_groups] == pytest.approx(wanted[-1]), "without the client"
-    resumed = Loop(two_groups)
-    resumed.optimizer.load_state_dict(saved[6])
-    resumed.optimizer.register_step_post_hook(lambda it, *_: used.append([group["lr"] for group in it.param_groups]))
-    line = resumed.run(FakeLink({2: (SCALE, 1.0), 3: ("run.rollback", 0.0)}), 6)
-    assert used[-6:] == [pytest.approx(rates) for rates in [wanted[6]] * 2 + [own[6]] * 4]
-    assert [(r.status, r.before, r.after) for r in receipts(line)] == [("applied", scale, 1)]
+    line = loop.run(FakeLink({3: (SCALE, scale), 10: (SCALE, 1.0)}))
+    wanted = [rate * (scale if 3 < step <= 10 else 1) for step, rate in enumerate(alone.rates, start=1)]
+    assert used == [pytest.approx([rate, rate / 2], rel=1e-9) for rate in wanted]
+    assert line.series("learning_rate") == pytest.approx(wanted)
+    decided = [receipt for receipt in receipts(line) if receipt.decision_id]
+    assert [(r.status, r.before, r.after) for r in decided] == [("applied", 1, scale), ("applied", scale, 1)]
+    others = [receipt for receipt in receipts(line) if not receipt.decision_id]
+    assert [(r.status, r.before, r.after) for r in others] == [("applied", scale, scale)], "reported once"
+    text = f"2 of 2 parameter groups, the first from {RATE * scale:g} to {RATE * scale / 10:g}, and the scale is still"
+    assert all(text in receipt.reason for receipt in others)
 
 
 def test_a_change_that_is_undone_later_is_reported() -> None:
     loop, calls = Loop(), []
-    scheduled(flat, passed=True)(loop)
 
     def before(step: int, _: object) -> None:
         if step >= 9:

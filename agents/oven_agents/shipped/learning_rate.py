@@ -336,7 +336,7 @@ class LearningRate(Agent):
         return why, 2.5
 
     def _is_on_course(self, window: Window) -> bool:
-        """Return whether the reward, at its current pace, rises clearly by the end of the run."""
+        """Return whether the reward, at its current pace, gains more than ON_COURSE_GAIN over the whole run."""
         group_deviations = window.series("reward_std", last=self.LEAN_WINDOW)
         rewards = [reward for _, reward in window.surviving_series("reward")]
         if not group_deviations or len(rewards) < self.LEAN_WINDOW or not window.run.horizon.is_known:

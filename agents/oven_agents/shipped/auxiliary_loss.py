@@ -19,9 +19,8 @@ class AuxiliaryLoss(Agent):
     at the end.
 
     Actions: halves the term's weight, `channel.<name>`, but only once for the second reason. DeepSeek-V3 lowers the
-    weight of multi-token prediction late in training (arXiv 2412.19437, §4.2: 0.3, then 0.1). The earlier system that
-    this agent is based on does the same (0.1 to 0.05 past three quarters of the run). For that term, late in a run, the
-    agent's vote is enough.
+    weight of multi-token prediction late in training (arXiv 2412.19437, §4.2: 0.3, then 0.1). For that term, late in a
+    run, the agent's vote is enough.
 
     False alarms: their rate was not measured. For all other terms, both rules are rules of thumb. The agent's
     confidence reflects this, so it needs a second agent or a person. A term that is the objective itself, as in
@@ -42,7 +41,7 @@ class AuxiliaryLoss(Agent):
     MAX_SHARE = 0.6
     """Share of the loss, 0 to 1, above which a term is too heavy. Above 0.95 it is the objective itself."""
     LATE_PROGRESS = 0.75
-    """Progress, 0 to 1, after which the weight of a flat term is halved, as in that earlier system."""
+    """Progress, 0 to 1, after which the weight of a flat term is halved. A rule of thumb."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         terms = _terms(run)

@@ -13,7 +13,7 @@ from oven_core.protocol.messages import RunStarted, Vote
 WEIGHT: Final = "channel.kg"
 STAGES: Final = ((0.7, 0.2), (0.4, 0.6), (0.15, 0.8))
 """(progress at which a stage begins, share of the initial weight), the latest stage first. With an initial weight of
-0.5, the weights are those of the earlier system that this agent is based on."""
+0.5, the weights are 0.4, 0.3 and 0.1."""
 
 
 class Knowledge(Agent):
@@ -25,8 +25,8 @@ class Knowledge(Agent):
     So the run must end by training on the objective that is measured. The agent never raises the weight. The user
     decides how much the graph counts, and 0 stays 0.
 
-    False alarms: none, because progress alone decides. The earlier system did not show that the schedule is better than
-    a constant weight.
+    False alarms: none, because progress alone decides. It was not shown that the schedule is better than a
+    constant weight.
 
     Limits: a run without a horizon has no progress. Once a person has set the weight to a value outside the schedule,
     the agent is silent.

@@ -19,7 +19,7 @@ class Quantisation(Agent):
     weights, and the gradient ignores the rounding (quantisation-aware training: Jacob et al. 2018, arXiv 1712.05877;
     the straight-through estimator: Bengio et al. 2013, arXiv 1308.3432). The agent waits until late for two reasons. A
     model that still learns much treats rounding as noise, and the weights must be near their final values. Both
-    conditions come from the earlier system that this agent is based on.
+    conditions are rules of thumb.
 
     False alarms: the agent needs a measured loss from rounding of at least MIN_COST of the metric. The metric of the
     exact weights may get slightly worse, which does not matter if the rounded weights are served.

@@ -18,7 +18,7 @@ from oven_recipes.environments.repair_session import ToolResult
 
 OPENENV_EXTRA: Final = "openenv"
 CALL_TIMEOUT_S: Final = 120.0
-"""Seconds to wait for the result of a call, which may include a test run up to the tests' own time limit."""
+"""Seconds to wait for the result of a call, which may run the tests of a small function."""
 
 
 class OpenEnvRepair(RepairTools):

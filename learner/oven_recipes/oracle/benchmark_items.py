@@ -13,7 +13,7 @@ from pathlib import Path
 from oven_core.errors import ConfigError
 from oven_recipes.oracle.benchmarks import BENCHMARKS, FALSE, NO, YES, Benchmark, Item, LabelledText
 
-HELD_OUT_SHARE = 4
+HELD_OUT_DIVISOR = 4
 """One in this many texts is held out. A quarter of each benchmark's texts are over 250, enough for both answers."""
 DEFAULT_ITEMS = 250
 """Number of items per benchmark, so that a proportion's standard error is at most 0.032."""
@@ -21,7 +21,7 @@ DEFAULT_ITEMS = 250
 
 def is_held_out(text: str) -> bool:
     """Return whether the hash of `text` reserves it for evaluation."""
-    return _digest(text) % HELD_OUT_SHARE == 0
+    return _digest(text) % HELD_OUT_DIVISOR == 0
 
 
 @cache

@@ -13,7 +13,7 @@ from oven_recipes.oracle.template_words import ATTRIBUTES, WORDS
 
 OPTIONAL_PART_PROBABILITY = 0.8
 """Probability that a prompt has a place, and independently that it has a greeting."""
-HELD_OUT_SHARE = 5
+HELD_OUT_DIVISOR = 5
 """One in this many prompts is held out of training."""
 
 
@@ -27,7 +27,7 @@ class TemplatePrompt:
 
 def is_held_out(text: str) -> bool:
     """Return whether a prompt belongs to the evaluation set. The split depends only on the prompt's hash."""
-    return blake2b(text.encode(), digest_size=4).digest()[0] % HELD_OUT_SHARE == 0
+    return blake2b(text.encode(), digest_size=4).digest()[0] % HELD_OUT_DIVISOR == 0
 
 
 def prompts(count: int, rng: random.Random, *, evaluation: bool = False) -> list[TemplatePrompt]:

@@ -10,7 +10,7 @@ from oven_agents.sdk.alternative_plans import without_graph
 from oven_agents.shipped.curriculum import Curriculum
 from oven_agents.shipped.learning_rate import LearningRate
 from oven_agents.stats.confidence import SOLO_CONFIDENCE
-from oven_core.protocol.messages import AgentStatus, MetricSpec, Vote
+from oven_core.protocol.messages import AgentStatus, Horizon, MetricSpec, Vote
 
 
 def test_aligned_gradients_raise_the_rate_and_say_why() -> None:
@@ -114,3 +114,17 @@ def test_under_a_reward_only_lasting_gradient_agreement_raises_the_rate() -> Non
 
     assert proposals(0.0)[0].value == 2.5
     assert not proposals(0.002), "0.3 to 0.14"
+
+
+def test_slight_gradient_agreement_is_ignored_while_the_reward_rises_clearly() -> None:
+    def proposals(gain_per_tick: float) -> list[Vote]:
+        observations = [
+            observe(tick, reward=0.2 + gain_per_tick * tick, reward_std=0.17, cos=cosine).model_copy(
+                update={"progress": tick / 120}
+            )
+            for tick, cosine in enumerate(noisy(0.27, 80, 0.02), 1)
+        ]
+        return votes(LearningRate(), observations, started().model_copy(update={"horizon": Horizon(max_steps=120)}))
+
+    assert proposals(0.001)[0].value == 2.5, "0.12 in the whole run"
+    assert not proposals(0.006), "0.72 in the whole run, four standard deviations within a group"

@@ -67,7 +67,7 @@ class TrainerEvaluation(StepHook):
         target = self.declared_target()
         if target:
             directions = {target: "up" if trainer.args.greater_is_better else "down", **directions}
-        directions = dict.fromkeys(self._computed_names(), "neither") | directions
+        directions |= {name: "neither" for name in self._computed_names() if name not in directions}
         return tuple(
             MetricSpec.model_validate({"name": name, "better": better, "held_out": not target or name == target})
             for name, better in directions.items()

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from oven_controller.cli import completion
-from oven_controller.cli.options import Json
+from oven_controller.cli.options import Json, RunAlias, one_run
 from oven_core.errors import ConfigError
 from oven_runs.home.run_folder import Home
 
@@ -50,6 +50,7 @@ def evaluate(
         Path | None, typer.Option(metavar="DIR", help="Also write evaluation.json and reliability.png to this folder.")
     ] = None,
     as_json: Json = False,
+    run_: RunAlias = None,
 ) -> int:
     """Evaluate an oracle on nine benchmarks: accuracy, ECE, MCE and Brier score, with intervals and a null ECE.
 
@@ -60,7 +61,7 @@ def evaluate(
     from oven_recipes.oracle import commands
 
     settings: Any = {"depths": _percents(layer_percents), "temperature": temperature, "as_json": as_json}
-    return commands.evaluate(_oracle_folder(run), benchmarks=benchmarks, items=items, out=out, **settings)
+    return commands.evaluate(_oracle_folder(one_run(run, run_)), benchmarks=benchmarks, items=items, out=out, **settings)
 
 
 def ask(

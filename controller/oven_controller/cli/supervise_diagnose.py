@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from oven_agents.runtime.kg_client import answer_requests
-from oven_controller.cli.options import Json, print_result
+from oven_controller.cli.options import Json, RunAlias, one_run, print_result
 from oven_controller.importing.open_log import open_log
 from oven_core.errors import ConfigError
 from oven_core.files import read_file
@@ -31,7 +31,9 @@ MAX_ALARMS = 12
 
 
 def diagnose_run(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run, its folder, its log.jsonl, or logs to import.")],
+    run: Annotated[
+        str | None, typer.Argument(metavar="RUN", help="A run, its folder, its log.jsonl, or logs to import.")
+    ] = None,
     model: Annotated[str, typer.Option(help="Model that writes programs to analyse the log.")] = "",
     worker_model: Annotated[str, typer.Option(help="Model that the programs may call.", show_default="the same")] = "",
     base_url: Annotated[
@@ -48,6 +50,7 @@ def diagnose_run(
     tokens: Annotated[int | None, typer.Option(help="Limit on tokens.", show_default="none")] = None,
     log_dir: Annotated[Path | None, typer.Option(metavar="DIR", help="Write the conversation to this folder.")] = None,
     as_json: Json = False,
+    run_: RunAlias = None,
 ) -> int:
     """Diagnose what is wrong with a run, since when and why. Statistics and the knowledge graph answer first. With
     --model, a model also writes programs to analyse the log, and every figure in its answer is recomputed.
@@ -58,7 +61,10 @@ def diagnose_run(
     """
     if bool(model) != bool(base_url):
         raise ConfigError("--model and --base-url must be used together, e.g. --base-url http://127.0.0.1:8000/v1")
-    log, config = _read(run, until)
+    source = one_run(run, run_)
+    if source is None:
+        raise ConfigError("no run is named; `oven-controller runs` lists the runs")
+    log, config = _read(source, until)
     graph_view = answer_requests(ask_graph(log.alarms, log.started), answers())
     baseline = diagnose_without_model(log, graph_view)
     result: DiagnosisResult | None = None
@@ -71,8 +77,8 @@ def diagnose_run(
         ):
             options = {"knobs": knob, "max_iterations": max_iterations, "log_dir": log_dir}
             result = asyncio.run(diagnose(log, graph_view, supervisor, worker, config=config, **options))
-    lines = (line for text in _lines(run, log, graph_view, baseline, result) for line in wrapped(text))
-    print_result(as_json, _report(run, log, graph_view, baseline, result), lines)
+    lines = (line for text in _lines(source, log, graph_view, baseline, result) for line in wrapped(text))
+    print_result(as_json, _report(source, log, graph_view, baseline, result), lines)
     return int(result is not None and result.diagnosis is None)
 
 

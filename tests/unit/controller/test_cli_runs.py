@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 
@@ -15,6 +17,8 @@ import pytest
 from tests.support.own_home import invoke, own_home
 from tests.support.replayed import a_run, left_behind
 
+from oven_controller.cli.lazy_group import Command, Group
+from oven_controller.cli.main import COMMANDS
 from oven_runs.home.model_spend import NAME, ModelSpend, Spend
 from oven_runs.home.run_folder import Home, RunFolder
 
@@ -69,6 +73,21 @@ def test_a_run_is_named_by_position_or_by_option(command: list[str], capsys: pyt
     assert invoke(*command, "gone", "--run", "other") == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and "gone" in error and "other" in error
+
+
+def test_every_command_about_one_run_takes_the_option_run(capsys: pytest.CaptureFixture[str]) -> None:
+    """So one way works everywhere. A position is short for it where no other argument is in the way."""
+
+    def paths(commands: Mapping[str, Command | Group]) -> Iterator[list[str]]:
+        for name, command in commands.items():
+            inner = paths(command.commands) if isinstance(command, Group) else [[]]
+            yield from ([name, *rest] for rest in inner)
+
+    for path in (path for group in COMMANDS.values() for path in paths(group)):
+        assert invoke(*path, "--help") == 0
+        page = capsys.readouterr().out
+        if re.search(r"Usage: .*\bRUN\b", page):
+            assert "--run" in page, path
 
 
 def test_removing_runs(home: Home, capsys: pytest.CaptureFixture[str]) -> None:

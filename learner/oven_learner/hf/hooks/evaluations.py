@@ -14,9 +14,9 @@ from oven_learner.hf.hooks.step_hooks import StepEnd, StepHook
 from oven_learner.ranks import Ranks
 
 EVAL = "eval/"
-COSTS = ("runtime", "_per_second", "_time", "num_tokens")
-"""Ends of the names of results that measure the evaluation itself, not the model."""
 """Prefix of the announced names of evaluation metrics."""
+COST_SUFFIXES = ("runtime", "_per_second", "_time", "num_tokens")
+"""Suffixes of results that measure the evaluation itself, not the model."""
 
 
 class UserEvaluation(Evaluation, StepHook):
@@ -80,7 +80,7 @@ class TrainerEvaluation(StepHook):
         if getattr(self._trainer, "compute_metrics", None) is None:
             return []
         logged = (name for entry in self._trainer.state.log_history for name in self._announced_names(entry))
-        return [name for name in dict.fromkeys((*self._measured_names, *logged)) if not name.endswith(COSTS)]
+        return [name for name in dict.fromkeys((*self._measured_names, *logged)) if not name.endswith(COST_SUFFIXES)]
 
     def declared_target(self) -> str:
         """Return the metric named by `metric_for_best_model`, or an empty string for "loss", which transformers sets by

@@ -11,6 +11,9 @@ from pathlib import Path
 from oven_core.errors import ConfigError, UnknownNameError, reason
 from oven_learner.rollback.checkpoint_record import all_checkpoints, problem
 from oven_recipes.recipe_interface import Recipe, TrainingRequest
+from oven_runs.home.run_folder import PREPARING
+
+log = logging.getLogger(__name__)
 
 
 def main(args: list[str]) -> int:
@@ -25,6 +28,7 @@ def main(args: list[str]) -> int:
     recipes = {point.name: point for point in entry_points(group="oven.recipes")}
     if settings["recipe"] not in recipes:
         raise UnknownNameError("recipe", settings["recipe"], recipes)
+    log.info("%sloading the recipe %s", PREPARING, settings["recipe"])
     recipe: Recipe = recipes[settings["recipe"]].load()
     recipe.train(
         TrainingRequest(

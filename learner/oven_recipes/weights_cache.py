@@ -36,23 +36,30 @@ def load_weights(folder: Path) -> dict[str, Tensor] | None:
 
 
 def store_weights(weights: Mapping[str, Tensor], folder: Path) -> None:
-    """Write an entry. Tied weights are copied, because the file format cannot express shared memory."""
+    """Write an entry, and remove the progress towards it. Tied weights are copied, because the file format cannot
+    express shared memory."""
     with new_entry(folder) as temporary:
         data = save({name: weight.clone(memory_format=torch.contiguous_format) for name, weight in weights.items()})
         (temporary / WEIGHTS_FILE).write_bytes(data)
         (temporary / DIGEST_FILE).write_text(hashlib.sha256(data).hexdigest())
+    unfinished_file(folder).unlink(missing_ok=True)
 
 
-def load_or_train(folder: Path, seed: int, build: Callable[[], Model], train: Callable[[Model], object]) -> Model:
-    """Load the model's weights from a valid entry, or train the model now and store them. Torch's global generator is
-    restored, so that a run does not depend on the cache."""
+def unfinished_file(folder: Path) -> Path:
+    """Return the file with the progress of an interrupted training, whose weights will be stored in `folder`."""
+    return folder.with_name(f"{folder.name}.unfinished")
+
+
+def load_or_train(folder: Path, seed: int, build: Callable[[], Model], train: Callable[[Model, Path], object]) -> Model:
+    """Load the model's weights from a valid entry, or train the model now and store them. `train` gets the file for its
+    progress. Torch's global generator is restored, so that a run does not depend on the cache."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = build()
         if (weights := load_weights(folder)) is not None:
             model.load_state_dict(weights)
         else:
-            train(model)
+            train(model, unfinished_file(folder))
             store_weights(model.state_dict(), folder)
     return model
 

@@ -98,7 +98,7 @@ class MonitorApp(ActingApp):
         self.query_one(DecisionList).focus()
         if self._access is not None:
             self.call_after_refresh(self._read)
-        self.set_interval(1, self._update_silence)
+        self.set_interval(1, self.update_header)
 
     def _read(self) -> None:
         from oven_tui.log_feed import LogFeed  # imported after the first paint, because importing the bus is slow
@@ -135,9 +135,12 @@ class MonitorApp(ActingApp):
         last = self.view.run.last_time
         return max(0.0, (datetime.now(UTC) - last).total_seconds()) if last else 0.0
 
-    def _update_silence(self) -> None:
+    def update_header(self) -> None:
+        """Update what changes without an event: the time since the last one, and the learner's preparation."""
         if (header := self.find_widget(Header)) is not None:
             header.silent_s = self.silent_s()
+            if self.view.run.started is None and isinstance(self._access, LocalRun):
+                header.preparation = self._access.folder.preparation()
             header.redraw()
 
     def paint(self) -> None:

@@ -61,7 +61,8 @@ def evaluate(
     from oven_recipes.oracle import commands
 
     settings: Any = {"depths": _percents(layer_percents), "temperature": temperature, "as_json": as_json}
-    return commands.evaluate(_oracle_folder(one_run(run, run_)), benchmarks=benchmarks, items=items, out=out, **settings)
+    folder = _oracle_folder(one_run(run, run_))
+    return commands.evaluate(folder, benchmarks=benchmarks, items=items, out=out, **settings)
 
 
 def ask(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import math
@@ -49,7 +50,8 @@ def collect(
     ] = None,
     as_json: Json = False,
 ) -> int:
-    """Record traces of the `repair` recipe's policy on tasks that it has not seen.
+    """Record traces of the `repair` recipe's policy on tasks that it has not seen. The same command continues after an
+    interruption.
 
     Example: oven-controller traces collect traces.jsonl --rollouts 100
     """
@@ -72,10 +74,18 @@ def collect(
 
     start_time, start_cpu = time.monotonic(), time.process_time()
     attempted_tasks = [tasks[number % len(tasks)] for number in range(attempts)]
+    factors = [settings.model_dump(), attempted_tasks, seed, policy_seed, repositories]
+    key = hashlib.sha256(repr(factors).encode()).hexdigest()[:8]
+    partial = out.with_name(f"{out.name}.{key}.partial")  # the key tells the traces of other arguments apart
+    traces = list(jsonl.read(partial)) if partial.exists() else []
     details: Any = {"policy_seed": policy_seed, "repositories": repositories, "openenv": openenv}
-    traces = collect_traces(settings, attempted_tasks, seed, Home().cache, **details)[:rollouts]
     try:
+        for batch in collect_traces(settings, attempted_tasks, seed, Home().cache, finished=len(traces), **details):
+            traces += batch
+            jsonl.write(partial, traces)
+        traces = traces[:rollouts]
         jsonl.write(out, traces)
+        partial.unlink(missing_ok=True)
     except OSError as error:
         if error.errno in NO_SPACE:
             raise

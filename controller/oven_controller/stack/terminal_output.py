@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from oven_core.terminal_text import clean
+from oven_runs.home.run_folder import RunFolder
 from oven_runs.process.child_process import describe_exit, short_path
 from oven_runs.process.foreground_process import ForegroundProcess
 
 GRACE_S = 5.0
 """Grace period in seconds for the monitor to end."""
 POLL_S = 0.1
-"""Seconds between two reads of the script's log."""
+"""Seconds between two reads of the learner's or script's log."""
+PREPARATION_S = 10.0
+"""Minimum seconds between two lines about the same stage of the learner's preparation."""
 MAX_HELD_LINES = 200
 """Maximum number of lines to hold back while the monitor is open and to print afterwards. The log has all lines."""
 
@@ -76,6 +80,20 @@ class Screen:
         if line := on_closed():
             end = f"the monitor failed ({describe_exit(code)})" if code else "monitor closed"
             self(f"{end}; {line}")
+
+
+async def report_preparation(folder: RunFolder, out: Callable[[str], None], last_start: Callable[[], object]) -> None:
+    """Print what the learner does before its run starts: each stage immediately, and its progress every 10 s. End when
+    the result of `last_start` changes."""
+    earlier_start, last = last_start(), folder.preparation()
+    next_line = 0.0
+    while last_start() is earlier_start:
+        text, now = folder.preparation(), time.monotonic()
+        is_new_stage = text.partition(":")[0] != last.partition(":")[0]
+        if text not in ("", last) and (is_new_stage or now >= next_line):
+            out(f"learner  {text}")
+            last, next_line = text, now + PREPARATION_S
+        await asyncio.sleep(POLL_S)
 
 
 async def relay(log: Path, offset: int, ended: asyncio.Event) -> None:

@@ -21,7 +21,7 @@ from oven_controller.stack.preflight_checks import Request, check_request, expos
 from oven_controller.stack.process_plan import Plan, Pool, export_lines, make_pools, process_command
 from oven_controller.stack.process_table import is_installed
 from oven_controller.stack.processes import MemberProcesses, Processes, StopRequested
-from oven_controller.stack.terminal_output import Screen, relay
+from oven_controller.stack.terminal_output import Screen, relay, report_preparation
 from oven_core.bus import streams
 from oven_core.bus.connection import Bus
 from oven_core.cancellation import end
@@ -317,17 +317,21 @@ class _Stack:
         script_ended = asyncio.Event()
         tasks: set[asyncio.Task[object]] = {stop_task}
         copy_task = None
+        tasks_before_start: set[asyncio.Task[object]] = set()
         if learner is not None:
             tasks.add(asyncio.create_task(learner.wait()))
             if self.request.command and not self.request.quiet:
                 copy_task = asyncio.create_task(relay(learner.log, self.script_offset, script_ended))
+            if not self.request.command:
+                report = report_preparation(self.folder, self.out, lambda: self.printer.view.started)
+                tasks_before_start = {asyncio.create_task(report)}
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             script_ended.set()
             if copy_task is not None:
                 await copy_task
-            await end(*tasks)
+            await end(*tasks, *tasks_before_start)
 
     def _stop_exit_code(self) -> int:
         return 130 if self.signal == signal.SIGINT else 0

@@ -35,6 +35,8 @@ from oven_runs.server.embedded_server import KEYS, ServerFolder
 
 IMPORTED = "imported"
 """The recipe of a run that was imported from another program's logs."""
+PREPARING = "preparing: "
+"""What the learner logs before the description of its work before a run, such as a warm-up."""
 _READER = b"reader"
 """Content of the lock file while its holder only reads the store."""
 Status = Literal["running", "completed", "stopped", "failed", "interrupted"]
@@ -105,6 +107,10 @@ class RunFolder:
         except OSError:
             return ""
         return lines[-1] if lines else ""
+
+    def preparation(self) -> str:
+        """Return what the learner is doing before its run starts, or an empty string."""
+        return self.last_log_line("learner").partition(PREPARING)[2]
 
     def write_info(self, info: RunInfo) -> None:
         """Replace run.json. Raises OSError."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -34,11 +34,12 @@ def capture(
     texts: Sequence[str],
     layers: Sequence[int],
     tokens: int | Sequence[int] = MAX_TOKENS,
+    report: Callable[[int], object] = lambda done: None,
     *,
     rows: int = ROWS,
 ) -> list[Activation]:
     """Return an Activation on the CPU for each text and layer, text by text. It covers the last `tokens` tokens, or all
-    if the text is shorter.
+    if the text is shorter. `report` gets the number of finished texts.
 
     The output of block k is `hidden_states[k + 1]` of transformers, except for the last block, where transformers
     returns the output of its final norm. The first token is never captured, because it is an attention sink whose
@@ -61,6 +62,7 @@ def capture(
     order = sorted(range(len(texts)), key=lambda number: len(ids[number]))  # similar lengths need little padding
     with _evaluation_mode(model), unchecked_passes(), torch.no_grad():
         for start in range(0, len(order), rows):
+            report(start)
             numbers = order[start : start + rows]
             outputs = _outputs(model, [ids[number] for number in numbers], blocks)
             for row, number in enumerate(numbers):

@@ -15,6 +15,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast, Trainer
 from oven_learner.teachers import Teachers
 from oven_recipes.grpo.settings import SortingSettings, TeacherName
 from oven_recipes.grpo.sorting_task import habit_pairs
+from oven_recipes.preparation import continued_steps
 from oven_recipes.small_models import optimizer_step, small_llama, target_batch, warmup_decay_schedule
 from oven_recipes.weights_cache import key_of, load_or_train
 
@@ -61,11 +62,16 @@ def warm_policy(
     """Return the warm policy for these settings and seed. It is loaded from the cache, or trained now."""
     folder = cache / f"grpo-warm-{cache_key(settings, seed)}"
     return load_or_train(
-        folder, seed, lambda: build_model(settings, tokenizer), lambda model: _train(model, settings, tokenizer, seed)
+        folder,
+        seed,
+        lambda: build_model(settings, tokenizer),
+        lambda model, unfinished: _train(model, settings, tokenizer, seed, unfinished),
     )
 
 
-def _train(model: LlamaForCausalLM, settings: SortingSettings, tokenizer: PreTrainedTokenizerFast, seed: int) -> None:
+def _train(
+    model: LlamaForCausalLM, settings: SortingSettings, tokenizer: PreTrainedTokenizerFast, seed: int, unfinished: Path
+) -> None:
     pairs = habit_pairs(settings.lengths, settings.right_habit, random.Random(f"warm-up {seed}"))
     # A lower second beta: within a few hundred steps, 0.999 still includes gradients of the initial weights.
     optimizer = torch.optim.AdamW(
@@ -73,14 +79,16 @@ def _train(model: LlamaForCausalLM, settings: SortingSettings, tokenizer: PreTra
     )
     schedule = warmup_decay_schedule(optimizer, settings.sft_steps)
     model.train()
-    for _ in range(settings.sft_steps):
-        ids, mask, labels = collate(list(islice(pairs, settings.sft_batch)), tokenizer)
+    batches = iter(lambda: list(islice(pairs, settings.sft_batch)), [])
+    trained = (model, optimizer, schedule)
+    for _, batch in continued_steps("warm-up", batches, settings.sft_steps, trained, unfinished):
+        ids, mask, labels = collate(batch, tokenizer)
         logits = model(input_ids=ids, attention_mask=mask).logits  # (B, T, V)
         loss = cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
         optimizer_step(loss, model.parameters(), optimizer, schedule)
 
 
-def collate(pairs: list[tuple[str, str]], tokenizer: PreTrainedTokenizerFast) -> tuple[Tensor, Tensor, Tensor]:
+def collate(pairs: Sequence[tuple[str, str]], tokenizer: PreTrainedTokenizerFast) -> tuple[Tensor, Tensor, Tensor]:
     """Return ids, mask and labels of prompts and targets, padded on the left."""
     prompts = tokenizer([prompt for prompt, _ in pairs])["input_ids"]
     targets = [[*ids, tokenizer.eos_token_id] for ids in tokenizer([target for _, target in pairs])["input_ids"]]

@@ -27,21 +27,22 @@ from oven_recipes.motion.rewards import RULES, WEIGHTS, held_out_rewards
 from oven_recipes.motion.run_record import RunRecord
 from oven_recipes.motion.settings import MotionSettings, Start, parse_start
 from oven_recipes.motion.skeleton import DIMS
-from oven_recipes.motion.warm_up import warm_up
+from oven_recipes.motion.warm_up import load_or_warm_up
 from oven_recipes.recipe_interface import BETA_BOUNDS, LR_BOUNDS, TrainingRequest
 from oven_recipes.training_runner import end_on_sigterm
 
 HELD_OUT = MetricSpec(name="eval/reward", better="up", held_out=True, ceiling=1.0)
 
 
-def build(settings: MotionSettings, start: Start, seed: int, output: Path | None = None) -> PolicyTrainer:
-    """Build the trainer for one start, with a policy and teachers that have been warmed up."""
+def build(settings: MotionSettings, start: Start, seed: int, cache: Path, output: Path | None = None) -> PolicyTrainer:
+    """Build the trainer for one start, with a policy and teachers that have been warmed up. `cache` stores their warm
+    weights between runs."""
     habit = settings.habit
-    policy = warm_up(new_policy(settings, seed), settings, habit, seed)
+    policy = load_or_warm_up(new_policy(settings, seed), settings, habit, seed, cache)
     narrow_settings = settings.model_copy(update={"hidden": settings.hidden // 2})
     teachers = {
-        "small": warm_up(new_policy(narrow_settings, seed + 1), settings, habit, seed + 1),
-        "strong": warm_up(new_policy(settings, seed + 2), settings, (1.0, 1.0), seed + 2),
+        "small": load_or_warm_up(new_policy(narrow_settings, seed + 1), narrow_settings, habit, seed + 1, cache),
+        "strong": load_or_warm_up(new_policy(settings, seed + 2), settings, (1.0, 1.0), seed + 2, cache),
     }
     return PolicyTrainer(
         policy,
@@ -110,7 +111,7 @@ def train(request: TrainingRequest) -> None:
     checkpoints.mkdir(exist_ok=True)
     trainer: PolicyTrainer | None = None
     end_on_sigterm(lambda: trainer.client if trainer is not None else None)
-    trainer = build(settings, parse_start(request.start), request.seed, checkpoints)
+    trainer = build(settings, parse_start(request.start), request.seed, request.cache, checkpoints)
     record = RunRecord(trainer, EVALUATION_TEXTS[0], request.seed)
     resumed = checkpoint.newest(checkpoints) if request.resume else None
     if resumed is not None:

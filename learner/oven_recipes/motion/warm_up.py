@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import repeat
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -14,7 +16,9 @@ from oven_learner.policies import DiffusionPolicy, Policy, Samples
 from oven_recipes.motion.intents import INTENTS, TRAINING_TEXTS
 from oven_recipes.motion.settings import MotionSettings
 from oven_recipes.motion.skeleton import DIMS, JOINT_INDEX
+from oven_recipes.preparation import continued_steps
 from oven_recipes.small_models import optimizer_step
+from oven_recipes.weights_cache import key_of, load_or_train
 
 JOINT_NOISE = 0.03
 """Standard deviation of the noise on every joint and frame of a clip, in radians. It keeps densities finite."""
@@ -42,16 +46,41 @@ def _shoulder_rotation(text: str) -> Tensor:
     return rotation
 
 
-def warm_up(policy: Policy, settings: MotionSettings, habit: tuple[float, float], seed: int) -> Policy:
+VERSION = 1  # increase it when a code change would change the warm weights
+WEIGHT_SETTINGS = (
+    "policy", "frames", "hidden", "denoising_steps", "warm_steps", "warm_batch", "warm_learning_rate",
+)  # fmt: skip
+"""The settings that determine the warm weights, in addition to the encoder of the intents."""
+
+
+def load_or_warm_up(
+    policy: Policy, settings: MotionSettings, habit: tuple[float, float], seed: int, cache: Path
+) -> Policy:
+    """Load the weights of a fresh policy from the cache, or warm it up now. The arguments are those of `warm_up`."""
+    factors = {name: getattr(settings, name) for name in WEIGHT_SETTINGS}
+    shapes = {name: list(weight.shape) for name, weight in policy.state_dict().items()}  # depend on the encoder
+    key = key_of({"version": VERSION, "seed": seed, "habit": habit, "shapes": shapes, **factors})
+    return load_or_train(
+        cache / f"motion-warm-{key}",
+        seed,
+        lambda: policy,
+        lambda policy, unfinished: warm_up(policy, settings, habit, seed, unfinished),
+    ).eval()
+
+
+def warm_up(
+    policy: Policy, settings: MotionSettings, habit: tuple[float, float], seed: int, unfinished: Path | None = None
+) -> Policy:
     """Train `policy` on synthetic clips, and return it. `habit` is the minimum and maximum fraction of the full
-    rotation in these clips. torch's global generator is restored."""
+    rotation in these clips. `unfinished` is the file for its progress. torch's global generator is restored."""
     optimizer = torch.optim.AdamW(
         policy.parameters(), lr=settings.warm_learning_rate, weight_decay=0.0, betas=(0.9, 0.95)
     )
     schedule = LambdaLR(optimizer, lambda step: 1 - 0.9 * step / max(1, settings.warm_steps))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        for _ in range(settings.warm_steps):
+        trained = (policy, optimizer, schedule)
+        for _ in continued_steps("warm-up", repeat(None), settings.warm_steps, trained, unfinished):
             texts = [TRAINING_TEXTS[i] for i in torch.randint(len(TRAINING_TEXTS), (settings.warm_batch,)).tolist()]
             reached_fractions = habit[0] + (habit[1] - habit[0]) * torch.rand(len(texts))
             loss = warm_up_loss(policy, clips(texts, settings.frames, reached_fractions), texts)

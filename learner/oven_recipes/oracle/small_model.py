@@ -3,7 +3,7 @@ tokenizer."""
 
 from __future__ import annotations
 
-import logging
+import itertools
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
@@ -29,6 +29,7 @@ from oven_recipes.oracle.questions import QuestionedPrompt
 from oven_recipes.oracle.supervised_stage import Lesson, benchmark_prompts, build_lessons, lesson_loss
 from oven_recipes.oracle.template_questions import YES, TemplatePrompt, prompts, questions
 from oven_recipes.oracle.template_words import ABSENT, ATTRIBUTES, QUESTIONS, WORDS
+from oven_recipes.preparation import continued_steps
 from oven_recipes.small_models import small_llama, warmup_decay_schedule
 from oven_recipes.weights_cache import key_of, load_or_train
 
@@ -101,8 +102,6 @@ def build_model(sizes: Sizes, tokenizer: PreTrainedTokenizerFast) -> LlamaForCau
     return small_llama(sizes, tokenizer, CONTEXT_LENGTH)
 
 
-log = logging.getLogger("oven.learner")
-
 NOTES_FIRST_SHARE = 0.5
 """Share of rows that list the text's facts before the questions. The list contains the answers word for word, which
 makes it easier to learn to compare a question with a text."""
@@ -135,8 +134,6 @@ SCHEDULE = Schedule(steps=350, rows=12, learning_rate=0.04)
 """Schedule of the small model."""
 ADAM_RATE = 0.25
 """AdamW's learning rate relative to Muon's."""
-LOG_INTERVAL = 50
-"""Steps between two lines in the learner's log. They take about 20 seconds."""
 VERSION = 3
 """Version of pre-training. Increase it when a code change alters the resulting weights."""
 
@@ -153,10 +150,21 @@ def load_small_model(
     name = f"own-{key_of(inputs)}"
     folder = cache / f"oracle-{name}"
     model = load_or_train(
-        folder, seed, lambda: build_model(sizes, tokenizer), lambda model: pretrain(model, tokenizer, schedule, seed)
+        folder,
+        seed,
+        lambda: build_model(sizes, tokenizer),
+        lambda model, unfinished: pretrain(model, tokenizer, schedule, seed, unfinished),
     )
     model.train(False)
     return model, name
+
+
+class Reading(NamedTuple):
+    """A question about the activations of the last `tokens` tokens of `text`."""
+
+    text: str
+    tokens: int
+    lesson: Lesson
 
 
 def template_rows(rng: random.Random) -> Iterator[list[Piece]]:
@@ -219,25 +227,30 @@ def benchmark_rows(rng: random.Random) -> Iterator[list[Piece]]:
         yield _row(text, pieces, (labels or [ABSENT]) if label_of else [], rng)
 
 
-def reading_rows(
-    model: Any, tokenizer: Any, count: int, benchmarks: Sequence[QuestionedPrompt], rng: random.Random
-) -> tuple[list[Lesson], list[Tensor]]:
-    """Return `count` questions about the model's current activations, and these activations. Each question is about a
-    different text and a random layer. Activations are data, so no gradients flow into the pass that computed them."""
+def draw_readings(
+    tokenizer: Any, layers: Sequence[int], count: int, benchmarks: Sequence[QuestionedPrompt], rng: random.Random
+) -> list[Reading]:
+    """Return `count` questions about activations, each about a different text and a random layer."""
     template_prompts = [
         QuestionedPrompt(prompt.text, questions(prompt, rng)) for prompt in prompts(count - count // 2, rng)
     ]
     sampled_prompts = [*template_prompts, *rng.sample(benchmarks, count // 2)]
     counts = [rng.randint(1, MAX_TOKENS) for _ in sampled_prompts]
+    readings = []
+    for prompt, tokens in zip(sampled_prompts, counts, strict=True):
+        [lesson] = rng.sample(build_lessons([prompt], "", [rng.choice(layers)]), 1)
+        available = len(tokenizer(prompt.prompt)["input_ids"]) - 1  # the first token is never captured
+        readings.append(Reading(prompt.prompt, min(tokens, available), lesson))
+    return readings
+
+
+def read_activations(model: Any, tokenizer: Any, readings: Sequence[Reading]) -> list[Tensor]:
+    """Return the model's current activations for each question. They are data, so no gradients flow into the pass that
+    computes them."""
     layers = range(model.config.num_hidden_layers)
-    activations = capture(model, tokenizer, [prompt.prompt for prompt in sampled_prompts], layers, counts)
-    lessons, vectors = [], []
-    for index, prompt in enumerate(sampled_prompts):
-        activation = activations[index * len(layers) + rng.choice(layers)]
-        [lesson] = rng.sample(build_lessons([prompt], "", [activation.layer]), 1)
-        lessons.append(lesson)
-        vectors.append(activation.vectors)
-    return lessons, vectors
+    texts, tokens = [reading.text for reading in readings], [reading.tokens for reading in readings]
+    activations = capture(model, tokenizer, texts, layers, tokens)
+    return [activations[index * len(layers) + reading.lesson.layer].vectors for index, reading in enumerate(readings)]
 
 
 def collate(rows: Sequence[list[Piece]], tokenizer: Any) -> tuple[Tensor, Tensor]:
@@ -262,7 +275,24 @@ def weighted_loss(model: Any, ids: Tensor, weights: Tensor) -> Tensor:
     return (losses * target_weights).sum() / target_weights.sum()
 
 
-def pretrain(model: Any, tokenizer: Any, schedule: Schedule, seed: int) -> None:
+def _draw_steps(
+    tokenizer: Any, layers: Sequence[int], schedule: Schedule, seed: int
+) -> Iterator[tuple[list[list[list[Piece]]], list[Reading], Any]]:
+    """Yield the random data of each step: rows for each pass, questions about activations, and their batch."""
+    rng = random.Random(f"pre-training {seed}")
+    sources = ((template_rows(rng), schedule.rows), (benchmark_rows(rng), schedule.rows * BENCHMARK_ROWS))
+    benchmarks = benchmark_prompts(BENCHMARK_TEXTS, rng)
+    for step in itertools.count():
+        rows = [[next(source) for _ in range(count)] for source, count in sources]
+        readings: list[Reading] = []
+        if step >= (1 - READING_SHARE) * schedule.steps:
+            readings = draw_readings(tokenizer, layers, schedule.rows * READING_ROWS, benchmarks, rng)
+        lessons, counts = [reading.lesson for reading in readings], [reading.tokens for reading in readings]
+        batch = supervised_stage.collate(lessons, counts, tokenizer, "spread", rng, clean=True) if readings else None
+        yield rows, readings, batch
+
+
+def pretrain(model: Any, tokenizer: Any, schedule: Schedule, seed: int, unfinished: Path) -> None:
     """Train the model on texts, each followed by questions about it and their answers.
 
     To answer them, the model has to store the answers in its activations of the text. A large model can use activations
@@ -270,10 +300,9 @@ def pretrain(model: Any, tokenizer: Any, schedule: Schedule, seed: int) -> None:
     its current activations of other texts. Held-out texts are never used. Muon trains the matrices, in half as many
     steps as AdamW at these sizes. AdamW trains the rest.
 
-    Prompt rows and benchmark rows differ in length, so they go through separate passes.
+    Prompt rows and benchmark rows differ in length, so they go through separate passes. `unfinished` is the file for
+    the progress.
     """
-    rng = random.Random(f"pre-training {seed}")
-    sources = ((template_rows(rng), schedule.rows), (benchmark_rows(rng), schedule.rows * BENCHMARK_ROWS))
     matrices = [weight for name, weight in model.named_parameters() if weight.ndim == 2 and "embed" not in name]
     other_weights = [weight for name, weight in model.named_parameters() if weight.ndim != 2 or "embed" in name]
     optimizers: list[torch.optim.Optimizer] = [
@@ -281,17 +310,16 @@ def pretrain(model: Any, tokenizer: Any, schedule: Schedule, seed: int) -> None:
         torch.optim.AdamW(other_weights, lr=schedule.learning_rate * ADAM_RATE, betas=(0.9, 0.95), weight_decay=0.0),
     ]
     schedules = [warmup_decay_schedule(optimizer, schedule.steps) for optimizer in optimizers]
-    benchmarks = benchmark_prompts(BENCHMARK_TEXTS, rng)
     model.train()
-    for step in range(schedule.steps):
-        if step % LOG_INTERVAL == 0:
-            log.info("pre-training the small model (only once on this machine): step %d of %d", step, schedule.steps)
-        for source, count in sources:
-            rows = [next(source) for _ in range(count)]
+    draws = _draw_steps(tokenizer, range(model.config.num_hidden_layers), schedule, seed)
+    trained = (model, *optimizers, *schedules)
+    steps = continued_steps("pre-training the small model", draws, schedule.steps, trained, unfinished)
+    for _, (rows_of_passes, readings, batch) in steps:
+        for rows in rows_of_passes:
             weighted_loss(model, *collate(rows, tokenizer)).backward()  # type: ignore[no-untyped-call]
-        if step >= (1 - READING_SHARE) * schedule.steps:
-            lessons, vectors = reading_rows(model, tokenizer, schedule.rows * READING_ROWS, benchmarks, rng)
-            batch = supervised_stage.collate(lessons, vectors, tokenizer, "spread", rng, clean=True)
+        if readings:
+            lessons = [reading.lesson for reading in readings]
+            vectors = read_activations(model, tokenizer, readings)
             with ActivationInjection(model, tokenizer) as injection:
                 lesson_loss(model, injection, lessons, vectors, batch).backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

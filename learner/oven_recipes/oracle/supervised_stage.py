@@ -5,11 +5,11 @@ accuracy and low ones understate it. So GRPO can improve calibration without hav
 
 from __future__ import annotations
 
-import logging
+import itertools
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby, islice
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,11 +27,10 @@ from oven_recipes.oracle.benchmark_items import items
 from oven_recipes.oracle.questions import KnownAnswer, Question, QuestionedPrompt
 from oven_recipes.oracle.settings import CONSTANT_PERCENT, CONSTANT_SHARE, HIGH_PERCENTS, Confidence, OracleSettings
 from oven_recipes.oracle.template_words import QUESTIONS
+from oven_recipes.preparation import Progress, continued_steps
 from oven_recipes.small_models import optimizer_step, similar_length_batches, target_batch, warmup_decay_schedule
 from oven_recipes.training_runner import trainer_arguments
-from oven_recipes.weights_cache import key_of, load_weights, store_weights
-
-log = logging.getLogger("oven.learner")
+from oven_recipes.weights_cache import key_of, load_weights, store_weights, unfinished_file
 
 CORRECT_SHARES = (0.5, 0.95)
 """Shares of correct answers at confidences of 0 and 100."""
@@ -45,8 +44,6 @@ CONFIDENCE_STEP = 5
 """Confidences are multiples of this, like those that people state."""
 CACHE_SETTINGS = ("lora_rank", "sft_steps", "sft_batch", "sft_lr", "most_activations")
 """Settings that the stage depends on, in addition to its data."""
-LOG_INTERVAL = 50
-"""Steps between two lines in the learner's log."""
 VERSION = 1
 """Version of the stage. Increase it when a code change alters the resulting weights."""
 BATCHES_TO_SORT = 8
@@ -71,7 +68,9 @@ class Subject:
         keys = {text: [activation_key(self.name, text, layer) for layer in self.layers] for text in texts}
         if missing_texts := [text for text in texts if any(key not in self.store for key in keys[text])]:
             counts = [random.Random(f"tokens {text}").randint(1, limit) for text in missing_texts]
-            self.store.add(self.name, capture(self.model, self.tokenizer, missing_texts, self.layers, counts))
+            progress = Progress("capturing activations", len(missing_texts), "text")
+            activations = capture(self.model, self.tokenizer, missing_texts, self.layers, counts, progress.report)
+            self.store.add(self.name, activations)
 
 
 def run_supervised_stage(
@@ -106,7 +105,7 @@ def run_supervised_stage(
         return
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        train(policy, subject, stage_lessons, settings, confidence, seed)
+        train(policy, subject, stage_lessons, settings, confidence, seed, unfinished_file(folder))
     store_weights(get_peft_model_state_dict(policy), folder)
 
 
@@ -182,8 +181,10 @@ def train(
     settings: OracleSettings,
     confidence: Confidence,
     seed: int,
+    unfinished: Path,
 ) -> None:
-    """Train the weights of `policy` that require gradients on random lessons from `stage_lessons`."""
+    """Train the weights of `policy` that require gradients on random lessons from `stage_lessons`. `unfinished` is the
+    file for its progress."""
     rng = random.Random(f"supervised {seed}")
     weights = [weight for weight in policy.parameters() if weight.requires_grad]
     optimizer = torch.optim.AdamW(weights, lr=settings.sft_lr, betas=(0.9, 0.95), weight_decay=0.0)
@@ -197,12 +198,20 @@ def train(
             lambda lesson: len(store.get(lesson.key)),
             rng,
         )
-        for step, batch in enumerate(islice(batches, settings.sft_steps)):
-            if step % LOG_INTERVAL == 0:
-                log.info("supervised stage: step %d of %d", step, settings.sft_steps)
-            clean = step < CLEAN_SHARE * settings.sft_steps
+
+        def collated(step: int, batch: Sequence[Lesson]) -> tuple[Sequence[Lesson], list[Tensor], Any]:
             vectors = [store.get(lesson.key) for lesson in batch]
-            batch_tensors = collate(batch, vectors, subject.tokenizer, confidence, rng, clean=clean)
+            clean = step < CLEAN_SHARE * settings.sft_steps
+            return (
+                batch,
+                vectors,
+                collate(batch, list(map(len, vectors)), subject.tokenizer, confidence, rng, clean=clean),
+            )
+
+        collated_batches = itertools.starmap(collated, enumerate(batches))
+        trained = (torch.nn.ParameterList(weights), optimizer, schedule)
+        steps = continued_steps("supervised stage", collated_batches, settings.sft_steps, trained, unfinished)
+        for _, (batch, vectors, batch_tensors) in steps:
             loss = lesson_loss(policy, injection, batch, vectors, batch_tensors)
             optimizer_step(loss, weights, optimizer, schedule)
     finally:
@@ -231,18 +240,18 @@ def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 def collate(
     batch: Sequence[Lesson],
-    vectors: Sequence[Tensor],
+    counts: Sequence[int],
     tokenizer: Any,
     confidence: Confidence,
     rng: random.Random,
     *,
     clean: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return token ids, attention mask and labels, each (B, T), padded on the right. Only the oracle's output is
-    scored."""
+    """Return token ids, attention mask and labels, each (B, T), padded on the right. `counts` are the numbers of
+    activations per lesson. Only the oracle's output is scored."""
     prompt_texts = [
-        oracle_prompt(lesson.layer, len(lesson_vectors), lesson.question, tokenizer)
-        for lesson, lesson_vectors in zip(batch, vectors, strict=True)
+        oracle_prompt(lesson.layer, count, lesson.question, tokenizer)
+        for lesson, count in zip(batch, counts, strict=True)
     ]
     prompts = tokenizer(prompt_texts)["input_ids"]
     responses = [teaching_output(lesson.answer, confidence, rng, clean=clean) for lesson in batch]
@@ -274,7 +283,7 @@ class SupervisedTrainer(Trainer):
 
         def collate_batch(batch: Sequence[Lesson]) -> dict[str, Any]:
             vectors = [subject.store.get(lesson.key) for lesson in batch]
-            ids, mask, labels = collate(batch, vectors, subject.tokenizer, confidence, rng)
+            ids, mask, labels = collate(batch, list(map(len, vectors)), subject.tokenizer, confidence, rng)
             layers = [lesson.layer for lesson in batch]
             return {"input_ids": ids, "attention_mask": mask, "labels": labels, VECTORS: vectors, LAYERS: layers}
 

@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerFast
 
 from oven_core.errors import ConfigError
 from oven_core.files import write_atomic
+from oven_recipes.preparation import Progress
 from oven_recipes.pretrain.corpus import SubCorpus
 from oven_recipes.weights_cache import new_entry
 
@@ -71,6 +72,7 @@ def tokenize(sub_corpora: Sequence[SubCorpus], vocabulary: int, cache: Path) -> 
     try:
         core, streams = Tokenizer.from_file(str(folder / TOKENIZER)), load_file(folder / TOKENS)
     except Exception:  # missing or damaged; tokenizers raises plain Exception
+        Progress("training the tokenizer", len(sub_corpora), "sub-corpus").report(0)
         core = _train_tokenizer((file.text for corpus in sub_corpora for file in corpus.train), vocabulary)
         streams = {}
         for number, corpus in enumerate(sub_corpora):
@@ -142,7 +144,9 @@ def _train_tokenizer(texts: Iterable[str], vocabulary: int) -> Tokenizer:
 def _encode(core: Tokenizer, texts: Sequence[str]) -> Tensor:
     end = int(core.token_to_id(END) or 0)
     ids: list[int] = []
+    progress = Progress("tokenizing", len(texts), "text")
     for start in range(0, len(texts), BATCH):
+        progress.report(start)
         for encoding in core.encode_batch_fast(texts[start : start + BATCH], add_special_tokens=False):
             ids += [*encoding.ids, end]
     return torch.tensor(ids, dtype=torch.int32)

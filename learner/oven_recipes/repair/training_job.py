@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from oven_recipes.environments.repair_instance import Instance
 from oven_recipes.environments.repair_session import RepairSession, Tests
 from oven_recipes.environments.repositories import Repositories
 from oven_recipes.environments.sandboxed_tests import SandboxedTests
+from oven_recipes.preparation import Progress
 from oven_recipes.quiet_libraries import quiet_libraries
 from oven_recipes.recipe_interface import LR_BOUNDS, Start
 from oven_recipes.repair.attempts import attempt_all
@@ -175,14 +177,15 @@ def collect_traces(
     seed: int,
     cache: Path,
     *,
+    finished: int = 0,
     policy_seed: int | None = None,
     repositories: Path | None = None,
     openenv: bool = False,
-) -> list[Trace]:
-    """Return the traces of `group_size` attempts at each instance, by the warm policy of `policy_seed` (default:
-    `seed`). It seeds torch's global generator. The same arguments give the same traces, in this process or behind
-    OpenEnv. Raises ConfigError for an instance whose repository is missing, and ProcessError if an attempt was not
-    recorded."""
+) -> Iterator[list[Trace]]:
+    """Yield the traces of `group_size` attempts at each instance, in batches of `prompts_per_step` instances, by the
+    warm policy of `policy_seed` (default: `seed`). Skip the batches of the first `finished` traces. It seeds torch's
+    global generator for each batch. The same arguments give the same traces, in this process or behind OpenEnv. Raises
+    ConfigError for an instance whose repository is missing, and ProcessError if an attempt was not recorded."""
     traces: list[Trace] = []
     tests = SandboxedTests()
     unique = list({instance.instance_id: instance for instance in instances}.values())
@@ -203,12 +206,19 @@ def collect_traces(
             environment=environment,
             sink=traces.append,
             split="collected",
+            first=finished,
             per_device_eval_batch_size=settings.prompts_per_step * settings.group_size,
         )
         trainer.remove_callback(PrinterCallback)
-        set_seed(seed)
-        trainer.evaluate(eval_dataset=dataset_of(instances))
-    expected = len(instances) * settings.group_size
-    if len(traces) != expected:
-        raise ProcessError(f"{len(traces)} of {expected} attempts were recorded; the warning above shows the reason")
-    return traces
+        progress = Progress("collecting", len(instances) * settings.group_size, "rollout")
+        for first in range(finished // settings.group_size, len(instances), settings.prompts_per_step):
+            progress.report(first * settings.group_size)
+            batch = instances[first : first + settings.prompts_per_step]
+            set_seed(random.Random(f"batch {first} {seed}").getrandbits(32))
+            trainer.evaluate(eval_dataset=dataset_of(batch))
+            if len(traces) != (expected := len(batch) * settings.group_size):
+                raise ProcessError(
+                    f"{len(traces)} of {expected} attempts were recorded; the warning above shows the reason"
+                )
+            yield traces.copy()
+            traces.clear()

@@ -25,6 +25,7 @@ from oven_recipes.environments.repair_instance import Instance
 from oven_recipes.environments.repair_session import RepairSession, Tests
 from oven_recipes.environments.sandboxed_tests import SandboxedTests
 from oven_recipes.environments.small_functions import SWAPS, TrustedTests, tasks
+from oven_recipes.preparation import continued_steps
 from oven_recipes.repair.attempts import attempt_all, solved_share
 from oven_recipes.repair.chat_format import ASSISTANT, build_tokenizer, render
 from oven_recipes.repair.settings import RepairSettings
@@ -33,8 +34,6 @@ from oven_recipes.weights_cache import key_of, load_or_train
 
 Message = dict[str, Any]
 """A message in the format of chat templates."""
-LOG_INTERVAL: Final = 10
-"""Number of warm-up steps between log lines."""
 MAX_DRAWS: Final = 20
 """Maximum number of draws for a wrong edit. After that, the correct edit is used."""
 
@@ -178,7 +177,7 @@ def warm_policy(
         cache / f"repair-warm-{key}",
         seed,
         lambda: build_model(settings, tokenizer),
-        lambda model: _train(model, tokenizer, settings, seed, tests or SandboxedTests()),
+        lambda model, unfinished: _train(model, tokenizer, settings, seed, tests or SandboxedTests(), unfinished),
     )
     return model, tokenizer
 
@@ -201,10 +200,14 @@ def _vocabulary_texts() -> tuple[str, ...]:
 
 
 def _train(
-    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, settings: RepairSettings, seed: int, tests: Tests
+    model: LlamaForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    settings: RepairSettings,
+    seed: int,
+    tests: Tests,
+    unfinished: Path,
 ) -> None:
     """Train the policy until it solves the required share of unseen tasks."""
-    log.info("warm-up, once for these settings: up to %d steps", settings.sft_steps)
     habits, habit_rng = Habits(correct_edit=settings.right_habit), random.Random(f"demonstrations {seed}")
     instances = settings.tasks(f"demonstrations {seed}", settings.demonstrations)
     texts = render(demonstration(instance, habits, habit_rng) for instance in instances)
@@ -222,8 +225,10 @@ def _train(
         for optimizer in optimizers
     ]
     model.train()
-    for step in range(1, settings.sft_steps + 1):
-        ids, mask, weights = collate(next(batches), tokenizer)
+    trained = (model, *optimizers, *schedules)
+    for done, batch in continued_steps("warm-up", batches, settings.sft_steps, trained, unfinished):
+        step = done + 1
+        ids, mask, weights = collate(batch, tokenizer)
         logits = model(input_ids=ids, attention_mask=mask).logits  # (B, T, V)
         losses = cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten(), reduction="none")  # (B * (T - 1),)
         loss_weights = weights[:, 1:].flatten()
@@ -234,8 +239,6 @@ def _train(
             log.info("warm-up: step %d, loss %.3f, %.2f of unseen tasks solved", step, loss.item(), solved)
             if solved >= settings.solved_from:
                 return
-        elif step % LOG_INTERVAL == 0:
-            log.info("warm-up: step %d, loss %.3f", step, loss.item())
     log.warning(
         "the warm-up stopped after its maximum of %d steps and solved less than %g of unseen tasks, so GRPO may find "
         "nothing to reinforce; allow more steps (sft_steps)", settings.sft_steps, settings.solved_from,

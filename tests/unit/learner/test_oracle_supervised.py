@@ -72,7 +72,7 @@ def test_only_what_the_oracle_says_is_scored_and_no_word_of_the_prompt_is_in() -
     prompt = template_dataset(1, 1)[0]
     taught = build_lessons([prompt], "own", (2,))
     vectors = [torch.ones(n % 5 + 1, 8) for n in range(len(taught))]
-    ids, mask, labels = collate(taught, vectors, tokenizer, "spread", random.Random(1))
+    ids, mask, labels = collate(taught, list(map(len, vectors)), tokenizer, "spread", random.Random(1))
     placeholder: Any = tokenizer.convert_tokens_to_ids(" ?")
     for row, lesson in enumerate(taught):
         scored = labels[row] >= 0

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 import torch
 from tests.support.command_line import call
+from trl.trainer.grpo_trainer import GRPOTrainer
 
-from oven_core.errors import ConfigError
+from oven_core.errors import ConfigError, ProcessError
 from oven_learner.testing import FakeLink
 from oven_recipes.environments.small_functions import TrustedTests, tasks
 from oven_recipes.repair.chat_format import ASSISTANT, END
@@ -78,7 +79,7 @@ def test_the_warm_policy_is_kept_and_training_it_leaves_no_trace(cache: Path, ca
     state = torch.get_rng_state()
     with caplog.at_level(logging.INFO):
         first, _ = warm_policy(TINY, 1, cache, TrustedTests())
-    assert caplog.messages[0] == f"warm-up, once for these settings: up to {TINY.sft_steps} steps"
+    assert caplog.messages[0] == f"preparing: warm-up: step 0 of {TINY.sft_steps}"
     assert "step 2, loss" in caplog.text and "step 4" not in caplog.text  # at a share of 0 the first round ends it
     assert torch.equal(torch.get_rng_state(), state)
     again, _ = warm_policy(TINY, 1, cache, TrustedTests())
@@ -122,6 +123,31 @@ class TestCollect:
         assert len(traces) == 3 and {trace.task.split for trace in traces} == {"collected"}
         with pytest.raises(ConfigError, match="already exists"):
             call("traces collect", [str(out)])
+
+    def test_an_interrupted_command_continues_with_the_same_traces(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setenv("OVEN_HOME", str(tmp_path))
+        options = ["-n", "7", *SETTINGS]  # two batches of 2 tasks with 2 attempts each
+        assert call("traces collect", [str(tmp_path / "straight.jsonl"), *options]) == 0
+        evaluate, batches = GRPOTrainer.evaluate, []
+
+        def interrupted(trainer: Any, **arguments: Any) -> Any:
+            batches.append(arguments)
+            if len(batches) == 2:
+                raise ProcessError("interrupted")
+            return evaluate(trainer, **arguments)
+
+        out = tmp_path / "interrupted.jsonl"
+        monkeypatch.setattr(GRPOTrainer, "evaluate", interrupted)
+        with pytest.raises(ProcessError):
+            call("traces collect", [str(out), *options])
+        [partial] = tmp_path.glob("interrupted.jsonl.*.partial")
+        assert len(list(jsonl.read(partial))) == 4 and not out.exists()
+        caplog.clear()
+        assert call("traces collect", [str(out), *options]) == 0
+        assert len(batches) == 3 and "collecting: rollout 4 of 8" in caplog.text
+        assert out.read_bytes() == (tmp_path / "straight.jsonl").read_bytes() and not partial.exists()
 
     @pytest.mark.parametrize(
         ("arguments", "message"),

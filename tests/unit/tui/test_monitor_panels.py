@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from tests.support.monitor_log import recorded
 
+from oven_runs.access.local_run import LocalRun
+from oven_runs.home.run_folder import Home
 from oven_tui.app import PANELS, MonitorApp
 from oven_tui.model.braille_chart import TextRun
 from oven_tui.model.cell_text import row
@@ -47,6 +51,20 @@ async def test_a_monitor_without_a_panel_leaves_its_area_empty() -> None:
         assert not app.query("#agents")
         app.add_events(recorded())
         app.paint()
+
+
+async def test_the_header_shows_what_the_learner_does_before_its_run_starts(tmp_path: Path) -> None:
+    folder = Home(tmp_path).create("demo", "grpo")
+    (folder.logs / "learner.log").write_text("2026-01-01 INFO preparing: warm-up: step 122 of 300\n")
+    app = MonitorApp(RunFacts("demo"), LocalRun(folder))
+    async with app.run_test(size=(80, 30)) as pilot:
+        app.update_header()
+        await pilot.pause()
+        assert "preparing:\u00a0warm-up:\u00a0step\u00a0122\u00a0of\u00a0300" in shown(app)
+        app.add_events(recorded())
+        app.paint()
+        await pilot.pause()
+        assert "preparing" not in shown(app)
 
 
 def shown(app: MonitorApp) -> str:

@@ -35,6 +35,8 @@ class Header(Lines):
         self.view = view
         self.link = ("connecting", "")
         self.silent_s = 0.0
+        self.preparation = ""
+        """What the learner is doing before the run starts."""
         self.events_behind: int | None = None
         """Number of events since the display was frozen, or None if it is not frozen."""
 
@@ -82,6 +84,8 @@ class Header(Lines):
 
     def _progress_row(self, width: int) -> list[TextRun]:
         run = self.view.run
+        if run.started is None and self.preparation:
+            return row(width, [(f"preparing: {self.preparation}", "text")])
         words = f" {run.progress:.0%}  step {run.step}{f'/{run.max_steps}' if run.max_steps else ''}  tick {run.tick}"
         if self.view.pace_s > 0 and run.ended is None:
             words += f"  {1 / self.view.pace_s:.3g}/s"

@@ -68,7 +68,7 @@ def test_alarms_and_the_graph_name_the_cause_without_a_model(log: str, capsys: p
     code, text = run(capsys, log, "--until", "40", "--json")
     result = json.loads(text)
     assert code == 0 and result["ticks"] == [1, 40] and not result["alarms"] and result["model"] is None
-    assert result["by_detectors"]["cause"] == "none"
+    assert result["without_model"]["cause"] == "none"
 
 
 def test_a_models_program_runs_and_its_answer_is_checked_against_the_log(

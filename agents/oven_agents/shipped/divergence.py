@@ -67,8 +67,8 @@ class Divergence(Agent):
     Actions: offers up to three remedies, the most likely first. The first one is a rollback with a skip past the
     batches (PaLM, Chowdhery et al. 2022, arXiv 2204.02311, §5.1: only those batches with those weights caused the
     spike). The second one is a rollback with a cut of the rate, because neither alone repairs a rate that is too high.
-    The cut reverses the growth of the rate, or divides the rate by CUT if successive gradients cancel each other. There
-    is no cut while something else moves the weights. The third one is a rollback alone, for damaged weights or moments.
+    The cut reverses the growth of the rate, or divides the rate by CUT if successive gradients cancel each other. It is
+    omitted while something else moves the weights. The third one is a rollback alone, for damaged weights or moments.
     All rollbacks go back to before the most likely onset of the rise (oven_agents.stats.robust_statistics). If the run
     can measure on request, a held-out reading must first confirm displaced weights or a risen loss. If that reading
     fell by less than WEIGHTS_SHARE of the loss's rise, the agent only skips the batches. It then rolls back only if the

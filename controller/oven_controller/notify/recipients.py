@@ -89,10 +89,10 @@ def resolve(settings: NotifySettings, variables: Mapping[str, str], run: Path | 
         if any("\n" in value or "\r" in value for value in headers.values()):
             raise ConfigError(f"{name}: the value of a header contains a line break; check its environment variable")
         recipients.append(Recipient(name, url, headers, _service(url, headers, name)))
-        if (host := _host_without_tls(recipients[-1])) and not settings.plain:
+        if (host := _host_without_tls(recipients[-1])) and not settings.allow_plaintext:
             raise ConfigError(
                 f"{name} does not use TLS, so anyone between here and {host} can read the messages and the address; "
-                "use https:// (mailtos://, …), or allow it with --set notify.plain=true"
+                "use https:// (mailtos://, …), or allow it with --set notify.allow_plaintext=true"
             )
     return recipients
 

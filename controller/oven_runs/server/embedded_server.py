@@ -87,9 +87,9 @@ class ServerFolder:
     def add_user(
         self, role: Role, name: str, agents: Sequence[str] | None = None, *, completions: bool | None = None
     ) -> Path:
-        """Create a key file for `name` with mode 0600, unless it exists. Return its path. `agents`: the
-        agents of a shared process. `completions`: whether an agent may read sampled completions (initially False). None
-        leaves either unchanged. Raises ConfigError if the name has another role."""
+        """Create a key file for `name` with mode 0600, unless it exists. Return its path. `agents` lists
+        the agents of a shared process. `completions` says whether an agent may read sampled completions; a new user may
+        not. Pass None to leave either unchanged. Raises ConfigError if the name has another role."""
         path = self.creds / f"{name}.nk"
         users_by_name = {user.name: user for user in self.users()}
         user = users_by_name.get(name)

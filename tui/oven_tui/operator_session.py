@@ -1,4 +1,4 @@
-"""Keep the monitor's connection as an operator open, so that commands are sent immediately."""
+"""Keep the monitor's operator connection open, so that it can send commands immediately."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class OperatorSession:
             await asyncio.sleep(RETRY_S)
 
     async def send(self, result: CommandResult, on_update: Callable[[CommandResult], object]) -> None:
-        """Send the command of `result`, and update the result with its progress in the log and with errors. Call
+        """Send `result.command`. Update `result` with the command's progress in the log and with errors, and call
         `on_update` after each update."""
         try:
             async with asyncio.timeout(CONNECT_S):

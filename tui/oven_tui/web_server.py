@@ -103,7 +103,7 @@ class MonitorServer(Server):
     async def handle_index(self, request: web.Request) -> web.StreamResponse:
         """Return the page. The token is exchanged for a cookie, so the address in the browser's history is useless."""
         if (token := request.query.get("token")) is not None:
-            if not self.token or not _same(token, self.token):
+            if not self.token or not _is_secret(token, self.token):
                 raise web.HTTPForbidden(
                     text="This address is wrong or has been used already. Start the monitor again for a new address.\n"
                 )
@@ -148,7 +148,7 @@ class MonitorServer(Server):
         if origin is not None and origin != f"http://{request.host}":
             raise web.HTTPForbidden(text="Requests from other pages are not allowed.\n")
         has_token = request.path == "/" and "token" in request.query
-        if not has_token and not _same(request.cookies.get(self._cookie, ""), self._session):
+        if not has_token and not _is_secret(request.cookies.get(self._cookie, ""), self._session):
             raise web.HTTPForbidden(text="Open the monitor with the address that it printed.\n")
         return await handler(request)
 
@@ -162,8 +162,8 @@ class MonitorServer(Server):
         return web.FileResponse(PAGE_FOLDER / "page.css")
 
 
-def _same(candidate: str, secret: str) -> bool:
-    """Compare in constant time."""
+def _is_secret(candidate: str, secret: str) -> bool:
+    """Compare in constant time, so that the time does not reveal the secret."""
     return hmac.compare_digest(candidate.encode(errors="replace"), secret.encode())
 
 

@@ -118,9 +118,8 @@ async def fetch_probes(endpoint: RemoteModel, prompts: Sequence[str], max_tokens
             f"{endpoint.model} replied to only {len(probes)} of {len(prompts)} prompts, and the first failure was "
             f"{failures[0]}; the run continues without frontier metrics"
         )
-    missing_features = _missing_features(endpoint, probes, failures)
-    provider = endpoint.settings.provider
-    return ProbeSet(provider=provider, model=endpoint.model, probes=probes, missing_features=missing_features)
+    missing = _missing_features(endpoint, probes, failures)
+    return ProbeSet(provider=endpoint.settings.provider, model=endpoint.model, probes=probes, missing_features=missing)
 
 
 def tokens_of(reply: ModelReply) -> tuple[Token, ...]:

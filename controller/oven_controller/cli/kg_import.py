@@ -34,7 +34,7 @@ def import_graph_files(
     ] = None,
     languages: Annotated[str, typer.Option(metavar="en,de", help="ConceptNet's languages. [default: all]")] = "",
     min_weight: Annotated[
-        float, typer.Option("--least-weight", min=0, metavar="W", help="Skip edges with a smaller weight.")
+        float, typer.Option("--min-weight", min=0, metavar="W", help="Skip edges with a smaller weight.")
     ] = 0.0,
     cut_cycles: Annotated[
         bool, typer.Option("--cut-cycles", help="Skip requirements that form cycles instead of rejecting the graph.")
@@ -63,7 +63,7 @@ def import_graph_files(
     graph_folder.write(to, result.arrays)
     if as_json:
         fields = {"folder": str(to), **summary_fields(result.arrays)}
-        print(json.dumps(fields | {"repeated": result.repeated, "left_out": result.skipped}))
+        print(json.dumps(fields | {"repeated": result.repeated, "skipped": result.skipped}))
         return 0
     say(f"{result.arrays.nodes:,} nodes and {result.arrays.edges:,} edges in {to}")
     say(*summary_lines(result.arrays))

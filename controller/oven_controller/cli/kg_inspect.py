@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal
 import typer
 
 from oven_controller.cli.kg_import import large_graph, summary_fields, summary_lines
-from oven_controller.cli.kg_options import GraphFile, checked_request, graph_reply
+from oven_controller.cli.kg_queries import GraphFile, checked_request, query_graph
 from oven_controller.cli.options import Json
 from oven_core.errors import ConfigError, UnknownNameError
 from oven_core.protocol.graph_requests import DiagnoseRequest, Diagnosis, GraphQuery, QueryAnswer, Symptom
@@ -159,7 +159,7 @@ def query(
     """
     fields = {"op": op, "node": node, "to": to, "relations": relation or (), "direction": direction}
     request = checked_request(GraphQuery, fields | {"depth": depth, "limit": limit})
-    answer = graph_reply(graph_file, "query", request, QueryAnswer)
+    answer = query_graph(graph_file, "query", request, QueryAnswer)
     if as_json:
         say(*json.dumps(answer.model_dump(mode="json"), indent=1).splitlines())
         return 0

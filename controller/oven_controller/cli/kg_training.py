@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal
 import typer
 from pydantic import TypeAdapter, ValidationError
 
-from oven_controller.cli.kg_options import GraphFile, checked_request, graph_reply
+from oven_controller.cli.kg_queries import GraphFile, checked_request, query_graph
 from oven_controller.cli.options import Json
 from oven_core.errors import ConfigError
 from oven_core.files import read_file
@@ -46,7 +46,7 @@ def curriculum(
     request = checked_request(CurriculumRequest, fields)
     linked_topics = {topic for pair in request.prerequisites for topic in pair}
     topics = [entry.topic for entry in request.mastery if entry.topic not in linked_topics]
-    answer = graph_reply(graph_file, "curriculum", request, Curriculum, topics)
+    answer = query_graph(graph_file, "curriculum", request, Curriculum, topics)
     if as_json:
         say(*json.dumps(answer.model_dump(mode="json"), indent=1).splitlines())
         return 0
@@ -93,7 +93,7 @@ def token_prior(
         raise ConfigError("a unigram prior needs token counts; add --corpus FILE, or use --method kg")
     counts = _token_counts(corpus, len(vocabulary)) if corpus else ()
     fields = {"method": method, "vocabulary": vocabulary, "counts": counts, "k": k}
-    answer = graph_reply(graph_file, "token_prior", checked_request(TokenPriorRequest, fields), TokenPrior)
+    answer = query_graph(graph_file, "token_prior", checked_request(TokenPriorRequest, fields), TokenPrior)
     if to:
         to.write_bytes(base64.b64decode(answer.blob))
     if as_json:

@@ -69,11 +69,11 @@ def replay(
     fields = vars(report) | {"same": report.same, "signatures": signatures.fields()}
     lines = _lines(report, signatures, until)
     if until is not None:
-        fields["standing"] = _mesh_report(log_replay.mesh)
-        lines += _mesh_lines(fields["standing"])
+        fields["mesh_state"] = _mesh_report(log_replay.mesh)
+        lines += _mesh_lines(fields["mesh_state"])
     gaps: list[str] = []
     if verify:
-        fields["lacks"] = gaps = signatures.message_gaps(folder.info().ended, until)
+        fields["missing_messages"] = gaps = signatures.message_gaps(folder.info().ended, until)
     print_result(as_json, fields, [*lines, *gaps])
     if not report.same or gaps:
         raise typer.Exit(1)
@@ -122,7 +122,7 @@ class Signatures:
 
     def fields(self) -> dict[str, Any]:
         counts = dict(sorted(self.by_kind.items())) if self.is_signed else {}
-        fields = {"run_signed": self.is_signed, "checked": self.is_checked, "decided": self.explain_difference}
+        fields = {"signed": self.is_signed, "checked": self.is_checked, "explain_difference": self.explain_difference}
         return fields | {"by_kind": counts}
 
     def lines(self) -> list[str]:
@@ -189,7 +189,7 @@ def _mesh_report(mesh: Mesh) -> dict[str, Any]:
                 "cannot_fire": agent.cannot_fire,
                 "reputation": state.reputations.get(name, 1.0),
                 "trusted": list(state.trust.grants(name)),
-                "earned": state.trust.good_outcomes(name),
+                "good_outcomes": state.trust.good_outcomes(name),
             }
             for name, agent in sorted(state.agents.items())
         },

@@ -35,8 +35,8 @@ def _lines(status: RunStatus) -> Iterator[str]:
     yield f"run {status.run}: {state} ({status.recipe}{start}{drill})"
     yield from _process_lines(status)
     yield from (f"! {note}" for note in status.notes)
-    if status.log_unread:
-        yield f"the log could not be read: {status.log_unread}"
+    if status.log_error:
+        yield f"the log could not be read: {status.log_error}"
         return
     yield f"step {status.step}, tick {status.tick}, {status.progress:.0%} done; {status.events} events"
     shown_metrics = [status.target, *(name for name in status.metrics if name.startswith("eval/"))]
@@ -76,10 +76,10 @@ def _agent_lines(status: RunStatus) -> Iterator[str]:
         activity = "live" if agent.live else "not live"
         if agent.cannot_fire and not agent.shadow:
             names_by_state.setdefault(f"cannot fire: {agent.cannot_fire}", []).append(name)
-        elif not (agent.proposals or agent.in_adopted or agent.shadow):
+        elif not (agent.proposals or agent.backed or agent.shadow):
             names_by_state.setdefault(f"{activity}, no proposals", []).append(name)
         else:
-            votes = f"{counted(agent.proposals, 'proposal')}, voted for {counted(agent.in_adopted, 'adopted decision')}"
+            votes = f"{counted(agent.proposals, 'proposal')}, voted for {counted(agent.backed, 'adopted decision')}"
             restrictions = f"; shadow: {agent.shadow}" if agent.shadow else ""
             restrictions += f"; cannot fire: {agent.cannot_fire}" if agent.cannot_fire else ""
             yield f"  agent {name}: {activity}, {votes}{restrictions}"
@@ -92,7 +92,7 @@ def _decision_lines(status: RunStatus) -> Iterator[str]:
     if prompts.injected:
         yield f"  {prompts.injected} prompts injected, {prompts.evicted} removed for them"
     for decision, actuator in decisions.advised.items():
-        time_left = decisions.lapses[decision]
+        time_left = decisions.time_left[decision]
         yield f"  advised on {actuator}, expires in {time_left}: `oven-controller approve {decision}`"
 
 

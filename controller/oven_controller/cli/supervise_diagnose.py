@@ -113,14 +113,14 @@ def _report(
         "ticks": [log.ticks[0], log.ticks[-1]],
         "alarms": [alarm.as_json() for alarm in log.alarms],
         "graph": graph_view.as_json(),
-        "by_detectors": baseline.as_json(),
+        "without_model": baseline.as_json(),
         "model": None,
     }
     if result is not None:
         report["model"] = {
             "diagnosis": result.diagnosis.as_json() if result.diagnosis else None,
             "failure": result.kind or None,
-            "why": result.reason,
+            "reason": result.reason,
             "calls": result.conversation.calls,
             "cost_usd": result.cost_usd,
             "seconds": round(result.conversation.elapsed, 3),

@@ -174,8 +174,8 @@ class ReadingTools:
         run: Run = None,
         rules: Rules = (),
     ) -> Annotated[CallToolResult, ExplanationReport]:
-        """Show one decision in full: the votes and their reasons, the knowledge graph's paths, guardrails in the
-        reason, the forecast, the receipt with the value read back, and the outcome. With `rules`, also show the
+        """Show one decision in full: the votes and their reasons, the knowledge graph's paths, the guardrails
+        that applied, the forecast, the receipt with the value read back, and the outcome. With `rules`, also show the
         decision under these rules (open loop)."""
 
         def work(progress: Progress) -> ExplanationReport:

@@ -17,7 +17,7 @@ _MENTION: Final = re.compile(r"@(?=everyone|here|channel)|<(?=[!@#])", re.IGNORE
 """Markup with which a chat notifies people or inserts a link."""
 
 
-def change_of(decision: Decision) -> str:
+def change_text(decision: Decision) -> str:
     """Return the actuator with its old and new values."""
     if decision.value is None:
         return decision.actuator
@@ -42,10 +42,10 @@ def origin(decision: Decision) -> str:
 def because(decision: Decision) -> str:
     """Return the end of a sentence with the reason of the proposal that has the greatest weight."""
     lead = max(_proposals(decision), key=lambda line: (line.weight, line.agent), default=None)
-    return f", because {short(lead.rationale)}." if lead is not None and lead.rationale.strip() else "."
+    return f", because {shorten(lead.rationale)}." if lead is not None and lead.rationale.strip() else "."
 
 
-def short(phrase: str) -> str:
+def shorten(phrase: str) -> str:
     """Return the phrase on one line, shortened and without a full stop."""
     return truncate(" ".join(phrase.split()), REASON_CHARACTERS).rstrip(". ")
 
@@ -55,7 +55,7 @@ def truncate(phrase: str, max_length: int) -> str:
     return phrase if len(phrase) <= max_length else phrase[: max_length - 1] + "…"
 
 
-def harmless(phrase: str) -> str:
+def sanitize(phrase: str) -> str:
     """Remove terminal control characters and the markup that a chat would act on."""
     return _MENTION.sub("", clean(phrase))
 

@@ -89,21 +89,20 @@ def resolve(settings: NotifySettings, variables: Mapping[str, str], run: Path | 
         if any("\n" in value or "\r" in value for value in headers.values()):
             raise ConfigError(f"{name}: the value of a header contains a line break; check its environment variable")
         recipients.append(Recipient(name, url, headers, _service(url, headers, name)))
-        if (host := _host_without_tls(recipients[-1])) and not settings.allow_plaintext:
-            raise ConfigError(
-                f"{name} does not use TLS, so anyone between here and {host} can read the messages and the address; "
-                "use https:// (mailtos://, …), or allow it with --set notify.allow_plaintext=true"
-            )
+        if (warning := _tls_warning(recipients[-1])) and not settings.allow_plaintext:
+            raise ConfigError(f"{warning}; use https:// (mailtos://, …), or pass --set notify.allow_plaintext=true")
     return recipients
 
 
 def tls_warnings(recipients: Sequence[Recipient]) -> list[str]:
     """Return a warning for each recipient on another machine whose connection does not use TLS."""
-    return [
-        f"{recipient.name} does not use TLS, so anyone between here and {host} can read the messages and the address"
-        for recipient in recipients
-        if (host := _host_without_tls(recipient))
-    ]
+    return [warning for recipient in recipients if (warning := _tls_warning(recipient))]
+
+
+def _tls_warning(recipient: Recipient) -> str:
+    if not (host := _host_without_tls(recipient)):
+        return ""
+    return f"{recipient.name} does not use TLS, so anyone between here and {host} can read the messages and the address"
 
 
 def _unique_name(entry: RecipientSettings, earlier: Sequence[str]) -> str:

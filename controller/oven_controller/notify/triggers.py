@@ -10,7 +10,7 @@ from statistics import median_high
 from typing import Final
 
 from oven_controller.notify.message import Notice
-from oven_controller.notify.notice_phrases import because, change_of, harmless, origin, proposers, short, truncate
+from oven_controller.notify.notice_phrases import because, change_text, origin, proposers, sanitize, shorten, truncate
 from oven_core.mesh.guardrails import BUDGET_SPENT
 from oven_core.protocol.actuator_names import ROLLBACK, UNDO
 from oven_core.protocol.alerts import Alert
@@ -167,7 +167,7 @@ class Triggers:
         ]
 
     def _advice_notice(self, body: Decision, key: str, label: str, lead: str) -> Notice:
-        change = change_of(body)
+        change = change_text(body)
         sentences = f"{lead} {change}{because(body)} It lapses in {self._remaining_time(body)}."
         command = f"oven-controller approve {body.id} --run {self._run}"
         return self._notice("advice", "warning", key, f"{label}: {change}", sentences, command)
@@ -180,10 +180,10 @@ class Triggers:
         if decision is None:
             return []
         key, lead, source = f"receipt-{body.decision_id}", f"At step {body.step}", origin(decision)
-        cause = f": {short(body.reason)}" if body.reason else ""
+        cause = f": {shorten(body.reason)}" if body.reason else ""
         if body.status in FAILED_STATUSES:
-            title = f"not applied: {change_of(decision)} ({body.status})"
-            sentence = f"{lead} {change_of(decision)}, {source}, did not take effect ({body.status}){cause}."
+            title = f"not applied: {change_text(decision)} ({body.status})"
+            sentence = f"{lead} {change_text(decision)}, {source}, did not take effect ({body.status}){cause}."
             return [self._notice("applied", "warning", key, title, sentence)]
         if body.status != "applied" or not self._changes_training(body.actuator):
             return []
@@ -204,14 +204,14 @@ class Triggers:
         return effect in ("setting", "moves_weights")
 
     def _hold_notice(self, event: Event) -> Notice:
-        sentence = f"The run is held at step {self.view.step}: {short(self.view.held)}."
+        sentence = f"The run is held at step {self.view.step}: {shorten(self.view.held)}."
         command = f"oven-controller resume {self._run}"
         return self._notice("held", "warning", f"held-{event.seq}", "the run is held", sentence, command)
 
     def _end_notice(self, body: RunEnded) -> Notice:
         figures = ", ".join(f"{name} {value:.4g}" for name, value in sorted(body.metrics.items())[:4])
         figures = f" {figures}." if figures else ""
-        detail = f": {short(body.detail)}" if body.detail else ""
+        detail = f": {shorten(body.detail)}" if body.detail else ""
         key, title = f"ended-{body.incarnation}", f"{body.reason} at step {body.step}"
         if body.reason == "failed":
             sentences = f"The training failed at step {body.step}{detail}.{figures}"
@@ -221,8 +221,8 @@ class Triggers:
 
     def _alert_notice(self, event: Event, body: Alert) -> Notice:
         raised = body.state == "raised"
-        title = f"{'alert' if raised else 'cleared'}: {short(body.symptom)}"
-        sentence = f"At step {self.view.step} {event.author} reports: {short(alert_text(body))}."
+        title = f"{'alert' if raised else 'cleared'}: {shorten(body.symptom)}"
+        sentence = f"At step {self.view.step} {event.author} reports: {shorten(alert_text(body))}."
         return self._notice("alert", "warning" if raised else "info", f"alert-{event.seq}", title, sentence)
 
     def _silent_judges(self, event: Event, body: Observation) -> list[Notice]:
@@ -243,7 +243,7 @@ class Triggers:
             return []
         self._spent_budgets.add(owner)
         key = f"budget-{owner}-{self.view.seq}"
-        sentence = f"At step {self.view.step}: {short(sentence)}."
+        sentence = f"At step {self.view.step}: {shorten(sentence)}."
         return [self._notice("budget", "error", key, f"budget spent: {owner}", sentence)]
 
     def _notice(
@@ -254,8 +254,8 @@ class Triggers:
             kind=kind,
             severity=severity,
             step=self.view.step,
-            title=truncate(harmless(title), 200),
-            text=truncate(harmless(sentences), 1200),
+            title=truncate(sanitize(title), 200),
+            text=truncate(sanitize(sentences), 1200),
             command=command,
         )
 

@@ -35,9 +35,9 @@ def admit(
 ) -> None:
     """Create a key for the agent `name`, and make a running server accept it.
 
-    `installed`: whether the key is for the installed agent with that name. `is_new`: whether to reject a name whose
-    agent is running. `completions`: whether the agent may read sampled completions. None keeps the current permission,
-    which is initially no. Raises ConfigError for a name that is taken, and ProcessError if the server rejects the key.
+    Pass `installed` for the installed agent with that name. With `is_new`, the name of a running agent is rejected.
+    `completions` says whether the agent may read sampled completions; None keeps the current permission, which is
+    initially no. Raises ConfigError for a name that is taken, and ProcessError if the server rejects the key.
     """
     names.validate("agent", name)
     info = folder.info()
@@ -57,7 +57,7 @@ def admit(
 
 def admit_member(folder: RunFolder, name: str) -> None:
     """Make a running server accept the key of a joining committee member. Raises ConfigError for a name that is taken,
-    ProcessError if the server rejects the key."""
+    and ProcessError if the server rejects the key."""
     names.validate("member", name)
     owner = name_owner(folder.server, name)
     if owner or any(user.name == name and user.role != "member" for user in folder.server.users()):
@@ -123,7 +123,7 @@ def server_folder(path: Path) -> ServerFolder:
 
 
 def _key_to_revoke(server: ServerFolder, name: str) -> Credentials | None:
-    """Return the key, to test later that the server rejects it, or None if its file is gone. Raises ConfigError."""
+    """Return the key, so that the caller can test its rejection, or None if its file is gone. Raises ConfigError."""
     roles = {user.name: user.role for user in server.users()}
     if name not in roles:
         for user in server.users():

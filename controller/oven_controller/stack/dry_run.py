@@ -6,7 +6,7 @@ import asyncio
 
 import yaml
 
-from oven_controller.stack.line_output import first_line
+from oven_controller.stack.line_output import start_line
 from oven_controller.stack.preflight_checks import Request, check_agents, check_request, check_server
 from oven_controller.stack.process_plan import make_pools
 from oven_controller.stack.process_table import is_installed
@@ -16,7 +16,7 @@ from oven_runs.settings.agents import agent_specs, agents_per_process
 
 
 def dry_run(request: Request, home: Home) -> list[str]:
-    """Return the lines to print: the first line of the run, the settings as YAML, and the processes.
+    """Return the lines to print: how the run would start, the settings as YAML, and the processes.
 
     Raises the errors that `up` would raise before the learner starts, e.g. for names, keys, agent files and the user's
     own server.
@@ -51,7 +51,7 @@ def dry_run(request: Request, home: Home) -> list[str]:
         command = f"{prefix} monitor --control  (in the terminal, if there is one)"
         processes["monitor"] = command if is_installed("monitor") else "not started: it is not installed"
     return [
-        first_line(request.resolved),
+        start_line(request.resolved),
         "# settings",
         *yaml.safe_dump(fields, sort_keys=False, allow_unicode=True).rstrip().splitlines(),
         f"# processes, each with its log in {home.path / 'runs'}",

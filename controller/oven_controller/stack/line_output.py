@@ -44,8 +44,8 @@ STOP_REASON = "asked to stop"
 """The reason that agents give when they leave at shutdown. One line counts all of these agents."""
 
 
-def first_line(resolved: ResolvedSettings) -> str:
-    """Return the first line of a run. Drills are labelled as such."""
+def start_line(resolved: ResolvedSettings) -> str:
+    """Return the line that says how a run starts. Drills are labelled as such."""
     start = resolved.start
     if start is None:
         return "attached: decisions are logged, and knobs change only where rules.autonomy is auto"
@@ -147,7 +147,7 @@ class LinePrinter:
         self._reminders = Reminders()
         self._own_agents = own_agents
         self._agent_summary_pending = False
-        """Whether own agents joined, or cannot fire, since the last summary of agents."""
+        """Whether an own agent joined or reported that it cannot fire, so that a summary must still be printed."""
         self._repetitions: dict[str, tuple[str, int]] = {}
         """For each knob, the last proposal that was not adopted, and how often it was repeated."""
         self._cannot_fire: dict[str, str] = {}

@@ -132,15 +132,15 @@ class LogKeeper:
                 f"could not export the log ({error}); `oven-controller log {self._folder.run}` reads it from the store"
             )
 
-    def find_missing(self, ended: bool) -> None:
-        """Set `gap_report`. `ended`: whether the learner's end should be in the log."""
+    def find_missing(self, expects_end: bool) -> None:
+        """Set `gap_report`. If `expects_end` is set, the log should contain the learner's RunEnded."""
         view = self._printer.view
         try:
             self.gap_report = self._folder.missing_messages()
             self.saved_end = read_spool(self._folder.path, self._folder.run).end
         except OvenError as error:
             self.gap_report = str(error)
-        if not self.gap_report and ended and view.started is not None and view.ended is None:
+        if not self.gap_report and expects_end and view.started is not None and view.ended is None:
             self.gap_report = "the learner's last message is missing from the log"
         if not self.gap_report and self._printer.gap_finder.missing_count:
             self.gap_report = (

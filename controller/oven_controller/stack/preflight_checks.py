@@ -29,7 +29,7 @@ from oven_runs.settings.run_settings import ATTACHED, Settings
 GRAPH_FILE = "graph.json"
 """A file in the folder of every large graph. The prior service checks the folder's other files."""
 LOAD_S = 60.0
-"""Timeout in seconds for loading the agents' files, the same as for their process to become ready."""
+"""Timeout in seconds for loading the agents' files. Their processes have equally long to become ready."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def check_request(request: Request, home: Home) -> None:
 def check_resumable(folder: RunFolder, learner: bool = True) -> None:
     """Raise ConfigError for a run that cannot be resumed, because it was imported or is completed.
 
-    If the stack does not start the learner, a completed run passes, because the user's own learner decides what to do.
+    If the stack does not start the learner, a completed run is accepted: the user's own learner decides what to do.
     """
     recipe = folder.info().recipe
     if recipe == IMPORTED:

@@ -47,7 +47,7 @@ class DecisionCounts(_StatusModel):
     rejected: int
     would_set: int = Field(description="proposals that only the autonomy level `observe` stopped")
     advised: dict[str, str] = Field(description="decision → actuator, for decisions that can be approved now")
-    lapses: dict[str, str] = Field(description="decision → how long it can still be approved, as text")
+    time_left: dict[str, str] = Field(description="decision → how long it can still be approved, as text")
 
 
 class PromptCounts(_StatusModel):
@@ -66,7 +66,7 @@ class AgentState(_StatusModel):
     newcomer: bool
     proposals: int
     against: int
-    in_adopted: int = Field(description="adopted decisions that it voted for")
+    backed: int = Field(description="adopted decisions that it voted for")
 
 
 class AlertState(_StatusModel):
@@ -113,7 +113,7 @@ class RunStatus(_StatusModel):
     judges: dict[str, EndpointCheck]
     quarantined: tuple[str, ...] = Field(description="judges that return no scores until they pass their tests again")
     events: int
-    log_unread: str = Field(description="why the log could not be read; empty if it was")
+    log_error: str = Field(description="why the log could not be read; empty if it was")
     missing: str = Field(description="messages known to be missing from the log; empty if none are")
     notes: tuple[str, ...] = Field(description="problems, one sentence each")
 
@@ -163,7 +163,7 @@ async def run_status(access: RunAccess, on_event: Callable[[Event], object] = la
         judges=facts.judges,
         quarantined=tuple(view.quarantined()),
         events=view.seq,
-        log_unread=read_error,
+        log_error=read_error,
         missing=gap_report,
         notes=tuple(problems),
     )
@@ -175,7 +175,7 @@ def _decisions(view: RunSummary) -> DecisionCounts:
         rejected=view.rejected,
         would_set=view.would_set,
         advised={d.id: d.actuator for d in pending_advice(view)},
-        lapses={d.id: format_remaining(d, view.tick) for d in pending_advice(view)},
+        time_left={d.id: format_remaining(d, view.tick) for d in pending_advice(view)},
     )
 
 
@@ -188,7 +188,7 @@ def _agents(view: RunSummary, running: bool) -> dict[str, AgentState]:
             newcomer=agent.newcomer,
             proposals=agent.proposals,
             against=agent.against,
-            in_adopted=agent.backed,
+            backed=agent.backed,
         )
         for name, agent in sorted(view.agents.items())
     }

@@ -15,7 +15,7 @@ from pathlib import Path
 from oven_controller.notify import notifier_state, recipients, saved_addresses
 from oven_controller.stack import kg_rules, message_floods
 from oven_controller.stack.agent_keys import revoke
-from oven_controller.stack.line_output import LinePrinter, first_line
+from oven_controller.stack.line_output import LinePrinter, start_line
 from oven_controller.stack.log_keeper import LogKeeper
 from oven_controller.stack.preflight_checks import Request, check_request, exposure_warning
 from oven_controller.stack.process_plan import Plan, Pool, export_lines, make_pools, process_command
@@ -92,7 +92,7 @@ class _Stack:
         self.revocations: set[asyncio.Task[None]] = set()  # references, so that the tasks are not garbage-collected
 
     async def run(self) -> int:
-        self.out(first_line(self.request.resolved))
+        self.out(start_line(self.request.resolved))
         self._prepare()
         try:
             url = await self._start_server()
@@ -425,7 +425,7 @@ class _Stack:
         return Credentials.load(path) if path else None
 
     def record_failure(self) -> None:
-        """Record in run.json that the run failed outside `run`."""
+        """Record in run.json that the stack failed with an error."""
         self._update_info(ended="failed", children={})
 
     def _update_info(self, **changes: object) -> bool:

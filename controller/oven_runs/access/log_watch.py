@@ -27,10 +27,7 @@ class LogWatch:
         on_raw: Callable[[Event], None] = lambda _: None,
     ) -> None:
         """Set callbacks: `on_replayed` up to event `head`, `on_live` for later events, `on_raw` for all, unverified."""
-        self._keyring = keyring
-        self._bus = bus
-        self._run = run
-        self._head = head
+        self._bus, self._run, self._keyring, self._head = bus, run, keyring, head
         self._on_replayed = on_replayed
         self._on_live = on_live
         self._on_raw = on_raw

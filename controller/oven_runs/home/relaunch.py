@@ -3,8 +3,7 @@
 If a model is too large to copy in memory, or is split over several ranks, it rolls back to a checkpoint on disk in a
 new process. The learner writes `relaunch.json` into the run's folder and exits with `EXIT_CODE`. `up` and `run --`
 restart its command in the same run, with the checkpoint in `RESUME_FROM`. Other launchers, such as Slurm's requeue or a
-person with `--resume`, need not set that variable, because the file also names the checkpoint. The restarted learner
-removes the file.
+person with `--resume`, need not pass the checkpoint: the file names it too. The restarted learner removes the file.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ EXIT_CODE = 75
 """EX_TEMPFAIL of sysexits.h, which means "try again". Slurm requeues jobs with an exit code in slurm.conf's
 RequeueExit. Some launchers change the code (torchrun exits with 1), so readers rely on the file instead."""
 SUPPORTED = "OVEN_RELAUNCH"
-"""Environment variable of the learner, set by launchers that restart it. Without it, the learner offers no rollback
-that needs a restart."""
+"""Environment variable that a launcher sets if it restarts the learner. Without it, no such rollback is offered."""
 RESUME_FROM = "OVEN_RESUME_FROM"
 """Environment variable of the learner: a checkpoint's folder, `LATEST`, or `START`."""
 LATEST = "latest"

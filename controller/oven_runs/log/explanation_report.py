@@ -58,9 +58,7 @@ class ExplanationReport(BaseModel):
     approved_by: str = Field(description="the decision that carries out this advice; empty if there is none")
     receipt: Receipt | None
     outcome: Outcome | None
-    later_receipt: Receipt | None = Field(
-        description="a later receipt that the learner sent on its own for the actuator"
-    )
+    later_receipt: Receipt | None = Field(description="the learner's own later receipt for the actuator")
     announced: ActuatorAnnounced | None
     injected: tuple[PromptsInjected, ...] = Field(description="prompts added until its outcome")
     other_rules: AlternativeDecision | None = Field(

@@ -68,7 +68,7 @@ def test_alarms_and_the_graph_name_the_cause_without_a_model(log: str, capsys: p
     code, text = run(capsys, log, "--until", "40", "--json")
     result = json.loads(text)
     assert code == 0 and result["ticks"] == [1, 40] and not result["alarms"] and result["model"] is None
-    assert result["by_detectors"]["cause"] == "none"
+    assert result["without_model"]["cause"] == "none"
 
 
 def test_a_models_program_runs_and_its_answer_is_checked_against_the_log(
@@ -114,7 +114,7 @@ def test_a_refused_answer_is_a_counted_failure(
     endpoint.script = program(answer)
     code, text = run(capsys, log, "--model", "m", "--base-url", endpoint.openai_url, "--json")
     result = json.loads(text)["model"]
-    assert code == 1 and result["diagnosis"] is None and result["failure"] == kind and result["why"]
+    assert code == 1 and result["diagnosis"] is None and result["failure"] == kind and result["reason"]
 
 
 def test_a_foreign_training_log_can_be_diagnosed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

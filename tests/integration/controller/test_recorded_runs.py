@@ -14,10 +14,10 @@ pytestmark = pytest.mark.e2e
 def test_a_killed_run_can_be_read(stack: Stack) -> None:
     up = stack.up("three", "--set", "recipe_options.mode=wait", until="step   12/12")
     live = stack.json("replay", "three", "--until", "5", "--verify")
-    assert live["same"] and (live["tick"], live["standing"]["tick"]) == (5, 5)
+    assert live["same"] and (live["tick"], live["mesh_state"]["tick"]) == (5, 5)
     assert live["signatures"]["by_kind"]["observation"] == {"signed": 5}
-    assert live["standing"]["effective"] == {"optimizer.lr_scale": 1.0}
-    assert live["standing"]["agents"]["learning_rate"]["live"]
+    assert live["mesh_state"]["effective"] == {"optimizer.lr_scale": 1.0}
+    assert live["mesh_state"]["agents"]["learning_rate"]["live"]
     processes = family(up.pid)
     up.kill()
     assert psutil.wait_procs(processes, timeout=WAIT_S)[1] == []

@@ -44,7 +44,7 @@ def test_a_log_that_follows_from_its_inputs_replays_as_the_same(home: Home, caps
     assert invoke("replay", "r", "--json") == 0
     report = json.loads(capsys.readouterr().out)
     assert report["same"] is True and report["events"] == len(log.events) and report["finished"] is True
-    assert report["signatures"] == {"run_signed": False, "checked": False, "decided": False, "by_kind": {}}
+    assert report["signatures"] == {"signed": False, "checked": False, "explain_difference": False, "by_kind": {}}
 
 
 def test_a_log_that_does_not_follow_from_its_inputs_is_reported(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,10 +81,10 @@ def test_until_a_tick_it_says_what_the_mesh_knew(home: Home, capsys: pytest.Capt
     assert invoke("replay", "r", "--until", "3", "--json") == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["tick"], report["decisions"]) == (3, 0)
-    knew = report["standing"]
+    knew = report["mesh_state"]
     assert knew["tick"] == 3 and knew["effective"][LR] == 1.0
     assert [ballot["votes"] for ballot in knew["open_ballots"]] == [{"amy": "propose"}]
-    amy = {"live": True, "last_tick": 1, "cannot_fire": "", "reputation": 1.0, "trusted": [], "earned": {}}
+    amy = {"live": True, "last_tick": 1, "cannot_fire": "", "reputation": 1.0, "trusted": [], "good_outcomes": {}}
     assert knew["agents"]["amy"] == amy
     assert invoke("replay", "r", "--until", "4") == 0
     output = capsys.readouterr().out
@@ -269,7 +269,7 @@ def test_signatures_are_counted_by_kind(home: Home, capsys: pytest.CaptureFixtur
     left_behind(home, signed(a_run()))
     assert invoke("replay", "r", "--verify", "--json") == 0
     counts = json.loads(capsys.readouterr().out)["signatures"]
-    assert counts["run_signed"] and counts["checked"] and not counts["decided"]
+    assert counts["signed"] and counts["checked"] and not counts["explain_difference"]
     assert counts["by_kind"]["observation"] == {"signed": 9} and counts["by_kind"]["decision"] == {"signed": 3}
     assert "vote" not in counts["by_kind"]
     assert invoke("replay", "r", "--verify") == 0

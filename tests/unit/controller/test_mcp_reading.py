@@ -43,7 +43,7 @@ class Counting(Agent):
 CALLS: list[tuple[str, dict[str, Any], Callable[[Any], bool]]] = [
     ("runs", {}, lambda answer: {row["run"] for row in answer["runs"]} == {"r", "cut", "bare"}),
     ("status", {"run": "r"}, lambda answer: answer["tick"] == 153 and answer["knobs"][LR] == 4.0),
-    ("status", {"run": "cut"}, lambda answer: "lines before it are intact" in answer["log_unread"]),
+    ("status", {"run": "cut"}, lambda answer: "lines before it are intact" in answer["log_error"]),
     ("status", {"run": "bare"}, lambda answer: answer["metrics"] == {} and answer["target"] is None),
     ("metric", {"name": "reward", "run": "r"}, lambda f: f["measured"] == 153 and len(f["points"]) <= 100),
     ("metric", {"name": "entropy", "run": "r"}, lambda f: any(p["value"] == "NaN" for p in f["points"])),

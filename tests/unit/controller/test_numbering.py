@@ -70,4 +70,4 @@ def test_verify_finds_what_is_missing_at_the_end(  # type: ignore[no-untyped-def
     folder.write_info(folder.info().model_copy(update={"ended": ended}))
     assert invoke("replay", "r", "--verify", "--json") == code
     report = json.loads(capsys.readouterr().out)
-    assert words in " ".join(report["lacks"]) and bool(report["lacks"]) == bool(words)
+    assert words in " ".join(report["missing_messages"]) and bool(report["missing_messages"]) == bool(words)

@@ -84,7 +84,7 @@ def test_an_unreachable_server_is_an_error(tmp_path: Path, capsys: pytest.Captur
             code, output = ended(capsys, *command, "--creds", str(file))
             assert (code, "no NATS server answers at" in output, "Traceback" in output) == (3, True, False), output
         code, output = ended(capsys, "status", "--creds", str(file), "--json")
-        assert (code, json.loads(output)["status"], "no NATS server" in json.loads(output)["log_unread"]) == (
+        assert (code, json.loads(output)["status"], "no NATS server" in json.loads(output)["log_error"]) == (
             0,
             "unreachable",
             True,

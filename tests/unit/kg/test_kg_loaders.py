@@ -150,7 +150,7 @@ def test_import_and_the_commands_that_read_the_folder(tmp_path: Path, capsys: py
     path, map_, folder = tmp_path / "assertions", tmp_path / "map.yaml", tmp_path / "graph"
     WEIGHTED["conceptnet"](path)
     map_.write_text("Solves: HELPS\nUsedFor: null\n")
-    args = [str(path), "--languages", "en", "--least-weight", "0.9", "--relations", str(map_)]
+    args = [str(path), "--languages", "en", "--min-weight", "0.9", "--relations", str(map_)]
     out = output(capsys, "import", *args, "--to", str(folder))
     assert f"3 nodes and 2 edges in {folder}" in out and "1 edges below the minimum weight skipped" in out
     assert "2 assertions in other languages skipped" in out and "maps the relation 'UsedFor', but no file has it" in out
@@ -164,7 +164,7 @@ def test_import_and_the_commands_that_read_the_folder(tmp_path: Path, capsys: py
         call("kg import", [*args, "--to", str(folder)])
     args = [str(path), "--to", str(tmp_path / "all"), "--licence", "CC0-1.0", "--json"]
     imported = json.loads(output(capsys, "import", *args))
-    assert imported["licence"] == "CC0-1.0" and imported["edges"]["EXTERNAL_URL"] == 1 and not imported["left_out"]
+    assert imported["licence"] == "CC0-1.0" and imported["edges"]["EXTERNAL_URL"] == 1 and not imported["skipped"]
     assert "/c/en/rain" in open_folder(tmp_path / "all")
 
 

@@ -23,10 +23,8 @@ Line = list[TextRun]
 MIN_COLUMN = 20
 """Minimum width of a completion in side-by-side layout, in cells."""
 GAP = 2  # cells between two columns
-MIN_FULL_BAR = 50
-"""Minimum column width for a full-length bar, in cells."""
-HALF_BAR = 4
-"""Length of each half of the short bar, in cells."""
+MIN_FULL_BAR = 50  # minimum column width for a full-length bar, in cells
+HALF_BAR = 4  # length of each half of the short bar, in cells
 
 
 def page(group: SampledGroup, width: int, *, side_by_side: bool) -> list[Line]:

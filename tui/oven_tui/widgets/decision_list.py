@@ -124,7 +124,7 @@ class DecisionList(RowList[Entry], Panel):
     def line(self, item: Entry, width: int) -> list[TextRun]:
         match item:
             case Note() if (result := self.view.commands.by_id.get(item.command)) is not None:
-                return self._command(item, result, width)
+                return self._command_row(item, result, width)
             case Note():
                 return row(width, [(f"{item.step:>5}  ", "dim"), (f"{item.author}: {item.text}", "dim")])
             case OpenBallot():
@@ -141,13 +141,13 @@ class DecisionList(RowList[Entry], Panel):
                 symbol, words, kind = FATES[item.fate]
                 reason = item.receipt.reason if item.receipt and item.receipt.reason else decision.reason
                 if item.fate == "advised":
-                    symbol, words, kind, reason = self._advice(decision, reason)
+                    symbol, words, kind, reason = self._advice_cells(decision, reason)
                 fate = (f"{symbol} {words}", kind)
                 if (result := self.view.commands.newest_unfinished(decision.id)) is not None:
                     fate, reason = stage_text(result), f"{result.command.action}: {progress_text(result)}"
                 return self._ballot(item, item.proposer, decision.actuator, change, fate, reason, width)
 
-    def _advice(self, decision: Decision, reason: str) -> tuple[str, str, str, str]:
+    def _advice_cells(self, decision: Decision, reason: str) -> tuple[str, str, str, str]:
         """Return symbol, label, kind of text, and the reason with the time left for approval."""
         if self.view.run.advised.get(decision.actuator) is not decision:
             return "–", "superseded", "dim", reason
@@ -155,7 +155,7 @@ class DecisionList(RowList[Entry], Panel):
         symbol, words, kind = ("–", "lapsed", "dim") if lapsed else FATES["advised"]
         return symbol, words, kind, f"{countdown(self.view, decision)}; {reason}"
 
-    def _command(self, note: Note, result: CommandResult, width: int) -> list[TextRun]:
+    def _command_row(self, note: Note, result: CommandResult, width: int) -> list[TextRun]:
         command, reason = result.command, progress_text(result)
         subject = subject_text(command)
         if command.subject_id and result.decision is not None:

@@ -1,4 +1,4 @@
-"""Options that the `kg` commands share, and functions that build a request and query the chosen graph."""
+"""The option `--graph` of the `kg` commands, and functions that build a request and query the chosen graph."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def checked_request(model: type[Request], values: Mapping[str, object]) -> Reque
         raise ConfigError(f"{'.'.join(map(str, first['loc']))} is {first['input']!r}: {first['msg']}") from None
 
 
-def graph_reply(
-    graph: Path | None, endpoint: str, request: Message, kind: type[Reply], topics: Iterable[str] = ()
+def query_graph(
+    graph: Path | None, endpoint: str, request: Message, reply_type: type[Reply], topics: Iterable[str] = ()
 ) -> Reply:
     """Query the built-in graph, or the graph in `graph`: a YAML file, a `kg import` folder, or a file that `kg import`
     reads. A YAML graph may have faults. Raises ConfigError if the graph cannot be read, cannot answer the request, or
@@ -59,6 +59,7 @@ def graph_reply(
             f"the graph has no topic {missing!r}; use one of its nodes, choose another graph with --graph, or declare "
             f"a prerequisite with --needs {missing}:NEED"
         )
-    reply = answers.endpoints[endpoint][1](request)
-    assert isinstance(reply, kind)
+    _, answer = answers.endpoints[endpoint]
+    reply = answer(request)
+    assert isinstance(reply, reply_type)
     return reply

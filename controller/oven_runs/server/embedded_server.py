@@ -29,7 +29,7 @@ from oven_runs.process.child_process import Child
 KEYS = "keys.json"
 SIGNING_ROLES: tuple[Role, ...] = ("learner", "mesh", "operator")
 READY_S = 30.0
-"""Seconds in which a started server has to answer."""
+"""Maximum seconds from the start of the server until it answers."""
 MAX_PAYLOAD = 1024 * 1024
 """Maximum bytes of a message."""
 MAX_FILE = 8 << 30

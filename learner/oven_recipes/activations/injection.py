@@ -194,9 +194,7 @@ class ActivationInjection:
         if ids is None:
             if vectors is None:
                 return None
-            raise RuntimeError(
-                "a forward pass without token ids has unknown placeholders; call the model with token ids"
-            )
+            raise RuntimeError("a forward pass without token ids has unknown placeholders; pass the token ids")
         row_places = self._row_places(ids)
         if vectors is None:
             if any(places is not None for places in row_places):

@@ -58,8 +58,7 @@ def block_at(model: Any, index: int) -> nn.Module:
 
 
 def layer_at(model: Any, percent: float) -> int:
-    """Return the index of the block at `percent` of the depth, `int(L · percent / 100)`. Raises ConfigError
-    outside [0, 100)."""
+    """Return the index of the block at `percent` of the depth, rounded down. Raises ConfigError outside [0, 100)."""
     if not 0 <= percent < 100:
         raise ConfigError(f"a depth of {percent:g} % is invalid; expected at least 0 and less than 100")
     return int(depth(model) * percent / 100)

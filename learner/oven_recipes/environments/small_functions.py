@@ -56,9 +56,9 @@ FUNCTION_KINDS: Final = (
     Kind("scaled", "returns all {xs} times {k}", ("return [x * {k} for x in {xs}]",), ("xs",)),
     Kind("above", "returns the {xs} above {k}", ("return [x for x in {xs} if x > {k}]",), ("xs",)),
     Kind("default", "returns {k} for no {xs} and else the first", ("if not {xs}:", "    return {k}", "return {xs}[0]"),
-          ("xs",), 2),
+         ("xs",), 2),
     Kind("sum", "returns the sum of {xs} and {k}", ("result = {k}", "for x in {xs}:", "    result += x",
-          "return result"), ("xs",)),
+         "return result"), ("xs",)),
 )  # fmt: skip
 
 SWAPS: Final = (
@@ -143,8 +143,7 @@ def draw_tasks(
     while True:
         broken = _draw_function(rng, allowed, "")
         if is_held_out(broken) is evaluation and (bug := _draw_bug(broken, rng)) is not None:
-            # Always drawn, so that `neighbour` does not change later draws.
-            second = _draw_function(rng, list(FUNCTION_KINDS), broken.name)
+            second = _draw_function(rng, list(FUNCTION_KINDS), broken.name)  # always, so that later draws are the same
             yield _instance(broken, [second] if neighbour else [], bug, rng)
 
 

@@ -42,7 +42,7 @@ class RepairSettings(RecipeSettings):
     sft_eval_every: int = Field(default=100, ge=1, description="warm-up steps between measurements")
     sft_tasks: int = Field(default=64, ge=1, description="number of unseen tasks per measurement")
     warmup_target: float = Field(
-        default=0.3, ge=0, le=1, description="success rate on unseen tasks at which the warm-up ends"
+        default=0.3, ge=0, le=1, description="success rate on unseen tasks that ends the warm-up"
     )
 
     # GRPO.
@@ -56,8 +56,7 @@ class RepairSettings(RecipeSettings):
     traces: bool = Field(default=True, description="write each rollout's trace into the run's folder, traces.jsonl")
 
     def tasks(self, seed: int | str, count: int, *, evaluation: bool = False) -> list[Instance]:
-        """Generate tasks with these settings from one side of the split. Raises ValueError for an unknown
-        kind of function."""
+        """Generate tasks from one side of the split. Raises ValueError for an unknown kind of function."""
         return tasks(seed, count, evaluation=evaluation, kinds=self.function_kinds, neighbour=self.neighbour)
 
 

@@ -43,7 +43,6 @@ class CoreSplit:
 
 def yield_cpu_to_training() -> None:
     """Restrict this process to the stack's cores and lower its priority, so that it never preempts the training.
-
     Six processes wake up at each observation, and each could preempt the trainer if all cores are busy. SCHED_BATCH
     (Linux only) wakes them without preempting. Any call that a sandbox forbids is skipped."""
     if split := restrict_affinity():

@@ -34,7 +34,7 @@ LinkState = Literal[
     "connecting",
     "reading",
     "checking",
-    "checking past",
+    "checking while down",
     "connected",
     "no mesh",
     "reconnecting",
@@ -44,7 +44,7 @@ LinkState = Literal[
 ]
 """State of the connection.
 
-`checking` means that a preview is shown while a long log is read. `checking past` is the same while the stack is down.
+`checking` means that a preview is shown while a long log is read, `checking while down` that the stack is down, too.
 `no mesh` means that no replica answers, so the stored log is read if it is on this machine. `refused` means that the
 server no longer accepts the key; the feed keeps trying. `down` means that the stack is down.
 """
@@ -149,7 +149,7 @@ class LogFeed:
             self._report(*self._link)
 
     def _progress(self, share: float) -> None:
-        self._report("checking" if self._access.is_up() else "checking past", f"{share:.0%}")
+        self._report("checking" if self._access.is_up() else "checking while down", f"{share:.0%}")
 
     async def _follow_live(self) -> None:
         """Follow the log until the stack is down. Raises BusError if the connection is lost."""

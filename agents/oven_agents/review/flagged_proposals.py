@@ -26,7 +26,7 @@ MIN_ERRORS: Final = 2.0
 MEDIAN_ERROR_RATIO: Final = 1.2533
 """Ratio between the standard errors of a median and of a mean. A median is used because it ignores a brief symptom."""
 PATIENCE: Final = 5
-"""Number of horizons, before and after, within which a rarely measured target must have been measured."""
+"""Number of horizons before a flag, and after it, that are searched for measurements of a rarely measured target."""
 SLOW_SYMPTOMS: Final = frozenset({"gradients_aligned", "starved_level", "loss_plateau", "reward_plateau"})
 """Symptoms of a healthy run that could learn faster."""
 FlagKind = Literal["false alarm", "harm", "unknown"]

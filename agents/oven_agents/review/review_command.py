@@ -61,7 +61,7 @@ def main(
 
 @dataclass
 class _Extent:
-    """The start of the recorded run, and its ranges of steps and ticks, collected during the replay."""
+    """The start of the recorded run, and the steps and ticks that it covers, collected during the replay."""
 
     start: RunStarted | None = None
     assumed: Sequence[str] = ()

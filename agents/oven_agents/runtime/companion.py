@@ -66,7 +66,7 @@ class HasCompanion(Protocol):
 
 
 class Companions:
-    """The companions of all agents in one process. If a companion raises, all agents still vote."""
+    """The companions of all agents in one process. If a companion fails, all agents still vote."""
 
     def __init__(self, sessions: Sequence[Session], bus: Bus, run: str = "", pin: str | None = None) -> None:
         """Start the companions. Reading the log needs `run` and `pin`, the learner's public key."""

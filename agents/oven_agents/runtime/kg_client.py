@@ -34,14 +34,7 @@ from oven_core.errors import BusError
 from oven_core.mesh.change_requirements import change_between
 from oven_core.protocol import names
 from oven_core.protocol.alerts import Alert
-from oven_core.protocol.graph_requests import (
-    Curriculum,
-    Diagnosis,
-    EvidencePath,
-    Judgement,
-    JudgeRequest,
-    Symptom,
-)
+from oven_core.protocol.graph_requests import Curriculum, Diagnosis, EvidencePath, Judgement, JudgeRequest, Symptom
 from oven_core.protocol.messages import AgentStatus, Message, RunStarted, Vote
 
 log = logging.getLogger("oven.agent")

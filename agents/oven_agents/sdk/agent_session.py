@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from oven_agents import memory_limit
+from oven_agents.sdk.active_symptoms import ActiveSymptoms
 from oven_agents.sdk.agent import Agent, Answer, Notice
-from oven_agents.sdk.alert_edges import AlertEdges
 from oven_agents.sdk.alternative_plans import Alternatives, Plan, TopicShares, UnsentMessage, without_graph
 from oven_agents.sdk.window import Knob, Window
 from oven_core.mesh.actuator_values import show
@@ -63,7 +63,7 @@ class Session:
         self._answered_ids: set[str] = set()  # ids of decisions with a receipt
         self._changes: dict[str, Decision] = {}  # the newest adopted decision, by actuator
         self._rejections: dict[str, Decision] = {}  # the newest decision against a proposal of this agent, by actuator
-        self._alerts = AlertEdges()
+        self._alerts = ActiveSymptoms()
         self._last_notice = ""  # the topic of the last notice
         self._latest_messages: dict[str, tuple[int, int]] = {}  # id of the newest learner message, by subject
         self._latest_decision = ""  # id of the newest decision, because one may arrive twice, live and from history
@@ -260,7 +260,7 @@ class Session:
         self._knobs, self._in_flight, self._changes, self._rejections = {}, {}, {}, {}
         self._commanded_ids.clear()
         self._last_notice, self._failures = "", 0
-        self._alerts = AlertEdges()
+        self._alerts = ActiveSymptoms()
 
     def _apply_receipt(self, receipt: Receipt) -> None:
         if receipt.status not in ("applied", "noop") or receipt.actuator not in self._knobs:

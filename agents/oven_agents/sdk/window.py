@@ -146,8 +146,7 @@ class Window:
         if ROLLBACK in actuators:
             watched_names |= self._weight_actuators()
         return max(
-            (r.tick for r in self.receipts if r.status == "applied" and is_named(r.actuator, watched_names)),
-            default=-1,
+            (r.tick for r in self.receipts if r.status == "applied" and is_named(r.actuator, watched_names)), default=-1
         )
 
     def propose(

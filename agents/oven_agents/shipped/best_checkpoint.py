@@ -35,10 +35,11 @@ class BestCheckpoint(Agent):
 
     Actions: early stopping with the best weights restored (Prechelt 1998, "Early stopping – but when?", doi
     10.1007/3-540-49430-8_3, criterion GL), except that the run continues. If data can be skipped and steps have not
-    become longer, the agent skips SKIPPED_BATCHES batches. Otherwise, or if a skip was tried, it cuts the rate together
-    with the rollback (neither alone is enough), by its growth or by CUT. Three cases first get a rollback alone: a drop
-    from one reading to the next, steps that became longer at the same rate (a rollback restores their moments, too),
-    and weights that moved by more than the steps. If the rate fell since the best reading, there is no second cut.
+    become longer, the agent also skips SKIPPED_BATCHES batches. Otherwise, or if a skip was tried, it also cuts the
+    rate, by its growth or by CUT, because neither a cut nor a rollback alone is enough. Three cases get a rollback
+    alone at first: a drop from one reading to the next, steps that became longer at the same rate (a rollback restores
+    the moments, too), and weights that moved by more than the steps. If the rate was cut since the best reading, the
+    first rollback has no second cut.
     After MAX_ROLLBACKS rollbacks without a new best, the agent leaves the run alone. After a failed rollback
     (oven_agents.stats.rollback_success), it only rolls back if the rate has grown. It does nothing if completions were
     sampled from a different policy (oven_agents.stats.policy_shift).

@@ -18,15 +18,7 @@ from oven_agents.stats.confidence import confidence
 from oven_agents.stats.evaluation_request import held_out_evidence, request_evaluation
 from oven_agents.stats.level_shift import rise
 from oven_agents.stats.objective import apply_sign, objective, readings
-from oven_agents.stats.optimizer_gauges import (
-    LENGTH,
-    NORM,
-    RATE,
-    growth_of,
-    log_shift,
-    shrink_share,
-    unexplained_jump,
-)
+from oven_agents.stats.optimizer_gauges import LENGTH, NORM, RATE, growth_of, log_shift, shrink_share, unexplained_jump
 from oven_agents.stats.robust_statistics import noise, steps_since_rise
 from oven_agents.stats.rollback_success import last_rollback_failed, rollbacks_exhausted
 from oven_core.protocol.actuator_names import EVALUATE
@@ -72,18 +64,17 @@ class Divergence(Agent):
     loss, or a mean of five above 3 standard errors and longer steps. The last two need a second sign from the gradient,
     the step length or a held-out reading. A loss that changes alone may be reported in another unit.
 
-    Actions: if the run can measure on request, a held-out reading must first confirm displaced weights and a risen
-    loss. The agent ignores harm that held-out data do not show. If held-out quality fell by less than WEIGHTS_SHARE of
-    the loss's rise, the agent skips the batches and discards no step. If the loss stays high, it rolls back only if a
-    newer reading shows damaged weights. Otherwise it offers these remedies, most likely first. It offers a rollback and
-    a skip past the batches (PaLM, Chowdhery et al. 2022, arXiv 2204.02311, §5.1: only those batches with those weights
-    caused the spike). It offers a rollback and a cut by the growth of the rate if the rate has grown, or by CUT if
-    successive gradients cancel each other. Neither alone repairs a rate that is too high. There is no cut while
-    something else moves the weights. It offers a rollback alone if weights or moments were damaged. The rollback goes
-    back to before the most likely onset of the rise (oven_agents.stats.robust_statistics). A remedy that was tried
-    within MEMORY ticks is not offered again. Once rollbacks are exhausted, only a run of NaN gets an offer. After a
-    failed rollback, a risen loss only leads to a cut that the steps themselves support
-    (oven_agents.stats.rollback_success).
+    Actions: offers up to three remedies, the most likely first. One is a rollback with a skip past the
+    batches (PaLM, Chowdhery et al. 2022, arXiv 2204.02311, §5.1: only those batches with those weights caused the
+    spike). Another is a rollback with a cut of the rate, because neither alone repairs a rate that is too high.
+    The cut reverses the growth of the rate, or divides the rate by CUT if successive gradients cancel each other. It is
+    omitted while something else moves the weights. The third is a rollback alone, for damaged weights or moments.
+    All rollbacks go back to before the most likely onset of the rise (oven_agents.stats.robust_statistics). If the run
+    can measure on request, a held-out reading must first confirm displaced weights or a risen loss. If held-out
+    quality fell by less than WEIGHTS_SHARE of the loss's rise, the agent only skips the batches. It later rolls back
+    only if the loss stays high and a newer reading shows damaged weights. A remedy is not offered twice within MEMORY
+    ticks. Once rollbacks are exhausted, the agent acts only on values that are not finite. After a failed rollback
+    (oven_agents.stats.rollback_success), a risen loss only leads to a cut that the steps themselves support.
 
     False alarms: on independent noise, there are none for a gauge that is not finite or for displaced weights (triangle
     inequality). For a gradient, the rate is below 10⁻⁵ per step times the rate of the second sign, with a log-normal

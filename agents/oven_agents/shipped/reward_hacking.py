@@ -22,13 +22,13 @@ MIN_NOISE = 1e-3
 
 
 class RewardHacking(Agent):
-    """Signals: all judges score the same completions of a policy that changes in small steps, so their mean scores move
-    slowly and together. A judge has changed if its mean jumps up from one step to the next and no other mean does.
-    Learning cannot cause this, but an updated service or a constant answer can. A fall says less, because the strictest
-    judge falls first when the policy gets worse. Judges diverge if the mean of one rises while the mean of another
-    falls, and held-out quality falls, by a new reading if the run can measure one. Then a proxy is over-optimised (Gao
-    et al. 2022, arXiv 2210.10760; ensembles delay it and do not prevent it, Eisenstein et al. 2023, arXiv 2312.09244).
-    Longer answers and lower agreement are reported as well.
+    """Signals: a judge has changed, or judges diverge. All judges score the same completions of a policy that changes
+    in small steps, so their mean scores normally move slowly and together. A judge has changed if its mean jumps up
+    from one step to the next and no other mean does. Learning cannot cause this, but an updated service or a constant
+    answer can. A jump down is ignored, because the strictest judge falls first when the policy gets worse. Judges
+    diverge if the mean of one rises while the mean of another falls, and held-out quality falls, too. Then a proxy is
+    over-optimised (Gao et al. 2022, arXiv 2210.10760; ensembles delay this and do not prevent it, Eisenstein et al.
+    2023, arXiv 2312.09244). Longer answers and lower agreement are reported as well.
 
     Actions: the judge keeps a tenth of its share, and the others get the rest in proportion to their shares. If another
     judge fell, the agent also rolls back to before the two diverged.

@@ -30,7 +30,7 @@ class RollbackUndo(Agent):
     abandoned state. Runs do so with snapshots in memory, but not with checkpoints on disk. The agent does not see harm
     that takes longer than EFFECT_TICKS ticks to return, and it does not know how the run would have continued
     unchanged. It is silent under a reward, because a policy does not adapt to a misleading reward and readings are
-    noisier. None of the three rollbacks that it undid there improved the run.
+    noisier. In three such runs, undoing a rollback never improved the result.
     """
 
     moves = (UNDO, SCALE, EVALUATE)

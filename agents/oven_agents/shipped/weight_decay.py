@@ -133,16 +133,10 @@ class WeightDecay(Agent):
         return self._offer(window, healthy_tick, lowered, why, min(1.0, lost * 4))
 
     def _offer(
-        self,
-        window: Window,
-        healthy_tick: int,
-        decay: float,
-        why: str,
-        severity: float,
-        symptom: str = "weights_shrink",
+        self, window: Window, intact_tick: int, decay: float, why: str, severity: float, symptom: str = "weights_shrink"
     ) -> Alternatives | None:
         target = objective(window.run)
-        back = healthy_tick if ROLLBACK in window.knobs else None
+        back = intact_tick if ROLLBACK in window.knobs else None
         rollback = {} if back is None else {ROLLBACK: float(max(0, back - 1))}
         certainty = confidence(
             window, hit_rate=self.CONFIDENCE, target=target.name, gain=self.GAIN, horizon=self.HORIZON, back=back

@@ -38,14 +38,14 @@ class Evidence:
     negative if the reading is not worse."""
 
 
-def held_out_evidence(window: Window, onset: int, answered: int = -1) -> Evidence:
-    """Return the evidence of held-out readings about a change that began at tick `onset`. `answered` is the tick of the
-    last remedy; only later readings count."""
+def held_out_evidence(window: Window, onset: int, last_remedy: int = -1) -> Evidence:
+    """Return the evidence of held-out readings about a change that began at tick `onset`. Only readings after the tick
+    of the last remedy count."""
     before = [reading for reading in readings(window) if reading[0] < onset]
-    since = [reading for reading in readings(window) if reading[0] >= onset and reading[0] > answered]
+    since = [reading for reading in readings(window) if reading[0] >= onset and reading[0] > last_remedy]
     if not before or (not since and not can_evaluate(window)):
         return Evidence("unknown")
-    requested_at = [r.tick for r in window.applied(EVALUATE) if r.tick >= onset and r.tick > answered]
+    requested_at = [r.tick for r in window.applied(EVALUATE) if r.tick >= onset and r.tick > last_remedy]
     if since and (window.is_new(since[-1][0] + PATIENCE - 1) or len(requested_at) >= MAX_REQUESTS):
         return Evidence("known", _lost_quality(before, since[-1]))
     if requested_at and not any(tick > requested_at[-1] for tick, _ in since):

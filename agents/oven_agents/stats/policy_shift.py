@@ -21,19 +21,19 @@ MIN_DEVIATIONS = 4.0
 """Minimum shift of a gauge, in standard deviations of a single value's logarithm."""
 MIN_SHIFT = 0.2
 """Minimum shift of a gauge's logarithm, for gauges with little noise."""
-LOST_QUALITY_SHARE: Final = 0.03
+MIN_QUALITY_DROP: Final = 0.03
 """Relative drop from the best held-out reading that counts as lost quality."""
-COLLAPSE_SHARE: Final = 0.2
+MIN_COLLAPSE_DROP: Final = 0.2
 """Relative drop from the best held-out reading that confirms a collapse once the reward has collapsed."""
 
 
 def quality_dropped(window: Window) -> bool | None:
-    """Return whether the newest held-out reading is more than LOST_QUALITY_SHARE below the best, or None if unknown."""
+    """Return whether the newest held-out reading is more than MIN_QUALITY_DROP below the best, or None if unknown."""
     values = [value for _, value in readings(window)]
     if len(values) < 2:
         return None
     best = max(values[:-1])
-    return best - values[-1] > LOST_QUALITY_SHARE * abs(best)
+    return best - values[-1] > MIN_QUALITY_DROP * abs(best)
 
 
 def policy_shifted(window: Window, onset: int) -> bool:
@@ -42,7 +42,7 @@ def policy_shifted(window: Window, onset: int) -> bool:
     before = [value for tick, value in readings(window) if tick < onset]
     after = [value for tick, value in readings(window) if tick >= onset]
     if before and after:
-        return max(before) - max(after) > COLLAPSE_SHARE * abs(max(before))
+        return max(before) - max(after) > MIN_COLLAPSE_DROP * abs(max(before))
     shifts = [shift for gauge in GAUGES if (shift := _has_shifted(window, gauge, onset)) is not None]
     return any(shifts) or not shifts
 

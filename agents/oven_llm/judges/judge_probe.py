@@ -51,7 +51,7 @@ class ProbeResult:
     """Number of alternatives returned per token; 0: none, or not requested."""
     usd_per_million: tuple[float, float] | None = None
     """Price of input and output tokens; None if unknown."""
-    lacks: tuple[str, ...] = ()
+    missing_features: tuple[str, ...] = ()
     """A sentence for each requested feature that the endpoint does not provide."""
     usage: Usage | None = None
     """The billed usage of the call; None if the endpoint did not report it or did not reply."""
@@ -96,13 +96,13 @@ async def probe(
         else:
             failure = ModelFailure(tally.last_fault or "timeout", f"no reply within {timeout_s:g} s")
         result = replace(result, failure=failure.kind, detail=failure.detail, remedy=_remedy(failure.kind, model))
-    lacks = terms.missing_features()
+    missing_features = terms.missing_features()
     if result.usd_per_million is None:
-        lacks += (
+        missing_features += (
             f"the price of {model.model} is unknown: its cost is not counted, and a budget in USD cannot include it",
         )
     usage = reply.usage if reply is not None else None
-    return replace(result, latency_s=time.monotonic() - started_s, lacks=lacks, usage=usage)
+    return replace(result, latency_s=time.monotonic() - started_s, missing_features=missing_features, usage=usage)
 
 
 def usd_per_million(model: ModelEndpoint) -> tuple[float, float] | None:
@@ -186,7 +186,7 @@ async def _probe_member(name: str, member: MemberSettings, providers: Catalogue)
         judge = ConfiguredJudge.look_up(name, member, providers)
         endpoint = judge.connect()
     except ConfigError as error:
-        unconfigured = {"provider": member.provider, "model": member.model, "can_judge": False, "lacks": []}
+        unconfigured = {"provider": member.provider, "model": member.model, "can_judge": False, "missing_features": []}
         return unconfigured | {"failure": "not_configured", "detail": str(error), "remedy": ""}
     try:
         return (await probe(endpoint, judge.rubric)).as_json()

@@ -25,7 +25,7 @@ from oven_llm.providers.failures import ModelFailure
 from oven_llm.providers.genai_telemetry import OnCall
 from oven_llm.providers.remote_model import RemoteModel
 from oven_llm.providers.usage import CallTally, cost_usd
-from oven_runs.home.judge_states import FOLDER
+from oven_runs.home.endpoint_checks import FOLDER
 from oven_runs.home.model_spend import JUDGES, NAME, Cap
 from oven_runs.settings.committee_settings import CommitteeSettings
 
@@ -105,7 +105,7 @@ class MemberJudges:
             previous, self._probed_model = self._probed_model, (spec, model)
         if previous is not None:
             await previous[1].endpoint.close()
-        return "; ".join(result.lacks)
+        return "; ".join(result.missing_features)
 
     def collect_unreported_tally(self) -> CallTally:
         """Return the usage and failures of the judges' checks that no reply has reported yet."""
@@ -145,7 +145,7 @@ class MemberJudges:
     def _activate(self, model: ConnectedModel, swap: int) -> ActiveJudge:
         log.info("judging with %s from now on", model.configuration.model.model)
         if model.probe is not None:
-            model.endpoint.terms.log_missing_features(model.probe.lacks)
+            model.endpoint.terms.log_missing_features(model.probe.missing_features)
             self._on_probe(model.probe)
         judge = model.configuration.judge(model.endpoint, swap, self._on_call)
         return ActiveJudge(model, judge if self._accounts is None else self._accounts.wrap(model.configuration, judge))

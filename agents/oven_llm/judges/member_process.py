@@ -29,7 +29,7 @@ from oven_llm.judges.judge import CheckSettings, ConfiguredJudge
 from oven_llm.judges.judge_probe import ProbeResult, probe, probe_committee
 from oven_llm.judges.member_judges import Accounts, MemberJudges
 from oven_llm.providers import genai_telemetry as genai
-from oven_runs.home import judge_states
+from oven_runs.home import endpoint_checks
 from oven_runs.settings.committee_members import with_judge
 from oven_runs.settings.committee_settings import CommitteeSettings
 from oven_runs.settings.judge_providers import NO_KEY, catalogue
@@ -73,7 +73,7 @@ def judge(
 
     def save_probe(result: ProbeResult) -> None:
         try:
-            judge_states.write(folder, name, result.as_json())
+            endpoint_checks.write(folder, name, result.as_json())
         except OSError as error:
             log.warning("could not save the result of the probe, which is only in this log: %s", reason(error))
 
@@ -99,9 +99,9 @@ def configured_member(config: Path, name: str, spec: JudgeSpec | None = None) ->
         member = with_judge(member, spec)
     checks = CheckSettings(
         characters=committee.characters,
-        swap_share=committee.swapped,
-        rescore_interval=committee.asked_again_every,
-        store=config.parent / judge_states.FOLDER / name,
+        swap_share=committee.reversed_share,
+        rescore_interval=committee.rescore_every,
+        store=config.parent / endpoint_checks.FOLDER / name,
     )
     return ConfiguredJudge.look_up(name, member, catalogue(committee.providers), checks=checks)
 
@@ -154,7 +154,7 @@ async def probe_first(
             result.detail,
             result.remedy,
         )
-    endpoint.terms.log_missing_features(result.lacks)
+    endpoint.terms.log_missing_features(result.missing_features)
     if result.can_judge:
         log.info("the probe succeeded after %.1f s", result.latency_s)
     on_probe(result)

@@ -65,8 +65,8 @@ def fetch() -> None:
         probe_set.write(folder, key, new_probe_set)
     except OSError as error:
         raise ProcessError(f"could not write the probe set to {folder}: {reason(error)}") from error
-    if new_probe_set.lacks:
-        log.warning("%s", new_probe_set.lacks)
+    if new_probe_set.missing_features:
+        log.warning("%s", new_probe_set.missing_features)
     log.info("saved %d replies of %s", len(new_probe_set.probes), settings.model)
 
 
@@ -118,8 +118,8 @@ async def fetch_probes(endpoint: RemoteModel, prompts: Sequence[str], max_tokens
             f"{endpoint.model} replied to only {len(probes)} of {len(prompts)} prompts, and the first failure was "
             f"{failures[0]}; the run continues without frontier metrics"
         )
-    lacks = _missing_features(endpoint, probes, failures)
-    return ProbeSet(provider=endpoint.settings.provider, model=endpoint.model, probes=probes, lacks=lacks)
+    missing = _missing_features(endpoint, probes, failures)
+    return ProbeSet(provider=endpoint.settings.provider, model=endpoint.model, probes=probes, missing_features=missing)
 
 
 def tokens_of(reply: ModelReply) -> tuple[Token, ...]:

@@ -46,7 +46,7 @@ class ChatCompletions:
 
     async def complete(self, conversation: Conversation, terms: Terms, attempt_s: float) -> ModelReply:
         """See `ModelApi.complete`."""
-        body = request_body(conversation, terms, self._endpoint.limit_as)
+        body = request_body(conversation, terms, self._endpoint.token_limit_field)
         try:
             # The SDK inspects its own arguments on every call, which takes a third of its CPU time. It does not inspect
             # extra_body.
@@ -79,11 +79,11 @@ class ChatCompletions:
         )
 
 
-def request_body(conversation: Conversation, terms: Terms, limit_as: str) -> dict[str, Any]:
-    """Return the request without the model's name. `limit_as`: the endpoint's name for the token limit."""
+def request_body(conversation: Conversation, terms: Terms, token_limit_field: str) -> dict[str, Any]:
+    """Return the request without the model's name. `token_limit_field` is the endpoint's field for the token limit."""
     body: dict[str, Any] = {
         "messages": [dict(message) for message in conversation.messages],
-        limit_as: conversation.max_tokens,
+        token_limit_field: conversation.max_tokens,
     }
     if conversation.schema is not None and terms.schema == "strict":
         schema = {"name": "verdicts", "schema": conversation.schema, "strict": True}

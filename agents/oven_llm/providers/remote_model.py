@@ -42,7 +42,7 @@ class RemoteModel:
     ) -> None:
         """Raises ConfigError if the budget is capped in US dollars and the model's price is unknown."""
         self.settings, self.terms = settings, terms
-        self.name, self.model = settings.known_as, settings.model
+        self.name, self.model = settings.telemetry_name, settings.model
         self._api, self._budget, self._account = api, budget, account
         if budget is not None:
             budget.check_priced(account, settings)

@@ -159,8 +159,8 @@ def _cost(endpoint: ModelEndpoint, usage: Usage) -> float | None:
     )
     try:
         # The model's name alone does not identify the provider: a private server may use any name.
-        if endpoint.priced_as:
-            calculation = calc_price(priced_usage, endpoint.model, provider_id=endpoint.priced_as)
+        if endpoint.price_id:
+            calculation = calc_price(priced_usage, endpoint.model, provider_id=endpoint.price_id)
         else:
             calculation = calc_price(priced_usage, endpoint.model, provider_api_url=endpoint.base_url)
     except (LookupError, ValueError):

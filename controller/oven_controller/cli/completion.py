@@ -87,7 +87,7 @@ def agents(ctx: typer.Context, incomplete: str) -> Iterable[str]:
 @_completer
 def knobs(ctx: typer.Context, incomplete: str) -> Iterable[str]:
     """Return the knobs that the chosen run announced, or all known knobs if it announced none."""
-    return _run_knobs(_chosen_run(ctx)) or shipped_knobs(incomplete)
+    return _run_knobs(_chosen_run(ctx)) or votable_knobs(incomplete)
 
 
 @_completer
@@ -107,7 +107,7 @@ def decisions(ctx: typer.Context, incomplete: str) -> Iterator[str]:
 
 
 @_completer
-def shipped_knobs(incomplete: str) -> Iterable[str]:
+def votable_knobs(incomplete: str) -> Iterable[str]:
     from oven_controller.importing.declared_knobs import VOTABLE_KNOBS
 
     return VOTABLE_KNOBS

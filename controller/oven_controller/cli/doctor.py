@@ -103,5 +103,5 @@ def _print_results(results: dict[str, dict[str, Any]]) -> None:
             typer.echo(f"{typer.style('fail ', fg=_COLOURS['fail'])} {name}: {result['failure']}: {result['detail']}")
             if result["remedy"]:
                 typer.echo(f"      → {result['remedy']}")
-        for limitation in result["lacks"]:
+        for limitation in result["missing_features"]:
             typer.echo(f"{typer.style('warn ', fg=_COLOURS['warn'])} {name}: {limitation}")

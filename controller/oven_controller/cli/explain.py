@@ -82,8 +82,8 @@ def explanation_lines(explanation: Explanation) -> list[str]:
     elif decision.verdict == "advised":
         command = f"`oven-controller approve {decision.id}`"
         lines.append(f"not approved yet: {command} applies it until tick {decision.expires_at_tick}")
-    if explanation.later is not None:
-        lines.append(f"later: {explanation.later.status} at step {explanation.later.step}: {explanation.later.reason}")
+    if (later := explanation.later_receipt) is not None:
+        lines.append(f"later: {later.status} at step {later.step}: {later.reason}")
     if explanation.outcome is not None:
         lines.append(f"outcome: {outcome_text(explanation.outcome)}")
     lines += [f"also: {describe_prompts(prompts)}" for prompts in explanation.injected]

@@ -26,7 +26,7 @@ Knobs = Annotated[
     typer.Option(
         "--knob",
         metavar="NAME[=VALUE]",
-        autocompletion=completion.shipped_knobs,
+        autocompletion=completion.votable_knobs,
         help="Announce a knob that the logs do not have, e.g. grad.clip=1, so that agents can propose for it.",
     ),
 ]

@@ -75,7 +75,7 @@ def swap(
     as_json: Json = False,
 ) -> int:
     """Replace a member's model from the next step on, if the new model answers a test question with a verdict. The
-    member keeps its name, role, weight and metrics, and its controls start over.
+    member keeps its name, role, weight and metrics. Its tests with known answers start over.
 
     Example: oven-controller judge swap critic --provider claude --model claude-haiku-4-5
     """

@@ -70,7 +70,7 @@ def _agent_lines(status: RunStatus) -> Iterator[str]:
         yield f"! {alert.agent}: {alert.symptom} since tick {alert.tick} ({figures})"
     yield from (f"! {quarantine_text(member)}" for member in status.quarantined)
     for name, judge in status.judges.items():
-        yield f"  judge {name}, at its start: {judge.line()}"
+        yield f"  judge {name}, at its start: {judge.summary()}"
     names_by_state: dict[str, list[str]] = {}
     for name, agent in status.agents.items():
         activity = "live" if agent.live else "not live"

@@ -80,7 +80,7 @@ def check(source: Source, from_: From = None, as_json: Json = False) -> int:
     name, source_format = format_of(source, from_)
     counts = completeness.check(source_format.read(source))
     if as_json:
-        print(json.dumps({"format": name, **counts.plain()}))
+        print(json.dumps({"format": name, **counts.as_json()}))
         return 0 if counts.whole else 1
     traces, steps = f"{counts.whole_traces} of {counts.traces} traces", f"{counts.whole_steps} of {counts.steps} steps"
     say(f"{source}: {name}; complete: {traces}, {steps}")

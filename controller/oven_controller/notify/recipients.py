@@ -89,8 +89,8 @@ def resolve(settings: NotifySettings, variables: Mapping[str, str], run: Path | 
         if any("\n" in value or "\r" in value for value in headers.values()):
             raise ConfigError(f"{name}: the value of a header contains a line break; check its environment variable")
         recipients.append(Recipient(name, url, headers, _service(url, headers, name)))
-        if (warning := _tls_warning(recipients[-1])) and not settings.plain:
-            raise ConfigError(f"{warning}; use https:// (mailtos://, …), or allow it with --set notify.plain=true")
+        if (warning := _tls_warning(recipients[-1])) and not settings.allow_plaintext:
+            raise ConfigError(f"{warning}; use https:// (mailtos://, …), or pass --set notify.allow_plaintext=true")
     return recipients
 
 

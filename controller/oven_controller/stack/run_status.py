@@ -15,8 +15,8 @@ from oven_core.protocol.messages import Metrics, Real, Value
 from oven_core.security import tls
 from oven_runs.access.local_run import LocalRun
 from oven_runs.access.run_access import RunAccess
-from oven_runs.home import judge_states
-from oven_runs.home.judge_states import JudgeState
+from oven_runs.home import endpoint_checks
+from oven_runs.home.endpoint_checks import EndpointCheck
 from oven_runs.home.model_spend import JUDGES, Spend, read_spend
 from oven_runs.home.run_folder import RunFolder
 from oven_runs.log.open_advice import format_remaining, pending_advice
@@ -110,7 +110,7 @@ class RunStatus(_StatusModel):
     receipts: dict[str, int] = Field(description="status → count")
     agents: dict[str, AgentState]
     alerts: tuple[AlertState, ...] = Field(description="symptoms that agents report")
-    judges: dict[str, JudgeState]
+    judges: dict[str, EndpointCheck]
     quarantined: tuple[str, ...] = Field(description="judges that return no scores until they pass their tests again")
     events: int
     log_error: str = Field(description="why the log could not be read; empty if it was")
@@ -261,7 +261,7 @@ class _FolderFacts:
     last_line: Callable[[str], str]
     processes: list[dict[str, Any]] = field(default_factory=list)
     judge_costs: dict[str, Any] = field(default_factory=dict)
-    judges: dict[str, JudgeState] = field(default_factory=dict)
+    judges: dict[str, EndpointCheck] = field(default_factory=dict)
 
 
 def _folder_facts(access: RunAccess, view: RunSummary, read_error: str, warnings: list[str]) -> _FolderFacts:
@@ -270,7 +270,7 @@ def _folder_facts(access: RunAccess, view: RunSummary, read_error: str, warnings
         status = view.ended.reason if view.ended else "running"
         return _FolderFacts("unreachable" if read_error else status, lambda _: "see its machine")
     folder = access.folder
-    facts = _FolderFacts(folder.status(), folder.last_log_line, judges=judge_states.read(folder.path))
+    facts = _FolderFacts(folder.status(), folder.last_log_line, judges=endpoint_checks.read(folder.path))
     if facts.status == "running":
         facts.processes = _processes(folder)
     try:

@@ -94,8 +94,7 @@ class Ballot:
 class Refusal:
     """A refused proposal. Only the first refusal with a given `key` is logged."""
 
-    key: tuple[str, str, str]
-    """(agent, actuator, kind of fault)."""
+    key: tuple[str, str, str]  # (agent, actuator, kind of fault)
     reason: str
 
 

@@ -21,8 +21,7 @@ class WeightedVote:
     value: Value
     weight: float
     line: TallyLine
-    specialist: bool = False
-    """Whether the vote is a proposal by a specialist for the actuator."""
+    specialist: bool = False  # whether the vote is a proposal by a specialist for the actuator
 
 
 def group_by_side(spec: ActuatorSpec, before: Value, votes: list[WeightedVote]) -> dict[str, list[WeightedVote]]:

@@ -26,11 +26,8 @@ class LogWatch:
         on_live: Callable[[Event], None],
         on_raw: Callable[[Event], None] = lambda _: None,
     ) -> None:
-        """Set callbacks: `on_replayed` for events up to `head`, `on_live` for later ones, `on_raw` for raw events."""
-        self._keyring = keyring
-        self._bus = bus
-        self._run = run
-        self._head = head
+        """Set callbacks: `on_replayed` up to event `head`, `on_live` for later events, `on_raw` for all, unverified."""
+        self._bus, self._run, self._keyring, self._head = bus, run, keyring, head
         self._on_replayed = on_replayed
         self._on_live = on_live
         self._on_raw = on_raw
@@ -60,7 +57,7 @@ class LogWatch:
                 self._changed.notify_all()
 
     def wait_for_joins(self, *agents: str) -> Awaitable[None]:
-        """Wait until each of the agents has joined once more after this call."""
+        """Wait until each of the agents has joined again after this call."""
         return self._wait_for_joins({agent: self._joined[agent] + 1 for agent in agents})
 
     async def _wait_for_joins(self, counts: dict[str, int]) -> None:

@@ -74,7 +74,7 @@ class RunAccess(ABC):
 
     @abstractmethod
     def is_over(self, has_ended: bool) -> bool:
-        """Whether reconnecting is pointless because the run is over. `has_ended`: whether the log has its end."""
+        """Whether reconnecting is pointless because the run is over. `has_ended` says if the log has a RunEnded."""
 
     @abstractmethod
     def connect(self, role: Role) -> AbstractAsyncContextManager[Bus]:

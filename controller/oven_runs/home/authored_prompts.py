@@ -28,7 +28,7 @@ TOPICS, PROMPTS = "topics.json", "prompts.jsonl"
 CHARACTERS: Final = 4000
 """Maximum number of characters of a prompt: about a thousand tokens, longer than prompts in typical GRPO datasets."""
 LINE_BYTES: Final = 32_768
-"""Maximum bytes of a line: a prompt whose characters are all escaped in JSON, and its provenance."""
+"""Maximum bytes of a line. This is enough for a prompt with every character escaped in JSON, and its provenance."""
 READ_BYTES: Final = 262_144
 """Maximum bytes to read per step boundary, which takes about 1 ms. The rest waits for the next step."""
 TOPIC_BYTES: Final = 1 << 20

@@ -65,7 +65,7 @@ class ProbeSet(BaseModel):
     provider: str
     model: str
     probes: tuple[Probe, ...] = Field(min_length=1)
-    lacks: str = Field(default="", description="what is missing, as a sentence for people")
+    missing_features: str = Field(default="", description="what is missing, as a sentence")
 
 
 def key_of(provider: str, base_url: str, model: str, prompts: Sequence[str]) -> str:

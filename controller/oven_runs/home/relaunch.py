@@ -3,7 +3,7 @@
 If a model is too large to copy in memory, or is split over several ranks, it rolls back to a checkpoint on disk in a
 new process. The learner writes `relaunch.json` into the run's folder and exits with `EXIT_CODE`. `up` and `run --`
 restart its command in the same run, with the checkpoint in `RESUME_FROM`. Other launchers, such as Slurm's requeue or a
-person with `--resume`, need not pass it, because the file names it too. The restarted learner removes the file.
+person with `--resume`, need not pass the checkpoint: the file names it too. The restarted learner removes the file.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from oven_core.files import write_atomic
 EXIT_CODE = 75
 """EX_TEMPFAIL of sysexits.h, which means "try again". Slurm requeues jobs with an exit code in slurm.conf's
 RequeueExit. Some launchers change the code (torchrun exits with 1), so readers rely on the file instead."""
-OFFERED = "OVEN_RELAUNCH"
-"""Environment variable that tells the learner that its launcher restarts it. Otherwise it offers no such rollback."""
+SUPPORTED = "OVEN_RELAUNCH"
+"""Environment variable that a launcher sets if it restarts the learner. Without it, no such rollback is offered."""
 RESUME_FROM = "OVEN_RESUME_FROM"
 """Environment variable of the learner: a checkpoint's folder, `LATEST`, or `START`."""
 LATEST = "latest"

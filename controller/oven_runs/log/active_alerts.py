@@ -10,7 +10,7 @@ from oven_core.protocol.events import Event
 from oven_core.protocol.messages import AgentStatus, Observation, RunEnded, RunStarted
 
 MAX_PER_AGENT: Final = 8
-"""Maximum number of raised symptoms per agent. The agent must clear one before it can raise another."""
+"""Maximum number of active alerts per agent. The agent must clear one before it can raise another."""
 MAX_AGENTS: Final = 64
 """Maximum number of agents with alerts. A monitor shows this many agents."""
 MAX_CHANGES: Final = 4
@@ -29,7 +29,7 @@ class ActiveAlerts:
     """Agent → changes since the last observation."""
 
     def feed(self, event: Event) -> Alert | None:
-        """Add the next event. Return its alert if it raises or clears a symptom, and None otherwise."""
+        """Add the next event. Return its alert if that changes the active alerts, and None otherwise."""
         match event.body:
             case Alert() as body:
                 return body if self._update(event.author, body) else None
@@ -48,7 +48,7 @@ class ActiveAlerts:
         return None
 
     def active(self) -> list[tuple[str, Alert]]:
-        """Return (agent, alert) for all raised symptoms. Each agent's alerts keep the order in which it raised them."""
+        """Return (agent, alert) for all active alerts. Each agent's alerts are in the order in which it raised them."""
         return [(agent, alert) for agent, alerts in self.by_agent.items() for alert in alerts.values()]
 
     def _update(self, author: str, alert: Alert) -> bool:

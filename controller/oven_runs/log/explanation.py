@@ -41,8 +41,8 @@ class Explanation:
     """The actuator's last announcement during the run, if there was one."""
     injected: tuple[PromptsInjected, ...] = ()
     """Prompts added between the decision's tick and its outcome, which also changed the data."""
-    later: Receipt | None = None
-    """A later receipt for the actuator that the learner sent on its own: for run.best, or for a change it undid."""
+    later_receipt: Receipt | None = None
+    """A later receipt that the learner sent on its own for this actuator: for run.best, or for a change it undid."""
 
     @property
     def proposer(self) -> str:
@@ -130,7 +130,7 @@ class Explanations:
             if receipt.status == "applied":
                 self._applied[receipt.actuator] = receipt.decision_id
         elif not receipt.command and (decision_id := self._applied.get(receipt.actuator)) is not None:
-            self._amend(decision_id, later=receipt)
+            self._amend(decision_id, later_receipt=receipt)
 
     def _amend(self, id_: str, **change: object) -> None:
         if id_ in self.by_id:

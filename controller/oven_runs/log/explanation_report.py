@@ -58,7 +58,7 @@ class ExplanationReport(BaseModel):
     approved_by: str = Field(description="the decision that carries out this advice; empty if there is none")
     receipt: Receipt | None
     outcome: Outcome | None
-    later: Receipt | None = Field(description="the learner's own later receipt for the actuator")
+    later_receipt: Receipt | None = Field(description="the learner's own later receipt for the actuator")
     announced: ActuatorAnnounced | None
     injected: tuple[PromptsInjected, ...] = Field(description="prompts added until its outcome")
     other_rules: AlternativeDecision | None = Field(

@@ -42,7 +42,7 @@ SETTLE_S: Final = 1.0
 MAX_STEP_WAIT_S: Final = 60.0
 """Maximum seconds to wait for a step to end. No step ends while the run is held or stuck, or without a learner."""
 MAX_STEP_LENGTHS: Final = 3.0
-"""Multiple of the newest step's length to wait for, if that is longer than MAX_STEP_WAIT_S."""
+"""Maximum wait as a multiple of the newest step's length, if that is longer than MAX_STEP_WAIT_S."""
 
 
 class ReceiptWait:

@@ -29,7 +29,7 @@ from oven_runs.process.child_process import Child
 KEYS = "keys.json"
 SIGNING_ROLES: tuple[Role, ...] = ("learner", "mesh", "operator")
 READY_S = 30.0
-"""Seconds in which a started server has to answer."""
+"""Maximum seconds from the start of the server until it answers."""
 MAX_PAYLOAD = 1024 * 1024
 """Maximum bytes of a message."""
 MAX_FILE = 8 << 30
@@ -87,9 +87,9 @@ class ServerFolder:
     def add_user(
         self, role: Role, name: str, agents: Sequence[str] | None = None, *, completions: bool | None = None
     ) -> Path:
-        """Create a key file for `name` with mode 0600, unless it exists. Return its path. `agents`: the
-        agents of a shared process. `completions`: whether an agent may read sampled completions (initially False). None
-        leaves either unchanged. Raises ConfigError if the name has another role."""
+        """Create a key file for `name` with mode 0600, unless it exists. Return its path. `agents` lists
+        the agents of a shared process. `completions` says whether an agent may read sampled completions; a new user may
+        not. Pass None to leave either unchanged. Raises ConfigError if the name has another role."""
         path = self.creds / f"{name}.nk"
         users_by_name = {user.name: user for user in self.users()}
         user = users_by_name.get(name)

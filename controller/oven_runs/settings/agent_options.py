@@ -83,8 +83,8 @@ def describe_agent(name: str, agent: type) -> dict[str, Any]:
             "name": option.name,
             "default": option.default,
             "meaning": option.meaning,
-            "least": None if math.isinf(option.minimum) else option.minimum,
-            "most": None if math.isinf(option.maximum) else option.maximum,
+            "minimum": None if math.isinf(option.minimum) else option.minimum,
+            "maximum": None if math.isinf(option.maximum) else option.maximum,
         }
         for option in options_of(agent).values()
     ]

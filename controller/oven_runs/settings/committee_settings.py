@@ -194,11 +194,11 @@ class CommitteeSettings(BaseModel):
         le=1_000_000,
         description="characters of a prompt or completion that a judge sees; longer ones are truncated in the middle",
     )
-    swapped: float = Field(
+    reversed_share: float = Field(
         default=0.05, ge=0, le=1, description="share of groups that a judge scores a second time, in reverse order"
     )
-    asked_again_every: int = Field(
-        default=160, ge=0, description="groups after which a judge scores 16 old ones again; 0: never"
+    rescore_every: int = Field(
+        default=160, ge=0, description="new groups after which a judge scores 16 old ones again; 0: never"
     )
     hold_after: int = Field(
         default=10, ge=1, description="steps in a row without a scored group after which the run is held"

@@ -25,16 +25,16 @@ from oven_runs.settings.layers import Layer, merge, read_text, read_yaml, valida
 from oven_runs.settings.strict_yaml import key_lines, load_yaml
 
 Wire: TypeAlias = Literal["openai", "anthropic"]
-"""A wire format. Each is named after the SDK package that speaks it."""
+"""The wire format of an API, named after the SDK package that speaks it."""
 SchemaMode: TypeAlias = Literal["strict", "json_object", "none"]
 """The strictest schema that an endpoint can enforce: our JSON Schema, any JSON object, or nothing."""
 Catalogue: TypeAlias = Mapping[str, "ProviderEntry"]
 
 PACKAGED: Final = "judge_providers.yaml"
 NO_KEY: Final = "none"
-"""The key for an endpoint that needs none, because the SDKs require a string."""
+"""Placeholder key for endpoints without authentication. The SDKs require a non-empty string."""
 CALIBRATOR: Final = "committee.frontier"
-"""The setting of the calibrator's model, which is neither a member's nor an agent's."""
+"""Name of the setting for the calibrator's model."""
 
 
 class Price(BaseModel):
@@ -44,25 +44,25 @@ class Price(BaseModel):
 
     input: float = Field(ge=0, le=10_000, allow_inf_nan=False)
     output: float = Field(ge=0, le=10_000, allow_inf_nan=False)
-    cached_input: float | None = Field(default=None, ge=0, le=10_000, description="none: the price of `input`")
+    cached_input: float | None = Field(default=None, ge=0, le=10_000, description="defaults to the price of `input`")
     cache_write: float | None = Field(
-        default=None, ge=0, le=10_000, description="for writing to Anthropic's cache; none: the price of `input`"
+        default=None, ge=0, le=10_000, description="for writing to Anthropic's cache; defaults to the price of `input`"
     )
 
 
-class ModelException(BaseModel):
+class ModelOverrides(BaseModel):
     """Settings of one model that differ from its provider's defaults."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
     schema_mode: SchemaMode | None = Field(default=None, alias="schema")
     top_logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
-    limit_as: Literal["max_tokens", "max_completion_tokens"] | None = None
+    token_limit_field: Literal["max_tokens", "max_completion_tokens"] | None = None
     price: Price | None = None
 
 
 class ProviderEntry(BaseModel):
-    """A provider. `models` maps a model's name, or a pattern with * and ?, to exceptions. A name takes precedence over
+    """A provider. `models` maps a model's name, or a pattern with * and ?, to overrides. A name takes precedence over
     a pattern, and a longer pattern over a shorter one."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
@@ -72,20 +72,20 @@ class ProviderEntry(BaseModel):
     key_env: Variable = Field(default="", description="environment variable with the key; empty: none is sent")
     schema_mode: SchemaMode = Field(default="strict", alias="schema")
     top_logprobs: int = Field(default=0, ge=0, le=MAX_LOGPROBS, description="maximum alternatives per token; 0: none")
-    limit_as: Literal["max_tokens", "max_completion_tokens"] = Field(
-        default="max_completion_tokens", description="name of the token limit in the wire format openai"
+    token_limit_field: Literal["max_tokens", "max_completion_tokens"] = Field(
+        default="max_completion_tokens", description="the request field for the token limit, in the wire format openai"
     )
-    known_as: str = Field(default="", description="gen_ai.provider.name in spans; empty: the entry's own name")
-    priced_as: str = Field(default="", description="its id in genai-prices; empty: looked up by the address")
+    telemetry_name: str = Field(default="", description="gen_ai.provider.name in spans; empty: the entry's own name")
+    price_id: str = Field(default="", description="its id in genai-prices; empty: looked up by the address")
     price: Price | None = Field(default=None, description="price of all its models without one in `models`")
-    models: dict[str, ModelException] = Field(default_factory=dict)
+    models: dict[str, ModelOverrides] = Field(default_factory=dict)
 
-    def exception(self, model: str) -> ModelException:
-        """Return the exception for this model."""
+    def overrides_for(self, model: str) -> ModelOverrides:
+        """Return the overrides for this model, which are empty for most models."""
         if model in self.models:
             return self.models[model]
         patterns = [pattern for pattern in self.models if fnmatchcase(model, pattern)]
-        return self.models[max(patterns, key=len)] if patterns else ModelException()
+        return self.models[max(patterns, key=len)] if patterns else ModelOverrides()
 
 
 @dataclass(frozen=True)
@@ -100,9 +100,9 @@ class ModelEndpoint:
     """The environment variable with the key. Empty: no key is sent."""
     schema_mode: SchemaMode
     top_logprobs: int
-    limit_as: str
-    known_as: str
-    priced_as: str
+    token_limit_field: str
+    telemetry_name: str
+    price_id: str
     price: Price | None
 
 
@@ -131,8 +131,8 @@ def catalogue(overlay: str | Path = "") -> Catalogue:
 def endpoint_of(
     name: str, member: MemberSettings | ModelSettings, providers: Catalogue, setting: str = ""
 ) -> ModelEndpoint:
-    """Return the endpoint of the committee member `name`. If an agent or the calibrator uses the model, `setting` is
-    the name of the model's setting. Raises ConfigError for an unknown provider or a missing address."""
+    """Return the endpoint of a model. `name` is the committee member or agent that uses it. `setting` is the name of
+    the model's setting, or empty for a member. Raises ConfigError for an unknown provider or a missing address."""
     owner, setting = _owner_and_setting(name, setting)
     if member.provider not in providers:
         raise ConfigError(f"{owner}: {UnknownNameError('provider', member.provider, providers)}")
@@ -142,7 +142,7 @@ def endpoint_of(
             f"{owner} has no address: the provider {member.provider!r} needs {setting}.base_url, e.g. "
             "http://127.0.0.1:8000/v1"
         )
-    exception = entry.exception(member.model)
+    overrides = entry.overrides_for(member.model)
     has_own_address = bool(member.base_url)
     return ModelEndpoint(
         provider=member.provider,
@@ -150,17 +150,17 @@ def endpoint_of(
         wire=entry.wire,
         base_url=member.base_url or entry.base_url,
         key_env=member.key_env or ("" if has_own_address else entry.key_env),
-        schema_mode=exception.schema_mode or entry.schema_mode,
-        top_logprobs=entry.top_logprobs if exception.top_logprobs is None else exception.top_logprobs,
-        limit_as=exception.limit_as or entry.limit_as,
-        known_as=entry.known_as or member.provider,
-        priced_as="" if has_own_address else entry.priced_as,
-        price=exception.price or entry.price,
+        schema_mode=overrides.schema_mode or entry.schema_mode,
+        top_logprobs=entry.top_logprobs if overrides.top_logprobs is None else overrides.top_logprobs,
+        token_limit_field=overrides.token_limit_field or entry.token_limit_field,
+        telemetry_name=entry.telemetry_name or member.provider,
+        price_id="" if has_own_address else entry.price_id,
+        price=overrides.price or entry.price,
     )
 
 
 def key_of(name: str, endpoint: ModelEndpoint, environ: Mapping[str, str] = os.environ, setting: str = "") -> str:
-    """Return the key; `name` and `setting` as in `endpoint_of`. Raises ConfigError for a missing or invalid key."""
+    """Return an endpoint's key. `name` and `setting` are as in `endpoint_of`. Raises ConfigError for an invalid key."""
     if not endpoint.key_env:
         return NO_KEY
     owner, setting = _owner_and_setting(name, setting)
@@ -188,7 +188,7 @@ def _entries(values: Mapping[str, Any], layers: list[Layer]) -> Catalogue:
     source = layers[0].source if layers else PACKAGED
     for name, entry in values.items():
         if not isinstance(entry, Mapping):
-            raise ConfigError(f"{source}: {name} is {str(entry)[:40]!r}; a provider is written as `key: value` lines")
+            raise ConfigError(f"{source}: {name} is {str(entry)[:40]!r}; expected a mapping (`key: value` lines)")
         if "wire" not in entry:
             raise ConfigError(
                 f"{source}: the provider {name} is not in {PACKAGED}, so it needs `wire`: openai or anthropic"
@@ -198,7 +198,7 @@ def _entries(values: Mapping[str, Any], layers: list[Layer]) -> Catalogue:
 
 
 def _owner_and_setting(name: str, setting: str) -> tuple[str, str]:
-    """Return the names of a model's owner and its setting for error messages."""
+    """Describe the model's owner, and name its setting, for error messages."""
     if setting == CALIBRATOR:
         return "the frontier calibrator", setting
     if setting:

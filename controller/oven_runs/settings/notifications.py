@@ -130,7 +130,7 @@ class NotifySettings(BaseModel):
         "judge: a judge is unavailable; alert: an agent raised or cleared a symptom",
     )
     severity: Severity = Field(default="info", description="lowest severity to send")
-    plain: bool = Field(
+    allow_plaintext: bool = Field(
         default=False,
         description="allow connections to other machines without TLS, although others could read the messages",
     )

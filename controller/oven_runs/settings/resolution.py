@@ -88,9 +88,9 @@ def resolve(
 ) -> ResolvedSettings:
     """Merge the layers and check every value. Raises ConfigError or UnknownNameError, with the value and the remedy.
 
-    `attached`: the training script is the user's own, so there is no recipe, and autonomy begins at `observe`.
-    `earlier_settings`: the settings of the run that is resumed. `recipe_flags`: layers from flags for the recipe's own
-    settings (oven_runs.settings.recipe_flags).
+    `attached` means that the training script is the user's own, so there is no recipe, and autonomy begins at
+    `observe`. `earlier_settings` are those of the run to resume. `recipe_flags` are layers from flags for the recipe's
+    own settings (oven_runs.settings.recipe_flags).
     """
     layers: list[Layer] = []
     if attached:

@@ -100,7 +100,7 @@ class Settings(BaseModel):
     notify: NotifySettings = NotifySettings()
     kg: bool | str = Field(
         default=True,
-        description="the prior service's graph. true: the built-in one; a folder from `kg import`: also that one, for "
+        description="the prior service's graph. true: the built-in graph; a folder from `kg import`: that one too, for "
         "query, curriculum and token_prior; false: no service",
     )
     otlp: str = Field(default="", pattern="^$|^https?://", description="address for traces, OTLP over HTTP; empty: off")

@@ -23,7 +23,7 @@ TOKENS_LOST: Final = "tokens_lost"
 
 @dataclass
 class Completeness:
-    """Counts of complete and incomplete steps in a file. A step without defects is "whole", others count per defect."""
+    """Counts of a file's traces and steps. A step without defects is "whole". Other steps are counted by defect."""
 
     traces: int = 0
     steps: int = 0
@@ -32,7 +32,7 @@ class Completeness:
     whole_steps: int = 0
     ended: Counter[str] = field(default_factory=Counter)
     steps_lacking: Counter[str] = field(default_factory=Counter)
-    """Kind of defect → number of steps. `traces_lacking` counts traces in the same way, and `bad_lines` lines."""
+    """Kind of defect → number of steps. `traces_lacking` and `bad_lines` count traces and lines in the same way."""
     unusable_actions: Counter[str] = field(default_factory=Counter)
     """Actions that no environment could execute, by kind. They count as whole, because the policy sampled them."""
     traces_lacking: Counter[str] = field(default_factory=Counter)
@@ -45,7 +45,7 @@ class Completeness:
         """Whether the file has traces and nothing is missing."""
         return self.traces > 0 and self.whole_traces == self.traces and not self.traces_lacking and not self.bad_lines
 
-    def plain(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """Return the counts as JSON values."""
         return {**vars(self), "whole": self.whole}
 

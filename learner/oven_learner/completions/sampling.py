@@ -61,8 +61,8 @@ class Sampling:
         advantages: Sequence[float | None],
         sample: Callable[[], Sample],
     ) -> dict[str, Any]:
-        """Convert one group into plain values. Called outside the training thread. `position` is the client's method of
-        this name. `sample` reads values that no longer change."""
+        """Convert one group into plain values. Called outside the training thread. `position` returns the training
+        client's position. `sample` reads values that no longer change."""
         fields = {"incarnation": position()["incarnation"], **numbers._asdict()}
         return group_fields(fields, sample(), advantages, self._settings, self._redact)
 
@@ -89,9 +89,9 @@ def load_redaction(name: str, function: Redact | None) -> Redact | None:
     without it would show unredacted text."""
     if function is not None:
         if name:
-            raise ConfigError(f"redact= and the setting completions.redact = {name!r} are both given; omit one of them")
+            raise ConfigError(f"redact= and the setting completions.redact = {name!r} are both set; omit one of them")
         if not callable(function):
-            raise ConfigError(f"redact= is a {type(function).__name__}; give a function from text to text")
+            raise ConfigError(f"redact= is a {type(function).__name__}; pass a function that maps text to text")
         return function
     if not name:
         return None

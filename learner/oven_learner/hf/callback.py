@@ -57,7 +57,7 @@ from oven_learner.ranks import Ranks
 from oven_learner.rewards.committee import Committee
 from oven_learner.rewards.judge_knobs import announce_committee
 from oven_learner.rollback.rollback_protocol import Rollback
-from oven_learner.teachers import Teachers, announce_anchor
+from oven_learner.teachers import Teachers, announce_kl_knobs
 
 log = logging.getLogger("oven.learner")
 
@@ -357,7 +357,7 @@ class Attachment(TrainerCallback):
         check_trainable(trainer)
         RateReadback(self._rate.scale, TRAINER_REMEDY).announce(actuators, options.lr_bounds)
         scalar_knobs.announce(trainer, actuators, self._user_values, options.beta_bounds)
-        announce_anchor(actuators, trainer, options.teachers, options.beta_bounds, lambda: self.client)
+        announce_kl_knobs(actuators, trainer, options.teachers, options.beta_bounds, lambda: self.client)
         for channel in self._channels:
             channel.announce(actuators)
         if self._user_evaluation is not None or trainer.args.eval_strategy != "no":

@@ -17,9 +17,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from oven_learner.losses.channel import Channel as Channel
     from oven_learner.losses.channel_trainer import ChannelTrainer as ChannelTrainer
     from oven_learner.losses.distillation import Distillation as Distillation
+    from oven_learner.losses.loss_channel import Channel as Channel
     from oven_learner.losses.self_distillation import Hints as Hints
     from oven_learner.losses.self_distillation import SelfDistillation as SelfDistillation
     from oven_learner.losses.sft import Supervised as Supervised
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from oven_learner.losses.text_trainer import TextTrainer as TextTrainer
 
 _MODULES = {
-    "Channel": "channel",
+    "Channel": "loss_channel",
     "ChannelTrainer": "channel_trainer",
     "Distillation": "distillation",
     "Hints": "self_distillation",

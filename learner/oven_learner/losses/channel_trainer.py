@@ -10,7 +10,8 @@ from transformers import ProcessorMixin
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from oven_core.errors import ConfigError
-from oven_learner.losses.channel import Channel, Rollouts, check_channels, load_state, log_term, read_state, save_state
+from oven_learner.losses import loss_channel
+from oven_learner.losses.loss_channel import Channel, Rollouts, check_channels
 
 
 class ChannelTrainer(GRPOTrainer):
@@ -32,7 +33,7 @@ class ChannelTrainer(GRPOTrainer):
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Train. Raises ConfigError first if an active channel cannot be computed."""
         for channel in self.channels:
-            channel.set_weight(channel.weight)
+            channel.set_weight(channel.weight)  # raises if the weight is above 0 and the term cannot be computed
         return super().train(*args, **kwargs)
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -72,19 +73,19 @@ class ChannelTrainer(GRPOTrainer):
         """Return the mean of the term over the micro-batch, divided by the number of micro-batches per step."""
         term_sum = channel.tally(model, inputs)
         mode: Literal["train", "eval"] = "train" if model.training else "eval"
-        log_term(self, channel, term_sum, mode)
+        loss_channel.log_term(self, channel, term_sum, mode)
         micro_batches = self.current_gradient_accumulation_steps if mode == "train" else 1
         return term_sum.total / term_sum.number.clamp(min=1) / micro_batches
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)
-        save_state(self, output_dir)
+        loss_channel.save_state(self, output_dir)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """Load the state, with the channels' state. Raises ConfigError if the checkpoint has other channels."""
-        states = read_state(self, checkpoint)
+        states = loss_channel.read_state(self, checkpoint)
         super()._load_optimizer_and_scheduler(checkpoint)  # type: ignore[no-untyped-call]
-        load_state(self, states)
+        loss_channel.load_state(self, states)
 
 
 def _check_support(trainer: Any) -> None:
@@ -100,5 +101,5 @@ def _check_support(trainer: Any) -> None:
     if trainer.args.gradient_checkpointing and reentrant and trainer.accelerator.num_processes > 1:
         raise ConfigError(
             "channels run the policy twice per step, and DDP with re-entrant gradient checkpointing supports one "
-            "pass; set gradient_checkpointing_kwargs={'use_reentrant': False}"
+            "forward pass; set gradient_checkpointing_kwargs={'use_reentrant': False}"
         )

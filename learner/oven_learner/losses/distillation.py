@@ -20,8 +20,8 @@ from torch import Tensor
 from torch.nn.functional import kl_div
 
 from oven_core.errors import ConfigError, TeacherRefusedError, reason
-from oven_learner.losses.channel import Channel, Rollouts, TermSum
 from oven_learner.losses.completion_logits import completion_logits, pad_rows
+from oven_learner.losses.loss_channel import Channel, Rollouts, TermSum
 from oven_learner.teachers import teacher_checks
 from oven_learner.teachers.placement import choose_form, load_model, load_tokenizer, place_model, prepare_for_trainer
 from oven_learner.teachers.reference_model import has_reference, open_reference

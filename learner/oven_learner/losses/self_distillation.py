@@ -17,8 +17,8 @@ from transformers import TrainerCallback
 
 from oven_core.errors import ConfigError
 from oven_core.protocol.messages import MetricSpec
-from oven_learner.losses.channel import Channel, Rollouts, TermSum
 from oven_learner.losses.completion_logits import completion_logits, pad_rows
+from oven_learner.losses.loss_channel import Channel, Rollouts, TermSum
 
 HINTED = "oven_hinted"
 """Key in TRL's batch for the prompts with hints. Each row has the tokens of its prompt, or None."""
@@ -35,7 +35,7 @@ FEEDBACK = "\nThe following is feedback from your unsuccessful earlier attempt:\
 class Hints:
     """The sources of hints for a completion's prompt. Completions without hints are not distilled.
 
-    - `sibling`: whether to use the first other completion of the group with a reward of at least `success`.
+    - `sibling`: whether to use the first other completion of the group with a reward of at least `min_reward`.
     - `feedback`: the dataset column with the environment's feedback, or the environment's property of that name.
     - `template`: a custom hint.
 
@@ -43,7 +43,7 @@ class Hints:
     """
 
     sibling: bool = True
-    success: float = 1.0
+    min_reward: float = 1.0
     feedback: str | None = "feedback"
     template: Template | None = None
 
@@ -71,7 +71,7 @@ class Hints:
         first = position // rollouts.group_size * rollouts.group_size
         rewards = rollouts.rewards[first : first + rollouts.group_size].tolist()
         for sibling, reward in enumerate(rewards, start=first):
-            if sibling != position and reward >= self.success:
+            if sibling != position and reward >= self.min_reward:
                 return SOLUTION.format(solution=decode(all_completions[sibling]))
         return ""
 
@@ -178,7 +178,7 @@ class SelfDistillation(Channel):
     """
 
     name = "sdpo"
-    unit = "nats per token, policy to its hinted self"
+    unit = "nats per token, from the policy to the same model with hints"
     gauges: ClassVar[tuple[MetricSpec, ...]] = (
         MetricSpec(name="accuracy", better="up", unit="share of tokens with the same top prediction with hints"),
         MetricSpec(name="margin", unit="nats per token that hints add to the sampled tokens"),
@@ -209,7 +209,7 @@ class SelfDistillation(Channel):
         self.hints = hints or Hints()
         self.topk, self.beta, self.clip = topk, beta, clip
         self._uses_average, self._rate = teacher == "ema", rate
-        self._average: Any = None
+        self._average: MovingAverage | None = None
 
     def bind(self, trainer: Any) -> None:
         """Create the moving average. A `topk` above the vocabulary size is reduced to it."""
@@ -238,8 +238,7 @@ class SelfDistillation(Channel):
     @property
     def module(self) -> nn.Module | None:
         """The moving average."""
-        average: nn.Module | None = self._average
-        return average
+        return self._average
 
     def columns(self, rollouts: Rollouts) -> dict[str, Any]:
         """Return the tokens of prompts with hints, or nothing while the channel is off."""

@@ -10,8 +10,8 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from oven_core.errors import ConfigError
-from oven_learner.losses.channel import Channel, Rollouts, TermSum
 from oven_learner.losses.completion_logits import completion_logits, pad_rows
+from oven_learner.losses.loss_channel import Channel, Rollouts, TermSum
 
 REFERENCES = "oven_reference"
 """Key in TRL's batch for the references. Each row has a string or None."""

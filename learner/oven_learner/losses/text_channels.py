@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, silu
 
 from oven_core.errors import ConfigError
-from oven_learner.losses.channel import Channel, TermSum
+from oven_learner.losses.loss_channel import Channel, TermSum
 from oven_learner.losses.text_trainer import HIDDEN, IGNORED, LOGITS
 
 WIDTH_FACTOR = 2

@@ -11,7 +11,8 @@ from torch import Tensor
 from transformers import Trainer, TrainerCallback
 
 from oven_core.errors import ConfigError
-from oven_learner.losses.channel import Channel, check_channels, load_state, log_term, read_state, save_state
+from oven_learner.losses import loss_channel
+from oven_learner.losses.loss_channel import Channel, check_channels
 
 LOGITS, HIDDEN = "oven_logits", "oven_hidden"
 """Keys in a channel's batch for the model's logits (B, T, V) and its last hidden states (B, T, H). Both have
@@ -51,7 +52,7 @@ class TextChannels:
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Train. Raises ConfigError first if an active channel cannot be computed."""
         for channel in self.channels:
-            channel.set_weight(channel.weight)
+            channel.set_weight(channel.weight)  # raises if the weight is above 0 and the term cannot be computed
         return super().train(*args, **kwargs)  # type: ignore[misc]
 
     def compute_loss(
@@ -90,7 +91,7 @@ class TextChannels:
         trainer: Any = self
         with trainer.accelerator.autocast():
             term_sum = channel.tally(model, inputs)
-        log_term(self, channel, term_sum, "train")
+        loss_channel.log_term(self, channel, term_sum, "train")
         micro_batches = trainer.current_gradient_accumulation_steps if is_share else 1
         return term_sum.total / term_sum.number.clamp(min=1) / micro_batches
 
@@ -130,14 +131,14 @@ class TextChannels:
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)  # type: ignore[misc]
-        save_state(self, output_dir)
+        loss_channel.save_state(self, output_dir)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """Load the state, with the channels' state. Raises ConfigError if the checkpoint has other channels, because
         its optimizer state belongs to them."""
-        states = read_state(self, checkpoint)
+        states = loss_channel.read_state(self, checkpoint)
         super()._load_optimizer_and_scheduler(checkpoint)  # type: ignore[misc]
-        load_state(self, states)
+        loss_channel.load_state(self, states)
 
 
 class ClearGradients(TrainerCallback):

@@ -76,8 +76,9 @@ def parse_oracle_output(text: str) -> OracleAnswer | None:
 
 class CalibratedReward:
     """A Committee's reward for policies that state their confidence. It prepares the members' inputs and converts their
-    scores. Members see the data columns `text` and `question`, and the answer without its confidence, which could
-    influence a judge. Their scores are combined by weighted mean, because a standardised aggregate may leave [0, 1].
+    scores. Members see the data columns `text` and `question`, and the answer without its confidence, because that
+    could influence a judge. The reward uses the weighted mean of their scores, because a standardised aggregate may
+    leave [0, 1].
     Completions in the wrong format get FORMAT_COST, and are excluded from calibration. `weight` is λ. Raises
     ConfigError for a value outside [0, 1]. Above 1, a policy that is certainly wrong could beat one that is sometimes
     correct, because p − λp(1 − p) falls at p = 0."""
@@ -114,7 +115,7 @@ class CalibratedReward:
         return questions, [answer.text if answer is not None else "" for answer in answers]
 
     def rewards(self, completions: Sequence[str], scores: Sequence[float]) -> list[float]:
-        """Return the reward I − λ(c − I)² of each completion, or FORMAT_COST for a wrong format. `scores` are the I."""
+        """Return the reward I − λ(c − I)² per completion, or FORMAT_COST for a wrong format. `scores` has the Is."""
         rewards = []
         for completion, score in zip(completions, scores, strict=True):
             answer = parse_oracle_output(completion)

@@ -33,7 +33,7 @@ from oven_learner.rewards.group import (
 from oven_learner.rewards.judge_watch import JudgeWatch
 from oven_learner.rewards.member_models import Answers, MemberClient, MemberModels
 from oven_learner.rewards.model_description import ModelDescription
-from oven_learner.rewards.verdicts import KINDS, Cell, RewardFunction, Verdict, score_rows
+from oven_learner.rewards.verdicts import KINDS, RewardFunction, RuleResult, Verdict, score_rows
 
 if TYPE_CHECKING:  # imports numpy, which rules and judges do not need
     from oven_learner.rewards.calibrated_reward import CalibratedReward
@@ -62,15 +62,20 @@ class Committee:
     """A reward function that combines the scores of its members.
 
     Pass it as the only reward function of a GRPOTrainer, and to `attach(trainer, committee=...)`. `rules` are functions
-    with TRL's signature. The weights of all members default to 1, and are divided by their sum. Rules of weight 0 are
-    measured (`rewards/<member>/mean`) but do not count. Remote members of weight 0 are skipped, because answers cost
-    money. `quorum` is the number of members with weight that must score a group and see a difference in it. None means
-    two, or one if only one member has weight. `caution` is λ of the rule `cautious`. With `reliability`, the weights of
-    judges are multiplied by estimates of their reliability. `description` describes the model in training to remote
-    members. Without it they only see the prompt, and a warning is logged. `reference` names a rule or a data column
-    that identifies correct answers, which are used to test judges. `shape` controls what members see and how their
-    scores become rewards. After `hold_after` consecutive steps without a scored group the run is held. With `ahead` 1,
-    a GRPOTrainer generates the next completions while remote members score (rewards/generation_ahead.py).
+    with TRL's signature.
+
+    Members have weight 1 by default, and all weights are divided by their sum. Rules of weight 0 are measured
+    (`rewards/<member>/mean`) but do not count. Remote members of weight 0 are not asked, because answers cost money.
+    With `reliability`, the weights of judges are multiplied by estimates of their reliability. At least `quorum`
+    members with weight must score a group and see a difference in it. The default is two, or one if only one member has
+    weight. `rule` names the aggregation rule, and `caution` is the λ of the rule `cautious`.
+
+    `description` tells remote members about the model in training. Without it, they only see the prompt, and a warning
+    is logged. `reference` names a rule or a data column that identifies correct answers, for tests of the judges. Pass
+    `calibration` for a policy that states its confidence. It changes what members see, and computes the rewards.
+
+    The run is paused after `hold_after` consecutive steps without a scored group. If `ahead` is 1, a GRPOTrainer
+    generates the next completions while remote members score the current ones (rewards/generation_ahead.py).
 
     Raises ConfigError for invalid names, weights or quorum, and UnknownNameError for an unknown aggregation rule.
     """
@@ -91,10 +96,10 @@ class Committee:
         seed: int = 0,
         description: ModelDescription | str = "",
         run: str = "",
-        shape: CalibratedReward | None = None,
+        calibration: CalibratedReward | None = None,
     ) -> None:
         self.__name__ = "committee"  # TRL's name for a reward function in its metrics
-        self.rules, self.remote, self.shape = dict(rules), remote, shape
+        self.rules, self.remote, self.calibration = dict(rules), remote, calibration
         self.hold_after, self.ahead = hold_after, ahead
         self.wait_for_answers: Callable[[Callable[[], Answers]], Answers] = lambda ask: ask()
         """A function that calls its argument, which asks the remote members, and returns the answers."""
@@ -102,7 +107,7 @@ class Committee:
         self.group_size = 0
         """Number of completions per prompt, set by the attached trainer."""
         self.reference_columns: frozenset[str] = frozenset()
-        """Columns that prompts added during training lack, set by the trainer's PromptSource."""
+        """Columns that may be empty for prompts added during training, set by the trainer's PromptSource."""
         self.last_outcome = BatchOutcome([])
         self.evidence = Evidence()
         """The evidence behind `last_outcome`, on rank 0."""
@@ -178,7 +183,7 @@ class Committee:
             self._check_removal(member)
         before = self.judges.active(member)
         self.judges.choose(member, identity)
-        if identity not in (before, OFF):  # evidence about another model does not apply to this one
+        if identity not in (before, OFF):  # evidence about the previous model says nothing about this one
             self._restart_watch(member)
 
     def add_member(self, member: str, judge: JudgeSpec, share: float) -> None:
@@ -232,7 +237,7 @@ class Committee:
             *METRICS,
             *(COSTS if self.remote is not None else ()),
             *self.watch.metric_specs(),
-            *(self.shape.metric_specs() if self.shape is not None else ()),
+            *(self.calibration.metric_specs() if self.calibration is not None else ()),
         )
 
     def __call__(
@@ -248,18 +253,19 @@ class Committee:
         if self.group_size < 1:
             raise ConfigError("the committee has no trainer; call oven.attach(trainer, committee=...) first")
         originals = [as_text(completion) for completion in completions]
-        if self.shape is not None:
-            prompts, completions = self.shape.judge_inputs(prompts, originals, columns)
+        if self.calibration is not None:
+            prompts, completions = self.calibration.judge_inputs(prompts, originals, columns)
         arguments = {"prompts": prompts, "completions": completions, **columns}
         arguments |= {"log_metric": log_metric, "trainer_state": trainer_state}
-        cells = {
+        rule_results = {
             name: score_rows(name, rule, arguments, len(prompts), self.reference_columns)
             for name, rule in self.rules.items()
         }
         texts = [as_text(completion) for completion in completions]
-        references = self._references(texts, cells, columns)
-        changed_originals = [] if self.shape is None else originals
-        local_rows = RankRows([as_text(prompt) for prompt in prompts], texts, cells, references, changed_originals)
+        references = self._references(texts, rule_results, columns)
+        changed_originals = [] if self.calibration is None else originals
+        prompt_texts = [as_text(prompt) for prompt in prompts]
+        local_rows = RankRows(prompt_texts, texts, rule_results, references, changed_originals)
         step = int(getattr(trainer_state, "global_step", 0))
         has_ranks = "torch" in sys.modules and ranks.world() > 1
         rows, rows_by_rank = range(len(prompts)), [local_rows]
@@ -292,17 +298,17 @@ class Committee:
     def state_dict(self) -> dict[str, Any]:
         """Return the reliability and models of the judges, for checkpoints."""
         judges = {member: self.judges.active(member) for member in self.judges.members}
-        shape = {} if self.shape is None else {"shape": self.shape.state_dict()}
-        return {"reliability": self.watch.reliability.state_dict(), "judges": judges, **shape}
+        calibration = {} if self.calibration is None else {"calibration": self.calibration.state_dict()}
+        return {"reliability": self.watch.reliability.state_dict(), "judges": judges, **calibration}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load the state of a checkpoint. Judges that it does not contain start without evidence. So do members with
-        another model than in the checkpoint, until that model is chosen again. A resumed run does so after loading."""
+        """Load the state of a checkpoint. A judge starts without evidence if the checkpoint lacks it or has another
+        model for it. A resumed run then chooses that model again, which restores the evidence."""
         self._saved_reliability, self._saved_models = dict(state.get("reliability", {})), dict(state.get("judges", {}))
         for member in self.judges.members:
             self._restart_watch(member)
-        if self.shape is not None:
-            self.shape.load_state_dict(state.get("shape", {}))
+        if self.calibration is not None:
+            self.calibration.load_state_dict(state.get("calibration", {}))
 
     def _restart_watch(self, member: str) -> None:
         """Reset the watch of a member that is new or has another model."""
@@ -313,12 +319,12 @@ class Committee:
             self.watch.reliability.load_state_dict(self._saved_reliability, [member])
 
     def _references(
-        self, texts: Sequence[str], cells: Mapping[str, Sequence[Cell]], columns: Mapping[str, Any]
+        self, texts: Sequence[str], rule_results: Mapping[str, Sequence[RuleResult]], columns: Mapping[str, Any]
     ) -> list[str]:
         """Return, for each row, an answer to its prompt that is known to be correct, or an empty string."""
         if self._reference in self.rules:
-            rule_cells = cells[self._reference]
-            return [text if cell == 1.0 else "" for text, cell in zip(texts, rule_cells, strict=True)]
+            reference_results = rule_results[self._reference]
+            return [text if result == 1.0 else "" for text, result in zip(texts, reference_results, strict=True)]
         references = columns.get(self._reference)
         if references is None and self._warn_no_reference:
             log.warning(
@@ -332,7 +338,7 @@ class Committee:
 
     def _judge(self, groups: Sequence[Group], step: int) -> tuple[BatchOutcome, Evidence]:
         """Ask the remote members, and return the rewards of the groups with the evidence behind them."""
-        verdicts = [{name: rule_verdict(cells) for name, cells in group.cells.items()} for group in groups]
+        verdicts = [{name: rule_verdict(result) for name, result in group.rule_results.items()} for group in groups]
         shares, quorum = self._weights, self.quorum  # changes during the requests apply to the next batch
         remote = self.remote
         remote_voters = [name for name in self._voters() if name in remote.members] if remote else []
@@ -357,7 +363,7 @@ class Committee:
             quorum=quorum,
             rule=self._rule,
             caution=self._caution,
-            shape=self.shape,
+            calibration=self.calibration,
         )
         metrics, abstentions = member_metrics(self.members, self.judges.members, verdicts)
         for member in self.members:

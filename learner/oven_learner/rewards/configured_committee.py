@@ -31,15 +31,14 @@ def convene(
     seed: int = 0,
     description: ModelDescription | str = "",
     reference: str = "",
-    shape: CalibratedReward | None = None,
+    calibration: CalibratedReward | None = None,
     url: str | None = None,
     run: str | None = None,
     creds: str | Path | None = None,
 ) -> Committee:
     """Build a committee from `rules` and the members of the run's `committee` settings. The default weights are 1 for
-    each member, and a tenth of the total for the verifier. `description` describes the model in training. `reference`
-    is the source of answers that are known to be correct (see Committee), unless the settings name one. `shape`
-    controls what members see and how their scores become rewards. The stack is found in the same way as by `attach`.
+    each member, and a tenth of the total for the verifier. The settings take precedence over `reference`. The other
+    arguments are those of Committee. The stack is found in the same way as by `attach`.
     Raises ConfigError if there is no stack, or if the settings are invalid."""
     connection = Connection.find(url, run, creds)
     settings = connection.committee
@@ -65,7 +64,7 @@ def convene(
         seed=seed,
         description=description,
         run=connection.run,
-        shape=shape,
+        calibration=calibration,
     )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from oven_core.protocol.committee_requests import ScoreRequest
 from oven_learner.completions.sample import MemberVerdict
 from oven_learner.rewards.aggregation import aggregate, agreement, sees_difference, weighted_mean
-from oven_learner.rewards.verdicts import KINDS, NO_DIFFERENCE, OTHER, Abstention, Cell, Verdict
+from oven_learner.rewards.verdicts import KINDS, NO_DIFFERENCE, OTHER, Abstention, RuleResult, Verdict
 from oven_runs.log.committee_view import abstention_metric
 
 if TYPE_CHECKING:  # this module imports numpy, which rules and judges do not need
@@ -28,7 +28,7 @@ class Group:
 
     prompt: str
     completions: tuple[str, ...]
-    cells: Mapping[str, Sequence[Cell]]
+    rule_results: Mapping[str, Sequence[RuleResult]]
     reference: str = ""
     """An answer that is known to be correct, or an empty string."""
     originals: tuple[str, ...] = ()
@@ -77,7 +77,8 @@ class Evidence:
         for name, verdict in self.verdicts[index].items():
             weight = self.weights.get(name)
             if isinstance(verdict, Abstention):
-                scores = [None if isinstance(cell, Abstention) else cell for cell in group.cells.get(name, ())]
+                results = group.rule_results.get(name, ())
+                scores = [None if isinstance(result, Abstention) else result for result in results]
                 shown_scores = scores if any(score is not None for score in scores) else None
                 verdicts.append(MemberVerdict(name, weight, shown_scores, verdict.kind))
             else:
@@ -94,7 +95,7 @@ class RankRows(NamedTuple):
 
     prompts: list[str]
     completions: list[str]
-    cells: dict[str, list[Cell]]  # rule → its results
+    rule_results: dict[str, list[RuleResult]]  # rule → its results
     references: list[str]
     originals: list[str]  # the policy's own completions; empty if members see these
 
@@ -103,7 +104,7 @@ def build_groups(ranks: Sequence[RankRows], rules: Iterable[str], group_size: in
     """Build the groups of a batch. TRL keeps the rows of a group adjacent over all ranks, but not on one rank."""
     prompts = [prompt for rank in ranks for prompt in rank.prompts]
     completions = [completion for rank in ranks for completion in rank.completions]
-    cells = {name: [cell for rank in ranks for cell in rank.cells[name]] for name in rules}
+    rule_results = {name: [result for rank in ranks for result in rank.rule_results[name]] for name in rules}
     references = [reference for rank in ranks for reference in rank.references]
     originals = [text for rank in ranks for text in rank.originals]
     groups = [slice(start, start + group_size) for start in range(0, len(prompts), group_size)]
@@ -111,7 +112,7 @@ def build_groups(ranks: Sequence[RankRows], rules: Iterable[str], group_size: in
         Group(
             prompts[rows.start],
             tuple(completions[rows]),
-            {name: cells[name][rows] for name in cells},
+            {name: rule_results[name][rows] for name in rule_results},
             next(filter(None, references[rows]), ""),
             tuple(originals[rows]),
         )
@@ -119,13 +120,13 @@ def build_groups(ranks: Sequence[RankRows], rules: Iterable[str], group_size: in
     ]
 
 
-def rule_verdict(cells: Sequence[Cell]) -> Verdict:
-    """Convert a rule's cells to its verdict. A rule that abstains on one completion abstains on the group."""
+def rule_verdict(results: Sequence[RuleResult]) -> Verdict:
+    """Convert a rule's results to its verdict. A rule that abstains on one completion abstains on the group."""
     scores: list[float] = []
-    for cell in cells:
-        if isinstance(cell, Abstention):
-            return cell
-        scores.append(cell)
+    for result in results:
+        if isinstance(result, Abstention):
+            return result
+        scores.append(result)
     return tuple(scores)
 
 
@@ -146,7 +147,7 @@ def batch_rewards(
     quorum: int,
     rule: str,
     caution: float,
-    shape: CalibratedReward | None = None,
+    calibration: CalibratedReward | None = None,
 ) -> BatchOutcome:
     """Return the rewards of `groups`, computed from each member's verdicts. Members without a share are measured, but
     do not vote. `weights` are the shares multiplied by reliability. `abstentions` counts members that saw no difference
@@ -157,11 +158,11 @@ def batch_rewards(
         scores = {name: verdict for name, verdict in group_verdicts.items() if not isinstance(verdict, Abstention)}
         voter_scores = {name: values for name, values in scores.items() if shares[name] > 0}
         rewards: list[float] | None
-        if shape is None:
+        if calibration is None:
             rewards = aggregate(scores, weights, quorum=quorum, rule=rule, caution=caution)
         else:
             mean_scores = weighted_mean(scores, shares, quorum=quorum)
-            rewards = shape.rewards(group.original_completions, mean_scores) if mean_scores is not None else None
+            rewards = calibration.rewards(group.original_completions, mean_scores) if mean_scores is not None else None
             if mean_scores is not None and rewards is not None:
                 shaped_groups.append((group.original_completions, mean_scores, rewards))
         if rewards is None:
@@ -175,8 +176,8 @@ def batch_rewards(
             agreements.append(correlation)
     if agreements:
         outcome.metrics["committee/agreement"] = math.fsum(agreements) / len(agreements)
-    if shape is not None and shaped_groups:
-        outcome.metrics |= shape.metrics(*zip(*shaped_groups, strict=True))
+    if calibration is not None and shaped_groups:
+        outcome.metrics |= calibration.metrics(*zip(*shaped_groups, strict=True))
     return outcome
 
 

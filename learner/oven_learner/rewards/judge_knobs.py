@@ -18,8 +18,8 @@ def announce_committee(actuators: Actuators, committee: Committee) -> None:
     actuators.seats = CommitteeSeats(committee)
     for member in committee.judges.members:
         _register(actuators, committee, member)
-    if committee.shape is not None:
-        committee.shape.announce(actuators)
+    if committee.calibration is not None:
+        committee.calibration.announce(actuators)
 
 
 class CommitteeSeats:

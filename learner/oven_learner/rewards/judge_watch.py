@@ -1,4 +1,4 @@
-"""A monitor of each remote judge's reliability, biases and test results during scoring."""
+"""Monitors the reliability, biases and test results of each remote judge while it scores."""
 
 from __future__ import annotations
 
@@ -149,11 +149,11 @@ class JudgeWatch:
 
     @property
     def generations(self) -> dict[str, int]:
-        """Judge → a number that changes whenever another model takes over the name."""
+        """Judge → a number that changes whenever the judge is replaced by another model."""
         return dict(self._generations)
 
     def begin(self, judge: str) -> None:
-        """Reset the evidence for a new judge, or for a name that another model takes over."""
+        """Reset the evidence for a new judge, or for one that another model has replaced."""
         self._evidence_of[judge] = _JudgeEvidence()
         self._generations[judge] = next(self._generation_numbers)
         self.reliability.begin(judge)

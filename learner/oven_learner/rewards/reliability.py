@@ -3,7 +3,7 @@
 A judge that agrees with the others gets 1. An unrelated or opposed judge falls to FLOOR. The estimate comes from
 agreement and from controls, which are tests with known answers. So it has the limits of a majority. If two judges
 contradict each other, it cannot tell which is correct, and judges with the same errors seem reliable. The user's rules
-keep their full weight. They only serve as witnesses, with whose scores those of judges are compared.
+keep their full weight. They only serve as witnesses: the judges' scores are compared with theirs.
 
 The estimates use neither a clock nor random numbers. They are part of checkpoints (`state_dict`).
 """
@@ -79,7 +79,7 @@ class Reliability:
             self._record(member, FAILED_CONTROL)
 
     def begin(self, member: str) -> None:
-        """Reset the estimate for a new judge, or for a name that another model takes over."""
+        """Reset the estimate for a new judge, or for one that another model has replaced."""
         self._sums[member] = self._groups[member] = 0.0
 
     def leave(self, member: str) -> None:

@@ -15,8 +15,7 @@ log = logging.getLogger("oven.learner")
 
 RAISED, NOT_APPLICABLE, MALFORMED, OUT_OF_RANGE = "raised", "not_applicable", "malformed", "out_of_range"
 WRONG_IDS, NO_RESPONDER, DEADLINE, BUS_DOWN = "wrong_ids", "no_responder", "deadline", "bus_down"
-OTHER_JUDGE = "other_judge"
-TOO_LARGE, NO_DIFFERENCE, OTHER = "too_large", "no_difference", "other"
+OTHER_JUDGE, TOO_LARGE, NO_DIFFERENCE, OTHER = "other_judge", "too_large", "no_difference", "other"
 
 KINDS = {
     RAISED: "a rule raised an error",
@@ -34,7 +33,7 @@ KINDS = {
 }
 """Kind of an abstention → its explanation. Remote members also have their own kinds of failure (`rate_limit`, …)."""
 
-_PLAIN = re.compile(r"^[a-z][a-z0-9_]{0,31}$")
+_KIND_PATTERN = re.compile(r"^[a-z][a-z0-9_]{0,31}$")
 
 Scores: TypeAlias = tuple[float, ...]
 """One score per completion, in the order of the group."""
@@ -48,7 +47,7 @@ class Abstention:
 
 
 Verdict: TypeAlias = Scores | Abstention
-Cell: TypeAlias = float | Abstention
+RuleResult: TypeAlias = float | Abstention
 """A rule's result for one completion."""
 RewardFunction: TypeAlias = Callable[..., Sequence[float | None]]
 """A rule, called with keyword arguments: `prompts`, `completions`, the dataset's other columns as lists, and TRL's
@@ -85,30 +84,30 @@ def to_verdict(values: Iterable[object]) -> Verdict:
 
 def to_kind(failure: str) -> str:
     """Return the member's own kind of failure if it is valid in a metric name, otherwise OTHER."""
-    return failure if _PLAIN.match(failure) else OTHER
+    return failure if _KIND_PATTERN.match(failure) else OTHER
 
 
 def score_rows(
     name: str, rule: RewardFunction, arguments: Mapping[str, Any], rows: int, references: Collection[str] = ()
-) -> list[Cell]:
+) -> list[RuleResult]:
     """Score the rows of a batch with a rule. If the rule raises an error, it abstains on all rows. `references` are
-    columns that prompts added during training lack, such as the answer. A rule with such a parameter skips rows without
-    a value, because it would return a number without having anything to compare with."""
+    columns that may be empty for prompts added during training, such as the answer. A rule with such a parameter skips
+    rows without a value, because its score would mean nothing there."""
     incomplete_rows = _incomplete_rows(rule, arguments, rows, references)
     if not incomplete_rows:
         return _score(name, rule, arguments, rows)
-    cells: list[Cell] = [Abstention(NOT_APPLICABLE)] * rows
+    results: list[RuleResult] = [Abstention(NOT_APPLICABLE)] * rows
     complete_rows = [row for row in range(rows) if row not in incomplete_rows]
     if complete_rows:
         columns = {key: value for key, value in arguments.items() if _is_column(value, rows)}
         complete_columns = {key: [value[row] for row in complete_rows] for key, value in columns.items()}
-        scored_cells = _score(name, rule, {**arguments, **complete_columns}, len(complete_rows))
-        for row, cell in zip(complete_rows, scored_cells, strict=True):
-            cells[row] = cell
-    return cells
+        new_results = _score(name, rule, {**arguments, **complete_columns}, len(complete_rows))
+        for row, result in zip(complete_rows, new_results, strict=True):
+            results[row] = result
+    return results
 
 
-def _score(name: str, rule: RewardFunction, arguments: Mapping[str, Any], rows: int) -> list[Cell]:
+def _score(name: str, rule: RewardFunction, arguments: Mapping[str, Any], rows: int) -> list[RuleResult]:
     try:
         values = list(rule(**arguments))
     except Exception as error:  # the error's text is not logged, because it may quote a prompt

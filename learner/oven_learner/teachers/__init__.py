@@ -13,8 +13,8 @@ arXiv 2402.03300, eq. 4), times the importance ratio unless `use_bias_correction
 its gradient, and this package chooses the model π_ref.
 """
 
-from oven_learner.teachers.kl_knobs import announce_anchor
+from oven_learner.teachers.kl_knobs import announce_kl_knobs
 from oven_learner.teachers.registry import LIMIT_BYTES, Teachers
 from oven_learner.teachers.teacher_config import TeacherConfig, read_teachers, teachers_of
 
-__all__ = ["LIMIT_BYTES", "TeacherConfig", "Teachers", "announce_anchor", "read_teachers", "teachers_of"]
+__all__ = ["LIMIT_BYTES", "TeacherConfig", "Teachers", "announce_kl_knobs", "read_teachers", "teachers_of"]

@@ -1,4 +1,4 @@
-"""The actuators of GRPO's KL term, which are its weight `grpo.beta` and its reference model `teacher.active`."""
+"""The actuators of GRPO's KL term: its weight `grpo.beta`, and its reference model `teacher.active`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DEFAULT_BETA = 0.04
 """Base of the upper bound if the user's β is 0, from Shao et al. 2024 (arXiv 2402.03300), section 4.2."""
 
 
-def announce_anchor(
+def announce_kl_knobs(
     actuators: Actuators,
     trainer: Any,
     teachers: Teachers | None,
@@ -26,7 +26,8 @@ def announce_anchor(
 ) -> None:
     """Register `grpo.beta` and `teacher.active` if there is a reference model. With PEFT there is always one, the
     policy without its adapter. A change of β affects the next step's loss. Buffered reference log-probabilities stay
-    valid for any β above 0. If there are none, the completions are generated again."""
+    valid for any β above 0. If there are none, the completions are generated again. `client` returns the running
+    training's client, or None before training."""
     grpo = _is_grpo(trainer)
     if grpo and has_reference(trainer):
         user_beta = float(trainer.args.beta or trainer.beta)

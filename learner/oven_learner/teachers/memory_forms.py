@@ -44,7 +44,7 @@ def tensors(model: nn.Module, *, buffers: bool = True) -> Iterator[Tensor]:
     for module in model.modules():
         state = getattr(module, "state", None)
         if state is not None and not isinstance(state, nn.Module):
-            yield from _extra_tensors(state)  # LLM.int8 moves its scales to the state in the first pass
+            yield from _extra_tensors(state)  # LLM.int8 moves its scales to the state in the first forward pass
 
 
 def memory_bytes(model: nn.Module, *, buffers: bool = True) -> int:
@@ -181,7 +181,7 @@ def _heads(model: Any) -> list[str]:
 
 def _bitsandbytes() -> Any:
     """Import and return bitsandbytes. Raises ConfigError if it is not installed."""
-    # Silence warnings about each float32 batch that it casts, and about a missing faster kernel.
+    # Silence its warnings, one per float32 batch that it casts, and one about a missing faster kernel.
     for name in ("bitsandbytes.autograd._functions", "bitsandbytes.backends.cpu.ops"):
         logging.getLogger(name).setLevel(logging.ERROR)
     try:

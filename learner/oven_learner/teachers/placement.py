@@ -1,6 +1,6 @@
 """Functions that load a teacher's model and tokenizer, choose its form in memory, and convert it to this form.
 Offloaded weights are stored in CPU memory for a GPU, or on disk for a CPU, using accelerate's hooks. The weights of a
-layer are loaded when a pass reaches the layer and dropped afterwards, so an idle teacher uses no memory."""
+layer are loaded when a forward pass reaches it and dropped afterwards, so an idle teacher uses no memory."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ from oven_learner.teachers.teacher_config import TeacherConfig
 
 
 def load_model(config: TeacherConfig, form: Form, device: torch.device, *, during_training: bool = False) -> Any:
-    """Load the model on the CPU, in the dtype of its file. A quantized model is quantized during loading, on `device`.
-    A model in the config is returned unchanged. Raises TeacherRefusedError if loading fails, and ConfigError for a
-    diffusion teacher, which cannot score tokens. `during_training` says that another thread is training. To create a
-    model in another dtype, transformers changes the default dtype of the process, which would affect a training step.
-    So the model is then created in the current default dtype and converted, which temporarily needs more memory."""
+    """Load the model on the CPU, in the dtype of its file, or quantize it on `device` while it is loaded. A model that
+    the config contains is returned unchanged. Raises TeacherRefusedError if loading fails, and ConfigError for a
+    diffusion teacher, which cannot score tokens.
+
+    Pass `during_training=True` if another thread may be training. transformers sets the default dtype of the whole
+    process while it creates a model, which would disturb a training step. So the model is then created in the current
+    default dtype and converted afterwards, which temporarily needs more memory."""
     if config.kind == "diffusion":
         raise ConfigError(
             f"teacher {config.name!r} is a diffusion model, but this trainer's policy generates tokens; use a causal "
@@ -110,7 +112,7 @@ def offload(model: Any, device: torch.device, folder: Path | None = None, *, kee
     """Move the weights of `model` away from `device`. The model still runs on `device`. For a CPU, the weights are
     written to a new folder inside `folder`, or inside the system's folder for temporary files. The new folder is
     deleted with the model, or at exit. `keep_head` keeps the output head in place, for a loss that reads its weights
-    outside a pass. Raises TeacherRefusedError if the disk is full. The model is then unchanged."""
+    outside a forward pass. Raises TeacherRefusedError if the disk is full. The model is then unchanged."""
     if device.type == "cpu":
         disk_offload(model, str(_write_weights(model, folder)), execution_device=device, offload_buffers=True)
     else:
@@ -124,7 +126,7 @@ def offload(model: Any, device: torch.device, folder: Path | None = None, *, kee
 
 
 class _HeadInPlace(ModelHook):  # type: ignore[misc]
-    """A hook that keeps the head's weight loaded during the complete pass. TRL's fused log-probabilities read the
+    """A hook that keeps the head's weight loaded during the whole forward pass. TRL's fused log-probabilities read the
     weight without calling the head, so the head's own hook would not load it."""
 
     def pre_forward(self, module: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:

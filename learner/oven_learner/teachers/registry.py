@@ -37,8 +37,8 @@ class Candidate(Generic[Model]):
 
 
 class NamedTeachers(ABC, Generic[Model]):
-    """A registry of teachers in the order of addition, from weak to strong. Subclasses define how to load a teacher
-    (`_prepare`), how the trainer tests it (`_admit`), and which one is active."""
+    """A registry of teachers in the order they were added. Add weaker teachers first. Subclasses define how to load a
+    teacher (`_prepare`), how the trainer tests it (`_admit`), and which one is active."""
 
     def __init__(self, limit_bytes: int, offload_folder: Path | str | None) -> None:
         self._limit = limit_bytes
@@ -49,24 +49,24 @@ class NamedTeachers(ABC, Generic[Model]):
         self._order: list[str] = []
         self._name_lock = threading.Lock()
         self.on_add: Callable[[], object] = lambda: None
-        """A function that is called after each addition. An attached trainer offers the new teacher as a choice."""
+        """Called after a teacher has been added. An attached trainer then offers it as a choice."""
 
     def add(self, name: str, teacher: Any, tokenizer: Any = None) -> None:
-        """Check a model or a TeacherConfig's teacher, freeze it, and make it available for swaps. During training, call
-        it between two steps and on all ranks. With `tokenizer`, the token ids are compared. Raises TeacherRefusedError
-        if it cannot teach this policy. Later requests for the name fail for the same reason. Raises ConfigError if the
-        name is already used, or an extra is missing."""
+        """Check a teacher, given as a model or a TeacherConfig, freeze it, and make it available for swaps. During
+        training, call this between two steps and on all ranks. If `tokenizer` is passed, its token ids are compared
+        with the policy's. Raises TeacherRefusedError if the teacher does not suit this policy, as do later requests for
+        its name. Raises ConfigError if the name is already used, or an optional package is missing."""
         self.admit(self.prepare(name, teacher, tokenizer))
 
     def register(self, config: TeacherConfig) -> None:
-        """Add the teacher that `config` describes, and place it in memory by its strategy."""
+        """Add the teacher that `config` describes, and place it in memory according to its strategy."""
         self.add(config.name, config)
 
     def prepare(
         self, name: str, teacher: Any, tokenizer: Any = None, *, during_training: bool = False
     ) -> Candidate[Model]:
-        """Load the teacher and convert it to its form. This is the first and slower half of `add`. With
-        `during_training`, another thread may run a training step, which is not affected."""
+        """Load the teacher and convert it to its form in memory. This is the first and slower half of `add`. Pass
+        `during_training=True` if another thread may be running a training step; that step is not disturbed."""
         if not name:
             raise ConfigError("the teacher's name is empty; every teacher needs a name")
         self._check_unused(name)
@@ -97,7 +97,7 @@ class NamedTeachers(ABC, Generic[Model]):
         log.info("teacher %r is stored as %r and uses %s bytes", name, candidate.form, f"{size:,}")
         self.on_add()
 
-    def strategy(self, name: str) -> Form:
+    def memory_form(self, name: str) -> Form:
         """Return the teacher's form in memory: "resident", "8 bits", "4 bits" or "offload". Raises the same errors as
         `teachers[name]`."""
         self[name]
@@ -105,7 +105,7 @@ class NamedTeachers(ABC, Generic[Model]):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names, from weak to strong, including refused teachers."""
+        """All names, in the order they were added, including refused teachers."""
         return tuple(self._order)
 
     @property
@@ -137,11 +137,11 @@ class NamedTeachers(ABC, Generic[Model]):
 
     @abstractmethod
     def _prepare(self, config: TeacherConfig, during_training: bool) -> tuple[Model, Form]:
-        """Load a teacher and convert it to its form, without changing the trainer."""
+        """Load a teacher and convert it to its form in memory, without changing the trainer."""
 
     @abstractmethod
     def _admit(self, candidate: Candidate[Model]) -> Model:
-        """Test the teacher on a probe, and return the model as the trainer needs it."""
+        """Test the teacher on a short input, and return the model prepared for the trainer."""
 
     @property
     def _loaded_bytes(self) -> int:
@@ -164,13 +164,16 @@ class NamedTeachers(ABC, Generic[Model]):
 
 
 class Teachers(NamedTeachers[Any]):
-    """The teachers of a TRL trainer's policy. They replace a GRPOTrainer's reference model, or a DistillationTrainer's
-    `teacher_model`. The trainer's original model is the first teacher, `initial_name`. With PEFT this is the policy
-    without its adapter, unless the trainer has another model. A GRPOTrainer with a beta of 0 has no original model, so
-    add teachers, `swap` to the first, and set `trainer.beta`. TRL then does not load its reference from disk. An
-    attached GRPOTrainer publishes `kl/<teacher>` for inactive teachers every `kl_every` steps, or never if it is 0.
-    `offload_folder` is for teachers on disk. None means the system's folder for temporary files, which is in memory on
-    some systems. Raises ConfigError under FSDP and DeepSpeed, for `sync_ref_model`, and for a negative `kl_every`."""
+    """The teachers of a TRL trainer's policy. The active one replaces a GRPOTrainer's reference model, or a
+    DistillationTrainer's `teacher_model`.
+
+    The trainer's own model is the first teacher, named `initial_name`. With PEFT it is the policy without its adapter,
+    unless the trainer holds a separate reference model. A GRPOTrainer with a beta of 0 has no such model. So add
+    teachers, `swap` to the first, and set `trainer.beta`. TRL then never loads a reference model from disk.
+
+    An attached GRPOTrainer publishes `kl/<teacher>` for inactive teachers every `kl_every` steps (0: never).
+    `offload_folder` stores offloaded teachers. By default it is the system's temp directory, which may be a RAM disk.
+    Raises ConfigError under FSDP and DeepSpeed, for `sync_ref_model`, and for a negative `kl_every`."""
 
     def __init__(
         self,

@@ -44,10 +44,10 @@ def check_size(model: torch.nn.Module, loaded_bytes: int, limit: int, form: Form
 def check_vocabulary(
     policy: Any, model: Any, policy_tokenizer: Any = None, teacher_tokenizer: Any = None, *, equal_rows: bool = False
 ) -> None:
-    """Check that the policy's token ids have the same meaning for the teacher and are within its vocabulary. Without
-    the teacher's tokenizer the sizes must be equal. With it the vocabularies must be equal, but the teacher may have
-    more rows, because models of a family are padded differently. `equal_rows` forbids this, for losses that compare
-    complete distributions."""
+    """Check that the policy's token ids mean the same to the teacher and are within its vocabulary. If the teacher's
+    tokenizer is passed, its tokens must equal the policy's, but the teacher's matrices may have more rows, because
+    models of a family are padded differently. Otherwise, or with `equal_rows`, the number of rows must be equal. Losses
+    that compare complete distributions need `equal_rows`."""
     teacher_rows, policy_rows = vocabulary_rows(model), int(policy.get_output_embeddings().weight.shape[0])
     is_too_small = teacher_rows < policy_rows
     if is_too_small or (teacher_rows != policy_rows and (equal_rows or teacher_tokenizer is None)):

@@ -19,10 +19,12 @@ Bits = Literal[4, 8]
 
 
 class TeacherConfig(BaseModel):
-    """The configuration of a named teacher, with its model (or a folder or Hub id) and its strategy for memory. `small`
-    and `big` are causal language models. Their strength follows from the order of addition, not from the kind. A
-    `diffusion` teacher needs its number of joint coordinates (`joint_dim`) and its intent size (`intent_dim`). `bits`
-    applies to the strategy "quantized". `tokenizer` is a loaded tokenizer, or its folder or id. None means the one in
+    """The configuration of a named teacher. Pass its model as `model`, or a folder or Hub id as `model_name`.
+
+    The kinds `small` and `big` are causal language models. The kind does not determine their strength: teachers count
+    as stronger the later they are added. A `diffusion` teacher needs its number of joint coordinates (`joint_dim`) and
+    the size of its intent vector (`intent_dim`). `strategy` determines where the weights are stored, and `bits` applies
+    to the strategy "quantized". `tokenizer` is a loaded tokenizer, or its folder or Hub id. By default it is the one in
     the model's folder, if any. Raises ConfigError for an invalid value, and UnknownNameError for an unknown kind or
     strategy."""
 

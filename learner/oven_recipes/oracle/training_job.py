@@ -40,8 +40,8 @@ from oven_recipes.training_runner import Job, trainer_arguments
 
 def training_rows(subject: Subject, prompts: Sequence[QuestionedPrompt], seed: int) -> list[dict[str, Any]]:
     """Return one row per question, with the oracle's `prompt` and the key of its activation. Judges see `text` and
-    `question`. `says_what` and `right` contain the known answers, if there are any. Each question is about one layer,
-    which the seed determines."""
+    `question`. `specific_answers` and `vague_answers` contain the known answers, if there are any. Each question is
+    about one layer, which the seed determines."""
     rng = random.Random(f"layers {seed}")
     rows = []
     for prompt in prompts:
@@ -54,8 +54,8 @@ def training_rows(subject: Subject, prompts: Sequence[QuestionedPrompt], seed: i
                 COLUMN: key,
                 "text": prompt.prompt,
                 "question": question.text,
-                "says_what": list(answer.specific) if answer else [],
-                "right": list(answer.vague) if answer else [],
+                "specific_answers": list(answer.specific) if answer else [],
+                "vague_answers": list(answer.vague) if answer else [],
             })  # fmt: skip
     return rows
 
@@ -111,7 +111,7 @@ def build(
     subject = load_subject(settings, seed, cache)
     if settings.stage == "sft":
         return _supervised_job(settings, start, seed, workdir, subject)
-    committee = committee or Committee(RULES, seed=seed, shape=CalibratedReward(settings.calibration_lambda))
+    committee = committee or Committee(RULES, seed=seed, calibration=CalibratedReward(settings.calibration_lambda))
     is_judged = committee.remote is not None and bool(committee.remote.members)
     prompts = _questioned_prompts(settings, seed, subject, judged=is_judged)
     policy = _adapter(settings, subject)
@@ -158,8 +158,8 @@ def build(
 
 def build_judged(settings: OracleSettings, start: Start, seed: int, workdir: Path, cache: Path) -> Job:
     """Build the job, scored by known answers and by the remote judges that the environment variables name."""
-    shape = CalibratedReward(settings.calibration_lambda)
-    committee = convene(RULES, seed=seed, shape=shape) if settings.stage == "grpo" else None
+    calibration = CalibratedReward(settings.calibration_lambda)
+    committee = convene(RULES, seed=seed, calibration=calibration) if settings.stage == "grpo" else None
     return build(settings, start, seed, workdir, cache, committee)
 
 

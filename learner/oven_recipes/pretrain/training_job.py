@@ -116,10 +116,10 @@ def held_out_rows(streams: Mapping[str, Tensor], length: int, row_count: int) ->
 def bits_per_byte(
     model: PreTrainedModel, rows: Mapping[str, Tensor], byte_lengths: Tensor
 ) -> dict[str, float | list[float]]:
-    """Return `eval/bits_per_byte` as one contribution per row, whose mean is the metric. If there are several
-    sub-corpora, also return the metric of each. The metric is the surprise in bits at all tokens of a row but the
-    first, divided by the number of bytes of these tokens, given per token by `byte_lengths`, int64 [vocabulary]. The
-    token that ends a file has no bytes. Uses no random generator, and restores the model's mode."""
+    """Return `eval/bits_per_byte` as one contribution per row, whose mean is the metric, and the metric of each of
+    several sub-corpora: the surprise in bits at all tokens of a row but the first, divided by the bytes of these tokens
+    (`byte_lengths`, int64 [vocabulary], in which the token that ends a file has none). Uses no random generator, and
+    restores the model's mode."""
     nats: dict[str, list[float]] = {}
     sizes: dict[str, int] = {}
     was_training = model.training

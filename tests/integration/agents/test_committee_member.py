@@ -33,7 +33,7 @@ from oven_llm.judges.committee_member import Member
 from oven_llm.judges.judge import Judge
 from oven_llm.judges.member_process import serve
 from oven_llm.providers.failures import KINDS
-from oven_runs.home import judge_states
+from oven_runs.home import endpoint_checks
 from oven_runs.process.child_process import Child
 from oven_runs.server.embedded_server import EmbeddedServer, ServerFolder
 from oven_runs.settings.committee_settings import MemberSettings
@@ -178,7 +178,7 @@ async def test_a_members_process_from_start_to_end(
         logs = "".join(child.log.read_text() for child in children.values())
     assert "abstained: auth" in logs
     assert "does not support JSON Schema" in logs, "what DeepSeek lacks is one sentence in its member's log"
-    assert judge_states.read(tmp_path)["adversary"].failure == "auth"
+    assert endpoint_checks.read(tmp_path)["adversary"].failure == "auth"
     assert any("songs of birds" in str(body["messages"]) for body in endpoint.requests)
     assert sum(b"ScoreReply" in message for message in received) == 2
     assert len(commands) >= len(members) and all(header["Authorization"].endswith(KEY) for header in endpoint.headers)
@@ -197,7 +197,7 @@ async def test_a_members_process_from_start_to_end(
 async def probed(folder: Path, members: tuple[str, ...]) -> None:
     """Once each member's process has written what its probe found."""
     async with asyncio.timeout(WAIT_S):
-        while set(judge_states.read(folder)) != set(members):
+        while set(endpoint_checks.read(folder)) != set(members):
             await asyncio.sleep(0.05)
 
 

@@ -49,7 +49,7 @@ async def connect(endpoint: Endpoint) -> AsyncIterator[Connect]:
             base_url=endpoint.openai_url if wire == "openai" else endpoint.url,
         )
         model_settings = replace(
-            endpoint_of("worker", settings, catalogue(), "worker"), price=price, limit_as="max_tokens"
+            endpoint_of("worker", settings, catalogue(), "worker"), price=price, token_limit_field="max_tokens"
         )
         made.append(providers.connect("worker", model_settings, KEY))
         return made[-1]

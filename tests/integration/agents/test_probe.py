@@ -86,8 +86,8 @@ async def test_features_that_the_catalogue_denies_are_not_requested(
     """One request, and none refused, although the endpoint has each provider's own refusals."""
     result = await probed(endpoint, name, model, wanted)
     assert result.can_judge and (result.schema, result.top_logprobs) == (schema, expected_logprobs)
-    assert [words for words in lacks if not any(words in lack for lack in result.lacks)] == []
-    assert len(result.lacks) == len(lacks) + 1, "and the price, which nobody knows of this address"
+    assert [words for words in lacks if not any(words in lack for lack in result.missing_features)] == []
+    assert len(result.missing_features) == len(lacks) + 1, "and the price, which nobody knows of this address"
     assert endpoint.served == {"ok": 1}
 
 
@@ -113,7 +113,7 @@ async def test_silently_ignored_features_are_detected(endpoint: Endpoint) -> Non
     endpoint.ignores = True
     result = await probed(endpoint, "compatible", "m", 5)
     assert result.can_judge and (result.schema, result.top_logprobs) == ("none", 0)
-    lacks = " ".join(result.lacks)
+    lacks = " ".join(result.missing_features)
     assert "accepts a JSON schema but does not follow it" in lacks and "returns no log-probabilities" in lacks
     assert endpoint.served == {"ok": 1}
 
@@ -200,7 +200,7 @@ async def _doctor_with_every_provider(endpoint: Watched, tmp_path: Path) -> None
     failed = {"tricks": "bad_json", "form": "auth", "mine": "bad_request"}
     assert {name: judge["failure"] for name, judge in judges.items() if not judge["can_judge"]} == failed
     assert judges["critic"]["usd_per_million"] == [3.0, 15.0]
-    assert judges["expert"]["schema"] == "json_object" and len(judges["expert"]["lacks"]) == 2
+    assert judges["expert"]["schema"] == "json_object" and len(judges["expert"]["missing_features"]) == 2
     # Each was sent its own provider's key, and none is anywhere else.
     sent = {header["Authorization"].removeprefix("Bearer ") for header in endpoint.headers}
     assert sent == set(KEYS.values())

@@ -56,7 +56,7 @@ async def test_replies_are_fetched_once_with_alternatives_and_stay_private(
     settings = configure(folder, provider="compatible", model="m@429x1", base_url=endpoint.openai_url, top_logprobs=5)
     await fetch()
     fetched = probe_set.read(folder, key(settings))
-    assert fetched is not None and any(probe.tokens for probe in fetched.probes) and not fetched.lacks
+    assert fetched is not None and any(probe.tokens for probe in fetched.probes) and not fetched.missing_features
     assert [probe.prompt for probe in fetched.probes] == list(PROMPTS)
     for probe in fetched.probes:
         assert b"".join(bytes.fromhex(token.hex) for token in probe.tokens).decode() == probe.completion
@@ -85,7 +85,7 @@ async def test_without_log_probabilities_the_set_has_texts_and_a_note(
     await fetch()
     fetched = probe_set.read(folder, key(settings))
     assert fetched is not None and not any(probe.tokens for probe in fetched.probes) and len(fetched.probes) == 3
-    assert fetched.lacks == (
+    assert fetched.missing_features == (
         f"m at {provider} returns no log-probabilities: only bits per byte can be measured, not the divergence"
     )
 

@@ -114,7 +114,7 @@ def test_a_refused_answer_is_a_counted_failure(
     endpoint.script = program(answer)
     code, text = run(capsys, log, "--model", "m", "--base-url", endpoint.openai_url, "--json")
     result = json.loads(text)["model"]
-    assert code == 1 and result["diagnosis"] is None and result["failure"] == kind and result["why"]
+    assert code == 1 and result["diagnosis"] is None and result["failure"] == kind and result["reason"]
 
 
 def test_a_foreign_training_log_can_be_diagnosed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -142,7 +142,7 @@ def test_faulty_judges_give_no_wrong_reward_and_see_no_confidence(tmp_path: Path
     wrong = skipped = 0
     with HttpJudges(tmp_path, {"one": ("openai", "chaos"), "two": ("anthropic", "chaos")}, seed=11) as judges:
         committee = Committee(
-            {"rule": by_worth}, remote=judges.remote(DEADLINE_S), quorum=3, shape=CalibratedReward(LAMBDA)
+            {"rule": by_worth}, remote=judges.remote(DEADLINE_S), quorum=3, calibration=CalibratedReward(LAMBDA)
         )
         committee.group_size = SIZE
         for start in range(0, GROUPS, A_STEP):
@@ -210,7 +210,7 @@ def test_an_outage_of_twenty_steps_leaves_the_weights_as_they_were(tmp_path: Pat
     set_seed(3)
     with HttpJudges(tmp_path, {"judge": ("openai", ",")}) as judges:
         committee = Committee(
-            {}, remote=judges.remote(DEADLINE_S), quorum=1, hold_after=100, shape=CalibratedReward(LAMBDA)
+            {}, remote=judges.remote(DEADLINE_S), quorum=1, hold_after=100, calibration=CalibratedReward(LAMBDA)
         )
         trainer = GRPOTrainer(
             model=llama(),

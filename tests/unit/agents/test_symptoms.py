@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support import runs
 
+from oven_agents.sdk.active_symptoms import MAX_ACTIVE
 from oven_agents.sdk.agent import Agent
 from oven_agents.sdk.agent_session import Session
-from oven_agents.sdk.alert_edges import MAX_ACTIVE
 from oven_agents.sdk.alternative_plans import Alternatives
 from oven_agents.sdk.window import Window
 from oven_agents.shipped.calibration_drift import CalibrationDrift

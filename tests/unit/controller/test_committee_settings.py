@@ -99,7 +99,7 @@ together: {wire: openai, base_url: "https://api.together.xyz/v1", key_env: TOGET
 
     chat = lookup("deepseek", "deepseek-chat")
     assert (chat.schema_mode, chat.top_logprobs, chat.price.output) == ("none", 20, 2.0)
-    assert (chat.key_env, chat.limit_as) == ("DEEPSEEK_API_KEY", "max_tokens"), "the rest is as it was"
+    assert (chat.key_env, chat.token_limit_field) == ("DEEPSEEK_API_KEY", "max_tokens"), "the rest is as it was"
     assert lookup("deepseek", "deepseek-reasoner").top_logprobs == 0, "a name goes before a pattern"
     assert lookup("deepseek", "deepseek-next").top_logprobs == 1
     assert lookup("together", "m").key_env == "TOGETHER_KEY"
@@ -110,7 +110,7 @@ together: {wire: openai, base_url: "https://api.together.xyz/v1", key_env: TOGET
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("openai: 3", "openai is '3'; a provider is written as"),
+        ("openai: 3", "openai is '3'; expected a mapping"),
         ("mine: {base_url: 'http://h/v1'}", "the provider mine is not in judge_providers.yaml, so it needs `wire`"),
         ("openai: {top_logprobs: 21}", "openai.top_logprobs = 21 .*less than or equal to 20"),
         ("openai: {schema: json}", "openai.schema = 'json' .*'strict', 'json_object' or 'none'"),

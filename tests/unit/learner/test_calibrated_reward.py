@@ -30,7 +30,7 @@ def committee(shape: CalibratedReward, seen: list[Any] | None = None, score: flo
             seen.append((prompts, completions))
         return [score if score is not None else float(completion == "cooking") for completion in completions]
 
-    made = Committee({"informative": informative}, shape=shape)
+    made = Committee({"informative": informative}, calibration=shape)
     made.group_size = 4
     return made
 
@@ -79,7 +79,7 @@ def test_the_newest_thousand_are_kept_over_a_checkpoint() -> None:
     for _ in range(260):
         judged(original, [stated(90, "cooking"), stated(10, "law"), "x", stated(50, "cooking")])
     state = original.state_dict()
-    assert len(state["shape"]["newest"]) == 1000
+    assert len(state["calibration"]["newest"]) == 1000
     restored = committee(CalibratedReward())
     restored.load_state_dict(state)
     written = [stated(70, "cooking")] * 4

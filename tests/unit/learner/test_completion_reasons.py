@@ -78,7 +78,7 @@ def test_a_judges_reasons_come_with_its_scores_in_the_order_of_the_group() -> No
 
 
 def test_the_policys_text_is_shown_with_the_reasons_for_the_judged_text() -> None:
-    committee = Committee({}, remote=RemoteCritic(), description="A test.", shape=CalibratedReward())
+    committee = Committee({}, remote=RemoteCritic(), description="A test.", calibration=CalibratedReward())
     committee.group_size = 4
     written = ("[epistemic status: 90] bb", "[epistemic status: 10] bb", "bb", "[epistemic status: 50] dddd")
     committee(prompts=["? ?"] * 4, completions=list(written), text=["cats"] * 4, question=["what?"] * 4)

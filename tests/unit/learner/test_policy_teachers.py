@@ -159,7 +159,7 @@ def test_unsuitable_teachers_are_refused_and_the_old_one_stays(
     teacher = model if form == "plain" else config(model=model, strategy=form)
     if message.startswith("the limit") and form in ("offload", "hybrid"):
         teachers.add("big", teacher)
-        assert teachers.strategy("big") == "offload", "what waits on disk takes none of the limit"
+        assert teachers.memory_form("big") == "offload", "what waits on disk takes none of the limit"
         return
     with pytest.raises(TeacherRefusedError, match=message):
         teachers.add("big", teacher)
@@ -182,7 +182,7 @@ def test_hybrid_policies_are_offloaded_when_memory_is_short(
     for free, form in ((1e9, "resident"), (0, "offload")):
         monkeypatch.setattr(memory_forms, "free_bytes", lambda device, free=free: int(free) - 10**6)
         teachers.register(config(form, model_name=str(folders / kind), strategy="hybrid"))
-        assert teachers.strategy(form) == form
+        assert teachers.memory_form(form) == form
     samples, rows = made(kind).sample(conditions(kind), 2), repeat_conditions(conditions(kind), 2)
     both = [teachers[form].step_log_probs(samples, rows) for form in ("resident", "offload")]
     assert torch.equal(*both) and len(teachers["offload"].sample(conditions(kind), 1)) == 3

@@ -134,7 +134,7 @@ def test_the_kl_gradient_uses_the_active_teacher(
     }
     job = trainer(kind, beta=0.3, teachers=described)
     storage = "offload" if strategy == "offload" else "resident"  # a hybrid one has room here
-    assert [job.teachers.strategy(name) for name in described] == [storage, storage]
+    assert [job.teachers.memory_form(name) for name in described] == [storage, storage]
     assert all(
         (memory_bytes(job.teachers[name]) < memory_bytes(teachers[name]) / 2) == (storage == "offload")
         for name in described

@@ -19,7 +19,7 @@ from oven_core.protocol.messages import RunStarted
 from oven_learner.hf import trainer_rollback
 from oven_learner.hf.attach import attach
 from oven_learner.losses import ChannelTrainer, Hints, SelfDistillation
-from oven_learner.losses.channel import Rollouts
+from oven_learner.losses.loss_channel import Rollouts
 from oven_learner.losses.self_distillation import HINTED
 from oven_learner.testing import FakeLink
 

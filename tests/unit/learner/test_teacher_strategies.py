@@ -79,7 +79,7 @@ def test_the_term_has_its_gradient_however_the_teacher_is_kept(tmp_path: Path, f
     teachers.register(config(**source, **KEPT[form]))
     assert teachers.active == "small", "to register one is not to choose it"
     assert torch.equal(gradient(job, batch(job)), small)
-    assert teachers.strategy("big") == form
+    assert teachers.memory_form("big") == form
 
     teachers.swap("big")
     inputs = batch(job)
@@ -119,7 +119,7 @@ def test_a_teacher_prepared_during_a_step_does_not_change_the_step(
     assert "big" not in teachers.names
     teachers.admit(prepared)
     assert same_state(state, random_state.capture())
-    assert teachers.names == ("small", "before", "big") and teachers.strategy("big") == form
+    assert teachers.names == ("small", "before", "big") and teachers.memory_form("big") == form
     both = [teachers.idle_models[name](input_ids=torch.arange(8)[None]).logits for name in ("before", "big")]
     assert both[0].dtype == both[1].dtype and torch.equal(*both)
     assert memory_bytes(teachers.idle_models["big"]) == memory_bytes(teachers.idle_models["before"])
@@ -261,7 +261,7 @@ def test_unsuitable_teachers_are_refused_in_every_form(
     trained = {name: value.clone() for name, value in job.model.state_dict().items()}
     if message.startswith("the limit") and form == "offload":
         teachers.register(config(**values, **KEPT[form]))
-        assert teachers.strategy("big") == "offload", "what waits on disk takes none of the limit"
+        assert teachers.memory_form("big") == "offload", "what waits on disk takes none of the limit"
         return
     with pytest.raises(TeacherRefusedError, match="teacher 'big' is refused") as refused:
         teachers.register(config(**values, **KEPT[form]))
@@ -286,7 +286,7 @@ def test_without_bitsandbytes_the_pip_line_is_named_and_a_hybrid_teacher_goes_to
     assert teachers.names == ("small",), "the name is free again"
     monkeypatch.setattr(memory_forms, "free_bytes", lambda device: 0)
     teachers.register(config("other", model=wide(2), strategy="hybrid"))
-    assert teachers.strategy("other") == "offload"
+    assert teachers.memory_form("other") == "offload"
 
 
 def test_a_hybrid_teacher_is_kept_as_memory_allows_and_that_is_said(
@@ -301,13 +301,13 @@ def test_a_hybrid_teacher_is_kept_as_memory_allows_and_that_is_said(
             monkeypatch.setattr(memory_forms, "free_bytes", lambda device, free=free: int(free))
             name = f"with {free:g}"
             teachers.register(config(name, model_name=str(tmp_path / "big"), strategy="hybrid"))
-            seen.append(teachers.strategy(name))
+            seen.append(teachers.memory_form(name))
             assert f"teacher {name!r} is stored as {seen[-1]!r}" in caplog.text
     assert seen == ["resident", "8 bits", "4 bits", "offload"]
     with pytest.raises(TeacherRefusedError):
         teachers.register(config("odd", model=poisoned()))
     with pytest.raises(TeacherRefusedError, match="nan"):
-        teachers.strategy("odd")
+        teachers.memory_form("odd")
 
 
 @given(st.integers(1, 10**12), st.floats(0, 1), st.sampled_from([2, 4]), st.integers(-(10**9), 10**13), st.booleans())

@@ -109,7 +109,7 @@ async def test_a_long_log_is_shown_as_a_preview_and_then_verified(
     finally:
         task.cancel()
     first, last = shown.views
-    assert first.preview and not last.preview and "checking past" in shown.links
+    assert first.preview and not last.preview and "checking while down" in shown.links
     assert last.run.adopted == LongLog.decisions(EVENTS) and last.run.seq == EVENTS
 
 

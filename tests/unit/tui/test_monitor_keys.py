@@ -25,7 +25,7 @@ from oven_tui.model.commands import BY_ID, COMMANDS, Scope
 from oven_tui.model.decision_entries import DecisionEntry
 from oven_tui.screens.completions import CompletionScreen
 from oven_tui.screens.decision_detail import DecisionScreen
-from oven_tui.screens.help import BOARD, HelpScreen, PaperScreen
+from oven_tui.screens.help import BOARD, HelpScreen, TextScreen
 from oven_tui.screens.log_console import ConsoleLines, ConsoleScreen
 from oven_tui.screens.questions import ChoiceScreen, ConfirmScreen, KnobScreen
 from oven_tui.widgets.charts import Chart
@@ -150,7 +150,7 @@ async def test_data_that_arrives_under_a_ballot_is_drawn_behind_it() -> None:
 
 
 BOARDS = (MonitorApp, DecisionList, ConsoleLines, RunList, OverlayApp, PlayApp)
-PAGES = (ConsoleScreen, CompletionScreen, PaperScreen, HelpScreen, ConfirmScreen, ChoiceScreen, KnobScreen)
+PAGES = (ConsoleScreen, CompletionScreen, TextScreen, HelpScreen, ConfirmScreen, ChoiceScreen, KnobScreen)
 SHOWN = (*BOARDS, *PAGES)
 
 

@@ -23,8 +23,8 @@ Line = list[TextRun]
 MIN_COLUMN = 20
 """Minimum width of a completion in side-by-side layout, in cells."""
 GAP = 2  # cells between two columns
-MIN_FULL_BAR, HALF_BAR = 50, 4
-"""Minimum column width for a full-length bar, and the length of each half of the short bar, in cells."""
+MIN_FULL_BAR = 50  # minimum column width for a full-length bar, in cells
+HALF_BAR = 4  # length of each half of the short bar, in cells
 
 
 def page(group: SampledGroup, width: int, *, side_by_side: bool) -> list[Line]:
@@ -54,7 +54,9 @@ def summary(group: SampledGroup, width: int) -> Line:
 
 
 def _completion(group: SampledGroup, index: int, completion: ShownCompletion, width: int) -> list[Line]:
-    kind = "dim" if completion.advantage is None else "bad" if completion.advantage < 0 else "good"
+    kind = "dim"
+    if completion.advantage is not None:
+        kind = "bad" if completion.advantage < 0 else "good"
     cells = BAR_CELLS if width >= MIN_FULL_BAR else HALF_BAR
     advantage_bar = bar(completion.advantage, max_abs_advantage(group), cells)
     head: Line = [(f"{index + 1} ", "title"), (f"reward {format_number(completion.reward):<6} ", "strong")]

@@ -12,7 +12,7 @@ from oven_core.protocol.messages import ActuatorSpec, Value
 STEPS_PER_DECADE: Final = 20
 """Steps of a logarithmic scale per factor of ten. One step is a factor of 1.12."""
 TOLERANCE: Final = 0.05
-"""A value this close to a mark of a logarithmic scale, as a fraction of a step, counts as on it despite rounding."""
+"""Maximum distance from a mark of a logarithmic scale, in steps, at which a rounded value counts as on the mark."""
 STEPS_PER_RANGE: Final = 100
 """Steps of a linear scale between its bounds."""
 UNBOUNDED_STEP: Final = 0.05

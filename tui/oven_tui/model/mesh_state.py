@@ -42,7 +42,7 @@ class MeshState:
         self.state = State()
         self.ballots: dict[str, Ballot] = {}
         self.is_complete = True
-        """Whether the state includes every event. The preview of a long log omits some, so it has no answers."""
+        """Whether every event was fed. A preview of a long log omits some events, so no answers can be computed."""
         self._seq = 0
 
     def feed(self, event: Event) -> None:

@@ -22,11 +22,11 @@ from oven_tui.model.cell_text import FATES
 from oven_tui.model.decision_entries import DecisionEntry, Entry, Note, OpenBallot
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.model.path_picture import picture
-from oven_tui.screens.help import PaperScreen
+from oven_tui.screens.help import TextScreen
 from oven_tui.widgets.base_widgets import Picture
 
 
-class DecisionScreen(PaperScreen):
+class DecisionScreen(TextScreen):
     """The page of one decision, open ballot or note."""
 
     def __init__(self, entry: Entry, view: MonitorView | None = None) -> None:

@@ -32,7 +32,7 @@ BOARD: Final[tuple[Scope, ...]] = ("monitor", "decisions")
 """The scopes of the monitor itself."""
 
 
-class PaperScreen(ModalScreen[None]):
+class TextScreen(ModalScreen[None]):
     """Base class of text pages, which a key closes. The content is in a container with the id `paper`."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings("paper")
@@ -41,7 +41,7 @@ class PaperScreen(ModalScreen[None]):
         self.query_one("#paper").scroll_relative(y=offset * SCROLL_ROWS, animate=False)
 
 
-class HelpScreen(PaperScreen):
+class HelpScreen(TextScreen):
     BINDINGS: ClassVar[list[BindingType]] = bindings("help")
 
     def __init__(self, scopes: Sequence[Scope] = BOARD) -> None:

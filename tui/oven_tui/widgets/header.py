@@ -55,7 +55,7 @@ class Header(Lines):
 
     def _state(self) -> list[TextRun]:
         state = self.view.state(self.silent_s)
-        if self.link[0] in ("down", "checking past") and state != "ended":
+        if self.link[0] in ("down", "checking while down") and state != "ended":
             return [("■ stack is down", "bad")]
         glyph, kind = STATES.get(state, ("○", "dim"))
         if state == "ended" and self.view.run.ended:
@@ -78,7 +78,7 @@ class Header(Lines):
             "reconnecting": f"reconnecting {detail}",
             "refused": f"key refused {detail}",
             "checking": f"preview; checking the log {detail}",
-            "checking past": f"preview; checking the log {detail}",
+            "checking while down": f"preview; checking the log {detail}",
         }.get(name, name)
         return [(words[: max(20, self.content_size.width // 2)], "warn"), (" ", "blank")]
 

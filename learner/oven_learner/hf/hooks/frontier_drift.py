@@ -90,8 +90,8 @@ class FrontierDrift(StepHook):
             log.warning(
                 "skipped %d of %d frontier answers that the policy cannot read", skipped_count, len(answers.probes)
             )
-        if answers.lacks:
-            log.warning("frontier: %s", answers.lacks)
+        if answers.missing_features:
+            log.warning("frontier: %s", answers.missing_features)
         step = int(self._trainer.state.global_step)
         saved_reading = self._load_first_reading() if step else None
         self._first = saved_reading or self._measure()

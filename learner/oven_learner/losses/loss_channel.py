@@ -1,4 +1,5 @@
-"""The base class of channels, and the functions that log their metrics and save their state."""
+"""A channel is an additional, weighted loss term. This module has the base class of channels, and the functions that
+log their metrics and save their state."""
 
 from __future__ import annotations
 
@@ -41,17 +42,17 @@ class Rollouts:
 
 
 class TermSum(NamedTuple):
-    """The sum of a term over one micro-batch, with its gradient, and the number of items in it. Both are scalars."""
+    """The sum of a term over one micro-batch, with its gradient, and the number of tokens in it. Both are scalars."""
 
     total: Tensor
     number: Tensor
     gauges: Mapping[str, tuple[Tensor, Tensor]] = {}
-    """Name of each gauge → its sum and number of items, without a gradient."""
+    """Name of each gauge → its sum over tokens or rows, and their number. Both have no gradient."""
 
 
 class Channel(ABC):
-    """A loss term. `weight` is its initial weight, and `maximum` is the highest weight that decisions may set. Raises
-    ConfigError unless 0 <= weight <= maximum and maximum is positive and finite."""
+    """An additional loss term. `weight` is its initial weight, and `maximum` is the highest weight that decisions may
+    set. Raises ConfigError unless 0 <= weight <= maximum and maximum is positive and finite."""
 
     name: ClassVar[str]
     input_kind: ClassVar[Literal["completions", "logits", "hidden"]] = "completions"
@@ -146,7 +147,7 @@ def log_term(trainer: Any, channel: Channel, term_sum: TermSum, mode: Literal["t
     attached trainers publish. Every rank performs one collective of the same size. Values that no rank measured are not
     logged."""
     zero = torch.zeros_like(term_sum.number)
-    tensors = [term_sum.total, term_sum.number]  # alternately a sum and its number of items
+    tensors = [term_sum.total, term_sum.number]  # alternately a sum, and the number of its terms
     for gauge in channel.gauges:
         tensors += term_sum.gauges.get(gauge.name, (zero, zero))
     local_sums = torch.stack([tensor.to(term_sum.total.dtype) for tensor in tensors]).detach()

@@ -11,7 +11,7 @@ MAX_ACTIVE = 8
 """Maximum number of active symptoms per agent. Readers of alerts keep no more. More usually have a common cause."""
 
 
-class AlertEdges:
+class ActiveSymptoms:
     """The symptoms that one agent has raised and not cleared."""
 
     def __init__(self) -> None:

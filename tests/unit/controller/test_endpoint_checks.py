@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from oven_controller.cli.main import run as invoke
-from oven_runs.home import judge_states
+from oven_runs.home import endpoint_checks
 from oven_runs.home.run_folder import Home
 
 FOUND = {"provider": "deepseek", "model": "deepseek-reasoner", "can_judge": True, "failure": None, "latency_s": 1.0}
@@ -19,14 +19,14 @@ def test_status_says_what_each_judge_lacks(
 ) -> None:
     monkeypatch.setenv("OVEN_HOME", str(tmp_path))
     folder = Home().create("r", "toy")
-    judge_states.write(folder.path, "tricks", FOUND | {"lacks": ("it offers no log-probabilities",)})
+    endpoint_checks.write(folder.path, "tricks", FOUND | {"missing_features": ("it offers no log-probabilities",)})
     failed = {"can_judge": False, "failure": "auth", "detail": "HTTP 401", "remedy": "check the key in XAI_API_KEY"}
-    judge_states.write(folder.path, "critic", FOUND | failed)
-    (folder.path / judge_states.FOLDER / "broken.json").write_text("{")
+    endpoint_checks.write(folder.path, "critic", FOUND | failed)
+    (folder.path / endpoint_checks.FOLDER / "broken.json").write_text("{")
     with pytest.raises(SystemExit):
         invoke(["status", "r", "--json"])
     judges = json.loads(capsys.readouterr().out)["judges"]
     assert list(judges) == ["critic", "tricks"] and judges["critic"]["failure"] == "auth"
-    states = judge_states.read(folder.path)
-    assert states["tricks"].line() == "deepseek/deepseek-reasoner; it offers no log-probabilities"
-    assert states["critic"].line().endswith("cannot judge: auth (HTTP 401); check the key in XAI_API_KEY")
+    checks = endpoint_checks.read(folder.path)
+    assert checks["tricks"].summary() == "deepseek/deepseek-reasoner; it offers no log-probabilities"
+    assert checks["critic"].summary().endswith("cannot judge: auth (HTTP 401); check the key in XAI_API_KEY")

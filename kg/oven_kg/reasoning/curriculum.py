@@ -32,8 +32,8 @@ Needs: TypeAlias = Callable[[str], Iterable[str]]
 
 
 def curriculum(sha: str, graph_needs: Needs, request: CurriculumRequest) -> Curriculum:
-    """Return each topic's share, and the unmet prerequisites. `graph_needs` looks up REQUIRES edges of the graph with the
-    hash `sha`, which add to the request's prerequisites. These are transitive, and only the nearest MAX_PREREQUISITES
+    """Return each topic's share, and the unmet prerequisites. `graph_needs` looks up REQUIRES edges of the graph with
+    the hash `sha`, and these add to the request's. Prerequisites are transitive, and only the nearest MAX_PREREQUISITES
     of a topic count. One without a mastery in the request blocks no topic, because the run cannot master a topic that
     it does not train. Cycles block none either: every topic in them would wait for itself."""
     mastery = {topic_mastery.topic: topic_mastery for topic_mastery in request.mastery}

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Final, Literal, TypeAlias, get_args
 
 Kind: TypeAlias = Literal[
-    # HTTP and network errors. The SDKs retry them, except for the last three.
+    # HTTP and network errors. The SDKs retry them, except for auth, not_found and bad_request.
     "rate_limit",
     "overloaded",
     "server_error",
@@ -29,7 +29,7 @@ Kind: TypeAlias = Literal[
     "busy",
     "budget",
     "not_configured",
-    "fooled",
+    "fooled",  # the judge failed a hidden test
     "quarantined",
     "malformed_request",
     "internal",

@@ -33,8 +33,8 @@ FILE_CALLS: Final = (
     "renameat2", "rename", "ftruncate", "fsync", "fdatasync", "flock", "fadvise64", "pread64", "pwrite64", "readv",
     "writev", "copy_file_range", "sendfile", "chdir", "fchdir", "umask", "dup", "pipe2", "pipe",
 )  # fmt: skip
-"""Calls for files in the profile `tests`, where Landlock restricts the paths. Excluded are links, and calls that
-Landlock does not check: modes, owners, times, attributes and truncation by path."""
+"""Calls for files in the profile `tests`, where Landlock restricts the paths. Calls that create links are
+excluded, and so are those that Landlock does not check: modes, owners, times, attributes and truncation by path."""
 WAITING_CALLS: Final = (
     "poll", "ppoll", "select", "pselect6", "epoll_create1", "epoll_ctl", "epoll_wait", "epoll_pwait", "eventfd2",
     "recvfrom", "shutdown", "getsockopt", "getsockname", "getpeername",
@@ -59,7 +59,7 @@ def _allow(*calls: str) -> tuple[Rule, ...]:
     return tuple(Rule(call) for call in calls)
 
 
-def repl_rules(descriptors: Descriptors) -> tuple[Rule, ...]:
+def rules_for_repl(descriptors: Descriptors) -> tuple[Rule, ...]:
     """Return the rules of the profile `repl`, which allow only computing and frames to and from the host."""
     not_executable = Argument(2, "without", (PROT_EXEC,))
     return (
@@ -71,7 +71,7 @@ def repl_rules(descriptors: Descriptors) -> tuple[Rule, ...]:
     )
 
 
-def folder_rules(descriptors: Descriptors) -> tuple[Rule, ...]:
+def rules_for_tests(descriptors: Descriptors) -> tuple[Rule, ...]:
     """Return the rules of the profile `tests`, which allow files (restricted by Landlock), threads and socket pairs.
     New processes, the network and signals to other processes are not allowed."""
     source_not_reserved = Argument(0, "none_of", descriptors)

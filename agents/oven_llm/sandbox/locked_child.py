@@ -18,7 +18,7 @@ from typing import Any, Final
 import oven_llm
 from oven_core.errors import ProcessError, reason
 from oven_llm.sandbox import message_format
-from oven_llm.sandbox.allow_list import Descriptors, folder_rules, repl_rules
+from oven_llm.sandbox.allow_list import Descriptors, rules_for_repl, rules_for_tests
 from oven_llm.sandbox.bpf import Machine, program
 from oven_llm.sandbox.child_conversation import ChildExitedError, DeadlineError
 from oven_llm.sandbox.limits import Limits
@@ -125,7 +125,7 @@ class LockedChild:
     def _setup(self, descriptors: Descriptors) -> dict[str, Any]:
         limits, profile, landlock = self._limits, self._profile, self._landlock
         paths = {"ruleset": ruleset(landlock).hex(), "grants": profile.grants(landlock)} if landlock else None
-        rules = repl_rules(descriptors) if profile.name == "repl" else folder_rules(descriptors)
+        rules = rules_for_repl(descriptors) if profile.name == "repl" else rules_for_tests(descriptors)
         return {
             "modules": profile.modules,
             "path": [str(profile.read.resolve()), *profile.packages] if profile.read is not None else [],

@@ -51,7 +51,7 @@ class ActivationGRPOTrainer(ChannelTrainer):
         return batch
 
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Any:
-        with self.injection.rows(None):  # a reward that runs the policy has its own texts
+        with self.injection.vectors(None):  # a reward that runs the policy has its own texts
             return super()._calculate_rewards(*args, **kwargs)
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
@@ -73,9 +73,9 @@ class ActivationGRPOTrainer(ChannelTrainer):
 
     def _inject_rows(self, keys: Sequence[str | None]) -> Any:
         if all(key is None for key in keys):
-            return self.injection.rows(None)
+            return self.injection.vectors(None)
         vectors = [None if key is None else self.store.get(key) for key in keys]
-        return self.injection.rows(vectors, [None if key is None else layer_of(key) for key in keys])
+        return self.injection.vectors(vectors, [None if key is None else layer_of(key) for key in keys])
 
 
 def _check_support(args: Any, options: dict[str, Any]) -> None:

@@ -1,12 +1,12 @@
-"""Injection of activations v into an oracle's passes. At the placeholders of a prompt, the output h of block 1 becomes
-h + ‖h‖ · v/‖v‖.
+"""Inject activation vectors v into an oracle's forward passes. At the placeholders of a prompt, the output h of block 1
+becomes h + ‖h‖ · v/‖v‖.
 
 The formula comes from the code of Activation Oracles (Karvonen et al. 2025), with their coefficient of 1. Gradients
 flow through the complete formula, including ‖h‖, but not through v.
 
-Every pass is checked, so that none runs without its vectors by mistake. A pass raises an error if there are
-placeholders without `rows`, or `rows` without placeholders. This applies to generation, scoring and the loss. In
-`generate` with a cache, only the first pass has placeholders. Without a cache, each step is a complete pass. Gradient
+Every forward pass is checked, so that none runs without its vectors by mistake. It raises an error if the prompt has
+placeholders but no vectors were set, or the reverse. This applies to generation, scoring and the loss. In `generate`
+with a cache, only the first pass has placeholders. Without a cache, each step is a complete pass. Gradient
 checkpointing recomputes a block's `forward` without its hooks (transformers 5.23), so a recomputation gets the saved
 states, which already contain the vectors.
 """
@@ -26,28 +26,28 @@ from oven_recipes.activations.model_blocks import block_at, body, unwrap_model, 
 from oven_recipes.activations.placeholders import Placeholders, Places
 
 BLOCK = 1
-"""Block whose output is changed, which is the second one, as in Activation Oracles."""
+"""Index of the block whose output is modified (the second block, as in Activation Oracles)."""
 
 INJECTION_ATTRIBUTE = "oven_injection"
-"""Attribute of a model's body that stores its only injection. A copy of the model also has it, and the hooks."""
+"""Attribute of a model's body that stores its only injection. Copying the model copies this attribute and the hooks."""
 LEARNT_POSITIONS = "wpe"
 """Module name in models whose learnt positions the caller must pass (GPT-2 and its relatives)."""
 
 
 def inject_vectors(hidden: Tensor, vectors: Tensor) -> Tensor:
-    """Return h + ‖h‖ · v/‖v‖ for (K, d) hidden states and vectors, in the type of `hidden`, computed in float32."""
+    """Return h + ‖h‖ · v/‖v‖ for (K, d) hidden states and vectors, in the dtype of `hidden`, computed in float32."""
     states, directions = hidden.float(), vectors.to(hidden.device).float()
     scale = states.norm(dim=-1, keepdim=True) / directions.norm(dim=-1, keepdim=True)  # (K, 1)
     result: Tensor = states + scale * directions
     return result.to(hidden.dtype)
 
 
-Rows = Sequence[Tensor | None]
-"""Vectors of each row, (K, d), or None for a row without placeholders."""
+RowVectors = Sequence[Tensor | None]
+"""For each row of the batch, its vectors (K, d), or None if it has no placeholders."""
 
 
 class _Plan(NamedTuple):
-    """The rows (N,) and columns (N,) of one pass that receive the vectors (N, d)."""
+    """Where one forward pass receives vectors: the token at `rows[i]`, `columns[i]` receives `vectors[i]`."""
 
     rows: Tensor
     columns: Tensor
@@ -55,39 +55,39 @@ class _Plan(NamedTuple):
 
 
 class _ThreadState(threading.local):
-    """The rows of one thread. Generation may run in another thread than training (`rewards/generation_ahead`)."""
+    """The vectors of one thread. Generation can run in a different thread from training (see `generation_ahead`)."""
 
-    rows: Rows | None = None
+    vectors: RowVectors | None = None
     layers: Sequence[int | None] | None = None
     is_in_pass: bool = False
     """Whether a pass is running. A hook that runs outside of a pass belongs to a recomputation."""
     plan: _Plan | None = None
 
 
-class _Checks(threading.local):
-    """Whether the check of passes is disabled in the current thread."""
+class _PlaceholderCheck(threading.local):
+    """Whether the current thread skips the placeholder check."""
 
-    are_disabled: bool = False
+    is_disabled: bool = False
 
 
-_CHECKS = _Checks()
+_PLACEHOLDER_CHECK = _PlaceholderCheck()
 
 
 @contextlib.contextmanager
 def unchecked_passes() -> Iterator[None]:
     """Run this thread's passes without the check, for texts that are not oracle prompts."""
-    previous, _CHECKS.are_disabled = _CHECKS.are_disabled, True
+    previous, _PLACEHOLDER_CHECK.is_disabled = _PLACEHOLDER_CHECK.is_disabled, True
     try:
         yield
     finally:
-        _CHECKS.are_disabled = previous
+        _PLACEHOLDER_CHECK.is_disabled = previous
 
 
 class ActivationInjection:
-    """An injection of vectors into the rows of passes: `with injection.rows(vectors): model(...)`. Row i of each pass
-    gets `vectors[i]`, (K, d), at its K placeholders. If a pass has n times as many rows (`generate` with n sequences
+    """Injects vectors into a model's forward passes: `with injection.vectors(vectors): model(...)`. Row i of the batch
+    gets `vectors[i]`, (K, d), at its K placeholders. If the batch has n times as many rows (`generate` with n sequences
     per prompt), each entry is used for n consecutive rows. The injection stays on the model until `remove`, or until
-    the end of its own `with` block. Raises ConfigError for a model without block `block`, for a model that already has
+    its own `with` block ends. Raises ConfigError for a model without block `block`, for a model that already has
     an injection, and for invalid `Placeholders`."""
 
     def __init__(self, model: Any, tokenizer: Any, block: int = BLOCK) -> None:
@@ -110,8 +110,8 @@ class ActivationInjection:
         return self
 
     def attach(self, model: Any) -> None:
-        """Inject the rows' vectors into `model` as well, such as the policy's reference. Repeated calls have no
-        effect. Raises ConfigError for a model with a different hidden size, or with another injection."""
+        """Inject the vectors into `model` as well, such as the policy's reference model. Repeated calls have no effect.
+        Raises ConfigError for a model with a different hidden size, or with another injection."""
         root = unwrap_model(model)
         injection = getattr(body(root), INJECTION_ATTRIBUTE, None)
         if injection is self:
@@ -145,23 +145,23 @@ class ActivationInjection:
         self._bodies.clear()
 
     @contextlib.contextmanager
-    def rows(self, vectors: Rows | None, layers: Sequence[int | None] | None = None) -> Iterator[None]:
-        """Set the rows of this thread's passes, or None for passes without placeholders. If `layers` contains the block
-        of a row's vectors, the row's prompt must name the same block. Raises ConfigError for vectors that have another
-        size, are not finite, or are zero."""
+    def vectors(self, vectors: RowVectors | None, layers: Sequence[int | None] | None = None) -> Iterator[None]:
+        """Set the vectors for this thread's forward passes, or None if they have no placeholders. `layers` are the
+        layers that the vectors of each row were captured from, which its prompt must name (None skips this check).
+        Raises ConfigError for vectors that are of the wrong size, not finite, or zero."""
         for row, row_vectors in enumerate(vectors or ()):
             if row_vectors is not None:
                 check_vectors(row_vectors, self.width, f"row {row}")
-        previous = self._thread.rows, self._thread.layers
-        self._thread.rows, self._thread.layers = vectors, layers
+        previous = self._thread.vectors, self._thread.layers
+        self._thread.vectors, self._thread.layers = vectors, layers
         try:
             yield
         finally:
-            self._thread.rows, self._thread.layers = previous
+            self._thread.vectors, self._thread.layers = previous
 
     def _begin(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._thread.plan, self._thread.is_in_pass = None, False
-        if self._thread.rows is not None and any(name.startswith("cu_seq_lens") for name in kwargs):
+        if self._thread.vectors is not None and any(name.startswith("cu_seq_lens") for name in kwargs):
             raise ConfigError(
                 "this pass packs several texts into a row, as in continuous batching, so the rows' placeholders are "
                 "unknown; use `generate` without it"
@@ -177,7 +177,7 @@ class ActivationInjection:
         state = self._thread
         if not state.is_in_pass:
             raise RuntimeError(
-                f"{type(module).__name__} was called outside of its model's pass, so its rows are unknown; this is "
+                f"{type(module).__name__} was called outside of its model's pass, so its inputs are unknown; this is "
                 "caused by gradient checkpointing in transformers before 5.23; update it, or turn off checkpointing"
             )
         if state.plan is None:
@@ -188,26 +188,28 @@ class ActivationInjection:
         return (new_hidden, *output[1:]) if isinstance(output, tuple) else new_hidden
 
     def _plan(self, ids: Tensor | None, cache: Any) -> _Plan | None:
-        rows = self._thread.rows
-        if _CHECKS.are_disabled or (cache is not None and int(cache.get_seq_length()) > 0):
-            return None  # in a continued text, the placeholders are already in the cache
+        vectors = self._thread.vectors
+        if _PLACEHOLDER_CHECK.is_disabled or (cache is not None and int(cache.get_seq_length()) > 0):
+            return None  # when generation continues from a cache, the placeholders are already in it
         if ids is None:
-            if rows is None:
+            if vectors is None:
                 return None
-            raise RuntimeError("a pass without token ids has no known placeholders; call the model with token ids")
+            raise RuntimeError(
+                "a forward pass without token ids has unknown placeholders; call the model with token ids"
+            )
         row_places = self._row_places(ids)
-        if rows is None:
+        if vectors is None:
             if any(places is not None for places in row_places):
                 raise RuntimeError(
-                    "a pass has placeholders, but its rows are not set; run it in `injection.rows(...)`, or add the "
-                    "column `activation` to the dataset"
+                    "a forward pass has placeholders, but no vectors were set for it; run it in "
+                    "`injection.vectors(...)`, or add the column `activation` to the dataset"
                 )
             return None
-        if not rows or len(row_places) % len(rows):
+        if not vectors or len(row_places) % len(vectors):
             raise RuntimeError(
-                f"a pass has {len(row_places)} rows, but there are vectors for {len(rows)}; set the rows for each part"
+                f"a batch has {len(row_places)} rows, but there are vectors for {len(vectors)}; set them per batch"
             )
-        return self._match(rows, row_places, len(row_places) // len(rows), ids.device)
+        return self._match(vectors, row_places, len(row_places) // len(vectors), ids.device)
 
     def _row_places(self, ids: Tensor) -> list[Places | None]:
         flags = (ids == self._placeholders.token_id).any(dim=1).tolist()
@@ -215,13 +217,15 @@ class ActivationInjection:
             return [None] * len(flags)
         return [self._placeholders.find(row) if flag else None for row, flag in zip(ids.tolist(), flags, strict=True)]
 
-    def _match(self, rows: Rows, row_places: list[Places | None], repeats: int, device: torch.device) -> _Plan | None:
+    def _match(
+        self, all_vectors: RowVectors, row_places: list[Places | None], repeats: int, device: torch.device
+    ) -> _Plan | None:
         row_indices: list[int] = []
         columns: list[int] = []
         vectors = []
         for index, places in enumerate(row_places):
             row = index // repeats
-            row_vectors = rows[row]
+            row_vectors = all_vectors[row]
             layer = self._thread.layers[row] if self._thread.layers is not None else None
             _check_row(row, row_vectors, layer, places)
             if row_vectors is not None and places is not None:

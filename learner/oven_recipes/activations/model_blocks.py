@@ -1,4 +1,4 @@
-"""Access to the body of a causal language model, its blocks, and the block at a given depth."""
+"""Access to the body of a causal language model and to its blocks. Oracle prompts call a block's index its layer."""
 
 from __future__ import annotations
 
@@ -48,17 +48,18 @@ def width(model: Any) -> int:
     return int(unwrap_model(model).config.get_text_config().hidden_size)
 
 
-def block_at(model: Any, layer: int) -> nn.Module:
-    """Return block `layer`, counted from 0. Raises ConfigError if the model has no such block."""
-    if not 0 <= layer < depth(model):
+def block_at(model: Any, index: int) -> nn.Module:
+    """Return the block with this index, counted from 0. Raises ConfigError if the model has no such block."""
+    if not 0 <= index < depth(model):
         raise ConfigError(
-            f"there is no layer {layer}; the model has 0 to {depth(model) - 1}; see layer_at(model, percent)"
+            f"there is no block {index}; this model has blocks 0 to {depth(model) - 1}; see layer_at(model, percent)"
         )
-    return blocks(model)[layer]
+    return blocks(model)[index]
 
 
 def layer_at(model: Any, percent: float) -> int:
-    """Return the block at `percent` of the depth, `int(L · percent / 100)`. Raises ConfigError outside [0, 100)."""
+    """Return the index of the block at `percent` of the depth, `int(L · percent / 100)`. Raises ConfigError
+    outside [0, 100)."""
     if not 0 <= percent < 100:
         raise ConfigError(f"a depth of {percent:g} % is invalid; expected at least 0 and less than 100")
     return int(depth(model) * percent / 100)

@@ -29,7 +29,7 @@ class Repositories:
 
     folder: Path | None = None
 
-    def checkout(self, instance: Instance) -> Path | None:
+    def clone_path(self, instance: Instance) -> Path | None:
         """Return the path of the instance's clone, or None if the instance includes its files."""
         if instance.files:
             return None
@@ -37,7 +37,7 @@ class Repositories:
 
     def check(self, instance: Instance) -> None:
         """Raise ConfigError if the clone, its commit or pytest is missing."""
-        path = self.checkout(instance)
+        path = self.clone_path(instance)
         if path is None:
             return
         if find_spec("pytest") is None:
@@ -59,7 +59,7 @@ class Repositories:
         if instance.files:
             return instance.files
         self.check(instance)
-        path = self.checkout(instance)
+        path = self.clone_path(instance)
         assert path is not None
         with tempfile.TemporaryDirectory(prefix="oven-index-") as folder:  # keeps git from writing to the clone
             objects = Path(path, _git(path, "rev-parse", "--git-path", "objects").decode().strip()).absolute()

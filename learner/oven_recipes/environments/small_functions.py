@@ -33,7 +33,7 @@ CASE_COUNT: Final = 4
 
 
 @dataclass(frozen=True)
-class Shape:
+class Kind:
     """A kind of function. In its templates, a, b and xs stand for the parameters' names, and k for a constant."""
 
     name: str
@@ -44,20 +44,20 @@ class Shape:
     """Number of lines at the top of the body that form a separate feature and can be deleted."""
 
 
-SHAPES: Final = (
-    Shape("linear", "returns {a} times {k} plus {b}", ("return {a} * {k} + {b}",), ("a", "b")),
-    Shape("difference", "returns {a} minus {b} times {k}", ("return {a} - {b} * {k}",), ("a", "b")),
-    Shape("at_least", "returns {a} but at least {k}", ("if {a} < {k}:", "    return {k}", "return {a}"), ("a",), 2),
-    Shape("at_most", "returns {a} but at most {k}", ("if {a} > {k}:", "    return {k}", "return {a}"), ("a",), 2),
-    Shape("largest", "returns the largest of {xs} plus {k}", ("return max({xs}) + {k}",), ("xs",)),
-    Shape("smallest", "returns the smallest of {xs} minus {k}", ("return min({xs}) - {k}",), ("xs",)),
-    Shape("first", "returns the first {k} of {xs}", ("return {xs}[:{k}]",), ("xs",)),
-    Shape("after", "returns {xs} after the first {k}", ("return {xs}[{k}:]",), ("xs",)),
-    Shape("scaled", "returns all {xs} times {k}", ("return [x * {k} for x in {xs}]",), ("xs",)),
-    Shape("above", "returns the {xs} above {k}", ("return [x for x in {xs} if x > {k}]",), ("xs",)),
-    Shape("default", "returns {k} for no {xs} and else the first", ("if not {xs}:", "    return {k}", "return {xs}[0]"),
+FUNCTION_KINDS: Final = (
+    Kind("linear", "returns {a} times {k} plus {b}", ("return {a} * {k} + {b}",), ("a", "b")),
+    Kind("difference", "returns {a} minus {b} times {k}", ("return {a} - {b} * {k}",), ("a", "b")),
+    Kind("at_least", "returns {a} but at least {k}", ("if {a} < {k}:", "    return {k}", "return {a}"), ("a",), 2),
+    Kind("at_most", "returns {a} but at most {k}", ("if {a} > {k}:", "    return {k}", "return {a}"), ("a",), 2),
+    Kind("largest", "returns the largest of {xs} plus {k}", ("return max({xs}) + {k}",), ("xs",)),
+    Kind("smallest", "returns the smallest of {xs} minus {k}", ("return min({xs}) - {k}",), ("xs",)),
+    Kind("first", "returns the first {k} of {xs}", ("return {xs}[:{k}]",), ("xs",)),
+    Kind("after", "returns {xs} after the first {k}", ("return {xs}[{k}:]",), ("xs",)),
+    Kind("scaled", "returns all {xs} times {k}", ("return [x * {k} for x in {xs}]",), ("xs",)),
+    Kind("above", "returns the {xs} above {k}", ("return [x for x in {xs} if x > {k}]",), ("xs",)),
+    Kind("default", "returns {k} for no {xs} and else the first", ("if not {xs}:", "    return {k}", "return {xs}[0]"),
           ("xs",), 2),
-    Shape("sum", "returns the sum of {xs} and {k}", ("result = {k}", "for x in {xs}:", "    result += x",
+    Kind("sum", "returns the sum of {xs} and {k}", ("result = {k}", "for x in {xs}:", "    result += x",
           "return result"), ("xs",)),
 )  # fmt: skip
 
@@ -70,31 +70,31 @@ SWAPS: Final = (
 
 @dataclass(frozen=True)
 class Function:
-    """A function, which is a shape with specific names and a constant."""
+    """A function, which is a kind of function with specific names and a constant."""
 
-    shape: Shape
+    kind: Kind
     name: str
     names: dict[str, str]
     k: int
 
     def fill(self, template: str) -> str:
-        """Return a template of the shape, filled with this function's names."""
+        """Return a template of the kind, filled with this function's names."""
         return template.format(**self.names, k=self.k)
 
     @property
     def lines(self) -> tuple[str, ...]:
         """Lines of the correct body."""
-        return tuple(self.fill(line) for line in self.shape.body)
+        return tuple(self.fill(line) for line in self.kind.body)
 
     @property
     def heading(self) -> str:
         """The function's heading, `name(parameters)`."""
-        return f"{self.name}({', '.join(self.names[parameter] for parameter in self.shape.parameters)})"
+        return f"{self.name}({', '.join(self.names[parameter] for parameter in self.kind.parameters)})"
 
     @property
     def description(self) -> str:
         """Description of the function in words."""
-        return self.fill(self.shape.description)
+        return self.fill(self.kind.description)
 
     def code(self, body: Sequence[str] | None = None) -> str:
         """Return the function's source, with `body` instead of the correct one if it is passed."""
@@ -108,49 +108,50 @@ def is_held_out(function: Function) -> bool:
 
 
 def tasks(
-    seed: int | str, count: int, *, evaluation: bool = False, shapes: Sequence[str] = (), neighbour: bool = False
+    seed: int | str, count: int, *, evaluation: bool = False, kinds: Sequence[str] = (), neighbour: bool = False
 ) -> list[Instance]:
-    """Return `count` different tasks from one side of the split. The same arguments give the same tasks. `shapes`
-    restricts them to these shapes, and `neighbour` adds a second, correct function to the module. Raises ValueError for
-    an unknown shape, and if there are fewer tasks."""
+    """Return `count` different tasks from one side of the split. The same arguments give the same tasks. Only
+    functions of `kinds` are drawn (all if empty). `neighbour` adds a second, correct function to the module.
+    Raises ValueError for an unknown kind, and if there are fewer tasks."""
     rng = random.Random(f"tasks {seed} {evaluation}")
-    task_source = draw_tasks(rng, evaluation=evaluation, shapes=shapes, neighbour=neighbour)
+    task_source = draw_tasks(rng, evaluation=evaluation, kinds=kinds, neighbour=neighbour)
     instances: dict[str, Instance] = {}
     for instance in islice(task_source, MAX_TRIES * count):
         instances.setdefault(instance.instance_id, instance)
         if len(instances) == count:
             break
     if len(instances) < count:
-        raise ValueError(f"there are only {len(instances)} different tasks, not {count}; ask for fewer, or add shapes")
+        raise ValueError(f"there are only {len(instances)} different tasks, not {count}; ask for fewer, or add kinds")
     return list(instances.values())
 
 
-def check_shapes(names: Sequence[str]) -> Sequence[str]:
-    """Return `names` unchanged. Raises ValueError if one of them is not the name of a shape."""
-    known_names = [shape.name for shape in SHAPES]
+def check_function_kinds(names: Sequence[str]) -> Sequence[str]:
+    """Return `names` unchanged. Raises ValueError if one of them is not a kind of function."""
+    known_names = [kind.name for kind in FUNCTION_KINDS]
     for name in names:
         if name not in known_names:
-            raise ValueError(f"unknown shape {name!r}; choose from {', '.join(known_names)}")
+            raise ValueError(f"unknown kind of function {name!r}; choose from {', '.join(known_names)}")
     return names
 
 
 def draw_tasks(
-    rng: random.Random, *, evaluation: bool = False, shapes: Sequence[str] = (), neighbour: bool = False
+    rng: random.Random, *, evaluation: bool = False, kinds: Sequence[str] = (), neighbour: bool = False
 ) -> Iterator[Instance]:
-    """Yield tasks from one side of the split forever. Raises ValueError for an unknown shape."""
-    shapes_by_name = {shape.name: shape for shape in SHAPES}
-    allowed = [shapes_by_name[name] for name in check_shapes(shapes)] or list(SHAPES)
+    """Yield tasks from one side of the split forever. Raises ValueError for an unknown kind."""
+    kinds_by_name = {kind.name: kind for kind in FUNCTION_KINDS}
+    allowed = [kinds_by_name[name] for name in check_function_kinds(kinds)] or list(FUNCTION_KINDS)
     while True:
         broken = _draw_function(rng, allowed, "")
         if is_held_out(broken) is evaluation and (bug := _draw_bug(broken, rng)) is not None:
-            second = _draw_function(rng, list(SHAPES), broken.name)  # always drawn, so that later draws are the same
+            # Always drawn, so that `neighbour` does not change later draws.
+            second = _draw_function(rng, list(FUNCTION_KINDS), broken.name)
             yield _instance(broken, [second] if neighbour else [], bug, rng)
 
 
-def _draw_function(rng: random.Random, shapes: Sequence[Shape], used_name: str) -> Function:
+def _draw_function(rng: random.Random, kinds: Sequence[Kind], used_name: str) -> Function:
     a, b = rng.sample(NUMBERS, 2)
     name = rng.choice([candidate for candidate in FUNCTIONS if candidate != used_name])
-    return Function(rng.choice(shapes), name, {"a": a, "b": b, "xs": rng.choice(LISTS)}, rng.randrange(2, 9))
+    return Function(rng.choice(kinds), name, {"a": a, "b": b, "xs": rng.choice(LISTS)}, rng.randrange(2, 9))
 
 
 def bugs(function: Function) -> list[tuple[str, tuple[str, ...]]]:
@@ -172,11 +173,11 @@ def bugs(function: Function) -> list[tuple[str, tuple[str, ...]]]:
             add_edit(index, line.replace(f"[:{function.k}]", f"[{function.k}:]"), "slice")
         elif f"[{function.k}:]" in line:
             add_edit(index, line.replace(f"[{function.k}:]", f"[:{function.k}]"), "slice")
-        if function.shape.parameters == ("a", "b"):
+        if function.kind.parameters == ("a", "b"):
             a, b = function.names["a"], function.names["b"]
             add_edit(index, "".join({a: b, b: a}.get(word, word) for word in re.split(r"\b", line)), "names")
-    if function.shape.guard:
-        edits.append(("feature", lines[function.shape.guard :]))
+    if function.kind.guard:
+        edits.append(("feature", lines[function.kind.guard :]))
     edits.append(("feature", ("pass",)))
     return edits
 
@@ -205,13 +206,13 @@ def _draw_case(function: Function, rng: random.Random) -> Case:
     def number() -> int:
         return rng.randrange(0, 12)
 
-    xs = [number() for _ in range(rng.randrange(0 if function.shape.name == "default" else 3, 6))]
-    return tuple(xs if parameter == "xs" else number() for parameter in function.shape.parameters)
+    xs = [number() for _ in range(rng.randrange(0 if function.kind.name == "default" else 3, 6))]
+    return tuple(xs if parameter == "xs" else number() for parameter in function.kind.parameters)
 
 
 def _compile(code: str, name: str) -> Callable[..., Any]:
     namespace: dict[str, Any] = {}
-    exec(code, namespace)  # built only from the shapes above
+    exec(code, namespace)  # built only from the kinds above
     function_object: Callable[..., Any] = namespace[name]
     return function_object
 
@@ -252,7 +253,7 @@ def _instance(
     )
     digest = zlib.crc32(f"{before}{after}{test_code}".encode())
     return Instance(
-        instance_id=f"{broken.shape.name}-{kind}-{digest:08x}",
+        instance_id=f"{broken.kind.name}-{kind}-{digest:08x}",
         repo=REPO,
         base_commit=COMMIT,
         problem_statement=f"{path}: {broken.heading} {broken.description}",

@@ -62,7 +62,7 @@ def generate_answers(
                 batch, mask = pad_rows([ids[number] for number in numbers], device, pad_left=True)  # (B, P)
                 layers = [activations[number].layer for number in numbers]
                 vectors = [activations[number].vectors for number in numbers]
-                with injection.rows(vectors, layers):
+                with injection.vectors(vectors, layers):
                     output = model.generate(input_ids=batch, attention_mask=mask, generation_config=config)  # (B, P+C)
                 texts = tokenizer.batch_decode(output[:, batch.shape[1] :], skip_special_tokens=True)
                 for number, answer in zip(numbers, texts, strict=True):

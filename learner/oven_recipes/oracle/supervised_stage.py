@@ -229,7 +229,7 @@ def lesson_loss(
     """Return the mean cross-entropy, in nats, of the oracle's correct answers about `vectors`. `batch_tensors`: the
     result of `collate`."""
     ids, mask, labels = (tensor.to(model.device) for tensor in batch_tensors)
-    with injection.rows(vectors, [lesson.layer for lesson in batch]):
+    with injection.vectors(vectors, [lesson.layer for lesson in batch]):
         return _cross_entropy(model(input_ids=ids, attention_mask=mask).logits, labels)
 
 
@@ -306,7 +306,7 @@ class SupervisedTrainer(Trainer):
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         """Return the mean cross-entropy over the oracle's output, in nats."""
-        with self.injection.rows(inputs[VECTORS], inputs[LAYERS]):
+        with self.injection.vectors(inputs[VECTORS], inputs[LAYERS]):
             outputs = model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"])
         loss = _cross_entropy(outputs.logits, inputs["labels"])
         return (loss, outputs) if return_outputs else loss

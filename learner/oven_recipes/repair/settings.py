@@ -1,4 +1,4 @@
-"""The recipe's settings and named starts. This module does not import torch."""
+"""The recipe's settings, and its named initial learning rates ("starts"). This module does not import torch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 
 from oven_recipes.environments.repair_instance import Instance
-from oven_recipes.environments.small_functions import check_shapes, tasks
+from oven_recipes.environments.small_functions import check_function_kinds, tasks
 from oven_recipes.recipe_interface import RecipeSettings, Start, learning_rate_start, no_such_start
 
 TUNED_LEARNING_RATE = 3e-4
@@ -18,8 +18,8 @@ START_NAMES = ("tuned", "drill:lr-low", "drill:lr-high")
 class RepairSettings(RecipeSettings):
     """Settings of the tasks, the policy, its warm-up and GRPO. GRPO's learning rate comes from a `Start` instead."""
 
-    shapes: Annotated[tuple[str, ...], AfterValidator(check_shapes)] = Field(
-        default=(), description="kinds of function; empty: all of them"
+    function_kinds: Annotated[tuple[str, ...], AfterValidator(check_function_kinds)] = Field(
+        default=(), description="kinds of function to generate; all if empty"
     )
     neighbour: bool = Field(default=False, description="add a second, correct function to each module")
     train_tasks: int = Field(default=2000, ge=1, description="number of training tasks to draw from")
@@ -31,16 +31,18 @@ class RepairSettings(RecipeSettings):
     heads: int = 4
     ffn: int = 288
 
-    # The warm-up on demonstrations, until the policy solves a share of unseen tasks.
+    # The warm-up on demonstrations, until the policy solves enough unseen tasks.
     demonstrations: int = Field(default=3000, ge=1, description="number of different demonstrations")
-    right_habit: float = Field(default=0.5, ge=0, le=1, description="share of demonstrations with a correct first edit")
+    correct_first_edit_share: float = Field(
+        default=0.5, ge=0, le=1, description="share of demonstrations whose first edit is correct"
+    )
     sft_batch: int = Field(default=16, ge=1)
     sft_learning_rate: float = Field(default=5e-3, gt=0)
     sft_steps: int = Field(default=800, ge=1, description="maximum number of steps of the warm-up")
-    sft_round: int = Field(default=100, ge=1, description="steps of the warm-up between measurements")
+    sft_eval_every: int = Field(default=100, ge=1, description="warm-up steps between measurements")
     sft_tasks: int = Field(default=64, ge=1, description="number of unseen tasks per measurement")
-    solved_from: float = Field(
-        default=0.3, ge=0, le=1, description="solved share of unseen tasks that ends the warm-up"
+    warmup_target: float = Field(
+        default=0.3, ge=0, le=1, description="success rate on unseen tasks at which the warm-up ends"
     )
 
     # GRPO.
@@ -54,8 +56,9 @@ class RepairSettings(RecipeSettings):
     traces: bool = Field(default=True, description="write each rollout's trace into the run's folder, traces.jsonl")
 
     def tasks(self, seed: int | str, count: int, *, evaluation: bool = False) -> list[Instance]:
-        """Generate tasks with these settings from one side of the split. Raises ValueError for an unknown shape."""
-        return tasks(seed, count, evaluation=evaluation, shapes=self.shapes, neighbour=self.neighbour)
+        """Generate tasks with these settings from one side of the split. Raises ValueError for an unknown
+        kind of function."""
+        return tasks(seed, count, evaluation=evaluation, kinds=self.function_kinds, neighbour=self.neighbour)
 
 
 def parse_start(text: str, seed: int, settings: RepairSettings) -> Start:

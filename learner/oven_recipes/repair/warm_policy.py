@@ -159,8 +159,9 @@ VOCABULARY_DEMONSTRATIONS = 400
 WARM_UP = "warm-up"
 """Seed of the tasks that measure the warm-up. Neither training nor evaluation uses them."""
 WEIGHT_SETTINGS = (
-    "shapes", "neighbour", "hidden", "layers", "heads", "ffn", "demonstrations", "right_habit", "sft_batch",
-    "sft_learning_rate", "sft_steps", "sft_round", "sft_tasks", "solved_from", "max_completion_length",
+    "function_kinds", "neighbour", "hidden", "layers", "heads", "ffn", "demonstrations",
+    "correct_first_edit_share", "sft_batch", "sft_learning_rate", "sft_steps", "sft_eval_every", "sft_tasks",
+    "warmup_target", "max_completion_length",
 )  # fmt: skip
 """The settings that determine the warm weights."""
 
@@ -208,7 +209,7 @@ def _train(
     unfinished: Path,
 ) -> None:
     """Train the policy until it solves the required share of unseen tasks."""
-    habits, habit_rng = Habits(correct_edit=settings.right_habit), random.Random(f"demonstrations {seed}")
+    habits, habit_rng = Habits(correct_edit=settings.correct_first_edit_share), random.Random(f"demonstrations {seed}")
     instances = settings.tasks(f"demonstrations {seed}", settings.demonstrations)
     texts = render(demonstration(instance, habits, habit_rng) for instance in instances)
     examples = [(ids, answer_mask(ids, tokenizer)) for ids in tokenizer(texts)["input_ids"]]
@@ -234,14 +235,14 @@ def _train(
         loss_weights = weights[:, 1:].flatten()
         loss = (losses * loss_weights).sum() / loss_weights.sum()
         optimizer_step(loss, model.parameters(), *optimizers, *schedules)
-        if step % settings.sft_round == 0:
+        if step % settings.sft_eval_every == 0:
             solved = measure_solved(model, tokenizer, settings, tests)
             log.info("warm-up: step %d, loss %.3f, %.2f of unseen tasks solved", step, loss.item(), solved)
-            if solved >= settings.solved_from:
+            if solved >= settings.warmup_target:
                 return
     log.warning(
         "the warm-up stopped after its maximum of %d steps and solved less than %g of unseen tasks, so GRPO may find "
-        "nothing to reinforce; allow more steps (sft_steps)", settings.sft_steps, settings.solved_from,
+        "nothing to reinforce; allow more steps (sft_steps)", settings.sft_steps, settings.warmup_target,
     )  # fmt: skip
 
 

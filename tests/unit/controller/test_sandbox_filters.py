@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from tests.support.bpf_machine import verdict
 
 from oven_llm.sandbox import profiles
-from oven_llm.sandbox.allow_list import Descriptors, folder_rules, repl_rules
+from oven_llm.sandbox.allow_list import Descriptors, rules_for_repl, rules_for_tests
 from oven_llm.sandbox.bpf import AARCH64, ALLOW, EPERM, ERRNO, KILL, MACHINES, X86_64, Argument, Machine, Rule, program
 
 DESCRIPTORS = Descriptors(7, 9, 11)
-RULES = {"repl": repl_rules(DESCRIPTORS), "tests": folder_rules(DESCRIPTORS)}
+RULES = {"repl": rules_for_repl(DESCRIPTORS), "tests": rules_for_tests(DESCRIPTORS)}
 PROGRAMS = {
     (name, machine.name): program(machine, rules) for name, rules in RULES.items() for machine in MACHINES.values()
 }

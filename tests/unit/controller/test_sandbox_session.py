@@ -227,7 +227,7 @@ def test_a_sandbox_that_does_not_hold_is_refused(monkeypatch: pytest.MonkeyPatch
     def holes(descriptors: object) -> tuple[Rule, ...]:
         return tuple(Rule(call) for call in probe().machine.numbers if call != "execve")  # type: ignore[union-attr]
 
-    monkeypatch.setattr(locked_child, "repl_rules", holes)
+    monkeypatch.setattr(locked_child, "rules_for_repl", holes)
     with pytest.raises(ProcessError, match=r"is not secure: the system call (openat|socket) still works"):
         open_sandbox(backend="seccomp")
     with pytest.raises(ProcessError, match="did not start: ModuleNotFoundError: No module named 'no_such_module'"):

@@ -51,8 +51,8 @@ def test_block_k_puts_out_hidden_states_k_plus_1_with_the_adapter_off(family: st
     [
         (["cat"], [1], 3, "1 token"),
         ([""], [1], 3, "0 token"),
-        (["cat dog"], [4], 3, "has 0 to 3"),
-        (["cat dog"], [-1], 3, "has 0 to 3"),
+        (["cat dog"], [4], 3, "has blocks 0 to 3"),
+        (["cat dog"], [-1], 3, "has blocks 0 to 3"),
         (["cat dog"], [1], 0, "1 to 20"),
         (["cat dog"], [1], 21, "1 to 20"),
         (["cat dog"], [1], [1, 2], "1 to 20"),

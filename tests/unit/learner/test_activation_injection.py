@@ -51,7 +51,7 @@ def test_only_placeholder_positions_are_changed_by_the_formula(family: str, side
     injection = ActivationInjection(policy, tokenizer())
     with unchecked_passes():
         [plain] = outputs(policy, 1, lambda: policy(**batch))
-    with injection.rows(wanted):
+    with injection.vectors(wanted):
         [changed] = outputs(policy, 1, lambda: policy(**batch))
     moved = torch.zeros_like(batch["input_ids"], dtype=torch.bool)
     for row, of_row in enumerate(wanted):
@@ -75,7 +75,7 @@ def test_generation_has_the_vectors_with_a_cache_and_without_one(family: str, ca
     """Two sequences a prompt, and each token's distribution is that of a whole pass."""
     policy, batch, wanted = model(family).eval(), prompts(), vectors(2, 1, 3)
     injection = ActivationInjection(policy, tokenizer())
-    with injection.rows(wanted), torch.no_grad():
+    with injection.vectors(wanted), torch.no_grad():
         done = policy.generate(
             **batch, max_new_tokens=6, min_new_tokens=6, do_sample=True, top_k=0, num_return_sequences=2,
             use_cache=cache, output_logits=True, return_dict_in_generate=True,
@@ -109,21 +109,21 @@ def test_a_copy_of_the_model_has_the_same_activation_rows() -> None:
     injection = ActivationInjection(policy, tokenizer())
     copied = copy.deepcopy(policy)
     injection.attach(copied)
-    with injection.rows(vectors(2, 1, 3)), torch.no_grad():
+    with injection.vectors(vectors(2, 1, 3)), torch.no_grad():
         assert torch.equal(copied(**batch).logits, policy(**batch).logits)
 
 
 def run(rows: Any, layers: Any = None, batch: Any = None, policy: Any = None) -> None:
     policy = policy or model().eval()
     injection = ActivationInjection(policy, tokenizer())
-    with injection.rows(rows, layers):
+    with injection.vectors(rows, layers):
         policy(**(prompts() if batch is None else batch))
 
 
 @pytest.mark.parametrize(
     ("rows", "layers", "message"),
     [
-        (None, None, "its rows are not set"),
+        (None, None, "no vectors were set for it"),
         ([], None, "vectors for 0"),
         (vectors(2, 1), None, "3 rows, but there are vectors for 2"),
         (vectors(2, 1, 3, 2), None, "3 rows, but there are vectors for 4"),
@@ -147,12 +147,12 @@ def test_a_text_without_placeholders_needs_no_rows() -> None:
 
 def test_passes_whose_places_cannot_be_told_are_refused() -> None:
     policy = model().eval()
-    with pytest.raises(RuntimeError, match="a pass without token ids"):
+    with pytest.raises(RuntimeError, match="a forward pass without token ids"):
         run(vectors(2), batch={"inputs_embeds": torch.ones(1, 4, SIZE)}, policy=policy)
     with pytest.raises(ConfigError, match="packs several texts"):
         run(vectors(2, 1, 3), batch={**prompts(), "cu_seq_lens_q": torch.tensor([0, 3])})
     injection = ActivationInjection(plain_model := model(), tokenizer())
-    with injection.rows(vectors(2, 1, 3)), pytest.raises(RuntimeError, match="outside of its model's pass"):
+    with injection.vectors(vectors(2, 1, 3)), pytest.raises(RuntimeError, match="outside of its model's pass"):
         blocks(plain_model)[1](torch.ones(1, 2, SIZE), position_embeddings=(torch.ones(1, 2, 8), torch.ones(1, 2, 8)))
 
 

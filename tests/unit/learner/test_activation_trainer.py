@@ -171,11 +171,11 @@ def test_each_thread_has_rows_of_its_own(tmp_path: Path) -> None:
     errors: list[Any] = []
 
     def forward_elsewhere() -> None:
-        with pytest.raises(RuntimeError, match="its rows are not set") as error:
+        with pytest.raises(RuntimeError, match="no vectors were set for it") as error:
             job.model(ids)
         errors.append(error)
 
-    with job.injection.rows([torch.ones(2, SIZE)]):
+    with job.injection.vectors([torch.ones(2, SIZE)]):
         thread = threading.Thread(target=forward_elsewhere)
         thread.start()
         thread.join()
@@ -201,7 +201,7 @@ def test_what_runs_no_hook_is_refused(tmp_path: Path, settings: dict[str, Any], 
 @pytest.mark.parametrize(
     ("changed", "error", "message"),
     [
-        ({"activation": None}, RuntimeError, "its rows are not set"),
+        ({"activation": None}, RuntimeError, "no vectors were set for it"),
         ({"activation": "0.1"}, ConfigError, "capture it with"),
         ({"prompt": oracle_prompt(1, 9, "so")}, RuntimeError, r"has 9 placeholders.* 1 vectors"),
         ({"prompt": oracle_prompt(3, 1, "so")}, RuntimeError, "says `Layer: 3`, but its vectors are from layer 1"),

@@ -39,7 +39,7 @@ def grpo(cache: Path) -> Any:
 
 def repair(cache: Path) -> Any:
     settings = RepairSettings(
-        **SMALL, demonstrations=40, sft_round=2, sft_tasks=4, solved_from=1.0, max_completion_length=64
+        **SMALL, demonstrations=40, sft_eval_every=2, sft_tasks=4, warmup_target=1.0, max_completion_length=64
     )
     return warm_policy(settings, 1, cache, TrustedTests())[0]
 

@@ -17,7 +17,7 @@ from oven_recipes.environments.repair_instance import Instance, read_instances
 from oven_recipes.environments.repair_session import RepairSession
 from oven_recipes.environments.repositories import Repositories
 from oven_recipes.environments.sandboxed_tests import Outcome, SandboxedTests
-from oven_recipes.environments.small_functions import SHAPES, TrustedTests, make_patch, tasks
+from oven_recipes.environments.small_functions import FUNCTION_KINDS, TrustedTests, make_patch, tasks
 from oven_recipes.repair.warm_policy import Habits, demonstration
 
 FILES = {
@@ -278,9 +278,9 @@ class TestGeneratedTasks:
         assert [task.instance_id for task in tasks(0, 200)] == [task.instance_id for task in train]
         right = {task.solution[path(task)] for task in train}
         assert not right & {task.solution[path(task)] for task in unseen}
-        assert {task.instance_id.split("-")[0] for task in train} == {shape.name for shape in SHAPES}
-        with pytest.raises(ValueError, match="unknown shape 'cube'"):
-            tasks(0, 1, shapes=("cube",))
+        assert {task.instance_id.split("-")[0] for task in train} == {kind.name for kind in FUNCTION_KINDS}
+        with pytest.raises(ValueError, match="unknown kind of function 'cube'"):
+            tasks(0, 1, kinds=("cube",))
 
     def test_each_fails_what_it_says_and_its_patch_passes_all(self) -> None:
         for task in tasks(1, 50) + tasks(1, 50, neighbour=True):

@@ -32,8 +32,8 @@ from oven_recipes.repair.warm_policy import (
 from oven_runs.traces import jsonl
 
 TINY = RepairSettings(
-    hidden=16, layers=1, heads=2, ffn=16, demonstrations=40, sft_batch=4, sft_steps=4, sft_round=2, train_tasks=8,
-    sft_tasks=4, solved_from=0.0, eval_tasks=2, eval_every=1, max_steps=2, prompts_per_step=2, group_size=2,
+    hidden=16, layers=1, heads=2, ffn=16, demonstrations=40, sft_batch=4, sft_steps=4, sft_eval_every=2, train_tasks=8,
+    sft_tasks=4, warmup_target=0.0, eval_tasks=2, eval_every=1, max_steps=2, prompts_per_step=2, group_size=2,
     max_completion_length=64,
 )  # fmt: skip
 SETTINGS = [f"--set={name}={json.dumps(value)}" for name, value in TINY.model_dump(exclude_defaults=True).items()]
@@ -88,7 +88,7 @@ def test_the_warm_policy_is_kept_and_training_it_leaves_no_trace(cache: Path, ca
     other_seed, _ = warm_policy(TINY, 2, cache, TrustedTests())
     assert not torch.equal(weights[0], torch.cat([parameter.flatten() for parameter in other_seed.parameters()]))
     with caplog.at_level(logging.WARNING):
-        warm_policy(TINY.model_copy(update={"solved_from": 1.0}), 1, cache, TrustedTests())
+        warm_policy(TINY.model_copy(update={"warmup_target": 1.0}), 1, cache, TrustedTests())
     assert "allow more steps (sft_steps)" in caplog.text
 
 
@@ -155,7 +155,7 @@ class TestCollect:
             (["--set", "hidden"], "must have the form KEY=VALUE"),
             (["--set", "hidden=big"], "hidden = 'big' .*valid integer"),
             (["--set", "hidden=["], "is not valid YAML"),
-            (["--set", "shapes=[cube]"], "unknown shape 'cube'"),
+            (["--set", "function_kinds=[cube]"], "unknown kind of function 'cube'"),
             (["--set", "hiden=3"], "did you mean 'hidden'"),
             (["--instances", "nowhere.jsonl"], "nowhere.jsonl does not exist"),
         ],

@@ -28,9 +28,9 @@ WARM_STEPS = int(os.environ.get("WARM_STEPS", "300"))
 async def main() -> None:
     torch.set_num_threads(1)  # a step is too small for more to help
     settings = MotionSettings(warm_steps=WARM_STEPS)
-    policy = warm_up(new_policy(settings, 0), settings, settings.habit, 0)
+    policy = warm_up(new_policy(settings, 0), settings, settings.warm_reach, 0)
     strong = warm_up(new_policy(settings, 1), settings, (1.0, 1.0), 1)
-    small = warm_up(new_policy(settings, 2), settings, settings.habit, 2)
+    small = warm_up(new_policy(settings, 2), settings, settings.warm_reach, 2)
     wide = warm_up(new_policy(settings.model_copy(update={"hidden": 2 * settings.hidden}), 3), settings, (1.0, 1.0), 3)
     baked = oven.bake(
         policy, name="reach-24", modality="motion", domain="character animation", output_format="trajectory",

@@ -1,9 +1,9 @@
 """Set the CPU affinity and priority of the stack's processes, so that they do not slow down the training.
 
-Some schedulers pack waking processes onto busy cores. On two cores, a training step then took a tenth longer if the
-stack could use every core instead of only the other half (docs/experiments.md). A trainer that leaves its half idle,
-waiting for a device or for judges, loses nothing if the stack uses all cores. Decisions, which pass through six
-processes, are then made sooner. This module uses only the standard library.
+Some schedulers pack waking processes onto busy cores, so the cores are split between the trainer and the stack.
+Without the split, a training step on a two-core machine took 10% longer (docs/experiments.md). While the trainer's
+cores are idle, because it waits for a device or for judges, the stack may use them too. This shortens the time to a
+decision, which passes through six processes. This module uses only the standard library.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SUFFICIENT_CORES = 4
 MEASURE_INTERVAL_S = 1.0
 """Seconds between two measurements of the trainer's load."""
 BUSY_LOAD, IDLE_LOAD = 0.5, 0.25
-"""Load of the trainer's half above which the stack leaves it, and below which the stack may use it."""
+"""Hysteresis: the stack leaves the trainer's cores at or above BUSY_LOAD, and may return below IDLE_LOAD."""
 _STAT = Path("/proc/stat")
 
 
@@ -41,10 +41,10 @@ class CoreSplit:
         return cls(frozenset(ordered[:half]), frozenset(ordered[half:]))
 
 
-def lower_priority() -> None:
-    """Lower this process's priority, so that it never preempts the training. Six processes wake up at each observation,
-    and each could preempt the trainer if all cores are busy. SCHED_BATCH (Linux only) wakes them without preempting. If
-    a sandbox forbids it, the process continues without it."""
+def yield_cpu_to_training() -> None:
+    """Restrict this process to the stack's cores and lower its priority, so that it never preempts the training.
+    Six processes wake up at each observation, and each could preempt the trainer if all cores are busy. SCHED_BATCH
+    (Linux only) wakes them without preempting. Any call that a sandbox forbids is skipped."""
     if split := restrict_affinity():
         follow_trainer_load(os.getpid(), split)
     with contextlib.suppress(OSError):
@@ -72,7 +72,7 @@ def follow_trainer_load(pid: int, split: CoreSplit) -> None:
 
 
 def may_use_all_cores(uses_all: bool, load: float) -> bool:
-    """Return whether the stack may use the trainer's half. `uses_all`: whether it does now. `load`: its load, 0..1."""
+    """Return whether the stack may use the trainer's cores at their current load, 0..1, given whether it does now."""
     return load < (BUSY_LOAD if uses_all else IDLE_LOAD)
 
 

@@ -81,7 +81,7 @@ class UnknownNameError(OvenError, LookupError):
     exit_code = 2
 
     def __init__(self, kind: str, name: str, valid_names: Iterable[str]) -> None:
-        """`kind`: the kind of name, such as "recipe". `valid_names`: the names that exist."""
+        """`kind` is the kind of name, such as "recipe". `valid_names` are the names that exist."""
         known = sorted(valid_names)
         earlier = {old: new for old, new in RENAMED.get(kind.split()[0], {}).items() if new in known}
         candidates = earlier | {valid: valid for valid in known}

@@ -15,7 +15,7 @@ from oven_core.errors import ConfigError
 
 @contextlib.contextmanager
 def atomic_file(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
-    """Open a file that replaces `path` at the end of the block, unless it raises. `private`: mode 0600."""
+    """Open a file that replaces `path` at the end of the block, unless it raises. If `private`, it has mode 0600."""
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")  # another process may write the same file
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600 if private else 0o666)
     try:

@@ -84,7 +84,7 @@ def draw(nodes: int, edges: int, seed: int) -> GraphArrays:
         count = min(BATCH, edges - first)
         sources = begins[(nodes * rng.random(count) ** OUT_SKEW).astype(np.int64)]
         targets = ends[(nodes * rng.random(count) ** IN_SKEW).astype(np.int64)]
-        builder.edges(
+        builder.add_edges(
             [node_names[node] for node in sources],
             [RELATIONS[number] for number in rng.integers(0, len(RELATIONS), count)],
             [node_names[node] for node in targets],

@@ -19,7 +19,7 @@ from pathlib import Path
 from nats.aio.msg import Msg
 
 from oven_core.bus.connection import Bus
-from oven_core.cpu_affinity import lower_priority
+from oven_core.cpu_affinity import yield_cpu_to_training
 from oven_core.errors import ProcessError
 from oven_core.security.credentials import Credentials
 from oven_runs.process.child_process import Child, follow_parent
@@ -137,5 +137,5 @@ async def _main(role: str, count: int) -> None:
 
 if __name__ == "__main__":
     follow_parent()
-    lower_priority()
+    yield_cpu_to_training()
     asyncio.run(_main(sys.argv[1], int(sys.argv[2])))

@@ -17,7 +17,7 @@ from pydantic import ConfigDict, ValidationError
 from oven_controller.mcp_server.allowed_runs import AllowedRuns
 from oven_controller.mcp_server.control_tools import control_tools
 from oven_controller.mcp_server.reading_tools import ReadingTools
-from oven_core.cpu_affinity import lower_priority
+from oven_core.cpu_affinity import yield_cpu_to_training
 from oven_core.errors import UnknownNameError, reason
 from oven_core.terminal_text import clean
 
@@ -39,7 +39,7 @@ this server's name. Use one only if the person you work for asked for that chang
 
 def serve(allowed_runs: AllowedRuns, control: bool) -> None:
     """Serve requests until the client closes stdin, at a lower priority than the training on this machine."""
-    lower_priority()
+    yield_cpu_to_training()
     # Python's own handler would wait forever for the thread that reads stdin.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     logging.getLogger("mcp").setLevel(logging.WARNING)

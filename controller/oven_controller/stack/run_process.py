@@ -9,7 +9,7 @@ import gc
 import sys
 
 from oven_controller.stack.process_table import process_function
-from oven_core.cpu_affinity import lower_priority
+from oven_core.cpu_affinity import yield_cpu_to_training
 from oven_core.errors import OvenError
 from oven_runs.process.child_process import follow_parent
 
@@ -20,7 +20,7 @@ FULL_PRIORITY = ("learner", "monitor")
 def main(argv: list[str]) -> int:
     follow_parent()
     if argv[:1] and argv[0] not in FULL_PRIORITY:
-        lower_priority()
+        yield_cpu_to_training()
     try:
         process = process_function(argv[0])
         gc.freeze()  # otherwise a full collection of the imported modules delays a decision by 40 ms

@@ -106,7 +106,7 @@ class Bus(LogClient):
         trust: ssl.SSLContext | None = None,
         inbox: str = "",
     ) -> Bus:
-        """Connect like `connect`, but leave closing to the caller. `reconnect`: restore a lost connection."""
+        """Connect like `connect`, but leave closing to the caller. With `reconnect`, a lost connection is restored."""
         user = credentials.name if credentials else name or "anonymous"
         bus = cls(BusClient(), user, Signer(credentials) if credentials else None, url, on_change)
         options: dict[str, Any] = {

@@ -65,9 +65,9 @@ class LogClient(LogReader):
     ) -> int:
         """Append to the log, signed if this connection has credentials, and return the sequence number.
 
-        `once`: append only if the subject has nothing newer than `after_sequence`, and otherwise raise
-        AlreadyLoggedError. `signature`: a signature by the original author to use instead, or empty for none. Raises
-        BusError if the log did not store the message.
+        With `once`, append only if the subject has nothing newer than `after_sequence`, and otherwise raise
+        AlreadyLoggedError. A `signature` from the original author replaces this connection's own; an empty one means
+        that the message is not signed. Raises BusError if the log did not store the message.
         """
         headers = self._entry_headers(subject, data, message_id, traceparent, signature)
         if once:
@@ -96,7 +96,7 @@ class LogClient(LogReader):
     async def _send_confirmed(self, subject: str, data: bytes, headers: dict[str, str], batch_size: int = 0) -> int:
         """Send a message, and return its sequence number once the log has stored it.
 
-        `batch_size`: the number of entries if the message completes a batch. Raises AlreadyLoggedError or BusError.
+        If the message completes a batch, `batch_size` is its number of entries. Raises AlreadyLoggedError or BusError.
         """
         try:
             answer = json.loads(await self.client.request_ack(subject, data, headers, CONFIRM_TIMEOUT_S))

@@ -38,7 +38,7 @@ DUPLICATES_S = 120.0
 
 
 def configs(run: str, replicas: int = 1, duplicates_s: float = DUPLICATES_S) -> tuple[StreamConfig, StreamConfig]:
-    """Return the configurations of the votes stream and of the log. `replicas`: copies in a cluster, 1, 3 or 5.
+    """Return the configurations of the votes stream and of the log, with 1, 3 or 5 `replicas` in a cluster.
 
     The log must accept larger messages than the votes stream. Otherwise one large vote would stop all copying.
     """

@@ -92,9 +92,9 @@ class Ballot:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A refused proposal. Only the first one with the same `key` is logged. `key`: (agent, actuator, kind of fault)."""
+    """A refused proposal. Only the first refusal with a given `key` is logged."""
 
-    key: tuple[str, str, str]
+    key: tuple[str, str, str]  # (agent, actuator, kind of fault)
     reason: str
 
 

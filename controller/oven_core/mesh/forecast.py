@@ -15,7 +15,7 @@ from typing import Literal
 
 from oven_core.mesh.ballots import Ballot, Refusal, request_text
 from oven_core.mesh.measurements import MAX_METRICS
-from oven_core.mesh.state import State
+from oven_core.mesh.state import State, held_out
 from oven_core.mesh.value_merge import WeightedVote, group_by_side, heaviest_side
 from oven_core.protocol.messages import ActuatorSpec, MetricSpec, TallyLine, Vote
 
@@ -73,8 +73,7 @@ def judging_metric(state: State, actuator: str, target: str) -> MetricSpec | Non
     targeted = candidates.get(target)
     if targeted is not None and (targeted.held_out or not spec.moves_own_metric):
         return targeted
-    held_out = (metric for metric in candidates.values() if metric.held_out)
-    return min(held_out, key=lambda metric: metric.name.count("/"), default=None)
+    return held_out(candidates.values())
 
 
 def refuse_unjudged(author: str, vote: Vote, state: State) -> Refusal | None:

@@ -216,7 +216,7 @@ def _check_cooldown(state: State, spec: ActuatorSpec) -> str:
 
 
 def _check_budget(state: State, spec: ActuatorSpec, uncounted_changes: int = 0) -> str:
-    """Check the budget. `uncounted_changes`: changes adopted together with this one that are not counted yet."""
+    """Check the budget. `uncounted_changes` are adopted together with this one, and are not in `state.adopted` yet."""
     if state.adopted + uncounted_changes < state.rules.max_interventions or not spec.intervenes:
         return ""
     return f"{BUDGET_SPENT}: {state.adopted} of {state.rules.max_interventions} interventions used"

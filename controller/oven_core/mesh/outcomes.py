@@ -285,7 +285,7 @@ class Outcomes:
         return self._measurements.at_ticks(window.target, window.from_tick + settling_ticks, self._state.tick)
 
     def _close(self, window: Window, interruption: str = "") -> Outcome:
-        """Remove the window and return its outcome. `interruption`: why it closes early; empty if it does not."""
+        """Remove the window and return its outcome. If it closes early, `interruption` says why."""
         del self._open[window.decision.id]
         values, min_samples = self._measurements_after(window), self._state.rules.outcome_samples
         after = tuple(value for value in values if is_sound(value))

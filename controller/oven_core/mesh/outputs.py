@@ -31,7 +31,7 @@ class ReadBack:
     """A comparison of the log's entries on the mesh's own subjects with the outputs of this replica."""
 
     def __init__(self, pending: MutableMapping[str, Output]) -> None:
-        """`pending`: computed outputs that are not yet in the log, by subject. New log entries remove them."""
+        """`pending` has the computed outputs that are not yet in the log, by subject. New log entries remove them."""
         self.divergence: str | None = None
         """Description of the first output in the log that this replica would not have written, or None."""
         self._pending = pending

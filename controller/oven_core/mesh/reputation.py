@@ -39,7 +39,7 @@ Stance = Literal["propose", "for", "against"]
 
 
 def success(gain: float, noise: float, promised: float) -> float:
-    """Return a voter's success, 0..1. `promised`: the size of the change that it forecast, or 0 if none."""
+    """Return a voter's success, 0..1. `promised` is the size of the change that it forecast, or 0 if none."""
     required_gain = max(promised / 2, 2 * noise)
     if noise <= 0:
         return 1.0 if gain > required_gain else 0.0

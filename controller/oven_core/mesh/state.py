@@ -1,4 +1,4 @@
-"""The mesh's view of a run: actuators and their effective values, agents, the clock, and decisions in flight."""
+"""The mesh's view of a run: actuators and their effective values, agents, the current tick, decisions in flight."""
 
 from __future__ import annotations
 

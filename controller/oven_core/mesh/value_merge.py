@@ -15,13 +15,13 @@ TIE = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class WeightedVote:
-    """A vote for a change, with its weight. `specialist`: whether it is a proposal by a specialist for the actuator."""
+    """A vote for a change, with its weight."""
 
     agent: str
     value: Value
     weight: float
     line: TallyLine
-    specialist: bool = False
+    specialist: bool = False  # whether the vote is a proposal by a specialist for the actuator
 
 
 def group_by_side(spec: ActuatorSpec, before: Value, votes: list[WeightedVote]) -> dict[str, list[WeightedVote]]:

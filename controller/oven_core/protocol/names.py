@@ -65,7 +65,7 @@ class Subjects:
         return f"{self.base}.outcome.{decision_id}"
 
     def answer(self, answer_id: str) -> str:
-        """Return the subject of an answer of the mesh to a command. `answer_id`: the id of the answer."""
+        """Return the subject of the mesh's answer with this id to a command."""
         return f"{self.base}.answer.{answer_id}"
 
     def operator(self, name: str) -> str:

@@ -48,9 +48,9 @@ def kg_inbox(name: str) -> str:
 def permissions(
     role: Role, name: str, run: str, agents: Sequence[str] = (), *, completions: bool = False
 ) -> dict[str, Any]:
-    """Return the server's `permissions` block for one user of one run. `agents`: the agents that share this key, in one
-    process; by default, only the agent `name` uses it. `completions`: an agent may also read sampled prompts and
-    completions, as operators and monitors do."""
+    """Return the server's `permissions` block for one user of one run. `agents` share this key, in one process; by
+    default, only the agent `name` uses it. With `completions`, an agent may also read sampled prompts and completions,
+    as operators and monitors do."""
     names.validate("name", name)
     agent_names = [names.validate("agent", agent) for agent in agents or (name,)]
     subjects = Subjects(run)

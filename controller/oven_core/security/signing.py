@@ -56,7 +56,7 @@ class Signer:
         self.public = base64.b64encode(self._key.verify_key.encode()).decode()
 
     def sign(self, subject: str, message_id: str, data: bytes) -> str:
-        """Return the value of the header `Oven-Signature`. `message_id`: the header `Nats-Msg-Id`, or empty."""
+        """Return the value of the header `Oven-Signature`. `message_id` is the header `Nats-Msg-Id`, or empty."""
         return base64.b64encode(self._key.sign(signed_bytes(subject, message_id, data)).signature).decode()
 
 

@@ -1,6 +1,6 @@
-"""Build sorted arrays from a stream of nodes and edges. Until then, edges are stored as numbers.
+"""Build sorted arrays from a stream of nodes and edges.
 
-An edge takes 14 bytes until it is sorted. A distinct name takes about 150 bytes.
+Until the edges are sorted, each one is stored as numbers in 14 bytes. A distinct name takes about 150 bytes.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class RowError(ConfigError):
 
 class Builder:
     """Collects nodes and edges in any order. An edge's nodes need not be declared. A repeated edge is stored once, with
-    its largest weight. `nodes` and `edges` are the limits, and repeated edges count towards them."""
+    its largest weight, but every repetition counts towards `max_edges`."""
 
-    def __init__(self, *, nodes: int = MAX_NODES, edges: int = MAX_EDGES) -> None:
-        self._max_nodes, self._max_edges = min(nodes, MAX_NODES), min(edges, MAX_EDGES)
+    def __init__(self, *, max_nodes: int = MAX_NODES, max_edges: int = MAX_EDGES) -> None:
+        self._max_nodes, self._max_edges = min(max_nodes, MAX_NODES), min(max_edges, MAX_EDGES)
         self.repeated = 0
         """Number of repeated edges, available after `finish`."""
         self._reset()
@@ -77,7 +77,7 @@ class Builder:
                 )
             self._kind_of_node[node] = kind
 
-    def edges(
+    def add_edges(
         self,
         sources: Sequence[str],
         relations: Sequence[str],
@@ -85,19 +85,19 @@ class Builder:
         weights: Sequence[float] | NDArray[Any] | None = None,
     ) -> None:
         """Add a batch of edges. Without `weights`, every edge has weight 1."""
-        self.numbered_edges(
+        self.add_numbered_edges(
             self.node_numbers(sources), self.relation_numbers(relations), self.node_numbers(targets), weights
         )
 
     def node_numbers(self, names: Iterable[str]) -> NDArray[np.int32]:
-        """Return provisional numbers for `numbered_edges`, for a loader that passes each distinct name once."""
+        """Return provisional numbers for `add_numbered_edges`, for a loader that passes each distinct name once."""
         return self._nodes.numbers(names)
 
     def relation_numbers(self, relations: Iterable[str]) -> NDArray[np.int32]:
         """Return the numbers of relations, in the same way as `node_numbers`."""
         return self._relations.numbers(relations)
 
-    def numbered_edges(
+    def add_numbered_edges(
         self,
         sources: NDArray[np.int32],
         relations: NDArray[np.int32],

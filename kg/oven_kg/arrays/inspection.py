@@ -92,9 +92,9 @@ def remove_cycles(arrays: GraphArrays) -> tuple[GraphArrays, int]:
     on_cycle = _cycle_mask(arrays)
     builder = Builder()
     builder.declare(arrays.names(range(arrays.nodes)), [arrays.kind_names[kind] for kind in arrays.kinds.tolist()])
-    relations = builder.relation_numbers(arrays.relations)
     edges = np.flatnonzero(~on_cycle)
-    builder.numbered_edges(arrays.sources[edges], relations[arrays.rel[edges]], arrays.dst[edges], arrays.weight[edges])
+    relations = builder.relation_numbers(arrays.relations)[arrays.rel[edges]]
+    builder.add_numbered_edges(arrays.sources[edges], relations, arrays.dst[edges], arrays.weight[edges])
     return builder.finish(licence=arrays.licence), int(on_cycle.sum())
 
 

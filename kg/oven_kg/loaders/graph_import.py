@@ -98,7 +98,7 @@ def _add(
         for column in (batch.sources, relations, batch.targets)
     )
     try:
-        builder.numbered_edges(
+        builder.add_numbered_edges(
             _numbers(sources, builder.node_numbers),
             _numbers(relations, builder.relation_numbers),
             _numbers(targets, builder.node_numbers),

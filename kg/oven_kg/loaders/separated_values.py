@@ -96,7 +96,7 @@ def read_batches(graph_file: GraphFile, dialect: Dialect, columns: Sequence[str]
 
 
 def _explain_error(graph_file: GraphFile, dialect: Dialect, problem: str) -> ConfigError:
-    """Return an error with Arrow's message and the line."""
+    """Return an error with Arrow's message and the place in the file."""
     path = graph_file.path
     if match := re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)", problem):
         row, expected, actual = map(int, match.groups())
@@ -107,13 +107,13 @@ def _explain_error(graph_file: GraphFile, dialect: Dialect, problem: str) -> Con
     if "straddling" in problem:
         for _ in read_lines(graph_file, BLOCK_BYTES):
             pass  # raises ConfigError if a line is too long
-        location = _location(graph_file, dialect, 2**62)
+        location = _location(graph_file, dialect)
         return ConfigError(f"{path}, {location} opens a quote that does not end within {BLOCK_BYTES:,} bytes; close it")
     return ConfigError(f"{path} cannot be read: {problem.splitlines()[0][:200]}")
 
 
-def _location(graph_file: GraphFile, dialect: Dialect, wanted_row: int) -> str:
-    """Read the file again to find the line where a row begins, or otherwise the last readable line."""
+def _location(graph_file: GraphFile, dialect: Dialect, wanted_row: int = -1) -> str:
+    """Read the file again to find the line where a row begins. By default, find the last readable line."""
     if not dialect.quoted:
         for row, (line, _) in enumerate(read_lines(graph_file, BLOCK_BYTES), 1):
             if row == wanted_row:

@@ -32,10 +32,10 @@ Needs: TypeAlias = Callable[[str], Iterable[str]]
 
 
 def curriculum(sha: str, graph_needs: Needs, request: CurriculumRequest) -> Curriculum:
-    """Compute the shares. `sha` is the graph's hash, and `graph_needs` its REQUIRES edges, in addition to the
-    request's. Prerequisites are transitive. A prerequisite without a mastery in the request blocks no topic, because
-    the run cannot master a topic that it does not train. Cycles block no topic either, because every topic in them
-    would wait for itself. Only the nearest MAX_PREREQUISITES of a topic count."""
+    """Return each topic's share, and the unmet prerequisites. `graph_needs` looks up REQUIRES edges of the graph with
+    the hash `sha`, and these add to the request's. Prerequisites are transitive, and only the nearest MAX_PREREQUISITES
+    of a topic count. One without a mastery in the request blocks no topic, because the run cannot master a topic that
+    it does not train. Cycles block none either: every topic in them would wait for itself."""
     mastery = {topic_mastery.topic: topic_mastery for topic_mastery in request.mastery}
     own_needs: dict[str, list[str]] = {}
     for topic, need in request.prerequisites:

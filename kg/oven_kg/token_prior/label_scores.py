@@ -43,7 +43,7 @@ def label_scores(graph: Knowledge, encode: Encode) -> dict[int, float]:
     builder = Builder()
     builder.declare(list(graph.nodes))
     edges = list(graph.edges.values())
-    builder.edges([edge.src for edge in edges], [edge.relation for edge in edges], [edge.dst for edge in edges])
+    builder.add_edges([edge.src for edge in edges], [edge.relation for edge in edges], [edge.dst for edge in edges])
     return name_scores(builder.finish(), encode, lambda name: graph.nodes[name].text)
 
 

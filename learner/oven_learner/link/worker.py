@@ -23,7 +23,7 @@ import psutil
 
 from oven_core.bus.connection import Bus
 from oven_core.cancellation import end
-from oven_core.cpu_affinity import lower_priority
+from oven_core.cpu_affinity import yield_cpu_to_training
 from oven_core.errors import BusError, OvenError
 from oven_core.protocol.messages import LogMessage, Observation
 from oven_core.security.signing import Keyring
@@ -336,6 +336,6 @@ def visible_gpus(variable: str | None, count: int) -> list[int]:
 
 
 if __name__ == "__main__":
-    lower_priority()
+    yield_cpu_to_training()
     gc.freeze()  # do not scan imported objects again
     sys.exit(main(sys.argv[1:]))

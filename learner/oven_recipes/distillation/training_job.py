@@ -8,7 +8,7 @@ from trl.trainer.distillation_trainer import DistillationTrainer
 
 from oven_core.protocol.messages import MetricSpec
 from oven_recipes.distillation.settings import DistillationSettings, Start
-from oven_recipes.grpo.evaluation import accuracy_of
+from oven_recipes.grpo.evaluation import held_out_evaluation
 from oven_recipes.grpo.settings import accuracies
 from oven_recipes.grpo.sorting_policy import build_teachers, build_tokenizer, warm_policy
 from oven_recipes.grpo.sorting_task import training_pools
@@ -40,7 +40,7 @@ def build(settings: DistillationSettings, start: Start, seed: int, workdir: Path
     teachers = build_teachers(trainer, start.teachers, settings, tokenizer, seed, cache, start.teacher)
     return Job(
         trainer=trainer,
-        evaluate=accuracy_of(trainer, tokenizer, settings),
+        evaluate=held_out_evaluation(trainer, tokenizer, settings),
         evaluate_every=settings.eval_every,
         metrics=recipe_metrics(settings),
         lr_bounds=LR_BOUNDS,

@@ -53,7 +53,7 @@ def greedy_accuracy(
     return {"eval/accuracy": weighted_hits, **by_level}
 
 
-def accuracy_of(
+def held_out_evaluation(
     trainer: Any, tokenizer: PreTrainedTokenizerFast, settings: SortingSettings
 ) -> Callable[[], dict[str, float | list[float]]]:
     """Return a function that measures the policy's greedy accuracy on the held-out prompts."""

@@ -42,7 +42,7 @@ class SortingSettings(RecipeSettings):
     sft_steps: int = Field(default=300, ge=0)
     sft_batch: int = Field(default=64, ge=1)
     sft_learning_rate: float = Field(default=2e-3, gt=0)
-    right_habit: float = Field(default=0.47, ge=0, le=1, description="share of warm-up targets that are correct")
+    correct_share: float = Field(default=0.47, ge=0, le=1, description="share of warm-up targets that are correct")
 
     @property
     def levels(self) -> tuple[str, ...]:

@@ -52,7 +52,7 @@ RECIPE_VERSION = 1  # increase it when a code change would change the warm weigh
 def cache_key(settings: SortingSettings, seed: int) -> str:
     """Return 16 hex digits that depend only on the settings that determine the warm weights."""
     fields = ("lengths", "hidden", "layers", "heads", "ffn", "sft_steps", "sft_batch", "sft_learning_rate")
-    factors = {name: getattr(settings, name) for name in (*fields, "right_habit")}
+    factors = {name: getattr(settings, name) for name in (*fields, "correct_share")}
     return key_of({"version": RECIPE_VERSION, "seed": seed, **factors})
 
 
@@ -72,7 +72,7 @@ def warm_policy(
 def _train(
     model: LlamaForCausalLM, settings: SortingSettings, tokenizer: PreTrainedTokenizerFast, seed: int, unfinished: Path
 ) -> None:
-    pairs = habit_pairs(settings.lengths, settings.right_habit, random.Random(f"warm-up {seed}"))
+    pairs = habit_pairs(settings.lengths, settings.correct_share, random.Random(f"warm-up {seed}"))
     # A lower second beta: within a few hundred steps, 0.999 still includes gradients of the initial weights.
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=settings.sft_learning_rate, betas=(0.9, 0.95), weight_decay=0.0
@@ -100,7 +100,7 @@ TEACHER_SETTINGS: dict[TeacherName, Callable[[SortingSettings], SortingSettings]
     "small": lambda settings: settings.model_copy(
         update={"hidden": settings.hidden // 2, "layers": 1, "ffn": settings.ffn // 2}
     ),
-    "strong": lambda settings: settings.model_copy(update={"right_habit": 1.0}),
+    "strong": lambda settings: settings.model_copy(update={"correct_share": 1.0}),
 }
 """Teacher → function from the policy's settings to the teacher's. `small` has an eighth of the policy's parameters and
 the same mixed habits, so it holds the policy back. `strong` learns from correct answers only."""

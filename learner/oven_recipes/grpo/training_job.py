@@ -10,7 +10,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.hf.knobs.mixture import Mixture, install_sampler
 from oven_learner.rewards import Committee, ModelDescription, convene
-from oven_recipes.grpo.evaluation import accuracy_of
+from oven_recipes.grpo.evaluation import held_out_evaluation
 from oven_recipes.grpo.settings import GrpoSettings, Start, accuracies
 from oven_recipes.grpo.sorting_policy import build_teachers, build_tokenizer, warm_policy
 from oven_recipes.grpo.sorting_task import RULES, WEIGHTS, training_pools
@@ -51,7 +51,7 @@ def build(
         teachers = build_teachers(trainer, (start.teacher, "strong"), settings, tokenizer, seed, cache)
     return Job(
         trainer=trainer,
-        evaluate=accuracy_of(trainer, tokenizer, settings),
+        evaluate=held_out_evaluation(trainer, tokenizer, settings),
         evaluate_every=settings.eval_every,
         metrics=recipe_metrics(settings),
         lr_bounds=LR_BOUNDS,

@@ -13,16 +13,16 @@ from oven_learner.rewards.verdicts import RewardFunction
 from oven_recipes.motion.intents import EVALUATION_TEXTS, INTENTS
 from oven_recipes.motion.skeleton import JOINT_INDEX, positions, rotation_limits
 
-FINAL_PARTS = 4
-"""Divisor of a clip's length. The hand must be at the target during the last part, a quarter of the clip."""
-REACH_M, JERK_M, EXCESS = 0.25, 0.1, 0.1
+CLIP_PARTS = 4
+"""Number of equal parts of a clip. The hand must be at the target during the last one, a quarter of the clip."""
+REACH_M, JERK_M, EXCESS_RAD = 0.25, 0.1, 0.1
 """Values at which each score has fallen to 1/e: distance to the target in metres, second difference per frame in
 metres, and mean excess over the joint limits in radians."""
 
 
 def reach(prompts: Sequence[str], completions: Sequence[Tensor], **_: Any) -> list[float | None]:
     """Return 1 if the hand stays at the target through the clip's last quarter, and less for a greater distance."""
-    joints = positions(torch.stack(list(completions))[:, -(len(completions[0]) // FINAL_PARTS) :])  # (B, F/4, 24, 3)
+    joints = positions(torch.stack(list(completions))[:, -(len(completions[0]) // CLIP_PARTS) :])  # (B, F/4, 24, 3)
     hands = torch.tensor([JOINT_INDEX[f"{INTENTS[text].side}_hand"] for text in prompts])
     targets = torch.stack([INTENTS[text].target() for text in prompts])
     hand_positions = joints[torch.arange(len(hands)), :, hands]  # (B, F/4, 3)
@@ -39,7 +39,7 @@ def smoothness(completions: Sequence[Tensor], **_: Any) -> list[float | None]:
 def joint_limits(completions: Sequence[Tensor], **_: Any) -> list[float | None]:
     """Return 1 if all joints stay within their limits in every frame, and less beyond them."""
     rotation = torch.stack([clip.reshape(len(clip), -1, 3) for clip in completions]).norm(dim=-1)  # (B, F, 24)
-    return [*torch.exp(-(rotation - rotation_limits()).clamp(min=0).mean((1, 2)) / EXCESS).tolist()]
+    return [*torch.exp(-(rotation - rotation_limits()).clamp(min=0).mean((1, 2)) / EXCESS_RAD).tolist()]
 
 
 RULES: dict[str, RewardFunction] = {"reach": reach, "smoothness": smoothness, "limits": joint_limits}

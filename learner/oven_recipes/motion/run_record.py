@@ -13,7 +13,7 @@ from torch import Tensor
 
 from oven_learner.policies import Policy, PolicyTrainer
 from oven_recipes.motion.intents import INTENTS
-from oven_recipes.motion.rewards import FINAL_PARTS, held_out_rewards
+from oven_recipes.motion.rewards import CLIP_PARTS, held_out_rewards
 from oven_recipes.motion.skeleton import JOINT_INDEX, PARENTS, positions
 
 log = logging.getLogger("oven.learner")
@@ -69,7 +69,7 @@ class RunRecord:
     def _draw_clip(self, row: Any, name: str) -> None:
         clip, target = self._clips[name], INTENTS[self._intent].target()
         hand = JOINT_INDEX[f"{INTENTS[self._intent].side}_hand"]
-        distance = float((clip[-(len(clip) // FINAL_PARTS) :, hand] - target).norm(dim=-1).mean())
+        distance = float((clip[-(len(clip) // CLIP_PARTS) :, hand] - target).norm(dim=-1).mean())
         reward = self._held_out_rewards[name]
         caption = f"{distance:.2f} m from the target at the end; mean reward of held-out intents {reward:.2f}"
         row.suptitle(f"{name}: {self._intent}; {caption}", fontsize=10)

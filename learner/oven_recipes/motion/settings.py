@@ -40,7 +40,7 @@ class MotionSettings(recipe_interface.RecipeSettings):
     warm_steps: int = Field(default=300, ge=0, description="supervised steps on generated clips before GRPO")
     warm_batch: int = Field(default=32, ge=1)
     warm_learning_rate: float = Field(default=1e-2, gt=0)
-    habit: tuple[float, float] = Field(
+    warm_reach: tuple[float, float] = Field(
         default=(0.1, 0.6), description="range from which each warm-up clip's reach is drawn; 1 is full reach"
     )
 
@@ -75,6 +75,6 @@ def parse_start(text: str) -> Start:
         case "tuned" | "drill:lr-low":
             return Start(*recipe_interface.learning_rate_start(text, LEARNING_RATE))
         case "drill:weak-teacher":
-            label = "the KL term, at beta 1, ties the policy to a teacher of half its width with the same habits"
+            label = "the KL term, at beta 1, ties the policy to a teacher of half its width with the same warm-up"
             return Start(text, LEARNING_RATE, label, "small", 1.0)
     raise recipe_interface.no_such_start(text, START_NAMES)

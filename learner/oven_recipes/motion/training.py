@@ -37,11 +37,11 @@ HELD_OUT = MetricSpec(name="eval/reward", better="up", held_out=True, ceiling=1.
 def build(settings: MotionSettings, start: Start, seed: int, cache: Path, output: Path | None = None) -> PolicyTrainer:
     """Build the trainer for one start, with a policy and teachers that have been warmed up. `cache` stores their warm
     weights between runs."""
-    habit = settings.habit
-    policy = load_or_warm_up(new_policy(settings, seed), settings, habit, seed, cache)
+    warm_reach = settings.warm_reach
+    policy = load_or_warm_up(new_policy(settings, seed), settings, warm_reach, seed, cache)
     narrow_settings = settings.model_copy(update={"hidden": settings.hidden // 2})
     teachers = {
-        "small": load_or_warm_up(new_policy(narrow_settings, seed + 1), narrow_settings, habit, seed + 1, cache),
+        "small": load_or_warm_up(new_policy(narrow_settings, seed + 1), narrow_settings, warm_reach, seed + 1, cache),
         "strong": load_or_warm_up(new_policy(settings, seed + 2), settings, (1.0, 1.0), seed + 2, cache),
     }
     return PolicyTrainer(

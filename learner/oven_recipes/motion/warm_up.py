@@ -54,24 +54,24 @@ WEIGHT_SETTINGS = (
 
 
 def load_or_warm_up(
-    policy: Policy, settings: MotionSettings, habit: tuple[float, float], seed: int, cache: Path
+    policy: Policy, settings: MotionSettings, reach: tuple[float, float], seed: int, cache: Path
 ) -> Policy:
     """Load the weights of a fresh policy from the cache, or warm it up now. The arguments are those of `warm_up`."""
     factors = {name: getattr(settings, name) for name in WEIGHT_SETTINGS}
     shapes = {name: list(weight.shape) for name, weight in policy.state_dict().items()}  # depend on the encoder
-    key = key_of({"version": VERSION, "seed": seed, "habit": habit, "shapes": shapes, **factors})
+    key = key_of({"version": VERSION, "seed": seed, "reach": reach, "shapes": shapes, **factors})
     return load_or_train(
         cache / f"motion-warm-{key}",
         seed,
         lambda: policy,
-        lambda policy, unfinished: warm_up(policy, settings, habit, seed, unfinished),
+        lambda policy, unfinished: warm_up(policy, settings, reach, seed, unfinished),
     ).eval()
 
 
 def warm_up(
-    policy: Policy, settings: MotionSettings, habit: tuple[float, float], seed: int, unfinished: Path | None = None
+    policy: Policy, settings: MotionSettings, reach: tuple[float, float], seed: int, unfinished: Path | None = None
 ) -> Policy:
-    """Train `policy` on synthetic clips, and return it. `habit` is the minimum and maximum fraction of the full
+    """Train `policy` on synthetic clips, and return it. `reach` is the minimum and maximum fraction of the full
     rotation in these clips. `unfinished` is the file for its progress. torch's global generator is restored."""
     optimizer = torch.optim.AdamW(
         policy.parameters(), lr=settings.warm_learning_rate, weight_decay=0.0, betas=(0.9, 0.95)
@@ -82,7 +82,7 @@ def warm_up(
         trained = (policy, optimizer, schedule)
         for _ in continued_steps("warm-up", repeat(None), settings.warm_steps, trained, unfinished):
             texts = [TRAINING_TEXTS[i] for i in torch.randint(len(TRAINING_TEXTS), (settings.warm_batch,)).tolist()]
-            reached_fractions = habit[0] + (habit[1] - habit[0]) * torch.rand(len(texts))
+            reached_fractions = reach[0] + (reach[1] - reach[0]) * torch.rand(len(texts))
             loss = warm_up_loss(policy, clips(texts, settings.frames, reached_fractions), texts)
             optimizer_step(loss, policy.parameters(), optimizer, schedule)
     return policy.eval()

@@ -19,11 +19,11 @@ MAX_SUB_CORPORA = 16
 """Maximum number of sub-corpora. Beyond it, the smallest sub-folders are merged as `others`."""
 OTHERS, MODULES, PACKAGES = "others", "modules", "packages"
 """Names of sub-corpora that are not sub-folders. The last two are those of the standard library."""
-NOT_SOURCE = frozenset(
+SKIPPED_FOLDERS = frozenset(
     ("__pycache__", "site-packages", "dist-packages", "test", "tests", "idle_test", "idlelib", "lib2to3", "distutils",
      "encodings", "ensurepip", "pydoc_data", "turtledemo")
 )  # fmt: skip
-"""Folders of the standard library to skip: tests, tables, and folders that some Python builds lack."""
+"""Names of folders of the standard library to skip: tests, tables, and folders that some Python builds lack."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def _paths_in_folder(folder: Path) -> Iterator[tuple[str, Path]]:
 
 def _python_paths(folder: Path) -> Iterator[tuple[str, Path]]:
     """Yield Python's own sources, each with the name of its sub-corpus: single modules, or modules in packages."""
-    for path in _walk(folder, NOT_SOURCE):
+    for path in _walk(folder, SKIPPED_FOLDERS):
         if path.suffix == ".py":
             yield (MODULES if len(path.parts) == 1 else PACKAGES), path
 

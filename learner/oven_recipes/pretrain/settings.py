@@ -118,7 +118,7 @@ class PretrainSettings(recipe_interface.RecipeSettings):
 
     served: Literal["none", "int8", "int4"] = Field(
         default="none",
-        description="rounding of the weights in production; evaluations also measure it, as eval/<it>/bits_per_byte",
+        description="rounding of the weights in production; evaluations also measure it (eval/int4/bits_per_byte)",
     )
 
     eval_every: int = Field(default=50, ge=1, description="steps between held-out evaluations")

@@ -104,10 +104,10 @@ graph has changed."""
 def find_prior(
     source: str, texts: Sequence[str], counts: Tensor, folder: Path, vocabulary: Path
 ) -> dict[int, float] | None:
-    """Return the tokens' scores, 0 to 1, for `source`: none, unigram, kg, or a file. Other tokens have none. `texts`
-    are the tokens by id, and `counts`, int64 [vocabulary], are their counts in the training text. `folder` stores the
-    service's answer. Error messages name `vocabulary`, the file with `texts`. Raises ConfigError if no service answers,
-    if no score is above 0, and if the scores belong to another vocabulary."""
+    """Return scores between 0 and 1 by token id, or None without a prior. `source` is none, unigram, kg, or the path of
+    a file. `texts` are the tokens by id, and `counts`, int64 [vocabulary], are their counts in the training text. The
+    service's answer is stored in `folder`. `vocabulary` is the file with `texts`, for error messages. Raises
+    ConfigError if no service answers, if no score is above 0, and if the scores belong to another vocabulary."""
     sha = vocabulary_sha(texts)
     if source == NO_PRIOR:
         return None

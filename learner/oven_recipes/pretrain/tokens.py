@@ -94,8 +94,8 @@ def tokenize(sub_corpora: Sequence[SubCorpus], vocabulary: int, cache: Path) -> 
     )
 
 
-def rows(streams: dict[str, Tensor], length: int) -> dict[str, Rows]:
-    """Split each stream into rows. Raises ConfigError for a sub-corpus shorter than a row."""
+def split_into_rows(streams: dict[str, Tensor], length: int) -> dict[str, Rows]:
+    """Split each stream into rows of `length` tokens. Raises ConfigError for a sub-corpus shorter than a row."""
     datasets = {name: Rows(stream, length) for name, stream in streams.items()}
     for name, dataset in datasets.items():
         if not len(dataset):

@@ -99,9 +99,10 @@ def served_metric(choice: str) -> str:
 
 
 def held_out_rows(streams: Mapping[str, Tensor], length: int, row_count: int) -> dict[str, Tensor]:
-    """Return windows by sub-corpus, int64 [rows, length], spread evenly over it. There are about `row_count` in total,
-    and at least one per sub-corpus. Neighbouring windows share one token, so that every token but the first is
-    predicted. They are the same for every run on the same text. Streams shorter than a window are skipped."""
+    """Return windows of `length` tokens by sub-corpus, int64 [rows, length], spread evenly over its stream. There are
+    about `row_count` rows in total, and at least one per sub-corpus. Every run on the same text gets the same ones.
+    Neighbouring windows share one token, so that every token but the first is predicted. Shorter streams are skipped.
+    """
     windows = {name: stream.unfold(0, length, length - 1) for name, stream in streams.items() if len(stream) >= length}
     total = sum(len(name_windows) for name_windows in windows.values())
     rows = {}
@@ -115,10 +116,10 @@ def held_out_rows(streams: Mapping[str, Tensor], length: int, row_count: int) ->
 def bits_per_byte(
     model: PreTrainedModel, rows: Mapping[str, Tensor], byte_lengths: Tensor
 ) -> dict[str, float | list[float]]:
-    """Return `eval/bits_per_byte` as one contribution per row, whose mean is the metric. If there are several
-    sub-corpora, also return the metric of each. The metric is the surprise in bits at all tokens of a row but the
-    first, divided by the bytes of these tokens (`byte_lengths`, int64 [vocabulary]). Marks between files are predicted
-    but have no bytes. Uses no random generator, and restores the model's mode."""
+    """Return `eval/bits_per_byte` as one contribution per row, whose mean is the metric, and the metric of each of
+    several sub-corpora: the surprise in bits at all tokens of a row but the first, divided by the bytes of these tokens
+    (`byte_lengths`, int64 [vocabulary], in which the token that ends a file has none). Uses no random generator, and
+    restores the model's mode."""
     nats: dict[str, list[float]] = {}
     sizes: dict[str, int] = {}
     was_training = model.training
@@ -159,7 +160,7 @@ def build(settings: PretrainSettings, start: Start, seed: int, workdir: Path, ca
     determines the weights and the order of the rows. The held-out split depends on the text alone."""
     sub_corpora = corpus.read(settings.corpus, settings.held_out, int(settings.corpus_megabytes * 1e6))
     tokenized = tokens.tokenize(sub_corpora, settings.vocabulary, cache)
-    mixture = Mixture(tokens.rows(tokenized.train, settings.context), seed=seed)
+    mixture = Mixture(tokens.split_into_rows(tokenized.train, settings.context), seed=seed)
     held_out = held_out_rows(tokenized.held_out, settings.context, settings.eval_rows)
     if not held_out:
         raise ConfigError(

@@ -92,7 +92,7 @@ async def test_a_large_graph_has_its_own_hash_and_scoring_delays_no_other_reques
     server: EmbeddedServer, tmp_path: Path
 ) -> None:
     folder, builder = tmp_path / "graph", Builder()
-    builder.edges(["loss", "spike"], ["CAUSES", "REQUIRES"], ["spike", "rate"])
+    builder.add_edges(["loss", "spike"], ["CAUSES", "REQUIRES"], ["spike", "rate"])
     write(folder, builder.finish())
     answers = Answers(load(), large=open_large(folder))
     sha = open_folder(folder).sha

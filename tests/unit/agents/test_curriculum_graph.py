@@ -19,7 +19,7 @@ EASY = {"len3": 0.98, "len4": 0.02, "len5": 0.0}
 
 def graph(*edges: tuple[str, str, str]) -> Answers:
     builder = Builder()
-    builder.edges(*zip(*edges, strict=True))
+    builder.add_edges(*zip(*edges, strict=True))
     return Answers(load(), large=LargeGraphEndpoints(builder.finish()))
 
 

@@ -17,9 +17,9 @@ from oven_core.cpu_affinity import CoreSplit
 
 SHOW = """
 import os
-from oven_core.cpu_affinity import lower_priority
+from oven_core.cpu_affinity import yield_cpu_to_training
 before = len(os.sched_getaffinity(0))
-lower_priority()
+yield_cpu_to_training()
 print(os.nice(0), os.sched_getscheduler(0), before, len(os.sched_getaffinity(0)))
 """
 
@@ -39,7 +39,7 @@ def test_a_sandbox_that_forbids_priorities_is_no_error(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(os, "nice", forbidden)
     monkeypatch.setattr(os, "sched_setaffinity", forbidden, raising=False)
-    cpu_affinity.lower_priority()
+    cpu_affinity.yield_cpu_to_training()
 
 
 @given(st.sets(st.integers(0, 200), min_size=1))

@@ -35,7 +35,7 @@ def built(edges: list[tuple[str, str, str, float]], batch: int = 3) -> GraphArra
     builder = Builder()
     for first in range(0, len(edges), batch):
         sources, relations, targets, weights = zip(*edges[first : first + batch], strict=True)
-        builder.edges(sources, relations, targets, weights)
+        builder.add_edges(sources, relations, targets, weights)
     return builder.finish()
 
 
@@ -77,7 +77,7 @@ def test_arrays_hold_each_edge_once_in_any_order_of_input(
 def test_kinds_licences_and_repeated_edges() -> None:
     builder = Builder()
     builder.declare(["dam"], ["thing"])
-    builder.edges(["dam", "dam"], ["SOLVES", "SOLVES"], ["flood", "flood"])
+    builder.add_edges(["dam", "dam"], ["SOLVES", "SOLVES"], ["flood", "flood"])
     builder.declare(["flood", "flood"], ["event", ""])
     builder.declare(["alone"])
     arrays = builder.finish(licence="CC-BY-4.0")
@@ -106,15 +106,15 @@ def test_kinds_licences_and_repeated_edges() -> None:
 def test_an_unusable_row_is_reported_with_its_position(row: tuple[Any, ...], problem: str) -> None:
     builder = Builder()
     with pytest.raises(RowError, match=problem) as caught:
-        builder.edges(["a", row[0]], ["r", row[1]], ["b", row[2]], [1.0, row[3]])
+        builder.add_edges(["a", row[0]], ["r", row[1]], ["b", row[2]], [1.0, row[3]])
     assert caught.value.row == 1 and builder.edge_count == 0
 
 
 def test_a_builder_refuses_too_many_rows_and_a_second_kind_of_a_node() -> None:
-    few = Builder(nodes=2, edges=1)
-    few.edges(["a"], ["r"], ["b"])
+    few = Builder(max_nodes=2, max_edges=1)
+    few.add_edges(["a"], ["r"], ["b"])
     with pytest.raises(RowError, match="more than 1 edges"):
-        few.edges(["a"], ["r"], ["b"])
+        few.add_edges(["a"], ["r"], ["b"])
     with pytest.raises(RowError, match="more than 2 nodes"):
         few.declare(["c"])
     few.declare(["a"], ["x"])
@@ -218,7 +218,7 @@ from oven_core.errors import ConfigError
 from oven_kg.arrays.array_builder import Builder
 from oven_kg.arrays.graph_folder import write
 builder = Builder()
-builder.edges([str(n) for n in range(5000)], ["r"] * 5000, ["x"] * 5000)
+builder.add_edges([str(n) for n in range(5000)], ["r"] * 5000, ["x"] * 5000)
 arrays = builder.finish()
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, {resource.RLIM_INFINITY}))
 try:

@@ -31,7 +31,7 @@ TRIPLES = st.lists(
 def large(triples: Sequence[Triple]) -> LargeGraphEndpoints:
     builder = Builder()
     builder.declare(NAMES, ["thing"] * len(NAMES))
-    builder.edges([src for src, _, _ in triples], [rel for _, rel, _ in triples], [dst for _, _, dst in triples])
+    builder.add_edges([src for src, _, _ in triples], [rel for _, rel, _ in triples], [dst for _, _, dst in triples])
     return LargeGraphEndpoints(builder.finish())
 
 

@@ -78,7 +78,7 @@ def test_the_nodes_near_a_node_of_a_large_graph_are_the_exact_ones() -> None:
     places = draw.permutation(count)
     builder = Builder()
     names = [[f"n{places[end]}" for end in column] for column in ends]
-    builder.edges(names[0], ["r"] * edges, names[1], draw.random(edges))
+    builder.add_edges(names[0], ["r"] * edges, names[1], draw.random(edges))
     walk = RandomWalk(builder.finish())
     agreed = []
     for start in range(0, 100, 10):

@@ -116,7 +116,7 @@ def connect(
     user_link = link
     if link is None or mode is Mode.DISABLED:
         has_controller, connection = find_controller(
-            mode, url, run, creds, leader=all_ranks.leader, broadcast=all_ranks.same
+            mode, url, run, creds, leader=all_ranks.leader, broadcast=all_ranks.broadcast
         )
         if not has_controller:
             idle = idle_client(mode, knobs, step=step, max_steps=max_steps, seconds=seconds, ranks=all_ranks)
@@ -146,7 +146,7 @@ def connect(
         if snapshots is None and model is not None and rate is not None:
             snapshots = _snapshots(model, rate, scheduler, lambda: client, lockstep)
         if snapshots is not None:
-            snapshots.use_clock_of_leader(all_ranks.same)
+            snapshots.use_clock_of_leader(all_ranks.broadcast)
         gauges = None
         if rate is not None and hasattr(rate.scale.optimizer, "register_step_pre_hook"):
             gauges = _gauges(knobs, rate, model, clip, lambda *args: client.publish(*args), all_ranks.leader)

@@ -1,9 +1,9 @@
 """Communication between the ranks of a run, so that every rank gets the same messages at the same step.
 
-Only rank 0 is connected to the bus. Messages use their own gloo group, separate from the gradients. That group is on
-the CPU, so that no rank waits for its device. It is never used between two collectives of the trainer. A step costs one
-broadcast of 16 bytes, and any messages follow in a second one. Rank 0 collects the stop requests of the other ranks
-at most once per second.
+Only rank 0 is connected to the bus. Messages use a separate gloo group on the CPU, so that no rank waits for its
+device. The group is only used between steps, never between two collectives of the trainer. Each step costs one
+broadcast of 16 bytes. If there are messages, they follow in a second broadcast. Rank 0 collects the stop requests of
+the other ranks at most once per second.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Ranks:
 
             self._torch, self._distributed = torch, torch.distributed
         self.index = rank() if group is not None else 0
-        self.count = world() if group is not None else 1
+        self.count = world_size() if group is not None else 1
         self.stop_requester: int | None = None
         """Rank that requested a stop in the last collection of requests. Only set on rank 0."""
         self._last_collection_at = 0.0
@@ -54,12 +54,12 @@ class Ranks:
         """Create a group of all processes of torch.distributed. `timeout_s` limits how long the other ranks wait for
         rank 0 between two steps. The default is torch's 30 minutes. `processes` is the trainer's count of processes.
         Raises ConfigError if the ranks cannot reach each other over TCP, or if the counts differ."""
-        if processes is not None and processes != world():
+        if processes is not None and processes != world_size():
             raise ConfigError(
-                f"the trainer counts {processes} processes, but torch.distributed has {world()}, so decisions would "
-                "not reach all of them; start them with torchrun or `accelerate launch`"
+                f"the trainer counts {processes} processes, but torch.distributed has {world_size()}, so decisions "
+                "would not reach all of them; start them with torchrun or `accelerate launch`"
             )
-        if world() == 1:
+        if world_size() == 1:
             return cls()
         from torch import distributed
 
@@ -68,29 +68,34 @@ class Ranks:
             return cls(distributed.new_group(backend="gloo", timeout=timeout))
         except RuntimeError as error:
             raise ConfigError(
-                f"the {world()} ranks cannot reach each other over TCP, which they use to agree on decisions: {error}; "
-                "set GLOO_SOCKET_IFNAME to the network interface that connects the nodes"
+                f"the {world_size()} ranks cannot reach each other over TCP, which they use to agree on decisions: "
+                f"{error}; set GLOO_SOCKET_IFNAME to the network interface that connects the nodes"
             ) from error
 
     @property
     def leader(self) -> bool:
         return self.index == 0
 
-    def same(self, value: T) -> T:
+    def broadcast(self, value: T) -> T:
         """Return rank 0's value on every rank."""
-        return self._broadcast_bytes(pickle.dumps(value) if self.leader else b"") if self._group is not None else value
+        if self._group is None:
+            return value
+        values: list[Any] = [value]
+        # The device is explicit, because torch's default device may be a GPU.
+        self._distributed.broadcast_object_list(values, src=0, group=self._group, device=self._torch.device("cpu"))
+        rank_0_value: T = values[0]
+        return rank_0_value
 
     def broadcast_if_any(self, get_message: Callable[[], T | None], *, wants_stop: bool = False) -> T | None:
         """Return rank 0's message on every rank, or None if there is none. Only rank 0 calls `get_message`. If it
         raises an error, there is no message and all ranks continue. `wants_stop` says whether this rank requests a
         stop. Rank 0 then finds the request in `stop_requester` within a second."""
         if self._group is None:
-            return _or_default(get_message, None)
+            return _receive_or_default(get_message, None)
         packed, collects_requests = b"", False
         if self.leader:
-            packed = _or_default(partial(_pack_message, get_message), b"")
+            packed = _receive_or_default(partial(_pack_message, get_message), b"")
             collects_requests = time.monotonic() >= self._last_collection_at + REQUEST_INTERVAL_S
-        # The device is explicit, because torch's default device may be a GPU.
         header = self._torch.tensor([len(packed), int(collects_requests)], device="cpu")
         self._distributed.broadcast(header, src=0, group=self._group)
         size, collects_requests = header.tolist()
@@ -99,7 +104,7 @@ class Ranks:
             self._gather_requests(wants_stop)
         return message
 
-    def each(self, value: T) -> list[T]:
+    def all_gather(self, value: T) -> list[T]:
         """Return the values of all ranks, in rank order."""
         if self._group is None:
             return [value]
@@ -127,8 +132,8 @@ class Ranks:
         return {**metrics, **means}
 
     def mean_on_device(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the mean of a scalar over the ranks, in float32 on its own device. This uses the trainer's own group,
-        so that only the reader of the mean waits for the device."""
+        """Return the mean of a scalar over the ranks, in float32 on its own device. The reduction stays on the device,
+        in the trainer's group, so that nothing waits until somebody reads the mean."""
         if self._group is None:
             return tensor
         total = tensor.detach().float().clone()
@@ -143,11 +148,7 @@ class Ranks:
         if requests is not None:
             self.stop_requester = next((index for index, flag in enumerate(requests) if flag.item()), None)
 
-    def _broadcast_bytes(self, packed: bytes, size: int | None = None) -> Any:
-        if size is None:
-            header = self._torch.tensor([len(packed)], device="cpu")
-            self._distributed.broadcast(header, src=0, group=self._group)
-            size = int(header.item())
+    def _broadcast_bytes(self, packed: bytes, size: int) -> Any:
         body = self._torch.frombuffer(bytearray(packed or bytes(size)), dtype=self._torch.uint8)
         self._distributed.broadcast(body, src=0, group=self._group)
         return pickle.loads(body.numpy().tobytes())
@@ -158,7 +159,7 @@ def _pack_message(get_message: Callable[[], object]) -> bytes:
     return b"" if message is None else pickle.dumps(message)
 
 
-def _or_default(get_message: Callable[[], T], default: T) -> T:
+def _receive_or_default(get_message: Callable[[], T], default: T) -> T:
     try:
         return get_message()
     except Exception:
@@ -172,7 +173,7 @@ def rank() -> int:
     return distributed.get_rank() if distributed else 0
 
 
-def world() -> int:
+def world_size() -> int:
     """Return the number of ranks, or 1 without torch.distributed."""
     distributed = _distributed()
     return distributed.get_world_size() if distributed else 1
@@ -182,7 +183,7 @@ def barrier() -> None:
     """Wait for all ranks. This is a collective, and it does nothing in a single process."""
     from torch import distributed
 
-    if world() > 1:
+    if world_size() > 1:
         distributed.barrier()
 
 
@@ -191,15 +192,15 @@ def gather_rows(value: T, row_count: int) -> tuple[range, list[T]]:
     `row_count` is the number of this rank's rows. This is a collective."""
     from torch import distributed
 
-    gathered: list[Any] = [None] * world()
+    gathered: list[Any] = [None] * world_size()
     distributed.all_gather_object(gathered, (value, row_count))
     start = sum(count for _, count in gathered[: rank()])
     return range(start, start + row_count), [rank_value for rank_value, _ in gathered]
 
 
-def from_leader(value: T) -> T:
+def broadcast_on_trainer_group(value: T) -> T:
     """Return rank 0's value on every rank, through the trainer's own group. This is a collective."""
-    if world() == 1:
+    if world_size() == 1:
         return value
     from torch import distributed
 

@@ -115,7 +115,7 @@ class AdoptedDecisions:
         receipts = self._pending
         self._pending = []
         own_verdicts = [pending.proof.verdict() if pending.proof is not None else USED for pending in receipts]
-        verdicts_by_rank = self._ranks.each(own_verdicts)
+        verdicts_by_rank = self._ranks.all_gather(own_verdicts)
         for index, pending in enumerate(receipts):
             verdicts = [rank_verdicts[index] for rank_verdicts in verdicts_by_rank]
             if None in verdicts:
@@ -212,7 +212,7 @@ class AdoptedDecisions:
         on the others. An action cannot be reverted, so the ranks must not continue if its outcomes differ."""
         name, is_action = decision.actuator, self._is_action(decision.actuator)
         result_may_differ = is_action and not name.startswith("run.")
-        outcomes = self._ranks.each(replace(applied, after=None) if result_may_differ else applied)
+        outcomes = self._ranks.all_gather(replace(applied, after=None) if result_may_differ else applied)
         rank_difference = difference(outcomes)
         if not rank_difference:
             return applied

@@ -43,7 +43,7 @@ class Announcements:
         Log the reason."""
         due, self._due = self._due, {}
         for name in due:
-            by_rank = self._ranks.each(self._spec_or_failure(name))
+            by_rank = self._ranks.all_gather(self._spec_or_failure(name))
             failure = next((outcome for outcome in by_rank if isinstance(outcome, str)), "")
             differing_ranks = [rank for rank, outcome in enumerate(by_rank) if outcome != by_rank[0]]
             if failure or differing_ranks:

@@ -71,7 +71,7 @@ class BestWeights:
         """Record an evaluation of the current weights. A score that is not finite is never the best."""
         name = self.metric.name
         local_score = {name: metrics[name]} if name in metrics else {}
-        score = self._ranks.same(self._ranks.mean(local_score, (name,)).get(name, math.nan))
+        score = self._ranks.broadcast(self._ranks.mean(local_score, (name,)).get(name, math.nan))
         if not math.isfinite(score) or (self._copy is not None and not self._is_better(score, self._copy.score)):
             return
         try:
@@ -130,7 +130,7 @@ class BestWeights:
         """Measure the metric, and return the mean over the ranks."""
         name = self.metric.name
         local_score = self._on_all_ranks(self._read)
-        return self._ranks.same(self._ranks.mean({name: local_score}, (name,))[name])
+        return self._ranks.broadcast(self._ranks.mean({name: local_score}, (name,))[name])
 
     def _on_all_ranks(self, function: Callable[[], T]) -> T:
         """Call the function on all ranks, and return this rank's result. Raises RuntimeError on every rank if the call
@@ -141,6 +141,6 @@ class BestWeights:
             results.append(function())
         except Exception as error:
             failure = reason(error)
-        if first_failure := next(filter(None, self._ranks.each(failure)), ""):
+        if first_failure := next(filter(None, self._ranks.all_gather(failure)), ""):
             raise RuntimeError(first_failure)
         return results[0]

@@ -152,7 +152,7 @@ class OvenClient:
         come from a checkpoint. They apply to actuators whose value is not in the log. Raises OvenError."""
         check_rules(self._rules, self.actuators)
         past, self._training = open_log(self._link, self._ranks, self._training)
-        self._adopted.answers_immediately = self._ranks.same(self._lockstep)
+        self._adopted.answers_immediately = self._ranks.broadcast(self._lockstep)
         self._incarnation, self.seq_at_connect = past.incarnation + 1, past.last_seq
         self.tick, self.step = past.tick, step
         if past.training not in ("", self._training):

@@ -70,7 +70,7 @@ def open_log(link: Link, ranks: Ranks, training: str) -> tuple[ResumeState, str]
         outcome = error
     except Exception as error:
         outcome = BusError(f"cannot open the run's log: {reason(error)}")
-    outcome, training = ranks.same((outcome, training))
+    outcome, training = ranks.broadcast((outcome, training))
     if isinstance(outcome, OvenError):
         raise outcome
     return outcome, training
@@ -108,7 +108,7 @@ def resume_values(values: Mapping[str, Value], actuators: Actuators, ranks: Rank
             level = logging.INFO if applied.status in SUCCESSFUL else logging.WARNING
             details = f": {applied.reason}" if applied.reason else ""
             log.log(level, "restored %s = %s (%s%s)", name, applied.after, applied.status, details)
-            if rank_difference := difference(ranks.each(applied)):
+            if rank_difference := difference(ranks.all_gather(applied)):
                 raise ConfigError(f"restoring {name} = {value} gave different outcomes: {rank_difference}")
 
 

@@ -124,7 +124,8 @@ def attach(
     if link is None or mode is Mode.DISABLED:
         # Only rank 0 connects, because two clients of one run would count as two learners.
         leader = trainer.accelerator.process_index == 0
-        has_controller, connection = find_controller(mode, url, run, creds, leader=leader, broadcast=ranks.from_leader)
+        broadcast = ranks.broadcast_on_trainer_group
+        has_controller, connection = find_controller(mode, url, run, creds, leader=leader, broadcast=broadcast)
         if not has_controller and not (mixture or committee or stateful):
             return IdleAttachment(trainer, mode, actuators)
         if not has_controller:

@@ -310,7 +310,7 @@ class Attachment(TrainerCallback):
 
     def _step_budget(self, state: TrainerState, ranks: Ranks) -> StepBudget:
         steps_before = self.checkpoints.origin.steps_before(state.global_step)
-        charge = ranks.same(self._charge_rollbacks or bool(self._connection and self._connection.charge_rollbacks))
+        charge = ranks.broadcast(self._charge_rollbacks or bool(self._connection and self._connection.charge_rollbacks))
         self._charge_rollbacks = charge
         limit = None
         if state.max_steps > 0:

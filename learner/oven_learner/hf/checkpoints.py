@@ -118,7 +118,7 @@ class TrainerCheckpoints:
             choice = self._choose_on_leader(requested) if ranks.rank() == 0 else None
         except OvenError as error:
             choice = error
-        choice = ranks.from_leader(choice)
+        choice = ranks.broadcast_on_trainer_group(choice)
         if isinstance(choice, OvenError):
             raise choice
         assert choice is not None
@@ -168,7 +168,7 @@ class TrainerCheckpoints:
                         "run": self.run,
                         "training": self.training,
                         "model": self._shapes,
-                        "world": ranks.world(),
+                        "world": ranks.world_size(),
                         "fresh": self.origin.fresh,
                     }
                 ),
@@ -245,8 +245,8 @@ class TrainerCheckpoints:
             reasons.append("it was saved without the controller, which adds state that the trainer omits")
         else:
             reasons += record.inexact
-            if record.world != ranks.world():
-                reasons.append(f"it was saved by {record.world} ranks, but this run has {ranks.world()}")
+            if record.world != ranks.world_size():
+                reasons.append(f"it was saved by {record.world} ranks, but this run has {ranks.world_size()}")
             missing_names = sorted(set(self._stateful) - set(self.origin.rank_state.get("stateful", {})))
             if missing_names:
                 reasons.append(f"it has no state of {', '.join(missing_names)}")

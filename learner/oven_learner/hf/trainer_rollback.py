@@ -109,7 +109,7 @@ def choose_rollback(
             lambda: take_snapshot(trainer),
             lambda state: restore_snapshot(trainer, state),
             credit=math.inf if lockstep else CREDIT_S,
-            broadcast=ranks.same,
+            broadcast=ranks.broadcast,
         )
         if not resumable:
             return copies
@@ -125,7 +125,7 @@ def choose_rollback(
         request_save=request_save,
         progress=lambda: (trainer.state.global_step, trained_steps()),
         leader=ranks.leader,
-        broadcast=ranks.same,
+        broadcast=ranks.broadcast,
     )
     if copies is None:
         return disk

@@ -267,14 +267,14 @@ class Committee:
         prompt_texts = [as_text(prompt) for prompt in prompts]
         local_rows = RankRows(prompt_texts, texts, rule_results, references, changed_originals)
         step = int(getattr(trainer_state, "global_step", 0))
-        has_ranks = "torch" in sys.modules and ranks.world() > 1
+        has_ranks = "torch" in sys.modules and ranks.world_size() > 1
         rows, rows_by_rank = range(len(prompts)), [local_rows]
         if has_ranks:
             rows, rows_by_rank = ranks.gather_rows(local_rows, len(prompts))
         outcome, evidence = BatchOutcome(), Evidence()
         if not has_ranks or ranks.rank() == 0:
             outcome, evidence = self._judge(build_groups(rows_by_rank, self.rules, self.group_size), step)
-        outcome = ranks.from_leader(outcome)
+        outcome = ranks.broadcast_on_trainer_group(outcome)
         # Set together, because another batch may have been judged while this one waited.
         self.rows, self.last_outcome, self.evidence = rows, outcome, evidence
         if log_metric is not None and self.rows.start == 0:

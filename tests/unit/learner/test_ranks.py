@@ -15,7 +15,7 @@ from oven_learner.ranks import Ranks
 
 def test_a_single_process_gets_its_own_values_back(caplog: pytest.LogCaptureFixture) -> None:
     alone = Ranks.join(processes=1)
-    assert alone.leader and alone.same("a") == "a" and alone.each(1) == [1]
+    assert alone.leader and alone.broadcast("a") == "a" and alone.all_gather(1) == [1]
     assert alone.broadcast_if_any(lambda: "news") == "news"
     assert alone.mean({"loss": 2.0}, ["loss", "other"]) == {"loss": 2.0}
     with caplog.at_level(logging.ERROR, "oven.learner"):

@@ -52,7 +52,7 @@ class AuthoredPromptsReader(StepHook):
     def begin(self, ranks: Ranks) -> None:
         """Prepare the comparison. Every rank uses the same data, so that all accept the same prompts."""
         self._ranks = ranks
-        settings = ranks.same(author_settings(self._folder) if ranks.leader else None)
+        settings = ranks.broadcast(author_settings(self._folder) if ranks.leader else None)
         self._settings = settings if settings is not None and self._can_be_scored() else None
         if self._settings is None:
             return
@@ -88,7 +88,7 @@ class AuthoredPromptsReader(StepHook):
     def after_poll(self, control: TrainerControl, client: OvenClient) -> None:
         """Accept prompts that the author has written since the last step."""
         if self._settings is not None:
-            batch = self._ranks.same(self._read() if self._ranks.leader else None)
+            batch = self._ranks.broadcast(self._read() if self._ranks.leader else None)
             if batch is not None:
                 self._accept(batch, self._settings.total)
 

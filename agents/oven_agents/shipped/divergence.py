@@ -173,14 +173,14 @@ class Divergence(Agent):
         evidence = held_out_evidence(window, harm.onset, self._last_skip(window, harm.onset))
         if evidence.state == "ask":
             return request_evaluation(window, harm.why)
-        if evidence.state == "wait" or (evidence.state == "known" and evidence.lost <= self.MIN_HELD_OUT_LOSS):
+        if evidence.state == "wait" or (evidence.state == "known" and evidence.quality_drop <= self.MIN_HELD_OUT_LOSS):
             return None
-        if evidence.state == "known" and not harm.excess and math.isfinite(evidence.lost):
-            harm = replace(harm, excess=evidence.lost * harm.level)
+        if evidence.state == "known" and not harm.excess and math.isfinite(evidence.quality_drop):
+            harm = replace(harm, excess=evidence.quality_drop * harm.level)
         if (
             evidence.state == "known"
             and harm.remedies[0] == ROLLBACK_AND_SKIP
-            and evidence.lost * abs(harm.level) < self.WEIGHTS_SHARE * harm.excess
+            and evidence.quality_drop * abs(harm.level) < self.WEIGHTS_SHARE * harm.excess
         ):
             harm = replace(harm, remedies=(SKIP_ONLY,), confidence=self.SKIP_CONFIDENCE)
         return self._offer(window, harm)

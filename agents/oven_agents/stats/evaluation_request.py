@@ -17,11 +17,12 @@ from oven_core.protocol.actuator_names import EVALUATE
 from oven_core.protocol.messages import Vote
 
 PATIENCE: Final = 5
-"""Ticks within which a requested reading must arrive, and for which a reading counts as new."""
+"""Ticks to wait for a requested reading. A reading also counts as recent for this long."""
 REQUEST_WINDOW: Final = 24
 """Number of ticks after the onset of a suspected change in which a reading may be requested."""
 MAX_REQUESTS: Final = 2
-"""Maximum number of requests per onset. With more, one of them would give the desired answer by chance."""
+"""Maximum number of requests per onset. More requests would make a misleading
+reading more likely."""
 TREND: Final = 0.5
 """Share of the last improvement per tick that is expected to continue."""
 
@@ -33,7 +34,7 @@ class Evidence:
     state: Literal["known", "ask", "wait", "unknown"]
     """`known`: there is a new reading. `ask`: there is none, but the run can measure one. `wait`: a reading has been
     requested. `unknown`: the run cannot measure one, or none arrived."""
-    lost: float = 0.0
+    quality_drop: float = 0.0
     """How much worse than expected the newest reading is, as a share of the last reading before the onset. It is 0 or
     negative if the reading is not worse."""
 
@@ -47,14 +48,15 @@ def held_out_evidence(window: Window, onset: int, last_remedy: int = -1) -> Evid
         return Evidence("unknown")
     requested_at = [r.tick for r in window.applied(EVALUATE) if r.tick >= onset and r.tick > last_remedy]
     if since and (window.is_new(since[-1][0] + PATIENCE - 1) or len(requested_at) >= MAX_REQUESTS):
-        return Evidence("known", _lost_quality(before, since[-1]))
+        return Evidence("known", _quality_drop(before, since[-1]))
     if requested_at and not any(tick > requested_at[-1] for tick, _ in since):
         return Evidence("wait" if window.is_new(requested_at[-1] + PATIENCE - 1) else "unknown")
     return Evidence("ask" if can_evaluate(window) and window.tick - onset < REQUEST_WINDOW else "unknown")
 
 
 def can_evaluate(window: Window) -> bool:
-    """Return whether the run evaluates on request without an operator's approval. Operators approve only remedies."""
+    """Return whether the run evaluates on request without an operator's approval. Operators are only asked to approve
+    remedies."""
     return EVALUATE in window.knobs and window.run.rules.autonomy_for(EVALUATE) == "auto"
 
 
@@ -69,10 +71,11 @@ def request_evaluation(window: Window, reason: str) -> Vote:
     return window.propose(EVALUATE, None, confidence=solo_confidence(window.run), why=text)
 
 
-def _lost_quality(before: list[tuple[int, float]], newest: tuple[int, float]) -> float:
-    """Return the loss of quality for `Evidence.lost`."""
-    (newest_tick, value), (tick, last) = newest, before[-1]
-    if not math.isfinite(value) or not last:
+def _quality_drop(before: list[tuple[int, float]], newest: tuple[int, float]) -> float:
+    """Return how far the newest reading falls short of the expected one, as a share of the last reading before the
+    onset."""
+    (newest_tick, newest_value), (last_tick, last_value) = newest, before[-1]
+    if not math.isfinite(newest_value) or not last_value:
         return math.inf
-    gain = max(0.0, last - before[-2][1]) / (tick - before[-2][0]) if len(before) > 1 else 0.0
-    return (last + TREND * gain * (newest_tick - tick) - value) / abs(last)
+    gain = max(0.0, last_value - before[-2][1]) / (last_tick - before[-2][0]) if len(before) > 1 else 0.0
+    return (last_value + TREND * gain * (newest_tick - last_tick) - newest_value) / abs(last_value)

@@ -12,7 +12,8 @@ from oven_agents.stats.level_shift import Shift, shift_at
 SCALE, ROLLBACK, DECAY = "optimizer.lr_scale", "run.rollback", "optimizer.weight_decay"
 LENGTH, WEIGHTS, RATE, NORM = "optim/update_ratio", "optim/weight_norm", "learning_rate", "grad_norm"
 LEVEL_TICKS = 3
-"""Number of newest ticks whose median is a gauge's current level. With fewer, one outlier decides. More would lag."""
+"""Number of newest ticks whose median is a gauge's current level. With fewer ticks, one outlier
+would set the level. With more, the level would lag."""
 RECENT_TICKS = 10
 """Number of newest ticks that are not part of the reference, because a fault may have begun in them."""
 REFERENCE_TICKS = 32
@@ -42,8 +43,8 @@ def _values_since_rate_change(window: Window, metric: str) -> list[tuple[int, fl
 
 
 def shrink_share(window: Window) -> float:
-    """Return the share of the last steps' length that shrank the weights. It is near 1 if updates consist of weight
-    decay, and about 0 if the gradient dominates or nothing was measured."""
+    """Return the median share of the recent updates that went into shrinking the weights. It is near 1 if updates
+    consist of weight decay, and about 0 if the gradient dominates or nothing was measured."""
     steps = _consecutive_steps(window, 5)
     shares = [(before - after) / (length * before) for _, before, after, length in steps if length > 0 and before > 0]
     return median(shares) if len(shares) >= LEVEL_TICKS else 0.0
@@ -61,8 +62,8 @@ def outward_cosine(window: Window, last: int = RECENT_TICKS) -> float:
 
 
 def decay_share(window: Window) -> float:
-    """Return the share of weight decay in the last steps' length, λ‖w‖ divided by the length of the update, with λ =
-    rate × decay. Return 0 if it is unknown. The result is too high if some weights have no decay."""
+    """Return the median share of weight decay in the recent updates: λ divided by the update ratio, with λ = rate ×
+    decay. Return 0 if it is unknown. The result is too high if some weights have no decay."""
     if DECAY not in window.knobs:
         return 0.0
     decay, since = window.knobs[DECAY].number, window.last_change_tick(DECAY, ROLLBACK)
@@ -84,9 +85,9 @@ def unexplained_jump(window: Window, since: int, last: int = RECENT_TICKS) -> tu
 
 
 def _consecutive_steps(window: Window, last: int) -> list[tuple[int, float, float, float]]:
-    """Return (tick, weight norm before, weight norm after, relative length of the update) for consecutive steps. The
-    length is the longer one of the two updates, which bounds the change whether gauges are read before or after an
-    update."""
+    """Return (tick, weight norm before, weight norm after, relative length of the update) for consecutive steps.
+    Gauges may be read before or after an update. So the length is the larger of the two readings, which bounds the
+    change in both cases."""
     steps = []
     observations = list(window.observations)[-last - 1 :]
     for earlier, later in itertools.pairwise(observations):

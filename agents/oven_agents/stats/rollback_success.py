@@ -12,13 +12,14 @@ from oven_core.protocol.actuator_names import ROLLBACK, UNDO
 from oven_core.protocol.messages import Receipt
 
 MAX_ROLLBACKS: Final = 3
-"""Maximum number of rollbacks without a new best held-out reading. Without a limit, benchmark runs had up to 17."""
+"""Maximum number of rollbacks without a new best held-out reading. Without a limit, a run with
+a recurring fault would roll back again and again."""
 MIN_RECOVERY: Final = 1 / 3
-"""Minimum share of the lost quality that a rollback must regain. With 1 / 2, a helpful one (42 %) was undone."""
+"""Minimum share of the lost quality that a rollback must regain. A limit of one half would
+undo rollbacks that helped."""
 RELAPSE_TICKS: Final = 16
-"""Number of ticks after a rollback in which a recurring fault returns. A fault that shows later may be slower or new.
-With 24, the share of the harm that was undone fell from 0.94 to 0.43 in one episode of `open_mask`
-(docs/experiments.md)."""
+"""Ticks after a rollback within which a returning fault counts as a relapse. A fault that appears later may be a
+different one, which another rollback can repair."""
 
 
 def rollbacks_exhausted(window: Window) -> bool:
@@ -31,8 +32,8 @@ def rollbacks_exhausted(window: Window) -> bool:
 
 def last_rollback_failed(window: Window) -> bool:
     """Return whether the last rollback since the best reading was undone, or regained less than MIN_RECOVERY within
-    RELAPSE_TICKS. If so, the fault recurs and the model has to adapt to it. Return False for a run with a reward,
-    because a policy never adapts to a misleading reward."""
+    RELAPSE_TICKS. Another rollback would not help then, and the model has to train through the fault. Return False for
+    a run with a reward, because a policy never adapts to a misleading reward."""
     best_tick, last = _best_tick(window), next(reversed(window.jumps), None)
     if best_tick is None or last is None or last.tick < best_tick or objective(window.run).name != "loss":
         return False
@@ -65,7 +66,7 @@ def recovered_share(window: Window, rollback: Receipt) -> list[tuple[int, float]
 
 
 def failed_scales(window: Window) -> list[float]:
-    """Return the learning-rate scale that was active before each rollback, and so failed."""
+    """Return the learning-rate scale that was in use when each rollback became necessary."""
     scales = []
     for rollback in window.applied(ROLLBACK):
         scale = next((s.value for s in window.run.actuators if s.name == SCALE), None)

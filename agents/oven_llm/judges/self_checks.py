@@ -24,7 +24,8 @@ from oven_llm.providers.usage import CallTally, record_calls_in
 log = logging.getLogger("oven.member")
 
 MAX_OLD_GROUPS: Final = 16
-"""Number of groups that are scored again. If the scores of all of them change, p is 2⁻¹⁶. Ten would be enough."""
+"""Number of groups that are scored again. If all of them change, p is 2⁻¹⁶. Ten groups would
+already reach ALPHA."""
 SAMPLING_INTERVAL: Final = 4
 """One in this many scored groups is stored as an old group, because the groups of one batch are similar."""
 MAX_PENDING: Final = 64
@@ -39,7 +40,8 @@ SCORE_UNIT: Final = 1000
 """Scores are compared in thousandths as integers, to avoid rounding errors in the sums."""
 
 RequestScores = Callable[[ScoreRequest, Mapping[str, str], CallTally], Awaitable[dict[str, float]]]
-"""Returns scores by id for a request's candidates, shown in this order. Raises ModelFailure."""
+"""Shows the judge a request's candidates in the order of the mapping, and returns their scores by id. Raises
+ModelFailure."""
 
 
 @dataclass(slots=True)
@@ -81,15 +83,16 @@ class SelfChecks:
     """Usage and failures of the checks that no reply has reported yet."""
     findings: Findings = field(default_factory=Findings)
     _old_groups: list[_OldGroup] = field(default_factory=list)
-    _groups: int = 0
+    _group_count: int = 0
     _groups_since_pass: int = 0
     _pending: deque[Callable[[], Awaitable[None]]] = field(default_factory=deque)
     _worker: asyncio.Task[None] | None = None
     _closed: bool = False
 
     def record_scores(self, request: ScoreRequest, candidates: Mapping[str, str], scores: Mapping[str, float]) -> None:
-        """Record a scored group and queue its checks. `candidates`: in the order shown, without controls."""
-        self._groups += 1
+        """Record a scored group and queue its checks. `candidates` is in the order in which the judge saw them, and
+        contains no control answers."""
+        self._group_count += 1
         if self._closed or len(candidates) < 2:
             return
         if _fraction(request.group) < self.swap_share:
@@ -113,7 +116,7 @@ class SelfChecks:
     def _check_change(self, request: ScoreRequest, candidates: Mapping[str, str], scores: Mapping[str, float]) -> None:
         """Store the group while there are too few old groups. Otherwise score the old groups again if it is time."""
         if len(self._old_groups) < MAX_OLD_GROUPS:
-            if self._groups % SAMPLING_INTERVAL == 0:
+            if self._group_count % SAMPLING_INTERVAL == 0:
                 self._old_groups.append(_OldGroup(request, dict(candidates), [scores[key] for key in candidates]))
                 if len(self._old_groups) == MAX_OLD_GROUPS:
                     self._groups_since_pass = 0

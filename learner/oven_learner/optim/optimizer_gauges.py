@@ -20,13 +20,15 @@ WEIGHT_NORM = MetricSpec(name="optim/weight_norm", unit="norm of all trainable w
 UPDATE_RATIO = MetricSpec(name="optim/update_ratio", unit="norm of the update / norm of the weights")
 ALL_GAUGES = (ALIGNMENT, WEIGHT_NORM, UPDATE_RATIO)
 ABSENT_IF_NAN = frozenset({ALIGNMENT.name, UPDATE_RATIO.name})
-"""Gauges for which NaN means that there was nothing to measure. Other gauges show a NaN in weights or gradients."""
+"""Gauges for which NaN means that there was nothing to measure. For any other gauge, it means that the weights or
+gradients contain NaN."""
 ADAM_LIKE = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Lion", "Adafactor", "RMSprop")
 """Optimizers that change each weight by about the learning rate, regardless of the gradient's size. Subclasses and
 8-bit versions count too. Agents know the correct ratio of update to weights only for these optimizers."""
 MOMENTUM_RANGE = (0.8, 0.95)
 """Momentum values with which another optimizer's buffer can stand in for Adam's first moment (usual decay 0.9). The
-cosine depends on the decay β: with mostly noisy gradients it grows as √((1 + β)/(1 − β)). Agents expect Adam's size."""
+cosine depends on the decay β: with mostly noisy gradients it grows as √((1 + β)/(1 − β)). The agents' thresholds assume
+Adam's decay."""
 MEAN_DECAY = 0.9
 """Decay of RunningMean."""
 MAX_COPY_BYTES = 128 * 1024 * 1024
@@ -47,7 +49,7 @@ class OptimizerGauges:
         self._mean_key = gradient_mean_key(self._optimizer)
         self._mean: RunningMean | None = None
         self._copies: update_norm.Copies | None = None
-        self.unmeasured = self._reasons(model, sharding)
+        self.unmeasured = self._unmeasurable_gauges(model, sharding)
         """Gauge → the reason why it is not measured."""
         self._enabled_names = {spec.name for spec in ALL_GAUGES if publishes and spec.name not in self.unmeasured}
         if ALIGNMENT.name in self._enabled_names and self._mean_key is None:
@@ -60,7 +62,7 @@ class OptimizerGauges:
 
     def before_step(self) -> dict[str, torch.Tensor]:
         """Return the gauges that are measured before `optimizer.step`. Call it after clipping."""
-        self._steps_before = self._measure_safely(UPDATE_RATIO, self._record_weights)
+        self._steps_before = self._measure_safely(UPDATE_RATIO, self._prepare_update_ratio)
         cosine = self._measure_safely(ALIGNMENT, self._alignment)
         return {ALIGNMENT.name: cosine} if cosine is not None else {}
 
@@ -81,7 +83,7 @@ class OptimizerGauges:
         if self._mean is not None:
             self._mean.forget()
 
-    def _reasons(self, model: torch.nn.Module | None, sharding: str) -> dict[str, str]:
+    def _unmeasurable_gauges(self, model: torch.nn.Module | None, sharding: str) -> dict[str, str]:
         """Return the reason for each gauge that cannot be measured."""
         if any(isinstance(parameter, DTensor) for parameter in update_norm.trained_parameters(self._optimizer)):
             sharding = sharding or "FSDP2 shards the gradients"
@@ -117,17 +119,17 @@ class OptimizerGauges:
             self._mean.add(self._optimizer)
         return cosine
 
-    def _record_weights(self) -> torch.Tensor | None:
-        """Copy the weights, or return the optimizer's step count if no copy is needed."""
+    def _prepare_update_ratio(self) -> torch.Tensor | None:
+        """Copy the weights, or return the optimizer's step count if no copy is needed to measure the update."""
         if self._copies is None:
             return update_norm.step_count(self._optimizer)
         self._copies.take(self._optimizer)
         return None
 
     def _ratio(self, norm: torch.Tensor) -> torch.Tensor | None:
-        """Return the norm of the update divided by `norm`, the norm of the weights after the step. The norm before the
-        step differs from it by at most the ratio. Returns None or NaN if the optimizer skipped the step, because
-        gradients overflowed in float16 or no completion was scored."""
+        """Return the norm of the update divided by `norm`, the norm of the weights after the step. Compared with the
+        norm before the step, the relative error is at most the ratio itself. Return None or NaN if the optimizer
+        skipped the step, because gradients overflowed in float16 or no completion was scored."""
         if self._copies is not None:
             length = self._copies.distance(self._optimizer)
             return None if length is None else _ratio_if_stepped(length > 0, length / norm)

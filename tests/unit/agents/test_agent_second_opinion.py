@@ -58,7 +58,7 @@ def test_without_a_recent_reading_an_evaluation_is_requested() -> None:
 def test_a_reading_is_held_against_half_of_the_last_gain(value: float, lost: float) -> None:
     evidence = held_out_evidence(window(ONSET + 4, {**BEFORE, ONSET + 3: value}), ONSET)
     assert evidence.state == "known"
-    assert evidence.lost == pytest.approx(lost)
+    assert evidence.quality_drop == pytest.approx(lost)
 
 
 def test_an_evaluation_expires_and_is_requested_a_limited_number_of_times() -> None:

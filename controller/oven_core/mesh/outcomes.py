@@ -15,8 +15,8 @@ before the rollback. A rollback that discards too few measurements is judged for
 
 The effects of changes at the same tick cannot be separated, so the same measurements judge all of them. Otherwise,
 windows on one metric never overlap. A window also closes when its actuator changes again, or at a rollback. A window
-that closes before half its time is void, unless the metric is already clearly worse. Without this exception, an agent
-could hide harm behind its next change, or behind the rollback that repairs it.
+that closes before half its time is void, unless the metric is already worse by two standard errors. Without this
+exception, an agent could hide harm behind its next change, or behind the rollback that repairs it.
 
 In addition, clear harm has its own outcome (oven_core.mesh.harm). All agents that supported a change since the target
 was healthy are charged.

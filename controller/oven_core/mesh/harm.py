@@ -72,6 +72,7 @@ class HarmWatch:
         if not agents:
             return
         watched, is_veto = self._watched.get(target), "against" in agents.values()
+        # A change while the target is falling is a remedy, so its supporters are not added.
         if watched is not None and (is_veto or self._gap_now(measurements, target, watched) < FALL_THRESHOLD):
             watched.agents |= agents
             watched.since, watched.horizon = tick, max(watched.horizon, horizon)

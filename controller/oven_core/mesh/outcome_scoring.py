@@ -39,8 +39,7 @@ class Window:
     few_discarded: bool = False
     """Whether a rollback discarded too few measurements to show a gain."""
     repeated_steps: tuple[float, float] | None = None
-    """The steps that are trained again after a rollback and compared with the first time: after the first number, up to
-    and including the second."""
+    """The steps that are repeated after a rollback: those after the first number, up to and including the second."""
 
     @property
     def target(self) -> str:

@@ -210,7 +210,7 @@ class Outcomes:
         """Return the window with the measurements from before the change."""
         tick, name, horizon_start = window.from_tick, window.target, window.from_tick - window.forecast.horizon
         rollback = self._rollback if self._rollback is not None and self._rollback.tick == tick else None
-        samples = self._state.rules.outcome_samples
+        min_samples = self._state.rules.outcome_samples
         since = self._last_change("", tick)
         spec = self._state.spec(window.decision.actuator)
         if not spec.moves_weights:  # a rollback undoes earlier changes, so measurements after them count
@@ -227,10 +227,10 @@ class Outcomes:
         few_discarded = False  # whether the rollback discarded too few measurements
         if rollback is not None:
             baseline = tuple(filter(is_sound, self._measurements.at_ticks(name, horizon_start, tick)))
-            few_discarded = len(before) < samples
-        if len(before) < (1 if few_discarded else samples):  # look further back for a rarely measured metric
+            few_discarded = len(before) < min_samples
+        if len(before) < (1 if few_discarded else min_samples):  # look further back for a rarely measured metric
             values = self._measurements.at_ticks(name, max(since, tick - window.patience), tick)
-            before = tuple(filter(is_sound, values))[-samples:]
+            before = tuple(filter(is_sound, values))[-min_samples:]
             baseline = (baseline or before) if few_discarded else before
             was_unsound = bool(values) and not is_sound(values[-1])
         return replace(

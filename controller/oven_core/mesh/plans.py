@@ -66,13 +66,14 @@ def is_complete(ballots: Mapping[str, Ballot], actuator: str, state: State, awai
 
     If `await_newcomers` is False, only votes with weight are expected."""
     ballot = ballots[actuator]
-    return ballot.is_complete(state, await_newcomers) and not any(
-        part not in ballots or name not in ballots[part].votes
-        for name, cast in ballot.votes.items()
-        if await_newcomers or ballot.may_link(state, name)
-        for part in other_parts(cast.vote)
-        if ballot.may_still_vote(state, name)
-    )
+    if not ballot.is_complete(state, await_newcomers):
+        return False
+    for name, cast in ballot.votes.items():
+        is_awaited = ballot.may_still_vote(state, name) and (await_newcomers or ballot.may_link(state, name))
+        votes = [ballots[part].votes if part in ballots else {} for part in other_parts(cast.vote)]
+        if is_awaited and not all(name in part_votes for part_votes in votes):
+            return False
+    return True
 
 
 def _directly_linked(ballots: Mapping[str, Ballot], actuator: str, state: State) -> Iterator[str]:

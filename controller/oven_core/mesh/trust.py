@@ -39,8 +39,8 @@ class Trust:
     def set(self, agent: str, actuators: Iterable[str], trusted: bool) -> None:
         """Record an operator's decision. If `actuators` is empty, it replaces all decisions about the agent."""
         names = set(actuators) or {ALL}
-        for key in [key for key in self._by_operators if key[0] == agent and ALL in names]:
-            del self._by_operators[key]
+        if ALL in names:
+            self._by_operators = {key: value for key, value in self._by_operators.items() if key[0] != agent}
         for actuator in names:
             self._by_operators[agent, actuator] = trusted
         if not trusted:

@@ -65,12 +65,12 @@ def merge_values(spec: ActuatorSpec, side: list[WeightedVote]) -> Value:
     if spec.kind == "choice":
         return side[0].value
     if spec.kind == "simplex":
-        mean: dict[str, float] = {name: rounded(share) for name, share in _centre(spec, side).items()}
-        if check_bounds(spec, mean) is None:
-            return mean
+        centre: dict[str, float] = {name: rounded(share) for name, share in _centre(spec, side).items()}
+        if check_bounds(spec, centre) is None:
+            return centre
         # The normalised medians of the components may be outside the bounds, but no proposal is. Use the nearest one.
         proposals = [shares(vote.value) for vote in side if vote.weight > 0]
-        return min(proposals, key=lambda value: (variation(value, mean), tuple(value.values())))
+        return min(proposals, key=lambda value: (variation(value, centre), tuple(value.values())))
     weighted_values = [(value, vote.weight) for vote in side if (value := number(vote.value)) is not None]
     if not any(weight > 0 for _, weight in weighted_values):
         return None

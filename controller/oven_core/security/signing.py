@@ -117,9 +117,8 @@ class Keyring:
         if fault := _check_signature(LEARNER, keys[LEARNER], event):
             return fault
         self._learner = body.keys[LEARNER]
-        if (
-            not self.keys or body.incarnation > self._incarnation
-        ):  # a copy of an old RunStarted must not restore old keys
+        # A copy of an old RunStarted must not restore old keys.
+        if not self.keys or body.incarnation > self._incarnation:
             self._incarnation, self.keys, self._verify_keys = body.incarnation, body.keys, keys
         return None
 

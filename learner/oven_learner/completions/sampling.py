@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from oven_core import plugins
 from oven_core.errors import ConfigError, reason
-from oven_learner.completions.sample import Redact, Sample, group_fields
+from oven_learner.completions.sample_message import Redact, Sample, group_fields
 from oven_runs.settings.completions import CompletionsSettings
 
 

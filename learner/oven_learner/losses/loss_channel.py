@@ -1,5 +1,5 @@
-"""A channel is an additional, weighted loss term. This module has the base class of channels, and the functions that
-log their metrics and save their state."""
+"""The base class of channels, which are additional, weighted loss terms, and functions that log their metrics and save
+their state. ChannelTrainer and TextTrainer use them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Rollouts:
     completion_ids: Sequence[Sequence[int]]
     """Token ids without padding, including tool output."""
     rewards: Tensor
-    """(ranks · B): rewards of all ranks, each a weighted sum over reward functions. NaN if no function scored."""
+    """Rewards of all ranks, (ranks · B). Each is a weighted sum over reward functions, or NaN if no function scored."""
     tools: Sequence[Sequence[Any]]
     """Tools that were available when the row's prompt was rendered."""
     environments: Sequence[Any] | None
@@ -47,7 +47,7 @@ class TermSum(NamedTuple):
     total: Tensor
     number: Tensor
     gauges: Mapping[str, tuple[Tensor, Tensor]] = {}
-    """Name of each gauge → its sum over tokens or rows, and their number. Both have no gradient."""
+    """For each gauge, its sum over tokens or rows, and their number. Neither has a gradient."""
 
 
 class Channel(ABC):
@@ -90,7 +90,8 @@ class Channel(ABC):
         self._trainer = trainer
 
     def check(self) -> None:
-        """Raise ConfigError if the term cannot be computed. Called before training and before the weight leaves 0."""
+        """Raise ConfigError if the term cannot be computed. Called before training and whenever a positive weight is
+        set."""
         return
 
     @property
@@ -108,7 +109,7 @@ class Channel(ABC):
         """Return the sum of the term over this micro-batch, and its number of tokens."""
 
     def announce(self, actuators: Actuators) -> None:
-        """Register the weight as the actuator `channel.<name>`, from 0 to the maximum."""
+        """Register the weight as the knob `channel.<name>`, from 0 to the maximum."""
         actuators.scalar(
             f"channel.{self.name}",
             lambda: self._weight,
@@ -143,9 +144,8 @@ def check_channels(channels: Sequence[Channel], provided_inputs: Collection[str]
 
 
 def log_term(trainer: Any, channel: Channel, term_sum: TermSum, mode: Literal["train", "eval"]) -> None:
-    """Add the term, its weight and its gauges to the trainer's metrics of this step. Uses TRL's `_metrics`, which
-    attached trainers publish. Every rank performs one collective of the same size. Values that no rank measured are not
-    logged."""
+    """Add the term, its weight and its gauges to the trainer's `_metrics` of this step, which attached trainers
+    publish. All ranks must call it, because it sums over ranks. Values that no rank measured are not logged."""
     zero = torch.zeros_like(term_sum.number)
     tensors = [term_sum.total, term_sum.number]  # alternately a sum, and the number of its terms
     for gauge in channel.gauges:
@@ -169,7 +169,7 @@ def save_state(trainer: Any, folder: str) -> None:
 
 
 def read_state(trainer: Any, checkpoint: str | None) -> dict[str, Any]:
-    """Return the state of each channel in the checkpoint, or {} without one. Raises ConfigError if channels differ."""
+    """Return the channels' states in the checkpoint, or {} without one. Raises ConfigError for other channels."""
     if checkpoint is None:
         return {}
     expected = [channel.name for channel in trainer.channels if channel.module is not None]

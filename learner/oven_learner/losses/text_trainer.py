@@ -24,13 +24,13 @@ IGNORED = -100
 class TextChannels:
     """A mixin that adds channels to a Trainer class: `class MyTrainer(TextChannels, Trainer)`. `channels` are added to
     the training loss while their weights are above 0. Evaluation uses the trainer's own loss alone, so that its
-    readings stay comparable. Raises ConfigError for duplicate channels, for a channel that needs a GRPOTrainer's
+    metrics stay comparable. Raises ConfigError for duplicate channels, for a channel that needs a GRPOTrainer's
     completions, and under FSDP and DeepSpeed, whose sharded parameters are not supported. Written for transformers 5.23
     (`compute_loss`, `create_optimizer`, `_clip_grad_norm`, `_save_optimizer_and_scheduler`,
     `_load_optimizer_and_scheduler`)."""
 
     _metrics: Any
-    """Mode → metric → values since the last log. TRL uses the same attribute, and attached trainers publish from it."""
+    """Values since the last log, by mode and metric. The attribute is TRL's, and attached trainers publish from it."""
 
     def __init__(self, *args: Any, channels: Iterable[Channel] = (), **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -77,7 +77,7 @@ class TextChannels:
             batch[HIDDEN] = outputs.hidden_states[-1]
         is_share = self._loss_is_share_of_step(num_items_in_batch)
         for channel in active:
-            loss = loss + channel.weight * self._term(channel, model, batch, is_share)
+            loss = loss + channel.weight * self._compute_term(channel, model, batch, is_share)
         return (loss, outputs) if return_outputs else loss
 
     @property
@@ -86,7 +86,7 @@ class TextChannels:
         a second time. They also do so when a loss omits logits (Liger)."""
         return any(cls.__name__ == "SFTTrainer" for cls in type(self).__mro__)
 
-    def _term(self, channel: Channel, model: Any, inputs: dict[str, Any], is_share: bool) -> Tensor:
+    def _compute_term(self, channel: Channel, model: Any, inputs: dict[str, Any], is_share: bool) -> Tensor:
         """Return the mean of the term over the micro-batch, divided by the number of micro-batches if `is_share`."""
         trainer: Any = self
         with trainer.accelerator.autocast():
@@ -134,8 +134,8 @@ class TextChannels:
         loss_channel.save_state(self, output_dir)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """Load the state, with the channels' state. Raises ConfigError if the checkpoint has other channels, because
-        its optimizer state belongs to them."""
+        """Load the trainer's and the channels' state. Raises ConfigError if the checkpoint has other channels, to which
+        its optimizer state would belong."""
         states = loss_channel.read_state(self, checkpoint)
         super()._load_optimizer_and_scheduler(checkpoint)  # type: ignore[misc]
         loss_channel.load_state(self, states)

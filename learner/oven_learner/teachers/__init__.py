@@ -15,6 +15,6 @@ its gradient, and this package chooses the model π_ref.
 
 from oven_learner.teachers.kl_knobs import announce_kl_knobs
 from oven_learner.teachers.registry import LIMIT_BYTES, Teachers
-from oven_learner.teachers.teacher_config import TeacherConfig, read_teachers, teachers_of
+from oven_learner.teachers.teacher_config import TeacherConfig, parse_teachers, read_teachers
 
-__all__ = ["LIMIT_BYTES", "TeacherConfig", "Teachers", "announce_kl_knobs", "read_teachers", "teachers_of"]
+__all__ = ["LIMIT_BYTES", "TeacherConfig", "Teachers", "announce_kl_knobs", "parse_teachers", "read_teachers"]

@@ -1,7 +1,7 @@
 """Converts a sampled group of completions into the message for the monitor.
 
-`group_fields` runs in a thread of the training's process, so that text is redacted and truncated before it leaves it.
-The more expensive `encode_group` validates the message and builds the JSON in the link's process.
+`group_fields` runs in a thread of the training's process, so text is redacted and truncated before it leaves this
+process. The more expensive `encode_group` validates the message and builds the JSON in the link's process.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ Redact: TypeAlias = Callable[[str], str]
 It is called in a thread of the training's process, with the complete text. If it raises, or does not return text, the
 sample is not shown.
 """
-END_FRACTION = 4
-"""A truncated text keeps its last limit/END_FRACTION characters, because the answer is often there."""
+END_DIVISOR = 4
+"""A truncated text of n characters consists of the original's beginning and its last n / END_DIVISOR characters, where
+the answer often is."""
 REASON_CHARACTERS = 500
-"""Maximum number of characters in a member's reason. Prompts ask judges for 25 words."""
+"""Maximum number of characters in a member's reason. Judges are asked for 25 words."""
 HEADERS_BYTES = 1024
-"""Number of bytes reserved for headers within the stream's message limit."""
+"""Number of bytes reserved for headers within the stream's message max_characters."""
 MIN_CHARACTERS = 16
-"""Minimum number of characters to which strings are shortened. A message that is still too large is dropped, because
-shorter strings would not help."""
+"""Minimum number of characters to which texts are shortened. A message that is still too large is dropped, because
+shorter texts would not help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class MemberVerdict:
     """One score per completion. None if the member scored no completion."""
     abstained: str = ""
     reasons: Mapping[str, str] | None = None
-    """Text of a completion → the member's reason."""
+    """The member's reasons by the completion's text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,20 +67,23 @@ def group_fields(
     redact: Redact | None,
 ) -> dict[str, Any]:
     """Return the fields of a SampledGroup as strings, numbers, tuples and dicts. `position` contains its numeric
-    fields, such as tick and step. Raises any error that `redact` raises, and TypeError if it does not return text."""
+    fields, such as tick and step. Re-raises errors of `redact`, and raises TypeError if it does not return text."""
     completions = list(sample.completions[: settings.completions])
-    limit = min(settings.characters, COMPLETION_BYTES // (1 + len(completions)))
-    rewards = _numbers(_weighted_sums(sample.members) if sample.rewards is None else sample.rewards, len(completions))
+    max_characters = min(settings.characters, COMPLETION_BYTES // (1 + len(completions)))
+    rewards = _to_numbers(
+        _weighted_sums(sample.members) if sample.rewards is None else sample.rewards, len(completions)
+    )
     texts = [_describe(completion) for completion in completions]
     shown_completions = [
         # Trainers give a completion without a reward an advantage of 0, which is not a measurement.
-        _text_fields(text, limit, redact) | {"reward": reward, "advantage": advantage if reward is not None else None}
-        for text, reward, advantage in zip(texts, rewards, _numbers(advantages, len(texts)), strict=True)
+        _text_fields(text, max_characters, redact)
+        | {"reward": reward, "advantage": advantage if reward is not None else None}
+        for text, reward, advantage in zip(texts, rewards, _to_numbers(advantages, len(texts)), strict=True)
     ]
     return {
         **position,
         "form": "shape" if any(hasattr(completion, "shape") for completion in completions) else "text",
-        "prompt": _text_fields(_describe(sample.prompt), limit, redact),
+        "prompt": _text_fields(_describe(sample.prompt), max_characters, redact),
         "completions": tuple(shown_completions),
         "left_out": len(sample.completions) - len(completions),
         "members": tuple(_member_fields(member, texts, redact) for member in sample.members),
@@ -88,44 +92,52 @@ def group_fields(
 
 
 def encode_group(fields: dict[str, Any], max_bytes: int = COMPLETION_BYTES - HEADERS_BYTES) -> bytes | None:
-    """Return the message in at most `max_bytes`, or None if that is impossible. The strings are halved until the
-    message fits, because a control character takes six bytes of JSON."""
-    limit = max(len(text["text"]) + len(text["end"]) for text in (fields["prompt"], *fields["completions"]))
+    """Return the message in at most `max_bytes`, or None if that is impossible. The max_characters on texts is halved
+    until the message fits, because some characters take up to six bytes of JSON."""
+    max_characters = max(len(text["text"]) + len(text["end"]) for text in (fields["prompt"], *fields["completions"]))
     while True:
-        wire = SampledGroup.model_validate(_shorten(fields, limit)).wire()
+        wire = SampledGroup.model_validate(_shorten(fields, max_characters)).wire()
         if len(wire) <= max_bytes:
             return wire
-        if limit <= MIN_CHARACTERS:
+        if max_characters <= MIN_CHARACTERS:
             return None
-        limit //= 2
+        max_characters //= 2
 
 
-def _shorten(fields: dict[str, Any], limit: int) -> dict[str, Any]:
-    """Truncate each prompt, completion and reason to `limit` characters."""
-    members = [{**member, "reasons": tuple(text[:limit] for text in member["reasons"])} for member in fields["members"]]
-    completions = [_truncate(completion, limit) for completion in fields["completions"]]
-    return {**fields, "prompt": _truncate(fields["prompt"], limit), "completions": completions, "members": members}
+def _shorten(fields: dict[str, Any], max_characters: int) -> dict[str, Any]:
+    """Truncate each prompt, completion and reason to `max_characters` characters."""
+    members = [
+        {**member, "reasons": tuple(text[:max_characters] for text in member["reasons"])}
+        for member in fields["members"]
+    ]
+    completions = [_truncate(completion, max_characters) for completion in fields["completions"]]
+    return {
+        **fields,
+        "prompt": _truncate(fields["prompt"], max_characters),
+        "completions": completions,
+        "members": members,
+    }
 
 
-def _truncate(text_fields: dict[str, Any], limit: int) -> dict[str, Any]:
-    """Truncate a text to `limit` characters, taken from its beginning and its end."""
+def _truncate(text_fields: dict[str, Any], max_characters: int) -> dict[str, Any]:
+    """Truncate a text to `max_characters` characters, taken from its beginning and its end."""
     begin, end = text_fields["text"], text_fields["end"]
-    excess = len(begin) + len(end) - limit
+    excess = len(begin) + len(end) - max_characters
     if excess <= 0:
         return text_fields
-    end = end if text_fields["cut"] else begin
-    tail = end[len(end) - min(len(end), limit // END_FRACTION) :]
-    return {**text_fields, "text": begin[: limit - len(tail)], "cut": text_fields["cut"] + excess, "end": tail}
+    end = end if text_fields["cut"] else begin  # a text that was not cut before has its end in "text"
+    tail = end[len(end) - min(len(end), max_characters // END_DIVISOR) :]
+    return {**text_fields, "text": begin[: max_characters - len(tail)], "cut": text_fields["cut"] + excess, "end": tail}
 
 
-def _text_fields(text: str, limit: int, redact: Redact | None) -> dict[str, Any]:
+def _text_fields(text: str, max_characters: int, redact: Redact | None) -> dict[str, Any]:
     """Redact a text, truncate it, and make it encodable. Redaction comes first, because it might not recognise a
     truncated secret. Encoding comes last, because its cost depends on the number of characters."""
     if redact is not None:
         text = redact(make_encodable(text))
         if not isinstance(text, str):
             raise TypeError(f"the redaction returned a {type(text).__name__} instead of a string")
-    fields = _truncate({"text": text, "cut": 0, "end": ""}, limit)
+    fields = _truncate({"text": text, "cut": 0, "end": ""}, max_characters)
     return {**fields, "text": make_encodable(fields["text"]), "end": make_encodable(fields["end"])}
 
 
@@ -135,14 +147,14 @@ def _member_fields(verdict: MemberVerdict, texts: Sequence[str], redact: Redact 
     shown_reasons = [_text_fields(text, REASON_CHARACTERS, redact)["text"] for text in reasons] if any(reasons) else []
     return {
         "member": make_encodable(verdict.member),
-        "weight": _numbers([verdict.weight], 1)[0],
-        "scores": () if verdict.scores is None else _numbers(verdict.scores, len(texts)),
+        "weight": _to_numbers([verdict.weight], 1)[0],
+        "scores": () if verdict.scores is None else _to_numbers(verdict.scores, len(texts)),
         "abstained": make_encodable(verdict.abstained),
         "reasons": tuple(shown_reasons),
     }
 
 
-def _numbers(values: Sequence[float | None], count: int) -> tuple[float | None, ...]:
+def _to_numbers(values: Sequence[float | None], count: int) -> tuple[float | None, ...]:
     """Return `count` numbers, with None for missing values and NaN."""
     numbers = [None if value is None or math.isnan(value) else float(value) for value in values[:count]]
     return (*numbers, *[None] * (count - len(numbers)))

@@ -65,7 +65,7 @@ def bake(
 
     If the environment does not name a stack, a child process runs one until the script ends. That stack changes the
     training's knobs (autonomy `auto`) unless you pass `settings={"rules": {"autonomy": "observe"}}`. A resumed run
-    keeps its autonomy level.
+    keeps its level.
 
     Args:
         name, architecture, domain, description, output_format, scoring_guidance: the model's description for judges.
@@ -133,19 +133,19 @@ def bake(
         if modality == "text":
             from oven_learner.baking import text_training  # import TRL while the stack starts
 
-            config_arguments = text_training.config_arguments(*sizes, trainer_args)
+            config_args = text_training.config_args(*sizes, trainer_args)
             training = text_training.TextTraining(
                 **common_arguments,
                 tokenizer=tokenizer,
-                config_arguments=config_arguments,
+                config_args=config_args,
                 beta=trainer_args.get("beta"),
                 verifier=use_verifier,
             )
         else:
             from oven_learner.baking import policy_training
 
-            config_arguments = policy_training.config_arguments(*sizes, trainer_args)
-            training = policy_training.PolicyTraining(**common_arguments, config_arguments=config_arguments)
+            config_args = policy_training.config_args(*sizes, trainer_args)
+            training = policy_training.PolicyTraining(**common_arguments, config_args=config_args)
         if stack is not None:
             address = stack.address()
         assert address is not None  # either the environment or the new stack has set it

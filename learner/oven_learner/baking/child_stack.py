@@ -82,7 +82,8 @@ class ChildStack:
         except subprocess.TimeoutExpired:
             self._process.kill()  # its child processes end with it
             stdout, _ = self._process.communicate()
-        output = _summary(stdout or "") or self._error_output()
+        self._errors.seek(0)
+        output = _summary(stdout or "") or self._errors.read().strip()[-2000:]
         self._errors.close()
         return output
 
@@ -99,10 +100,6 @@ class ChildStack:
         code = self._process.returncode
         error_class = ConfigError if code == ConfigError.exit_code else ProcessError
         raise error_class(f"the stack did not start (exit code {code}):\n{output}")
-
-    def _error_output(self) -> str:
-        self._errors.seek(0)
-        return self._errors.read().strip()[-2000:]
 
 
 def _summary(stdout: str) -> str:

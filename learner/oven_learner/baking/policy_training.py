@@ -71,11 +71,8 @@ class OvenPolicyTrainer(PolicyTrainer):
         return super().update(batch_number, conditions)
 
 
-def config_arguments(
-    group_size: int, prompts_per_step: int, total_steps: int, extra: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return PolicyTrainerConfig's arguments, with the user's `extra` ones. Raises the errors of
-    `check_config_names`."""
+def config_args(group_size: int, prompts_per_step: int, total_steps: int, extra: Mapping[str, Any]) -> dict[str, Any]:
+    """Return PolicyTrainerConfig's arguments, with the user's `extra` ones. Raises as `check_config_names`."""
     check_config_names(
         extra, (field.name for field in fields(PolicyTrainerConfig)), RENAMED_FIELDS, "PolicyTrainerConfig"
     )
@@ -100,19 +97,18 @@ class PolicyTraining(BakeArguments):
             )
 
     def build(self, address: StackAddress, stack: ChildStack | None) -> Oven:
-        """Build the trainer for the run at `address`, and return its handle. Raises ConfigError, UnknownNameError or
-        TeacherRefusedError."""
+        """Build the trainer for the run at `address`. Raises ConfigError or TeacherRefusedError."""
         description = ModelDescription.from_model(self.model, **self.model_details)
         with stack_environment(address):
-            committee = convene(self.rules, description=description, seed=self.config_arguments.get("seed", 0))
+            committee = convene(self.rules, description=description, seed=self.config_args.get("seed", 0))
             settings = Connection.find().committee
-        beta = self.config_arguments.get("beta", DEFAULT_BETA if self.teachers else 0.0)
+        beta = self.config_args.get("beta", DEFAULT_BETA if self.teachers else 0.0)
         trainer = OvenPolicyTrainer(
             address,
             self.model,
             committee,
             self.prompts,
-            PolicyTrainerConfig(**{**self.config_arguments, "beta": beta}),
+            PolicyTrainerConfig(**{**self.config_args, "beta": beta}),
             teachers={config.name: config for config in self.teachers},
             teacher=self.teacher or "",
             evaluate=self.evaluate,

@@ -41,9 +41,7 @@ CPU_DEFAULTS = {"use_cpu": True, "bf16": False, "dataloader_pin_memory": False}
 """Defaults on a machine without an accelerator. TRL's default is bfloat16, which raises ValueError on a CPU."""
 
 
-def config_arguments(
-    group_size: int, prompts_per_step: int, total_steps: int, extra: Mapping[str, Any]
-) -> dict[str, Any]:
+def config_args(group_size: int, prompts_per_step: int, total_steps: int, extra: Mapping[str, Any]) -> dict[str, Any]:
     """Return GRPOConfig's arguments, with the user's `extra` ones. Raises the errors of `check_config_names`."""
     check_config_names(extra, (field.name for field in fields(GRPOConfig) if field.init), RENAMED_FIELDS, "GRPOConfig")
     return {
@@ -133,8 +131,7 @@ class TextTraining(BakeArguments):
             raise ConfigError("use_verifier= needs a teacher's answers; pass teachers=, or omit use_verifier=")
 
     def build(self, address: StackAddress, stack: ChildStack | None) -> Oven:
-        """Build the trainer, attach it to the run at `address`, and return its handle. Raises ConfigError,
-        UnknownNameError or TeacherRefusedError."""
+        """Build the trainer and attach it to the run at `address`. Raises ConfigError or TeacherRefusedError."""
         with stack_environment(address):
             settings, verifier = Connection.find().committee, self._verifier()
             committee = self._committee(verifier, settings.members)
@@ -159,8 +156,7 @@ class TextTraining(BakeArguments):
         return DraftVerifier(sentence_encoder(None if self.verifier is True else self.verifier, device))
 
     def _committee(self, verifier: DraftVerifier | None, members: Mapping[str, MemberSettings]) -> Committee:
-        """Build the committee. The verifier has a tenth of the total weight, and the other members share the rest
-        equally."""
+        """Build the committee. The verifier has a tenth of the weight, and the others share the rest equally."""
         description = ModelDescription.from_model(self.model, self.tokenizer, **self.model_details)
         rules, weights = dict(self.rules), {}
         if verifier is not None:
@@ -171,11 +167,11 @@ class TextTraining(BakeArguments):
                 )
             weights[VERIFIER] = verifier_weight([1.0] * (len(rules) + len(members)))
             rules[VERIFIER] = verifier
-        return convene(rules, weights=weights, description=description, seed=self.config_arguments.get("seed", 42))
+        return convene(rules, weights=weights, description=description, seed=self.config_args.get("seed", 42))
 
     def _trainer(self, committee: Committee, folder: Path) -> Any:
         output_dir = str(folder / "checkpoints" if folder.is_dir() else Path("checkpoints"))
-        config = GRPOConfig(**{"output_dir": output_dir, **self.config_arguments})
+        config = GRPOConfig(**{"output_dir": output_dir, **self.config_args})
         assert config.generation_batch_size and config.num_generations  # set by TRL
         if isinstance(self.prompts, PromptSource):
             dataset = self.prompts.dataset

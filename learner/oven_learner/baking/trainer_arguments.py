@@ -28,7 +28,7 @@ class BakeArguments:
     redact: Redact | None
     model_details: Mapping[str, Any]
     """Fields of ModelDescription, which describes the model to judges."""
-    config_arguments: Mapping[str, Any]
+    config_args: Mapping[str, Any]
     """Arguments of GRPOConfig or PolicyTrainerConfig."""
 
 

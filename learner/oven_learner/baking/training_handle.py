@@ -154,9 +154,8 @@ class Oven:
         """Replace the model of the judge with this role. If several members have the role, `name` selects one.
 
         The new model first answers a test question in the member's process, which needs the model's API key. If the
-        model gives no verdict, the old one stays, and CommandRefusedError contains the reason. Otherwise it judges
-        from the next step on. Weight, role and metrics do not change. Raises UnknownNameError, and ConfigError for an
-        invalid model.
+        model gives no verdict, the old one stays, and CommandRefusedError contains the reason. Otherwise it judges from
+        the next step on. Weight, role and metrics do not change. Raises UnknownNameError or ConfigError.
         """
         names = [find_member(self._settings.judges, role, name)]
         options = {"base_url": base_url, "key_env": key_env, "logprobs": logprobs, "top_logprobs": top_logprobs}
@@ -266,8 +265,7 @@ class Oven:
 
     def _command(self, timeout_s: float = COMMAND_TIMEOUT_S, **command: Any) -> Receipt | None:
         """Send a command once training is announced, and wait for its result in the log. Returns the learner's receipt,
-        or None for an action without one. Raises CommandRefusedError with the reason, and BusError if no result appears
-        in time."""
+        or None for an action without one. Raises CommandRefusedError with the reason, and BusError after a timeout."""
         if not self._started:
             raise ConfigError(f"{command['action']} has no effect before training has started")
         if self._ended.is_set():
@@ -283,8 +281,7 @@ class Oven:
         return result.receipt
 
     def _operator_folder(self) -> Path:
-        """Return the run's folder, which contains the operator's key. Raises ConfigError if it is on another
-        machine."""
+        """Return the run's folder, with the operator's key. Raises ConfigError if it is on another machine."""
         if not self.folder.is_dir():
             raise ConfigError(
                 f"the folder of run {self.run_name!r} (OVEN_RUN_DIR), which contains the operator's key, is not on "
@@ -327,7 +324,7 @@ async def send_command(
     run: LocalRun, after: int, command: OperatorCommand, timeout_s: float, has_ended: Callable[[], bool]
 ) -> CommandResult:
     """Send a command once the log contains a RunStarted after sequence number `after`, and return its result. Stops
-    waiting when training ends."""
+    when training ends."""
     await wait_for_message(run, after, lambda body: isinstance(body, RunStarted), timeout_s, has_ended)
     return await execute_command(run, command, timeout_s, has_ended)
 
@@ -339,8 +336,7 @@ async def wait_for_message(
     timeout_s: float | None,
     has_ended: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Wait until the log has a matching message after sequence number `after`, or until `has_ended()`. Raises
-    BusError."""
+    """Wait until the log has a matching message after sequence number `after`, or until `has_ended()`."""
     async with asyncio.timeout(timeout_s), run.connect("operator") as bus:
         while not has_ended():
             async for batch in batches(bus, run.run, after):

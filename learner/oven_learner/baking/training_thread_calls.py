@@ -50,8 +50,7 @@ class TrainingThreadCalls:
 
     @contextmanager
     def during_training(self) -> Iterator[None]:
-        """Accept calls during a training run. Calls that are still waiting at the end, or come later, raise
-        ConfigError."""
+        """Accept calls during a training run. Calls that are not done at the end, or come later, raise ConfigError."""
         with self._lock:
             self._end_reason, self._training_thread = "", threading.get_ident()
         end_reason = "training has ended"

@@ -19,16 +19,14 @@ from oven_runs.settings.completions import CompletionsSettings
 Redact: TypeAlias = Callable[[str], str]
 """A function that maps the text of a prompt, a completion or a reason to the text that may be shown.
 
-It is called in a thread of the training's process, with the complete text. If it raises, or does not return text, the
-sample is not shown.
+It is called in a thread of the training's process, with the complete text. If it fails, the sample is not shown.
 """
 END_DIVISOR = 4
-"""A truncated text of n characters consists of the original's beginning and its last n / END_DIVISOR characters, where
-the answer often is."""
+"""A truncated text of n characters includes the last n / END_DIVISOR characters, where the answer often is."""
 REASON_CHARACTERS = 500
 """Maximum number of characters in a member's reason. Judges are asked for 25 words."""
 HEADERS_BYTES = 1024
-"""Number of bytes reserved for headers within the stream's message max_characters."""
+"""Number of bytes reserved for headers within the stream's message limit."""
 MIN_CHARACTERS = 16
 """Minimum number of characters to which texts are shortened. A message that is still too large is dropped, because
 shorter texts would not help."""
@@ -69,21 +67,20 @@ def group_fields(
     """Return the fields of a SampledGroup as strings, numbers, tuples and dicts. `position` contains its numeric
     fields, such as tick and step. Re-raises errors of `redact`, and raises TypeError if it does not return text."""
     completions = list(sample.completions[: settings.completions])
-    max_characters = min(settings.characters, COMPLETION_BYTES // (1 + len(completions)))
+    limit = min(settings.characters, COMPLETION_BYTES // (1 + len(completions)))
     rewards = _to_numbers(
         _weighted_sums(sample.members) if sample.rewards is None else sample.rewards, len(completions)
     )
     texts = [_describe(completion) for completion in completions]
     shown_completions = [
         # Trainers give a completion without a reward an advantage of 0, which is not a measurement.
-        _text_fields(text, max_characters, redact)
-        | {"reward": reward, "advantage": advantage if reward is not None else None}
+        _text_fields(text, limit, redact) | {"reward": reward, "advantage": advantage if reward is not None else None}
         for text, reward, advantage in zip(texts, rewards, _to_numbers(advantages, len(texts)), strict=True)
     ]
     return {
         **position,
         "form": "shape" if any(hasattr(completion, "shape") for completion in completions) else "text",
-        "prompt": _text_fields(_describe(sample.prompt), max_characters, redact),
+        "prompt": _text_fields(_describe(sample.prompt), limit, redact),
         "completions": tuple(shown_completions),
         "left_out": len(sample.completions) - len(completions),
         "members": tuple(_member_fields(member, texts, redact) for member in sample.members),
@@ -92,52 +89,49 @@ def group_fields(
 
 
 def encode_group(fields: dict[str, Any], max_bytes: int = COMPLETION_BYTES - HEADERS_BYTES) -> bytes | None:
-    """Return the message in at most `max_bytes`, or None if that is impossible. The max_characters on texts is halved
+    """Return the message in at most `max_bytes`, or None if that is impossible. The limit on texts is halved
     until the message fits, because some characters take up to six bytes of JSON."""
-    max_characters = max(len(text["text"]) + len(text["end"]) for text in (fields["prompt"], *fields["completions"]))
+    limit = max(len(text["text"]) + len(text["end"]) for text in (fields["prompt"], *fields["completions"]))
     while True:
-        wire = SampledGroup.model_validate(_shorten(fields, max_characters)).wire()
+        wire = SampledGroup.model_validate(_shorten(fields, limit)).wire()
         if len(wire) <= max_bytes:
             return wire
-        if max_characters <= MIN_CHARACTERS:
+        if limit <= MIN_CHARACTERS:
             return None
-        max_characters //= 2
+        limit //= 2
 
 
-def _shorten(fields: dict[str, Any], max_characters: int) -> dict[str, Any]:
-    """Truncate each prompt, completion and reason to `max_characters` characters."""
-    members = [
-        {**member, "reasons": tuple(text[:max_characters] for text in member["reasons"])}
-        for member in fields["members"]
-    ]
-    completions = [_truncate(completion, max_characters) for completion in fields["completions"]]
+def _shorten(fields: dict[str, Any], limit: int) -> dict[str, Any]:
+    """Truncate each prompt, completion and reason to `limit` characters."""
+    members = [{**member, "reasons": tuple(text[:limit] for text in member["reasons"])} for member in fields["members"]]
+    completions = [_truncate(completion, limit) for completion in fields["completions"]]
     return {
         **fields,
-        "prompt": _truncate(fields["prompt"], max_characters),
+        "prompt": _truncate(fields["prompt"], limit),
         "completions": completions,
         "members": members,
     }
 
 
-def _truncate(text_fields: dict[str, Any], max_characters: int) -> dict[str, Any]:
-    """Truncate a text to `max_characters` characters, taken from its beginning and its end."""
+def _truncate(text_fields: dict[str, Any], limit: int) -> dict[str, Any]:
+    """Truncate a text to `limit` characters, taken from its beginning and its end."""
     begin, end = text_fields["text"], text_fields["end"]
-    excess = len(begin) + len(end) - max_characters
+    excess = len(begin) + len(end) - limit
     if excess <= 0:
         return text_fields
     end = end if text_fields["cut"] else begin  # a text that was not cut before has its end in "text"
-    tail = end[len(end) - min(len(end), max_characters // END_DIVISOR) :]
-    return {**text_fields, "text": begin[: max_characters - len(tail)], "cut": text_fields["cut"] + excess, "end": tail}
+    tail = end[len(end) - min(len(end), limit // END_DIVISOR) :]
+    return {**text_fields, "text": begin[: limit - len(tail)], "cut": text_fields["cut"] + excess, "end": tail}
 
 
-def _text_fields(text: str, max_characters: int, redact: Redact | None) -> dict[str, Any]:
+def _text_fields(text: str, limit: int, redact: Redact | None) -> dict[str, Any]:
     """Redact a text, truncate it, and make it encodable. Redaction comes first, because it might not recognise a
     truncated secret. Encoding comes last, because its cost depends on the number of characters."""
     if redact is not None:
         text = redact(make_encodable(text))
         if not isinstance(text, str):
             raise TypeError(f"the redaction returned a {type(text).__name__} instead of a string")
-    fields = _truncate({"text": text, "cut": 0, "end": ""}, max_characters)
+    fields = _truncate({"text": text, "cut": 0, "end": ""}, limit)
     return {**fields, "text": make_encodable(fields["text"]), "end": make_encodable(fields["end"])}
 
 

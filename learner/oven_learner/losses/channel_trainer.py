@@ -10,11 +10,10 @@ from transformers import ProcessorMixin
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from oven_core.errors import ConfigError
-from oven_learner.losses import loss_channel
-from oven_learner.losses.loss_channel import Channel, Rollouts, check_channels
+from oven_learner.losses.loss_channel import Channel, ChannelCheckpoints, Rollouts, check_channels, log_term
 
 
-class ChannelTrainer(GRPOTrainer):
+class ChannelTrainer(ChannelCheckpoints, GRPOTrainer):
     """A GRPOTrainer that adds `channels` to its loss while their weights are above 0. Raises ConfigError for duplicate
     channels, for processors that take images, and for setups that do not support a second forward pass per step: FSDP,
     DeepSpeed, and DDP with re-entrant gradient checkpointing. All other features work as in TRL, including vLLM, PEFT,
@@ -29,12 +28,6 @@ class ChannelTrainer(GRPOTrainer):
             _check_support(self)
         for channel in self.channels:
             channel.bind(self)
-
-    def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Train. Raises ConfigError first if an active channel cannot be computed."""
-        for channel in self.channels:
-            channel.set_weight(channel.weight)  # raises if the weight is above 0 and the term cannot be computed
-        return super().train(*args, **kwargs)
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         self._scored_batch: tuple[Any, Any, Any] = (), (), None  # prompts, completion ids, rewards per function
@@ -73,19 +66,9 @@ class ChannelTrainer(GRPOTrainer):
         """Return the mean of the term over the micro-batch, divided by the number of micro-batches per step."""
         term_sum = channel.tally(model, inputs)
         mode: Literal["train", "eval"] = "train" if model.training else "eval"
-        loss_channel.log_term(self, channel, term_sum, mode)
+        log_term(self, channel, term_sum, mode)
         micro_batches = self.current_gradient_accumulation_steps if mode == "train" else 1
         return term_sum.total / term_sum.number.clamp(min=1) / micro_batches
-
-    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        super()._save_optimizer_and_scheduler(output_dir)
-        loss_channel.save_state(self, output_dir)
-
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """Load the trainer's and the channels' state. Raises ConfigError if the checkpoint has other channels."""
-        states = loss_channel.read_state(self, checkpoint)
-        super()._load_optimizer_and_scheduler(checkpoint)  # type: ignore[no-untyped-call]
-        loss_channel.load_state(self, states)
 
 
 def _check_support(trainer: Any) -> None:

@@ -167,8 +167,7 @@ class Distillation(Channel):
     def _cross_tokenizer_sum(
         self, cross_tokenizer: CrossTokenizer, student_logits: Tensor, is_counted: Tensor, inputs: dict[str, Any]
     ) -> TermSum:
-        """Return the sum for the channel's own teacher. Each completion adds its mean distance times its number of text
-        tokens."""
+        """Return the sum for the channel's own teacher. Each completion adds mean distance times text tokens."""
         completions = []
         for row, (ids, mask) in enumerate(zip(inputs["completion_ids"].tolist(), is_counted.tolist(), strict=True)):
             indices = [position for position, counts in enumerate(mask) if counts]
@@ -280,8 +279,7 @@ class CrossTokenizer:
         self._special_ids = set(self.student.all_special_ids)
 
     def decode(self, ids: Sequence[int]) -> tuple[str, list[int], list[int]]:
-        """Return the text of the student's tokens, the indices of its text tokens, and the end of each in UTF-8
-        bytes."""
+        """Return the text of the student's tokens, the indices of its text tokens, and their ends in UTF-8 bytes."""
         positions = [position for position, token in enumerate(ids) if token not in self._special_ids]
         tokens = [ids[position] for position in positions]
         text = self._decode_tokens(tokens)

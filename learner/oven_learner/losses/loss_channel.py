@@ -1,5 +1,5 @@
-"""The base class of channels, which are additional, weighted loss terms, and functions that log their metrics and save
-their state. ChannelTrainer and TextTrainer use them."""
+"""The base class of channels, which are additional, weighted loss terms, and the code that ChannelTrainer and
+TextTrainer share: a mixin for checkpoints, and a function that logs a channel's metrics."""
 
 from __future__ import annotations
 
@@ -90,8 +90,7 @@ class Channel(ABC):
         self._trainer = trainer
 
     def check(self) -> None:
-        """Raise ConfigError if the term cannot be computed. Called before training and whenever a positive weight is
-        set."""
+        """Raise ConfigError if the term cannot be computed. Called before training and for each positive weight."""
         return
 
     @property
@@ -161,18 +160,45 @@ def log_term(trainer: Any, channel: Channel, term_sum: TermSum, mode: Literal["t
         metrics[f"channel/{channel.name}/weight"].append(channel.weight)
 
 
-def save_state(trainer: Any, folder: str) -> None:
-    """Save the state of the channels next to the optimizer state, on the rank that saves."""
-    states = {channel.name: channel.module.state_dict() for channel in trainer.channels if channel.module is not None}
-    if states and trainer.args.should_save:
-        torch.save(states, Path(folder, STATE_FILE))
+class ChannelCheckpoints:
+    """A mixin for trainers with `channels`. It checks them before training, and adds their state to checkpoints."""
+
+    channels: Sequence[Channel]
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """Train. Raises ConfigError first if an active channel cannot be computed."""
+        for channel in self.channels:
+            channel.set_weight(channel.weight)  # raises if the weight is above 0 and the term cannot be computed
+        return super().train(*args, **kwargs)  # type: ignore[misc]
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        super()._save_optimizer_and_scheduler(output_dir)  # type: ignore[misc]
+        trainer: Any = self
+        states = {channel.name: channel.module.state_dict() for channel in self.channels if channel.module is not None}
+        if states and trainer.args.should_save:
+            torch.save(states, Path(output_dir, STATE_FILE))
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """Load the state. Raises ConfigError if the checkpoint has other channels, to which its optimizer state would
+        belong."""
+        states = _read_state(self.channels, checkpoint)
+        super()._load_optimizer_and_scheduler(checkpoint)  # type: ignore[misc]
+        for channel in self.channels:
+            if channel.name in states and channel.module is not None:
+                try:
+                    channel.module.load_state_dict(states[channel.name])
+                except RuntimeError as error:
+                    raise ConfigError(
+                        f"the checkpoint's channel.{channel.name} does not fit this model: {error}; resume with the "
+                        "model of the checkpoint"
+                    ) from None
 
 
-def read_state(trainer: Any, checkpoint: str | None) -> dict[str, Any]:
+def _read_state(channels: Iterable[Channel], checkpoint: str | None) -> dict[str, Any]:
     """Return the channels' states in the checkpoint, or {} without one. Raises ConfigError for other channels."""
     if checkpoint is None:
         return {}
-    expected = [channel.name for channel in trainer.channels if channel.module is not None]
+    expected = [channel.name for channel in channels if channel.module is not None]
     file = Path(checkpoint, STATE_FILE)
     states: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True) if file.is_file() else {}
     if states.keys() != set(expected):
@@ -181,19 +207,6 @@ def read_state(trainer: Any, checkpoint: str | None) -> dict[str, Any]:
             "resume with the channels of the checkpoint"
         )
     return states
-
-
-def load_state(trainer: Any, states: dict[str, Any]) -> None:
-    """Restore the state that `read_state` returned. Raises ConfigError if it does not fit."""
-    for channel in trainer.channels:
-        if channel.name in states:
-            try:
-                channel.module.load_state_dict(states[channel.name])
-            except RuntimeError as error:
-                raise ConfigError(
-                    f"the checkpoint's channel.{channel.name} does not fit this model: {error}; resume with the model "
-                    "of the checkpoint"
-                ) from None
 
 
 def _format_names(channels: Iterable[str]) -> str:

@@ -223,8 +223,7 @@ class SelfDistillation(Channel):
             trainer.add_callback(_FollowPolicy(self))
 
     def set_weight(self, weight: float) -> None:
-        """Set the weight, starting with the next step. When it rises from 0, buffered completions without hints are
-        dropped."""
+        """Set the weight, starting with the next step. A positive weight drops buffered completions without hints."""
         super().set_weight(weight)
         if self._average is not None and weight == 0:
             self._average.stop()

@@ -4,8 +4,7 @@ The denoising chain from noise to sample is treated as a decision process. Given
 condition), x_{t−1} is Gaussian. Its mean is the scheduler's step, and its standard deviation is η σ_t (Song et al.
 2020, arXiv 2010.02502, eq. 16). So each denoising step has an exact log-density, which is differentiable through the
 network's prediction. The coordinates of x_{t−1} are independent. Each coordinate is a step of the GRPO objective with
-its own ratio, as in gaussian_policy.py. DDPO uses one ratio per denoising step instead. A last denoising step without
-noise is masked.
+its own ratio, as in gaussian_policy.py. DDPO uses one ratio per denoising step. A last step without noise is masked.
 
 The KL to a teacher is computed over the chain, so the teacher needs the same noise schedule, steps and η. The density
 of the final trajectory alone is unknown, so there is no KL to or from a Gaussian policy. This module needs the extra
@@ -86,8 +85,8 @@ class DiffusionPolicy(Policy):
 
     def step_log_probs(self, samples: Samples, conditions: Sequence[Any]) -> Tensor:
         """Return the log-density of each coordinate in each denoising step, (B, steps · F · D). It is 0 for steps
-        without noise. Raises ConfigError for samples from another kind of policy, of another shape, or with another
-        noise schedule."""
+        without noise. Raises ConfigError for samples from another kind of policy, of another shape, or with other
+        noise."""
         if "chain" not in samples.tensors:
             raise ConfigError(
                 "these samples have no denoising chain, but a diffusion policy only scores whole chains; use it only "

@@ -16,8 +16,7 @@ from oven_core.errors import ConfigError
 from oven_learner.policies.policy import Policy, Samples, as_vectors, to_network_device
 
 LOG_STD_RANGE = (-7.0, 2.0)
-"""Bounds of the log standard deviation, for standard deviations from 0.001 to 7. Narrower densities exceed the
-precision of float32."""
+"""Bounds of the log standard deviation, for standard deviations of 0.001 to 7. Narrower ones exceed float32."""
 LOG_2_PI = math.log(2 * math.pi)
 
 
@@ -81,15 +80,13 @@ class GaussianTrajectory(Policy):
 
 
 class TrajectoryNetwork(torch.nn.Module):
-    """A two-layer network that predicts the means and log standard deviations of each frame from the intent and the
-    frame's time."""
+    """A two-layer network from the intent and a frame's time to the frame's means and log standard deviations."""
 
     def __init__(
         self, intent_dim: int, frames: int, dims: int, *, hidden: int = 128, waves: int = 8, log_deviation: float = -1.5
     ) -> None:
         """`waves` is the number of cosines that encode the time of a frame. The fastest has `waves` / 2 periods per
-        trajectory, which limits how fast the initial means vary. `log_deviation` is the initial log standard
-        deviation."""
+        trajectory, which limits how fast the initial means vary. `log_deviation` is the initial log std."""
         super().__init__()
         self.arguments = {"intent_dim": intent_dim, "frames": frames, "dims": dims, "hidden": hidden, "waves": waves}
         """Constructor arguments, for saving."""

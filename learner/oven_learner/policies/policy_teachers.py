@@ -1,5 +1,4 @@
-"""Teachers of a policy, which are frozen policies of the same kind. The KL term pulls the policy towards the active
-teacher."""
+"""Teachers of a policy, which are frozen policies of the same kind. The KL term pulls it towards the active one."""
 
 from __future__ import annotations
 

@@ -63,8 +63,7 @@ def _read_description(folder: Path) -> Description:
 
 
 def _load_weights(network: nn.Module, folder: Path) -> None:
-    """Load weights and buffers into a network on the meta device. Raises ConfigError if the file is damaged or does
-    not match the network."""
+    """Load weights and buffers into a network on the meta device. Raises ConfigError if the file does not fit it."""
     path = folder / WEIGHTS
     try:
         # Loaded tensors are unaligned and memory-mapped, and another `save` may change the file, so they are copied.

@@ -1,5 +1,4 @@
-"""Scores the samples of a PolicyTrainer with reward functions or a committee, and publishes some groups for people to
-read."""
+"""Scores the samples of a PolicyTrainer with reward functions or a committee, and publishes some groups to read."""
 
 from __future__ import annotations
 
@@ -138,8 +137,7 @@ def publish_groups(
     scored_rows: Tensor,
     scoring: Scoring,
 ) -> None:
-    """Publish some groups of this step's batch if the sampling schedule requires it. `advantages` has one entry per
-    row in `scored_rows`."""
+    """Publish some groups of this step's batch if the schedule requires it. `advantages` are those of `scored_rows`."""
     sampling = client.sampling if client is not None else None
     if client is None or sampling is None or client.tick + 1 < sampling.schedule.due_step:
         return

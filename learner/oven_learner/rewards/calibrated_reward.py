@@ -31,8 +31,7 @@ MARK_LETTERS = "epistemicstatus"
 """Letters of the confidence mark. The answer's text must not contain a second mark, which would reveal the confidence
 to judges and could contradict the first mark."""
 FORMAT_COST = -0.5
-"""Reward of completions in the wrong format. An answer with a confidence of 0 earns I − λI², which is at least 0, so
-the wrong format never pays."""
+"""Reward of completions in the wrong format. It never pays, because a confidence of 0 earns I − λI² ≥ 0."""
 WINDOW = 1000
 """Number of recent answers for calibration metrics. With fewer answers, even a perfect forecaster has a large
 calibration error: 0.03 for 1,000 answers, but 0.11 for 64."""
@@ -65,8 +64,7 @@ class OracleAnswer(NamedTuple):
 
 def parse_oracle_output(text: str) -> OracleAnswer | None:
     """Return the answer, or None for a wrong format. The format is wrong if there is no mark or a second one, a number
-    outside 0 to 100, or no text. There is no default confidence, because omitting the mark would pay for answers whose
-    score is near the default."""
+    outside 0 to 100, or no text. There is no default confidence, so omitting the mark never pays."""
     match = ANSWER_FORMAT.fullmatch(text)
     if match is None:
         return None
@@ -169,8 +167,7 @@ class CalibratedReward:
         return METRICS
 
     def announce(self, actuators: Actuators) -> None:
-        """Register λ as `reward.calibration`. It changes the reward itself, so only held-out metrics can judge a
-        change."""
+        """Register λ as `reward.calibration`. It changes the reward, so only held-out metrics can judge a change."""
         actuators.scalar(KNOB, lambda: self.weight, self.set_weight, low=0.0, high=1.0, unit="λ", moves_own_metric=True)
 
     def state_dict(self) -> dict[str, Any]:

@@ -64,8 +64,8 @@ METRICS = (
 class Committee:
     """A reward function that combines the scores of its members.
 
-    Pass it as the only reward function of a GRPOTrainer, and to `attach(trainer, committee=...)`. `rules` are functions
-    with TRL's signature.
+    Pass it as the only reward function of a GRPOTrainer, and to `attach(trainer, committee=...)`. `rules` use TRL's
+    signature.
 
     Members have weight 1 by default, and all weights are divided by their sum. Rules of weight 0 are measured
     (`rewards/<member>/mean`) but do not count. Remote members of weight 0 are not asked, because answers cost money.
@@ -105,8 +105,7 @@ class Committee:
         self.rules, self.remote, self.calibration = dict(rules), remote, calibration
         self.hold_after, self.ahead = hold_after, ahead
         self.wait_for_answers: Callable[[Callable[[], Answers]], Answers] = lambda ask: ask()
-        """Calls its argument, which asks the remote members. GenerationAhead replaces it to let the trainer
-        continue."""
+        """Calls its argument, which asks remote members. GenerationAhead replaces it to let the trainer continue."""
         self.description = description
         self.group_size = 0
         """Number of completions per prompt, set by the attached trainer."""

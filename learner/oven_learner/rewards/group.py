@@ -194,8 +194,7 @@ def member_metrics(
     members: Iterable[str], judges: Iterable[str], verdicts: Sequence[Mapping[str, Verdict]]
 ) -> tuple[dict[str, float], Counter[str]]:
     """Return the metrics of the members' verdicts, and the number of all abstentions by kind. Abstentions of each kind
-    are counted for all members together and for each of the `judges`. For a judge, counts of 0 are omitted to limit the
-    number of metrics."""
+    are counted for all members together and for each of the `judges`. For a judge, counts of 0 are omitted."""
     metrics: dict[str, float] = {}
     kinds_by_member = {member: count_abstentions(member, verdicts) for member in members}
     for member in kinds_by_member:

@@ -17,8 +17,8 @@ from oven_learner.rewards.verdicts import Abstention, Verdict
 log = logging.getLogger("oven.learner")
 
 ALPHA: Final = 0.001
-"""False-alarm probability per run of one test on one judge. With two tests on each of five judges, one run in a hundred
-has a false alarm."""
+"""False-alarm probability per run of one test on one judge. With five judges, two tests each cause one in 1 % of
+runs."""
 TUNING_VARIANCE: Final = 10.0
 """Variance V for which the test is tuned (ρ). It is reached after 70 groups of eight completions."""
 MIN_CORRELATION: Final = 0.1
@@ -127,8 +127,8 @@ class JudgeWatch:
         weights: Mapping[str, float],
     ) -> None:
         """Add one group. `verdicts` are the voting members' verdicts on `texts`, the group's completions in order.
-        `requested_texts` are the distinct texts in the order in which judges see them. `weights` are the weights before
-        reliability."""
+        `requested_texts` are the distinct texts in the order in which judges see them. `weights` do not
+        include reliability."""
         indices = [texts.index(text) for text in requested_texts]  # equal texts have equal scores and count once
         scores = {
             name: [verdict[i] for i in indices]

@@ -84,8 +84,7 @@ class _Member:
 
 class MemberModels:
     """The current and alternative models of each remote member. After a choice, later requests name the new model.
-    `members` maps names to configured models, or to None if unknown. Methods raise UnknownNameError for an unknown
-    member."""
+    `members` maps names to configured models, or to None if unknown. Unknown members raise UnknownNameError."""
 
     def __init__(self, members: Mapping[str, JudgeSpec | None]) -> None:
         self._members: dict[str, _Member] = {}
@@ -142,8 +141,8 @@ class MemberModels:
                 entry.swap_count += 1
 
     def offer(self, member: str, model: JudgeSpec) -> str:
-        """Add the model to the choices, and return its identity. It replaces a choice with the same identity, because
-        the API key may differ."""
+        """Add the model to the choices, and return its identity. It replaces a choice with the same identity but
+        another key."""
         entry = self._member(member)
         if model != entry.configured:  # requests do not need to name the configured model
             entry.models[model.identity] = model

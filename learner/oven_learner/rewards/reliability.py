@@ -57,8 +57,8 @@ class Reliability:
         return {name: min(1.0, max(FLOOR, value / (FULL_WEIGHT_SHARE * best))) for name, value in agreement.items()}
 
     def add_group(self, scores: Mapping[str, Sequence[float]], weights: Mapping[str, float]) -> None:
-        """Update the estimates with the voting members' scores of one group. Ignored if fewer than MIN_WITNESSES
-        members see a difference."""
+        """Update the estimates with the voting members' scores of one group, unless fewer than MIN_WITNESSES see a
+        difference."""
         standard_scores = {name: standardise(values) for name, values in scores.items() if sees_difference(values)}
         if len(standard_scores) < MIN_WITNESSES:
             return

@@ -107,8 +107,7 @@ class RemoteMembers:
 
     def probe(self, member: str, model: JudgeSpec, *, joins: bool = False) -> Future[str]:
         """Send a model a test question in the member's process, within `deadline_s`. The result is an empty string if
-        it returned a verdict, otherwise the reason for the failure. With `joins`, first wait up to JOIN_TIMEOUT_S for
-        the process to start."""
+        it returned a verdict, otherwise the reason for the failure. With `joins`, first wait up to JOIN_TIMEOUT_S."""
         return asyncio.run_coroutine_threadsafe(self._probe(member, model, joins), self._running_loop())
 
     def join(self, member: str) -> None:

@@ -1,7 +1,7 @@
 """Local teachers, which are models that a loss pulls the policy towards. They can be swapped during a run.
 
-A teacher is GRPO's reference in its KL term and in the channel `distill` (oven_learner.losses), or the teacher of a
-DistillationTrainer.
+A teacher is GRPO's reference in its KL term and in the channel `distill` (oven_learner.losses), or a
+DistillationTrainer's teacher.
 
     teachers = Teachers(trainer)                   # the trainer's own reference, if any, is "initial"
     teachers.add("strong", model, tokenizer)       # from weak to strong; raises TeacherRefusedError

@@ -14,8 +14,7 @@ ORDER = "weakest first"
 """Unit of `teacher.active`, which describes the order of its choices."""
 
 DEFAULT_BETA = 0.04
-"""The β whose multiple is the upper bound if the user's β is 0. From Shao et al. 2024 (arXiv 2402.03300), section
-4.2."""
+"""The β that determines the upper bound if the user's β is 0, from Shao et al. 2024 (arXiv 2402.03300, section 4.2)."""
 
 
 def announce_kl_knobs(

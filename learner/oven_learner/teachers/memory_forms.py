@@ -26,8 +26,7 @@ Form = Literal["resident", "8 bits", "4 bits", "offload"]
 """Forms of a teacher in memory, from the fastest to the smallest."""
 
 MAX_FREE_SHARE = 0.5
-"""Maximum share of the free memory for a new teacher. The first step's activations and optimizer states need the
-rest."""
+"""Maximum share of free memory for a new teacher. The first step's activations and optimizer states need the rest."""
 BITS: dict[Form, Bits] = {"8 bits": 8, "4 bits": 4}
 """Number of bits of each quantized form."""
 BYTES_PER_WEIGHT = {"8 bits": 1.0, "4 bits": 0.53}
@@ -127,8 +126,8 @@ def bitsandbytes_config(bits: Bits, dtype: torch.dtype) -> Any:
 
 def quantize(model: Any, bits: Bits, device: torch.device) -> None:
     """Quantize a model in place, layer by layer, and move the quantized layers to `device`. Layers that are already
-    quantized stay unchanged. Raises ConfigError if bitsandbytes is not installed, and TeacherRefusedError if there is
-    no linear layer."""
+    quantized stay unchanged. Raises ConfigError if bitsandbytes is not installed, and TeacherRefusedError without
+    them."""
     bnb = _bitsandbytes()
     from transformers.integrations.bitsandbytes import replace_with_bnb_linear
     from transformers.pytorch_utils import Conv1D

@@ -57,8 +57,8 @@ def load_model(config: TeacherConfig, form: Form, device: torch.device, *, durin
 
 
 def load_tokenizer(config: TeacherConfig) -> Any:
-    """Return the config's tokenizer, or the one in the model's folder, or None. Raises TeacherRefusedError if it cannot
-    be loaded."""
+    """Return the config's tokenizer, or the one in the model's folder, or None. Raises TeacherRefusedError on
+    failure."""
     if config.tokenizer is not None and not isinstance(config.tokenizer, str | os.PathLike):
         return config.tokenizer
     source = config.tokenizer or config.model_name

@@ -55,8 +55,7 @@ class NamedTeachers(ABC, Generic[Model]):
         """Check a teacher, given as a model or a TeacherConfig, freeze it, and make it available for swaps. During
         training, call this between two steps and on all ranks. If `tokenizer` is passed, its token ids are compared
         with the policy's. Raises TeacherRefusedError if the teacher does not suit this policy. Later requests for its
-        name then raise the same error. Raises ConfigError if the name is already used, or an optional package is
-        missing."""
+        name then raise the same error. Raises ConfigError if the name is used, or a package is missing."""
         self.admit(self.prepare(name, teacher, tokenizer))
 
     def register(self, config: TeacherConfig) -> None:
@@ -82,8 +81,8 @@ class NamedTeachers(ABC, Generic[Model]):
             raise self._refuse(name, error) from error
 
     def admit(self, candidate: Candidate[Model]) -> None:
-        """Test the teacher with the trainer and make it available. This is the second half of `add`. Call it between
-        two steps."""
+        """Test the teacher with the trainer and make it available. It is the second half of `add`. Call it between
+        steps."""
         name = candidate.name
         self._reserve_name(name)
         try:
@@ -99,8 +98,7 @@ class NamedTeachers(ABC, Generic[Model]):
         self.on_add()
 
     def memory_form(self, name: str) -> Form:
-        """Return the teacher's form in memory: "resident", "8 bits", "4 bits" or "offload". Raises the same errors as
-        `teachers[name]`."""
+        """Return the teacher's form in memory. Raises the same errors as `teachers[name]`."""
         self[name]  # raises for an unknown or a refused name
         return self._forms.get(name, "resident")
 
@@ -128,8 +126,7 @@ class NamedTeachers(ABC, Generic[Model]):
         return len(self._models)
 
     def __getitem__(self, name: str) -> Model:
-        """Return the model. Raises UnknownNameError for an unknown name, and TeacherRefusedError with the reason for a
-        refused teacher."""
+        """Return the model. Raises UnknownNameError for an unknown name, and TeacherRefusedError for a refused one."""
         if name in self._refused:
             raise TeacherRefusedError(self._refused[name])
         if name not in self._models:
@@ -217,8 +214,7 @@ class Teachers(NamedTeachers[Any]):
     def swap(self, name: str) -> None:
         """Make `name` the teacher, starting with the next optimizer step. Call it between two steps. Completions that a
         GRPOTrainer has buffered (steps_per_generation or num_iterations above 1) have the old teacher's
-        log-probabilities. So they are dropped, and the next step generates again from the same prompts. Raises the same
-        errors as `teachers[name]`."""
+        log-probabilities. So they are dropped, and the next step generates them again. Raises as `teachers[name]`."""
         model = self[name]
         if model is self._current_model:
             return

@@ -25,8 +25,7 @@ class TeacherConfig(BaseModel):
     are added later count as stronger. A `diffusion` teacher needs its number of joint coordinates (`joint_dim`) and
     the size of its intent vector (`intent_dim`). `strategy` determines where the weights are stored, and `bits` applies
     to the strategy "quantized". `tokenizer` is a loaded tokenizer, or its folder or Hub id. By default it is the one in
-    the model's folder, if any. Raises ConfigError for an invalid value, and UnknownNameError for an unknown kind or
-    strategy."""
+    the model's folder, if any. Raises ConfigError for an invalid value, and UnknownNameError for an unknown kind."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
@@ -79,8 +78,7 @@ class TeacherConfig(BaseModel):
 
 
 def read_teachers(path: Path | str) -> list[TeacherConfig]:
-    """Read teachers, ordered from weak to strong, from a YAML list of mappings. Raises ConfigError or UnknownNameError
-    for an invalid file."""
+    """Read teachers, from weak to strong, from a YAML list of mappings. Raises ConfigError or UnknownNameError."""
     path = Path(path)
     try:
         entries = load_yaml(read_text(path, "the file of teachers"))

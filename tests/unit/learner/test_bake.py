@@ -109,7 +109,7 @@ def test_it_trains_as_the_same_trainer_does_with_attach(tmp_path: Path, monkeypa
     judges = oven.Committee({"vowels": vowels}, seed=42, description="Answers the prompts.")
     config = GRPOConfig(
         output_dir=str(tmp_path),
-        **text_training.config_arguments(4, 2, 20, steps),
+        **text_training.config_args(4, 2, 20, steps),
     )
     rows = Dataset.from_list([{"prompt": letter} for letter in "abcdefgh"])
     job: Any = GRPOTrainer(

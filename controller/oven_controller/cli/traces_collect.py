@@ -64,7 +64,7 @@ def collect(
     if instances is not None:
         tasks = list(read_instances(instances))
     else:
-        tasks = settings.tasks(f"{TASK_SEED} {seed}", attempts, evaluation=True)
+        tasks = settings.generate_tasks(f"{TASK_SEED} {seed}", attempts, evaluation=True)
     from oven_recipes.quiet_libraries import quiet_libraries
 
     quiet_libraries()  # before they are imported

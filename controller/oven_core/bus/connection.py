@@ -184,7 +184,7 @@ class Bus(LogClient):
                 await self.client.close()
 
     async def _on_disconnect(self) -> None:  # called before reconnecting, so no message arrives before this count
-        self.losses += 1
+        self.disconnects += 1
         self._on_change()
 
     async def _on_reconnect(self) -> None:

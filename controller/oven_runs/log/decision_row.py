@@ -82,7 +82,7 @@ def decision_row(explanation: Explanation) -> DecisionRow:
 
 @dataclass(frozen=True, slots=True)
 class DecisionFilter:
-    """Conditions for selecting decisions. An empty filter matches all of them."""
+    """Conditions for selecting decisions. An empty filter matches every decision."""
 
     since: Since = BEGINNING
     actuator: str = ""
@@ -101,8 +101,8 @@ class DecisionFilter:
             and self.verdict in ("", decision.verdict)
         )
 
-    def check(self, explanations: Iterable[Explanation]) -> None:
-        """Raise UnknownNameError if the run has decisions, but none with this actuator or agent."""
+    def check_names(self, explanations: Iterable[Explanation]) -> None:
+        """Raise UnknownNameError if there are decisions, but none of them has this actuator or agent."""
         actuators, agents = set[str](), set[str]()
         for explanation in explanations:
             actuators.add(explanation.decision.actuator)

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from oven_core.errors import ConfigError, reason
 from oven_core.files import read_file
-from oven_core.plugins import checked_function
+from oven_core.plugins import resolve_function_name
 from oven_core.protocol.judge_spec import JudgeSpec
 from oven_runs.settings.committee_settings import CommitteeSettings, MemberSettings
 from oven_runs.settings.judge_providers import CALIBRATOR, catalogue, endpoint_of, key_of
@@ -36,7 +36,7 @@ def with_checked_members(committee: CommitteeSettings) -> CommitteeSettings:
                 changes["rubric"] = str(Path(member.rubric).absolute())
         elif member.kind == "rule":
             owner = f"committee member {name!r}"
-            changes["rule"] = checked_function(owner, f"the rule of the {owner}", "rule", "rewards", member.rule)
+            changes["rule"] = resolve_function_name(owner, f"the rule of the {owner}", "rule", "rewards", member.rule)
         members[name] = member.model_copy(update=changes)
     if committee.frontier.model:
         endpoint_of("frontier", committee.frontier.member, providers, CALIBRATOR)

@@ -212,8 +212,8 @@ class RemoteMembers:
 
     def _on_connection_change(self) -> None:
         """Notify the pending requests if the connection was lost."""
-        if self._bus is not None and self._bus.losses != self._losses:
-            self._losses = self._bus.losses
+        if self._bus is not None and self._bus.disconnects != self._losses:
+            self._losses = self._bus.disconnects
             self._lost_event.set()
             self._lost_event = asyncio.Event()
 
@@ -233,7 +233,7 @@ class RemoteMembers:
                             timeout_s=seconds_left,
                             on_change=self._on_connection_change,
                         )
-                        self._losses = self._bus.losses
+                        self._losses = self._bus.disconnects
                         continue
                 await asyncio.sleep(min(0.05, seconds_left))
             return self._bus

@@ -261,10 +261,8 @@ async def _with_other_rules(
 def _comparison_lines(
     changed_mesh: ChangedMesh, divergences: list[Divergence], run: str, rules: dict[str, Any], count: int
 ) -> list[str]:
-    lines = [
-        f"{run}: {count} events to tick {changed_mesh.tick}, decided with other "
-        + ", ".join(f"rules.{name}" for name in rules)
-    ]
+    changed_rules = ", ".join(f"rules.{name}" for name in rules)
+    lines = [f"{run}: {count} events to tick {changed_mesh.tick}, decided with other {changed_rules}"]
     if not divergences:
         lines.append("the same decisions")
     else:

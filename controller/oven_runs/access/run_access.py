@@ -120,8 +120,7 @@ class RunAccess(ABC):
         report: Callable[[str], object] = warn,
     ) -> AsyncGenerator[Event]:
         """Yield every event so far, verified. `exact`, `brief` and `report` are passed to `raw_events`. Without
-        `keyring`, `check` is passed to `self.keyring`. If `until` is set, stop before the first observation after that
-        tick."""
+        `keyring`, `check` is passed to `self.keyring`. Stop before the first observation after tick `until`."""
         keyring = keyring or self.keyring(check=check)
         async with contextlib.aclosing(self.raw_events(exact=exact, brief=brief, report=report)) as log:
             async for raw in log:

@@ -116,9 +116,8 @@ def read_topics(run_folder: Path) -> tuple[Topic, ...]:
 def append_prompts(run_folder: Path, prompts: Sequence[AuthoredPrompt]) -> None:
     """Append the prompts in one write, so that a reader sees whole lines. Raises OSError."""
     lines = b"".join(json.dumps(prompt.model_dump(), ensure_ascii=False).encode() + b"\n" for prompt in prompts)
-    descriptor = os.open(
-        _folder(run_folder) / PROMPTS_FILE, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600
-    )
+    path = _folder(run_folder) / PROMPTS_FILE
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "ab", buffering=0) as out:
         if (size := out.tell()) and os.pread(descriptor, 1, size - 1) != b"\n":
             lines = b"\n" + lines  # if a full disk truncated an earlier write, only that prompt is lost

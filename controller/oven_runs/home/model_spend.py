@@ -186,9 +186,8 @@ class ModelSpend:
 def open_database(path: Path | None, tables: str) -> sqlite3.Connection:
     """Open a SQLite file in autocommit mode, and create `tables`. If `path` is None, use memory. Threads that share the
     connection need a lock. Raises sqlite3.Error, and DatabaseError if the file is damaged."""
-    database = sqlite3.connect(
-        path or ":memory:", timeout=LOCK_TIMEOUT_S, isolation_level=None, check_same_thread=False
-    )
+    location = path or ":memory:"
+    database = sqlite3.connect(location, timeout=LOCK_TIMEOUT_S, isolation_level=None, check_same_thread=False)
     try:
         _use_write_ahead_log(database)
         # NORMAL: the data survives if the process dies, but a power cut may lose the last writes.

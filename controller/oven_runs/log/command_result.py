@@ -15,8 +15,7 @@ from oven_core.protocol.operator_messages import LEARNER_ACTIONS, CommandAnswer,
 from oven_runs.log.run_summary import format_value
 
 Stage = Literal["asked", "logged", "answered", "done", "refused", "lost"]
-"""`asked`: not yet in the log. `answered`: the mesh agreed, and the learner's receipt is pending. `lost`: it
-may not be in the log."""
+"""`answered`: the mesh agreed, and the learner's receipt is pending. `lost`: the command may not be in the log."""
 
 
 @dataclass

@@ -18,8 +18,8 @@ from oven_runs.settings.committee_settings import CommitteeSettings, MemberSetti
 from oven_runs.settings.judge_providers import CALIBRATOR, catalogue, endpoint_of, key_of
 
 INSTALL: Final = "pip install 'oven-controller[llm]'"
-RUBRIC_BYTES: Final = 32_768
-"""Size limit of a rubric file, which is sent with every question."""
+MAX_RUBRIC_BYTES: Final = 32_768
+"""Maximum size of a rubric file, which is sent with every question."""
 
 
 def with_checked_members(committee: CommitteeSettings) -> CommitteeSettings:
@@ -61,7 +61,7 @@ def read_rubric(name: str, path: str) -> str:
     """Read a user's rubric. Raises ConfigError, which names the file, if it cannot be read or is empty."""
     label = f"the rubric of the committee member {name!r}:"
     try:
-        text = read_file(Path(path), label, RUBRIC_BYTES).decode().strip()
+        text = read_file(Path(path), label, MAX_RUBRIC_BYTES).decode().strip()
     except UnicodeDecodeError as error:
         raise ConfigError(f"cannot read {label} {path}: it is not UTF-8 text (byte {error.start})") from error
     if not text:
@@ -70,7 +70,7 @@ def read_rubric(name: str, path: str) -> str:
 
 
 def judge_of(settings: MemberSettings) -> JudgeSpec:
-    """Return the model in a member's settings."""
+    """Return the part of a member's settings that specifies its model."""
     return JudgeSpec.model_validate(settings.model_dump(include={*JudgeSpec.model_fields}))
 
 

@@ -37,7 +37,7 @@ class CompletionsSettings(BaseModel):
     )
 
     def steps_between(self, *, attached: bool) -> int:
-        """Return the steps between two samples, or 0 for none. `attached`: whether the script is the user's own."""
+        """Return the steps between two samples, or 0 for none. `attached` means that the script is the user's own."""
         if self.every is not None:
             return self.every
         return 0 if attached else RECIPE_INTERVAL

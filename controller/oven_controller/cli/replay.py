@@ -29,6 +29,7 @@ from oven_runs.log.replay import Replay, ReplayReport, check_version
 from oven_runs.settings.resolution import read_rules, with_rules
 
 MAX_GAPS = 5
+"""Maximum number of gaps in the log to print."""
 
 
 def replay(
@@ -49,9 +50,10 @@ def replay(
 ) -> None:
     """Recompute every decision from the log alone, and compare it with the logged decision byte for byte.
 
-    With --until, also print the mesh's state at that tick. With --config, show what other rules would have decided. The
-    exit code is then 0. Otherwise it is 1 if a decision differs or --verify finds missing messages, and 3 if messages
-    were lost or have not been appended yet.
+    With --until, also print the mesh's state at that tick. With --config, show what other rules would have decided.
+
+    Exit code 1 if a decision differs or --verify finds missing messages, 3 if messages were lost or have not been
+    appended yet. With --config it is 0.
 
     Example: oven-controller replay grpo-1121-0231 --until 40
     """
@@ -102,8 +104,8 @@ class Signatures:
             self.by_kind.setdefault(kind, Counter())[result] += 1
 
     def message_gaps(self, ended: str | None, until: int | None) -> list[str]:
-        """Return lines about missing messages of the learner. `ended` is the run's end in run.json, and
-        `until` is the tick at which reading stopped, if any."""
+        """Describe the learner's missing messages. `ended` is the final status in run.json. `until` is the tick at
+        which reading stopped, if any."""
         gap_finder = self._gap_finder
         lines = []
         if gap_finder.missing_count:
@@ -261,8 +263,8 @@ async def _with_other_rules(
 def _comparison_lines(
     changed_mesh: ChangedMesh, divergences: list[Divergence], run: str, rules: dict[str, Any], count: int
 ) -> list[str]:
-    changed_rules = ", ".join(f"rules.{name}" for name in rules)
-    lines = [f"{run}: {count} events to tick {changed_mesh.tick}, decided with other {changed_rules}"]
+    rule_names = ", ".join(f"rules.{name}" for name in rules)
+    lines = [f"{run}: {count} events to tick {changed_mesh.tick}, decided with other {rule_names}"]
     if not divergences:
         lines.append("the same decisions")
     else:

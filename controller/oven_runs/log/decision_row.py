@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, get_args
+from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -14,8 +14,6 @@ from oven_core.protocol.messages import Real, Value
 from oven_runs.log.explanation import Explanation
 from oven_runs.log.run_summary import Verdict, format_value, verdict_text
 from oven_runs.log.since_option import BEGINNING, Since
-
-VERDICTS: Final[tuple[str, ...]] = get_args(Verdict)
 
 
 class DecisionRow(BaseModel):

@@ -123,13 +123,8 @@ class Triggers:
     def silence_notices(self, now: datetime) -> list[Notice]:
         """Return a notice if the learner has been silent for much longer than usual. Each silence is reported once."""
         view = self.view
-        if (
-            self._silence_reported
-            or self._last_message_time is None
-            or view.started is None
-            or view.ended
-            or view.hold_reason
-        ):
+        is_training = view.started is not None and not view.ended and not view.hold_reason
+        if self._silence_reported or self._last_message_time is None or not is_training:
             return []
         silent_s, typical_s = (now - self._last_message_time).total_seconds(), self._typical_gap_s
         if silent_s < max(SILENCE_S, SILENCE_STEPS * typical_s):

@@ -129,7 +129,7 @@ def limits() -> str:
     rows = [
         ("a vote or status, headers included", f"{votes.max_msg_size:,} bytes"),
         ("any other event in the log", f"{log.max_msg_size:,} bytes"),
-        ("any message at all (the embedded server's `max_payload`)", f"{embedded_server.MAX_PAYLOAD:,} bytes"),
+        ("any message at all (the embedded server's `max_payload`)", f"{embedded_server.MAX_PAYLOAD_BYTES:,} bytes"),
         ("a `history` answer ends early at about", f"{REPLY_BYTES:,} bytes of events"),
         (
             "messages of one agent on one of its three subjects",

@@ -109,7 +109,7 @@ class ActingApp(ThemedApp[None]):
             self._choose(f"{action} which?", waiting, confirm)
 
     def action_hold_or_resume(self) -> None:
-        if self.view.run.held:
+        if self.view.run.hold_reason:
             self._confirm("resume training?", action="resume")
         else:
             self._confirm("hold training?", action="hold")

@@ -35,7 +35,7 @@ from oven_core.protocol.messages import (
     Vote,
 )
 from oven_core.protocol.rules import Rules
-from oven_runs.log.counterfactual import Divergence, OpenLoop
+from oven_runs.log.counterfactual import ChangedMesh, Divergence
 from oven_runs.log.replay import check_version
 
 MAX_ROUNDS = 100
@@ -90,7 +90,7 @@ class OpenLoopReplay:
         """Agents that were shadows in the recording."""
         self._columns = Columns()
         self._sessions = {name: Session(agents[name], name, windows=self._columns.window) for name in sorted(agents)}
-        self._loop = OpenLoop(run, rules)
+        self._loop = ChangedMesh(run, rules)
         self._subjects = names.Subjects(run)
         self._owners = {
             subject(name): name

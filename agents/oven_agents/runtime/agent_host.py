@@ -160,11 +160,11 @@ async def host(
             await bus.subscribe_inline(subject, receive)
         await bus.flush()
         last_seq = 0  # newest sequence number from history
-        handled_losses = -1  # `bus.losses` when history was last read
+        handled_disconnects = -1  # `bus.disconnects` when history was last read
         while not stop.is_set():
             wake.clear()
-            while handled_losses != bus.losses:
-                handled_losses = bus.losses
+            while handled_disconnects != bus.disconnects:
+                handled_disconnects = bus.disconnects
                 last_seq = await _catch_up(sessions, keyring, bus, run, last_seq, stop)
                 for session in sessions:
                     session.announce()

@@ -25,7 +25,7 @@ from oven_llm.providers.conversation import Conversation
 from oven_llm.providers.failures import ModelFailure, format_counts
 from oven_llm.providers.structured_reply import ReplyForm, object_schema, read_reply
 from oven_runs.home.authored_prompts import (
-    CHARACTERS,
+    MAX_CHARACTERS,
     AuthoredPrompt,
     Topic,
     append_prompts,
@@ -73,7 +73,7 @@ Rules:
 - Write new prompts in the same form and language as a topic's examples. Aim for tasks that the model can almost solve:
   "mastery" is its success rate, and it learns most from prompts on which it sometimes succeeds.
 - Each prompt must be self-contained, have a correct answer that can be judged, and repeat no example or other prompt.
-- Write the prompts only: no answers, no numbering, no comments. At most {CHARACTERS} characters each.
+- Write the prompts only: no answers, no numbering, no comments. At most {MAX_CHARACTERS} characters each.
 - Never use a prompt from a public benchmark.
 - Answer with one JSON object and nothing else: {{"prompts": [{{"topic": ..., "prompt": ...}}, ...]}}.
 """

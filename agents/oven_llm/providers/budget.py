@@ -79,7 +79,7 @@ class Budget:
             if not isinstance(reservation, Refusal):
                 return reservation
             if reservation.final:
-                raise ModelFailure("budget", reservation.cap)
+                raise ModelFailure("budget", reservation.reason)
             if (tally := current_tally()) is not None:
                 tally.last_fault = "budget"  # the reported reason if a deadline ends this wait
             await asyncio.sleep(RETRY_S)

@@ -16,7 +16,7 @@ from oven_runs.access.run_finder import find_run
 from oven_runs.log.decision_row import HEADER, DecisionFilter, decision_row, format_row
 from oven_runs.log.explanation import Explanations
 from oven_runs.log.run_summary import Verdict
-from oven_runs.log.since_option import FORMS, Since
+from oven_runs.log.since_option import ACCEPTED_FORMS, Since
 
 
 @remote_options
@@ -26,7 +26,8 @@ def decisions(
     since: Annotated[
         str | None,
         typer.Option(
-            metavar="STEP|TIME", help=f"Only decisions after this point: {FORMS} before the log's newest event."
+            metavar="STEP|TIME",
+            help=f"Only decisions after this point: {ACCEPTED_FORMS} before the log's newest event.",
         ),
     ] = None,
     actuator: Annotated[
@@ -57,7 +58,7 @@ def decisions(
 
     Example: oven-controller decisions --since 30m --verdict adopted
     """
-    criteria = DecisionFilter(Since.read(since), actuator, agent, verdict or "")
+    criteria = DecisionFilter(Since.parse(since), actuator, agent, verdict or "")
     asyncio.run(_print(find_run(one_run(run, run_), endpoint), criteria, follow, as_json))
 
 
@@ -68,7 +69,7 @@ async def _print(access: RunAccess, criteria: DecisionFilter, follow: bool, as_j
         explanations.feed(event)
         last_seq = event.seq
     if not follow:  # with --follow, an unknown name may still appear
-        criteria.check(explanations.by_id.values())
+        criteria.check_names(explanations.by_id.values())
     decisions, newest_time = explanations.by_id, explanations.newest_time
     ids = [id_ for id_, decision in decisions.items() if criteria.matches(decision, newest_time)]
     if not as_json:

@@ -49,7 +49,7 @@ def list_judges(run: RunOption = None, as_json: Json = False) -> None:
     """
     folder = Home().find(run)
     roles = {name: member.role for name, member in _settings(folder).judges.items()}
-    members = _view(folder).lines(roles)
+    members = _view(folder).member_views(roles)
     weights = ["" if member.weight is None else f"{member.weight:.3g}" for member in members]
     lines = [
         f"{member.member:<16} {member.role:<12} {weight:>6}  {member.judge}  ({member.state})"
@@ -143,9 +143,9 @@ def add(
     folder = Home().find(run, running=True)
     settings, view = _settings(folder), _view(folder)
     names.validate("member", name)
-    if name in settings.members or name in view.shares or name in view.members:
+    if name in settings.members or name in view.weights or name in view.members:
         raise ConfigError(f"{name!r} is already a member of {folder.run}; choose another name, or `judge swap {name}`")
-    share = 1 / (max(len(view.shares), 1) + 1) if weight is None else weight
+    share = 1 / (max(len(view.weights), 1) + 1) if weight is None else weight
     if not 0 < share < 1:
         raise ConfigError(
             f"--weight {share:g} is not between 0 and 1; give the new member's share of the total weight, e.g. 0.1"

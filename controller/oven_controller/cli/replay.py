@@ -23,7 +23,7 @@ from oven_core.protocol.subjects import UNSIGNED
 from oven_core.security.signing import Keyring
 from oven_runs.access.local_run import LocalRun
 from oven_runs.home.run_folder import Home, RunFolder
-from oven_runs.log.counterfactual import Divergence, OpenLoop, decision_text
+from oven_runs.log.counterfactual import ChangedMesh, Divergence, decision_text
 from oven_runs.log.message_gaps import GapFinder
 from oven_runs.log.replay import Replay, ReplayReport, check_version
 from oven_runs.settings.resolution import read_rules, with_rules
@@ -238,33 +238,33 @@ async def _with_other_rules(
     folder: RunFolder, rules: dict[str, Any], until: int | None, verify: bool, as_json: bool
 ) -> None:
     run = folder.run
-    open_loop = OpenLoop(run, lambda logged: with_rules(logged, rules))
+    changed_mesh = ChangedMesh(run, lambda logged: with_rules(logged, rules))
     count = 0
     async for event in LocalRun(folder).events(exact=True, until=until, check=verify):
         check_version(event)
-        open_loop.feed(event)
+        changed_mesh.feed(event)
         count += 1
-    _check_started(run, open_loop.started)
-    divergences = open_loop.divergences()
+    _check_started(run, changed_mesh.started)
+    divergences = changed_mesh.divergences()
     fields = {
         "run": run,
         "events": count,
-        "tick": open_loop.tick,
+        "tick": changed_mesh.tick,
         "rules": rules,
         "same": not divergences,
         "divergences": len(divergences),
         "first": divergences[0] if divergences else None,
-        "verdicts": open_loop.verdicts(),
-        "ignored_receipts": open_loop.ignored_receipts,
+        "verdicts": changed_mesh.verdict_counts(),
+        "ignored_receipts": changed_mesh.ignored_receipts,
     }
-    print_result(as_json, fields, _comparison_lines(open_loop, divergences, run, rules, count))
+    print_result(as_json, fields, _comparison_lines(changed_mesh, divergences, run, rules, count))
 
 
 def _comparison_lines(
-    open_loop: OpenLoop, divergences: list[Divergence], run: str, rules: dict[str, Any], count: int
+    changed_mesh: ChangedMesh, divergences: list[Divergence], run: str, rules: dict[str, Any], count: int
 ) -> list[str]:
     rule_names = ", ".join(f"rules.{name}" for name in rules)
-    lines = [f"{run}: {count} events to tick {open_loop.tick}, decided with other {rule_names}"]
+    lines = [f"{run}: {count} events to tick {changed_mesh.tick}, decided with other {rule_names}"]
     if not divergences:
         lines.append("the same decisions")
     else:
@@ -276,12 +276,12 @@ def _comparison_lines(
             f"  computed: {decision_text(first.computed)}",
             "  open loop: after this point the run would have gone differently, so its metrics no longer apply",
         ]
-    for actuator, counts in open_loop.verdicts().items():
+    for actuator, counts in changed_mesh.verdict_counts().items():
         lines.append(
             f"  {actuator}: logged {_verdict_counts(counts.logged)}; computed {_verdict_counts(counts.computed)}"
         )
-    if open_loop.ignored_receipts:
-        lines.append(f"  {open_loop.ignored_receipts} receipts ignored, because their decisions were not made")
+    if changed_mesh.ignored_receipts:
+        lines.append(f"  {changed_mesh.ignored_receipts} receipts ignored, because their decisions were not made")
     return lines
 
 

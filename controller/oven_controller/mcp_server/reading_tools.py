@@ -28,7 +28,7 @@ from oven_runs.log.explanation_report import ExplanationReport, report
 from oven_runs.log.metric_history import MetricHistory, MetricReader
 from oven_runs.log.named_symptoms import NamedSymptom, NamedSymptoms
 from oven_runs.log.run_summary import Verdict
-from oven_runs.log.since_option import FORMS, Since
+from oven_runs.log.since_option import ACCEPTED_FORMS, Since
 from oven_runs.settings.resolution import rules_from_sets
 
 MAX_RUNS: Final = 50
@@ -40,7 +40,7 @@ RunName: TypeAlias = Annotated[
     str | None, Field(description="the run's name; by default the running one, or else the newest")
 ]
 SinceText: TypeAlias = Annotated[
-    str, Field(description=f"only what happened after this point: {FORMS} before the log's newest event")
+    str, Field(description=f"only what happened after this point: {ACCEPTED_FORMS} before the log's newest event")
 ]
 RuleChanges: TypeAlias = Annotated[
     tuple[str, ...], Field(max_length=32, description="rules to use instead of the run's, e.g. rules.autonomy=auto")
@@ -127,7 +127,7 @@ class ReadingTools:
         each interval are kept, so that spikes stay visible. No value is an average."""
 
         def work(progress: Progress) -> MetricHistory:
-            access, reader = self._allowed_runs.find(run), MetricReader(name, Since.read(since))
+            access, reader = self._allowed_runs.find(run), MetricReader(name, Since.parse(since))
             asyncio.run(_read_log(access, progress, reader))
             return reader.history(access.run, max_points)
 
@@ -148,10 +148,10 @@ class ReadingTools:
 
         def work(progress: Progress) -> DecisionList:
             access = self._allowed_runs.find(run)
-            decision_filter = DecisionFilter(Since.read(since), actuator, agent, verdict or "")
+            decision_filter = DecisionFilter(Since.parse(since), actuator, agent, verdict or "")
             explanations = asyncio.run(read_explanations(access, progress.on_event))
             by_id, newest_time = explanations.by_id, explanations.newest_time
-            decision_filter.check(by_id.values())
+            decision_filter.check_names(by_id.values())
             ids = [id_ for id_, explanation in by_id.items() if decision_filter.matches(explanation, newest_time)]
             rows = tuple(decision_row(explanations.get(id_)) for id_ in ids[-limit:])
             tick, step = explanations.tick, explanations.step
@@ -197,7 +197,7 @@ class ReadingTools:
         what the run lacks for a remedy."""
 
         def work(progress: Progress) -> DiagnosisReport:
-            access, reader = self._allowed_runs.find(run), NamedSymptoms(Since.read(since))
+            access, reader = self._allowed_runs.find(run), NamedSymptoms(Since.parse(since))
             asyncio.run(_read_log(access, progress, reader))
             named_symptoms = reader.symptoms()
             ids = tuple(symptoms) or tuple(symptom.id for symptom in named_symptoms[:8])

@@ -34,7 +34,7 @@ from oven_core.protocol.messages import (
 )
 from oven_runs.log.active_alerts import alert_text
 from oven_runs.log.committee_view import SCORED_METRIC
-from oven_runs.log.open_advice import Reminders, format_remaining, pending_advice
+from oven_runs.log.open_advice import Reminders, format_remaining_time, pending_advice
 from oven_runs.log.run_summary import RunSummary, format_value
 from oven_runs.settings.notifications import Kind, Severity
 
@@ -69,7 +69,7 @@ class Triggers:
 
     def feed(self, event: Event) -> list[Notice]:
         """Return the notices for one event. Most events have none."""
-        held_before = self.view.held
+        held_before = self.view.hold_reason
         self._measure_gap(event)
         self.view.feed(event)
         match event.body:
@@ -89,7 +89,7 @@ class Triggers:
                 notices = [self._alert_notice(event, body)]
             case _:
                 notices = []
-        if self.view.held and self.view.held != held_before:
+        if self.view.hold_reason and self.view.hold_reason != held_before:
             notices.append(self._hold_notice(event))
         return notices
 
@@ -123,7 +123,8 @@ class Triggers:
     def silence_notices(self, now: datetime) -> list[Notice]:
         """Return a notice if the learner has been silent for much longer than usual. Each silence is reported once."""
         view = self.view
-        if self._silence_reported or self._last_message_time is None or view.started is None or view.ended or view.held:
+        is_training = view.started is not None and not view.ended and not view.hold_reason
+        if self._silence_reported or self._last_message_time is None or not is_training:
             return []
         silent_s, typical_s = (now - self._last_message_time).total_seconds(), self._typical_gap_s
         if silent_s < max(SILENCE_S, SILENCE_STEPS * typical_s):
@@ -180,7 +181,7 @@ class Triggers:
         return self._notice("advice", "warning", key, f"{label}: {change}", sentences, command)
 
     def _remaining_time(self, body: Decision) -> str:
-        return format_remaining(body, self.view.tick, self._typical_gap_s)
+        return format_remaining_time(body, self.view.tick, self._typical_gap_s)
 
     def _receipt_notices(self, body: Receipt) -> list[Notice]:
         decision = self._awaiting_receipt.pop(body.decision_id, None)
@@ -210,7 +211,7 @@ class Triggers:
         return effect in ("setting", "moves_weights")
 
     def _hold_notice(self, event: Event) -> Notice:
-        sentence = f"The run is held at step {self.view.step}: {shorten(self.view.held)}."
+        sentence = f"The run is held at step {self.view.step}: {shorten(self.view.hold_reason)}."
         command = f"oven-controller resume {self._run}"
         return self._notice("held", "warning", f"held-{event.seq}", "the run is held", sentence, command)
 

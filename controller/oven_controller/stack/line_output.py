@@ -24,7 +24,7 @@ from oven_core.terminal_text import clean, counted
 from oven_runs.log.active_alerts import alert_text
 from oven_runs.log.announcement_text import describe_actuator, describe_prompts
 from oven_runs.log.message_gaps import GapFinder
-from oven_runs.log.open_advice import Reminders, format_remaining
+from oven_runs.log.open_advice import Reminders, format_remaining_time
 from oven_runs.log.run_summary import (
     AgentView,
     RunSummary,
@@ -248,7 +248,7 @@ class LinePrinter:
                 self._print(event, quarantine_text(member))
         self._quarantined_members = self.view.quarantined()
         for advice in self._reminders.select(self.view):
-            time_left = format_remaining(advice, self.view.tick)
+            time_left = format_remaining_time(advice, self.view.tick)
             self._print(
                 event, f"advice   on {advice.actuator} expires in {time_left}: `oven-controller approve {advice.id}`"
             )

@@ -137,7 +137,7 @@ class LogKeeper:
         view = self._printer.view
         try:
             self.gap_report = self._folder.missing_messages()
-            self.saved_end = read_spool(self._folder.path, self._folder.run).end
+            self.saved_end = read_spool(self._folder.path, self._folder.run).run_end
         except OvenError as error:
             self.gap_report = str(error)
         if not self.gap_report and expects_end and view.started is not None and view.ended is None:

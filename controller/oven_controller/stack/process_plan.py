@@ -180,7 +180,7 @@ class Plan:
             environment[tls.ENVIRONMENT] = ca
         if pin := self.folder.pin():
             environment["OVEN_LEARNER_KEY"] = pin
-        if role == "learner" and (keys := self.folder.keys()):
+        if role == "learner" and (keys := self.folder.keys_file()):
             environment["OVEN_KEYS"] = str(keys)
         return environment | ({"OVEN_OTLP": self.otlp} if self.otlp else {})
 

@@ -19,7 +19,7 @@ from oven_runs.home import endpoint_checks
 from oven_runs.home.endpoint_checks import EndpointCheck
 from oven_runs.home.model_spend import JUDGES, Spend, read_spend
 from oven_runs.home.run_folder import RunFolder
-from oven_runs.log.open_advice import format_remaining, pending_advice
+from oven_runs.log.open_advice import format_remaining_time, pending_advice
 from oven_runs.log.run_summary import RunSummary
 
 QUIET_S = 30.0
@@ -154,7 +154,7 @@ async def run_status(access: RunAccess, on_event: Callable[[Event], object] = la
         outcomes=view.outcomes,
         prompts=PromptCounts(injected=view.injected, evicted=view.evicted),
         judge_costs=facts.judge_costs,
-        held=view.held if running else "",
+        held=view.hold_reason if running else "",
         ended_with=view.ended_with,
         autonomy=_autonomy(view),
         receipts=view.receipts,
@@ -175,7 +175,7 @@ def _decisions(view: RunSummary) -> DecisionCounts:
         rejected=view.rejected,
         would_set=view.would_set,
         advised={d.id: d.actuator for d in pending_advice(view)},
-        time_left={d.id: format_remaining(d, view.tick) for d in pending_advice(view)},
+        time_left={d.id: format_remaining_time(d, view.tick) for d in pending_advice(view)},
     )
 
 
@@ -233,7 +233,7 @@ def find_problems(
     if view.started is not None and view.ended is None:
         problems += _silent_agents(view)
         quiet_s = (now - view.last_time).total_seconds() if view.last_time else 0.0
-        if quiet_s > QUIET_S and not view.held:
+        if quiet_s > QUIET_S and not view.hold_reason:
             learner = "learner" if any(entry["name"] == "learner" for entry in processes) else "script"
             log_line = last_line(learner) or "none"
             problems.append(f"nothing was logged for {quiet_s:.0f} s; last line of the learner's output: {log_line}")

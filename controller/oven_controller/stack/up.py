@@ -97,7 +97,7 @@ class _Stack:
         try:
             url = await self._start_server()
             self.out(f"run {self.folder.run}, bus {url}, folder {short_path(self.folder.path)}")
-            if self.folder.keys() is None:
+            if self.folder.keys_file() is None:
                 self.out("events are not signed, because signing needs a key for each role (see `creds server`)")
             trust = tls.trust_file(self.settings.tls_ca) if self.settings.tls_ca else None
             if self.settings.nats and (warning := await exposure_warning(url, self.settings.tls_ca, trust)):

@@ -75,9 +75,9 @@ class LogReader:
 
     def __init__(self, client: BusClient) -> None:
         self.client = client
-        self.losses = 0
-        """Number of times that the connection was lost. nats-py then reconnects and subscribes again, but a subscriber
-        misses the messages in between. It can request them on `history`."""
+        self.disconnects = 0
+        """Number of times the connection was lost. nats-py reconnects and subscribes again. A plain subscriber misses
+        the messages in between, and can request them from `history`."""
         self.closed = asyncio.Event()
         """Set when the connection is closed for good, either by `close` or by an error that ends reconnecting."""
 
@@ -106,7 +106,7 @@ class LogReader:
         last, stall_detector = after, _StallDetector(partial(self.head, run), filtered=bool(subjects))
         while until is None or last < until:
             await self._wait_until_connected()
-            inbox, losses = self.client.new_inbox(), self.losses
+            inbox, disconnects = self.client.new_inbox(), self.disconnects
             queue = ReadQueue()
             subscription = await self.client.subscribe_inline(inbox, queue.put)
             try:
@@ -116,7 +116,7 @@ class LogReader:
                 next_number = 1
                 stall_detector.reset()
                 while until is None or last < until:
-                    message = await self._next_message(queue, losses)
+                    message = await self._next_message(queue, disconnects)
                     if message is None:
                         break
                     if not message.reply.startswith("$JS.ACK."):
@@ -146,12 +146,12 @@ class LogReader:
                 with contextlib.suppress(NatsError, OSError):
                     await subscription.unsubscribe()
 
-    async def _next_message(self, queue: ReadQueue, losses: int) -> InlineMessage | None:
-        """Return the next message, or None after MAX_SILENCE_S or if `self.losses` differs from `losses`."""
+    async def _next_message(self, queue: ReadQueue, disconnects: int) -> InlineMessage | None:
+        """Return the next message, or None after MAX_SILENCE_S or if `self.disconnects` differs from `disconnects`."""
         silent_s = 0.0
         while (message := await queue.next()) is None:
             silent_s += POLL_S
-            if silent_s >= MAX_SILENCE_S or self.losses != losses or self.client.is_closed:
+            if silent_s >= MAX_SILENCE_S or self.disconnects != disconnects or self.client.is_closed:
                 return None
         return message
 

@@ -1,6 +1,6 @@
-"""The request for a part of the log, and its reply. Neither is in the log itself.
+"""The messages of the `history` service, from which agents and monitors get parts of the log.
 
-They follow the same rules as the messages in oven_core.protocol.messages.
+These messages are not in the log. They follow the same rules as the messages in oven_core.protocol.messages.
 """
 
 from __future__ import annotations

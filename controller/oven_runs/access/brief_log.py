@@ -19,16 +19,16 @@ from oven_core.security.signing import Keyring
 from oven_runs.access.log_sources import LogFile
 from oven_runs.home.run_folder import RunFolder
 
-FIRST_READINGS: Final = 3
-"""Number of first observations per set of metrics that are never skipped, so that constant metrics are recognised."""
-FULL_BYTES: Final = 100_000
-"""Number of bytes at the end of the file that are read in full."""
+FIRST_OBSERVATIONS: Final = 3
+"""For each set of metrics, this many observations are read before any is skipped, to recognise constant metrics."""
+TAIL_BYTES: Final = 100_000
+"""Number of bytes at the end of the file in which no event is skipped."""
 _METRIC: Final = re.compile(rb'"([^"]*)":')
 _COSTS: Final = re.compile(rb'"committee/(tokens|cost_usd)"')
-"""Matches observations with the judges' costs. None of them is skipped, because readers add the costs up."""
+"""Matches observations with the judges' costs. They are never skipped, because readers add up the costs."""
 _FREQUENT: Final = re.compile(
-    rb'\{"seq": (\d+), "time": "[^"]*", "subject": "oven\.([^".]+)\.([^"]*)", "id": "[^"]*", "signature": "[^"]*", '
-    rb'"type": "(Observation|AgentStatus|StepClosed)", "data": '
+    rb'\{"seq": (?P<seq>\d+), "time": "[^"]*", "subject": "oven\.(?P<run>[^".]+)\.(?P<subject>[^"]*)", "id": "[^"]*", '
+    rb'"signature": "[^"]*", "type": "(?P<type>Observation|AgentStatus|StepClosed)", "data": '
 )
 _WITH_KEYS: Final = re.compile(rb'\{"seq": \d+, "time": "[^"]*", "subject": "oven\.[^".]+\.(run|operator)[".]')
 """Matches lines that may change the keys for verifying later events."""
@@ -38,19 +38,19 @@ class BriefLog:
     """log.jsonl without superseded events. Iterate over it once. Raises the errors of LogFile.
 
     An observation is superseded by the next one with the same metrics, if no other event is between them. An agent's
-    `done` is superseded by the agent's next status, and StepClosed by the next StepClosed. The last FULL_BYTES are read
-    in full, so that the newest events are in order.
+    `done` is superseded by the agent's next status, and StepClosed by the next StepClosed. In the last TAIL_BYTES,
+    no event is skipped, so that the newest events are in order.
     """
 
     def __init__(self, folder: RunFolder, *, growing: bool = False) -> None:
-        """`growing`: the file is being written, so an incomplete last line is ignored."""
+        """`growing` means that the file is still being written, so an incomplete last line is ignored."""
         self._log = LogFile(folder, growing=growing)
         self._run = folder.run.encode()
-        self._readings = Counter[bytes]()
+        self._observation_counts = Counter[bytes]()
         self._observations: dict[bytes, bytes] = {}
         """The newest line with each set of metrics, not yet superseded."""
         self._latest: dict[bytes, bytes] = {}
-        """The newest StepClosed and each agent's newest `done`, by the last part of the subject."""
+        """The newest StepClosed, and each agent's newest `done` by the last part of its subject."""
 
     @property
     def seq(self) -> int:
@@ -59,12 +59,13 @@ class BriefLog:
 
     def __iter__(self) -> Iterator[Event]:
         log, lines = self._log, self._log.lines()
-        full_from = log.size() - FULL_BYTES
+        tail_start = log.size() - TAIL_BYTES
         for line in lines:
             head = _FREQUENT.match(line)
-            if head is not None and int(head[1]) == log.seq + 1 and head[2] == self._run and self._keep(head, line):
+            is_next = head is not None and int(head["seq"]) == log.seq + 1 and head["run"] == self._run
+            if head is not None and is_next and self._keep(head, line):
                 log.advance(line, log.seq + 1)
-                if log.offset < full_from:
+                if log.offset < tail_start:
                     continue
                 break
             yield from self._release(self._observations)
@@ -78,17 +79,17 @@ class BriefLog:
 
     def _keep(self, head: re.Match[bytes], line: bytes) -> bool:
         """Keep the line until it is superseded. Return False if it has to be read now."""
-        subject, kind = head[3], head[4]
-        if kind == b"Observation":
+        subject, message_type = head["subject"], head["type"]
+        if message_type == b"Observation":
             if _COSTS.search(line):
                 return False
             metrics = b",".join(_METRIC.findall(line, line.find(b'"metrics":', head.end())))
-            if self._readings[metrics] < FIRST_READINGS:
-                self._readings[metrics] += 1
+            if self._observation_counts[metrics] < FIRST_OBSERVATIONS:
+                self._observation_counts[metrics] += 1
                 return False
             self._observations[metrics] = line
-        elif kind == b"StepClosed":
-            self._latest[kind] = line
+        elif message_type == b"StepClosed":
+            self._latest[message_type] = line
         elif b'"state":"done"' in line:
             self._latest[subject] = line
         else:

@@ -1,7 +1,7 @@
 """Explain the decisions in a log, and re-run one of them under different rules.
 
-The decision under other rules is an open-loop counterfactual (oven_runs.log.counterfactual). An earlier divergence
-makes it less certain, so the result names that divergence.
+The decision under other rules is an open-loop counterfactual (oven_runs.log.counterfactual). It is less certain if an
+earlier decision diverges, so the result names the first earlier divergence.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any, Final
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Decision
 from oven_runs.access.run_access import RunAccess
-from oven_runs.log.counterfactual import OpenLoop
+from oven_runs.log.counterfactual import ChangedMesh
 from oven_runs.log.explanation import Explanation, Explanations
 from oven_runs.log.explanation_report import AlternativeDecision
 from oven_runs.settings.resolution import with_rules
 
 MAX_DELAY_TICKS: Final = 100
-"""Maximum ticks by which other rules may decide later, for example because of a longer voting window."""
+"""Maximum ticks by which a decision may be later under other rules, for example because of a longer voting window."""
 
 
 async def read_explanations(access: RunAccess, on_event: Callable[[Event], object] = lambda _: None) -> Explanations:
@@ -50,17 +50,17 @@ async def decide_under_rules(
 ) -> AlternativeDecision:
     """Return the decision that these rules would have led to instead of the original one. Reads the log only as far as
     needed. `on_event` is called with each event, and may raise to stop. Raises the errors of `RunAccess.events`."""
-    loop = OpenLoop(access.run, lambda logged: with_rules(logged, rules))
+    changed_mesh = ChangedMesh(access.run, lambda logged: with_rules(logged, rules))
     later: Decision | None = None
     async with contextlib.aclosing(access.events(exact=True)) as log:
         async for event in log:
-            loop.feed(event)
+            changed_mesh.feed(event)
             on_event(event)
-            same_actuator = (d for d in loop.computed if d.actuator == original.actuator)
+            same_actuator = (d for d in changed_mesh.computed if d.actuator == original.actuator)
             later = next((d for d in same_actuator if d.tick >= original.tick), None)
-            if loop.tick > original.tick + (0 if later else MAX_DELAY_TICKS):
+            if changed_mesh.tick > original.tick + (0 if later else MAX_DELAY_TICKS):
                 break
-    divergences = loop.divergences()
+    divergences = changed_mesh.divergences()
     divergence = next((d for d in divergences if d.logged is not None and d.logged.id == original.id), None)
     earlier = next((d for d in divergences if d.tick < original.tick), None)
     return AlternativeDecision(

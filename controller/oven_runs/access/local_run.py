@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # imported in the methods that need it: see run_access
 
 
 class LocalRun(RunAccess):
-    """A run that is read through its folder, whether it is up or down. The folder contains the stack's own keys."""
+    """A run that is accessed through its folder, whether it is up or down. The folder contains the stack's keys."""
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
@@ -52,14 +52,14 @@ class LocalRun(RunAccess):
         return Keyring(self.folder.pin(), check=check)
 
     async def live_keyring(self, bus: Bus) -> Keyring:
-        path = self.folder.keys()
+        path = self.folder.keys_file()
         return Keyring.with_keys(load_keys(path) if path else {})
 
     async def raw_events(
         self, *, exact: bool = False, brief: bool = False, report: Callable[[str], object] = warn
     ) -> AsyncGenerator[Event]:
-        """Read from `history` while the stack is up, and otherwise from log.jsonl or the store. A brief log begins with
-        log.jsonl in both cases."""
+        """Yield events from `history` while the stack is up, and otherwise from log.jsonl or the store. A brief log
+        begins with log.jsonl in both cases."""
         from oven_runs.access import log_recovery
         from oven_runs.access.brief_log import BriefLog
         from oven_runs.access.log_sources import exported_events
@@ -115,7 +115,7 @@ class LocalRun(RunAccess):
 
     async def remaining_events(self, after: int) -> AsyncGenerator[Event]:
         if after and not self.folder.has_complete_log():
-            return  # the stack was killed; its store is opened only to read the whole log
+            return  # the stack was killed, and its store is opened only to read the whole log
         if after:
             from oven_runs.access.log_sources import LogFile, offset_after
 

@@ -1,8 +1,8 @@
 """Recover the complete log of a stopped run from its store, its log.jsonl and the learner's spool.
 
-The learner's last messages may be appended after the mesh has stopped. The mesh then never made the decisions that
-follow from them, and a replay would report these as missing. So the recovery also computes the mesh's missing outputs,
-signs them with the mesh's key and appends them.
+The learner's last messages may be appended after the mesh has stopped. In that case the mesh never made the decisions
+that follow from them, and a replay would report those decisions as missing. So the recovery also computes the mesh's
+missing outputs, signs them with the mesh's key and appends them.
 """
 
 from __future__ import annotations
@@ -89,9 +89,9 @@ async def _recover_from_store(folder: RunFolder, report: Report) -> bool:
 
 
 async def complete_log(bus: Bus, folder: RunFolder, report: Report, *, has_late_messages: bool = False) -> None:
-    """Append the messages in the run's spool, if it has one, and complete log.jsonl. With `has_late_messages`, spooled
-    messages were appended earlier, so the mesh's outputs may be missing. Raises BusError and OSError. The call can be
-    repeated after an error."""
+    """Append the messages in the run's spool, if it has one, and complete log.jsonl. `has_late_messages` means that
+    spooled messages were appended earlier, so outputs of the mesh may be missing. Raises BusError and OSError. The call
+    can be repeated after an error."""
     mark_mirrored(folder, mirrored=True)  # until log.jsonl is complete
     with contextlib.closing(Mirror(folder.export)) as mirror, locked_spool(folder.path, folder.run) as spool:
         if spool is not None and spool.content.messages:
@@ -124,7 +124,7 @@ def report_spool(spool: Spool, report: Report) -> None:
             f"{spool.path.name}: {content.summary()} are in the log now; the server was not reachable when the learner "
             "ended"
         )
-    elif content.unknown:
+    elif content.has_unknown_loss:
         report(f"the log may lack the learner's last messages: it was killed before it could save them in {spool.path}")
     if content.lost:
         report(
@@ -137,9 +137,9 @@ def report_differences(folder: RunFolder, mirror: Mirror, report: Report) -> Non
     """Report where log.jsonl and the store disagree."""
     if mirror.renamed_file is not None:
         report(
-            f"event {mirror.first_difference} of log.jsonl, which was written during the run, differs from the store; "
-            f"the log is now read from the store, and the old file was renamed to {mirror.renamed_file}; compare the "
-            "two and remove it"
+            f"event {mirror.first_different_seq} of log.jsonl, which was written during the run, differs from the "
+            "store; the log is now read from the store, and the old file was renamed to "
+            f"{mirror.renamed_file}; compare the two and remove it"
         )
     if mirror.extra_events:
         report(
@@ -193,7 +193,7 @@ def _append_to_file(folder: RunFolder, spool: Spool) -> list[Event]:
     key = _mesh_key(folder)
     signer = Signer(key) if key is not None else None
     outputs, keys = _missing_outputs(itertools.chain(exported_events(folder), new_events), folder)
-    if _is_mesh(signer, keys):
+    if _signs_as_mesh(signer, keys):
         for output, _ in outputs:
             signature = signer.sign(output.subject, "", output.data) if keys and signer is not None else ""
             add(output.subject, output.data, "", signature)
@@ -207,7 +207,7 @@ def _append_to_file(folder: RunFolder, spool: Spool) -> list[Event]:
 async def _publish_missing_outputs(bus: Bus, folder: RunFolder) -> None:
     outputs, keys = _missing_outputs(exported_events(folder), folder)
     key, ca, url = _mesh_key(folder), folder.info().tls_ca, bus.client.connected_url
-    if outputs and url is not None and _is_mesh(Signer(key) if key is not None else None, keys):
+    if outputs and url is not None and _signs_as_mesh(Signer(key) if key is not None else None, keys):
         async with Bus.connect(url.geturl(), key, name=MESH, trust=tls.trust_file(ca) if ca else None) as mesh:
             for output, forged_seq in outputs:
                 with contextlib.suppress(AlreadyLoggedError):
@@ -215,9 +215,9 @@ async def _publish_missing_outputs(bus: Bus, folder: RunFolder) -> None:
 
 
 def _missing_outputs(events: Iterable[Event], folder: RunFolder) -> tuple[list[tuple[Output, int]], dict[str, str]]:
-    """Return the outputs that the mesh has not published at the end of this log, and the signers' public keys. Each
-    output comes with the sequence number of a forged event on its subject, or 0. If another version of the mesh decided
-    in this run, there are none."""
+    """Return the outputs that are missing at the end of this log, and the signers' public keys. Each output comes with
+    the sequence number of a forged event on its subject, or 0. If another version of the mesh decided in this run,
+    return no outputs."""
     mesh, keyring = Mesh(folder.run), Keyring(folder.pin())
     forged_seqs: dict[str, int] = {}  # by subject
     version = ""
@@ -233,7 +233,7 @@ def _missing_outputs(events: Iterable[Event], folder: RunFolder) -> tuple[list[t
     return [(output, forged_seqs.get(output.subject, 0)) for output in mesh.pending.values()], dict(keyring.keys or {})
 
 
-def _is_mesh(signer: Signer | None, keys: dict[str, str]) -> bool:
+def _signs_as_mesh(signer: Signer | None, keys: dict[str, str]) -> bool:
     """Whether readers of the run accept `signer`'s signature as the mesh's signature."""
     return not keys or (signer is not None and keys.get(MESH) == signer.public)
 

@@ -69,14 +69,14 @@ class LogFile:
         growing: bool = False,
         on_line: Callable[[bytes], object] | None = None,
     ) -> None:
-        """Start reading after byte `offset` and event `seq`. `growing` means that the file is still being written, so
+        """Start after byte `offset`, the end of event `seq`. `growing` means that the file is still being written, so
         an incomplete last line is ignored. `on_line` is called with every line."""
         self.offset = offset
         """Bytes read so far, up to the end of a line."""
         self.seq = seq
         """Sequence number of the last event read."""
         self._folder, self._growing, self._on_line = folder, growing, on_line
-        self._line = seq  # lines read
+        self._line = seq  # number of lines read
         self._tick: int | None = None
 
     def __iter__(self) -> Iterator[Event]:
@@ -148,7 +148,7 @@ class LogFile:
 
 
 def offset_after(folder: RunFolder, events: int) -> int:
-    """Return the byte offset after this many events (lines) of log.jsonl; the file's size if it has fewer."""
+    """Return the byte offset after this many events (lines) of log.jsonl, or the file's size if it has fewer."""
     remaining, offset = events, 0
     with folder.export.open("rb", buffering=0) as file:
         while remaining > 0 and (chunk := file.read(1 << 20)):
@@ -194,12 +194,13 @@ async def stored_events(folder: RunFolder, after: int = 0) -> AsyncGenerator[Eve
 
 
 async def listen(bus: Bus, run: str, wake: asyncio.Event) -> None:
-    """Set `wake` whenever a message is published to the log. A subscription to `oven.<run>.>` would also receive
-    requests to `history`. This process would then count as their responder, and a missing mesh would go unnoticed."""
+    """Set `wake` whenever a message is published to the log."""
 
     def on_message(_message: object) -> None:
         wake.set()
 
+    # A subscription to `oven.<run>.>` would also receive requests to `history`. NATS would then count this process as
+    # their responder, and a missing mesh would go unnoticed.
     for subject in (*log_subjects(run), *votes_subjects(run)):
         await bus.subscribe_inline(subject, on_message)
     await bus.flush()

@@ -1,4 +1,4 @@
-"""A background reader of the run's log, for the stack itself."""
+"""A background task of the stack that follows the run's log."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ class LogWatch:
         on_live: Callable[[Event], None],
         on_raw: Callable[[Event], None] = lambda _: None,
     ) -> None:
-        """Set callbacks: `on_replayed` up to event `head`, `on_live` for later events, `on_raw` for all, unverified."""
+        """Set the callbacks. `on_replayed` receives events up to number `head`, and `on_live` receives the later ones.
+        `on_raw` receives every event before it is verified."""
         self._bus, self._run, self._keyring, self._head = bus, run, keyring, head
         self._on_replayed = on_replayed
         self._on_live = on_live
         self._on_raw = on_raw
-        self._seq = 0
-        self._joined: Counter[str] = Counter()
+        self._last_seq = 0
+        self._join_counts: Counter[str] = Counter()
         self._changed = asyncio.Condition()
 
     async def __aenter__(self) -> LogWatch:
@@ -51,20 +52,20 @@ class LogWatch:
             else:
                 self._on_live(event)
                 if isinstance(event.body, AgentStatus) and event.body.state == "joined":
-                    self._joined[event.author] += 1
+                    self._join_counts[event.author] += 1
             async with self._changed:
-                self._seq = event.seq
+                self._last_seq = event.seq
                 self._changed.notify_all()
 
     def wait_for_joins(self, *agents: str) -> Awaitable[None]:
         """Wait until each of the agents has joined again after this call."""
-        return self._wait_for_joins({agent: self._joined[agent] + 1 for agent in agents})
+        return self._wait_for_joins({agent: self._join_counts[agent] + 1 for agent in agents})
 
     async def _wait_for_joins(self, counts: dict[str, int]) -> None:
         async with self._changed:
-            await self._changed.wait_for(lambda: all(self._joined[agent] >= count for agent, count in counts.items()))
+            await self._changed.wait_for(lambda: self._join_counts >= Counter(counts))
 
     async def wait_for(self, seq: int) -> None:
         """Wait until the event with this sequence number has been passed to its callback."""
         async with self._changed:
-            await self._changed.wait_for(lambda: self._seq >= seq)
+            await self._changed.wait_for(lambda: self._last_seq >= seq)

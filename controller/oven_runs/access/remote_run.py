@@ -41,7 +41,7 @@ class RemoteRun(RunAccess):
         trust: ssl.SSLContext | None = None,
     ) -> None:
         """`role` is the role of the key, or None if only the server knows it. `keys` has the known public keys by
-        signer. {} means that the run is unsigned, and None means to trust the first RunStarted in the log."""
+        signer. It is {} for an unsigned run, and None to trust the keys in the log's first RunStarted."""
         self.run, self.user = names.validate("run", run), credentials.name if credentials else "operator"
         self._url, self._credentials, self._role = url, credentials, role
         self._keys, self._trust = keys, trust

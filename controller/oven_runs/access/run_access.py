@@ -1,7 +1,7 @@
 """The common interface for reading and commanding a run, on this machine or another.
 
-There are two implementations. `local_run.LocalRun` has the run's folder. `remote_run.RemoteRun` has an address and a
-key, on another machine. `run_finder.find_run` chooses between them.
+There are two implementations. `local_run.LocalRun` uses the run's folder. `remote_run.RemoteRun` uses an address and a
+key to reach another machine. `run_finder.find_run` chooses between them.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class RunAccess(ABC):
 
     @abstractmethod
     def keyring(self, *, check: bool = True) -> Keyring:
-        """Return a keyring that verifies the log from its first event; `check` as in Keyring. Raises ConfigError."""
+        """Return a keyring for the log from its first event. `check` is passed to Keyring. Raises ConfigError."""
 
     @abstractmethod
     async def live_keyring(self, bus: Bus) -> Keyring:
@@ -94,7 +94,7 @@ class RunAccess(ABC):
         self, *, exact: bool = False, brief: bool = False, report: Callable[[str], object] = warn
     ) -> AsyncGenerator[Event]:
         """Yield every event so far, unverified. With `exact`, they come from the store or its copy, not from the mesh.
-        With `brief`, superseded events may be omitted, which is ten times as fast. Raises BusError and ConfigError."""
+        With `brief`, superseded events may be omitted, which is faster. Raises BusError and ConfigError."""
 
     async def remaining_events(self, after: int) -> AsyncGenerator[Event]:
         """Yield a stopped run's events after the sequence number `after`, unverified. Raises ConfigError."""
@@ -120,7 +120,7 @@ class RunAccess(ABC):
         report: Callable[[str], object] = warn,
     ) -> AsyncGenerator[Event]:
         """Yield every event so far, verified. `exact`, `brief` and `report` are passed to `raw_events`. Without
-        `keyring`, `check` is passed to `self.keyring`. `until` stops before the first observation after that tick."""
+        `keyring`, `check` is passed to `self.keyring`. Stop before the first observation after tick `until`."""
         keyring = keyring or self.keyring(check=check)
         async with contextlib.aclosing(self.raw_events(exact=exact, brief=brief, report=report)) as log:
             async for raw in log:
@@ -142,8 +142,8 @@ class RunAccess(ABC):
         """Yield events as they arrive, verified, until the stack is down.
 
         A live message only signals that there are new events. The events come from `history`, in order and with their
-        sequence. If the server or mesh restarts, this waits for it and tells `report`. `on_poll` is called when all
-        available events have been read, at least every POLL_S. If the mesh is gone before RunEnded could be read from
+        sequence numbers. If the server or mesh restarts, this waits for it and tells `report`. `on_poll` is called when
+        all available events have been read, at least every POLL_S. If the mesh ends before RunEnded could be read from
         it, the live RunEnded is yielded instead. Raises RefusedError.
         """
         from oven_runs.access.log_sources import history, listen
@@ -188,7 +188,7 @@ class RunAccess(ABC):
         is_over: Callable[[], bool],
         report: Callable[[str], object],
     ) -> AsyncGenerator[_Item]:
-        """Yield the results of `fetch` at once, and again whenever `listen` sets its event, until the stack is down.
+        """Yield the items of `fetch` at once, and again whenever `listen` sets its event, until the stack is down.
         Reconnects until `is_over` returns true, and reports lost and restored connections. Raises RefusedError."""
         wake, is_lost = asyncio.Event(), False
         while self.is_up():

@@ -12,8 +12,8 @@ from oven_runs.home.run_folder import Home, RunFolder
 
 def find_run(run: str | None, options: Endpoint | None = None, *, running: bool = False) -> RunAccess:
     """Return access to the run with this name. Without a name, choose the run at the endpoint or the only one that is
-    running on this machine. If there is neither and `running` is false, choose the newest run here. Raises ConfigError,
-    UnknownNameError."""
+    running on this machine. If there is neither and `running` is false, choose the newest run here. Raises ConfigError
+    and UnknownNameError."""
     options = options or Endpoint()
     endpoint = options.with_environment()
     if endpoint.is_remote:
@@ -24,7 +24,7 @@ def find_run(run: str | None, options: Endpoint | None = None, *, running: bool 
 
 
 def local_folder(access: RunAccess, task: str) -> RunFolder:
-    """Return the run's folder. Raises ConfigError if it is on another machine; `task` is the message's subject."""
+    """Return the run's folder, which `task` needs. Raises ConfigError if the run is on another machine."""
     if isinstance(access, LocalRun):
         return access.folder
     raise ConfigError(

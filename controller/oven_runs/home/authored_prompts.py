@@ -2,7 +2,7 @@
 
 The learner writes `topics.json`: the topics that it trains on, with a few of their prompts. The author appends to
 `prompts.jsonl`, one `AuthoredPrompt` per line, and the learner reads it between two steps. The text of a prompt is only
-in these files, while the log has its hash. Neither side trusts the other, so each one validates its input.
+in these files, and the log has its hash. Neither side trusts the other, so each one validates its input.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from oven_core.files import read_file, write_atomic
 
 FOLDER: Final = "authored"
 """Folder inside the run's folder. Only its owner may read it."""
-TOPICS, PROMPTS = "topics.json", "prompts.jsonl"
-CHARACTERS: Final = 4000
+TOPICS_FILE, PROMPTS_FILE = "topics.json", "prompts.jsonl"
+MAX_CHARACTERS: Final = 4000
 """Maximum number of characters of a prompt: about a thousand tokens, longer than prompts in typical GRPO datasets."""
-LINE_BYTES: Final = 32_768
-"""Maximum bytes of a line. This is enough for a prompt with every character escaped in JSON, and its provenance."""
-READ_BYTES: Final = 262_144
-"""Maximum bytes to read per step boundary, which takes about 1 ms. The rest waits for the next step."""
-TOPIC_BYTES: Final = 1 << 20
+MAX_LINE_BYTES: Final = 32_768
+"""Maximum bytes of a line: enough for the longest prompt with every character escaped in JSON, and its provenance."""
+MAX_READ_BYTES: Final = 262_144
+"""Maximum bytes read between two steps, which takes about 1 ms. The rest is read after the next step."""
+MAX_TOPICS_BYTES: Final = 1 << 20
 """Maximum bytes of `topics.json`."""
 
 _INVISIBLE = re.compile(
@@ -46,7 +46,7 @@ class AuthoredPrompt(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     topic: str = Field(min_length=1, max_length=200)
-    prompt: str = Field(min_length=1, max_length=CHARACTERS)
+    prompt: str = Field(min_length=1, max_length=MAX_CHARACTERS)
     by: str = Field(min_length=1, max_length=64)
     model: str = Field(default="", max_length=100)
     tick: int = Field(default=0, ge=0)
@@ -72,13 +72,13 @@ class Topics(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The prompts read at one step boundary."""
+    """The prompts of one read between two steps."""
 
     prompts: tuple[AuthoredPrompt, ...]
     malformed: int
     """Number of lines that are not an AuthoredPrompt."""
     too_long: int
-    """Number of lines over LINE_BYTES or prompts over CHARACTERS. Each piece of a line over READ_BYTES counts."""
+    """Number of too long lines and prompts. A line over MAX_READ_BYTES is read in parts, each of which counts."""
     offset: int
     """Byte offset of the next read."""
 
@@ -87,26 +87,26 @@ def fault(text: str) -> str:
     """Return why a prompt is invalid ("empty", "too_long" or "control"), or an empty string if it is valid."""
     if not text.strip():
         return "empty"
-    if len(text) > CHARACTERS:
+    if len(text) > MAX_CHARACTERS:
         return "too_long"
     return "control" if _INVISIBLE.search(text) else ""
 
 
 def normalized(text: str) -> str:
-    """Return the form in which duplicate prompts are equal: NFKC, case-folded, with single spaces."""
+    """Normalize a prompt (NFKC, case-folded, single spaces), so that duplicates are equal."""
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
 def write_topics(run_folder: Path, topics: Sequence[Topic]) -> None:
     """Write `topics.json`. Raises OSError."""
     folder = _folder(run_folder)
-    write_atomic(folder / TOPICS, Topics(topics=tuple(topics)).model_dump_json(), private=True)
+    write_atomic(folder / TOPICS_FILE, Topics(topics=tuple(topics)).model_dump_json(), private=True)
 
 
 def read_topics(run_folder: Path) -> tuple[Topic, ...]:
     """Read `topics.json`. Raises ConfigError if it is missing or cannot be read."""
-    path = run_folder / FOLDER / TOPICS
-    data = read_file(path, "the learner's topics", TOPIC_BYTES)
+    path = run_folder / FOLDER / TOPICS_FILE
+    data = read_file(path, "the learner's topics", MAX_TOPICS_BYTES)
     try:
         return Topics.model_validate_json(data).topics
     except ValidationError as error:
@@ -116,7 +116,8 @@ def read_topics(run_folder: Path) -> tuple[Topic, ...]:
 def append_prompts(run_folder: Path, prompts: Sequence[AuthoredPrompt]) -> None:
     """Append the prompts in one write, so that a reader sees whole lines. Raises OSError."""
     lines = b"".join(json.dumps(prompt.model_dump(), ensure_ascii=False).encode() + b"\n" for prompt in prompts)
-    descriptor = os.open(_folder(run_folder) / PROMPTS, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+    path = _folder(run_folder) / PROMPTS_FILE
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "ab", buffering=0) as out:
         if (size := out.tell()) and os.pread(descriptor, 1, size - 1) != b"\n":
             lines = b"\n" + lines  # if a full disk truncated an earlier write, only that prompt is lost
@@ -124,9 +125,9 @@ def append_prompts(run_folder: Path, prompts: Sequence[AuthoredPrompt]) -> None:
 
 
 def read_prompts(run_folder: Path, offset: int) -> Batch:
-    """Read the complete lines after `offset`, at most READ_BYTES. Raises OSError if the file is missing, and
+    """Read the complete lines after `offset`, at most MAX_READ_BYTES. Raises OSError if the file is missing, and
     ConfigError if it is not a regular file."""
-    path = run_folder / FOLDER / PROMPTS
+    path = run_folder / FOLDER / PROMPTS_FILE
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # a pipe in its place must not block
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
@@ -136,18 +137,20 @@ def read_prompts(run_folder: Path, offset: int) -> Batch:
         if status.st_size <= offset:
             return Batch((), 0, 0, offset)
         file.seek(offset)
-        data = file.read(READ_BYTES)
-    complete = data.rfind(b"\n") + 1
-    if not complete:  # one line fills the whole read: skip this part, and the next read skips its end
-        return Batch((), 0, int(len(data) == READ_BYTES), offset + (READ_BYTES if len(data) == READ_BYTES else 0))
-    return _parsed(data[:complete], offset + complete)
+        data = file.read(MAX_READ_BYTES)
+    complete_bytes = data.rfind(b"\n") + 1
+    if complete_bytes:
+        return _parse(data[:complete_bytes], offset + complete_bytes)
+    if len(data) == MAX_READ_BYTES:  # one line fills the whole read: skip this part of it
+        return Batch((), 0, 1, offset + MAX_READ_BYTES)
+    return Batch((), 0, 0, offset)
 
 
-def _parsed(data: bytes, offset: int) -> Batch:
+def _parse(data: bytes, offset: int) -> Batch:
     prompts: list[AuthoredPrompt] = []
     malformed = too_long = 0
     for line in data.splitlines():
-        if len(line) > LINE_BYTES:
+        if len(line) > MAX_LINE_BYTES:
             too_long += 1
         elif line.strip():
             try:

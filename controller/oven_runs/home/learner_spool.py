@@ -1,8 +1,8 @@
-"""Save the learner's messages that are not in the log yet in the spool (spool.jsonl), until they are appended to it.
+"""The spool (spool.jsonl): a file for the learner's messages that are not in the log yet.
 
-The learner's link creates and locks the file while it runs, and removes it once the log has every message. If the file
-exists without a lock, the log lacks messages. Its first line has the number of messages that the file should contain.
-That line is padded and rewritten in place, so it is correct even if a full disk truncates the lines after it. Each
+While the learner's link runs, it keeps the file locked. It removes the file once the log has every message. So if the
+file exists without a lock, the log lacks messages. The first line has the number of messages that the file should
+contain. It is padded and rewritten in place, so it is correct even if a full disk truncates the lines after it. Each
 other line is one message as it goes into the log, with its id, its signature and a checksum. The ids show which
 messages the log already has, so appending a spool twice stores nothing twice.
 """
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 NAME: Final = "spool.jsonl"
 HEAD_BYTES: Final = 256
-"""Length of the padded first line in bytes. Rewriting it needs no extra disk space."""
+"""Length of the padded first line in bytes. The padding leaves room to rewrite the line in place."""
 RESERVED_BYTES: Final = 1 << 20
-"""Bytes reserved on the disk while the learner runs: about 3,000 observations in case the disk is full at the end."""
+"""Bytes reserved on the disk while the learner runs, in case the disk is full at the end: about 3,000 observations."""
 RETRY_S: Final = 0.05
 _DATA: Final = b', "data": '
 
@@ -83,20 +83,20 @@ class SpoolContent:
 
     messages: tuple[SpooledMessage, ...] = ()
     lost: int = 0
-    """Number of messages that should be in it but are not intact."""
-    unknown: bool = False
-    """Whether the learner died, by SIGKILL or with its machine, before it could write its unsent messages."""
+    """Number of messages that should be in the file but are missing or damaged."""
+    has_unknown_loss: bool = False
+    """Whether the learner was killed, or its machine failed, before it could write its unsent messages."""
 
     @property
     def is_empty(self) -> bool:
-        return not (self.messages or self.lost or self.unknown)
+        return not (self.messages or self.lost or self.has_unknown_loss)
 
     @property
-    def observations(self) -> int:
+    def observation_count(self) -> int:
         return sum(message.subject.endswith(".observation") for message in self.messages)
 
     @property
-    def end(self) -> RunEnded | None:
+    def run_end(self) -> RunEnded | None:
         """The learner's RunEnded, if the spool has it."""
         messages = (message for message in reversed(self.messages) if message.subject.endswith(".run"))
         bodies = (decode("run", message.data) for message in messages)
@@ -107,11 +107,11 @@ class SpoolContent:
         """Return a phrase with the number of messages that are missing from the log."""
         parts = []
         if self.messages:
-            end = ", including the run's end" if self.end else ""
-            parts.append(f"{len(self.messages)} messages of the learner ({self.observations} observations{end})")
+            end = ", including the run's end" if self.run_end else ""
+            parts.append(f"{len(self.messages)} messages of the learner ({self.observation_count} observations{end})")
         if self.lost:
             parts.append(f"{self.lost} lost messages")
-        if self.unknown:
+        if self.has_unknown_loss:
             parts.append("an unknown number of the learner's last messages (it was killed before it could save them)")
         return " and ".join(parts)
 
@@ -184,7 +184,7 @@ class Spool:
         self.path.unlink(missing_ok=True)
 
     def _record_loss(self) -> None:
-        """Write the number of lost messages to a separate file that stays."""
+        """Write the number of lost messages to a separate file that is never removed."""
         if self.content.lost:
             paths = (self.path.with_name(f"spool.cut-{number}.jsonl") for number in itertools.count(1))
             head = self._head(self.content.lost, self.content.lost)
@@ -213,8 +213,8 @@ def locked_spool(folder: Path, run: str, wait_s: float = 1.0) -> Iterator[Spool 
 
 
 def read_spool(folder: Path, run: str) -> SpoolContent:
-    """Return the messages that the log lacks now; none while a learner holds the lock. Raises ConfigError like
-    `Spool.lock`."""
+    """Return the messages that the log lacks now. While a learner holds the lock, there are none. Raises ConfigError
+    if the file is damaged or another run's."""
     try:
         descriptor = os.open(folder / NAME, os.O_RDONLY)
     except FileNotFoundError:
@@ -254,7 +254,7 @@ def _read(path: Path, run: str) -> SpoolContent:
             return SpoolContent()
         try:
             head = json.loads(first)
-            owner, number, lost = head["run"], head["messages"], int(head["lost"])
+            owner, expected_count, lost = head["run"], head["messages"], int(head["lost"])
         except (ValueError, KeyError, TypeError) as error:
             raise ConfigError(
                 f"{path} is damaged: its first line does not say which run its messages belong to; move it away to "
@@ -267,9 +267,9 @@ def _read(path: Path, run: str) -> SpoolContent:
             )
         messages = [message for line in file if (message := SpooledMessage.read(line)) is not None]
     messages.sort(key=SpooledMessage.sort_key)
-    if number is None:
-        return SpoolContent(tuple(messages), unknown=not messages)
-    return SpoolContent(tuple(messages), lost=max(lost, number - len(messages)))
+    if expected_count is None:
+        return SpoolContent(tuple(messages), has_unknown_loss=not messages)
+    return SpoolContent(tuple(messages), lost=max(lost, expected_count - len(messages)))
 
 
 def _is_same_file(descriptor: int, path: Path) -> bool:

@@ -1,8 +1,8 @@
 """Copy the log to log.jsonl during the run, one line per event, as a backup of the store.
 
-The mirror runs in a process that follows the log anyway. The file is flushed regularly but not forced to the disk,
-because the store is authoritative and this file is only the backup. If the file already exists, its lines are first
-compared with the events. So the same class can continue a file, complete it, and find differences from the store.
+The mirror runs in a process that follows the log anyway. It writes the file regularly but does not force it to the
+disk, because the store is authoritative. If the file already exists, its lines are first compared with the events. So
+the same class can continue a file, complete it, and find differences from the store.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Mirror:
         self.fault = ""
         self.renamed_file: Path | None = None
         """The old file that differed from the store, under its new name."""
-        self.first_difference = 0
+        self.first_different_seq = 0
         """Sequence number of the first event that differed."""
         self.extra_events = 0
         """Number of events in the file that are not in the log."""
@@ -48,7 +48,7 @@ class Mirror:
             return
         line = event.line().encode() + b"\n"
         try:
-            if self._existing is not None and self._is_in_file(event.seq, line):
+            if self._existing is not None and self._matches_existing(event.seq, line):
                 return
         except OSError as error:
             self._fail(error)
@@ -93,8 +93,9 @@ class Mirror:
             os.close(self._file)
             self._file = -1
 
-    def _is_in_file(self, seq: int, line: bytes) -> bool:
-        """Whether the existing file has this line. Later lines are written after its end or its first difference."""
+    def _matches_existing(self, seq: int, line: bytes) -> bool:
+        """Advance in the existing file to this line, and return whether the file has it. If not, the comparison ends
+        here, and this line and all later ones are written."""
         assert self._existing is not None
         for existing in self._existing:
             if not existing.endswith(b"\n"):
@@ -102,7 +103,7 @@ class Mirror:
             if existing == line:
                 self._end += len(existing)
                 return True
-            if _seq(existing) >= seq:
+            if _seq_of(existing) >= seq:
                 self._rename_existing(seq)
                 return False
             self._end += len(existing)  # an event that the store no longer has
@@ -126,7 +127,7 @@ class Mirror:
             os.pwrite(self._file, chunk, offset)
             remaining, offset = remaining - len(chunk), offset + len(chunk)
         self._existing.close()
-        self._existing, self.renamed_file, self.first_difference = None, new_path, seq
+        self._existing, self.renamed_file, self.first_different_seq = None, new_path, seq
 
     def _fail(self, error: OSError) -> None:
         self.fault = error.strerror or str(error)
@@ -136,8 +137,8 @@ class Mirror:
                 os.ftruncate(self._file, self._end)
 
 
-def _seq(line: bytes) -> int:
-    """Return the sequence number of a line's event, or one larger than all others for an invalid line."""
+def _seq_of(line: bytes) -> int:
+    """Return the sequence number of a line's event. For an invalid line, return one larger than all others."""
     try:
         return int(line[: line.index(b",")].rpartition(b" ")[2])
     except ValueError:

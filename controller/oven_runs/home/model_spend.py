@@ -1,8 +1,8 @@
 """Track and cap a run's spending on language models, in a SQLite file with one account per caller.
 
-Each call first reserves its maximum cost and books its real cost afterwards, each in one transaction over all accounts.
-So the caps apply across processes, across restarts of a judge or the stack, and across `--resume`. If a process dies,
-its reservations count as spent, because they may have been billed.
+Before each call, its maximum cost is reserved. Afterwards, its real cost is booked. Each of these is one transaction
+over all accounts, so the caps apply across processes, across restarts of a judge or the stack, and across `--resume`.
+If a process dies, its reservations count as spent, because they may have been billed.
 
 SQLite's write-ahead log works among processes of one machine. A judge on another machine has its own run folder, and
 therefore its own file and caps.
@@ -64,18 +64,18 @@ class Spend:
     def tokens(self) -> int:
         return self.input_tokens + self.output_tokens
 
-    def __add__(self, more: Spend) -> Spend:
-        return Spend(*map(add, astuple(self), astuple(more)))
+    def __add__(self, other: Spend) -> Spend:
+        return Spend(*map(add, astuple(self), astuple(other)))
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """The refusal of a call, with its reason."""
 
-    cap: str
+    reason: str
     """The cap's setting and how much of it is used, as a sentence."""
     final: bool
-    """Whether later calls will be refused too. If not, running calls have reserved the rest and may release some."""
+    """Whether later calls will be refused too. If false, running calls have reserved the rest and may release some."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Cap:
     setting: str
     """The cap's name in a settings file, for messages."""
     scope: str = ""
-    """The account that it limits, together with the accounts below it; empty for all accounts."""
+    """The account that is capped, together with the accounts below it; empty for all accounts."""
 
     def applies_to(self, account: str) -> bool:
         return _within(account, self.scope)
@@ -96,21 +96,21 @@ class ModelSpend:
     """Access to the spending file from one process. Threads may share it."""
 
     def __init__(self, path: Path | None, caps: Sequence[Cap] = (), owner: str = "") -> None:
-        """Open or create the file. If `path` is None, use memory. Only this process may spend from `owner` and accounts
-        below it (empty: all), so an earlier process's reservations there are booked. Raises ConfigError for a file that
-        is damaged or cannot be written."""
+        """Open or create the file. If `path` is None, use memory. Only this process may spend from the account `owner`
+        and accounts below it (empty: all accounts). So reservations of an earlier process there are booked as spent.
+        Raises ConfigError for a file that is damaged or cannot be written."""
         self.path = path
         self._caps = tuple(cap for cap in caps if cap.limits.capped)
         self._lock = threading.Lock()
         try:
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = open_database(path, _TABLES)
+            self._database = open_database(path, _TABLES)
             with self._transaction():
-                for account, cost in _by_account(self._file, "held").items():
+                for account, cost in _by_account(self._database, "held").items():
                     if _within(account, owner):
                         self._book(cost, account)
-                        self._file.execute("DELETE FROM held WHERE account = ?", (account,))
+                        self._database.execute("DELETE FROM held WHERE account = ?", (account,))
         except (sqlite3.Error, OSError) as error:
             setting = caps[0].setting if caps else "the budget"
             raise ConfigError(
@@ -124,35 +124,35 @@ class ModelSpend:
         return bool(self._caps)
 
     def reserve(self, account: str, max_cost: Spend) -> int | Refusal:
-        """Reserve a call's maximum cost and return the reservation's number for `book`. Raises sqlite3.Error."""
+        """Reserve a call's maximum cost. Return the reservation's number, to pass to `book`. Raises sqlite3.Error."""
         with self._transaction():
             if refusal := self._refusal(account, max_cost):
                 return refusal
             row = (account, *astuple(max_cost))
-            number = self._file.execute("INSERT INTO held VALUES (NULL, ?, ?, ?, ?, ?, ?, ?)", row).lastrowid
+            number = self._database.execute("INSERT INTO held VALUES (NULL, ?, ?, ?, ?, ?, ?, ?)", row).lastrowid
         assert number is not None
         return number
 
     def book(self, reservation: int, cost: Spend) -> None:
         """Replace a reservation by the call's real cost, which is zero if it was not billed. Raises sqlite3.Error."""
         with self._transaction():
-            row = self._file.execute("DELETE FROM held WHERE id = ? RETURNING account", (reservation,)).fetchone()
+            row = self._database.execute("DELETE FROM held WHERE id = ? RETURNING account", (reservation,)).fetchone()
             if row is not None:
                 self._book(cost, row[0])
 
     def spent(self, scope: str = "") -> dict[str, Spend]:
         """Return the spending of each account within `scope`, excluding running calls. Raises sqlite3.Error."""
         with self._lock:
-            return _spent(self._file, scope)
+            return _spent(self._database, scope)
 
     def close(self) -> None:
-        self._file.close()
+        self._database.close()
 
     def _refusal(self, account: str, max_cost: Spend) -> Refusal | None:
         caps = [cap for cap in self._caps if cap.applies_to(account)]
         if not caps:
             return None
-        booked, reservations = _by_account(self._file, "spent"), _by_account(self._file, "held")
+        booked, reservations = _by_account(self._database, "spent"), _by_account(self._database, "held")
         for cap in caps:
             spent = sum((spend for name, spend in booked.items() if cap.applies_to(name)), Spend())
             reserved = sum((spend for name, spend in reservations.items() if cap.applies_to(name)), Spend())
@@ -165,7 +165,7 @@ class ModelSpend:
         if cost == Spend():
             return
         added = ", ".join(f"{field} = {field} + excluded.{field}" for field in _FIELDS.split(", "))
-        self._file.execute(
+        self._database.execute(
             f"INSERT INTO spent VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (account) DO UPDATE SET {added}",
             (account, *astuple(cost)),
         )
@@ -174,39 +174,40 @@ class ModelSpend:
     def _transaction(self) -> Iterator[None]:
         """Run a transaction that takes the write lock first, so that two processes cannot reserve the same amount."""
         with self._lock:
-            self._file.execute("BEGIN IMMEDIATE")
+            self._database.execute("BEGIN IMMEDIATE")
             try:
                 yield
             except BaseException:
-                self._file.execute("ROLLBACK")
+                self._database.execute("ROLLBACK")
                 raise
-            self._file.execute("COMMIT")
+            self._database.execute("COMMIT")
 
 
 def open_database(path: Path | None, tables: str) -> sqlite3.Connection:
     """Open a SQLite file in autocommit mode, and create `tables`. If `path` is None, use memory. Threads that share the
     connection need a lock. Raises sqlite3.Error, and DatabaseError if the file is damaged."""
-    file = sqlite3.connect(path or ":memory:", timeout=LOCK_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+    location = path or ":memory:"
+    database = sqlite3.connect(location, timeout=LOCK_TIMEOUT_S, isolation_level=None, check_same_thread=False)
     try:
-        _use_write_ahead_log(file)
-        # With NORMAL, data survives the death of the process, but a power cut may lose the last writes.
-        file.executescript(f"PRAGMA synchronous = NORMAL; {tables}")
-        (result,) = file.execute("PRAGMA quick_check(1)").fetchone()
+        _use_write_ahead_log(database)
+        # NORMAL: the data survives if the process dies, but a power cut may lose the last writes.
+        database.executescript(f"PRAGMA synchronous = NORMAL; {tables}")
+        (result,) = database.execute("PRAGMA quick_check(1)").fetchone()
         if result != "ok":
             raise sqlite3.DatabaseError(result)
     except sqlite3.Error:
-        file.close()
+        database.close()
         raise
-    return file
+    return database
 
 
-def _use_write_ahead_log(file: sqlite3.Connection) -> None:
+def _use_write_ahead_log(database: sqlite3.Connection) -> None:
     """Switch to the write-ahead log. SQLite does not apply its timeout to this switch: if another process is switching
     too, it fails at once. So this function retries for LOCK_TIMEOUT_S. Raises sqlite3.Error."""
     deadline = time.monotonic() + LOCK_TIMEOUT_S
     while True:
         try:
-            file.execute("PRAGMA journal_mode = WAL")
+            database.execute("PRAGMA journal_mode = WAL")
             return
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
@@ -222,8 +223,8 @@ def read_spend(run: Path, scope: str = "") -> dict[str, Spend]:
         return {}
     try:
         address = f"{path.absolute().as_uri()}?mode=ro"
-        with contextlib.closing(sqlite3.connect(address, uri=True, timeout=LOCK_TIMEOUT_S)) as file:
-            return _spent(file, scope)
+        with contextlib.closing(sqlite3.connect(address, uri=True, timeout=LOCK_TIMEOUT_S)) as database:
+            return _spent(database, scope)
     except sqlite3.Error as error:
         raise ConfigError(f"{path} cannot be read ({error})") from error
 
@@ -232,12 +233,12 @@ def _within(account: str, scope: str) -> bool:
     return not scope or account == scope or account.startswith(f"{scope}/")
 
 
-def _spent(file: sqlite3.Connection, scope: str) -> dict[str, Spend]:
-    return {name: spend for name, spend in sorted(_by_account(file, "spent").items()) if _within(name, scope)}
+def _spent(database: sqlite3.Connection, scope: str) -> dict[str, Spend]:
+    return {name: spend for name, spend in sorted(_by_account(database, "spent").items()) if _within(name, scope)}
 
 
-def _by_account(file: sqlite3.Connection, table: str) -> dict[str, Spend]:
-    rows = file.execute(f"SELECT account, {_SUMS} FROM {table} GROUP BY account")
+def _by_account(database: sqlite3.Connection, table: str) -> dict[str, Spend]:
+    rows = database.execute(f"SELECT account, {_SUMS} FROM {table} GROUP BY account")
     return {account: Spend(*sums) for account, *sums in rows}
 
 

@@ -1,4 +1,4 @@
-"""Store a frontier model's answers to a fixed set of prompts. They are fetched once, and the learner reads them.
+"""Store a frontier model's answers to a fixed set of prompts, which are fetched once and read by the learner.
 
     runs/<run>/probes/<key>.json          the answers, with alternatives to each token; only the owner may read it
     runs/<run>/probes/<key>.begin.json    the policy's first measurement, by training
@@ -20,10 +20,10 @@ from oven_core.files import read_file, write_atomic
 
 FOLDER = "probes"
 MAX_PROMPTS = 512
-"""Maximum prompts in a set. Each measurement of the policy uses all of them, and the provider charges for each."""
-PROMPTS_BYTES = 8 << 20
+"""Maximum prompts in a set. The provider charges for each one, and each measurement of the policy uses all of them."""
+MAX_PROMPTS_BYTES = 8 << 20
 """Maximum bytes of a file of prompts."""
-SET_BYTES = 256 << 20
+MAX_SET_BYTES = 256 << 20
 """Maximum bytes of a stored set. 512 answers of 1,024 tokens with 20 alternatives each take a tenth of it."""
 
 
@@ -69,7 +69,7 @@ class ProbeSet(BaseModel):
 
 
 def key_of(provider: str, base_url: str, model: str, prompts: Sequence[str]) -> str:
-    """Return the set's name on disk."""
+    """Return the key of the set of these prompts."""
     return hashlib.sha256(json.dumps([provider, base_url, model, *prompts]).encode()).hexdigest()[:16]
 
 
@@ -82,13 +82,13 @@ def read_prompts(file: Path) -> tuple[str, ...]:
     """Read one prompt per line, or one object with "prompt" per line of a .jsonl file. Empty lines are skipped. Raises
     ConfigError if the file cannot be read, or has no prompts, duplicates, or more than MAX_PROMPTS."""
     try:
-        text = read_file(file, "the prompts of committee.frontier", PROMPTS_BYTES).decode()
+        text = read_file(file, "the prompts of committee.frontier", MAX_PROMPTS_BYTES).decode()
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file} is not UTF-8: {reason(error)}") from error
     prompts = []
     for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), 1):  # splitlines also splits at U+2028
         if line.strip():
-            prompts.append(_prompt(file, number, line) if file.suffix == ".jsonl" else line)
+            prompts.append(_parse_prompt(file, number, line) if file.suffix == ".jsonl" else line)
     if not prompts:
         raise ConfigError(f"{file} has no prompts; write one per line")
     if len(prompts) > MAX_PROMPTS:
@@ -98,7 +98,7 @@ def read_prompts(file: Path) -> tuple[str, ...]:
     return tuple(prompts)
 
 
-def _prompt(file: Path, number: int, line: str) -> str:
+def _parse_prompt(file: Path, number: int, line: str) -> str:
     try:
         prompt = json.loads(line)["prompt"]
     except (ValueError, LookupError, TypeError, RecursionError):
@@ -121,7 +121,7 @@ def read(run_folder: Path, key: str) -> ProbeSet | None:
     if not file.exists():
         return None
     try:
-        return ProbeSet.model_validate_json(read_file(file, "the probe set", SET_BYTES))
+        return ProbeSet.model_validate_json(read_file(file, "the probe set", MAX_SET_BYTES))
     except ValidationError as error:
         raise ConfigError(
             f"{file} is damaged ({error.error_count()} errors); remove it to fetch the set again"

@@ -21,7 +21,7 @@ EXIT_CODE = 75
 """EX_TEMPFAIL of sysexits.h, which means "try again". Slurm requeues jobs with an exit code in slurm.conf's
 RequeueExit. Some launchers change the code (torchrun exits with 1), so readers rely on the file instead."""
 SUPPORTED = "OVEN_RELAUNCH"
-"""Environment variable that a launcher sets if it restarts the learner. Without it, no such rollback is offered."""
+"""Environment variable of a launcher that restarts the learner. Without it, the learner offers no such rollback."""
 RESUME_FROM = "OVEN_RESUME_FROM"
 """Environment variable of the learner: a checkpoint's folder, `LATEST`, or `START`."""
 LATEST = "latest"
@@ -81,7 +81,7 @@ class LearnerRelaunch:
         """`resume_command` is the command that continues the run later. `report` receives lines for the user."""
         self._folder, self._resume_command, self._report = folder, resume_command, report
         self._training, self._restarts_in_a_row, self._max_reached = "", 0, -1
-        self._handled = self._read()  # a request to an earlier stack, which the first learner carries out
+        self._handled = self._read()  # a request from an earlier stack: the first learner carries it out
 
     def next_checkpoint(self) -> str | None:
         """Return the checkpoint to continue from, as in RESUME_FROM, or None if the learner did not request a restart.

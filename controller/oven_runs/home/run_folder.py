@@ -34,22 +34,22 @@ from oven_runs.home import learner_spool
 from oven_runs.server.embedded_server import KEYS, ServerFolder
 
 IMPORTED = "imported"
-"""The recipe of a run that was imported from another program's logs."""
+"""The recipe's name for a run that was imported from another program's logs."""
 PREPARING = "preparing: "
-"""What the learner logs before the description of its work before a run, such as a warm-up."""
+"""Prefix of the line in the learner's log that describes its work before the run, such as a warm-up."""
 _READER = b"reader"
 """Content of the lock file while its holder only reads the store."""
 Status = Literal["running", "completed", "stopped", "failed", "interrupted"]
-Skip = Callable[[str, PermissionError], object]
+OnUnreadableRun = Callable[[str, PermissionError], object]
 """Called with the name of a run that only another user may read, and the error."""
 
 
-def ignore(_run: str, _error: PermissionError) -> None:
-    """A Skip that does nothing."""
+def ignore_unreadable(_run: str, _error: PermissionError) -> None:
+    """An OnUnreadableRun that does nothing."""
 
 
 class RunInfo(BaseModel):
-    """The content of run.json. It has no status: see RunFolder.status."""
+    """The content of run.json. RunFolder.status returns the run's status, which the file does not contain."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -75,7 +75,7 @@ class RunInfo(BaseModel):
 
 
 class RunFolder:
-    """One run's folder. Reading it creates nothing."""
+    """One run's folder. Creating this object or reading from it creates no files."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -109,7 +109,7 @@ class RunFolder:
         return lines[-1] if lines else ""
 
     def preparation(self) -> str:
-        """Return what the learner is doing before its run starts, or an empty string."""
+        """Describe the learner's work before its run starts, or return an empty string."""
         return self.last_log_line("learner").partition(PREPARING)[2]
 
     def write_info(self, info: RunInfo) -> None:
@@ -209,7 +209,7 @@ class RunFolder:
     def add_user(
         self, role: Role, name: str, agents: Sequence[str] | None = None, *, completions: bool | None = None
     ) -> Path:
-        """Create a key for `name`, under a lock that other commands respect. Return the key file."""
+        """Create a key for `name`, under a lock. Return the key file."""
         with self._users_locked():
             return self.server.add_user(role, name, agents, completions=completions)
 
@@ -236,7 +236,7 @@ class RunFolder:
         creds = Path(info.creds)
         return creds / f"{name}.nk" if creds.is_dir() else creds
 
-    def keys(self) -> Path | None:
+    def keys_file(self) -> Path | None:
         """Return the file with the signers' public keys, or None if the run is not signed."""
         info = self.info()
         if not info.embedded and not info.creds:
@@ -246,7 +246,7 @@ class RunFolder:
 
     def pin(self) -> str | None:
         """Return the learner's public key, which vouches for all others. Raises ConfigError if keys.json is damaged."""
-        path = self.keys()
+        path = self.keys_file()
         return load_keys(path).get(LEARNER) if path else None
 
 
@@ -257,9 +257,9 @@ class Home:
         self.path = (path or Path(os.environ.get("OVEN_HOME") or ".oven")).absolute()
         self.cache = self.path / "cache"
 
-    def runs(self, skip: Skip = ignore) -> list[RunFolder]:
-        """Return all runs, newest first. Folders without a readable run.json are ignored. `skip` is called with each
-        run that only another user may read."""
+    def runs(self, on_unreadable: OnUnreadableRun = ignore_unreadable) -> list[RunFolder]:
+        """Return all runs, newest first. Folders without a readable run.json are skipped. `on_unreadable` is called
+        with each run that only another user may read."""
         created: dict[RunFolder, str] = {}
         try:
             for entry in (self.path / "runs").iterdir():
@@ -269,7 +269,7 @@ class Home:
                         folder.is_locked()
                         created[folder] = folder.info().created
                 except PermissionError as error:
-                    skip(folder.run, error)
+                    on_unreadable(folder.run, error)
                 except ConfigError:
                     pass
         except FileNotFoundError:
@@ -279,13 +279,13 @@ class Home:
         return sorted(created, key=lambda folder: (created[folder], folder.run), reverse=True)
 
     def find(self, run: str | None, *, running: bool = False) -> RunFolder:
-        """Return the run with this name. Without one, return the only run that is up, or the newest unless `running`.
-        Raises UnknownNameError, ConfigError if several runs are up or there is no run, and PermissionError if only
-        another user may read the run."""
-        skipped: dict[str | None, PermissionError] = {}
-        runs = self.runs(skipped.__setitem__)
-        if run in skipped:
-            raise skipped[run]
+        """Return the run with this name. Without a name, return the only run that is up, or the newest one unless
+        `running`. Raises UnknownNameError, ConfigError if several runs are up or there are no runs, and PermissionError
+        if only another user may read the run."""
+        unreadable: dict[str | None, PermissionError] = {}
+        runs = self.runs(unreadable.__setitem__)
+        if run in unreadable:
+            raise unreadable[run]
         if run is not None:
             for folder in runs:
                 if folder.run == run:
@@ -304,14 +304,14 @@ class Home:
             raise ConfigError(f"several runs are running: {live_names}; name one of them, e.g. --run {live[0].run}")
         if running:
             raise ConfigError("no run is running; `oven-controller up` starts one, `oven-controller runs` lists all")
-        if not runs and skipped:
-            raise next(iter(skipped.values()))
+        if not runs and unreadable:
+            raise next(iter(unreadable.values()))
         if not runs:
             raise ConfigError(f"there are no runs in {self.path} yet; `oven-controller up` starts one")
         return runs[0]
 
     def check_free(self, run: str | None) -> None:
-        """Raise the errors that `create` would raise about the name and the home, without creating anything."""
+        """Raise the errors that `create` would raise for the name and the home, without creating anything."""
         if run is not None and (self.path / "runs" / names.validate("run", run)).exists():
             raise self._name_in_use(run)
         folder = next(path for path in (self.path / "runs", *(self.path / "runs").parents) if path.exists())

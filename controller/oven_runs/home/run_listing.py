@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict, Field
 
 from oven_core.security import tls
-from oven_runs.home.run_folder import Home, RunFolder, Skip, ignore
+from oven_runs.home.run_folder import Home, OnUnreadableRun, RunFolder, ignore_unreadable
 
 
 class ListedRun(BaseModel):
@@ -23,9 +23,9 @@ class ListedRun(BaseModel):
     folder: str
 
 
-def listed_runs(home: Home, skip: Skip = ignore) -> list[ListedRun]:
-    """Return every run of the home, newest first. `skip` is passed to Home.runs."""
-    return [_listed_run(folder) for folder in home.runs(skip)]
+def listed_runs(home: Home, on_unreadable: OnUnreadableRun = ignore_unreadable) -> list[ListedRun]:
+    """Return every run of the home, newest first. `on_unreadable` is passed to Home.runs."""
+    return [_listed_run(folder) for folder in home.runs(on_unreadable)]
 
 
 def _listed_run(folder: RunFolder) -> ListedRun:

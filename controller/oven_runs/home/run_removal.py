@@ -15,20 +15,21 @@ INFO: Final = "run.json"
 LOCK: Final = "lock"
 
 
-def named_runs(home: Home, runs: Sequence[str]) -> list[RunFolder]:
-    """Return the folders of the runs, including those with a damaged run.json. Raises UnknownNameError."""
+def named_runs(home: Home, names: Sequence[str]) -> list[RunFolder]:
+    """Return the folders of the runs with these names, even if run.json is damaged. Raises UnknownNameError."""
     parent = home.path / "runs"
     existing = sorted(entry.name for entry in os.scandir(parent) if entry.is_dir()) if parent.is_dir() else []
-    for run in runs:
-        if run not in existing:
-            raise UnknownNameError("run", run, existing)
-    return [RunFolder(parent / run) for run in runs]
+    for name in names:
+        if name not in existing:
+            raise UnknownNameError("run", name, existing)
+    return [RunFolder(parent / name) for name in names]
 
 
 def old_runs(home: Home, keep: int, older_than_days: float, now: datetime) -> list[RunFolder]:
     """Return the runs that are down, are not among the `keep` newest, and have not changed for `older_than_days`."""
-    limit = now.timestamp() - older_than_days * 86400
-    return [folder for folder in home.runs()[keep:] if not folder.is_locked() and _last_written(folder) <= limit]
+    newest_allowed = now.timestamp() - older_than_days * 86400
+    candidates = home.runs()[keep:]
+    return [folder for folder in candidates if not folder.is_locked() and _last_written(folder) <= newest_allowed]
 
 
 def _last_written(folder: RunFolder) -> float:
@@ -52,7 +53,7 @@ def check_removable(folders: Sequence[RunFolder]) -> None:
 
 
 def disk_usage(folder: RunFolder) -> int:
-    """Return the disk space of the folder in bytes. Files with hard links elsewhere are included."""
+    """Return the disk usage of the folder in bytes, including files that also have hard links elsewhere."""
     total = 0
     for parent, folders, files in os.walk(folder.path):
         for name in (*folders, *files):

@@ -1,8 +1,8 @@
 """Build the list of runs in a home, with one row per run, and cache it on disk.
 
-A row is computed from a digest of the run's log.jsonl. It is cached in `cache/run-rows.json` with the file's size and
-modification time, so that reopening the list reads only the logs that changed. Signatures are checked only when a run
-is opened.
+A row is computed from a digest of the run's log.jsonl. It is cached in `cache/run-rows.json` with the size and
+modification time of log.jsonl, so that reopening the list reads only the logs that changed. Signatures are not checked
+until a run is opened.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from oven_core.files import write_atomic
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Observation
 from oven_runs.home.run_folder import Home, RunFolder
-from oven_runs.log.run_row import RunRow, add_summary, finite
+from oven_runs.log.run_row import RunRow, add_summary, finite_or_none
 from oven_runs.log.run_summary import RunSummary
 
 SLICE_BYTES: Final = 1 << 20
-"""Maximum bytes read per call. They take about 20 ms, so that a monitor can react to keys in between."""
+"""Maximum bytes read per call. A call takes about 20 ms, so that a monitor can react to keys in between."""
 PACE_OBSERVATIONS: Final = 20
 """Number of newest observations from which the pace is computed."""
 CACHE: Final = "run-rows.json"
-NO_START: Final = "its log does not contain the start of a run"
+NO_START_FAULT: Final = "its log does not contain the start of a run"
 _SKIPPED_TYPE: Final = re.compile(rb'"type": "(Vote|StepClosed|AgentStatus)"')
 _HEAD_BYTES: Final = 600
 """Bytes at the start of a line that contain its type. The id and signature before it have at most 256 bytes each."""
 
 
 class LogDigest:
-    """The data for one run's row, read from its log. Each call of `advance` reads a further slice.
+    """The data for one run's row, read from its log in slices by `advance`.
 
-    Votes, closed steps and agents' statuses make up most lines and are skipped without decoding.
+    Votes, closed steps and agents' statuses are most of the lines and are skipped without decoding.
     """
 
     def __init__(self, path: Path) -> None:
@@ -56,7 +56,7 @@ class LogDigest:
         self.summary = RunSummary()
         """Summary of the lines that were not skipped."""
         self.complete = False
-        """Whether the whole file was read. Until then, counts cover part of it."""
+        """Whether the whole file was read. Before that, counts cover only part of it."""
         self.unreadable_lines = 0
         """Number of lines that are not events."""
         self.times: deque[datetime] = deque(maxlen=PACE_OBSERVATIONS)
@@ -101,6 +101,7 @@ class LogDigest:
 
 class _CachedRow(BaseModel):
     version: tuple[int, int]
+    """The version of the log from which the row was computed, as returned by `_version`."""
     row: RunRow
 
 
@@ -208,8 +209,8 @@ def _row(row: RunRow, digest: LogDigest) -> RunRow:
     return replace(
         row,
         malformed=row.malformed + digest.unreadable_lines,
-        pace_s=finite(digest.pace_s),
-        fault="" if summary.started or not digest.complete or row.status == "running" else NO_START,
+        pace_s=finite_or_none(digest.pace_s),
+        fault="" if summary.started or not digest.complete or row.status == "running" else NO_START_FAULT,
         is_complete=digest.complete,
     )
 

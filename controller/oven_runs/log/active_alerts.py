@@ -14,7 +14,7 @@ MAX_PER_AGENT: Final = 8
 MAX_AGENTS: Final = 64
 """Maximum number of agents with alerts. A monitor shows this many agents."""
 MAX_CHANGES: Final = 4
-"""Maximum number of changes per agent and tick, so that an agent cannot crowd out others."""
+"""Maximum number of alerts that an agent may raise or clear per tick, so that it cannot crowd out others."""
 
 
 @dataclass
@@ -23,8 +23,8 @@ class ActiveAlerts:
 
     by_agent: dict[str, dict[str, Alert]] = field(default_factory=dict)
     """Agent → symptom → the alert that raised it. Agents without alerts are absent."""
-    _training: str = ""  # id of the training that the alerts belong to
-    _ended: bool = False
+    _training_id: str = ""  # the alerts belong to this training
+    _has_ended: bool = False
     _changes: dict[str, int] = field(default_factory=dict)
     """Agent → changes since the last observation."""
 
@@ -36,15 +36,13 @@ class ActiveAlerts:
             case Observation():
                 self._changes.clear()
             case RunStarted() as body:
-                if body.training != self._training:
+                if body.training != self._training_id:
                     self.by_agent.clear()
-                self._training, self._ended = body.training, False
+                self._training_id, self._has_ended = body.training, False
             case RunEnded():
-                self._ended = True
-            case AgentStatus(state="left") if not self._ended:
+                self._has_ended = True
+            case AgentStatus(state="left") if not self._has_ended:
                 self.by_agent.pop(event.author, None)  # only this agent could clear them
-            case _:
-                pass
         return None
 
     def active(self) -> list[tuple[str, Alert]]:

@@ -1,8 +1,8 @@
 """Parse the knowledge graph paths that votes cite in their evidence.
 
-An agent's process writes them in this form:
-"for: loss_spike ← CAUSES ← lr_too_high ← SOLVES ← lower_lr [C001 S001; D; own-faults]". Evidence is free text, so any
-other text is ignored.
+Agents cite a path in this form:
+"for: loss_spike ← CAUSES ← lr_too_high ← SOLVES ← lower_lr [C001 S001; D; own-faults]". The brackets contain the ids of
+the edges, the path's grade and its sources. Evidence is free text, so any other text is ignored.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from oven_core.protocol.messages import Vote
 
 Role: TypeAlias = Literal["for", "against", "chosen", ""]
 ROLES: Final[tuple[Role, ...]] = ("for", "against", "chosen")
-_STEP: Final = re.compile(r" (?:←|→) ([A-Z_]+) (?:←|→) ")
-_CITED: Final = re.compile(
+_RELATION: Final = re.compile(r" (?:←|→) ([A-Z_]+) (?:←|→) ")
+_CITATION: Final = re.compile(
     r"(?P<text>.*?)(?: \[(?P<edges>[^;\]]*); (?P<grade>[^;\]]*); (?P<sources>[^\]]*)\])?", re.DOTALL
 )
 
@@ -32,7 +32,7 @@ class CitedPath(BaseModel):
     nodes: tuple[str, ...] = Field(description="in reading order: symptom, cause, remedy")
     relations: tuple[str, ...] = Field(description="relations between consecutive nodes")
     backwards: bool = Field(description="whether relations lead from the later node to the earlier: A ← CAUSES ← B")
-    remark: str = ""
+    remark: str = Field(default="", description="the text in parentheses after the last node")
     edges: tuple[str, ...] = Field(default=(), description="the edges' ids in the graph")
     grade: str = Field(default="", description="grade of its weakest edge, A to D")
     sources: tuple[str, ...] = ()
@@ -59,13 +59,13 @@ class CitedPath(BaseModel):
         return lines
 
 
-def read_path(entry: str) -> CitedPath | None:
+def parse_path(entry: str) -> CitedPath | None:
     """Parse an entry of a vote's evidence. Return None if it does not cite a path."""
     prefix, _, rest = entry.partition(": ")
     role = next((role for role in ROLES if role == prefix), "")
-    match = _CITED.fullmatch(rest if role else entry)
+    match = _CITATION.fullmatch(rest if role else entry)
     assert match is not None  # the pattern matches any text
-    parts = _STEP.split(match["text"])
+    parts = _RELATION.split(match["text"])  # nodes and relations alternate
     if len(parts) < 3:
         return None
     last, _, remark = parts[-1].partition(" (")
@@ -92,4 +92,4 @@ def cited_paths(votes: Mapping[str, Vote]) -> tuple[CitedPath, ...]:
 
 def _paths(evidence: Iterable[str]) -> Iterable[CitedPath]:
     """Return the distinct paths in a vote's evidence, in order."""
-    return dict.fromkeys(path for entry in evidence if (path := read_path(entry)) is not None)
+    return dict.fromkeys(path for entry in evidence if (path := parse_path(entry)) is not None)

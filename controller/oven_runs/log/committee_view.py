@@ -11,20 +11,21 @@ from oven_core.protocol.judge_spec import OFF, actuator_of, member_of
 from oven_core.protocol.messages import Observation, Receipt, RunStarted, Value
 
 WEIGHTS = "reward.weights"
+"""The knob for the members' weights."""
 SCORED_METRIC = "committee/skipped_groups"
 """A metric that appears in every step scored by the committee."""
 
 
 @dataclass(frozen=True)
-class MemberLine:
-    """One remote member of the committee."""
+class MemberView:
+    """The state of one remote member of the committee."""
 
     member: str
     judge: str
     """Identity of its model, or OFF."""
     role: str
     weight: float | None
-    """The member's share; None if the run announces none."""
+    """The member's weight; None if the run announces no weights."""
     state: str
     """"scoring", "muted", "quarantined", "abstaining: <kinds>" or "not asked", as of the newest scored step."""
     choices: tuple[str, ...]
@@ -61,8 +62,8 @@ class CommitteeView:
         return {member_of(spec.name): spec.choices for spec in specs if member_of(spec.name) and spec.choices != (OFF,)}
 
     @property
-    def shares(self) -> Mapping[str, float]:
-        """The weight of every member, including rules; empty if the run announces none."""
+    def weights(self) -> Mapping[str, float]:
+        """The weight of every member, including rules; empty if the run announces no weights."""
         weights = self.knobs.get(WEIGHTS)
         return weights if isinstance(weights, Mapping) else {}
 
@@ -70,11 +71,12 @@ class CommitteeView:
         """Return the identity of a member's model, or OFF."""
         return str(self.knobs.get(actuator_of(member)))
 
-    def lines(self, roles: Mapping[str, str]) -> list[MemberLine]:
-        """Return the members in announcement order. `roles` come from the run's settings."""
+    def member_views(self, roles: Mapping[str, str]) -> list[MemberView]:
+        """Return the remote members in announcement order. `roles` (by member) come from the run's settings."""
+        weights = self.weights
         return [
-            MemberLine(
-                member, self.judge(member), roles.get(member, ""), self.shares.get(member), self._state(member), choices
+            MemberView(
+                member, self.judge(member), roles.get(member, ""), weights.get(member), self._state(member), choices
             )
             for member, choices in self.members.items()
         ]

@@ -1,4 +1,4 @@
-"""Run a changed mesh over a recorded run, and find where its decisions diverge (open-loop counterfactuals).
+"""Run a mesh with changed rules over a recorded run, and find where its decisions diverge (open-loop counterfactuals).
 
 The metrics come from the recording, no matter what the changed mesh decides. So only the first divergence is certain:
 after it, the recording belongs to a different run. Receipts count only if the changed mesh made the same decision. The
@@ -63,25 +63,25 @@ def decision_text(decision: Decision | None) -> str:
 
 
 @dataclass
-class Verdicts:
+class VerdictCounts:
     """The number of decisions on one actuator, by verdict."""
 
     logged: Counter[str] = field(default_factory=Counter)
     computed: Counter[str] = field(default_factory=Counter)
 
 
-class OpenLoop:
-    """A changed mesh that runs over recorded events. Pass events to `feed` in order, and other messages to `add`."""
+class ChangedMesh:
+    """A mesh that runs over recorded events. Pass the events to `feed` in order, and additional messages to `add`."""
 
     def __init__(self, run: str, rules: Callable[[Rules], Rules] = lambda rules: rules) -> None:
         """`rules` maps the recorded rules to the changed rules."""
-        self.logged: list[tuple[int, Decision]] = []  # with their sequence numbers
+        self.logged: list[tuple[int, Decision]] = []  # sequence number and decision
         self.computed: list[Decision] = []
         self.ignored_receipts = 0
         self._mesh = _RecordedIdMesh(run)
         self._rules = rules
-        self._steps = 0  # events that the changed mesh received
-        self._ids: dict[str, str] = {}  # id of a logged ballot → id of the same computed ballot
+        self._event_count = 0  # events that the changed mesh received
+        self._ballot_ids: dict[str, str] = {}  # id of a logged ballot → id of the same computed ballot
         self._logged_by_id: dict[str, Decision] = {}
 
     @property
@@ -93,8 +93,8 @@ class OpenLoop:
         return self._mesh.state.tick
 
     def feed(self, event: Event) -> tuple[LogMessage | None, list[Output]]:
-        """Add the next recorded event. Return the message that the changed mesh received, if any, and its outputs. It
-        does not receive the original mesh's outputs, nor receipts for decisions that it did not make."""
+        """Add the next recorded event. Return the message that the changed mesh received, if any, and its outputs. The
+        mesh receives neither the original mesh's outputs nor receipts for decisions that it did not make."""
         self._mesh.current_seq, self._mesh.ids_issued = event.seq, 0
         if isinstance(event.body, Malformed):
             return None, self._step(event)
@@ -106,7 +106,7 @@ class OpenLoop:
         return body, outputs
 
     def add(self, subject: str, body: LogMessage, after: Event) -> list[Output]:
-        """Add a message that the recording does not contain, right after its event `after`."""
+        """Add a message that the recording does not contain, right after the recorded event `after`."""
         return self._step(Event(after.seq, subject, body.wire(), after.time, body))
 
     def ballot_id(self, actuator: str) -> str:
@@ -115,7 +115,7 @@ class OpenLoop:
         return ballot.opened.id if ballot else ""
 
     def value(self, actuator: str) -> Value:
-        """Return the value of the actuator in this mesh."""
+        """Return the actuator's current value in the changed mesh."""
         return self._mesh.state.effective.get(actuator)
 
     def divergences(self) -> list[Divergence]:
@@ -139,18 +139,18 @@ class OpenLoop:
             divergences.append(Divergence(tick, actuator, seq, subject, logged, computed))
         return divergences
 
-    def verdicts(self) -> dict[str, Verdicts]:
+    def verdict_counts(self) -> dict[str, VerdictCounts]:
         """Return the counts of verdicts by actuator."""
-        counts: dict[str, Verdicts] = {}
+        counts: dict[str, VerdictCounts] = {}
         for _, decision in self.logged:
-            counts.setdefault(decision.actuator, Verdicts()).logged[decision.verdict] += 1
+            counts.setdefault(decision.actuator, VerdictCounts()).logged[decision.verdict] += 1
         for decision in self.computed:
-            counts.setdefault(decision.actuator, Verdicts()).computed[decision.verdict] += 1
+            counts.setdefault(decision.actuator, VerdictCounts()).computed[decision.verdict] += 1
         return dict(sorted(counts.items()))
 
     def _step(self, event: Event) -> list[Output]:
-        self._steps += 1
-        outputs = self._mesh.step(replace(event, seq=self._steps))
+        self._event_count += 1
+        outputs = self._mesh.step(replace(event, seq=self._event_count))
         self._mesh.pending.clear()  # this mesh publishes no outputs
         self.computed += [output.message for output in outputs if isinstance(output.message, Decision)]
         return outputs
@@ -165,10 +165,10 @@ class OpenLoop:
             if ballot is not None:
                 computed = ballot.opened
                 if (computed.opened_by, computed.proposal) == (body.opened_by, body.proposal):
-                    self._ids[body.id] = computed.id
+                    self._ballot_ids[body.id] = computed.id
 
     def _translate(self, body: LogMessage) -> LogMessage | None:
-        """Return the message with this mesh's ids, or None for a receipt of a decision that it did not make."""
+        """Return the message with this mesh's ids, or None for a receipt of a decision that this mesh did not make."""
         if isinstance(body, RunStarted):
             return body.model_copy(update={"rules": self._rules(body.rules)})
         if isinstance(body, Receipt) and body.decision_id:
@@ -178,12 +178,12 @@ class OpenLoop:
                 return None
             return body.model_copy(update={"decision_id": decision.id})
         if isinstance(body, Vote):
-            return body.model_copy(update={"ballot": self._ids.get(body.ballot, body.ballot)})
+            return body.model_copy(update={"ballot": self._ballot_ids.get(body.ballot, body.ballot)})
         if isinstance(body, AgentStatus):
-            return body.model_copy(update={"seen": self._ids.get(body.seen, body.seen)})
+            return body.model_copy(update={"seen": self._ballot_ids.get(body.seen, body.seen)})
         if isinstance(body, OperatorCommand):
             decision = self._matching_decision(body.subject_id)
-            subject_id = decision.id if decision else self._ids.get(body.subject_id, body.subject_id)
+            subject_id = decision.id if decision else self._ballot_ids.get(body.subject_id, body.subject_id)
             return body.model_copy(update={"subject_id": subject_id})
         return body
 
@@ -193,13 +193,12 @@ class OpenLoop:
         if logged is None:
             return None
         candidates = takewhile(lambda decision: decision.tick >= logged.tick, reversed(self.computed))
-        return next((decision for decision in candidates if _is_same(decision, logged)), None)
+        return next((decision for decision in candidates if _is_same_decision(decision, logged)), None)
 
 
-def _is_same(computed: Decision, logged: Decision) -> bool:
-    if (computed.tick, computed.actuator) != (logged.tick, logged.actuator):
-        return False
-    return _effect(computed) == _effect(logged)
+def _is_same_decision(computed: Decision, logged: Decision) -> bool:
+    is_same_subject = (computed.tick, computed.actuator) == (logged.tick, logged.actuator)
+    return is_same_subject and _effect(computed) == _effect(logged)
 
 
 def _effect(decision: Decision) -> tuple[object, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, get_args
+from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -14,8 +14,6 @@ from oven_core.protocol.messages import Real, Value
 from oven_runs.log.explanation import Explanation
 from oven_runs.log.run_summary import Verdict, format_value, verdict_text
 from oven_runs.log.since_option import BEGINNING, Since
-
-VERDICTS: Final[tuple[str, ...]] = get_args(Verdict)
 
 
 class DecisionRow(BaseModel):
@@ -82,7 +80,7 @@ def decision_row(explanation: Explanation) -> DecisionRow:
 
 @dataclass(frozen=True, slots=True)
 class DecisionFilter:
-    """Conditions for selecting decisions. An empty filter matches all of them."""
+    """Conditions for selecting decisions. An empty filter matches every decision."""
 
     since: Since = BEGINNING
     actuator: str = ""
@@ -101,8 +99,8 @@ class DecisionFilter:
             and self.verdict in ("", decision.verdict)
         )
 
-    def check(self, explanations: Iterable[Explanation]) -> None:
-        """Raise UnknownNameError if the run has decisions, but none with this actuator or agent."""
+    def check_names(self, explanations: Iterable[Explanation]) -> None:
+        """Raise UnknownNameError if there are decisions, but none of them has this actuator or agent."""
         actuators, agents = set[str](), set[str]()
         for explanation in explanations:
             actuators.add(explanation.decision.actuator)

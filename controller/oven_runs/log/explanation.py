@@ -40,9 +40,9 @@ class Explanation:
     announced: ActuatorAnnounced | None = None
     """The actuator's last announcement during the run, if there was one."""
     injected: tuple[PromptsInjected, ...] = ()
-    """Prompts added between the decision's tick and its outcome, which also changed the data."""
+    """Prompts added between the decision's tick and its outcome. They also changed the training data."""
     later_receipt: Receipt | None = None
-    """A later receipt that the learner sent on its own for this actuator: for run.best, or for a change it undid."""
+    """A later receipt for this actuator without a decision: the learner set run.best, or undid a change."""
 
     @property
     def proposer(self) -> str:
@@ -66,8 +66,8 @@ class Explanations:
     tick: int = 0
     changed_id: str = ""
     """Id of the decision that the last event changed; empty if it changed none."""
-    _actuators: set[str] = field(default_factory=set)  # announced actuators: a vote may name others
-    _open: dict[str, BallotOpened] = field(default_factory=dict)  # ballot → its opening, until it is decided
+    _actuators: set[str] = field(default_factory=set)  # announced actuators; votes on others are ignored
+    _open: dict[str, BallotOpened] = field(default_factory=dict)  # ballot → its BallotOpened, until it is decided
     _votes: dict[str, dict[str, Vote]] = field(default_factory=dict)  # actuator → agent → its last vote
     _commands: dict[str, str] = field(default_factory=dict)  # command → operator
     _applied: dict[str, str] = field(default_factory=dict)  # actuator → the last applied decision
@@ -100,14 +100,12 @@ class Explanations:
             case RunStarted() as started:
                 self.step = started.step
                 self._actuators |= {spec.name for spec in started.actuators}
-            case _:
-                pass
 
     def _add_decision(self, event: Event, decision: Decision) -> None:
         voters = {line.agent for line in decision.tally if line.stance != "silent"}
         opened = self._open.pop(decision.ballot, None)
         votes = self._votes.get(decision.actuator, {})
-        # A decision without a ballot leaves the votes on an open ballot in place.
+        # A decision without a ballot leaves the votes on another open ballot in place.
         if opened is not None or all(ballot.actuator != decision.actuator for ballot in self._open.values()):
             self._votes.pop(decision.actuator, None)
         self.by_id[decision.id] = Explanation(

@@ -16,14 +16,14 @@ from oven_runs.log.explanation import Explanation
 
 
 class AlternativeDecision(BaseModel):
-    """The decision that other rules would have led to."""
+    """The decision that the mesh would have made under other rules."""
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 
     rules: dict[str, Any] = Field(description="the rules that replace the run's")
     same: bool = Field(description="whether verdict, value and ticks are the same")
     decision: Decision | None = Field(
-        description="the decision at that tick, else the next one on this actuator; null: none"
+        description="the decision at the same tick, or the next one on the same actuator; null: none"
     )
     earlier_divergence: str = Field(
         description="the first earlier decision that would differ, after which the log is that of a different run; "

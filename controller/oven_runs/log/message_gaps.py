@@ -1,4 +1,4 @@
-"""Find missing learner messages by gaps in their numbers. Each start of the learner (incarnation) counts from 0."""
+"""Find missing learner messages by gaps in their numbers. Each incarnation (start of the learner) counts from 0."""
 
 from __future__ import annotations
 
@@ -28,15 +28,16 @@ class GapFinder:
     """Whether the last incarnation has ended."""
     dropped_count: int = 0
     """Number of dropped observations, as the learner reported them at the end of each incarnation."""
-    _last: tuple[int, int] | None = None  # incarnation and number of the last message
+    _incarnation: int = -1  # of the last message
+    _number: int = -1
 
     def feed(self, body: LearnerMessage) -> None:
         """Add the next message."""
-        if self._last is not None and (body.incarnation, body.n) <= self._last:
+        if (body.incarnation, body.n) <= (self._incarnation, self._number):
             return
-        if self._last is not None and self._last[0] == body.incarnation and body.n > self._last[1] + 1:
-            self.gaps.append(Gap(body.incarnation, self._last[1] + 1, body.n - 1))
-        self._last = (body.incarnation, body.n)
+        if body.incarnation == self._incarnation and body.n > self._number + 1:
+            self.gaps.append(Gap(body.incarnation, self._number + 1, body.n - 1))
+        self._incarnation, self._number = body.incarnation, body.n
         if isinstance(body, RunEnded):
             self.has_ended = True
             self.dropped_count += body.dropped_observations

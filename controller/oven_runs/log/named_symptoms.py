@@ -82,15 +82,15 @@ class NamedSymptoms:
         ]
         return sorted(symptoms, key=lambda symptom: (-symptom.last_tick, symptom.id))
 
-    def diagnose_request(self, symptoms: Sequence[str], remedies: int) -> DiagnoseRequest:
-        """Return a request for the causes of at most MAX_SYMPTOMS symptoms, with this number of remedies."""
+    def diagnose_request(self, symptom_ids: Sequence[str], max_remedies: int) -> DiagnoseRequest:
+        """Return a request for causes and up to `max_remedies` remedies of the first MAX_SYMPTOMS symptoms."""
         run = self._started
         phase: Phase = "grpo" if run and any(metric.name == "reward" for metric in run.metrics) else ""
         return DiagnoseRequest(
             phase=phase,
-            symptoms=tuple(Symptom(id=id_) for id_ in symptoms[:MAX_SYMPTOMS]),
+            symptoms=tuple(Symptom(id=id_) for id_ in symptom_ids[:MAX_SYMPTOMS]),
             actuators=tuple(spec.name for spec in run.actuators) if run else (),
             metrics=tuple(metric.name for metric in run.metrics) if run else (),
             held_out=any(metric.held_out for metric in run.metrics) if run else False,
-            k=remedies,
+            k=max_remedies,
         )

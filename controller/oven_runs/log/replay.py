@@ -18,8 +18,8 @@ from oven_core.protocol.messages import VERSION, Decision
 from oven_core.protocol.subjects import kinds_written_by
 
 REPLAYED_KINDS: Final = kinds_written_by("learner", "mesh")
-"""Kinds of messages that a replay needs. If one of them has another schema version, a different version of the program
-wrote the log. Messages of agents and operators with another version are skipped, as in the mesh."""
+"""Kinds of messages that a replay needs in its own schema version. Messages of agents and operators with another
+version are skipped, as in the mesh."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Difference:
 
 @dataclass
 class ReplayReport:
-    """The result of a replay. `same` is the verdict, and the other fields help to find the cause of a difference."""
+    """The result of a replay: whether all outputs are the same, and where they differ."""
 
     run: str
     events: int = 0
@@ -45,7 +45,8 @@ class ReplayReport:
     adopted: int = 0
     equal: int = 0
     different: list[str] = field(default_factory=list)
-    """Subjects of the outputs that differ. The next lists also contain subjects."""
+    """Subjects of the outputs that differ from the log. `missing` outputs are not in the log, and `unexpected` ones are
+    only in the log."""
     missing: list[str] = field(default_factory=list)
     unexpected: list[str] = field(default_factory=list)
     pending: list[str] = field(default_factory=list)
@@ -53,6 +54,7 @@ class ReplayReport:
     first: Difference | None = None
     tick: int = 0
     finished: bool = False
+    """Whether the run has ended."""
     mesh_code: str = ""
 
     @property
@@ -61,13 +63,13 @@ class ReplayReport:
 
 
 class Replay:
-    """A new mesh that runs over a log, and a comparison of its outputs with the logged ones."""
+    """Runs a new mesh over a log and compares its outputs with the logged ones."""
 
     def __init__(self, run: str) -> None:
         self.mesh = Mesh(run)
         self._report = ReplayReport(run)
-        self._unmatched: dict[str, tuple[int, Output]] = {}  # by subject: the outputs not yet read from the log
-        self._computed = 0  # number of outputs so far
+        self._unmatched: dict[str, tuple[int, Output]] = {}  # subject → (number, output) not yet read from the log
+        self._output_count = 0
         self._last_logged = 0  # number of the last output that was read from the log
 
     def feed(self, event: Event) -> None:
@@ -81,8 +83,8 @@ class Replay:
             self._last_logged = max(self._last_logged, number)
             self._compare(event, output)
         for output in self.mesh.step(event):
-            self._computed += 1
-            self._unmatched[output.subject] = (self._computed, output)
+            self._output_count += 1
+            self._unmatched[output.subject] = (self._output_count, output)
             if isinstance(output.message, Decision):
                 report.decisions += 1
                 report.adopted += output.message.verdict == "adopted"
@@ -128,7 +130,7 @@ def replay(events: Iterable[Event], run: str) -> ReplayReport:
 
 
 def check_version(event: Event) -> None:
-    """Raise ConfigError if this version cannot read an event that a replay needs."""
+    """Raise ConfigError if a replay needs this event but this version of the program cannot read it."""
     if not isinstance(event.body, Malformed):
         return
     if event.body.fault == "removed":

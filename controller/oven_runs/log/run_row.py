@@ -10,7 +10,7 @@ from typing import Final
 from oven_runs.log.run_summary import RunSummary
 
 STALLED_S: Final = 15.0
-"""Minimum seconds without an event after which a live run counts as stalled. In slow runs it is ten times `pace_s`."""
+"""Seconds without an event after which a live run counts as stalled. In slow runs the limit is ten times `pace_s`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,7 @@ class RunRow:
     advised: tuple[str, ...] = ()
     """Ids of the advice that an operator can still approve."""
     held: str = ""
+    """The reason why the run is held; empty if it is not."""
     ended: str = ""
     """The reason and detail from the learner's RunEnded; empty until the run has ended."""
     malformed: int = 0
@@ -111,13 +112,13 @@ def add_summary(row: RunRow, summary: RunSummary) -> RunRow:
         max_steps=summary.max_steps,
         progress=summary.progress,
         target=target,
-        first_value=finite(summary.first_values.get(target)),
-        newest_value=finite(summary.metrics.get(target)),
+        first_value=finite_or_none(summary.first_values.get(target)),
+        newest_value=finite_or_none(summary.metrics.get(target)),
         adopted=summary.adopted,
         rejected=summary.rejected,
         would_set=summary.would_set,
-        advised=tuple(d.id for d in summary.advised.values() if not summary.has_lapsed(d)),
-        held=summary.held,
+        advised=tuple(advice.id for advice in summary.advised.values() if not summary.has_lapsed(advice)),
+        held=summary.hold_reason,
         ended=(f"{ended.reason}: {ended.detail}" if ended.detail else ended.reason) if ended else "",
         malformed=summary.malformed,
         not_applied=sum(count for status, count in summary.receipts.items() if status not in ("applied", "noop")),
@@ -125,6 +126,6 @@ def add_summary(row: RunRow, summary: RunSummary) -> RunRow:
     )
 
 
-def finite(value: float | None) -> float | None:
+def finite_or_none(value: float | None) -> float | None:
     """Return the value, or None if it is missing or not finite."""
     return value if value is not None and math.isfinite(value) else None

@@ -30,11 +30,11 @@ from oven_core.protocol.operator_messages import CommandAnswer, OperatorCommand
 from oven_core.protocol.rules import Autonomy
 from oven_runs.log.active_alerts import ActiveAlerts
 
-SPEED_SUFFIXES = ("runtime", "_per_second", "_time", "epoch", "num_tokens")
-"""Name suffixes of metrics about the speed and progress of an evaluation."""
+PROGRESS_SUFFIXES = ("runtime", "_per_second", "_time", "epoch", "num_tokens")
+"""Name suffixes of metrics about the speed and progress of an evaluation, not its result."""
 Verdict: TypeAlias = Literal["adopted", "rejected", "advised"]
 OBSERVE_MARKER = "; observe: would have "
-"""Start of the reason of a proposal that passed the vote and was rejected only because autonomy is `observe`."""
+"""Part of the reason of a proposal that passed the vote and was rejected only because autonomy is `observe`."""
 _QUARANTINED = re.compile(r"committee/[^/]+/quarantined")
 CONSTANT_AFTER = 3
 """Number of equal measurements after which a metric counts as constant."""
@@ -54,8 +54,8 @@ class AgentView:
     last_vote: Vote | None = None
     proposals: int = 0
     against: int = 0
+    """Number of its votes against a proposal."""
     joined_as_shadow: bool = False
-    """Whether it joined as a shadow."""
     backed: int = 0
     """Number of adopted decisions that it proposed or voted for."""
     newcomer: bool = False
@@ -77,22 +77,22 @@ class RunSummary:
     metrics: dict[str, float] = field(default_factory=dict)
     first_values: dict[str, float] = field(default_factory=dict)
     """Each metric's first value in this training."""
-    unchanged_readings: dict[str, int] = field(default_factory=dict)
-    """For each metric, the number of readings in which it kept its first value; 0 once the value has changed."""
+    unchanged_counts: dict[str, int] = field(default_factory=dict)
+    """For each metric, the number of measurements with its first value; 0 once the value has changed."""
     knobs: dict[str, Value] = field(default_factory=dict)
     """Actuator → its current value."""
     agents: dict[str, AgentView] = field(default_factory=dict)
     adopted: int = 0
     rejected: int = 0
     would_set: int = 0
-    """Number of proposals rejected only because autonomy is `observe`. They do not count as rejected."""
+    """Number of proposals that failed only because autonomy is `observe`. They are not part of `rejected`."""
     alerts: ActiveAlerts = field(default_factory=ActiveAlerts)
     alert: Alert | None = None
     """The alert that the last event raised or cleared; None if it did neither."""
     advised: dict[str, Decision] = field(default_factory=dict)
-    """Advice by actuator that no operator has approved or vetoed yet. It may have lapsed."""
+    """Actuator → advice that no operator has approved or vetoed yet. The advice may have lapsed."""
     autonomy: dict[str, Autonomy] = field(default_factory=dict)
-    """Levels that operators set, by actuator. The key "" stands for all other actuators."""
+    """Actuator → the level that an operator set. The key "" stands for all other actuators."""
     muted: dict[str, str] = field(default_factory=dict)
     """Agent → the operator who muted it."""
     commands: dict[str, tuple[str, OperatorCommand]] = field(default_factory=dict)
@@ -104,15 +104,15 @@ class RunSummary:
     injected: int = 0
     """Number of prompts added to the training data."""
     evicted: int = 0
-    """Number of added prompts that were removed again to make room for new ones."""
+    """Number of added prompts that newer ones replaced."""
     judge_tokens: float = 0.0
     """Tokens that remote judges reported, including tokens for steps that a rollback discarded."""
     judge_usd: float = 0.0
     """Cost of judges whose model has a known price, in US dollars."""
-    held: str = ""
+    hold_reason: str = ""
     """The reason why the run is held; empty if it is not."""
     ended_with: str = ""
-    """The weights that the run ended with, in words; empty if they are the last ones, as usual."""
+    """The weights that the run ended with, in words; empty if they are those of the last step, as usual."""
     malformed: int = 0
 
     def feed(self, event: Event) -> None:
@@ -151,8 +151,6 @@ class RunSummary:
                 self.malformed += 1
             case ActuatorAnnounced() | PromptsInjected() as body:
                 self._announce(body)
-            case _:
-                pass
 
     @property
     def specs(self) -> tuple[ActuatorSpec, ...]:
@@ -186,8 +184,8 @@ class RunSummary:
     def _start(self, started: RunStarted) -> None:
         if self.started is not None and self.started.training != started.training:
             # The old values belong to other weights and data.
-            self.metrics, self.first_values, self.unchanged_readings = {}, {}, {}
-        self.started, self.ended, self.held, self.ended_with = started, None, "", ""
+            self.metrics, self.first_values, self.unchanged_counts = {}, {}, {}
+        self.started, self.ended, self.hold_reason, self.ended_with = started, None, "", ""
         self.step, self.tick = started.step, max(self.tick, started.tick)
         self.knobs = {spec.name: spec.value for spec in started.actuators}
         self._update_shadows()
@@ -237,7 +235,7 @@ class RunSummary:
         if receipt.status in ("applied", "noop"):
             self.knobs[receipt.actuator] = receipt.after
         if receipt.actuator == "run.hold" and receipt.status == "applied":
-            self.held = "a decision holds the run"
+            self.hold_reason = "a decision holds the run"
 
     def _add_other_receipt(self, receipt: Receipt) -> None:
         """Handle a receipt without a decision: for a command, or from the learner about its last weights."""
@@ -247,9 +245,9 @@ class RunSummary:
         if receipt.actuator != "run.hold" or receipt.status != "applied":
             return
         if command is not None and command.action == "resume":
-            self.held = ""
+            self.hold_reason = ""
         else:
-            self.held = f"{operator}: {receipt.reason}" if operator else receipt.reason
+            self.hold_reason = f"{operator}: {receipt.reason}" if operator else receipt.reason
 
     def _add_command(self, author: str, body: OperatorCommand | CommandAnswer) -> None:
         if isinstance(body, CommandAnswer):
@@ -287,29 +285,28 @@ class RunSummary:
         self.metrics.update(metrics)
         for name, value in metrics.items():
             if self.first_values.setdefault(name, value) != value:
-                self.unchanged_readings[name] = 0
-            elif self.unchanged_readings.get(name) != 0:
-                self.unchanged_readings[name] = self.unchanged_readings.get(name, 0) + 1
+                self.unchanged_counts[name] = 0
+            elif self.unchanged_counts.get(name) != 0:
+                self.unchanged_counts[name] = self.unchanged_counts.get(name, 0) + 1
 
     def held_out(self) -> list[str]:
-        """Return the announced held-out metrics. If there are none, return the evaluations' metrics that are not about
-        speed. Metrics with a direction come first, and a total before its parts: `eval/accuracy` before
-        `eval/accuracy/len3`."""
+        """Return the announced held-out metrics. If there are none, return the results of evaluations. Metrics with a
+        direction come first, and a total comes before its parts: `eval/accuracy` before `eval/accuracy/len3`."""
         declared = [spec for spec in self.started.metrics if spec.held_out] if self.started else []
         if declared:
             ordered = sorted(declared, key=lambda spec: (spec.better == "neither", spec.name.count("/")))
             return [spec.name for spec in ordered]
-        measured = [name for name in self.metrics if name.startswith("eval/") and not name.endswith(SPEED_SUFFIXES)]
+        measured = [name for name in self.metrics if name.startswith("eval/") and not name.endswith(PROGRESS_SUFFIXES)]
         return sorted(measured, key=lambda name: name.count("/"))
 
     def target(self) -> str | None:
-        """Return the metric that shows how well the run is doing, or None if none has been measured yet. It is the
-        first held-out metric, or the training signal if there is no held-out metric. A metric that was constant for
-        CONSTANT_AFTER measurements is skipped if another one changes."""
+        """Return the metric that shows how well the run is doing, or None if none has been measured yet. This is the
+        first held-out metric, or the training signal if there is no held-out metric. A metric that has been constant
+        for CONSTANT_AFTER measurements is skipped if another one changes."""
         held_out = [name for name in self.held_out() if name in self.metrics]
         signal = training_signal(self.metrics)
         candidates = [*held_out, *([signal] if signal else [])]
-        changing = (name for name in candidates if self.unchanged_readings[name] < CONSTANT_AFTER)
+        changing = (name for name in candidates if self.unchanged_counts[name] < CONSTANT_AFTER)
         return next(changing, candidates[0] if candidates else None)
 
 

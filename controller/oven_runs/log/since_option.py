@@ -13,18 +13,18 @@ _UNIT_SECONDS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 MAX_LENGTH: Final = 15
 """Maximum number of characters in a step or duration."""
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
-FORMS: Final = "a step such as 120, or a duration such as 90s, 30m, 2h or 1d"
+ACCEPTED_FORMS: Final = "a step such as 120, or a duration such as 90s, 30m, 2h or 1d"
 
 
 @dataclass(frozen=True, slots=True)
 class Since:
-    """The start of a query: a step, or seconds before the newest event. Without either, the beginning of the run."""
+    """The start of a query: a step, or a number of seconds before the newest event. Without either, all of the run."""
 
     step: int | None = None
     seconds: float | None = None
 
     @classmethod
-    def read(cls, text: str | None) -> Since:
+    def parse(cls, text: str | None) -> Since:
         """Parse a step ("120") or a duration ("30m"). Raises ConfigError."""
         if not text:
             return cls()
@@ -33,7 +33,7 @@ class Since:
                 return cls(step=int(text))
             if match := _DURATION.fullmatch(text):
                 return cls(seconds=float(match[1]) * _UNIT_SECONDS[match[2]])
-        raise ConfigError(f"since {text[:40]!r} is neither a step nor a duration; write {FORMS}")
+        raise ConfigError(f"since {text[:40]!r} is neither a step nor a duration; write {ACCEPTED_FORMS}")
 
     def includes(self, step: int, time: datetime, newest_time: datetime | None) -> bool:
         """Whether this step or time is at or after the start. `newest_time` is the time of the newest event."""
@@ -45,4 +45,4 @@ class Since:
 
 
 BEGINNING: Final = Since()
-"""The whole run."""
+"""The start of a query about the whole run."""

@@ -32,7 +32,7 @@ LOG_TIMEOUT_S: Final = 5.0
 HISTORY_TIMEOUT_S: Final = 1.0
 """Timeout in seconds for reading the log through a mesh, so that a hung mesh does not block a command."""
 PACE_EVENTS: Final = 512
-"""Number of events before the command to search for the length of the newest step."""
+"""Number of events before the command that are searched for the newest step's length."""
 BOUNDARIES: Final = 2
 """Number of step boundaries to wait for. The learner applies a command at the first, and its decision at the second."""
 MIN_WAIT_S: Final = 5.0
@@ -40,7 +40,7 @@ MIN_WAIT_S: Final = 5.0
 SETTLE_S: Final = 1.0
 """Seconds to wait after the last boundary, because receipts and observations use different subjects."""
 MAX_STEP_WAIT_S: Final = 60.0
-"""Maximum seconds to wait for a step to end. No step ends while the run is held or stuck, or without a learner."""
+"""Maximum seconds to wait for a step to end. While the run is held or stuck, or without a learner, no step ends."""
 MAX_STEP_LENGTHS: Final = 3.0
 """Maximum wait as a multiple of the newest step's length, if that is longer than MAX_STEP_WAIT_S."""
 

@@ -53,17 +53,9 @@ class Child:
         reader, writer = os.pipe()
         environment = {**os.environ, **(env or {}), PARENT_FD: str(reader)}
         if foreign:
-            command = [
-                sys.executable,
-                "-P",
-                "-m",
-                "oven_runs.process.command_guard",
-                str(reader),
-                *(["restricted"] if restricted else []),
-                *(["kill-descendants"] if kill_descendants else []),
-                "--",
-                *command,
-            ]
+            options = [*(["restricted"] if restricted else []), *(["kill-descendants"] if kill_descendants else [])]
+            guard = [sys.executable, "-P", "-m", "oven_runs.process.command_guard", str(reader), *options]
+            command = [*guard, "--", *command]
             environment.pop(PARENT_FD)
         log.parent.mkdir(parents=True, exist_ok=True)
         try:

@@ -26,7 +26,7 @@ class Backoff:
     healthy_after_s: float = 30.0
     """Seconds of running after which the delays start at `first_s` again."""
     max_failures: int = 10
-    """Number of deaths in a row after which the process is not restarted."""
+    """Number of deaths in a row after which the process is not restarted again."""
 
     def delay_s(self, failures: int) -> float | None:
         """Return the delay after this many deaths in a row, at least 1; None to give up."""
@@ -46,7 +46,7 @@ class Restartable:
     name: str
     start: Callable[[], Awaitable[Child]]
     ready: Callable[[], Awaitable[None]]
-    """Waits until the process is ready. It is called before `start`, so that it cannot miss the first sign of life."""
+    """Waits until the process is ready. It is called before `start`, so that it cannot miss the first message."""
     effect_of_absence: Callable[[], str]
     """Returns a phrase for the user that says how the run continues without the process."""
 
@@ -106,7 +106,7 @@ class SupervisedProcess:
             try:
                 if not await self._restart():
                     continue
-                if await self._unless_ending(_ready_or_dead(ready, self.child)) and _has_succeeded(ready):
+                if await self._unless_ending(_wait_until_ready_or_dead(ready, self.child)) and _has_succeeded(ready):
                     ready_since = loop.time()
                     self._report(f"{self.name} is back after {ready_since - death_time:.1f} s (pid {self.child.pid})")
             finally:
@@ -153,7 +153,7 @@ def _has_succeeded(ready: asyncio.Future[None]) -> bool:
     return ready.done() and not ready.cancelled() and ready.exception() is None
 
 
-async def _ready_or_dead(ready: asyncio.Future[None], child: Child) -> None:
+async def _wait_until_ready_or_dead(ready: asyncio.Future[None], child: Child) -> None:
     """Wait until the process is ready or dead. Cancelling this does not cancel `ready`."""
     exit_task = asyncio.ensure_future(child.wait())
     both: set[asyncio.Future[Any]] = {ready, exit_task}

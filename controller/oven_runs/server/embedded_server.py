@@ -30,7 +30,7 @@ KEYS = "keys.json"
 SIGNING_ROLES: tuple[Role, ...] = ("learner", "mesh", "operator")
 READY_S = 30.0
 """Maximum seconds from the start of the server until it answers."""
-MAX_PAYLOAD = 1024 * 1024
+MAX_PAYLOAD_BYTES = 1024 * 1024
 """Maximum bytes of a message."""
 MAX_FILE = 8 << 30
 """Maximum bytes of the store."""
@@ -87,9 +87,9 @@ class ServerFolder:
     def add_user(
         self, role: Role, name: str, agents: Sequence[str] | None = None, *, completions: bool | None = None
     ) -> Path:
-        """Create a key file for `name` with mode 0600, unless it exists. Return its path. `agents` lists
-        the agents of a shared process. `completions` says whether an agent may read sampled completions; a new user may
-        not. Pass None to leave either unchanged. Raises ConfigError if the name has another role."""
+        """Create a key file for `name` with mode 0600, unless it exists. Return its path. `agents` lists the agents of
+        a shared process. `completions` says whether an agent may read sampled completions, which a new user may not.
+        None leaves either unchanged. Raises ConfigError if the name has another role."""
         path = self.creds / f"{name}.nk"
         users_by_name = {user.name: user for user in self.users()}
         user = users_by_name.get(name)
@@ -139,7 +139,7 @@ class ServerFolder:
         conf: dict[str, Any] = {
             "server_name": f"oven-{self.run}",
             "listen": f"{host}:{port}",
-            "max_payload": MAX_PAYLOAD,
+            "max_payload": MAX_PAYLOAD_BYTES,
             "max_subscriptions": MAX_SUBSCRIPTIONS,
             "write_deadline": "2s",
             "jetstream": {"store_dir": str(store or self.folder / "store"), "max_mem": 64 << 20, "max_file": MAX_FILE},
@@ -257,9 +257,9 @@ def find_binary() -> str:
 
 
 def free_port() -> int:
-    """Return a free port, a different one on every call. The ports are below 32768, because the system uses higher
-    ports for outgoing connections, which could occupy a port while the server is down. They are random, so that forked
-    processes do not choose the same one."""
+    """Return a free port, a different one on every call. Ports are random, so that forked processes do not choose the
+    same one. They are below 32768, because the system uses higher ports for outgoing connections, and such a connection
+    could occupy the port while the server is down."""
     for _ in range(2 * len(_PORTS)):
         port = secrets.choice(_PORTS)
         if port not in _used_ports and is_free(port):
@@ -271,7 +271,7 @@ def free_port() -> int:
 
 
 def is_free(port: int) -> bool:
-    """Return whether the port on 127.0.0.1 is free."""
+    """Whether the port on 127.0.0.1 is free."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -1,7 +1,7 @@
-"""Find the options of agents and check their values.
+"""Find the options of agents, and check the values that a run sets.
 
-Each numeric class attribute with a docstring is an option that a run can set: the attribute `CUT` is the option `cut`.
-This module does not import agents. Callers pass the class.
+An agent's options are the numeric attributes of its class that have a docstring. The attribute `CUT` is the option
+`cut`. This module does not import agents: callers pass the class.
 """
 
 from __future__ import annotations
@@ -45,38 +45,38 @@ class Option:
             return "it must be a whole number"
         if not self.minimum <= value <= self.maximum:
             return f"it must be between {self.minimum:g} and {self.maximum:g}"
-        if self.minimum == -math.inf and self.default > 0 >= value:
+        if self.minimum == -math.inf and self.default > 0 and value <= 0:
             return "it must be above 0"
-        if self.maximum == math.inf and self.default < 0 <= value:
+        if self.maximum == math.inf and self.default < 0 and value >= 0:
             return "it must be below 0"
         return ""
 
 
-def options_of(agent: type) -> dict[str, Option]:
+def options_of(agent_class: type) -> dict[str, Option]:
     """Return the options of an agent's class by name, in source order. The class attribute `options` may set bounds:
-    {name: (minimum, maximum)}. Without bounds an option keeps the sign of its default."""
-    bounds = getattr(agent, "options", {})
+    {name: (minimum, maximum)}. Without bounds, an option must have the sign of its default."""
+    bounds = getattr(agent_class, "options", {})
     bounds = bounds if isinstance(bounds, Mapping) else {}
     options = {}
-    for attribute, meaning in _docstrings(agent).items():
-        name, default = attribute.lower(), getattr(agent, attribute, None)
+    for attribute, meaning in _attribute_meanings(agent_class).items():
+        name, default = attribute.lower(), getattr(agent_class, attribute, None)
         if _is_tunable(attribute, default):
             minimum, maximum = bounds.get(name, (-math.inf, math.inf))
             options[name] = Option(name, default, meaning, minimum, maximum)  # type: ignore[arg-type]
     return options
 
 
-def docstring_sections(agent: type) -> dict[str, str]:
+def docstring_sections(agent_class: type) -> dict[str, str]:
     """Return the sections of an agent class's docstring by heading, each as one line."""
     sections = {}
-    for paragraph in (inspect.getdoc(agent) or "").split("\n\n"):
+    for paragraph in (inspect.getdoc(agent_class) or "").split("\n\n"):
         heading, colon, text = " ".join(paragraph.split()).partition(": ")
         if colon and heading in HEADINGS:
             sections[heading] = text
     return sections
 
 
-def describe_agent(name: str, agent: type) -> dict[str, Any]:
+def describe_agent(name: str, agent_class: type) -> dict[str, Any]:
     """Describe an agent's options and the sections of its docstring as JSON values, for `agent list`."""
     options = [
         {
@@ -86,19 +86,19 @@ def describe_agent(name: str, agent: type) -> dict[str, Any]:
             "minimum": None if math.isinf(option.minimum) else option.minimum,
             "maximum": None if math.isinf(option.maximum) else option.maximum,
         }
-        for option in options_of(agent).values()
+        for option in options_of(agent_class).values()
     ]
-    return {"name": name, "sections": docstring_sections(agent), "options": options}
+    return {"name": name, "sections": docstring_sections(agent_class), "options": options}
 
 
-def checked_options(name: str, agent: type, values: Mapping[str, Any]) -> dict[str, Number]:
-    """Check options of the agent `name`. Return their values by attribute. Raises UnknownNameError or ConfigError."""
+def checked_options(name: str, agent_class: type, values: Mapping[str, Any]) -> dict[str, Number]:
+    """Check a run's options for the agent `name`. Return them by attribute. Raises UnknownNameError or ConfigError."""
     if not values:
         return {}
-    known_options, attributes = options_of(agent), {}
+    known_options, attributes = options_of(agent_class), {}
     for key, value in numeric_options(name, values).items():
         if key not in known_options:
-            if _is_tunable(key.upper(), getattr(agent, key.upper(), None)):
+            if _is_tunable(key.upper(), getattr(agent_class, key.upper(), None)):
                 raise ConfigError(f"agent {name!r}: {key.upper()} is not an option because it has no docstring")
             if not known_options:
                 raise ConfigError(f"agent {name!r} has no options: none of its numeric attributes has a docstring")
@@ -111,15 +111,15 @@ def checked_options(name: str, agent: type, values: Mapping[str, Any]) -> dict[s
 
 
 def numeric_options(name: str, values: Mapping[str, Any]) -> dict[str, Number]:
-    """Return the values by lower-case name. Raises ConfigError for duplicates and non-finite or non-numeric values."""
+    """Convert the values to numbers, by lower-case name. Raises ConfigError for a duplicate or not a finite number."""
     options: dict[str, Number] = {}
     for key, value in values.items():
-        option, number = str(key).lower(), _to_number(value)
-        if option in options:
-            raise ConfigError(f"agent {name!r}: option {option} is set twice")
+        option_name, number = str(key).lower(), _to_number(value)
+        if option_name in options:
+            raise ConfigError(f"agent {name!r}: option {option_name} is set twice")
         if number is None:
-            raise ConfigError(f"agent {name!r}: option {option} = {value!r} is not a finite number")
-        options[option] = number
+            raise ConfigError(f"agent {name!r}: option {option_name} = {value!r} is not a finite number")
+        options[option_name] = number
     return options
 
 
@@ -155,21 +155,22 @@ def _is_tunable(attribute: str, value: object) -> bool:
     return is_constant and isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _docstrings(agent: type) -> dict[str, str]:
-    """Return the first sentence of each class attribute's docstring, or an empty dict without the source code."""
-    docstrings: dict[str, str] = {}
-    for base in reversed(agent.__mro__):
+def _attribute_meanings(agent_class: type) -> dict[str, str]:
+    """Return the first sentence of each class attribute's docstring. Classes without source code are skipped."""
+    meanings: dict[str, str] = {}
+    for base in reversed(agent_class.__mro__):
         try:
             tree = ast.parse(inspect.getsource(sys.modules[base.__module__]))
         except (OSError, TypeError, KeyError, SyntaxError):
             continue
-        body = next((n.body for n in ast.walk(tree) if isinstance(n, ast.ClassDef) and n.name == base.__name__), [])
-        docstrings.update(_documented_names(body))
-    return docstrings
+        classes = (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == base.__name__)
+        if (definition := next(classes, None)) is not None:
+            meanings.update(_documented_names(definition.body))
+    return meanings
 
 
 def _documented_names(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
-    """Yield each documented name in a class body with the first sentence of its docstring."""
+    """Yield each assigned name that is followed by a docstring, with the first sentence of the docstring."""
     for statement, following in itertools.pairwise(body):
         match statement, following:
             case (ast.Assign() | ast.AnnAssign()) as assignment, ast.Expr(value=ast.Constant(value=str(text))):

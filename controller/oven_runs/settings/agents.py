@@ -62,21 +62,24 @@ def with_agent_rules(settings: Settings) -> Settings:
     installed_names = plugins.find_plugins("agents")
     specs = [(agent_spec(entry), entry) for entry in selected_agents(settings)]
     entries = {spec.name: entry for spec, entry in specs if isinstance(entry, AgentSettings)}
-    shadows = {name for name in {*settings.rules.shadow, *entries} if name not in entries or entries[name].shadow}
+    # An agent's own entry overrides rules.shadow.
+    shadows = set(settings.rules.shadow).difference(entries) | {name for name, entry in entries.items() if entry.shadow}
     run_names = {spec.name for spec, _ in specs}
     if settings.tuner.llm is not None and settings.tuner.shadow and TUNER in run_names:
         shadows.add(TUNER)
     if settings.supervisor.model is not None and settings.supervisor.shadow and SUPERVISOR in run_names:
         shadows.add(SUPERVISOR)
     _check_models(settings, run_names)
-    installed = {spec.name: (ALL,) for spec, _ in specs if spec.is_installed and spec.name not in (TUNER, SUPERVISOR)}
+    default_trust = {
+        spec.name: (ALL,) for spec, _ in specs if spec.is_installed and spec.name not in (TUNER, SUPERVISOR)
+    }
     specialities = {name: entry.speciality for name, entry in entries.items() if entry.speciality is not None}
-    grants = {
+    granted_trust = {
         name: actuators
         for name, actuators in settings.rules.trusted.items()
         if name in run_names or name not in installed_names
     }
-    unknown = next((name for name in grants if name not in run_names), None)
+    unknown = next((name for name in granted_trust if name not in run_names), None)
     if unknown is not None:
         raise ConfigError(
             f"rules.trusted names {unknown!r}, which is not an agent of this run; add it to `agents`, or trust an "
@@ -85,7 +88,7 @@ def with_agent_rules(settings: Settings) -> Settings:
     agents = settings.agents
     if agents is not None:
         agents = tuple(entry.name if isinstance(entry, AgentSettings) else entry for entry in agents)
-    trusted = {**installed, **grants, **specialities}
+    trusted = {**default_trust, **granted_trust, **specialities}
     rules = settings.rules.model_copy(update={"shadow": tuple(sorted(shadows)), "trusted": trusted})
     options = _merged_options(settings.agent_options, entries, run_names, installed_names)
     return settings.model_copy(update={"agents": agents, "rules": rules, "agent_options": options})
@@ -142,9 +145,9 @@ def agent_spec(agent: str | AgentSettings) -> AgentSpec:
     """Find an agent by name or file. Raises UnknownNameError or ConfigError."""
     text = agent.name if isinstance(agent, AgentSettings) else agent
     if not text.endswith(".py"):
-        agent_names = plugins.find_plugins("agents")
-        if text not in agent_names:
-            raise UnknownNameError("agent", text, agent_names)
+        installed_names = plugins.find_plugins("agents")
+        if text not in installed_names:
+            raise UnknownNameError("agent", text, installed_names)
         return AgentSpec(text, text)
     path = Path(text)
     if not path.is_file():
@@ -153,8 +156,8 @@ def agent_spec(agent: str | AgentSettings) -> AgentSpec:
 
 
 def agent_specs(settings: Settings) -> list[AgentSpec]:
-    """Return the run's agents with their options. Raises ConfigError for a name conflict: a name is a key on the bus,
-    so agents, committee members and the stack's roles share one namespace."""
+    """Return the run's agents with their options. Raises ConfigError for a name conflict. Agents, committee members and
+    the stack's roles share one namespace, because each name has its own key on the bus."""
     specs = [agent_spec(agent) for agent in selected_agents(settings)]
     options = {name: tuple(numeric_options(name, values).items()) for name, values in settings.agent_options.items()}
     specs = [replace(spec, options=options.get(spec.name, ())) for spec in specs]

@@ -12,14 +12,14 @@ from pydantic import ValidationError
 
 from oven_core.errors import ConfigError, reason
 from oven_core.files import read_file
-from oven_core.plugins import checked_function
+from oven_core.plugins import resolve_function_name
 from oven_core.protocol.judge_spec import JudgeSpec
 from oven_runs.settings.committee_settings import CommitteeSettings, MemberSettings
 from oven_runs.settings.judge_providers import CALIBRATOR, catalogue, endpoint_of, key_of
 
 INSTALL: Final = "pip install 'oven-controller[llm]'"
-RUBRIC_BYTES: Final = 32_768
-"""Size limit of a rubric file, which is sent with every question."""
+MAX_RUBRIC_BYTES: Final = 32_768
+"""Maximum size of a rubric file, which is sent with every question."""
 
 
 def with_checked_members(committee: CommitteeSettings) -> CommitteeSettings:
@@ -36,7 +36,7 @@ def with_checked_members(committee: CommitteeSettings) -> CommitteeSettings:
                 changes["rubric"] = str(Path(member.rubric).absolute())
         elif member.kind == "rule":
             owner = f"committee member {name!r}"
-            changes["rule"] = checked_function(owner, f"the rule of the {owner}", "rule", "rewards", member.rule)
+            changes["rule"] = resolve_function_name(owner, f"the rule of the {owner}", "rule", "rewards", member.rule)
         members[name] = member.model_copy(update=changes)
     if committee.frontier.model:
         endpoint_of("frontier", committee.frontier.member, providers, CALIBRATOR)
@@ -61,7 +61,7 @@ def read_rubric(name: str, path: str) -> str:
     """Read a user's rubric. Raises ConfigError, which names the file, if it cannot be read or is empty."""
     label = f"the rubric of the committee member {name!r}:"
     try:
-        text = read_file(Path(path), label, RUBRIC_BYTES).decode().strip()
+        text = read_file(Path(path), label, MAX_RUBRIC_BYTES).decode().strip()
     except UnicodeDecodeError as error:
         raise ConfigError(f"cannot read {label} {path}: it is not UTF-8 text (byte {error.start})") from error
     if not text:
@@ -70,7 +70,7 @@ def read_rubric(name: str, path: str) -> str:
 
 
 def judge_of(settings: MemberSettings) -> JudgeSpec:
-    """Return the model in a member's settings."""
+    """Return the part of a member's settings that specifies its model."""
     return JudgeSpec.model_validate(settings.model_dump(include={*JudgeSpec.model_fields}))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from oven_core.plugins import checked_function
+from oven_core.plugins import resolve_function_name
 
 RECIPE_INTERVAL = 10
 """Default steps between two samples in a recipe. A recipe's data are generated, so no text is secret."""
@@ -37,7 +37,7 @@ class CompletionsSettings(BaseModel):
     )
 
     def steps_between(self, *, attached: bool) -> int:
-        """Return the steps between two samples, or 0 for none. `attached`: whether the script is the user's own."""
+        """Return the steps between two samples, or 0 for none. `attached` means that the script is the user's own."""
         if self.every is not None:
             return self.every
         return 0 if attached else RECIPE_INTERVAL
@@ -47,7 +47,7 @@ def with_checked_redaction(completions: CompletionsSettings) -> CompletionsSetti
     """Return the settings with an absolute path of the redacting function's file. Raises ConfigError."""
     if not completions.redact:
         return completions
-    function = checked_function(
+    function = resolve_function_name(
         "completions.redact", "the function of completions.redact", "function", "redactors", completions.redact
     )
     return completions.model_copy(update={"redact": function})

@@ -66,7 +66,8 @@ def origins(values: Mapping[str, Any], layers: Sequence[Layer]) -> Iterator[Orig
     """Yield every setting in the merged `values` with its source."""
     for path, value in _flatten((), values):
         layer = layer_of(path, layers)
-        line = next((layer.lines[path[:end]] for end in range(len(path), 0, -1) if path[:end] in layer.lines), None)
+        parents = (path[:length] for length in range(len(path), 0, -1))  # from the setting itself outwards
+        line = next((layer.lines[parent] for parent in parents if parent in layer.lines), None)
         yield Origin(".".join(path), value, layer.kind, layer.source, line)
 
 

@@ -20,8 +20,9 @@ def with_dashes(arguments: Sequence[str]) -> list[str]:
     """Replace underscores in the flags of a command line by dashes: `--kl_penalty=.05` → `--kl-penalty=.05`."""
     dashed_arguments = []
     for argument in arguments:
-        flag, separator, value = argument.partition("=")
-        dashed_arguments.append((flag.replace("_", "-") if flag.startswith("--") else flag) + separator + value)
+        name, separator, value = argument.partition("=")
+        dashed_name = name.replace("_", "-") if name.startswith("--") else name
+        dashed_arguments.append(dashed_name + separator + value)
     return dashed_arguments
 
 
@@ -48,9 +49,11 @@ def _parse_value(name: str, value: str | bool, field: FieldInfo) -> Any:
     accepted = _accepted_types(field.annotation)
     if isinstance(value, bool) or (accepted & {str, Path} and value not in ("null", "none")):
         return value
-    is_list = accepted & {tuple, list} and not value.startswith("[")
+    text = "null" if value == "none" else value
+    if accepted & {tuple, list} and not value.startswith("["):
+        text = f"[{value}]"
     try:
-        return load_yaml(f"[{value}]" if is_list else "null" if value == "none" else value)
+        return load_yaml(text)
     except yaml.YAMLError as error:
         raise ConfigError(f"{flag(name)} {value}: the value is not valid YAML: {problem_of(error)}") from error
 

@@ -9,18 +9,18 @@ import yaml
 
 MAX_DEPTH = 32
 """Maximum nesting depth. Settings use five levels. Exceeding Python's own, higher limit would print a traceback."""
-BOOL = "tag:yaml.org,2002:bool"
+_BOOL_TAG = "tag:yaml.org,2002:bool"
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Rejects duplicate keys; PyYAML would silently keep the last one.
+    """A loader that rejects duplicate keys. PyYAML would silently keep the last one.
 
     Only `true` and `false` are booleans, as in YAML 1.2. In YAML 1.1 an agent named `off` would become False. Boolean
     settings still accept such words through pydantic.
     """
 
     yaml_implicit_resolvers = {  # noqa: RUF012  (PyYAML's own name)
-        first: [(tag, pattern) for tag, pattern in resolvers if tag != BOOL]
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != _BOOL_TAG]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
@@ -42,7 +42,7 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
             raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark) from error
 
 
-_Loader.add_implicit_resolver(BOOL, re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
+_Loader.add_implicit_resolver(_BOOL_TAG, re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
 
 
 def load_yaml(text: str) -> Any:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from oven_runs.traces.jsonl import BadLine
 from oven_runs.traces.trace_records import Message, Tool, ToolCall, Trace, TraceStep
 
-EXAMPLES = 3
+MAX_EXAMPLES = 3
 """Maximum examples to show for each kind of defect."""
 UNPARSED: Final = "unparsed_calls"
 """Key in a trace's `meta` for the steps whose calls the trainer could not parse and recorded as text."""
@@ -23,7 +23,7 @@ TOKENS_LOST: Final = "tokens_lost"
 
 @dataclass
 class Completeness:
-    """Counts of a file's traces and steps. A step without defects is "whole". Other steps are counted by defect."""
+    """Counts of a file's traces and steps. A step without defects is "whole". The other steps are counted by defect."""
 
     traces: int = 0
     steps: int = 0
@@ -52,7 +52,7 @@ class Completeness:
     def _count(self, counter: Counter[str], kind: str, example: str, count: int = 1) -> None:
         counter[kind] += count
         examples = self.examples.setdefault(kind, [])
-        if len(examples) < EXAMPLES:
+        if len(examples) < MAX_EXAMPLES:
             examples.append(example)
 
     def add_bad_line(self, bad: BadLine) -> None:

@@ -19,9 +19,9 @@ from oven_runs.traces.trace_records import VERSION, Trace
 
 Fault: TypeAlias = Literal["cut", "not_json", "foreign_version", "malformed", "too_long"]
 
-LINE_BYTES: Final = 64 << 20
-"""Maximum length of a line: twice a trace of 1,000 steps with 30 kB each. Longer lines are not read into memory."""
-MAX_REASON: Final = 200
+MAX_LINE_BYTES: Final = 64 << 20
+"""Maximum bytes of a line: twice a trace of 1,000 steps with 30 kB each. Longer lines are not read into memory."""
+MAX_REASON_CHARACTERS: Final = 200
 """Maximum number of characters of a reason in an error message, because pydantic may quote a whole field."""
 
 
@@ -47,12 +47,12 @@ def read_rows(path: Path) -> Iterator[tuple[int, dict[str, Any] | BadLine]]:
         if not file.peek(1):
             raise ConfigError(f"{path} is empty and contains no traces; is its writer still running?")
         number = 0
-        while line := file.readline(LINE_BYTES + 1):
+        while line := file.readline(MAX_LINE_BYTES + 1):
             number += 1
-            if len(line) > LINE_BYTES:
+            if len(line) > MAX_LINE_BYTES:
                 while line and not line.endswith(b"\n"):  # skip the rest of the line
-                    line = file.readline(LINE_BYTES)
-                yield number, BadLine(number, "too_long", f"more than {LINE_BYTES >> 20} MiB")
+                    line = file.readline(MAX_LINE_BYTES)
+                yield number, BadLine(number, "too_long", f"more than {MAX_LINE_BYTES >> 20} MiB")
             elif line.strip():
                 yield number, _parse_line(line, number)
 
@@ -62,7 +62,7 @@ def _parse_line(line: bytes, number: int) -> dict[str, Any] | BadLine:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
         if line.endswith(b"\n"):
-            return BadLine(number, "not_json", reason(error)[:MAX_REASON])
+            return BadLine(number, "not_json", reason(error)[:MAX_REASON_CHARACTERS])
         return BadLine(number, "cut", f"the line stops after {len(line):,} bytes, because its writer was killed")
     if not isinstance(row, dict):
         return BadLine(number, "not_json", f"it is a {type(row).__name__} instead of an object")
@@ -76,7 +76,7 @@ def parse_row(row: dict[str, Any], number: int = 0) -> Trace | BadLine:
     try:
         return Trace.model_validate(row)
     except (ValidationError, RecursionError, ValueError) as error:
-        return BadLine(number, "malformed", reason(error)[:MAX_REASON])
+        return BadLine(number, "malformed", reason(error)[:MAX_REASON_CHARACTERS])
 
 
 def read(path: Path) -> Iterator[Trace]:

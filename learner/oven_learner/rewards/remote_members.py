@@ -78,7 +78,7 @@ class RemoteMembers:
         self._start_lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._bus: Bus | None = None
-        self._losses = 0
+        self._handled_disconnects = 0
         self._connection_lost = asyncio.Event()
         self._connect_lock = asyncio.Lock()
         self._absent_names: set[str] = set()
@@ -214,8 +214,8 @@ class RemoteMembers:
 
     def _on_connection_change(self) -> None:
         """Notify the pending requests if the connection was lost."""
-        if self._bus is not None and self._bus.losses != self._losses:
-            self._losses = self._bus.losses
+        if self._bus is not None and self._bus.disconnects != self._handled_disconnects:
+            self._handled_disconnects = self._bus.disconnects
             self._connection_lost.set()
             self._connection_lost = asyncio.Event()
 
@@ -235,7 +235,7 @@ class RemoteMembers:
                             timeout_s=seconds_left,
                             on_change=self._on_connection_change,
                         )
-                        self._losses = self._bus.losses
+                        self._handled_disconnects = self._bus.disconnects
                         continue
                 await asyncio.sleep(min(0.05, seconds_left))
             return self._bus

@@ -66,12 +66,15 @@ def test_after_a_lasting_outage_the_spool_goes_into_the_log_when_it_is_read(stac
     text = ended(stack, "never", up)
     folder = stack.run_folder("never")
     content = read_spool(folder.path, "never")
-    assert content.messages and content.end is not None and not content.lost
-    assert f"the log lacks {len(content.messages)} messages of the learner ({content.observations} observations" in text
+    assert content.messages and content.run_end is not None and not content.lost
+    assert (
+        f"the log lacks {len(content.messages)} messages of the learner ({content.observation_count} observations"
+        in text
+    )
     code, output = stack.command("log", "never", "--json")
     assert code == 0 and f"spool.jsonl: {len(content.messages)} messages" in output
     assert not (folder.path / NAME).exists()
-    assert whole(list(exported_events(folder))) > content.observations
+    assert whole(list(exported_events(folder))) > content.observation_count
     assert stack.command("replay", "never")[0] == 0
 
 
@@ -133,7 +136,7 @@ def test_with_a_full_disk_the_number_of_missing_messages_is_reported(stack: Stac
     code, text = up.end(), "".join(up.lines)
     assert code == 3 and "Traceback" not in text, text
     content = read_spool(folder.path, "full")
-    assert content.messages and content.end is not None, "the end goes before the last observations"
+    assert content.messages and content.run_end is not None, "the end goes before the last observations"
     assert f"the log lacks {content.summary()}; see {folder.path / NAME}" in text
 
     code, output = stack.command("log", "full", "--json")

@@ -241,7 +241,7 @@ async def test_spooled_messages_are_sent_first_by_the_next_learner(
     assert not await off_loop(run.client.close, "completed", timeout_s=0.2)
     assert "31 messages were not sent; 31 of them are stored in" in caplog.text
     content = read_spool(folder, RUN)
-    assert (len(content.messages), content.observations, content.lost) == (31, 30, 0)
+    assert (len(content.messages), content.observation_count, content.lost) == (31, 30, 0)
     with pytest.raises(BusError):
         await off_loop(Training(nats, folder).client.start)
     assert read_spool(folder, RUN) == content, "a learner that finds no server leaves it as it was"
@@ -288,7 +288,7 @@ async def test_if_the_process_is_killed_in_an_outage_the_learner_writes_the_spoo
     run.steps(10)
     assert not await off_loop(run.client.close, "completed", timeout_s=0.2)
     content = read_spool(folder, RUN)
-    assert content.end is not None and content.observations == 10
+    assert content.run_end is not None and content.observation_count == 10
     await nats.start()
     async with nats.bus() as bus:
         await append_missing(bus, RUN, content.messages)
@@ -319,7 +319,7 @@ async def test_the_messages_of_a_learner_killed_in_an_outage_are_spooled(nats: S
     await until(lambda: not psutil.pid_exists(int(output)))
     spool = read_spool(folder, RUN)
     assert [message.message_id.split("-")[1] for message in spool.messages] == ["7", "8", "9", "10", "11"]
-    assert spool.end is None and not spool.lost and not spool.unknown
+    assert spool.run_end is None and not spool.lost and not spool.has_unknown_loss
 
 
 async def test_a_spool_of_another_run_is_refused_at_the_start(nats: Server, folder: Path) -> None:

@@ -127,10 +127,10 @@ async def hold_and_resume(person: Person) -> None:
     run = person.app.view.run
     await person.press("p")
     await person.done()
-    await person.until(lambda: run.held)
+    await person.until(lambda: run.hold_reason)
     await person.press("p")
     await person.done("y")
-    await person.until(lambda: not run.held)
+    await person.until(lambda: not run.hold_reason)
 
 
 async def snapshots(person: Person) -> None:

@@ -51,7 +51,7 @@ def recorded_run(home: Path, name: str) -> RunFolder:
 def test_status_and_decisions_are_those_of_the_full_log(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("oven_runs.access.brief_log.FULL_BYTES", 20_000)
+    monkeypatch.setattr("oven_runs.access.brief_log.TAIL_BYTES", 20_000)
     folder = recorded_run(tmp_path, name)
     brief, full = (asyncio.run(run_status(access)) for access in (LocalRun(folder), FullRun(folder)))
     assert brief == full

@@ -11,7 +11,7 @@ from oven_core.protocol.announcements import ActuatorAnnounced
 from oven_core.protocol.events import Event
 from oven_core.protocol.judge_spec import OFF, JudgeSpec
 from oven_core.protocol.messages import ActuatorSpec, LogMessage, Observation, Receipt, RunStarted
-from oven_runs.log.committee_view import WEIGHTS, CommitteeView, MemberLine, abstention_metric
+from oven_runs.log.committee_view import WEIGHTS, CommitteeView, MemberView, abstention_metric
 
 CLAUDE, CHAT = "claude/sonnet", "deepseek/chat"
 
@@ -22,7 +22,7 @@ def knob(member: str, *choices: str, value: str | None = None) -> ActuatorSpec:
     )
 
 
-def shown(*bodies: LogMessage) -> list[MemberLine]:
+def shown(*bodies: LogMessage) -> list[MemberView]:
     view = CommitteeView()
     weights = ActuatorSpec(
         name=WEIGHTS,
@@ -35,7 +35,7 @@ def shown(*bodies: LogMessage) -> list[MemberLine]:
     )
     for seq, body in enumerate((started, *bodies), 1):
         view.feed(Event(seq, "oven.r.run", b"", datetime(2026, 1, 1, tzinfo=UTC), body))
-    return view.lines({"critic": "critic", "tone": "style"})
+    return view.member_views({"critic": "critic", "tone": "style"})
 
 
 def observed(tick: int, **metrics: float) -> Observation:
@@ -55,7 +55,7 @@ def test_each_member_has_its_model_its_share_and_what_it_did_in_the_newest_step(
     )
     between = observed(3, loss=1.0)
     critic, tone = shown(before, now, between)
-    assert critic == MemberLine("critic", CLAUDE, "critic", 0.3, "scoring", (CLAUDE, OFF))
+    assert critic == MemberView("critic", CLAUDE, "critic", 0.3, "scoring", (CLAUDE, OFF))
     assert (tone.role, tone.weight, tone.state) == ("style", 0.2, "abstaining: auth 1, rate_limit 2")
     _, tone = shown(observed(1, **metrics, **{abstention_metric("tone", "quarantined"): 4.0}))
     assert tone.state == "quarantined"

@@ -14,7 +14,7 @@ from tests.support.own_home import invoke, own_home
 from oven_core.errors import ConfigError, UnknownNameError
 from oven_core.protocol.messages import BallotOpened
 from oven_runs.home.run_folder import Home
-from oven_runs.log.cited_paths import cited_paths, read_path
+from oven_runs.log.cited_paths import cited_paths, parse_path
 from oven_runs.log.decision_row import DecisionRow
 from oven_runs.log.explanation import Explanations
 from oven_runs.log.explanation_report import ExplanationReport
@@ -145,24 +145,24 @@ def test_explain_can_decide_under_other_rules(home: Home, capsys: pytest.Capture
 
 def test_paths_are_parsed_from_evidence() -> None:
     text = "loss_spike ← CAUSES ← lr_too_high ← SOLVES ← lower_lr (a with b)"
-    path = read_path(f"for: {text} [C001 S001; D; own-faults other]")
+    path = parse_path(f"for: {text} [C001 S001; D; own-faults other]")
     assert path is not None and path.text == text.removesuffix(" (a with b)")
     assert (path.role, path.grade, path.remark) == ("for", "D", "a with b")
     assert path.edges == ("C001", "S001") and path.sources == ("own-faults", "other")
-    needs = read_path("against: lower_lr → REQUIRES → metric:lr [R1; A; s]")
+    needs = parse_path("against: lower_lr → REQUIRES → metric:lr [R1; A; s]")
     assert needs is not None and not needs.backwards and needs.diagram()[1] == "  ↓ REQUIRES R1"
     for invalid in ("symptom:loss_spike", "kg:0123456789ab", "", "for: ", "a ← b", "[;;]", "x [a; b; c]"):
-        assert read_path(invalid) is None
+        assert parse_path(invalid) is None
     assert cited_paths({}) == ()
 
 
 def test_since_is_a_step_or_a_time_before_the_newest_event() -> None:
-    assert Since.read(None) == Since.read("") == Since()
-    assert Since.read("120").includes(120, NOON, NOON) and not Since.read("120").includes(119, NOON, NOON)
-    half = Since.read("1.5h")
+    assert Since.parse(None) == Since.parse("") == Since()
+    assert Since.parse("120").includes(120, NOON, NOON) and not Since.parse("120").includes(119, NOON, NOON)
+    half = Since.parse("1.5h")
     assert half.includes(0, NOON, NOON + timedelta(minutes=90)) and not half.includes(
         0, NOON, NOON + timedelta(minutes=91)
     )
     for text in ("-1", "1w", "²", "1" * 16, "٣", "1e3", "nan", "infs"):
         with pytest.raises(ConfigError, match="neither a step nor a duration"):
-            Since.read(text)
+            Since.parse(text)

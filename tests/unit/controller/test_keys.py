@@ -26,7 +26,7 @@ def folder(tmp_path: Path) -> RunFolder:
 
 
 def test_only_signers_have_a_public_key(folder: RunFolder) -> None:
-    path = folder.keys()
+    path = folder.keys_file()
     assert path is not None
     keys = load_keys(path)
     creds = folder.server.creds
@@ -40,7 +40,7 @@ def test_every_process_gets_the_pin_and_the_learner_all_keys(folder: RunFolder) 
     learner, mesh, agent = plan.learner().env, plan.mesh().env, plan.environment("agent", "lr")
     pins = {env["OVEN_LEARNER_KEY"] for env in (learner, mesh, agent, plan.script(["x"]).env)}
     assert pins == {folder.pin()} == {Signer(Credentials.load(Path(learner["OVEN_CREDS"]))).public}
-    assert learner["OVEN_KEYS"] == str(folder.keys())
+    assert learner["OVEN_KEYS"] == str(folder.keys_file())
     assert "OVEN_KEYS" not in mesh | agent
 
 
@@ -50,7 +50,7 @@ def test_a_users_server_works_with_a_folder_of_keys(folder: RunFolder, tmp_path:
         theirs.add_user(role, role)
     info = folder.info().model_copy(update={"embedded": False, "creds": str(theirs.creds)})
     folder.write_info(info)
-    assert folder.keys() == theirs.creds / "keys.json"
+    assert folder.keys_file() == theirs.creds / "keys.json"
     assert folder.pin() == Signer(Credentials.load(theirs.creds / "learner.nk")).public
 
 
@@ -60,7 +60,7 @@ def test_one_key_for_all_or_none_is_not_signed(folder: RunFolder, tmp_path: Path
         Credentials.new("one").save(tmp_path)
         creds = str(tmp_path / creds)
     folder.write_info(folder.info().model_copy(update={"embedded": False, "creds": creds}))
-    assert folder.keys() is None and folder.pin() is None
+    assert folder.keys_file() is None and folder.pin() is None
     env = Plan(folder, "nats://x").learner().env
     assert not {"OVEN_KEYS", "OVEN_LEARNER_KEY"} & set(env)
 

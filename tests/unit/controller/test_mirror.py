@@ -58,7 +58,7 @@ def test_if_file_and_store_differ_both_are_kept(tmp_path: Path) -> None:
     first = next(
         n for n, (first, two) in enumerate(zip(TEXT.splitlines(), different.splitlines(), strict=True)) if first != two
     )
-    assert mirror.first_difference == EVENTS[first].seq
+    assert mirror.first_different_seq == EVENTS[first].seq
     path.write_text(different)
     assert fed(path, EVENTS).renamed_file == tmp_path / "log.differs-2.jsonl"
 

@@ -9,14 +9,14 @@ from tests.support.replayed import a_run
 
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Decision
-from oven_runs.log.counterfactual import OpenLoop
+from oven_runs.log.counterfactual import ChangedMesh
 from oven_runs.settings.resolution import with_rules
 
 GOLDEN = recorded.events("run-grpo-lr-high")
 
 
-def decided(events: list[Event], run: str, **rules: object) -> OpenLoop:
-    loop = OpenLoop(run, lambda logged: with_rules(logged, rules))
+def decided(events: list[Event], run: str, **rules: object) -> ChangedMesh:
+    loop = ChangedMesh(run, lambda logged: with_rules(logged, rules))
     for event in events:
         loop.feed(event)
     return loop
@@ -65,4 +65,4 @@ def test_rules_replace_those_of_every_incarnation() -> None:
     assert log.verdict == "rejected"
     loop = decided(log.events, RUN, autonomy="auto")
     assert [made.verdict for made in loop.computed] == ["adopted"]
-    assert {name: dict(verdict.computed) for name, verdict in loop.verdicts().items()} == {LR: {"adopted": 1}}
+    assert {name: dict(verdict.computed) for name, verdict in loop.verdict_counts().items()} == {LR: {"adopted": 1}}

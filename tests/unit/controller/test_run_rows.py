@@ -47,7 +47,7 @@ def test_a_row_equals_the_fold_of_the_whole_log(home: Home) -> None:
     folder = write_run(home, "one", recorded())
     summary, row = folded(folder), read(home)["one"]
     assert row.is_complete and (row.step, row.max_steps, row.progress) == (summary.step, 240, summary.progress)
-    assert (row.adopted, row.rejected, row.held) == (summary.adopted, summary.rejected, summary.held)
+    assert (row.adopted, row.rejected, row.held) == (summary.adopted, summary.rejected, summary.hold_reason)
     assert row.target == summary.target() == "eval/accuracy"
     assert (row.first_value, row.newest_value) == (summary.first_values[row.target], summary.metrics[row.target])
     assert row.newest_time == summary.last_time.isoformat() if summary.last_time else False

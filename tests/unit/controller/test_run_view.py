@@ -150,20 +150,20 @@ def test_the_view_says_why_an_agent_is_a_shadow() -> None:
 def test_a_run_is_held_when_the_learner_confirms_it() -> None:
     log = Log.running()
     log.operator("c1", "hold")
-    assert not view(log).held
+    assert not view(log).hold_reason
     log.obeyed("c1")
-    assert view(log).held == "ann: so" and not view(log).receipts
+    assert view(log).hold_reason == "ann: so" and not view(log).receipts
     log.operator("c2", "resume")
     log.obeyed("c2", status="noop")
-    assert view(log).held
+    assert view(log).hold_reason
     log.operator("c3", "resume")
     log.obeyed("c3")
-    assert not view(log).held
+    assert not view(log).hold_reason
     log.obeyed("local-0")
-    assert view(log).held == "so", "it holds itself"
+    assert view(log).hold_reason == "so", "it holds itself"
     assert "receipt  run.hold applied at step 0: so" in lines(log.events)
     log.restart()
-    assert not view(log).held
+    assert not view(log).hold_reason
 
 
 HELD = MetricSpec(name="eval/reward", better="up", held_out=True)

@@ -53,8 +53,8 @@ def test_messages_are_read_in_the_order_of_their_numbers(tmp_path: Path) -> None
     batch = messages(12)
     spooled(tmp_path, [batch[-1], *batch[:-1]])
     content = read_spool(tmp_path, "r")
-    assert content == SpoolContent(tuple(batch)) and content.observations == 11
-    assert content.end is not None and content.end.reason == "completed"
+    assert content == SpoolContent(tuple(batch)) and content.observation_count == 11
+    assert content.run_end is not None and content.run_end.reason == "completed"
     assert content.summary() == "12 messages of the learner (11 observations, including the run's end)"
 
 
@@ -111,7 +111,7 @@ def test_while_a_learner_holds_the_spool_nothing_is_missing_and_no_other_can_tak
     spool.reset()
     assert read_spool(tmp_path, "r").is_empty and Spool.lock(tmp_path, "r", wait_s=0) is None
     spool.close()  # as a kill does
-    assert read_spool(tmp_path, "r").unknown
+    assert read_spool(tmp_path, "r").has_unknown_loss
     again = Spool.lock(tmp_path, "r", wait_s=0)
     assert again is not None
     again.remove()
@@ -159,7 +159,7 @@ def test_on_a_full_disk_the_runs_end_is_saved_before_observations(tmp_path: Path
     with files_of_at_most(2000):
         written = spooling.write_unsent(spool, letters, None)
     content = read_spool(tmp_path, "r")
-    assert 3 < written == len(content.messages) < 50 and content.end is not None and content.end.n == 50
+    assert 3 < written == len(content.messages) < 50 and content.run_end is not None and content.run_end.n == 50
     assert content.messages[:3] == tuple(replace(message, signature="") for message in messages(50)[:3]), (
         "the oldest first"
     )

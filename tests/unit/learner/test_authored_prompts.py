@@ -33,9 +33,9 @@ from oven_learner.rewards import Committee
 from oven_learner.rewards.verdicts import Abstention, score_rows
 from oven_learner.testing import FakeLink
 from oven_runs.home.authored_prompts import (
-    CHARACTERS,
     FOLDER,
-    PROMPTS,
+    MAX_CHARACTERS,
+    PROMPTS_FILE,
     AuthoredPrompt,
     Batch,
     append_prompts,
@@ -68,11 +68,11 @@ def line(text: str, **more: Any) -> bytes:
 def hostile(folder: Path) -> dict[str, int]:
     """Fills the author's file with what must not get in beside good prompts, and says what is to be counted."""
     append_prompts(folder, [authored_prompt(f"say {n} times a") for n in range(3)])
-    with (folder / FOLDER / PROMPTS).open("ab") as out:
+    with (folder / FOLDER / PROMPTS_FILE).open("ab") as out:
         out.write(line("say 0 times a") + line(" SAY  1 times A") + line("a"))  # of the author's, and of the data
         out.write(line("a\u202eb") + line("\0") + line("   ") + line("x", topic="verses"))
         out.write(
-            line("y" * (CHARACTERS + 1)) + line("z" * 1_000_000) + b"Sure! Here are ten prompts:\n" + b"[1]\n{}\n"
+            line("y" * (MAX_CHARACTERS + 1)) + line("z" * 1_000_000) + b"Sure! Here are ten prompts:\n" + b"[1]\n{}\n"
         )
         out.write(line("Never see this one sentence again, please, my friend!"))
         out.writelines(line(f"flood {n}") for n in range(10_000))
@@ -185,7 +185,7 @@ def test_an_author_file_that_is_not_a_regular_file_does_not_block_training(
     folder: Path, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = hook(source := PromptSource(TOPICS))
-    path = folder / FOLDER / PROMPTS
+    path = folder / FOLDER / PROMPTS_FILE
     match what:
         case "pipe":
             os.mkfifo(path)
@@ -202,7 +202,7 @@ def test_an_author_file_that_is_not_a_regular_file_does_not_block_training(
 
 def test_an_endless_line_is_skipped_and_a_cut_line_affects_only_itself(folder: Path) -> None:
     (folder / FOLDER).mkdir()
-    (folder / FOLDER / PROMPTS).write_bytes(b"x" * 600_000)
+    (folder / FOLDER / PROMPTS_FILE).write_bytes(b"x" * 600_000)
     append_prompts(folder, [authored_prompt("good")])
     offset, batches = 0, list[Batch]()
     while not batches or batches[-1].offset != offset:

@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from tests.support.monitor_log import recorded
 from tests.unit.tui.test_monitor_keys import monitor, screen_text, until
 
-from oven_runs.log.cited_paths import CitedPath, read_path
+from oven_runs.log.cited_paths import CitedPath, parse_path
 from oven_tui.model import decision_chart, path_picture
 from oven_tui.model.decision_entries import DecisionEntry
 from oven_tui.model.monitor_view import MonitorView
@@ -22,7 +22,7 @@ def plain(rows: list[list[tuple[str, str]]]) -> list[str]:
 
 
 def path(text: str = CITED) -> CitedPath:
-    cited_path = read_path(text)
+    cited_path = parse_path(text)
     assert cited_path is not None
     return cited_path
 

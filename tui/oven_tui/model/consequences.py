@@ -15,8 +15,8 @@ from oven_tui.model.monitor_view import MonitorView
 def remaining(view: MonitorView, tick: int) -> str:
     """Return the steps and time until a tick, such as "12 steps (about 3 min)"."""
     steps = max(0, tick - view.run.tick)
-    time = f" (about {ago(steps * view.pace_s)})" if view.pace_s and not view.run.held else ""
-    hold_note = " after the run is resumed" if view.run.held else ""
+    time = f" (about {ago(steps * view.pace_s)})" if view.pace_s and not view.run.hold_reason else ""
+    hold_note = " after the run is resumed" if view.run.hold_reason else ""
     return f"{steps} step{'' if steps == 1 else 's'}{time}{hold_note}"
 
 
@@ -54,8 +54,8 @@ def _run_effect(view: MonitorView, action: str) -> str:
             pace = f" (a step takes {ago(view.pace_s)})" if view.pace_s >= 1 else ""
             return f"Training pauses after {position}{pace} until it is resumed. Nothing is lost."
         case "resume":
-            if run.held:
-                return f"Training continues after {position}. The reason for the hold: {run.held}"
+            if run.hold_reason:
+                return f"Training continues after {position}. The reason for the hold: {run.hold_reason}"
             return f"Training is at {position} and is not held."
         case _:
             remaining_steps = f", with {max_steps - run.step} steps left" if max_steps and max_steps > run.step else ""

@@ -262,7 +262,7 @@ class MonitorView:
             return "waiting"
         if self.run.ended is not None:
             return "ended"
-        if self.run.held:
+        if self.run.hold_reason:
             return "held"
         return "stalled" if silent_s > max(STALLED_S, 10 * self.pace_s) else "live"
 

@@ -80,6 +80,6 @@ class LogOpener:
 
     def _keys(self) -> Keyring:
         """Return the keyring for new events until the keys in the log have been read."""
-        path = self.folder.keys()
+        path = self.folder.keys_file()
         keys = load_keys(path) if path else {}
         return Keyring.with_keys(keys) if LEARNER in keys else Keyring()

@@ -14,7 +14,7 @@ from textual.widgets import Static
 
 from oven_core.protocol.messages import Outcome, TallyLine, Vote
 from oven_core.terminal_text import clean
-from oven_runs.log.cited_paths import cited_paths, read_path
+from oven_runs.log.cited_paths import cited_paths, parse_path
 from oven_runs.log.run_summary import format_value, verdict_text
 from oven_tui.key_bindings import key_line
 from oven_tui.model import decision_chart
@@ -172,7 +172,7 @@ def _vote(name: str, vote: Vote) -> list[RenderableType]:
     ]
     if vote.target:
         parts.append(_row("expects", f"{vote.target} {vote.expected_change:+.3g} within {vote.horizon} ticks"))
-    parts += [_row("evidence", item) for item in vote.evidence if read_path(item) is None]  # _pictures draws paths
+    parts += [_row("evidence", item) for item in vote.evidence if parse_path(item) is None]  # _pictures draws paths
     return parts
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rich.cells import cell_len
 
 from oven_core.protocol.messages import Value
-from oven_runs.log.open_advice import format_remaining, is_near_end, pending_advice
+from oven_runs.log.open_advice import format_remaining_time, is_near_end, pending_advice
 from oven_runs.log.run_summary import format_value
 from oven_tui.model.braille_chart import TextRun
 from oven_tui.model.cell_text import ago, row
@@ -89,8 +89,8 @@ class Header(Lines):
         words = f" {run.progress:.0%}  step {run.step}{f'/{run.max_steps}' if run.max_steps else ''}  tick {run.tick}"
         if self.view.pace_s > 0 and run.ended is None:
             words += f"  {1 / self.view.pace_s:.3g}/s"
-        if run.held:
-            words += f"  held: {run.held}"
+        if run.hold_reason:
+            words += f"  held: {run.hold_reason}"
         if run.ended_with:
             words += f"  {run.ended_with}"
         right_part: list[TextRun] = []
@@ -113,7 +113,7 @@ class Header(Lines):
         left_part.append((counts, "text") if not self.view.preview else ("reading its decisions", "dim"))
         right_part: list[TextRun] = []
         if (advised := pending_advice(run)) and is_near_end(advised[0], run.tick):
-            time_left = format_remaining(advised[0], run.tick, self.view.pace_s)
+            time_left = format_remaining_time(advised[0], run.tick, self.view.pace_s)
             right_part = [(f"  ? {advised[0].actuator} lapses in {time_left}", "warn")]
         for count, words in ((run.malformed, "malformed"), (self.view.omitted_count, "omitted")):
             right_part += [(f"  {count} {words}", "warn")] if count else []

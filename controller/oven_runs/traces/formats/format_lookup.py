@@ -17,7 +17,7 @@ FORMATS: Final[Mapping[str, str]] = {
     "oven": "native_format",
     "verifiers": "verifiers",
 }
-"""The module that defines each format as FORMAT. Format detection tries them in this order."""
+"""Name of a format → the module that defines it as FORMAT. Detection tries the formats in this order."""
 
 
 def format_named(name: str) -> TraceFormat:

@@ -1,4 +1,4 @@
-"""Store data that a format cannot express in its free-form field, and restore it. Other programs ignore that field."""
+"""Store trace data for which a format has no place in its free-form field, which other programs ignore."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from oven_runs.traces.formats.chat_messages import NotReadable
 from oven_runs.traces.trace_records import Trace
 
 NAME = "oven"
-"""Key in the free-form field."""
+"""Key of this data in the free-form field."""
 
 
 def difference(trace: Trace, plain: Trace) -> dict[str, Any]:

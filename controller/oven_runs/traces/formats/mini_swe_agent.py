@@ -1,6 +1,6 @@
 """The trajectory format of mini-swe-agent (2.4, "mini-swe-agent-1.1"): a folder with one JSON file per task.
 
-Its only tool is `bash`, which the files do not describe. The files lack answers that had a format error.
+Its only tool is `bash`, which the files do not describe. Answers with a format error are not in the files.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from oven_runs.traces.formats.chat_messages import (
     split_into_steps,
 )
 from oven_runs.traces.formats.trace_format import READING_ERRORS, TraceFormat, malformed
-from oven_runs.traces.jsonl import LINE_BYTES, MAX_REASON, BadLine
+from oven_runs.traces.jsonl import MAX_LINE_BYTES, MAX_REASON_CHARACTERS, BadLine
 from oven_runs.traces.trace_records import Ended, Policy, Task, Tool, Trace
 
 FORMAT_PREFIX: Final = "mini-swe-agent-1"
@@ -62,7 +62,7 @@ class MiniSweAgent(TraceFormat):
         if first is None or (path.is_file() and path.suffix != ".json"):
             return False
         try:
-            trajectory = json.loads(read_file(first, "the trajectory", LINE_BYTES))
+            trajectory = json.loads(read_file(first, "the trajectory", MAX_LINE_BYTES))
         except (ValueError, RecursionError):
             return False
         return isinstance(trajectory, dict) and str(trajectory.get("trajectory_format", "")).startswith(META)
@@ -74,12 +74,12 @@ class MiniSweAgent(TraceFormat):
             raise ConfigError(f"{path} has no *{SUFFIX}; name the folder that mini-swe-agent wrote")
         for number, file in enumerate(files, 1):
             try:
-                yield _read_trace(json.loads(read_file(file, "the trajectory", LINE_BYTES)), file)
+                yield _read_trace(json.loads(read_file(file, "the trajectory", MAX_LINE_BYTES)), file)
             except READING_ERRORS as error:
                 yield malformed(number, error, f"{file.name}: ")
             except ValueError as error:
                 detail = str(error) if isinstance(error, ConfigError) else f"{file.name}: {reason(error)}"
-                yield BadLine(number, "not_json", detail[:MAX_REASON])
+                yield BadLine(number, "not_json", detail[:MAX_REASON_CHARACTERS])
 
     def write(self, path: Path, traces: Iterable[Trace]) -> int:
         """Write a folder and a file for each trace. Raises ConfigError if `path` is a file, or if two traces would have

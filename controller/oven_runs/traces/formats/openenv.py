@@ -1,6 +1,6 @@
 """The `results.jsonl` format of OpenEnv (0.10), with one episode per line and one reward per episode.
 
-`openenv.core.harness.collect` defines the format. A tool's result is in it twice: as a message and in `tool_trace`.
+`openenv.core.harness.collect` defines the format. It stores each tool result twice: as a message and in `tool_trace`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ def _plain_trace(row: Row, default_id: str) -> Trace:
     prompt, steps = split_into_steps(from_chat(message, lost) for message in chat)
     episode = str(row.get("episode_id") or default_id)
     metrics = row.get("metrics") or {}
-    ended: Ended = "truncated" if metrics.get("truncated") else "submitted" if row.get("done") else "unknown"
+    ended: Ended = "submitted" if row.get("done") else "unknown"
+    if metrics.get("truncated"):
+        ended = "truncated"
     meta = {field: row[field] for field in META_FIELDS if row.get(field)}
     if isinstance(meta.get("extra"), dict):
         meta["extra"] = {key: value for key, value in meta["extra"].items() if key != free_field.NAME}

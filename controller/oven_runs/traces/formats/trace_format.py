@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from oven_core.errors import ConfigError, reason
 from oven_core.files import atomic_file
 from oven_runs.traces.formats.chat_messages import NotReadable
-from oven_runs.traces.jsonl import MAX_REASON, BadLine, read_rows
+from oven_runs.traces.jsonl import MAX_REASON_CHARACTERS, BadLine, read_rows
 from oven_runs.traces.trace_records import Trace
 
 Row = dict[str, Any]
@@ -108,4 +108,4 @@ def malformed(number: int, error: Exception, prefix: str = "") -> BadLine:
         detail = reason(error)
     else:
         detail = f"a field has an unexpected form ({reason(error)})"
-    return BadLine(number, "malformed", f"{prefix}{detail}"[:MAX_REASON])
+    return BadLine(number, "malformed", f"{prefix}{detail}"[:MAX_REASON_CHARACTERS])

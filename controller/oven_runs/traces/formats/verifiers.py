@@ -18,11 +18,11 @@ from oven_runs.traces.trace_records import Ended, Message, Policy, Sampled, Task
 TRACE_VERSION: Final = 1
 META: Final = "verifiers"
 EPISODE_FIELDS: Final = ("id", "env", "group", "run")
-"""Episode fields that are stored in `Trace.meta`, in addition to the trace's fields."""
+"""Fields of an episode that are stored in `Trace.meta`, in addition to those of the trace."""
 TRACE_FIELDS: Final = ("rewards", "metrics", "info", "stop_condition", "errors", "agent", "verifiers")
-"""Trace fields that are stored in `Trace.meta`."""
+"""Fields of a trace that are stored in `Trace.meta`."""
 TRUNCATED: Final = frozenset({"max_input_tokens", "max_output_tokens", "max_total_tokens", "compaction_failed"})
-"""Stop conditions that truncate the text. "max_turns" does not."""
+"""Stop conditions that truncate the text. ("max_turns" does not.)"""
 
 
 def _traces(episode: Row, default_id: str) -> Iterator[Trace]:
@@ -110,7 +110,7 @@ def _path(nodes: list[Row], index: int | None) -> list[int]:
 
 
 def _chain(first_child: dict[int | None, int], index: int | None) -> list[int]:
-    """Return the unsampled nodes after `index`."""
+    """Return the unsampled nodes that follow `index`, along first children."""
     chain: list[int] = []
     while (child := first_child.get(index)) is not None:
         chain.append(child)

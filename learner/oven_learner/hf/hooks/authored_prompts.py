@@ -25,7 +25,7 @@ from oven_learner.hf.prompts.prompt_admission import SHARE, Admission, key_of, t
 from oven_learner.hf.prompts.prompt_source import PromptSource
 from oven_learner.ranks import Ranks
 from oven_learner.rewards.committee import Committee
-from oven_runs.home.authored_prompts import CHARACTERS, AuthoredPrompt, Batch, Topic, read_prompts, write_topics
+from oven_runs.home.authored_prompts import MAX_CHARACTERS, AuthoredPrompt, Batch, Topic, read_prompts, write_topics
 from oven_runs.settings.language_models import AuthorSettings
 
 log = logging.getLogger("oven.learner")
@@ -149,7 +149,7 @@ class AuthoredPromptsReader(StepHook):
         topics = []
         for name in self._source.names:
             prompts = self._source.data_prompts(name)
-            example_texts = tuple(text_of(prompt)[:CHARACTERS] for prompt in prompts[:examples])
+            example_texts = tuple(text_of(prompt)[:MAX_CHARACTERS] for prompt in prompts[:examples])
             topics.append(Topic(name=name[:200], prompts=len(prompts), examples=example_texts))
         try:
             write_topics(self._folder, topics)

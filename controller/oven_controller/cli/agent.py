@@ -163,9 +163,9 @@ def _describe(name: str) -> dict[str, Any]:
 
 def _describe_installed() -> list[dict[str, Any]]:
     agents = []
-    for name, point in plugins.find_plugins("agents").items():
+    for name, entry_point in plugins.find_plugins("agents").items():
         try:
-            agents.append(_agent_fields(name, point.load(), point.value))
+            agents.append(_agent_fields(name, entry_point.load(), entry_point.value))
         except Exception as error:  # a broken agent must not hide the others
             agents.append({"name": name, "does": f"cannot be imported: {error}", "sections": {}, "options": []})
     return agents

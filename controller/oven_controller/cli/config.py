@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -31,19 +31,19 @@ def show(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Print every setting with the value that `up` would use, or `run --` with --attached. Starts nothing.
+    """Print every setting with the value that `up` would use, or with --attached, that `run --` would use.
 
     Example: oven-controller config show --origin --config oven.yaml --set rules.window_ticks=5
     """
-    earlier = None
+    earlier_settings = None
     if run is not None:
         folder = Home().find(run)
-        earlier = folder.earlier_settings()
-        if not earlier:
+        earlier_settings = folder.earlier_settings()
+        if not earlier_settings:
             raise ConfigError(f"run {folder.run!r} has no settings in {folder.config}: omit --run, or name another run")
-        attached = attached or earlier.get("recipe") == ATTACHED
+        attached = attached or earlier_settings.get("recipe") == ATTACHED
     resolved = resolve(
-        config=config, sets=overrides or (), environ=os.environ, attached=attached, earlier_settings=earlier
+        config=config, sets=overrides or (), environ=os.environ, attached=attached, earlier_settings=earlier_settings
     )
     origins = [replace(setting, value=_without_password(setting.value)) for setting in resolved.origins()]
     if as_json:
@@ -60,7 +60,8 @@ def _without_password(value: object) -> object:
 
 
 def _json_fields(origin: Origin) -> dict[str, object]:
-    fields = asdict(origin)
-    return {"setting": fields["setting"], "value": fields["value"], "origin": fields["kind"]} | {
-        key: fields[key] for key in ("source", "line") if fields[key] is not None and origin.kind != "default"
-    }
+    fields = {"setting": origin.setting, "value": origin.value, "origin": origin.kind}
+    if origin.kind == "default":
+        return fields
+    position = {"source": origin.source, "line": origin.line}
+    return fields | {name: value for name, value in position.items() if value is not None}

@@ -109,7 +109,7 @@ def read_files(
     )
 
 
-def large_graph(path: Path) -> GraphArrays:
+def load_large_graph(path: Path) -> GraphArrays:
     """Load a folder of `kg import`, or the graph in a file of any format. Raises ConfigError."""
     try:
         from oven_kg.arrays import graph_folder

@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal
 
 import typer
 
-from oven_controller.cli.kg_import import large_graph, summary_fields, summary_lines
+from oven_controller.cli.kg_import import load_large_graph, summary_fields, summary_lines
 from oven_controller.cli.kg_queries import GraphFile, checked_request, query_graph
 from oven_controller.cli.options import Json
 from oven_core.errors import ConfigError, UnknownNameError
@@ -40,7 +40,7 @@ def diagnose_symptoms(
     phase: Annotated[
         Literal["pretrain", "sft", "grpo"] | None, typer.Option(help="The kind of training. [default: any]")
     ] = None,
-    k: Annotated[int, typer.Option("-k", min=1, max=50, metavar="N", help="Number of remedies.")] = 5,
+    max_remedies: Annotated[int, typer.Option("-k", min=1, max=50, metavar="N", help="Number of remedies.")] = 5,
     graph_file: GraphFile = None,
     as_json: Json = False,
 ) -> int:
@@ -49,7 +49,8 @@ def diagnose_symptoms(
     Example: oven-controller kg diagnose loss_spike grad_norm_spike --phase pretrain
     """
     graph = load(graph_file)
-    request = DiagnoseRequest(phase=phase or "", symptoms=tuple(_parse_symptom(graph, text) for text in symptoms), k=k)
+    parsed_symptoms = tuple(_parse_symptom(graph, text) for text in symptoms)
+    request = DiagnoseRequest(phase=phase or "", symptoms=parsed_symptoms, k=max_remedies)
     diagnosis = diagnose(graph, request)
     print(diagnosis.model_dump_json(indent=1) if as_json else "\n".join(_diagnosis_lines(graph, diagnosis)))
     return 0
@@ -79,9 +80,8 @@ def _diagnosis_lines(graph: Knowledge, diagnosis: Diagnosis) -> list[str]:
         changes = " and ".join(remedy.changes) or "advice for a person"
         lines.append(f"  {remedy.score:4.2f}  {remedy.id:22} {graph.nodes[remedy.id].text} [{changes}]")
         for path in remedy.paths[:MAX_PATHS]:
-            lines.append(
-                f"        {path.text} ({', '.join(path.edges)}; grade {path.grade}; {', '.join(path.sources)})"
-            )
+            evidence = f"{', '.join(path.edges)}; grade {path.grade}; {', '.join(path.sources)}"
+            lines.append(f"        {path.text} ({evidence})")
     return lines
 
 
@@ -92,7 +92,7 @@ def info(file: GraphArgument = None, graph_file: GraphFile = None, as_json: Json
     """
     path = file or graph_file  # FILE and --graph mean the same
     if path and not is_yaml(path):
-        arrays = large_graph(path)
+        arrays = load_large_graph(path)
         say(*([json.dumps(summary_fields(arrays))] if as_json else summary_lines(arrays)))
         return 0
     graph = load_unchecked(path)
@@ -125,7 +125,7 @@ def lint_graph(file: GraphArgument = None) -> int:
     Example: oven-controller kg lint my_graph.yaml
     """
     if file and not is_yaml(file):
-        arrays = large_graph(file)
+        arrays = load_large_graph(file)
         from oven_kg.arrays.inspection import find_faults
 
         faults, nodes, edges = find_faults(arrays), arrays.nodes, arrays.edges

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 from pydantic import BaseModel, ValidationError
 
-from oven_controller.cli.kg_import import large_graph
+from oven_controller.cli.kg_import import load_large_graph
 from oven_core.errors import ConfigError
 from oven_core.protocol.messages import Message
 from oven_kg.checked_graph import is_yaml, load_unchecked
@@ -50,7 +50,7 @@ def query_graph(
         answers = Answers(load_unchecked(graph))
         nodes = answers.graph.nodes
     else:
-        arrays = large_graph(graph)
+        arrays = load_large_graph(graph)
         from oven_kg.service.large_graph_endpoints import LargeGraphEndpoints
 
         answers, nodes = LargeGraphEndpoints(arrays), arrays

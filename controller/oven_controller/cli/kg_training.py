@@ -79,7 +79,7 @@ def token_prior(
     method: Annotated[
         Literal["unigram", "kg"], typer.Option(help="Score by the corpus, or by the graph's labels.")
     ] = "unigram",
-    k: Annotated[int, typer.Option("-k", help="Number of tokens.")] = 358,
+    token_count: Annotated[int, typer.Option("-k", help="Number of tokens.")] = 358,
     to: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the encoded scores to this file.")] = None,
     graph_file: GraphFile = None,
     as_json: Json = False,
@@ -92,7 +92,7 @@ def token_prior(
     if method == "unigram" and corpus is None:
         raise ConfigError("a unigram prior needs token counts; add --corpus FILE, or use --method kg")
     counts = _token_counts(corpus, len(vocabulary)) if corpus else ()
-    fields = {"method": method, "vocabulary": vocabulary, "counts": counts, "k": k}
+    fields = {"method": method, "vocabulary": vocabulary, "counts": counts, "k": token_count}
     answer = query_graph(graph_file, "token_prior", checked_request(TokenPriorRequest, fields), TokenPrior)
     if to:
         to.write_bytes(base64.b64decode(answer.blob))

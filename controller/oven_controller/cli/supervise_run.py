@@ -17,7 +17,7 @@ from oven_llm.providers.budget import Budget
 from oven_llm.supervisor.model_handlers import configured_model
 from oven_llm.supervisor.orchestrator import CONCURRENCY, MAX_ITERATIONS, WORKER_CTX_K, RunResult, run
 from oven_llm.supervisor.repl import Context
-from oven_runs.home.model_spend import NAME
+from oven_runs.home.model_spend import NAME as SPEND_FILE_NAME
 
 USUAL_VARIABLE: Final = "the provider's usual variable"
 MAX_CALLS: Final = 5000
@@ -81,8 +81,8 @@ def run_question(
             "both models"
         )
     context = read_context(files)
-    spend = log_dir / NAME if log_dir is not None else None
-    budget = Budget.with_caps(max_usd, max_tokens, max_calls, spend)  # not closed: abandoned calls may still use it
+    spend_file = log_dir / SPEND_FILE_NAME if log_dir is not None else None
+    budget = Budget.with_caps(max_usd, max_tokens, max_calls, spend_file)  # not closed: abandoned calls may use it
     worker_endpoint = (worker_base_url, worker_key_env) if worker_base_url else (base_url, key_env)
     with (
         configured_model("supervisor", supervisor_model, base_url, key_env, budget=budget) as supervisor,

@@ -66,7 +66,7 @@ def read_source(source: Path, renames: Mapping[str, str]) -> ImportedSource:
     metric_names = MetricNames(renames)
     try:
         recording = importer.open(path, skipped, metric_names.step_column)
-        stored = StoredRows(
+        stored_rows = StoredRows(
             measured_rows(recording.entries, skipped, metric_names),
             max_steps=recording.max_steps,
             completed_steps=recording.completed_steps,
@@ -76,13 +76,13 @@ def read_source(source: Path, renames: Mapping[str, str]) -> ImportedSource:
         raise _file_error(error, path) from error
     try:
         metric_names.check(path)
-        if not stored.totals.observations:
+        if not stored_rows.totals.observations:
             cause = ", ".join(f"{kind}: {count}" for kind, count in skipped.items()) or "nothing was logged"
             raise ConfigError(f"{path} has no usable measurements ({cause})")
     except BaseException:
-        stored.close()
+        stored_rows.close()
         raise
-    return ImportedSource(name, path, stored, tuple(metric_names), skipped)
+    return ImportedSource(name, path, stored_rows, tuple(metric_names), skipped)
 
 
 def import_run(
@@ -93,12 +93,13 @@ def import_run(
     knobs = list(knobs)
     folder = home.create(run, IMPORTED)
     try:
-        content = read_source(source, renames)
-        with content.rows:
-            summary = content.summary(knobs)
-            write_log(folder, content.rows, knobs, content.detail)
-        ended = "completed" if content.rows.totals.completed else "stopped"
-        folder.write_info(folder.info().model_copy(update={"start": content.format, "embedded": False, "ended": ended}))
+        imported = read_source(source, renames)
+        with imported.rows:
+            summary = imported.summary(knobs)
+            write_log(folder, imported.rows, knobs, imported.detail)
+        ended = "completed" if imported.rows.totals.completed else "stopped"
+        changes = {"start": imported.format, "embedded": False, "ended": ended}
+        folder.write_info(folder.info().model_copy(update=changes))
     except BaseException as error:
         shutil.rmtree(folder.path, ignore_errors=True)
         if isinstance(error, OSError):

@@ -152,13 +152,9 @@ def _events(
             current_incarnation, n = incarnation, 0
             yield event(subjects.run, _start(incarnation, tick, row.step, totals, actuators), time)
         tick += 1
+        progress = row.step / totals.max_steps if totals.max_steps else 0.0
         observation = Observation(
-            incarnation=incarnation,
-            n=n,
-            tick=tick,
-            step=row.step,
-            progress=row.step / totals.max_steps if totals.max_steps else 0.0,
-            metrics=row.metrics,
+            incarnation=incarnation, n=n, tick=tick, step=row.step, progress=progress, metrics=row.metrics
         )
         yield event(subjects.observation, observation, time)
         last_time = time

@@ -62,7 +62,7 @@ class StepAxes:
 
     def __init__(self, step: str | None = None) -> None:
         """`step` is the column with the step of all metrics, if the user named it."""
-        self._step = step
+        self._user_column = step
         self._defined_axes: dict[str, str] = {}  # metric → axis
         self._pattern_axes: dict[str, str] = {}  # glob pattern of metrics → axis
         self._axes: dict[str, str] = {}  # cache: metric → axis, or "" if it has none
@@ -77,7 +77,7 @@ class StepAxes:
         self._axes.clear()
 
     def by_step(self, values: Mapping[str, object]) -> list[tuple[object, dict[str, object]]]:
-        """Split a row into (step, values) pairs."""
+        """Split a row into (step, values) pairs, because its metrics may have different axes."""
         axes = {name: self._axis(name) for name in values}
         for axis in filter(None, axes.values()):
             if axis in values:
@@ -85,7 +85,7 @@ class StepAxes:
         row_step = self._row_step(values, axes)
         steps: dict[object, dict[str, object]] = {}
         for name, value in values.items():
-            step = self._newest_values.get(axes[name], row_step) if axes[name] else row_step
+            step = self._newest_values.get(axes[name], row_step)
             if step_number(step) is None:
                 step = row_step
             steps.setdefault(step, {})[name] = value
@@ -100,8 +100,8 @@ class StepAxes:
         4. The newest value of the axis that was updated last.
         5. W&B's counter of calls, if the run has not used a step column. Calls are not steps.
         """
-        if self._step:
-            return values.get(self._step)
+        if self._user_column:
+            return values.get(self._user_column)
         if not self._step_column:
             self._step_column = next((name for name in STEP_COLUMNS if name in values and name != _CALL_COUNTER), "")
         for column in (self._step_column, *axes.values(), *self._newest_values):
@@ -112,7 +112,7 @@ class StepAxes:
         return None if self._step_column else values.get(_CALL_COUNTER)
 
     def _axis(self, name: str) -> str:
-        if self._step:
+        if self._user_column:
             return ""
         if name not in self._axes:
             axis = self._defined_axes.get(name)

@@ -83,9 +83,8 @@ def _build_tool(allowed_runs: AllowedRuns, keys: ControlKeys, action: Action) ->
         inspect.Parameter(name, kind, default=defaults.get(name, no_default), annotation=annotation)
         for name, annotation in parameters.items()
     ]
-    act.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        signature, return_annotation=act.__annotations__["return"]
-    )
+    returned = act.__annotations__["return"]
+    act.__signature__ = inspect.Signature(signature, return_annotation=returned)  # type: ignore[attr-defined]
     return act
 
 

@@ -24,23 +24,23 @@ class NotifierState(BaseModel):
     """Outboxes by recipient name."""
 
 
-def load(run: Path) -> NotifierState | None:
+def load(run_folder: Path) -> NotifierState | None:
     """Load the state. Return None if there is no readable file. The notifier then skips past events."""
     try:
-        return NotifierState.model_validate_json((run / FOLDER / FILE_NAME).read_bytes())
+        return NotifierState.model_validate_json((run_folder / FOLDER / FILE_NAME).read_bytes())
     except (OSError, ValidationError):
         return None
 
 
-def modified_ns(run: Path) -> int:
+def modified_ns(run_folder: Path) -> int:
     """Return when the file was last written, in nanoseconds since 1970, or 0 if it does not exist."""
     try:
-        return (run / FOLDER / FILE_NAME).stat().st_mtime_ns
+        return (run_folder / FOLDER / FILE_NAME).stat().st_mtime_ns
     except OSError:
         return 0
 
 
-def save(run: Path, state: NotifierState) -> None:
+def save(run_folder: Path, state: NotifierState) -> None:
     """Write the state file. Raises OSError."""
-    (run / FOLDER).mkdir(mode=0o700, exist_ok=True)
-    write_atomic(run / FOLDER / FILE_NAME, state.model_dump_json(), private=True)
+    (run_folder / FOLDER).mkdir(mode=0o700, exist_ok=True)
+    write_atomic(run_folder / FOLDER / FILE_NAME, state.model_dump_json(), private=True)

@@ -79,16 +79,18 @@ class Recipient:
 
 
 def resolve_recipients(
-    settings: NotifySettings, variables: Mapping[str, str], run: Path | None = None
+    settings: NotifySettings, variables: Mapping[str, str], run_folder: Path | None = None
 ) -> list[Recipient]:
-    """Return the recipients in the settings. `run` is the run's folder, if it exists. Raises ConfigError if an
-    environment variable is not set, apprise does not accept an address, or the connection to another machine would not
-    be encrypted."""
-    saved = saved_addresses.read(run) if run is not None else {}
+    """Return the recipients in the settings. `run_folder` contains their saved addresses, if there are any.
+
+    Raises ConfigError if an environment variable is not set, apprise does not accept an address, or the connection to
+    another machine would not be encrypted.
+    """
+    saved_urls = saved_addresses.read(run_folder) if run_folder is not None else {}
     recipients: list[Recipient] = []
     for entry in settings.to:
         name = _unique_name(entry, [recipient.name for recipient in recipients])
-        url = _resolve_address(entry.url, name, variables, saved)
+        url = _resolve_address(entry.url, name, variables, saved_urls)
         headers = {header: _read_variable(variable, name, variables) for header, variable in entry.headers.items()}
         if any("\n" in value or "\r" in value for value in headers.values()):
             raise ConfigError(f"{name}: the value of a header contains a line break; check its environment variable")
@@ -117,12 +119,12 @@ def _unique_name(entry: RecipientSettings, earlier: Sequence[str]) -> str:
     return f"{name} ({duplicates + 1})" if duplicates else name
 
 
-def _resolve_address(url: str, name: str, variables: Mapping[str, str], saved: Mapping[str, str]) -> str:
+def _resolve_address(url: str, name: str, variables: Mapping[str, str], saved_urls: Mapping[str, str]) -> str:
     if url.startswith(SAVED_PREFIX):
         number = url.removeprefix(SAVED_PREFIX).partition(" ")[0]
-        if number not in saved:
+        if number not in saved_urls:
             raise ConfigError(f"{name}: its address is missing from the run's folder; pass it again with --notify")
-        return saved[number]
+        return saved_urls[number]
     if not url.startswith(VARIABLE_PREFIX):
         return url
     address = _read_variable(url.removeprefix(VARIABLE_PREFIX), name, variables)

@@ -19,14 +19,14 @@ FILE_NAME: Final = "addresses.json"
 _ADDRESSES: Final = TypeAdapter(dict[str, str])
 
 
-def save(run: Path, settings: NotifySettings) -> NotifySettings:
+def save(run_folder: Path, settings: NotifySettings) -> NotifySettings:
     """Write the addresses to the run's folder and return the settings with references to them. Raises OSError, and the
     errors of `read`."""
     if all(is_reference(entry.url) for entry in settings.to):
         return settings
-    addresses = dict(read(run))
+    addresses = dict(read(run_folder))
     recipients = tuple(_save_address(entry, addresses) for entry in settings.to)
-    folder = run / FOLDER
+    folder = run_folder / FOLDER
     folder.mkdir(mode=0o700, exist_ok=True)
     write_atomic(folder / FILE_NAME, _ADDRESSES.dump_json(addresses, indent=1) + b"\n", private=True)
     return settings.model_copy(update={"to": recipients})
@@ -41,9 +41,9 @@ def _save_address(entry: RecipientSettings, addresses: dict[str, str]) -> Recipi
     return entry.model_copy(update={"url": f"{SAVED_PREFIX}{number} {safe_address(entry.url)}"})
 
 
-def read(run: Path) -> Mapping[str, str]:
+def read(run_folder: Path) -> Mapping[str, str]:
     """Return the saved addresses by number. Raises ConfigError if the file is damaged or others can read it."""
-    path = run / FOLDER / FILE_NAME
+    path = run_folder / FOLDER / FILE_NAME
     try:
         mode = path.stat().st_mode & 0o777
         addresses = _ADDRESSES.validate_json(path.read_bytes())

@@ -61,7 +61,7 @@ class Triggers:
         self._run = run
         self._reminders = Reminders()
         self._awaiting_receipt: dict[str, Decision] = {}
-        self._judges = _SilentJudgeFinder()
+        self._silent_judge_finder = _SilentJudgeFinder()
         self._spent_budgets: set[str] = set()
         self._recent_gaps_s: deque[float] = deque(maxlen=RECENT_GAPS)
         self._last_message_time: datetime | None = None
@@ -78,7 +78,7 @@ class Triggers:
             case Receipt() as body:
                 notices = self._receipt_notices(body)
             case Observation() as body:
-                notices = [*self._advice_reminders(), *self._silent_judges(event, body)]
+                notices = [*self._advice_reminders(), *self._judge_notices(event, body)]
             case RunStarted():
                 notices, self._spent_budgets = [], set()
             case RunEnded() as body:
@@ -232,9 +232,9 @@ class Triggers:
         sentence = f"At step {self.view.step} {event.author} reports: {shorten(alert_text(body))}."
         return self._notice("alert", "warning" if raised else "info", f"alert-{event.seq}", title, sentence)
 
-    def _silent_judges(self, event: Event, body: Observation) -> list[Notice]:
+    def _judge_notices(self, event: Event, body: Observation) -> list[Notice]:
         notices = []
-        for member, kinds in self._judges.find_new(body.metrics):
+        for member, kinds in self._silent_judge_finder.find_new(body.metrics):
             if "budget" in kinds:
                 notices += self._budget_notice(member, f"Judge {member} has spent its budget and now abstains")
                 continue
@@ -286,7 +286,8 @@ class _SilentJudgeFinder:
         new = []
         for member, kinds in sorted(failures.items()):
             spent = "budget" in kinds
-            if f"rewards/{member}/mean" in metrics or (member in self._silent and spent <= self._silent[member]):
+            was_reported = member in self._silent and (self._silent[member] or not spent)
+            if f"rewards/{member}/mean" in metrics or was_reported:
                 continue
             self._silent[member] = spent or self._silent.get(member, False)
             new.append((member, sorted(kinds)))

@@ -27,7 +27,6 @@ def dry_run(request: Request, home: Home) -> list[str]:
         check_agents(settings)
     if settings.nats:
         asyncio.run(check_server(request))
-    fields = settings.model_dump(mode="json")
     prefix = "python -m oven_controller.stack.run_process"
     processes = {"nats-server": f"not started: {settings.nats} is used" if settings.nats else find_binary()}
     for number in range(1, settings.meshes + 1):
@@ -53,7 +52,7 @@ def dry_run(request: Request, home: Home) -> list[str]:
     return [
         start_line(request.resolved),
         "# settings",
-        *yaml.safe_dump(fields, sort_keys=False, allow_unicode=True).rstrip().splitlines(),
+        *yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False, allow_unicode=True).rstrip().splitlines(),
         f"# processes, each with its log in {home.path / 'runs'}",
         *(f"{name:<18}{command}" for name, command in processes.items()),
     ]

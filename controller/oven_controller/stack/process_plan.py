@@ -110,6 +110,7 @@ class Plan:
     folder: RunFolder
     url: str
     otlp: str = ""
+    """The address to which the processes send traces, or empty."""
     agents_memory_mb: int | None = None
     kg_folder: str = ""
     """The folder of a large graph that the prior service loads in addition to the built-in one."""
@@ -197,7 +198,7 @@ class Plan:
 
 
 def _restart_environment(resume_from: str) -> dict[str, str]:
-    """Return variables that tell the learner where to resume, and that the stack restarts it for a rollback."""
+    """Return variables that tell the learner where to resume, and that the stack can restart it for a rollback."""
     return {relaunch.SUPPORTED: "1"} | ({relaunch.RESUME_FROM: resume_from} if resume_from else {})
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from oven_agents.review.open_loop_replay import CastVote
-from oven_agents.sdk.alternative_plans import SYMPTOM
+from oven_agents.sdk.alternative_plans import SYMPTOM_PREFIX
 from oven_core.mesh.measurements import median, sigma
 from oven_core.protocol.actuator_names import ROLLBACK
 from oven_core.protocol.messages import MetricSpec
@@ -86,7 +86,7 @@ class Flag:
     @property
     def symptoms(self) -> list[str]:
         entries = (entry for cast in self.plans[0] for entry in cast.vote.evidence)
-        return list(dict.fromkeys(e.removeprefix(SYMPTOM) for e in entries if e.startswith(SYMPTOM)))
+        return list(dict.fromkeys(e.removeprefix(SYMPTOM_PREFIX) for e in entries if e.startswith(SYMPTOM_PREFIX)))
 
     @property
     def back(self) -> int | None:

@@ -17,7 +17,7 @@ from typing import Final, TypeAlias, TypeVar
 from pydantic import ValidationError
 
 from oven_agents.sdk.alternative_plans import (
-    SYMPTOM,
+    SYMPTOM_PREFIX,
     Alternatives,
     Plan,
     TopicShares,
@@ -64,7 +64,8 @@ _Result = TypeVar("_Result")
 def judge_request(vote: Vote, run: RunStarted, knobs: Mapping[str, Knob], in_flight: Sequence[str]) -> JudgeRequest:
     """Return the request to judge a proposal, with its change, its symptoms, and the run's actuators and metrics."""
     knob = knobs.get(vote.actuator)
-    symptoms = dict.fromkeys(entry.removeprefix(SYMPTOM) for entry in vote.evidence if entry.startswith(SYMPTOM))
+    entries = [entry for entry in vote.evidence if entry.startswith(SYMPTOM_PREFIX)]
+    symptoms = dict.fromkeys(entry.removeprefix(SYMPTOM_PREFIX) for entry in entries)
     return JudgeRequest(
         phase=phase(run),
         changes=change_between(vote.actuator, knob.value if knob else None, vote.value),

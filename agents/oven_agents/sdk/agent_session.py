@@ -365,19 +365,9 @@ class Session:
         tick = self._observations[-1].tick if self._observations else 0
         if state == "done":
             return AgentStatus(state="done", tick=tick, seen=self._latest_ballot)
-        return AgentStatus.model_validate(
-            {
-                "state": state,
-                "tick": tick,
-                "seen": self._latest_ballot,
-                "reason": reason,
-                "version": self.agent.version,
-                "needs": self.agent.needs,
-                "moves": self.agent.moves,
-                "speciality": self.agent.speciality,
-                "shadow": self.shadow,
-            }
-        )
+        content = {"state": state, "tick": tick, "seen": self._latest_ballot, "reason": reason, "shadow": self.shadow}
+        declared = {name: getattr(self.agent, name) for name in ("version", "needs", "moves", "speciality")}
+        return AgentStatus.model_validate(content | declared)
 
 
 def _withheld_notice(votes: Sequence[Vote], reason: str) -> Notice | None:

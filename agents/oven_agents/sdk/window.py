@@ -10,6 +10,9 @@ from oven_core.protocol.actuator_names import ROLLBACK, UNDO
 from oven_core.protocol.alerts import MAX_REASON_LENGTH, Alert
 from oven_core.protocol.messages import ActuatorSpec, BallotOpened, Observation, Receipt, RunStarted, Value, Vote
 
+MIN_KNOB_FACTOR = 1.2
+"""Minimum factor by which `Knob.lowered_to` and `Knob.raised_to` change a knob."""
+
 
 @dataclass(frozen=True, slots=True)
 class Knob:
@@ -39,6 +42,16 @@ class Knob:
         low = self.spec.low if self.spec.low is not None else value
         high = self.spec.high if self.spec.high is not None else value
         return min(max(value, low), high)
+
+    def lowered_to(self, value: float) -> float | None:
+        """Return `value` clipped to the announced bounds, or None if that hardly lowers the knob (MIN_KNOB_FACTOR)."""
+        lowered = self.bounded(value)
+        return lowered if lowered <= self.number / MIN_KNOB_FACTOR else None
+
+    def raised_to(self, value: float) -> float | None:
+        """Return `value` clipped to the announced bounds, or None if that hardly raises the knob (MIN_KNOB_FACTOR)."""
+        raised = self.bounded(value)
+        return raised if raised >= self.number * MIN_KNOB_FACTOR else None
 
 
 def change_of(receipt: Receipt) -> float:
@@ -125,8 +138,7 @@ class Window:
 
     @property
     def jumps(self) -> list[Receipt]:
-        """Receipts that replaced the run's weights, oldest first: rollbacks, undos, and actions of the training
-        script."""
+        """Receipts that replaced the run's weights, oldest first: rollbacks, undos, and actions of training scripts."""
         actuators = self._weight_actuators()
         return [r for r in self.receipts if r.actuator in actuators and r.status == "applied"]
 
@@ -163,17 +175,10 @@ class Window:
     ) -> Vote:
         """Propose to set `actuator` to `value`. `confidence` is the probability that this is better than no change."""
         return Vote(
-            actuator=actuator,
-            stance="propose",
-            value=value,
-            tick=self.tick,
-            target=target,
-            expected_change=expected_change,
-            horizon=horizon,
-            confidence=confidence,
-            rationale=why,
+            actuator=actuator, stance="propose", value=value, tick=self.tick, target=target,
+            expected_change=expected_change, horizon=horizon, confidence=confidence, rationale=why,
             evidence=tuple(evidence),
-        )
+        )  # fmt: skip
 
     def alert(self, symptom: str, metric: str, *, value: float, expected: float, why: str = "") -> Alert:
         """Report a current symptom, for `Agent.alerts`. `expected` is the bound that `value` exceeds."""

@@ -1,11 +1,12 @@
 """Consults the knowledge graph before a proposal is published. The graph can choose a plan, add sources, or veto.
 
-If the service is down or late, the vote is published unchanged, with the agent's first plan. The mesh has separate
-rules against the changes that the graph forbids, so such a vote does no harm.
+If the service is down or late, the vote is published unchanged, with the agent's first plan. Such a vote does no harm,
+because the mesh has separate rules against the changes that the graph forbids.
 
-`consultation` is a generator: it yields each request as (endpoint, request) and receives the reply, or None.
-`answer_requests` answers the requests with a function in this process, `answer_requests_by_service` with the prior
-service, the process that serves the knowledge graph on the bus."""
+`consultation` is a generator that yields each request as (endpoint, request) and receives the reply, or None.
+`answer_requests` answers its requests with a function in this process. `answer_requests_by_service` answers them with
+the prior service, which is the process that serves the knowledge graph on the bus.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ RETRY_AFTER_S: Final = 5.0
 MAX_EVIDENCE: Final = 32
 """Maximum number of entries in `Vote.evidence`."""
 HEADER_BYTES: Final = 1024
-"""Number of bytes of a vote's size limit that are reserved for its headers."""
+"""Number of bytes that are reserved for headers within a vote's size limit."""
 
 Messages: TypeAlias = list[Vote | AgentStatus | Alert]
 AskPrior: TypeAlias = Callable[[str, bytes], bytes | None]

@@ -52,7 +52,7 @@ def _has_shifted(window: Window, gauge: str, onset: int) -> bool | None:
     points = [(tick, value) for tick, value in window.surviving_series(gauge) if tick >= onset - REFERENCE_TICKS]
     if any(not math.isfinite(value) for _, value in points):
         return True
-    # A value of 0 after the onset is a shift of its own. Before the onset, it would distort the baseline.
+    # After the onset, a value of 0 counts as an infinite shift. Before it, such a value is ignored.
     logs = [(tick, math.log(value) if value > 0 else -math.inf) for tick, value in points if value > 0 or tick >= onset]
     shift = shift_at(logs, onset)
     if len(shift.before) < MIN_VALUES or not shift.now:

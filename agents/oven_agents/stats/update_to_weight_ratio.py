@@ -12,14 +12,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from oven_agents.sdk.window import Window
-from oven_agents.stats.optimizer_gauges import (
-    LEARNING_RATE,
-    LR_SCALE,
-    RECENT_TICKS,
-    ROLLBACK,
-    UPDATE_RATIO,
-    WEIGHT_NORM,
-)
+from oven_agents.stats import optimizer_gauges as gauges
 
 TUNED_LENGTH = 0.013
 """Length of a step just after warm-up at a tuned rate, as a share of the weights' norm (docs/experiments.md)."""
@@ -60,7 +53,7 @@ class OverlongSteps:
 def overlong_steps(window: Window) -> OverlongSteps | None:
     """Return the newest streak of overlong steps since the last rate change, or None. The result is also None during
     warm-up, when the final rate is unknown, and if steps at this rate used to be shorter (DAMAGED_GROWTH)."""
-    max_length = max(window.series(UPDATE_RATIO, last=RECENT_TICKS), default=0.0)
+    max_length = max(window.series(gauges.UPDATE_RATIO, last=gauges.RECENT_TICKS), default=0.0)
     if max_length <= MAX_LENGTH / MAX_WEIGHT_GROWTH or _is_warming_up(window):
         return None  # a fast path for most ticks
     lengths = _lengths(window)
@@ -68,7 +61,7 @@ def overlong_steps(window: Window) -> OverlongSteps | None:
     for tick, length in reversed(lengths):
         if length > MAX_LENGTH:
             streak.append((tick, length))
-        elif len(streak) >= MIN_STREAK or tick <= window.tick - RECENT_TICKS:
+        elif len(streak) >= MIN_STREAK or tick <= window.tick - gauges.RECENT_TICKS:
             break
         else:
             streak.clear()
@@ -80,13 +73,13 @@ def overlong_steps(window: Window) -> OverlongSteps | None:
 
 def _exceeds_earlier_steps(window: Window, steps: OverlongSteps) -> bool:
     """Return whether the longest step exceeds DAMAGED_GROWTH times the median of earlier steps at the same rate."""
-    since = window.last_change_tick(LR_SCALE)
-    rates = dict(window.surviving_series(LEARNING_RATE, after=since))
+    since = window.last_change_tick(gauges.LR_SCALE)
+    rates = dict(window.surviving_series(gauges.LEARNING_RATE, after=since))
     newest_rate = next(reversed(rates.values()), math.inf)
     min_rate, max_rate = newest_rate / SAME_RATE_RATIO, newest_rate * SAME_RATE_RATIO
     before = [
         length
-        for tick, length in window.surviving_series(UPDATE_RATIO, after=since)
+        for tick, length in window.surviving_series(gauges.UPDATE_RATIO, after=since)
         if tick < steps.onset and min_rate < rates.get(tick, 0.0) < max_rate
     ]
     return len(before) >= MIN_EARLIER_STEPS and median(before) * DAMAGED_GROWTH < steps.length
@@ -103,14 +96,14 @@ def _lengths(window: Window) -> list[tuple[int, float]]:
     """Return (tick, step length divided by the weights' norm at the last rate change). The current norm would hide long
     steps, because a rate that is too high makes the weights grow. If no norm is measured, the gauge, which is relative
     to the current norm, is returned unchanged."""
-    since = window.last_change_tick(LR_SCALE, ROLLBACK)
-    norms = dict(window.surviving_series(WEIGHT_NORM, after=since))
+    since = window.last_change_tick(gauges.LR_SCALE, gauges.ROLLBACK)
+    norms = dict(window.surviving_series(gauges.WEIGHT_NORM, after=since))
     first_norm = next((norm for norm in norms.values() if norm > 0 and math.isfinite(norm)), 1.0)
-    ratios = window.surviving_series(UPDATE_RATIO, after=since)
+    ratios = window.surviving_series(gauges.UPDATE_RATIO, after=since)
     lengths = [(tick, ratio * norms.get(tick, first_norm) / first_norm) for tick, ratio in ratios]
     return [(tick, length) for tick, length in lengths if math.isfinite(length)]
 
 
 def _is_warming_up(window: Window) -> bool:
-    rates = window.series(LEARNING_RATE, last=MIN_STREAK)
+    rates = window.series(gauges.LEARNING_RATE, last=MIN_STREAK)
     return len(rates) > 1 and rates[-1] > rates[0] * WARMUP_GROWTH ** (len(rates) - 1)

@@ -159,8 +159,8 @@ async def host(
         for subject in topics:
             await bus.subscribe_inline(subject, receive)
         await bus.flush()
-        last_seq = 0  # newest sequence number in the history
-        handled_losses = -1  # `bus.losses` when the history was last read
+        last_seq = 0  # newest sequence number from history
+        handled_losses = -1  # `bus.losses` when history was last read
         while not stop.is_set():
             wake.clear()
             while handled_losses != bus.losses:

@@ -44,7 +44,7 @@ class Curriculum(Agent):
     RECENT = 10
     """Number of newest ticks for the median of a level's reward. More would describe an earlier policy."""
     MIN_TICKS = 5
-    """Minimum number of ticks with a reward since the last change or rollback, to outweigh a tick from before it."""
+    """Minimum number of ticks with a reward since the last change. A rollback's first tick still shows the collapse."""
     WAIT_TICKS = 15
     """Number of ticks to wait after a change of the mixture, so that its effect can show."""
     FLOOR = 0.1

@@ -21,13 +21,12 @@ Settings = TypeVar("Settings", TunerSettings, AuthorSettings, SupervisorSettings
 
 
 class ModelAgent(Agent, Generic[Settings, Question, Result]):
-    """An agent that is off until its section of the run's settings names a model. Its votes never wait for the model:
-    it posts questions in `slot`, and its companion answers them."""
+    """An agent that is off until the settings name a model. It posts questions in `slot`, and its companion answers."""
 
     version = "1"
 
     def __init__(self, section: str, settings: Settings, field: str = "llm") -> None:
-        """`settings`: the default settings. `field`: the setting that names the model."""
+        """Create an agent with default settings. In the run's settings, `section`.`field` names the model."""
         self.slot: QuestionSlot[Question, Result] = QuestionSlot()
         self.unused_counts: Counter[str] = Counter()
         """Number of replies that were not used for a vote, by reason."""
@@ -67,7 +66,7 @@ class ModelAgent(Agent, Generic[Settings, Question, Result]):
 
     @abstractmethod
     def _obstacle(self, run: RunStarted) -> str | None:
-        """Return the reason why the agent cannot vote in this run although it has a model, or None."""
+        """Return the reason why the agent cannot vote in this run although it has a model; None if it can vote."""
 
     @property
     @abstractmethod
@@ -80,6 +79,7 @@ class ModelAgent(Agent, Generic[Settings, Question, Result]):
     def _abstention(self, failure: ModelFailure) -> Notice:
         return Notice(failure.kind, f"abstains: {failure}; so far {self._status}")
 
-    def _discard(self, kind: str, reason: str) -> Notice:
+    def _discard_reply(self, kind: str, reason: str) -> Notice:
+        """Count a reply that is not used for a vote, and return a notice with the reason."""
         self.unused_counts[kind] += 1
         return Notice(kind, f"no vote: {reason}; so far {self._status}")

@@ -9,13 +9,13 @@ from oven_llm.providers.failures import ModelFailure
 from oven_llm.providers.optional_features import Terms
 from oven_llm.providers.sdk_client import (
     MAX_RETRIES,
-    failure_of,
+    convert_error,
     model_name,
     parse_response,
     silence_request_logs,
     tallying_client,
 )
-from oven_llm.providers.usage import USAGE, Usage
+from oven_llm.providers.usage import USAGE_ADAPTER, Usage
 from oven_runs.settings.judge_providers import ModelEndpoint
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ FINISH_BY_REASON: Final[dict[str, Finish]] = {
     "refusal": "refusal",
 }
 MAX_TEMPERATURE: Final = 1.0
-"""Maximum temperature that this API accepts. Other APIs accept up to 2."""
+"""Maximum temperature that this API accepts. Other APIs accept temperatures up to 2."""
 
 
 class AnthropicMessages:
@@ -53,12 +53,12 @@ class AnthropicMessages:
         """See `ModelApi.complete`."""
         body = request_body(conversation, terms)
         try:
-            # The SDK inspects its own arguments on every call, which costs CPU time. It does not inspect extra_body.
+            # The SDK inspects its arguments on every call, which costs CPU time. It does not inspect extra_body.
             response: object = await self._client.messages.create(
                 model=self._model, messages=[], max_tokens=conversation.max_tokens, timeout=attempt_s, extra_body=body
             )
         except Exception as error:
-            raise failure_of(error, self._sdk) from None
+            raise convert_error(error, self._sdk) from None
         from anthropic.types import Message as Response
 
         return parse_response(response, Response, self._reply)
@@ -75,8 +75,8 @@ class AnthropicMessages:
 
 
 def request_body(conversation: Conversation, terms: Terms) -> dict[str, Any]:
-    """Return the request without the model's name and max_tokens. Raises ModelFailure for a temperature above 1. Only a
-    multi-turn conversation is cached, because writing to the cache costs 25 % more than plain input."""
+    """Return the request without the model's name and max_tokens. Raises ModelFailure for a temperature above 1. Only
+    multi-turn conversations are cached, because writing to the cache costs 25 % more than uncached input."""
     if conversation.temperature is not None and conversation.temperature > MAX_TEMPERATURE:
         raise ModelFailure("bad_request", f"the temperature is {conversation.temperature:g}; this API accepts 0 to 1")
     turns: list[dict[str, Any]] = [dict(message) for message in conversation.messages if message["role"] != "system"]
@@ -87,7 +87,7 @@ def request_body(conversation: Conversation, terms: Terms) -> dict[str, Any]:
         body["output_config"] = {"format": {"type": "json_schema", "schema": conversation.schema}}
     if conversation.temperature is not None:
         body["temperature"] = conversation.temperature
-    if conversation.reused:
+    if conversation.continues:
         text = {"type": "text", "text": turns[-1]["content"], "cache_control": {"type": "ephemeral"}}
         turns[-1]["content"] = [text]
     return body
@@ -96,12 +96,12 @@ def request_body(conversation: Conversation, terms: Terms) -> dict[str, Any]:
 def _usage(response: Response) -> Usage | None:
     try:
         usage = response.usage
-        cached_count, written_count = usage.cache_read_input_tokens or 0, usage.cache_creation_input_tokens or 0
-        # This API's `input_tokens` does not include tokens that went through the cache.
-        tokens = {
-            "input_tokens": usage.input_tokens + cached_count + written_count,
-            "output_tokens": usage.output_tokens,
-        }
-        return USAGE.validate_python({**tokens, "cached_tokens": cached_count, "written_tokens": written_count})
+        cached_tokens, written_tokens = usage.cache_read_input_tokens or 0, usage.cache_creation_input_tokens or 0
+        # This API's `input_tokens` does not include tokens that were read from the cache or written to it.
+        input_tokens = usage.input_tokens + cached_tokens + written_tokens
+        counts = {"input_tokens": input_tokens, "output_tokens": usage.output_tokens}
+        return USAGE_ADAPTER.validate_python(
+            counts | {"cached_tokens": cached_tokens, "written_tokens": written_tokens}
+        )
     except (AttributeError, TypeError, ValueError):
         return None

@@ -40,8 +40,8 @@ MIN_NOISE_SHARE: Final = 1e-3
 """Minimum noise as a share of the level, so that a rounding error in a nearly constant metric is not a change."""
 MAX_READINGS_FOR_MEAN: Final = 10
 """The level of at most this many readings is their mean. The level of more readings is their median."""
-MIN_TREND: Final = 1.2
-"""Minimum trend: standard deviations between the medians of a reference's first and last third (by chance: 0.56)."""
+MIN_TREND: Final = 1.2  # by chance, the medians differ by 0.56 with 30 readings
+"""Minimum difference between the medians of a reference's first and last third for a trend, in standard deviations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Reference:
 
 
 def _level(values: Sequence[float]) -> float:
-    """Return the mean of a few readings, which are detected only if most are extreme, or the median of many."""
+    """Return the mean of at most MAX_READINGS_FOR_MEAN readings, or the median of more."""
     return fmean(values) if len(values) <= MAX_READINGS_FOR_MEAN else median(values)
 
 
@@ -103,7 +103,7 @@ def cusum(values: Sequence[float]) -> list[Change]:
     changes: list[Change] = []
     start, reference_length = 0, REFERENCE_LENGTH
     while len(values) - start > reference_length:
-        change = _first_change(values, start, reference_length)
+        change = _find_first_change(values, start, reference_length)
         if change is None:
             break
         changes.append(change)
@@ -111,7 +111,7 @@ def cusum(values: Sequence[float]) -> list[Change]:
     return changes
 
 
-def _first_change(values: Sequence[float], start: int, reference_length: int) -> Change | None:
+def _find_first_change(values: Sequence[float], start: int, reference_length: int) -> Change | None:
     reference = Reference.from_readings(values[start : start + reference_length])
     level, slope, scale = reference.level, reference.slope, 1 / reference.noise
     up = down = 0.0

@@ -86,16 +86,16 @@ def find_alarms(series: Mapping[str, Series], specs: Sequence[MetricSpec]) -> li
     for name in sorted(directions.keys() & series.keys()):
         ticks, values = _finite_readings(series[name])
         if len(values) < len(series[name][1]):
-            alarms.append(_non_finite_alarm(name, *series[name]))
+            alarms.append(_make_non_finite_alarm(name, *series[name]))
         gauges = [gauge for gauge in gauges_for(name) if name != "loss" or directions[name] == "down"]
         if gauges:
-            alarms += _lasting_changes(name, gauges, ticks, values)
+            alarms += _find_changes(name, gauges, ticks, values)
         if name == "grad_norm":
-            alarms += _spikes(name, ticks, values)
-    alarms += _displaced_weights(series, directions)
-    alarms += _diverging_judges(series, directions)
-    alarms += _forgotten_levels(series, directions)
-    alarms += _held_out_drops(series, specs)
+            alarms += _find_spike(name, ticks, values)
+    alarms += _find_displaced_weights(series, directions)
+    alarms += _find_diverging_judge(series, directions)
+    alarms += _find_forgotten_levels(series, directions)
+    alarms += _find_held_out_drops(series, specs)
     strongest = sorted(alarms, key=lambda alarm: (-alarm.size, alarm.onset, alarm.metric))[:MAX_ALARMS]
     return sorted(strongest, key=lambda alarm: (alarm.onset, alarm.metric, alarm.symptom))
 
@@ -105,7 +105,7 @@ def _finite_readings(series: Series) -> Series:
     return [tick for tick, _ in pairs], [value for _, value in pairs]
 
 
-def _lasting_changes(name: str, gauges: Sequence[Gauge], ticks: Sequence[int], values: Sequence[float]) -> list[Alarm]:
+def _find_changes(name: str, gauges: Sequence[Gauge], ticks: Sequence[int], values: Sequence[float]) -> list[Alarm]:
     changes = cusum(values)
     strongest: dict[str, Alarm] = {}
     for gauge in gauges:
@@ -114,7 +114,7 @@ def _lasting_changes(name: str, gauges: Sequence[Gauge], ticks: Sequence[int], v
         for change in candidates:
             symptom = _find_symptom(gauge, change)
             if symptom and (symptom not in strongest or change.test == "cusum"):
-                alarm = _alarm(name, symptom, change, ticks)
+                alarm = _make_alarm(name, symptom, change, ticks)
                 if symptom not in strongest or alarm.size > strongest[symptom].size:
                     strongest[symptom] = alarm
     return list(strongest.values())
@@ -134,20 +134,20 @@ def _find_symptom(gauge: Gauge, change: Change) -> str:
     return gauge.jump if gauge.jump and is_jump else gauge.up
 
 
-def _alarm(name: str, symptom: str, change: Change, ticks: Sequence[int]) -> Alarm:
+def _make_alarm(name: str, symptom: str, change: Change, ticks: Sequence[int]) -> Alarm:
     onset, raised = ticks[min(change.onset, len(ticks) - 1)], ticks[change.detected_at]
     size = min(change.size, MAX_SIZE)
     return Alarm(change.test, name, symptom, onset, raised, change.before, change.after, size)
 
 
-def _non_finite_alarm(name: str, ticks: Sequence[int], values: Sequence[float]) -> Alarm:
+def _make_non_finite_alarm(name: str, ticks: Sequence[int], values: Sequence[float]) -> Alarm:
     first_index = next(index for index, value in enumerate(values) if not math.isfinite(value))
     earlier_values = [value for value in values[:first_index] if math.isfinite(value)][-LEVEL_READINGS:]
     before = median(earlier_values) if earlier_values else 0.0
     return Alarm("not_finite", name, "loss_nan", ticks[first_index], ticks[first_index], before, before, MAX_SIZE)
 
 
-def _spikes(name: str, ticks: Sequence[int], values: Sequence[float]) -> list[Alarm]:
+def _find_spike(name: str, ticks: Sequence[int], values: Sequence[float]) -> list[Alarm]:
     """Return an alarm for the largest single reading that is far above the readings before it, if there is one."""
     if len(values) <= LEVEL_READINGS:
         return []
@@ -164,7 +164,7 @@ def _spikes(name: str, ticks: Sequence[int], values: Sequence[float]) -> list[Al
     return []
 
 
-def _displaced_weights(series: Mapping[str, Series], directions: Mapping[str, str]) -> list[Alarm]:
+def _find_displaced_weights(series: Mapping[str, Series], directions: Mapping[str, str]) -> list[Alarm]:
     """Return an alarm for the first step in which something other than an update changed the weights' norm."""
     if not {WEIGHT_NORM, UPDATE_RATIO} <= directions.keys() & series.keys():
         return []
@@ -183,16 +183,16 @@ def _displaced_weights(series: Mapping[str, Series], directions: Mapping[str, st
     return []
 
 
-def _diverging_judges(series: Mapping[str, Series], directions: Mapping[str, str]) -> list[Alarm]:
+def _find_diverging_judge(series: Mapping[str, Series], directions: Mapping[str, str]) -> list[Alarm]:
     """Return an alarm for the first judge whose mean jumps while those of the other judges do not."""
     judges = [name for name in sorted(directions.keys() & series.keys()) if fnmatchcase(name, JUDGE_METRICS)]
     jumps: list[Alarm] = []
     for name in judges:
-        ticks, changes = _large_changes(series[name])
+        ticks, changes = _find_large_changes(series[name])
         for change in changes:
             is_jump = change.size >= MIN_JUMP_SIZE and change.detected_at - change.onset < JUMP_READINGS
             if is_jump and change.sign > 0:
-                jumps.append(_alarm(name, "judges_apart", change, ticks))
+                jumps.append(_make_alarm(name, "judges_apart", change, ticks))
     for jump in jumps:
         other_onsets = [alarm.onset for alarm in jumps if alarm.metric != jump.metric]
         if len(judges) > 1 and not any(abs(onset - jump.onset) <= SIMULTANEOUS_TICKS for onset in other_onsets):
@@ -200,22 +200,22 @@ def _diverging_judges(series: Mapping[str, Series], directions: Mapping[str, str
     return []
 
 
-def _forgotten_levels(series: Mapping[str, Series], directions: Mapping[str, str]) -> list[Alarm]:
+def _find_forgotten_levels(series: Mapping[str, Series], directions: Mapping[str, str]) -> list[Alarm]:
     """Return an alarm for each difficulty level whose mean reward falls while the overall reward does not."""
     names = sorted(directions.keys() & series.keys())
-    reward_falls = _falls(series["reward"], "reward") if "reward" in names else []
+    reward_falls = _find_falls(series["reward"], "reward") if "reward" in names else []
     alarms: list[Alarm] = []
     for name in names:
         if not fnmatchcase(name, LEVEL_METRICS):
             continue
-        for fall in _falls(series[name], name):
+        for fall in _find_falls(series[name], name):
             if not any(abs(reward.onset - fall.onset) <= SIMULTANEOUS_TICKS for reward in reward_falls):
                 alarms.append(fall)
                 break
     return alarms
 
 
-def _large_changes(series: Series) -> tuple[Sequence[int], list[Change]]:
+def _find_large_changes(series: Series) -> tuple[Sequence[int], list[Change]]:
     """Return the ticks of the finite readings, and the changes of at least MIN_JUDGE_CHANGE."""
     ticks, values = _finite_readings(series)
     changes = [
@@ -226,12 +226,12 @@ def _large_changes(series: Series) -> tuple[Sequence[int], list[Change]]:
     return ticks, changes
 
 
-def _falls(series: Series, name: str) -> list[Alarm]:
-    ticks, changes = _large_changes(series)
-    return [_alarm(name, "level_forgotten", change, ticks) for change in changes if change.sign < 0]
+def _find_falls(series: Series, name: str) -> list[Alarm]:
+    ticks, changes = _find_large_changes(series)
+    return [_make_alarm(name, "level_forgotten", change, ticks) for change in changes if change.sign < 0]
 
 
-def _held_out_drops(series: Mapping[str, Series], specs: Sequence[MetricSpec]) -> list[Alarm]:
+def _find_held_out_drops(series: Mapping[str, Series], specs: Sequence[MetricSpec]) -> list[Alarm]:
     """Return alarms for held-out metrics that have become worse. They have too few readings for the other tests."""
     alarms: list[Alarm] = []
     has_reward = any(spec.name == "reward" for spec in specs)

@@ -60,14 +60,14 @@ def ask_graph(alarms: Sequence[Alarm], run: RunStarted) -> GraphQuestions:
     severities: dict[str, float] = {}
     for alarm in alarms:
         severities[alarm.symptom] = max(severities.get(alarm.symptom, 0.0), min(1.0, alarm.size / FULL_SEVERITY_SIZE))
-    reply = yield "diagnose", _request(run, {symptom: 1.0 for symptom in SYMPTOMS}, 1)
+    reply = yield "diagnose", _build_request(run, {symptom: 1.0 for symptom in SYMPTOMS}, 1)
     all_causes = _parse(reply)
     if all_causes is None:
         return GraphView()
     causes = frozenset(cause.id for cause in all_causes.causes)
     if not severities:
         return GraphView(causes=causes)
-    reply = yield "diagnose", _request(run, severities, MAX_REMEDIES)
+    reply = yield "diagnose", _build_request(run, severities, MAX_REMEDIES)
     diagnosis = _parse(reply)
     if diagnosis is None:
         return GraphView(causes=causes)
@@ -94,7 +94,7 @@ def _first_alarm(alarms: Sequence[Alarm]) -> Alarm:
     return min(simultaneous, key=lambda alarm: (alarm.onset, alarm.metric))
 
 
-def _request(run: RunStarted, severities: dict[str, float], max_remedies: int) -> bytes:
+def _build_request(run: RunStarted, severities: dict[str, float], max_remedies: int) -> bytes:
     return DiagnoseRequest(
         phase=phase(run),
         symptoms=tuple(Symptom(id=symptom, severity=severity) for symptom, severity in sorted(severities.items())),

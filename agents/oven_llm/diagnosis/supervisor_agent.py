@@ -72,12 +72,12 @@ class Supervisor(ModelAgent[SupervisorSettings, DiagnosisRequest, DiagnosisResul
         self._change: ProposedChange | None = None
         """The latest proposed change that may be reverted."""
 
-    def _companion(self, run_context: RunContext, settings: SupervisorSettings) -> Coroutine[Any, Any, None]:
+    def _create_companion(self, run_context: RunContext, settings: SupervisorSettings) -> Coroutine[Any, Any, None]:
         self._diagnoses = DiagnosisCompanion(run_context, settings, self.slot)
         self._change = DiagnosisStore(run_context.folder).latest_change()
         return self._diagnoses.serve()
 
-    def _obstacle(self, run: RunStarted) -> str | None:
+    def _find_obstacle(self, run: RunStarted) -> str | None:
         if not changeable_knobs(run, self.moves):
             return f"the run announces none of these as a setting: {', '.join(self.moves)}"
         if not any(spec.better != "neither" for spec in run.metrics):
@@ -90,7 +90,7 @@ class Supervisor(ModelAgent[SupervisorSettings, DiagnosisRequest, DiagnosisResul
             return self._propose_revert(window) or self._ask_if_due(window)
         previous_change = self._change
         if isinstance(reply.result, ModelFailure):
-            answer: Answer = self._abstention(reply.result)
+            answer: Answer = self._abstain(reply.result)
         else:
             answer = self._vote_on(reply.question, reply.result, window)
         if self._diagnoses is not None:
@@ -121,7 +121,7 @@ class Supervisor(ModelAgent[SupervisorSettings, DiagnosisRequest, DiagnosisResul
                 knob=diagnosis.knob, value=diagnosis.value, before=knob.value, tick=window.tick,
                 revert_if=diagnosis.revert_if, cause=diagnosis.cause,
             )  # fmt: skip
-        return _proposal(window, diagnosis, f"diagnosis {request.number}, asked at tick {request.tick}")
+        return _propose(window, diagnosis, f"diagnosis {request.number}, asked at tick {request.tick}")
 
     def _ask_if_due(self, window: Window) -> Notice | None:
         companion = self._diagnoses
@@ -131,7 +131,7 @@ class Supervisor(ModelAgent[SupervisorSettings, DiagnosisRequest, DiagnosisResul
             return None
         self._checked_tick = window.tick
         # If a metric recovers and deteriorates again, its new onset is later than the question about the old one.
-        onsets = {(alarm.metric, alarm.symptom): alarm.onset for alarm in _alarms(window)}
+        onsets = {(alarm.metric, alarm.symptom): alarm.onset for alarm in _find_window_alarms(window)}
         if all(onset <= self._question_ticks.get(key, -1) for key, onset in onsets.items()):
             return None
         if companion.exhausted:
@@ -158,7 +158,7 @@ class Supervisor(ModelAgent[SupervisorSettings, DiagnosisRequest, DiagnosisResul
         if not change.revert_if.is_met(fmean(readings)):
             return None
         self._change = None
-        target = _target(window)
+        target = _target_name(window)
         return window.propose(
             change.knob,
             change.before,
@@ -177,7 +177,7 @@ class Supervisor(ModelAgent[SupervisorSettings, DiagnosisRequest, DiagnosisResul
         return f"{diagnoses}unused: {format_counts(self.unused_counts)}"
 
 
-def _alarms(window: Window) -> list[Alarm]:
+def _find_window_alarms(window: Window) -> list[Alarm]:
     """Return the alarms for the window's observations. Using the whole log would be too slow at every check."""
     series: dict[str, tuple[list[int], list[float]]] = {}
     for observation in window.observations:
@@ -188,14 +188,14 @@ def _alarms(window: Window) -> list[Alarm]:
     return find_alarms(series, window.run.metrics)
 
 
-def _target(window: Window) -> str:
+def _target_name(window: Window) -> str:
     """Return the target metric of the agent's proposals."""
     return (held_out_metric(window.run) or objective(window.run)).name
 
 
-def _proposal(window: Window, diagnosis: Diagnosis, source: str) -> Vote:
-    target = _target(window)
-    symptoms = [alarm.symptom for alarm in _alarms(window)]
+def _propose(window: Window, diagnosis: Diagnosis, source: str) -> Vote:
+    target = _target_name(window)
+    symptoms = [alarm.symptom for alarm in _find_window_alarms(window)]
     return window.propose(
         diagnosis.knob,
         diagnosis.value,

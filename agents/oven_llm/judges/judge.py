@@ -49,7 +49,7 @@ class CheckSettings:
     """Path of the file with the results of controls, without its suffixes. None: the results are not saved."""
 
     def create_controls(self, judge: str, swap_count: int = 0, *, scores_content: bool = True) -> Controls:
-        """Return the controls for a judge. Each swap has its own file, as an earlier judge may still be active."""
+        """Return the controls for a judge. Each swap has its own file, because the old judge may still be active."""
         path = self.results.with_name(f"{self.results.name}.{swap_count}.controls") if self.results else None
         return Controls(f"{judge} {swap_count}", path, scores_content=scores_content)
 

@@ -79,7 +79,7 @@ class MemberJudges:
         """The configured judge's model."""
         self._judges: dict[JudgeKey, ActiveJudge] = {}  # in the order of their last use
         self._judges[None, 0] = self._activate(self.configured_model, 0)
-        self._probed_model: tuple[JudgeSpec, ConnectedModel] | None = None  # reused: it knows its missing features
+        self._probed_model: tuple[JudgeSpec, ConnectedModel] | None = None  # kept for the swap that may follow
         self._lock = asyncio.Lock()
 
     async def score(self, request: ScoreRequest, tally: CallTally) -> dict[str, float]:
@@ -138,7 +138,8 @@ class MemberJudges:
             configuration = self.configured_model.configuration
             return ConnectedModel(configuration, self._connect(configuration))
         if self._probed_model is not None and self._probed_model[0] == spec:
-            (_, connected), self._probed_model = self._probed_model, None
+            connected = self._probed_model[1]
+            self._probed_model = None
             return connected
         return await self._connect_in_thread(spec)
 

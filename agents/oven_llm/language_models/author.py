@@ -137,12 +137,12 @@ class Author(ModelAgent[AuthorSettings, tuple[TopicMastery, ...], Sequence[Topic
         self._folder = Path()
         self._written_texts: set[str] = set()  # normalized
 
-    def _companion(self, run_context: RunContext, settings: AuthorSettings) -> Coroutine[Any, Any, None]:
+    def _create_companion(self, run_context: RunContext, settings: AuthorSettings) -> Coroutine[Any, Any, None]:
         self._folder = run_context.folder
         self._model = AgentModel(run_context, settings)
         return self._model.serve(self.slot, partial(self._write_prompts, self._model))
 
-    def _obstacle(self, run: RunStarted) -> str | None:
+    def _find_obstacle(self, run: RunStarted) -> str | None:
         if SHARE_KNOB not in {spec.name for spec in run.actuators}:
             return f"the run does not announce {SHARE_KNOB}; its prompts must come from a PromptSource"
         return None
@@ -150,14 +150,14 @@ class Author(ModelAgent[AuthorSettings, tuple[TopicMastery, ...], Sequence[Topic
     def vote(self, window: Window) -> Answer:
         reply = self.slot.collect()
         if reply is None:
-            return self._ask_if_due(window) or self._proposal(window)
+            return self._ask_if_due(window) or self._propose_share(window)
         if isinstance(reply.result, ModelFailure):
-            return self._abstention(reply.result)
+            return self._abstain(reply.result)
         prompts = reply.result
         topics = ", ".join(sorted({topic for topic, _ in prompts})) or "none"
         return Notice(f"prompts {self.written_count}", f"wrote {len(prompts)} prompts ({topics}); {self._status}")
 
-    def _proposal(self, window: Window) -> Vote | Notice | None:
+    def _propose_share(self, window: Window) -> Vote | Notice | None:
         """Propose a share of authored prompts. The target is held out, because the prompts also change the reward."""
         knob, prompt_count = window.knobs.get(SHARE_KNOB), window.series(PROMPT_COUNT_METRIC, last=1)
         if self._model is None or knob is None or knob.number != 0:

@@ -45,7 +45,7 @@ class ModelAgent(Agent, Generic[Settings, Question, Result]):
             model: ModelSettings | None = getattr(settings, self._field)
             if model is None:
                 return None
-            companion = self._companion(run_context, settings)
+            companion = self._create_companion(run_context, settings)
         except ValidationError as error:
             self._off_reason = (
                 f"the setting `{self._section}` has {error.error_count()} errors; was it written by `up`?"
@@ -61,11 +61,11 @@ class ModelAgent(Agent, Generic[Settings, Question, Result]):
         return companion
 
     @abstractmethod
-    def _companion(self, run_context: RunContext, settings: Settings) -> Coroutine[Any, Any, None]:
+    def _create_companion(self, run_context: RunContext, settings: Settings) -> Coroutine[Any, Any, None]:
         """Return the coroutine that answers questions. Raises ConfigError if the model cannot be used."""
 
     @abstractmethod
-    def _obstacle(self, run: RunStarted) -> str | None:
+    def _find_obstacle(self, run: RunStarted) -> str | None:
         """Return the reason why the agent cannot vote in this run although it has a model; None if it can vote."""
 
     @property
@@ -74,9 +74,9 @@ class ModelAgent(Agent, Generic[Settings, Question, Result]):
         """The calls, cost and failures so far, as text for a notice."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
-        return self._off_reason or self._obstacle(run)
+        return self._off_reason or self._find_obstacle(run)
 
-    def _abstention(self, failure: ModelFailure) -> Notice:
+    def _abstain(self, failure: ModelFailure) -> Notice:
         return Notice(failure.kind, f"abstains: {failure}; so far {self._status}")
 
     def _discard_reply(self, kind: str, reason: str) -> Notice:

@@ -90,7 +90,7 @@ class Tuner(ModelAgent[TunerSettings, dict[str, Any], Advice | None]):
         super().__init__("tuner", TunerSettings())
         self._model: AgentModel | None = None
 
-    def _companion(self, run_context: RunContext, settings: TunerSettings) -> Coroutine[Any, Any, None]:
+    def _create_companion(self, run_context: RunContext, settings: TunerSettings) -> Coroutine[Any, Any, None]:
         model = self._model = AgentModel(run_context, settings)
 
         async def answer(summary: dict[str, Any]) -> Advice | None:
@@ -98,7 +98,7 @@ class Tuner(ModelAgent[TunerSettings, dict[str, Any], Advice | None]):
 
         return model.serve(self.slot, answer)
 
-    def _obstacle(self, run: RunStarted) -> str | None:
+    def _find_obstacle(self, run: RunStarted) -> str | None:
         kinds = {spec.name: spec.kind for spec in run.actuators}
         if not any(kinds.get(name) == "scalar" for name in self.moves):
             return f"the run announces none of these as a scalar: {', '.join(self.moves)}"
@@ -113,7 +113,7 @@ class Tuner(ModelAgent[TunerSettings, dict[str, Any], Advice | None]):
             return None
         assert self._model is not None
         if isinstance(reply.result, ModelFailure):
-            return self._abstention(reply.result)
+            return self._abstain(reply.result)
         if reply.result is None:
             log.info("%s: the model proposes no change at tick %d", self._name, reply.tick)
             return None

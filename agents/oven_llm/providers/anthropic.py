@@ -51,7 +51,7 @@ class AnthropicMessages:
 
     async def complete(self, conversation: Conversation, terms: Terms, attempt_s: float) -> ModelReply:
         """See `ModelApi.complete`."""
-        body = request_body(conversation, terms)
+        body = build_body(conversation, terms)
         try:
             # The SDK inspects its arguments on every call, which costs CPU time. It does not inspect extra_body.
             response: object = await self._client.messages.create(
@@ -61,20 +61,21 @@ class AnthropicMessages:
             raise convert_error(error, self._sdk) from None
         from anthropic.types import Message as Response
 
-        return parse_response(response, Response, self._reply)
+        return parse_response(response, Response, self._convert_response)
 
     async def close(self) -> None:
         await self._client.close()
 
-    def _reply(self, response: Response) -> ModelReply:
+    def _convert_response(self, response: Response) -> ModelReply:
         """Convert a response. Raises AttributeError, TypeError or ValueError if it is malformed."""
         text = "".join(block.text for block in response.content if block.type == "text")
         reason = response.stop_reason if response.stop_reason in FINISH_BY_REASON else "other"
-        model = model_name(response.model, self._key)
-        return ModelReply(text, FINISH_BY_REASON.get(reason, "other"), reason, model=model, usage=_usage(response))
+        finish = FINISH_BY_REASON.get(reason, "other")
+        name, usage = model_name(response.model, self._key), _parse_usage(response)
+        return ModelReply(text, finish, reason, model=name, usage=usage)
 
 
-def request_body(conversation: Conversation, terms: Terms) -> dict[str, Any]:
+def build_body(conversation: Conversation, terms: Terms) -> dict[str, Any]:
     """Return the request without the model's name and max_tokens. Raises ModelFailure for a temperature above 1. Only
     multi-turn conversations are cached, because writing to the cache costs 25 % more than uncached input."""
     if conversation.temperature is not None and conversation.temperature > MAX_TEMPERATURE:
@@ -93,15 +94,14 @@ def request_body(conversation: Conversation, terms: Terms) -> dict[str, Any]:
     return body
 
 
-def _usage(response: Response) -> Usage | None:
+def _parse_usage(response: Response) -> Usage | None:
     try:
         usage = response.usage
         cached_tokens, written_tokens = usage.cache_read_input_tokens or 0, usage.cache_creation_input_tokens or 0
         # This API's `input_tokens` does not include tokens that were read from the cache or written to it.
         input_tokens = usage.input_tokens + cached_tokens + written_tokens
         counts = {"input_tokens": input_tokens, "output_tokens": usage.output_tokens}
-        return USAGE_ADAPTER.validate_python(
-            counts | {"cached_tokens": cached_tokens, "written_tokens": written_tokens}
-        )
+        cache_counts = {"cached_tokens": cached_tokens, "written_tokens": written_tokens}
+        return USAGE_ADAPTER.validate_python(counts | cache_counts)
     except (AttributeError, TypeError, ValueError):
         return None

@@ -55,7 +55,7 @@ class ModelFailure(Exception):
         self.detail = detail
 
 
-def failure_kind(status: int) -> FailureKind:
+def classify_status(status: int) -> FailureKind:
     """Return the kind of failure that an HTTP status outside 2xx stands for."""
     match status:
         case 401 | 402 | 403:

@@ -46,7 +46,7 @@ class ChatCompletions:
 
     async def complete(self, conversation: Conversation, terms: Terms, attempt_s: float) -> ModelReply:
         """See `ModelApi.complete`."""
-        body = request_body(conversation, terms, self._endpoint.token_limit_field)
+        body = build_body(conversation, terms, self._endpoint.token_limit_field)
         try:
             # The SDK inspects its arguments on every call, which costs CPU time. It does not inspect extra_body.
             response: object = await self._client.chat.completions.create(
@@ -56,12 +56,12 @@ class ChatCompletions:
             raise convert_error(error, self._sdk) from None
         from openai.types.chat import ChatCompletion
 
-        return parse_response(response, ChatCompletion, self._reply)
+        return parse_response(response, ChatCompletion, self._convert_response)
 
     async def close(self) -> None:
         await self._client.close()
 
-    def _reply(self, response: ChatCompletion) -> ModelReply:
+    def _convert_response(self, response: ChatCompletion) -> ModelReply:
         """Convert a response. Raises AttributeError, LookupError, TypeError or ValueError if it is malformed."""
         choice = response.choices[0]
         reason = choice.finish_reason if choice.finish_reason in FINISH_BY_REASON else "other"
@@ -72,13 +72,13 @@ class ChatCompletions:
             text=str(refusal or text),
             finish="refusal" if refusal else FINISH_BY_REASON.get(reason, "other"),
             finish_reason=reason,
-            logprobs=None if refusal else _logprobs(choice),
+            logprobs=None if refusal else _parse_logprobs(choice),
             model=model_name(response.model, self._key),
-            usage=_usage(response),
+            usage=_parse_usage(response),
         )
 
 
-def request_body(conversation: Conversation, terms: Terms, token_limit_field: str) -> dict[str, Any]:
+def build_body(conversation: Conversation, terms: Terms, token_limit_field: str) -> dict[str, Any]:
     """Return the request without the model's name. The endpoint expects the token limit in `token_limit_field`."""
     body: dict[str, Any] = {
         "messages": [dict(message) for message in conversation.messages],
@@ -96,7 +96,7 @@ def request_body(conversation: Conversation, terms: Terms, token_limit_field: st
     return body
 
 
-def _logprobs(choice: Choice) -> tuple[TokenLogprob, ...] | None:
+def _parse_logprobs(choice: Choice) -> tuple[TokenLogprob, ...] | None:
     """Return the log-probabilities; None if they are missing or malformed, which does not invalidate the reply."""
     try:
         if choice.logprobs is None or not choice.logprobs.content:
@@ -127,7 +127,7 @@ def _logprob(value: float) -> float:
     return float(value)
 
 
-def _usage(response: ChatCompletion) -> Usage | None:
+def _parse_usage(response: ChatCompletion) -> Usage | None:
     if response.usage is None:
         return None
     try:

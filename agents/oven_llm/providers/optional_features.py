@@ -1,7 +1,7 @@
 """Negotiates optional features with an endpoint: a JSON schema for replies, and log-probabilities.
 
-The first request uses the requested features that the model supports according to the catalogue. If the endpoint
-refuses a feature or does not return it, the feature is not requested again. Each missing feature is logged."""
+The first request uses the requested features that the model supports according to the catalogue. A feature that the
+endpoint refuses is not requested again. Refused features, and those that are missing in replies, are logged."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from oven_llm.providers.failures import FailureKind, ModelFailure, failure_kind
+from oven_llm.providers.failures import FailureKind, ModelFailure, classify_status
 from oven_llm.providers.usage import current_tally
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def tallying_client(sdk: ModuleType) -> httpx2.AsyncClient:
                     tally.fail_attempt("timeout")  # the request's own deadline passed first
                 raise
             if tally is not None and response.status_code >= 400:
-                tally.fail_attempt(failure_kind(response.status_code), billable=False)
+                tally.fail_attempt(classify_status(response.status_code), billable=False)
             return response
 
     client: httpx2.AsyncClient = TallyingClient()
@@ -56,7 +56,7 @@ def convert_error(error: Exception, sdk: ModuleType) -> ModelFailure:
     """Convert an SDK's exception to a ModelFailure. Its message is dropped because it may quote the request."""
     name = type(error).__name__
     if isinstance(error, sdk.APIStatusError):
-        return ModelFailure(failure_kind(error.status_code), f"HTTP {error.status_code}")
+        return ModelFailure(classify_status(error.status_code), f"HTTP {error.status_code}")
     if isinstance(error, sdk.APITimeoutError):
         return ModelFailure("timeout", "an HTTP attempt got no reply in time")
     if isinstance(error, sdk.APIConnectionError):

@@ -29,7 +29,7 @@ def object_schema(**properties: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_reply(text: str, form: type[Form]) -> Form:
-    """Parse the whole text as a `form`, without a code fence around it. Raises ModelFailure `bad_json` or `schema`."""
+    """Parse the whole text as a `form`, ignoring a code fence around it. Raises ModelFailure `bad_json` or `schema`."""
     text = text.strip()
     match = _FENCED_REPLY.match(text)
     try:

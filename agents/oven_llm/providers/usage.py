@@ -125,7 +125,7 @@ def cost_usd(endpoint: ModelEndpoint, usages: Sequence[Usage]) -> float | None:
     """Return the cost in US dollars, by the catalogue's price or genai-prices; None if neither lists the model."""
     total = 0.0
     for usage in usages:
-        cost = _cost(endpoint, usage)
+        cost = _compute_cost(endpoint, usage)
         if cost is None:
             return None
         total += cost
@@ -137,7 +137,7 @@ def is_priced(endpoint: ModelEndpoint) -> bool:
     return cost_usd(endpoint, [Usage(1, 1)]) is not None
 
 
-def _cost(endpoint: ModelEndpoint, usage: Usage) -> float | None:
+def _compute_cost(endpoint: ModelEndpoint, usage: Usage) -> float | None:
     if (price := endpoint.price) is not None:
         read_price = price.input if price.cached_input is None else price.cached_input
         write_price = price.input if price.cache_write is None else price.cache_write

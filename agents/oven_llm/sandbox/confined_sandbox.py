@@ -1,4 +1,4 @@
-"""Opens a sandbox with the best backend, and implements the backends in which the kernel confines a child process."""
+"""Opens a sandbox (`open_sandbox`), and implements the backends in which the kernel confines a child process."""
 
 from __future__ import annotations
 

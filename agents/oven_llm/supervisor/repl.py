@@ -133,11 +133,11 @@ class Repl:
             if block.answer is not None or block.ending != "completed":
                 break
         final = executions[-1].block.answer if executions else None
-        message = _message(executions, len(programs.blocks), programs.is_unclosed, self._output_limit)
+        message = _build_message(executions, len(programs.blocks), programs.is_unclosed, self._output_limit)
         return Turn(tuple(executions), message, final, programs.is_unclosed)
 
 
-def _message(executions: Sequence[Execution], block_count: int, is_unclosed: bool, limit: int) -> str:
+def _build_message(executions: Sequence[Execution], block_count: int, is_unclosed: bool, limit: int) -> str:
     paragraphs = [outcome_text(execution.block, limit) for execution in executions]
     if skipped_count := block_count - len(executions):
         paragraphs.append(f"The {skipped_count} block{'s' if skipped_count > 1 else ''} after that did not run.")

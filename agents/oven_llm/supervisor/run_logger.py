@@ -177,22 +177,22 @@ class RecordedCalls:
             for event in sorted(_events_if_any(folder / f"{role}.jsonl"), key=lambda event: event["call"]):
                 outcome: ModelReply | ModelFailure
                 if "usage" in event:
-                    self.paid_replies.append((role, _reply(event)))
+                    self.paid_replies.append((role, _parse_reply(event)))
                 if "response" in event:
-                    outcome = _reply(event)
+                    outcome = _parse_reply(event)
                     if role == "supervisor":
                         last_answered_step = max(last_answered_step, event["step"])
                 elif role == "worker" and event["step"] < last_answered_step:
-                    outcome = _failure(event)  # the supervisor has already reacted to this failure
+                    outcome = _parse_failure(event)  # the supervisor has already reacted to this failure
                 else:
                     continue  # the call is repeated
-                self._outcomes.setdefault(_key(role, event["model"], event[prompt_field]), deque()).append(outcome)
+                self._outcomes.setdefault(_call_key(role, event["model"], event[prompt_field]), deque()).append(outcome)
         for event in _events_if_any(folder / "repl.jsonl"):
             self._programs[event["step"], event["code"]] += 1
 
     def take(self, role: Role, model: str, prompt: Prompt) -> ModelReply | ModelFailure | None:
         """Return the next recorded outcome of the same call; None if there is none. Not thread-safe."""
-        outcomes = self._outcomes.get(_key(role, model, prompt)) if self._outcomes else None
+        outcomes = self._outcomes.get(_call_key(role, model, prompt)) if self._outcomes else None
         return outcomes.popleft() if outcomes else None
 
     def take_program(self, step: int, code: str) -> bool:
@@ -252,17 +252,17 @@ def _events_if_any(path: Path) -> Iterator[dict[str, Any]]:
     return read_events(path) if path.exists() else iter(())
 
 
-def _key(role: str, model: str, prompt: Prompt) -> bytes:
+def _call_key(role: str, model: str, prompt: Prompt) -> bytes:
     content = prompt if isinstance(prompt, str) else [dict(message) for message in prompt]
     return hashlib.sha256(json.dumps([role, model, content]).encode()).digest()
 
 
-def _reply(event: Mapping[str, Any]) -> ModelReply:
+def _parse_reply(event: Mapping[str, Any]) -> ModelReply:
     usage = None if event["usage"] is None else USAGE_ADAPTER.validate_python(event["usage"])
     return ModelReply(event.get("response", ""), event["finish"], usage=usage, cost_usd=event["usd"])
 
 
-def _failure(event: Mapping[str, Any]) -> ModelFailure:
+def _parse_failure(event: Mapping[str, Any]) -> ModelFailure:
     kind, _, detail = event["failure"].partition(": ")
     return ModelFailure(kind if kind in KINDS else "internal", detail)
 

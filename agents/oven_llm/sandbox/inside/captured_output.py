@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 IMMEDIATE_WRITES: Final = 64
-"""Number of lines per block that are sent immediately, so that the output of a killed block shows its progress."""
+"""Number of writes per block that are sent at the end of a line, so that a killed block's output shows its progress."""
 CHUNK_BYTES: Final = 4096
 """Bytes of later output to collect before they are sent."""
 

@@ -68,7 +68,7 @@ def die_with_host(lifeline: int) -> None:
 
 
 def limit_resources(limits: dict[str, int]) -> None:
-    """Set the soft and hard limits of resources, which are named without RLIMIT_. Limits are never raised."""
+    """Set the soft and hard limits of resources, which are named without RLIMIT_. Hard limits are never raised."""
     for name, value in limits.items():
         resource_id = getattr(resource, f"RLIMIT_{name}")
         _, hard_limit = resource.getrlimit(resource_id)

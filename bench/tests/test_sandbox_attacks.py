@@ -8,10 +8,10 @@ import pytest
 
 from oven_bench.sandbox.attack import KINDS, OWN, PROGRAMS, Attack, Goal
 from oven_bench.sandbox.command import WITH_CTYPES, honest, shown, stopped
-from oven_llm.sandbox.backend_detection import probe
+from oven_llm.sandbox.backend_detection import detect_support
 from oven_llm.sandbox.profiles import REPL
 
-BACKENDS = probe().backends
+BACKENDS = detect_support().backends
 pytestmark = pytest.mark.skipif(not BACKENDS, reason="this machine has no backend of the sandbox")
 ATTACKS = [*KINDS, *OWN]
 ANYWHERE = {

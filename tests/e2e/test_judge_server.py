@@ -85,7 +85,7 @@ async def test_right_answers_rank_above_wrong_ones(url: str) -> None:
     assert fmean(right) > fmean(habit) > fmean(foreign)
     assert fmean(gap > 0 for gap in above) > 0.8
     assert fmean(gap < 0 for gap in above) < 0.1
-    assert not member.faults
+    assert not member.failed_attempts
 
 
 async def test_a_task_too_long_for_the_model_is_an_abstention(url: str) -> None:

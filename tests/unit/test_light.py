@@ -32,7 +32,7 @@ HEAVY = (
         "oven_llm.judges.member_process",
         "oven_llm.providers.openai_compatible, oven_llm.providers.anthropic",
         "oven_agents.shipped.reward_weights",
-        "oven_core.replica.replica_process, oven_runs.log.replay, oven_llm.sandbox.locked_sandbox",
+        "oven_core.replica.replica_process, oven_runs.log.replay, oven_llm.sandbox.confined_sandbox",
         "oven_controller.cli.main, oven_controller.cli.monitor, oven_controller.stack.up, "
         "oven_controller.importing.import_run, oven_controller.importing.tensorboard, oven_controller.importing.wandb",
         "oven_tui.model.monitor_view, oven_tui.model.braille_chart, oven_tui.log_feed, oven_tui.main, "

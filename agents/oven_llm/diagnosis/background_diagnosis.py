@@ -25,7 +25,7 @@ from oven_llm.language_models.question_slot import QuestionSlot
 from oven_llm.providers.budget import Budget
 from oven_llm.providers.failures import ModelFailure, format_counts
 from oven_llm.supervisor.model_handlers import ModelHandler, ProviderHandler
-from oven_runs.home.model_spend import NAME, Cap
+from oven_runs.home.model_spend import SPEND_FILE, Cap
 from oven_runs.settings.committee_settings import BudgetSettings
 from oven_runs.settings.language_models import SupervisorSettings
 
@@ -40,7 +40,7 @@ def connect_models(run_context: RunContext, settings: SupervisorSettings) -> tup
     takes one or two seconds. Raises ConfigError if a provider is unknown, an API key or SDK is missing, or the budget
     is capped in US dollars and a price is unknown."""
     cap = Cap(BudgetSettings(usd=settings.usd, tokens=settings.tokens), "supervisor", run_context.name)
-    budget = Budget([cap], run_context.folder / NAME, run_context.name)
+    budget = Budget([cap], run_context.folder / SPEND_FILE, run_context.name)
     handlers: list[ModelHandler] = [
         ProviderHandler.from_settings(
             model,
@@ -64,13 +64,14 @@ class DiagnosisRequest:
     tick: int
     """Tick of the agent's latest observation."""
     values: Mapping[str, Value]
-    """Values of the knobs at that time. An answer is discarded if its knob has changed since then."""
+    """Values of the knobs at that tick. An answer is discarded if its knob has changed since then."""
 
 
 class DiagnosisStore:
-    """Stores a run's diagnoses on disk, for users and restarted agents. Raises OSError if writing fails. Each diagnosis
-    has a folder with question.json, the logs of the conversation, outcome.json, and taken.json once a vote has used the
-    answer."""
+    """Stores a run's diagnoses on disk, for users and restarted agents. Raises OSError if writing fails.
+
+    Each diagnosis has a folder with question.json, the logs of the conversation and outcome.json. Once the agent has
+    used the answer, the folder also contains taken.json."""
 
     def __init__(self, run_folder: Path) -> None:
         self._folder = run_folder / FOLDER
@@ -81,7 +82,7 @@ class DiagnosisStore:
         return max(self._numbers(), default=0)
 
     def begin(self, request: DiagnosisRequest, seq: int, view: GraphView) -> Path:
-        """Write the question and return its folder. `seq`: sequence number of the latest event in the context."""
+        """Write the question and return its folder. `seq` is the sequence number of the latest event in the context."""
         self._path(request.number).mkdir(parents=True, mode=0o700, exist_ok=True)
         question = {"tick": request.tick, "seq": seq, "values": dict(request.values), "graph": view.as_json()}
         self._write(request.number, "question", question)
@@ -101,8 +102,7 @@ class DiagnosisStore:
         self._write(number, "outcome", outcome)
 
     def record_use(self, number: int, tick: int, change: ProposedChange | None) -> None:
-        """Record that the agent used the answer at that tick, and the change that it may revert later. Does nothing if
-        the diagnosis has no folder."""
+        """Record that the agent used the answer, and the change that it may revert later, if there is a folder."""
         if self._path(number).is_dir():
             content = change.model_dump(mode="json", by_alias=True) if change else None
             self._write(number, "taken", {"tick": tick, "change": content})

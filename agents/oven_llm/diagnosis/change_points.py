@@ -1,8 +1,9 @@
-"""Detects change points in a series with Page's CUSUM and the Page-Hinkley test, and estimates their onsets.
+"""Detects change points in a series with Page's CUSUM (1954, "Continuous inspection schemes", Biometrika 41) and the
+Page-Hinkley test (Hinkley 1971, Biometrika 58), and estimates their onsets.
 
-Both tests compare a series with its own earlier readings. A reading counts for at most CLIP standard deviations, so
-that a single outlier is not a change. CUSUM makes two forecasts: the recent trend continues, or it levels off. A
-reading is too high only if it is above both forecasts, and too low only if it is below both."""
+Both tests compare a series with its own earlier readings. A reading counts for at most MAX_DEVIATION standard
+deviations, so that a single outlier is not a change. CUSUM makes two forecasts: the recent trend continues, or it
+levels off. A reading is too high only if it is above both forecasts, and too low only if it is below both."""
 
 from __future__ import annotations
 
@@ -14,35 +15,33 @@ from typing import Final, Literal
 from oven_agents.stats.robust_statistics import noise
 
 REFERENCE_LENGTH: Final = 30
-"""Number of readings that level, trend and noise are estimated from. With 30, the noise is accurate to about 20 %."""
+"""Number of readings from which level, trend and noise are estimated. With 30, the noise is accurate to about 20 %."""
 REFERENCE_LENGTH_AFTER_CHANGE: Final = 15
-"""The same after a change. It is smaller because the next change may follow soon, e.g. when a fault ends."""
+"""Reference length after a change. It is shorter because the next change may follow soon, e.g. when a fault ends."""
 UPDATE_INTERVAL: Final = 20
-"""Minimum number of readings between updates of the level, which follows slow trends. Updates cost time."""
+"""Minimum number of readings between updates of the reference, which let it follow slow trends."""
 MAX_EXTRAPOLATION: Final = 30
-"""Maximum number of readings over which a trend is extrapolated. Over hundreds of readings, a trend of 0.1 standard
-deviations per reading raises an alarm in one of three series, and a third of that trend in one of ten."""
-CLIP: Final = 4.0
+"""Maximum number of readings over which a trend is extrapolated. A slight trend that is extrapolated over hundreds of
+readings raises false alarms, e.g. in one of three series if it is 0.1 standard deviations per reading."""
+MAX_DEVIATION: Final = 4.0
 """Maximum deviation of one reading in standard deviations. Larger deviations are clipped."""
-DRIFT: Final = 0.75
-"""Standard deviations that CUSUM subtracts from each deviation. It is half of the smallest shift worth detecting, 1.5
-(Page 1954, "Continuous inspection schemes", Biometrika 41)."""
-LIMIT: Final = 14.0
+CUSUM_DRIFT: Final = 0.75
+"""Standard deviations that CUSUM subtracts from each deviation: half of the smallest shift to detect (Page 1954)."""
+CUSUM_LIMIT: Final = 14.0
 """Accumulated standard deviations at which CUSUM detects a change: after 5 clipped readings, or 19 that deviate by 1.5.
-A level estimated from 30 readings is inexact, so noise also causes detections: in one of six series of 400 normally
-distributed readings, with a median size of 1.3 standard deviations. The size exceeds 2 in one of twenty series, and 2.5
-in one of two hundred. Detectors therefore require a minimum size (`Gauge.min_size`)."""
-PH_DRIFT: Final = 0.3
-"""Standard deviations that the Page-Hinkley test subtracts from each deviation (Hinkley 1971, Biometrika 58)."""
-PH_LIMIT: Final = 45.0
+Noise alone causes a detection in one of six series of 400 readings, because the level is estimated from only 30.
+Detectors therefore require a minimum size (`Gauge.min_size`)."""
+# Such a detection exceeds 2 standard deviations in one of 20 series, and 2.5 in one of 200.
+PAGE_HINKLEY_DRIFT: Final = 0.3
+"""Standard deviations that the Page-Hinkley test subtracts from each deviation."""
+PAGE_HINKLEY_LIMIT: Final = 45.0
 """Accumulated standard deviations at which the Page-Hinkley test detects a drift that is too slow for CUSUM."""
 MIN_NOISE_SHARE: Final = 1e-3
 """Minimum noise as a share of the level, so that a rounding error in a nearly constant metric is not a change."""
 MAX_READINGS_FOR_MEAN: Final = 10
 """The level of at most this many readings is their mean. The level of more readings is their median."""
-MIN_TREND: Final = 1.2
-"""Minimum difference between the medians of a reference's first and last third, in standard deviations, for a trend. By
-chance, they differ by 0.56 with 30 readings."""
+MIN_TREND: Final = 1.2  # by chance, the medians differ by 0.56 with 30 readings
+"""Minimum difference between the medians of a reference's first and last third for a trend, in standard deviations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +90,11 @@ class Reference:
         slope = (late - early) / (len(values) - third)
         level = late + slope * third / 2
         residual = median([abs(value - level + slope * age) for age, value in enumerate(reversed(values))])
-        return cls(level, slope, max(spread, 1.4826 * residual))
+        return cls(level, slope, max(spread, 1.4826 * residual))  # 1.4826: a normal distribution's std per median
 
 
 def _level(values: Sequence[float]) -> float:
-    """Return the mean of a few readings, or the median of many. A few readings are detected only if most are extreme,
-    so a single outlier does not distort their mean."""
+    """Return the mean of at most MAX_READINGS_FOR_MEAN readings, or the median of more."""
     return fmean(values) if len(values) <= MAX_READINGS_FOR_MEAN else median(values)
 
 
@@ -105,7 +103,7 @@ def cusum(values: Sequence[float]) -> list[Change]:
     changes: list[Change] = []
     start, reference_length = 0, REFERENCE_LENGTH
     while len(values) - start > reference_length:
-        change = _first_change(values, start, reference_length)
+        change = _find_first_change(values, start, reference_length)
         if change is None:
             break
         changes.append(change)
@@ -113,7 +111,7 @@ def cusum(values: Sequence[float]) -> list[Change]:
     return changes
 
 
-def _first_change(values: Sequence[float], start: int, reference_length: int) -> Change | None:
+def _find_first_change(values: Sequence[float], start: int, reference_length: int) -> Change | None:
     reference = Reference.from_readings(values[start : start + reference_length])
     level, slope, scale = reference.level, reference.slope, 1 / reference.noise
     up = down = 0.0
@@ -122,16 +120,16 @@ def _first_change(values: Sequence[float], start: int, reference_length: int) ->
         value = values[index]
         trend = level + slope * min(index - last_update + 1, MAX_EXTRAPOLATION)
         high, low = (trend, level) if slope > 0 else (level, trend)
-        up += _clip((value - high) * scale) - DRIFT
-        down += _clip((low - value) * scale) - DRIFT
+        up += _clip((value - high) * scale) - CUSUM_DRIFT
+        down += _clip((low - value) * scale) - CUSUM_DRIFT
         if up <= 0.0:
             up, up_start = 0.0, index + 1
-        elif up > LIMIT:
+        elif up > CUSUM_LIMIT:
             after = _level(values[up_start : index + 1])
             return Change("cusum", 1, up_start, index, level, after, reference.noise)
         if down <= 0.0:
             down, down_start = 0.0, index + 1
-        elif down > LIMIT:
+        elif down > CUSUM_LIMIT:
             after = _level(values[down_start : index + 1])
             return Change("cusum", -1, down_start, index, level, after, reference.noise)
         if index >= last_update + UPDATE_INTERVAL and not up and not down:
@@ -142,21 +140,21 @@ def _first_change(values: Sequence[float], start: int, reference_length: int) ->
 
 
 def page_hinkley(values: Sequence[float], sign: Literal[1, -1]) -> Change | None:
-    """Return the first slow drift away from the level of the first readings in one direction, or None."""
+    """Return the first slow drift from the initial level in the direction `sign`; None if there is none."""
     if len(values) <= REFERENCE_LENGTH:
         return None
     level = median(values[:REFERENCE_LENGTH])
     deviation = max(noise(values[:REFERENCE_LENGTH]), MIN_NOISE_SHARE * abs(level), 1e-12)
     total, minimum, onset = 0.0, 0.0, REFERENCE_LENGTH
     for index in range(REFERENCE_LENGTH, len(values)):
-        total += _clip(sign * (values[index] - level) / deviation) - PH_DRIFT
+        total += _clip(sign * (values[index] - level) / deviation) - PAGE_HINKLEY_DRIFT
         if total <= minimum:
             minimum, onset = total, index + 1
-        elif total - minimum > PH_LIMIT:
+        elif total - minimum > PAGE_HINKLEY_LIMIT:
             after = _level(values[max(onset, index - REFERENCE_LENGTH) : index + 1])
             return Change("page_hinkley", sign, onset, index, level, after, deviation)
     return None
 
 
 def _clip(score: float) -> float:
-    return CLIP if score > CLIP else -CLIP if score < -CLIP else score
+    return MAX_DEVIATION if score > MAX_DEVIATION else -MAX_DEVIATION if score < -MAX_DEVIATION else score

@@ -1,7 +1,6 @@
 """Detects lasting changes in a run's metrics, and returns alarms with their onsets and symptoms.
 
-Symptoms are nodes of the knowledge graph. The detectors are deterministic, so an answer that cites an alarm can be
-checked."""
+Symptoms are nodes of the knowledge graph. The detectors are deterministic, so alarms in an answer can be checked."""
 
 from __future__ import annotations
 
@@ -24,17 +23,17 @@ Detector = Literal["cusum", "page_hinkley", "spike", "not_finite", "apart", "hel
 MIN_SPIKE_SIZE: Final = 60.0
 """Minimum size of a spike in standard deviations. Gradient norms of healthy small batches reach 30."""
 MIN_SPIKE_RATIO: Final = 40.0
-"""Minimum ratio of a spike to the level before it. In healthy runs a policy's gradient reaches 30 times the level."""
+"""Minimum ratio of a spike to the level before it. In healthy runs, a policy's gradient reaches 30 times the level."""
 MAX_EXPLAINED_RATIO: Final = 3.0
 """Maximum change of the weights' norm that updates explain, as a multiple of the largest update around it. A step
-changes a norm by at most its own length, and decoupled decay adds less than that."""
-WINDOW: Final = 30
+changes the norm by at most the step's length, and decoupled decay adds less than that."""
+LEVEL_READINGS: Final = 30
 """Number of earlier readings that define the level before a spike."""
 SPIKE_CANDIDATES: Final = 8
-"""Number of the largest readings to check for spikes. After a permanent rise, more readings are that large."""
+"""Number of the largest readings to check for spikes. If more readings are that large, the level has risen."""
 MIN_HELD_OUT_DROP: Final = 0.03
-"""Minimum share by which the last two readings of a held-out metric must be worse than its best to raise an alarm. It
-is half of the variation of an evaluation on a few hundred examples."""
+"""Minimum relative deterioration of a held-out metric, from its best reading to the last two, to raise an alarm. It is
+half of the variation of an evaluation on a few hundred examples."""
 SIMULTANEOUS_TICKS: Final = 25
 """Maximum ticks between the onsets of changes that count as simultaneous."""
 MIN_JUMP_SIZE: Final = 3.0
@@ -42,7 +41,16 @@ MIN_JUMP_SIZE: Final = 3.0
 MIN_JUDGE_CHANGE: Final = 0.05
 """Minimum change of a judge's mean as a share of its level."""
 MAX_ALARMS: Final = 64
-"""Maximum number of alarms. The strongest are reported, so that a corrupt log cannot fill a model's context."""
+"""Maximum number of alarms, so that a corrupt log cannot fill a model's context. Only the strongest are reported."""
+MAX_SIZE: Final = 999.0
+"""Maximum size of an alarm. A constant metric has no noise, so its first change would have an arbitrary size."""
+JUMP_READINGS: Final = 8
+"""A jump raises an alarm within fewer readings than this. At 4 standard deviations per reading, it takes five."""
+WEIGHT_NORM, UPDATE_RATIO, JUDGE_METRICS, LEVEL_METRICS = (
+    "optim/weight_norm", "optim/update_ratio", "rewards/*/mean", "reward/*",
+)  # fmt: skip
+"""Names and patterns of metrics. Judge metrics are the mean of each reward function, and are compared with one another.
+Level metrics are the mean reward of each difficulty level."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,29 +79,23 @@ class Alarm:
         }
 
 
-WEIGHT_NORM, UPDATE_RATIO = "optim/weight_norm", "optim/update_ratio"
-MAX_SIZE: Final = 999.0
-"""Maximum size of an alarm. A constant metric has no noise, so its first change would have an arbitrary size."""
-
-
 def find_alarms(series: Mapping[str, Series], specs: Sequence[MetricSpec]) -> list[Alarm]:
-    """Return all alarms, sorted by onset. `specs`: the run's announced metrics. Other metrics raise no alarm, because
-    an answer could not cite them."""
+    """Return all alarms, sorted by onset. Only announced metrics raise alarms, because answers may not cite others."""
     directions = {spec.name: spec.better for spec in specs}
     alarms: list[Alarm] = []
     for name in sorted(directions.keys() & series.keys()):
         ticks, values = _finite_readings(series[name])
         if len(values) < len(series[name][1]):
-            alarms.append(_non_finite_alarm(name, *series[name]))
-        gauges = [gauge for gauge in gauges_of(name) if name != "loss" or directions[name] == "down"]
+            alarms.append(_make_non_finite_alarm(name, *series[name]))
+        gauges = [gauge for gauge in gauges_for(name) if name != "loss" or directions[name] == "down"]
         if gauges:
-            alarms += _lasting_changes(name, gauges, ticks, values)
+            alarms += _find_changes(name, gauges, ticks, values)
         if name == "grad_norm":
-            alarms += _spikes(name, ticks, values)
-    alarms += _displaced_weights(series, directions)
-    alarms += _diverging_judges(series, directions)
-    alarms += _forgotten_levels(series, directions)
-    alarms += _held_out_drops(series, specs)
+            alarms += _find_spike(name, ticks, values)
+    alarms += _find_displaced_weights(series, directions)
+    alarms += _find_diverging_judge(series, directions)
+    alarms += _find_forgotten_levels(series, directions)
+    alarms += _find_held_out_drops(series, specs)
     strongest = sorted(alarms, key=lambda alarm: (-alarm.size, alarm.onset, alarm.metric))[:MAX_ALARMS]
     return sorted(strongest, key=lambda alarm: (alarm.onset, alarm.metric, alarm.symptom))
 
@@ -103,53 +105,56 @@ def _finite_readings(series: Series) -> Series:
     return [tick for tick, _ in pairs], [value for _, value in pairs]
 
 
-def _lasting_changes(name: str, gauges: Sequence[Gauge], ticks: Sequence[int], values: Sequence[float]) -> list[Alarm]:
+def _find_changes(name: str, gauges: Sequence[Gauge], ticks: Sequence[int], values: Sequence[float]) -> list[Alarm]:
     changes = cusum(values)
     strongest: dict[str, Alarm] = {}
     for gauge in gauges:
         drift = page_hinkley(values, 1) if gauge.slow and gauge.up else None
         candidates = changes if drift is None else [*changes, drift]
         for change in candidates:
-            symptom = _symptom_of(gauge, change)
+            symptom = _find_symptom(gauge, change)
             if symptom and (symptom not in strongest or change.test == "cusum"):
-                alarm = _alarm(name, symptom, change, ticks)
+                alarm = _make_alarm(name, symptom, change, ticks)
                 if symptom not in strongest or alarm.size > strongest[symptom].size:
                     strongest[symptom] = alarm
     return list(strongest.values())
 
 
-def _symptom_of(gauge: Gauge, change: Change) -> str:
+def _find_symptom(gauge: Gauge, change: Change) -> str:
     """Return the symptom of a change, or an empty string if the change is too small."""
     if change.size < gauge.min_size or abs(change.after - change.before) < gauge.min_difference:
         return ""
     low, high = sorted((change.before, change.after))
-    large_ratio = high >= gauge.min_ratio * low if low > 0 else high > 0
-    if gauge.min_ratio > 1 and not large_ratio:
+    is_large_ratio = high >= gauge.min_ratio * low if low > 0 else high > 0
+    if gauge.min_ratio > 1 and not is_large_ratio:
         return ""
     if change.sign < 0:
         return gauge.down
-    return gauge.jump if gauge.jump and change.detected_at - change.onset < JUMP_READINGS else gauge.up
+    is_jump = change.detected_at - change.onset < JUMP_READINGS
+    return gauge.jump if gauge.jump and is_jump else gauge.up
 
 
-def _alarm(name: str, symptom: str, change: Change, ticks: Sequence[int]) -> Alarm:
+def _make_alarm(name: str, symptom: str, change: Change, ticks: Sequence[int]) -> Alarm:
     onset, raised = ticks[min(change.onset, len(ticks) - 1)], ticks[change.detected_at]
     size = min(change.size, MAX_SIZE)
     return Alarm(change.test, name, symptom, onset, raised, change.before, change.after, size)
 
 
-def _non_finite_alarm(name: str, ticks: Sequence[int], values: Sequence[float]) -> Alarm:
+def _make_non_finite_alarm(name: str, ticks: Sequence[int], values: Sequence[float]) -> Alarm:
     first_index = next(index for index, value in enumerate(values) if not math.isfinite(value))
-    earlier_values = [value for value in values[:first_index] if math.isfinite(value)][-WINDOW:]
+    earlier_values = [value for value in values[:first_index] if math.isfinite(value)][-LEVEL_READINGS:]
     before = median(earlier_values) if earlier_values else 0.0
     return Alarm("not_finite", name, "loss_nan", ticks[first_index], ticks[first_index], before, before, MAX_SIZE)
 
 
-def _spikes(name: str, ticks: Sequence[int], values: Sequence[float]) -> list[Alarm]:
+def _find_spike(name: str, ticks: Sequence[int], values: Sequence[float]) -> list[Alarm]:
     """Return an alarm for the largest single reading that is far above the readings before it, if there is one."""
-    if len(values) <= WINDOW:
+    if len(values) <= LEVEL_READINGS:
         return []
-    for index in sorted(range(WINDOW, len(values)), key=lambda index: (-values[index], index))[:SPIKE_CANDIDATES]:
-        before = values[index - WINDOW : index]
+    for index in sorted(range(LEVEL_READINGS, len(values)), key=lambda index: (-values[index], index))[
+        :SPIKE_CANDIDATES
+    ]:
+        before = values[index - LEVEL_READINGS : index]
         level = median(before)
         deviation = max(noise(before), 1e-3 * abs(level), 1e-12)
         size = (values[index] - level) / deviation
@@ -159,14 +164,13 @@ def _spikes(name: str, ticks: Sequence[int], values: Sequence[float]) -> list[Al
     return []
 
 
-def _displaced_weights(series: Mapping[str, Series], directions: Mapping[str, str]) -> list[Alarm]:
-    """Return an alarm for the first step in which the weights' norm changed by more than the updates around it explain.
-    In that case, something else wrote to the weights."""
+def _find_displaced_weights(series: Mapping[str, Series], directions: Mapping[str, str]) -> list[Alarm]:
+    """Return an alarm for the first step in which something other than an update changed the weights' norm."""
     if not {WEIGHT_NORM, UPDATE_RATIO} <= directions.keys() & series.keys():
         return []
     updates = dict(zip(*series[UPDATE_RATIO], strict=True))
     ticks, norms = series[WEIGHT_NORM]
-    for index in range(WINDOW, len(ticks)):
+    for index in range(LEVEL_READINGS, len(ticks)):
         tick, before, after = ticks[index], norms[index - 1], norms[index]
         neighbours = [updates[neighbour] for neighbour in (tick - 1, tick, tick + 1) if neighbour in updates]
         if not neighbours or not all(map(math.isfinite, (before, after, *neighbours))) or before <= 0:
@@ -179,16 +183,16 @@ def _displaced_weights(series: Mapping[str, Series], directions: Mapping[str, st
     return []
 
 
-def _diverging_judges(series: Mapping[str, Series], directions: Mapping[str, str]) -> list[Alarm]:
+def _find_diverging_judge(series: Mapping[str, Series], directions: Mapping[str, str]) -> list[Alarm]:
     """Return an alarm for the first judge whose mean jumps while those of the other judges do not."""
     judges = [name for name in sorted(directions.keys() & series.keys()) if fnmatchcase(name, JUDGE_METRICS)]
     jumps: list[Alarm] = []
     for name in judges:
-        ticks, changes = _large_changes(series[name])
+        ticks, changes = _find_large_changes(series[name])
         for change in changes:
             is_jump = change.size >= MIN_JUMP_SIZE and change.detected_at - change.onset < JUMP_READINGS
             if is_jump and change.sign > 0:
-                jumps.append(_alarm(name, "judges_apart", change, ticks))
+                jumps.append(_make_alarm(name, "judges_apart", change, ticks))
     for jump in jumps:
         other_onsets = [alarm.onset for alarm in jumps if alarm.metric != jump.metric]
         if len(judges) > 1 and not any(abs(onset - jump.onset) <= SIMULTANEOUS_TICKS for onset in other_onsets):
@@ -196,22 +200,22 @@ def _diverging_judges(series: Mapping[str, Series], directions: Mapping[str, str
     return []
 
 
-def _forgotten_levels(series: Mapping[str, Series], directions: Mapping[str, str]) -> list[Alarm]:
+def _find_forgotten_levels(series: Mapping[str, Series], directions: Mapping[str, str]) -> list[Alarm]:
     """Return an alarm for each difficulty level whose mean reward falls while the overall reward does not."""
     names = sorted(directions.keys() & series.keys())
-    reward_falls = _falls(series["reward"], "reward") if "reward" in names else []
+    reward_falls = _find_falls(series["reward"], "reward") if "reward" in names else []
     alarms: list[Alarm] = []
     for name in names:
         if not fnmatchcase(name, LEVEL_METRICS):
             continue
-        for fall in _falls(series[name], name):
+        for fall in _find_falls(series[name], name):
             if not any(abs(reward.onset - fall.onset) <= SIMULTANEOUS_TICKS for reward in reward_falls):
                 alarms.append(fall)
                 break
     return alarms
 
 
-def _large_changes(series: Series) -> tuple[Sequence[int], list[Change]]:
+def _find_large_changes(series: Series) -> tuple[Sequence[int], list[Change]]:
     """Return the ticks of the finite readings, and the changes of at least MIN_JUDGE_CHANGE."""
     ticks, values = _finite_readings(series)
     changes = [
@@ -222,14 +226,13 @@ def _large_changes(series: Series) -> tuple[Sequence[int], list[Change]]:
     return ticks, changes
 
 
-def _falls(series: Series, name: str) -> list[Alarm]:
-    ticks, changes = _large_changes(series)
-    return [_alarm(name, "level_forgotten", change, ticks) for change in changes if change.sign < 0]
+def _find_falls(series: Series, name: str) -> list[Alarm]:
+    ticks, changes = _find_large_changes(series)
+    return [_make_alarm(name, "level_forgotten", change, ticks) for change in changes if change.sign < 0]
 
 
-def _held_out_drops(series: Mapping[str, Series], specs: Sequence[MetricSpec]) -> list[Alarm]:
-    """Return alarms for held-out metrics whose last two readings are significantly worse than their best reading. These
-    metrics have too few readings for the other tests."""
+def _find_held_out_drops(series: Mapping[str, Series], specs: Sequence[MetricSpec]) -> list[Alarm]:
+    """Return alarms for held-out metrics that have become worse. They have too few readings for the other tests."""
     alarms: list[Alarm] = []
     has_reward = any(spec.name == "reward" for spec in specs)
     for spec in specs:
@@ -253,21 +256,18 @@ def _held_out_drops(series: Mapping[str, Series], specs: Sequence[MetricSpec]) -
     return alarms
 
 
-JUMP_READINGS: Final = 8
-"""A jump raises an alarm within fewer readings than this. At 4 standard deviations per reading it takes five."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gauge:
-    """The symptoms that changes in a metric indicate, and how large a change must be to raise an alarm. A change with
-    an empty symptom raises no alarm."""
+    """The symptoms that changes in a metric indicate, and how large a change must be to raise an alarm."""
 
     metric: str
     """Name or pattern of the metric."""
     up: str = ""
+    """Symptom of an increase; an increase without a symptom raises no alarm."""
     down: str = ""
+    """Symptom of a decrease; a decrease without a symptom raises no alarm."""
     jump: str = ""
-    """Symptom of a fast increase; an empty string: the same as `up`."""
+    """Symptom of a fast increase; an empty string stands for the symptom `up`."""
     min_size: float = 2.0
     """Minimum change in standard deviations of one reading."""
     min_ratio: float = 1.0
@@ -305,12 +305,8 @@ GAUGES: Final = (
     Gauge(metric="step_time", up="slow_steps", min_size=3.0, min_ratio=1.3),
     Gauge(metric="frontier/*", up="frontier_drift", min_size=3.0, min_ratio=1.2),
 )
-JUDGE_METRICS: Final = "rewards/*/mean"
-"""Pattern of the metrics to compare with one another: the mean of each reward function."""
-LEVEL_METRICS: Final = "reward/*"
-"""Pattern of the metrics for the mean reward of one difficulty level."""
 
 
-def gauges_of(metric: str) -> tuple[Gauge, ...]:
+def gauges_for(metric: str) -> tuple[Gauge, ...]:
     """Return the gauges of a metric. Most user-defined metrics have none."""
     return tuple(gauge for gauge in GAUGES if gauge.metric == metric or fnmatchcase(metric, gauge.metric))

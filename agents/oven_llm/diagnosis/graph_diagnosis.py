@@ -1,7 +1,7 @@
 """Asks the knowledge graph about a run's alarms, and returns ranked causes, remedies and all known causes.
 
-As in oven_agents.runtime.kg_client, a generator asks the questions, so that both a process on the bus and a command can
-run it. The generator yields (endpoint, request) and receives the reply, or None if there is none."""
+As in oven_agents.runtime.kg_client, a generator asks the questions, so that a process on the bus and a command can both
+run it. The generator yields pairs of endpoint and request. It receives the reply, or None if there is none."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GraphQuestions = Generator[tuple[str, bytes], bytes | None, "GraphView"]
 MAX_REMEDIES: Final = 8
 """Maximum number of remedies to request."""
 FULL_SEVERITY_SIZE: Final = 10.0
-"""Size of an alarm with severity 1, in standard deviations. Smaller alarms have a proportional severity."""
+"""Size in standard deviations from which an alarm has severity 1. Smaller alarms have a proportional severity."""
 SYMPTOMS: Final = tuple(
     dict.fromkeys(
         [symptom for gauge in GAUGES for symptom in (gauge.up, gauge.down, gauge.jump) if symptom]
@@ -49,7 +49,7 @@ class GraphView:
 
     def as_json(self) -> dict[str, Any]:
         return {
-            "ranked": [{"cause": cause, "rank": float(f"{p:.4g}")} for cause, p in self.ranked_causes],
+            "ranked": [{"cause": cause, "rank": float(f"{rank:.4g}")} for cause, rank in self.ranked_causes],
             "remedies": [{"remedy": remedy, "changes": list(changes)} for remedy, changes in self.remedies],
             "causes": sorted(self.causes),
         }
@@ -60,14 +60,14 @@ def ask_graph(alarms: Sequence[Alarm], run: RunStarted) -> GraphQuestions:
     severities: dict[str, float] = {}
     for alarm in alarms:
         severities[alarm.symptom] = max(severities.get(alarm.symptom, 0.0), min(1.0, alarm.size / FULL_SEVERITY_SIZE))
-    reply = yield "diagnose", _request(run, {symptom: 1.0 for symptom in SYMPTOMS}, 1)
+    reply = yield "diagnose", _build_request(run, {symptom: 1.0 for symptom in SYMPTOMS}, 1)
     all_causes = _parse(reply)
     if all_causes is None:
         return GraphView()
     causes = frozenset(cause.id for cause in all_causes.causes)
     if not severities:
         return GraphView(causes=causes)
-    reply = yield "diagnose", _request(run, severities, MAX_REMEDIES)
+    reply = yield "diagnose", _build_request(run, severities, MAX_REMEDIES)
     diagnosis = _parse(reply)
     if diagnosis is None:
         return GraphView(causes=causes)
@@ -77,8 +77,8 @@ def ask_graph(alarms: Sequence[Alarm], run: RunStarted) -> GraphQuestions:
 
 
 def diagnose_without_model(log: LogContext, view: GraphView) -> Diagnosis:
-    """Return the graph's top cause as a diagnosis that requests no change. It starts at the onset of the earliest alarm
-    that is simultaneous with the strongest one."""
+    """Return the graph's top cause as a diagnosis without a change. Its evidence starts at the onset of the earliest
+    alarm that is simultaneous with the strongest one."""
     if not log.alarms or not view.ranked_causes:
         return Diagnosis(NONE, (), "", None, None, 0.5)
     first = _first_alarm(log.alarms)
@@ -94,7 +94,7 @@ def _first_alarm(alarms: Sequence[Alarm]) -> Alarm:
     return min(simultaneous, key=lambda alarm: (alarm.onset, alarm.metric))
 
 
-def _request(run: RunStarted, severities: dict[str, float], max_remedies: int) -> bytes:
+def _build_request(run: RunStarted, severities: dict[str, float], max_remedies: int) -> bytes:
     return DiagnoseRequest(
         phase=phase(run),
         symptoms=tuple(Symptom(id=symptom, severity=severity) for symptom, severity in sorted(severities.items())),

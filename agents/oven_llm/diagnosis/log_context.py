@@ -1,4 +1,4 @@
-"""Prepares a run's log for a diagnosis: settings, measurements, votes, decisions and their outcomes.
+"""Prepares a run's log for a diagnosis: settings, observations, votes, decisions and their outcomes.
 
 The log's strings are untrusted, because third-party agents may have written them. Invisible characters are removed, and
 long strings are truncated. A model's conclusions are checked against the figures, never against the strings."""
@@ -32,16 +32,16 @@ from oven_llm.diagnosis.detectors import Alarm, find_alarms
 from oven_llm.judges.sanitize import visible_text
 
 MAX_TEXT_CHARACTERS: Final = 300
-"""Maximum characters of a string. A rationale's first sentence, which contains its figures, is shorter."""
+"""Maximum characters of a string. The first sentence of a rationale, which contains the figures, is shorter."""
 MAX_ROWS: Final = 2000
-"""Maximum rows per table. Older rows are dropped, so that many messages cannot crowd out the measurements."""
+"""Maximum rows per table. Older rows are dropped, so that many messages cannot crowd out the observations."""
 MAX_METRICS: Final = 400
-"""Maximum announced metrics. Metrics with a better direction come first."""
+"""Maximum announced metrics. Metrics that should rise or fall come first."""
 
 
 @dataclass
 class LogContext:
-    """The content of a log. Call `add` for each event. The same log always results in the same content."""
+    """The contents of a log. Call `add` for each event. The same log always results in the same contents."""
 
     run: RunStarted | None = None
     """The latest announcement of the run."""
@@ -115,8 +115,8 @@ class LogContext:
         return [value for tick, value in zip(ticks, values, strict=True) if first <= tick <= last]
 
     def as_json(self, graph: Mapping[str, Any], config: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the value of the variable `context` in the model's programs. Raises ConfigError for a log without
-        observations. `graph`: the knowledge graph's reply about the alarms. `config`: the run's settings, if known."""
+        """Return the value of the variable `context` in the model's programs. It includes the knowledge graph's reply
+        and the run's settings. Raises ConfigError for a log without observations."""
         run = self.started
         if not self.ticks:
             raise ConfigError(
@@ -188,14 +188,14 @@ COLUMNS: Final[Mapping[type[LogMessage], tuple[str, tuple[str, ...]]]] = {
     AgentStatus: ("notices", ("tick", "agent", "state", "text")),
 }
 """Table and columns for each message type."""
-AUTHOR_COLUMNS: Final = ("agent", "by")  # these contain the name of the event's author
+AUTHOR_COLUMNS: Final = ("agent", "by")  # columns for the name of the event's author
 COLUMN_FIELDS: Final = {"decision": "decision_id", "text": "reason"}
 """Message fields whose names differ from their columns."""
 TABLES: Final = tuple(table for table, _ in COLUMNS.values())
 
 
 def read_context(events: Iterable[Event], *, seq: int | None = None) -> LogContext:
-    """Return the context of a log's events, up to and including sequence number `seq`; None: all events."""
+    """Return the context of a log's events, up to and including the sequence number `seq` if one is passed."""
     context = LogContext()
     for event in events:
         if seq is not None and event.seq > seq:

@@ -33,7 +33,7 @@ RejectionKind = Literal[
 
 
 class AnswerRejectedError(OvenError, ValueError):
-    """Raised if an answer does not match the log or the settings. `kind` is used to count such errors."""
+    """Raised if an answer does not match the log or the settings. Rejections are counted by `kind`."""
 
     def __init__(self, kind: RejectionKind, reason: str) -> None:
         super().__init__(reason)
@@ -140,8 +140,8 @@ class Diagnosis:
 def check_answer(
     answer_value: Any, log: LogContext, causes: Collection[str], knobs: Collection[str] | None = None
 ) -> Diagnosis:
-    """Check an answer and return its diagnosis. Raises AnswerRejectedError. `answer_value`: the value passed to FINAL.
-    `causes`: the causes in the knowledge graph. `knobs`: the knobs that may be changed; None: all announced knobs."""
+    """Check the value that was passed to FINAL and return its diagnosis. Raises AnswerRejectedError. The cause must be
+    one of the knowledge graph's `causes`. If `knobs` is not None, the knob must be one of them."""
     answer = _parse(answer_value)
     if answer.cause != NONE and answer.cause not in causes:
         raise AnswerRejectedError(
@@ -171,8 +171,8 @@ def evidence(log: LogContext, metric: str, first: int, last: int) -> Evidence:
         raise AnswerRejectedError(
             "evidence_differs", f"{metric} has no reading from tick {first} to {last}; the log ends at {log.ticks[-1]}"
         )
-    finite = all(map(math.isfinite, readings))
-    value: float | Literal["nan"] = float(f"{fmean(readings):.6g}") if finite else "nan"
+    is_finite = all(map(math.isfinite, readings))
+    value: float | Literal["nan"] = float(f"{fmean(readings):.6g}") if is_finite else "nan"
     return Evidence.model_validate({"metric": metric, "from": first, "to": last, "value": value})
 
 
@@ -195,12 +195,13 @@ def _with_tuple(answer_value: Any) -> Any:
 
 
 def _recompute(claim: Evidence, log: LogContext) -> Evidence:
+    """Return the evidence with the figure from the log. Raises AnswerRejectedError if the claimed figure differs."""
     actual = evidence(log, claim.metric, claim.from_, claim.to)
     if isinstance(actual.value, str) or isinstance(claim.value, str):
         matches = actual.value == claim.value
     else:
-        size = max(abs(actual.value), fmean(map(abs, log.readings(claim.metric, claim.from_, claim.to))))
-        matches = abs(claim.value - actual.value) <= TOLERANCE * size + 1e-9
+        magnitude = max(abs(actual.value), fmean(map(abs, log.readings(claim.metric, claim.from_, claim.to))))
+        matches = abs(claim.value - actual.value) <= TOLERANCE * magnitude + 1e-9
     if not matches:
         raise AnswerRejectedError(
             "evidence_differs",

@@ -30,11 +30,13 @@ CHECK_INTERVAL: Final = 5
 MIN_OBSERVATIONS: Final = 40
 """Minimum observations before the first check: 30 for the detectors' reference, and ten to compare with it."""
 HORIZON: Final = 40
-"""Ticks until a change must show an effect. Remedies in the gym take this long."""
+"""Ticks until a change's effect is measured. Remedies in the gym take this long."""
 REVERT_READINGS: Final = 5
 """Number of readings to average for revert_if, so that one outlier does not revert a change."""
 RECOVERED_SHARE: Final = 0.5
 """Share of the target's deterioration that a change is forecast to recover within the horizon."""
+FORECAST_READINGS: Final = 10
+"""Number of readings of the target to average before and after the onset, for that forecast."""
 
 
 class Supervisor(ModelAgent[SupervisorSettings, DiagnosisRequest, DiagnosisResult]):
@@ -49,12 +51,12 @@ class Supervisor(ModelAgent[SupervisorSettings, DiagnosisRequest, DiagnosisResul
     training never waits. The answer expires after `supervisor.expires` ticks, or if the knob has changed since. If the
     answer's revert_if is met after the change, the agent proposes the old value again.
 
-    False alarms: the rate depends on the model. docs/experiments.md states it for a script in place of the model. The
-    agent is therefore an untrusted shadow by default.
+    False alarms: the rate depends on the model, so the agent is an untrusted shadow by default. docs/experiments.md
+    states the rate of a script that stands in for the model.
 
-    Limits: the loop of programs over a long text follows Zhang et al. (arXiv 2512.24601). If the model fails, the agent
-    abstains. Failures are counted by kind in its status. It asks at most `supervisor.diagnoses` times per run, within
-    its budget, and only after an alarm.
+    Limits: the model analyses the log with programs, as in Zhang et al. (arXiv 2512.24601). If the model fails, the
+    agent abstains. Failures are counted by kind in its status. It asks at most `supervisor.diagnoses` times per run,
+    within its budget, and only after an alarm.
     """
 
     unrepeatable = (
@@ -66,16 +68,16 @@ class Supervisor(ModelAgent[SupervisorSettings, DiagnosisRequest, DiagnosisResul
         super().__init__("supervisor", SupervisorSettings(), "model")
         self._diagnoses: DiagnosisCompanion | None = None
         self._checked_tick = -1
-        self._question_ticks: dict[tuple[str, str], int] = {}  # by metric and symptom
+        self._question_ticks: dict[tuple[str, str], int] = {}  # tick of the latest question by metric and symptom
         self._change: ProposedChange | None = None
         """The latest proposed change that may be reverted."""
 
-    def _companion(self, run_context: RunContext, settings: SupervisorSettings) -> Coroutine[Any, Any, None]:
+    def _create_companion(self, run_context: RunContext, settings: SupervisorSettings) -> Coroutine[Any, Any, None]:
         self._diagnoses = DiagnosisCompanion(run_context, settings, self.slot)
         self._change = DiagnosisStore(run_context.folder).latest_change()
         return self._diagnoses.serve()
 
-    def _obstacle(self, run: RunStarted) -> str | None:
+    def _find_obstacle(self, run: RunStarted) -> str | None:
         if not changeable_knobs(run, self.moves):
             return f"the run announces none of these as a setting: {', '.join(self.moves)}"
         if not any(spec.better != "neither" for spec in run.metrics):
@@ -85,10 +87,10 @@ class Supervisor(ModelAgent[SupervisorSettings, DiagnosisRequest, DiagnosisResul
     def vote(self, window: Window) -> Answer:
         reply = self.slot.collect()
         if reply is None:
-            return self._revert(window) or self._ask_if_due(window)
+            return self._propose_revert(window) or self._ask_if_due(window)
         previous_change = self._change
         if isinstance(reply.result, ModelFailure):
-            answer: Answer = self._abstention(reply.result)
+            answer: Answer = self._abstain(reply.result)
         else:
             answer = self._vote_on(reply.question, reply.result, window)
         if self._diagnoses is not None:
@@ -106,20 +108,20 @@ class Supervisor(ModelAgent[SupervisorSettings, DiagnosisRequest, DiagnosisResul
         if not diagnosis.knob:
             return Notice(diagnosis.cause, f"{_describe(diagnosis)}; no knob would help (diagnosis {request.number})")
         if window.tick > request.tick + self._settings.expires:
-            return self._discard(
+            return self._discard_reply(
                 "expired", f"the reply to the question of tick {request.tick} arrived at tick {window.tick}"
             )
         knob = window.knobs.get(diagnosis.knob)
         if knob is None or knob.value != request.values.get(diagnosis.knob):
-            return self._discard("superseded", f"{diagnosis.knob} has changed since tick {request.tick}")
+            return self._discard_reply("superseded", f"{diagnosis.knob} has changed since tick {request.tick}")
         if diagnosis.value == knob.value:
-            return self._discard("superseded", f"{diagnosis.knob} already has the proposed value")
+            return self._discard_reply("superseded", f"{diagnosis.knob} already has the proposed value")
         if diagnosis.revert_if is not None:
             self._change = ProposedChange(
                 knob=diagnosis.knob, value=diagnosis.value, before=knob.value, tick=window.tick,
                 revert_if=diagnosis.revert_if, cause=diagnosis.cause,
             )  # fmt: skip
-        return _proposal(window, diagnosis, f"diagnosis {request.number}, asked at tick {request.tick}")
+        return _propose(window, diagnosis, f"diagnosis {request.number}, asked at tick {request.tick}")
 
     def _ask_if_due(self, window: Window) -> Notice | None:
         companion = self._diagnoses
@@ -128,8 +130,8 @@ class Supervisor(ModelAgent[SupervisorSettings, DiagnosisRequest, DiagnosisResul
         if window.tick < self._checked_tick + CHECK_INTERVAL or not self.slot.is_due(window.tick, self._settings.every):
             return None
         self._checked_tick = window.tick
-        # If a metric recovers and deteriorates again, its new onset is later than the question about the first one.
-        onsets = {(alarm.metric, alarm.symptom): alarm.onset for alarm in _alarms(window)}
+        # If a metric recovers and deteriorates again, its new onset is later than the question about the old one.
+        onsets = {(alarm.metric, alarm.symptom): alarm.onset for alarm in _find_window_alarms(window)}
         if all(onset <= self._question_ticks.get(key, -1) for key, onset in onsets.items()):
             return None
         if companion.exhausted:
@@ -141,7 +143,7 @@ class Supervisor(ModelAgent[SupervisorSettings, DiagnosisRequest, DiagnosisResul
         self.slot.post(DiagnosisRequest(companion.next_number, window.tick, values), window.tick)
         return None
 
-    def _revert(self, window: Window) -> Vote | None:
+    def _propose_revert(self, window: Window) -> Vote | None:
         """Propose the old value if the proposed change was made and its revert_if is met."""
         change = self._change
         if change is None or window.tick > change.tick + 2 * HORIZON:
@@ -156,7 +158,7 @@ class Supervisor(ModelAgent[SupervisorSettings, DiagnosisRequest, DiagnosisResul
         if not change.revert_if.is_met(fmean(readings)):
             return None
         self._change = None
-        target = _target(window)
+        target = _target_name(window)
         return window.propose(
             change.knob,
             change.before,
@@ -175,7 +177,7 @@ class Supervisor(ModelAgent[SupervisorSettings, DiagnosisRequest, DiagnosisResul
         return f"{diagnoses}unused: {format_counts(self.unused_counts)}"
 
 
-def _alarms(window: Window) -> list[Alarm]:
+def _find_window_alarms(window: Window) -> list[Alarm]:
     """Return the alarms for the window's observations. Using the whole log would be too slow at every check."""
     series: dict[str, tuple[list[int], list[float]]] = {}
     for observation in window.observations:
@@ -186,14 +188,14 @@ def _alarms(window: Window) -> list[Alarm]:
     return find_alarms(series, window.run.metrics)
 
 
-def _target(window: Window) -> str:
+def _target_name(window: Window) -> str:
     """Return the target metric of the agent's proposals."""
     return (held_out_metric(window.run) or objective(window.run)).name
 
 
-def _proposal(window: Window, diagnosis: Diagnosis, source: str) -> Vote:
-    target = _target(window)
-    symptoms = [alarm.symptom for alarm in _alarms(window)]
+def _propose(window: Window, diagnosis: Diagnosis, source: str) -> Vote:
+    target = _target_name(window)
+    symptoms = [alarm.symptom for alarm in _find_window_alarms(window)]
     return window.propose(
         diagnosis.knob,
         diagnosis.value,
@@ -207,17 +209,18 @@ def _proposal(window: Window, diagnosis: Diagnosis, source: str) -> Vote:
 
 
 def _forecast(window: Window, target: str, onset: int | None) -> float:
-    """Return the forecast recovery of the target: RECOVERED_SHARE of its deterioration since the onset,
-    or 0 if it has not deteriorated."""
+    """Return RECOVERED_SHARE of the target's deterioration since the onset; 0 if it has not deteriorated."""
     better = next((spec.better for spec in window.run.metrics if spec.name == target), "neither")
     readings = [
         (observation.tick, observation.metrics[target])
         for observation in window.observations
         if target in observation.metrics and math.isfinite(observation.metrics[target])
     ]
-    before = [value for tick, value in readings if onset is not None and tick < onset][-10:]
-    after = [value for tick, value in readings if onset is not None and tick >= onset][-10:]
-    if not before or not after or better == "neither":
+    if onset is None or better == "neither":
+        return 0.0
+    before = [value for tick, value in readings if tick < onset][-FORECAST_READINGS:]
+    after = [value for tick, value in readings if tick >= onset][-FORECAST_READINGS:]
+    if not before or not after:
         return 0.0
     drop = fmean(before) - fmean(after)
     return float(f"{RECOVERED_SHARE * drop:.4g}") if (drop > 0) == (better == "up") else 0.0

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from oven_core.protocol.committee_requests import ProbeReply, ProbeRequest, ScoreReply, ScoreRequest
 from oven_core.protocol.judge_spec import JudgeSpec
 from oven_llm.judges.sanitize import visible_text
-from oven_llm.providers.failures import Kind, ModelFailure, format_counts
+from oven_llm.providers.failures import FailureKind, ModelFailure, format_counts
 from oven_llm.providers.usage import CallTally, record_calls_in
 
 log = logging.getLogger("oven.member")
@@ -25,7 +25,7 @@ MARGIN_SHARE: Final = 0.05
 MAX_MARGIN_S: Final = 0.5
 """Maximum seconds reserved for sending the reply."""
 MAX_REASON_CHARACTERS: Final = 500
-"""Maximum characters of a reason in a reply. The prompt asks for at most 25 words."""
+"""Maximum characters of a reason or a detail in a reply. The prompt asks judges for at most 25 words."""
 SUMMARY_INTERVAL: Final = 2000
 """Groups between two log lines with counts."""
 
@@ -42,30 +42,30 @@ Probe: TypeAlias = Callable[[JudgeSpec, float, CallTally], Awaitable[str]]
 
 
 class Member:
-    """A committee member that answers score and probe requests."""
+    """A member of the reward committee, which answers score and probe requests."""
 
     def __init__(
         self, name: str, judge: Scorer, probe: Probe | None = None, max_concurrent: int = MAX_CONCURRENT
     ) -> None:
-        """`probe`: tests a replacement for the model; None: the model cannot be swapped."""
+        """Create a member. If `probe` is None, its model cannot be swapped."""
         self.name = name
         self.judge = judge
         self._probe = probe
-        self.groups = 0
-        self.abstentions: Counter[Kind] = Counter()
-        """Groups without scores, by the kind of the last failure."""
-        self.faults: Counter[Kind] = Counter()
-        """Failed attempts, including those followed by a successful one."""
+        self.group_count = 0
+        self.abstentions: Counter[FailureKind] = Counter()
+        """Number of groups without scores, by the kind of the last failure."""
+        self.failed_attempts: Counter[FailureKind] = Counter()
+        """Number of failed HTTP attempts by kind, including those followed by a successful one."""
         self._slots = asyncio.Semaphore(max_concurrent)
 
     async def answer(self, data: bytes, context: str = "") -> ScoreReply:
-        """Score the request in `data`. `context`: the request's trace. Raises only if cancelled."""
+        """Reply to the score request in `data`, which belongs to the trace `context`. Raises only if cancelled."""
         tally = CallTally(context)
         request: ScoreRequest | None = None
         scores: dict[str, float] | None = None
         failure: ModelFailure | None = None
         try:
-            request = _request(data)
+            request = _parse_request(data)
             scores = await self._score(request, tally)
         except ModelFailure as error:
             failure = error
@@ -77,7 +77,7 @@ class Member:
             group=request.group if request else "",
             judge=request.judge.identity if request and request.judge else "",
             scores=scores,
-            reasons=_reasons(request, tally) if request and scores is not None else {},
+            reasons=_visible_reasons(request, tally) if request and scores is not None else {},
             failure=failure.kind if failure else "",
             detail=failure.detail if failure else "",
             input_tokens=tally.input_tokens,
@@ -98,19 +98,20 @@ class Member:
             if self._probe is None:
                 raise ModelFailure("not_configured", f"the model of {self.name} cannot be replaced")
             with record_calls_in(tally):
-                lacks = await self._probe(request.judge, _usable_seconds(request.deadline_s), tally)
+                missing_features = await self._probe(request.judge, _usable_seconds(request.deadline_s), tally)
         except ModelFailure as failure:
             log.warning("the probe of %s failed: %s", identity, failure)
-            return ProbeReply(member=self.name, judge=identity, failure=failure.kind, detail=failure.detail[:500])
+            detail = failure.detail[:MAX_REASON_CHARACTERS]
+            return ProbeReply(member=self.name, judge=identity, failure=failure.kind, detail=detail)
         except Exception as error:
             return ProbeReply(member=self.name, judge=identity, failure="internal", detail=type(error).__name__)
         log.info("the probe of %s succeeded", identity)
-        return ProbeReply(member=self.name, judge=identity, detail=lacks[:500])
+        return ProbeReply(member=self.name, judge=identity, detail=missing_features[:MAX_REASON_CHARACTERS])
 
     def summary(self) -> str:
         """Return one line with counts."""
-        abstentions, faults = format_counts(self.abstentions), format_counts(self.faults)
-        return f"{self.groups} groups; abstained: {abstentions}; failed attempts: {faults}"
+        abstentions, failed_attempts = format_counts(self.abstentions), format_counts(self.failed_attempts)
+        return f"{self.group_count} groups; abstained: {abstentions}; failed attempts: {failed_attempts}"
 
     async def _score(self, request: ScoreRequest, tally: CallTally) -> dict[str, float]:
         seconds = _usable_seconds(request.deadline_s)
@@ -127,34 +128,34 @@ class Member:
                 ) from None
             # If the judge was waiting for a retry, the failure that caused the retry is reported, not the timeout.
             raise ModelFailure(
-                tally.last_fault or "timeout", f"the judge did not finish within {seconds:.3g} s"
+                tally.last_failure or "timeout", f"the judge did not finish within {seconds:.3g} s"
             ) from None
 
     def _count(self, tally: CallTally, failure: ModelFailure | None) -> None:
-        self.groups += 1
-        self.faults.update(tally.faults)
+        self.group_count += 1
+        self.failed_attempts.update(tally.failed_attempts)
         if failure is not None:
             if not self.abstentions[failure.kind]:
                 log.warning(
                     "abstaining on a group: %s; further failures of this kind are counted but not logged", failure
                 )
             self.abstentions[failure.kind] += 1
-        if self.groups % SUMMARY_INTERVAL == 0:
+        if self.group_count % SUMMARY_INTERVAL == 0:
             log.info("%s", self.summary())
 
 
-def _reasons(request: ScoreRequest, tally: CallTally) -> dict[str, str]:
-    """Return the reasons for the requested completions. Those for hidden controls would reveal the controls."""
+def _visible_reasons(request: ScoreRequest, tally: CallTally) -> dict[str, str]:
+    """Return the reasons for the requested completions. Reasons for a control's texts would reveal the control."""
     reasons = {completion.id: tally.reasons.get(completion.id, "") for completion in request.completions}
     return {key: visible_text(reason)[:MAX_REASON_CHARACTERS] for key, reason in reasons.items() if reason}
 
 
 def _usable_seconds(deadline_s: float) -> float:
-    """Return the seconds of the deadline that the judge may use."""
+    """Return how many seconds of the deadline the judge may use."""
     return deadline_s - min(MARGIN_SHARE * deadline_s, MAX_MARGIN_S)
 
 
-def _request(data: bytes) -> ScoreRequest:
+def _parse_request(data: bytes) -> ScoreRequest:
     try:
         request = ScoreRequest.model_validate_json(data)
     except ValidationError as error:

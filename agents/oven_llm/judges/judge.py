@@ -21,7 +21,7 @@ from oven_llm.judges.sanitize import MAX_CHARACTERS, is_degenerate, prepare, vis
 from oven_llm.judges.self_checks import SelfChecks
 from oven_llm.providers.budget import Budget
 from oven_llm.providers.conversation import Conversation, LanguageModel, ModelReply
-from oven_llm.providers.failures import UNUSABLE_REPLY_KINDS, Kind, ModelFailure
+from oven_llm.providers.failures import UNUSABLE_REPLY_KINDS, FailureKind, ModelFailure
 from oven_llm.providers.genai_telemetry import ModelCall, OnCall
 from oven_llm.providers.remote_model import RemoteModel
 from oven_llm.providers.usage import CallTally
@@ -32,27 +32,26 @@ from oven_runs.settings.judge_providers import Catalogue, ModelEndpoint, endpoin
 log = logging.getLogger("oven.member")
 
 MAX_REQUESTS: Final = 3
-"""Maximum requests for one group if the replies contain no usable verdict."""
+"""Maximum requests for one group while the replies contain no usable verdict."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckSettings:
     """Settings of a member's judges: text limits and checks."""
 
-    characters: int = MAX_CHARACTERS
+    max_characters: int = MAX_CHARACTERS
     """Maximum characters of a text that a judge sees."""
-    swap_share: float = 0.0
+    reversed_share: float = 0.0
     """Share of groups that are scored again in reverse order."""
     rescore_interval: int = 0
-    """Scored groups between two passes over the old groups; 0: no passes."""
-    store: Path | None = None
-    """Path of the JSON file for the results of controls, without suffixes. None: the results are not saved."""
+    """Scored groups between two passes over the old groups (self_checks.py); 0: no passes."""
+    results: Path | None = None
+    """Path of the file with the results of controls, without its suffixes. None: the results are not saved."""
 
-    def controls(self, judge: str, swap: int = 0, *, scores_content: bool = True) -> Controls:
-        """Return the controls for the judge after the member's `swap`-th swap. Each swap has its own file, because an
-        earlier judge may still have active requests."""
-        path = self.store.with_name(f"{self.store.name}.{swap}.controls") if self.store else None
-        return Controls(f"{judge} {swap}", path, scores_content=scores_content)
+    def create_controls(self, judge: str, swap_count: int = 0, *, scores_content: bool = True) -> Controls:
+        """Return the controls for a judge. Each swap has its own file, because the old judge may still be active."""
+        path = self.results.with_name(f"{self.results.name}.{swap_count}.controls") if self.results else None
+        return Controls(f"{judge} {swap_count}", path, scores_content=scores_content)
 
 
 CONTROLS_ONLY: Final = CheckSettings()
@@ -69,16 +68,16 @@ class Judge:
         controls: Controls | None = None,
         on_call: OnCall | None = None,
         *,
-        checks: CheckSettings = CONTROLS_ONLY,
+        check_settings: CheckSettings = CONTROLS_ONLY,
     ) -> None:
-        """`rubric`: the rubric, or a role for its standard rubric. `controls`: the hidden tests; None: no tests."""
+        """Create a judge. A role stands for its standard rubric. Without `controls`, there are no hidden tests."""
         self.model = model
         self.controls = controls
-        self.checks = SelfChecks(self._request_scores, checks.swap_share, checks.rescore_interval)
+        self.checks = SelfChecks(self._request_scores, check_settings.reversed_share, check_settings.rescore_interval)
         self.rubric = rubric if isinstance(rubric, Rubric) else Rubric(rubric)
         self._on_call = on_call
-        self._characters = checks.characters
-        self._truncated_texts = 0
+        self._max_characters = check_settings.max_characters
+        self._truncated_count = 0
 
     @property
     def trusted(self) -> bool:
@@ -91,15 +90,16 @@ class Judge:
 
     def instructions(self, request: ScoreRequest) -> str:
         """Return the system prompt, which contains the rubric and a description of the training."""
-        return rubric_prompts.question(self.rubric, request.policy, "", {}, domain=request.domain).text_of("system")
+        conversation = rubric_prompts.build_request(self.rubric, request.policy, "", {}, domain=request.domain)
+        return conversation.text_of("system")
 
     async def score(self, request: ScoreRequest, tally: CallTally) -> dict[str, float]:
         """Return a score from 0 to 1 for each completion id. Raises ModelFailure. The caller must apply a timeout.
         Equal texts are shown once and share one score, because a judge's noise would give them different scores.
         Completions that are empty, invisible or degenerate (`is_degenerate`) are not shown and score 0. Texts are shown
-        in id order, and the ids are random."""
+        in the order of their ids, which are random."""
         tally.absorb(self.checks.unreported_tally)
-        tally.last_fault = None
+        tally.last_failure = None
         try:
             return await self._score(request, tally)
         finally:
@@ -109,12 +109,12 @@ class Judge:
         prompt = self._prepare(request.prompt)
         texts = {completion.id: self._prepare(completion.text) for completion in request.completions}
         shown_ids: dict[str, str] = {}  # by text
-        for key in sorted(texts):
-            if texts[key] and not is_degenerate(texts[key], prompt):
-                shown_ids.setdefault(texts[key], key)
+        for id_ in sorted(texts):
+            if texts[id_] and not is_degenerate(texts[id_], prompt):
+                shown_ids.setdefault(texts[id_], id_)
         if not shown_ids:
             return dict.fromkeys(texts, 0.0)
-        candidates = {key: text for text, key in shown_ids.items()}
+        candidates = {id_: text for text, id_ in shown_ids.items()}
         control = self._next_control(bool(request.reference))
         if control is None:
             scores = await self._request_scores(request, candidates, tally)
@@ -122,10 +122,10 @@ class Judge:
             scores = await self._score_with_control(request, candidates, control, tally)
         self.checks.record_scores(request, candidates, scores)
         result = dict.fromkeys(texts, 0.0)
-        for key, text in texts.items():
+        for id_, text in texts.items():
             if text in shown_ids:
-                result[key] = scores[shown_ids[text]]
-                tally.reasons[key] = tally.reasons.get(shown_ids[text], "")
+                result[id_] = scores[shown_ids[text]]
+                tally.reasons[id_] = tally.reasons.get(shown_ids[text], "")
         return result
 
     @property
@@ -136,10 +136,10 @@ class Judge:
             controls=controls.count if controls else 0,
             controls_failed=controls.failure_count if controls else 0,
             quarantined=controls.quarantined if controls else False,
-            order_flips=findings.flips,
-            change_p=findings.p,
-            changes=findings.changes,
-            cut_texts=self._truncated_texts,
+            order_flips=findings.flipped_share,
+            change_p=findings.change_p,
+            changes=findings.change_count,
+            cut_texts=self._truncated_count,
         )
 
     async def close(self) -> None:
@@ -148,9 +148,9 @@ class Judge:
         await self.model.close()
 
     def _prepare(self, text: str) -> str:
-        """Return `text` as the judge sees it, and count it if it is truncated."""
-        self._truncated_texts += len(visible_text(text).strip()) > self._characters
-        return prepare(text, self._characters)
+        """Return `text` as the judge sees it, and count it if it is shortened."""
+        self._truncated_count += len(visible_text(text).strip()) > self._max_characters
+        return prepare(text, self._max_characters)
 
     def _next_control(self, has_reference: bool) -> Control | None:
         if self.controls is None:
@@ -163,25 +163,25 @@ class Judge:
     async def _score_with_control(
         self, request: ScoreRequest, candidates: Mapping[str, str], control: Control, tally: CallTally
     ) -> dict[str, float]:
-        """Return the candidates' scores. The control's texts are hidden among them under similar ids."""
+        """Return the candidates' scores. The control's texts are hidden among the candidates under similar ids."""
         assert self.controls is not None
         length = len(next(iter(candidates)))
         test_texts = {attack.id: self._prepare(attack.text) for attack in control.attacks}
         if control.has_reference:
             test_texts[REFERENCE] = self._prepare(request.reference)
-        shown_ids = {text: key for key, text in candidates.items()}
-        hidden_ids: dict[str, str] = {}  # by name of the test text
+        shown_ids = {text: id_ for id_, text in candidates.items()}
+        hidden_ids: dict[str, str] = {}  # by attack id or REFERENCE
         for name, text in test_texts.items():
             hidden_ids[name] = shown_ids.setdefault(text, _unused_id(length, shown_ids.values()))
-        shown_texts = dict(sorted((key, text) for text, key in shown_ids.items()))
+        shown_texts = dict(sorted((id_, text) for text, id_ in shown_ids.items()))
         scores = await self._request_scores(request, shown_texts, tally)
         # A completion that equals an attack must not count as the best real answer.
         attack_ids = {hidden_ids[attack.id] for attack in control.attacks}
-        best_score = max((scores[key] for key in candidates if key not in attack_ids), default=0.0)
-        self._check(control, {name: scores[key] for name, key in hidden_ids.items()}, best_score)
-        return {key: scores[key] for key in candidates}
+        best_score = max((scores[id_] for id_ in candidates if id_ not in attack_ids), default=0.0)
+        self._record_control(control, {name: scores[id_] for name, id_ in hidden_ids.items()}, best_score)
+        return {id_: scores[id_] for id_ in candidates}
 
-    def _check(self, control: Control, scores: Mapping[str, float], best_score: float) -> None:
+    def _record_control(self, control: Control, scores: Mapping[str, float], best_score: float) -> None:
         """Record a control's scores. Raises ModelFailure if the judge failed."""
         assert self.controls is not None
         was_quarantined = self.controls.quarantined
@@ -198,10 +198,10 @@ class Judge:
     async def _request_scores(
         self, request: ScoreRequest, candidates: Mapping[str, str], tally: CallTally
     ) -> dict[str, float]:
-        """Request scores for the candidates in this order. Retry if a reply is unusable. Raises ModelFailure."""
-        complaint, prompt = "", prepare(request.prompt, self._characters)
+        """Request scores for the candidates in this order, and retry if a reply is unusable. Raises ModelFailure."""
+        complaint, prompt = "", prepare(request.prompt, self._max_characters)
         for retries_left in range(MAX_REQUESTS - 1, -1, -1):
-            question = rubric_prompts.question(
+            question = rubric_prompts.build_request(
                 self.rubric, request.policy, prompt, candidates, complaint, request.domain
             )
             try:
@@ -218,7 +218,7 @@ class Judge:
         """Send one request, read its scores and report the call."""
         started_ns = time.time_ns()
         reply: ModelReply | None = None
-        error: Kind | None = None
+        failure_kind: FailureKind | None = None
         scores: dict[str, float] = {}
         try:
             reply = await self.model.ask(question, timeout_s)
@@ -226,20 +226,20 @@ class Judge:
             scores = rubric_prompts.read_verdict(reply.text, candidates, tally.reasons)
             return scores
         except ModelFailure as failure:
-            error = failure.kind
-            if error in UNUSABLE_REPLY_KINDS:
-                tally.fail_attempt(error)  # HTTP errors were recorded for each attempt
+            failure_kind = failure.kind
+            if failure_kind in UNUSABLE_REPLY_KINDS:
+                tally.fail_attempt(failure_kind)  # the HTTP client records the other kinds for each attempt
             raise
         except asyncio.CancelledError:
-            error = "timeout"
+            failure_kind = "timeout"
             raise
         finally:
-            if self._on_call is not None and error != "budget":  # a call that the budget refuses is never sent
-                call = ModelCall(self.model, reply, error, started_ns, tally.context, self.rubric.role, scores)
+            if self._on_call is not None and failure_kind != "budget":  # a call that the budget refuses is never sent
+                call = ModelCall(self.model, reply, failure_kind, started_ns, tally.context, self.rubric.role, scores)
                 try:
                     self._on_call(call)
-                except Exception as problem:
-                    log.error("the callback for model calls raised %s", type(problem).__name__)
+                except Exception as error:
+                    log.error("the callback for model calls raised %s", type(error).__name__)
 
 
 def _unused_id(length: int, used_ids: Collection[str]) -> str:
@@ -256,12 +256,13 @@ class ConfiguredJudge:
     """A judge's complete configuration."""
 
     name: str
-    model: ModelEndpoint
+    endpoint: ModelEndpoint
     key: str
+    """The API key."""
     rubric: Rubric
     top_logprobs: int
-    """Alternatives per token to request; 0: none."""
-    checks: CheckSettings = CONTROLS_ONLY
+    """Number of alternatives per token to request; 0: none."""
+    check_settings: CheckSettings = CONTROLS_ONLY
 
     @classmethod
     def look_up(
@@ -270,26 +271,26 @@ class ConfiguredJudge:
         member: MemberSettings,
         catalogue: Catalogue,
         environ: Mapping[str, str] = os.environ,
-        checks: CheckSettings = CONTROLS_ONLY,
+        check_settings: CheckSettings = CONTROLS_ONLY,
     ) -> ConfiguredJudge:
         """Return a member's judge. Raises ConfigError for an unknown provider or a missing address, key or rubric."""
-        model = endpoint_of(name, member, catalogue)
+        endpoint = endpoint_of(name, member, catalogue)
         text = read_rubric(name, member.rubric) if member.rubric else ""
         rubric = Rubric(member.role, member.domain, text)
         top_logprobs = member.top_logprobs if member.logprobs else 0
-        return cls(name, model, key_of(name, model, environ), rubric, top_logprobs, checks)
+        return cls(name, endpoint, key_of(name, endpoint, environ), rubric, top_logprobs, check_settings)
 
     def connect(self, budget: Budget | None = None, account: str = "") -> RemoteModel:
-        """Import the SDK and return the model. Sends no request. Raises ConfigError like `providers.connect`."""
-        return providers.connect(self.name, self.model, self.key, self.top_logprobs, budget, account)
+        """Import the SDK and return the model, without a request. Raises ConfigError like `providers.connect`."""
+        return providers.connect(self.name, self.endpoint, self.key, self.top_logprobs, budget, account)
 
-    def judge(self, endpoint: RemoteModel, swap: int = 0, on_call: OnCall | None = None) -> Judge:
-        """Return a judge that calls `endpoint`, with all its checks. `swap` counts the member's swaps."""
-        identity = f"{self.model.provider} {self.model.base_url} {self.model.model} {self.rubric.role}"
-        # A user's rubric may score something other than the content, like the role "style".
+    def create_judge(self, model: RemoteModel, swap_count: int = 0, on_call: OnCall | None = None) -> Judge:
+        """Return a judge that calls `model`, with all its checks. `swap_count` is the number of the member's swaps."""
+        identity = f"{self.endpoint.provider} {self.endpoint.base_url} {self.endpoint.model} {self.rubric.role}"
+        # Like the role "style", a user's rubric may score something other than the content.
         scores_content = self.rubric.role != "style" and not self.rubric.text
-        controls = self.checks.controls(identity, swap, scores_content=scores_content)
-        return Judge(self.rubric, endpoint, controls, on_call, checks=self.checks)
+        controls = self.check_settings.create_controls(identity, swap_count, scores_content=scores_content)
+        return Judge(self.rubric, model, controls, on_call, check_settings=self.check_settings)
 
     def __repr__(self) -> str:
-        return f"ConfiguredJudge({self.name!r}, {self.model!r})"  # without the key
+        return f"ConfiguredJudge({self.name!r}, {self.endpoint!r})"  # without the key

@@ -19,7 +19,7 @@ from oven_llm.judges import rubric_prompts
 from oven_llm.judges.judge import ConfiguredJudge
 from oven_llm.judges.rubric_prompts import Rubric
 from oven_llm.providers.conversation import Conversation, ModelReply
-from oven_llm.providers.failures import Kind, ModelFailure
+from oven_llm.providers.failures import FailureKind, ModelFailure
 from oven_llm.providers.remote_model import RemoteModel
 from oven_llm.providers.usage import CallTally, Usage, cost_usd, record_calls_in
 from oven_runs.settings.committee_settings import CommitteeSettings, MemberSettings
@@ -31,6 +31,7 @@ MARK: Final = "mark"
 """Name of a property that only the schema requires. A reply contains it only if the endpoint enforces the schema."""
 TASK: Final = "How many days are in a week?"
 ANSWERS: Final = ("Seven.", "A week has nine days.")
+"""The answers to TASK that the model must score in a probe."""
 
 
 @dataclass(frozen=True)
@@ -41,12 +42,12 @@ class ProbeResult:
     """The provider's name in the settings."""
     model: str
     latency_s: float
-    failure: Kind | None = None
+    failure: FailureKind | None = None
     """The reason why the model cannot judge; None if it can."""
     detail: str = ""
     remedy: str = ""
     schema: SchemaMode | None = None
-    """Schema mode of the replies; None if unknown, because there was no complete reply."""
+    """The schema mode that the endpoint supports; None if it is unknown because there was no complete reply."""
     top_logprobs: int = 0
     """Number of alternatives returned per token; 0: none, or not requested."""
     usd_per_million: tuple[float, float] | None = None
@@ -65,25 +66,23 @@ class ProbeResult:
 
 
 async def probe(
-    endpoint: RemoteModel, rubric: Rubric | None = None, timeout_s: float = TIMEOUT_S, tally: CallTally | None = None
+    model: RemoteModel, rubric: Rubric | None = None, timeout_s: float = TIMEOUT_S, tally: CallTally | None = None
 ) -> ProbeResult:
-    """Send one request like a judge's, and return the result within `timeout_s`. `tally` records the cost. A failure of
-    the endpoint is part of the result and does not raise. The endpoint remembers refused features, so probe the
-    instance that will judge."""
+    """Send one request like a judge's, and return the result within `timeout_s`. `tally` records the cost. A failure is
+    part of the result. A RemoteModel remembers refused features, so probe the instance that will judge."""
     tally = CallTally() if tally is None else tally
     ids = tuple(secrets.token_hex(6) for _ in ANSWERS)
     mark = secrets.token_hex(4)
-    question = _add_mark(
-        rubric_prompts.question(rubric or Rubric(), "", TASK, dict(zip(ids, ANSWERS, strict=True))), mark
-    )
-    model, terms = endpoint.settings, endpoint.terms
-    result = ProbeResult(model.provider, model.model, 0.0, usd_per_million=usd_per_million(model))
+    candidates = dict(zip(ids, ANSWERS, strict=True))
+    question = _add_mark(rubric_prompts.build_request(rubric or Rubric(), "", TASK, candidates), mark)
+    endpoint, terms = model.endpoint, model.terms
+    result = ProbeResult(endpoint.provider, endpoint.model, 0.0, usd_per_million=usd_per_million(endpoint))
     started_s = time.monotonic()
     reply: ModelReply | None = None
     try:
         with record_calls_in(tally):
             async with asyncio.timeout(timeout_s):
-                reply = await endpoint.ask(question, timeout_s)
+                reply = await model.ask(question, timeout_s)
         reply.require_complete()
         text, has_mark = _remove_mark(reply.text, mark)
         terms.schema_ignored = terms.current.schema == "strict" and not has_mark
@@ -94,27 +93,28 @@ async def probe(
         if isinstance(error, ModelFailure):
             failure = error
         else:
-            failure = ModelFailure(tally.last_fault or "timeout", f"no reply within {timeout_s:g} s")
-        result = replace(result, failure=failure.kind, detail=failure.detail, remedy=_remedy(failure.kind, model))
+            failure = ModelFailure(tally.last_failure or "timeout", f"no reply within {timeout_s:g} s")
+        result = replace(result, failure=failure.kind, detail=failure.detail, remedy=_remedy(failure.kind, endpoint))
     missing_features = terms.missing_features()
     if result.usd_per_million is None:
         missing_features += (
-            f"the price of {model.model} is unknown: its cost is not counted, and a budget in USD cannot include it",
+            f"the price of {endpoint.model} is unknown: its cost is not counted, and a budget in USD cannot include it",
         )
     usage = reply.usage if reply is not None else None
     return replace(result, latency_s=time.monotonic() - started_s, missing_features=missing_features, usage=usage)
 
 
-def usd_per_million(model: ModelEndpoint) -> tuple[float, float] | None:
-    """Return the price of input and output tokens in a short call. Some models charge more for long calls."""
+def usd_per_million(endpoint: ModelEndpoint) -> tuple[float, float] | None:
+    """Return the price of a million input and output tokens in short calls. Some models charge more for long calls."""
     tokens = 1000
-    input_usd, output_usd = (cost_usd(model, [usage]) for usage in (Usage(tokens, 0), Usage(0, tokens)))
+    input_usd, output_usd = cost_usd(endpoint, [Usage(tokens, 0)]), cost_usd(endpoint, [Usage(0, tokens)])
     if input_usd is None or output_usd is None:
         return None
     return input_usd * 1e6 / tokens, output_usd * 1e6 / tokens
 
 
 def _add_mark(question: Conversation, mark: str) -> Conversation:
+    """Return the question with a schema that also requires the property MARK."""
     schema = dict(question.schema or {})
     schema["properties"] = {**schema["properties"], MARK: {"type": "string", "enum": [mark]}}
     schema["required"] = [*schema["required"], MARK]
@@ -136,19 +136,19 @@ def _max_alternatives(reply: ModelReply) -> int:
     return max((len(token.top) for token in reply.logprobs or ()), default=0)
 
 
-def _remedy(kind: Kind, model: ModelEndpoint) -> str:
+def _remedy(kind: FailureKind, endpoint: ModelEndpoint) -> str:
     """Return a suggestion for the user that may fix a failure."""
     match kind:
-        case "auth" if not model.key_env:
+        case "auth" if not endpoint.key_env:
             return "the endpoint requires an API key: set key_env to the environment variable with the key"
         case "auth":
-            return f"check the API key in {model.key_env} and the account's credit and permissions"
+            return f"check the API key in {endpoint.key_env} and the account's credit and permissions"
         case "not_found":
-            return f"check `model` ({model.model}) and `base_url` ({model.base_url})"
+            return f"check `model` ({endpoint.model}) and `base_url` ({endpoint.base_url})"
         case "bad_request":
             return "the endpoint rejects even a plain request: check `model`, its context length and `base_url`"
         case "connection":
-            return f"check that {model.base_url} is reachable from this machine"
+            return f"check that {endpoint.base_url} is reachable from this machine"
         case "timeout":
             return "the endpoint is slow or stuck: try again, or use a faster model"
         case "rate_limit" | "overloaded" | "server_error":
@@ -156,8 +156,8 @@ def _remedy(kind: Kind, model: ModelEndpoint) -> str:
         case "budget":
             return "raise the cap or remove the judge"
         case "bad_response":
-            server = f"the server at {model.base_url}"
-            return f"{server} does not implement the {model.wire} API: check `base_url` and `provider`"
+            server = f"the server at {endpoint.base_url}"
+            return f"{server} does not implement the {endpoint.wire} API: check `base_url` and `provider`"
         case "refusal":
             return "the model refuses to judge: use another model"
         case "truncated":
@@ -184,11 +184,11 @@ def probe_committee() -> None:
 async def _probe_member(name: str, member: MemberSettings, providers: Catalogue) -> dict[str, Any]:
     try:
         judge = ConfiguredJudge.look_up(name, member, providers)
-        endpoint = judge.connect()
+        model = judge.connect()
     except ConfigError as error:
         unconfigured = {"provider": member.provider, "model": member.model, "can_judge": False, "missing_features": []}
         return unconfigured | {"failure": "not_configured", "detail": str(error), "remedy": ""}
     try:
-        return (await probe(endpoint, judge.rubric)).as_json()
+        return (await probe(model, judge.rubric)).as_json()
     finally:
-        await endpoint.close()
+        await model.close()

@@ -1,7 +1,7 @@
 """Manages the judges of one committee member: the configured judge, and the judges that replace it in swaps.
 
-Every request names the model that must score it, so this also works during a swap and after a restart. A model is
-connected when the first request names it."""
+Every request names the model that must score it, so requests are scored correctly during a swap and after a restart. A
+model is connected when the first request names it."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from oven_llm.providers.failures import ModelFailure
 from oven_llm.providers.genai_telemetry import OnCall
 from oven_llm.providers.remote_model import RemoteModel
 from oven_llm.providers.usage import CallTally, cost_usd
-from oven_runs.home.endpoint_checks import FOLDER
-from oven_runs.home.model_spend import JUDGES, NAME, Cap
+from oven_runs.home import endpoint_checks
+from oven_runs.home.model_spend import JUDGES, SPEND_FILE, Cap
 from oven_runs.settings.committee_settings import CommitteeSettings
 
 log = logging.getLogger("oven.member")
@@ -36,8 +36,8 @@ MAX_CONNECTED: Final = 2
 
 LookUp: TypeAlias = Callable[[JudgeSpec], ConfiguredJudge]
 """Returns the member's judge with another model. Raises OvenError if it cannot be configured."""
-Key: TypeAlias = tuple[JudgeSpec | None, int]
-"""A request's model (None: the configured model) and the number of the swap that chose it."""
+JudgeKey: TypeAlias = tuple[JudgeSpec | None, int]
+"""A request's model (None: the configured model), and the number of swaps when the request was sent."""
 
 
 @dataclass
@@ -45,18 +45,18 @@ class ConnectedModel:
     """A judge's configuration and the connection to its model."""
 
     configuration: ConfiguredJudge
-    endpoint: RemoteModel
-    probe: ProbeResult | None = None
-    """The result of its probe, if it was probed for a swap."""
+    model: RemoteModel
+    probe_result: ProbeResult | None = None
+    """The result of its probe; None if it was not probed for a swap."""
 
 
 @dataclass
 class ActiveJudge:
-    """A judge, its connection and the number of its requests in progress."""
+    """A judge, its connected model and the number of its requests in progress."""
 
-    model: ConnectedModel
+    connected: ConnectedModel
     judge: Judge | CachedJudge
-    requests: int = 0
+    request_count: int = 0
 
 
 class MemberJudges:
@@ -68,43 +68,43 @@ class MemberJudges:
         look_up: LookUp,
         on_call: OnCall | None = None,
         on_probe: Callable[[ProbeResult], None] = lambda _: None,
-        accounts: Accounts | None = None,
+        budget_and_cache: BudgetAndCache | None = None,
     ) -> None:
         """Connect the configured judge. `on_probe` is called with the probe result of each model that judges after a
-        swap. `accounts`: the judges' shared budget and cache; None: neither. Raises ConfigError if the configured
-        judge's SDK is not installed, or if its price is needed and unknown."""
+        swap. All judges share the budget and the cache, if there are any. Raises ConfigError if the configured judge's
+        SDK is not installed, or if its price is needed and unknown."""
         self._look_up, self._on_call, self._on_probe = look_up, on_call, on_probe
-        self._accounts = accounts
+        self._budget_and_cache = budget_and_cache
         self.configured_model = ConnectedModel(configuration, self._connect(configuration))
         """The configured judge's model."""
-        self._judges: dict[Key, ActiveJudge] = {(None, 0): self._activate(self.configured_model, 0)}  # by last use
-        self._probed_model: tuple[JudgeSpec, ConnectedModel] | None = None  # reused, as it knows the missing features
+        self._judges: dict[JudgeKey, ActiveJudge] = {}  # in the order of their last use
+        self._judges[None, 0] = self._activate(self.configured_model, 0)
+        self._probed_model: tuple[JudgeSpec, ConnectedModel] | None = None  # kept for the swap that may follow
         self._lock = asyncio.Lock()
 
     async def score(self, request: ScoreRequest, tally: CallTally) -> dict[str, float]:
         """Return a score from 0 to 1 for each completion id. Raises ModelFailure."""
         active_judge = await self._judge_for((request.judge, request.swap))
-        active_judge.requests += 1
-        tally.price = partial(cost_usd, active_judge.model.configuration.model)
+        active_judge.request_count += 1
+        tally.price = partial(cost_usd, active_judge.connected.configuration.endpoint)
         try:
             return await active_judge.judge.score(request, tally)
         finally:
-            active_judge.requests -= 1
+            active_judge.request_count -= 1
             await self._close_unused()
 
     async def probe(self, spec: JudgeSpec, timeout_s: float, tally: CallTally) -> str:
-        """Ask another model one short question. Return sentences about the features that it lacks, or an empty string.
-        Raises ModelFailure if the model cannot judge."""
-        model = await self._connect_in_thread(spec)
-        result = await probe(model.endpoint, model.configuration.rubric, timeout_s, tally)
+        """Probe another model. Return sentences about its missing features. Raises ModelFailure if it cannot judge."""
+        connected = await self._connect_in_thread(spec)
+        result = await probe(connected.model, connected.configuration.rubric, timeout_s, tally)
         if result.failure is not None:
-            await model.endpoint.close()
+            await connected.model.close()
             raise ModelFailure(result.failure, "; ".join(filter(None, (result.detail, result.remedy))))
-        model.probe = result
+        connected.probe_result = result
         async with self._lock:
-            previous, self._probed_model = self._probed_model, (spec, model)
+            previous, self._probed_model = self._probed_model, (spec, connected)
         if previous is not None:
-            await previous[1].endpoint.close()
+            await previous[1].model.close()
         return "; ".join(result.missing_features)
 
     def collect_unreported_tally(self) -> CallTally:
@@ -119,43 +119,48 @@ class MemberJudges:
         for active_judge in self._judges.values():
             await active_judge.judge.close()
         if self._probed_model is not None:
-            await self._probed_model[1].endpoint.close()
+            await self._probed_model[1].model.close()
 
-    async def _judge_for(self, key: Key) -> ActiveJudge:
+    async def _judge_for(self, key: JudgeKey) -> ActiveJudge:
         """Return the judge that a request names. A new judge ends the checks of the earlier ones."""
+        spec, swap_count = key
         async with self._lock:
             active_judge = self._judges.pop(key, None)
             if active_judge is None:
-                active_judge = self._activate(await self._connected_model(key[0]), key[1])
-                for previous_judge in self._judges.values():  # their checks would cost money for nothing
-                    await previous_judge.judge.checks.close()
+                active_judge = self._activate(await self._connected_model(spec), swap_count)
+                for previous_judge in self._judges.values():
+                    await previous_judge.judge.checks.close()  # checks of a replaced judge would waste money
             self._judges[key] = active_judge
             return active_judge
 
     async def _connected_model(self, spec: JudgeSpec | None) -> ConnectedModel:
         if spec is None:
-            return ConnectedModel(
-                self.configured_model.configuration, self._connect(self.configured_model.configuration)
-            )
+            configuration = self.configured_model.configuration
+            return ConnectedModel(configuration, self._connect(configuration))
         if self._probed_model is not None and self._probed_model[0] == spec:
-            (_, model), self._probed_model = self._probed_model, None
-            return model
+            connected = self._probed_model[1]
+            self._probed_model = None
+            return connected
         return await self._connect_in_thread(spec)
 
-    def _activate(self, model: ConnectedModel, swap: int) -> ActiveJudge:
-        log.info("judging with %s from now on", model.configuration.model.model)
-        if model.probe is not None:
-            model.endpoint.terms.log_missing_features(model.probe.missing_features)
-            self._on_probe(model.probe)
-        judge = model.configuration.judge(model.endpoint, swap, self._on_call)
-        return ActiveJudge(model, judge if self._accounts is None else self._accounts.wrap(model.configuration, judge))
+    def _activate(self, connected: ConnectedModel, swap_count: int) -> ActiveJudge:
+        configuration, model = connected.configuration, connected.model
+        log.info("judging with %s from now on", model.model)
+        if connected.probe_result is not None:
+            model.terms.log_missing_features(connected.probe_result.missing_features)
+            self._on_probe(connected.probe_result)
+        judge = configuration.create_judge(model, swap_count, self._on_call)
+        if self._budget_and_cache is None:
+            return ActiveJudge(connected, judge)
+        return ActiveJudge(connected, self._budget_and_cache.wrap(configuration, judge))
 
     def _connect(self, configuration: ConfiguredJudge) -> RemoteModel:
-        return configuration.connect() if self._accounts is None else self._accounts.connect(configuration)
+        return (
+            configuration.connect() if self._budget_and_cache is None else self._budget_and_cache.connect(configuration)
+        )
 
     async def _connect_in_thread(self, spec: JudgeSpec) -> ConnectedModel:
-        """Connect a model in a thread, because the first import of an SDK takes one or two seconds. Raises ModelFailure
-        if the model cannot be configured."""
+        """Connect a model in a thread, because importing an SDK takes a second or two. Raises ModelFailure."""
 
         def connect() -> ConnectedModel:
             configuration = self._look_up(spec)
@@ -167,14 +172,14 @@ class MemberJudges:
             raise ModelFailure("not_configured", str(error)) from None
 
     async def _close_unused(self) -> None:
-        oldest = list(self._judges.items())[:-MAX_CONNECTED]
-        unused_keys = [key for key, active_judge in oldest if not active_judge.requests]
+        least_recent = list(self._judges.items())[:-MAX_CONNECTED]
+        unused_keys = [key for key, active_judge in least_recent if not active_judge.request_count]
         for active_judge in [self._judges.pop(key) for key in unused_keys]:
             await active_judge.judge.close()
 
 
-class Accounts:
-    """A member's budget and cache, in the run's folder."""
+class BudgetAndCache:
+    """A member's budget and verdict cache, in the run's folder."""
 
     def __init__(self, name: str, committee: CommitteeSettings, run: Path) -> None:
         """Open the budget and the cache in the folder `run`. Raises ConfigError if the budget's ledger is unusable."""
@@ -183,8 +188,10 @@ class Accounts:
             Cap(committee.budget, "committee.budget", JUDGES),
             Cap(committee.members[name].budget, f"committee.members.{name}.budget", self._account),
         )
-        self._budget = Budget(caps, run / NAME, self._account)
-        self._cache = VerdictCache(run / FOLDER / f"{name}.verdicts.sqlite") if committee.cache else None
+        self._budget = Budget(caps, run / SPEND_FILE, self._account)
+        self._cache = (
+            VerdictCache(run / endpoint_checks.FOLDER / f"{name}.verdicts.sqlite") if committee.cache else None
+        )
 
     def connect(self, configuration: ConfiguredJudge) -> RemoteModel:
         """Connect a judge's model and charge its calls to the member. Raises ConfigError like `providers.connect`."""
@@ -194,8 +201,9 @@ class Accounts:
         """Return the judge, wrapped in the cache if there is one."""
         if self._cache is None:
             return judge
-        model, characters = configuration.model, configuration.checks.characters
-        identity = [model.provider, model.wire, model.base_url, model.model, configuration.top_logprobs, characters]
+        endpoint = configuration.endpoint
+        options = configuration.top_logprobs, configuration.check_settings.max_characters
+        identity = [endpoint.provider, endpoint.wire, endpoint.base_url, endpoint.model, *options]
         return CachedJudge(judge, self._cache, json.dumps(identity))
 
     def close(self) -> None:

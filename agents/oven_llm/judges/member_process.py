@@ -27,7 +27,7 @@ from oven_core.telemetry import tracing
 from oven_llm.judges.committee_member import Member
 from oven_llm.judges.judge import CheckSettings, ConfiguredJudge
 from oven_llm.judges.judge_probe import ProbeResult, probe, probe_committee
-from oven_llm.judges.member_judges import Accounts, MemberJudges
+from oven_llm.judges.member_judges import BudgetAndCache, MemberJudges
 from oven_llm.providers import genai_telemetry as genai
 from oven_runs.home import endpoint_checks
 from oven_runs.settings.committee_members import with_judge
@@ -45,12 +45,12 @@ GRACE_S: Final = 2.0
 def main(args: list[str]) -> int:
     """Run a member's process with these command-line arguments."""
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command()(judge)
+    app.command()(run)
     app(args, prog_name="member")
     return 0
 
 
-def judge(
+def run(
     name: Annotated[str, typer.Option(help="the member's name in `committee.members`")] = "",
     probe_all: Annotated[
         bool,
@@ -68,7 +68,7 @@ def judge(
     folder = Path(os.environ["OVEN_RUN_DIR"])
     configuration = configured_member(folder / "config.json", name)
     if configuration.key == NO_KEY:
-        log.info("key_env is not set: %s is called without an API key", configuration.model.base_url)
+        log.info("key_env is not set: %s is called without an API key", configuration.endpoint.base_url)
     credentials = Credentials.from_environment()
 
     def save_probe(result: ProbeResult) -> None:
@@ -79,31 +79,31 @@ def judge(
 
     tracing.start(f"member-{name}", os.environ["OVEN_RUN"])
     look_up = partial(configured_member, folder / "config.json", name)
-    accounts = Accounts(name, committee_settings(folder / "config.json"), folder)
-    judges = MemberJudges(configuration, look_up, genai.trace, save_probe, accounts)
+    budget_and_cache = BudgetAndCache(name, committee_settings(folder / "config.json"), folder)
+    judges = MemberJudges(configuration, look_up, genai.trace, save_probe, budget_and_cache)
     try:
         asyncio.run(run_member(configuration, judges, os.environ["OVEN_URL"], credentials, save_probe))
     finally:
-        accounts.close()
+        budget_and_cache.close()
         tracing.shutdown()
 
 
 def configured_member(config: Path, name: str, spec: JudgeSpec | None = None) -> ConfiguredJudge:
-    """Return the judge of the member `name`, with the model `spec` if one is passed. Raises ConfigError if `config`
-    cannot be read or the judge cannot be configured, and UnknownNameError if the committee has no such member."""
+    """Return the judge of the member `name`. `spec` replaces its configured model. Raises ConfigError if `config` or
+    the judge's configuration cannot be read, and UnknownNameError if the committee has no such member."""
     committee = committee_settings(config)
     if name not in committee.members:
         raise UnknownNameError("committee member", name, committee.members)
     member = committee.members[name]
     if spec is not None:
         member = with_judge(member, spec)
-    checks = CheckSettings(
-        characters=committee.characters,
-        swap_share=committee.reversed_share,
+    check_settings = CheckSettings(
+        max_characters=committee.characters,
+        reversed_share=committee.reversed_share,
         rescore_interval=committee.rescore_every,
-        store=config.parent / endpoint_checks.FOLDER / name,
+        results=config.parent / endpoint_checks.FOLDER / name,
     )
-    return ConfiguredJudge.look_up(name, member, catalogue(committee.providers), checks=checks)
+    return ConfiguredJudge.look_up(name, member, catalogue(committee.providers), check_settings=check_settings)
 
 
 def committee_settings(config: Path) -> CommitteeSettings:
@@ -123,7 +123,7 @@ async def run_member(
     credentials: Credentials | None,
     on_probe: Callable[[ProbeResult], None] = lambda _: None,
 ) -> None:
-    """Answer until SIGTERM or SIGINT, then finish active requests if possible. `on_probe` gets the probe's result."""
+    """Probe the judge and answer requests until SIGTERM or SIGINT. Then finish active requests if possible."""
     stop = asyncio.Event()
     asyncio.get_running_loop().set_exception_handler(_log_without_content)
     on_termination(stop.set)
@@ -132,12 +132,12 @@ async def run_member(
     probe_task = asyncio.create_task(probe_first(configuration, judges, on_probe), name="probe")
     try:
         async with Bus.connect(url, credentials, name=name, timeout_s=PATIENT_CONNECT_TIMEOUT_S) as bus:
-            log.info("%s is judging as %s with %s", name, configuration.rubric.role, configuration.model.model)
+            log.info("%s is judging as %s with %s", name, configuration.rubric.role, configuration.endpoint.model)
             await serve(member, bus, stop)
     finally:
         await end(probe_task)
         await judges.close()
-        member.faults.update(judges.collect_unreported_tally().faults)
+        member.failed_attempts.update(judges.collect_unreported_tally().failed_attempts)
         log.info("%s", member.summary())
 
 
@@ -145,8 +145,8 @@ async def probe_first(
     configuration: ConfiguredJudge, judges: MemberJudges, on_probe: Callable[[ProbeResult], None]
 ) -> None:
     """Probe the configured judge and log its missing features. A judge that fails the probe still gets requests."""
-    endpoint = judges.configured_model.endpoint
-    result = await probe(endpoint, configuration.rubric)
+    model = judges.configured_model.model
+    result = await probe(model, configuration.rubric)
     if result.failure is not None:
         log.error(
             "the probe failed, so the model cannot judge at the moment: %s (%s); %s",
@@ -154,7 +154,7 @@ async def probe_first(
             result.detail,
             result.remedy,
         )
-    endpoint.terms.log_missing_features(result.missing_features)
+    model.terms.log_missing_features(result.missing_features)
     if result.can_judge:
         log.info("the probe succeeded after %.1f s", result.latency_s)
     on_probe(result)
@@ -173,12 +173,12 @@ async def serve(member: Member, bus: Bus, stop: asyncio.Event) -> None:
             reply = await member.answer(message.data, tracing.context_of(message.headers))
         if reply is None:
             return
-        with contextlib.suppress(NatsError, OSError):  # without a server, the learner cannot receive the reply either
+        with contextlib.suppress(NatsError, OSError):  # if the server is down, the learner cannot receive the reply
             await bus.publish(message.reply, reply.wire())
 
     async def receive(message: Msg) -> None:
-        # An empty message only checks that a listener exists, and needs no reply. A reply subject that is not an inbox
-        # could make this process publish on another process's subject.
+        # An empty message only checks that a listener exists, and needs no reply. If the reply subject were not an
+        # inbox, the sender could make this process publish on another process's subject.
         if not message.data or not message.reply.startswith("_INBOX_."):
             return
         if len(tasks) >= MAX_PENDING:

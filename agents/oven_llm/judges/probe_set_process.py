@@ -1,7 +1,7 @@
 """Runs a one-time process that fetches a frontier model's replies to a set of prompts, and saves them for the run.
 
 The learner's calibrator reads the file once it exists, and does not wait for it. A resumed run uses the existing file.
-Only that file contains prompts and replies. Logs and spans do not."""
+Only that file contains the prompts and replies. Logs and spans do not."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from oven_runs.settings.judge_providers import CALIBRATOR, catalogue, endpoint_o
 log = logging.getLogger("oven.probes")
 
 MAX_CONCURRENT: Final = 4
-"""Maximum concurrent prompts. The value is low because nothing waits for the replies."""
+"""Maximum prompts in progress at once. The value is low because nothing waits for the replies."""
 TIMEOUT_S: Final = 300.0
 """Timeout in seconds of one prompt, including retries and the pauses that a provider requests."""
-MIN_SHARE: Final = 0.5
+MIN_REPLY_SHARE: Final = 0.5
 """Minimum share of prompts with a reply. With fewer, the metrics would describe a different set of prompts."""
 SYSTEM: Final = "Answer the user."
 
@@ -80,16 +80,16 @@ def frontier_settings(config: Path) -> tuple[FrontierSettings, str]:
 
 
 async def _connect_and_fetch(settings: FrontierSettings, providers_file: str, prompts: Sequence[str]) -> ProbeSet:
-    model = endpoint_of("frontier", settings.member, catalogue(providers_file), CALIBRATOR)
-    key = key_of("frontier", model, setting=CALIBRATOR)
-    endpoint = providers.connect("frontier", replace(model, schema_mode="none"), key, settings.top_logprobs)
+    endpoint = endpoint_of("frontier", settings.member, catalogue(providers_file), CALIBRATOR)
+    key = key_of("frontier", endpoint, setting=CALIBRATOR)
+    model = providers.connect("frontier", replace(endpoint, schema_mode="none"), key, settings.top_logprobs)
     try:
-        return await fetch_probes(endpoint, prompts, settings.max_tokens)
+        return await fetch_probes(model, prompts, settings.max_tokens)
     finally:
-        await endpoint.close()
+        await model.close()
 
 
-async def fetch_probes(endpoint: RemoteModel, prompts: Sequence[str], max_tokens: int) -> ProbeSet:
+async def fetch_probes(model: RemoteModel, prompts: Sequence[str], max_tokens: int) -> ProbeSet:
     """Send all prompts and return the replies. Raises ProcessError if too few prompts get a reply."""
     slots = asyncio.Semaphore(MAX_CONCURRENT)
     costs: list[float | None] = []
@@ -98,7 +98,7 @@ async def fetch_probes(endpoint: RemoteModel, prompts: Sequence[str], max_tokens
         question = Conversation.question(SYSTEM, prompt, None, max_tokens)
         async with slots:
             try:
-                reply = await endpoint.ask(question, TIMEOUT_S)
+                reply = await model.ask(question, TIMEOUT_S)
             except ModelFailure as failure:
                 return failure
         costs.append(reply.cost_usd)
@@ -113,13 +113,13 @@ async def fetch_probes(endpoint: RemoteModel, prompts: Sequence[str], max_tokens
     log.info(
         "received replies to %d of %d prompts%s", len(probes), len(prompts), f" for {cost:.4f} USD" if cost else ""
     )
-    if not probes or len(probes) < MIN_SHARE * len(prompts):
+    if not probes or len(probes) < MIN_REPLY_SHARE * len(prompts):
         raise ProcessError(
-            f"{endpoint.model} replied to only {len(probes)} of {len(prompts)} prompts, and the first failure was "
+            f"{model.model} replied to only {len(probes)} of {len(prompts)} prompts, and the first failure was "
             f"{failures[0]}; the run continues without frontier metrics"
         )
-    missing = _missing_features(endpoint, probes, failures)
-    return ProbeSet(provider=endpoint.settings.provider, model=endpoint.model, probes=probes, missing_features=missing)
+    missing = _missing_features(model, probes, failures)
+    return ProbeSet(provider=model.endpoint.provider, model=model.model, probes=probes, missing_features=missing)
 
 
 def tokens_of(reply: ModelReply) -> tuple[Token, ...]:
@@ -139,16 +139,17 @@ def tokens_of(reply: ModelReply) -> tuple[Token, ...]:
     )
 
 
-def _missing_features(endpoint: RemoteModel, probes: Sequence[Probe], failures: Sequence[ModelFailure]) -> str:
+def _missing_features(model: RemoteModel, probes: Sequence[Probe], failures: Sequence[ModelFailure]) -> str:
+    """Return sentences about replies and log-probabilities that the probe set lacks, or an empty string."""
     sentences = []
-    complete_count = sum(bool(probe.tokens) for probe in probes)
-    if not complete_count:
+    logprobs_count = sum(bool(probe.tokens) for probe in probes)
+    if not logprobs_count:
         sentences.append(
-            f"{endpoint.model} at {endpoint.settings.provider} returns no log-probabilities: only bits per byte can be "
+            f"{model.model} at {model.endpoint.provider} returns no log-probabilities: only bits per byte can be "
             "measured, not the divergence"
         )
-    elif complete_count < len(probes):
-        sentences.append(f"{len(probes) - complete_count} of {len(probes)} replies have no log-probabilities")
+    elif logprobs_count < len(probes):
+        sentences.append(f"{len(probes) - logprobs_count} of {len(probes)} replies have no log-probabilities")
     if failures:
         sentences.append(f"{len(failures)} of {len(probes) + len(failures)} prompts have no reply ({failures[0].kind})")
     return "; ".join(sentences)

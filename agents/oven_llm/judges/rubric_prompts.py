@@ -21,6 +21,8 @@ VERDICT_TOKENS = 160
 """Tokens of a reply that are reserved for one candidate's verdict."""
 MAX_POLICY_CHARACTERS = 4000
 """Maximum characters of the policy's description, which costs tokens in every request."""
+MAX_FIELD_CHARACTERS = 200
+"""Maximum characters of the name of a specialist's field."""
 
 _OPENINGS: dict[Role, str] = {
     "critic": """\
@@ -93,28 +95,28 @@ class Rubric:
 
     role: Role = "critic"
     domain: str = ""
-    """A specialist's field; an empty string: the domain named in the request."""
+    """A specialist's field; an empty string stands for the domain named in the request."""
     text: str = ""
-    """The user's instructions, which replace the role's standard rubric."""
+    """The user's instructions, which replace the role's standard rubric; an empty string if there are none."""
 
     def opening(self, domain: str) -> str:
         """Return the first part of the system prompt. `domain`: the policy's training domain, from the request."""
         if self.text:
             return self.text
-        field = visible_text(self.domain or domain).strip()[:200] or _UNNAMED_FIELD
+        field = visible_text(self.domain or domain).strip()[:MAX_FIELD_CHARACTERS] or _UNNAMED_FIELD
         return _OPENINGS[self.role].replace("{domain}", field)
 
 
-def question(
+def build_request(
     rubric: Rubric, policy: str, prompt: str, candidates: Mapping[str, str], complaint: str = "", domain: str = ""
 ) -> Conversation:
     """Return one request about a whole group, so that the prompt is sent once and the judge can compare the answers.
-    `prompt` and `candidates` are texts from `sanitize.prepare`. The candidates are keyed by id, in the order to show.
-    `complaint`: the error in an earlier reply to the same request. `domain`: the domain of the model in training."""
+    The prompt and the candidates are texts from `sanitize.prepare`. The judge sees the candidates in the mapping's
+    order, with its keys as ids. `complaint` describes the error in an earlier reply to the same request."""
     system = rubric.opening(domain) + "\n" + _RULES
     if policy.strip():
         system += _POLICY_HEADING + shorten(visible_text(policy).strip(), MAX_POLICY_CHARACTERS)
-    data = {"task": prompt, "answers": [{"id": key, "text": text} for key, text in candidates.items()]}
+    data = {"task": prompt, "answers": [{"id": id_, "text": text} for id_, text in candidates.items()]}
     user = data_block(data)
     if complaint:
         user += f"\n\nYour earlier answer to this request could not be used: {complaint}. Follow the rules."
@@ -124,8 +126,8 @@ def question(
 MAX_SCORE: Final = 10
 """Maximum score of a verdict, which is a whole number from 0. Scores are divided by it."""
 
-# `enum` gives the range, because Anthropic's structured output supports no minimum and maximum. The reason comes before
-# the score, so that the score follows from it.
+# `enum` lists the scores because Anthropic's structured output supports no minimum and maximum. The reason comes before
+# the score, so that the model bases the score on it.
 SCHEMA: Final = object_schema(
     verdicts={
         "type": "array",
@@ -149,8 +151,7 @@ class _Verdicts(ReplyForm):
 
 
 def read_verdict(text: str, ids: Collection[str], reasons: dict[str, str] | None = None) -> dict[str, float]:
-    """Return a score from 0 to 1 for each id, and add the reasons to `reasons`. Raises ModelFailure of the kind
-    bad_json, schema, wrong_ids or out_of_range."""
+    """Return a score from 0 to 1 for each id, and add the reasons to `reasons`. Raises ModelFailure."""
     verdicts = read_reply(text, _Verdicts).verdicts
     scored_ids = [verdict.id for verdict in verdicts]
     if sorted(scored_ids) != sorted(ids):

@@ -1,8 +1,7 @@
 """Prepares untrusted text for a judge: removes invisible characters and shortens long texts.
 
-Some invisible characters are needed: Persian and Hindi join and separate letters with them, and some emoji consist of
-several characters. These characters are kept where they affect a visible neighbour. Elsewhere they could hide text.
-"""
+Invisible characters could hide text. However, Persian and Hindi join and separate letters with some of them, and some
+emoji contain them. These characters are kept where they affect a visible neighbour."""
 
 from __future__ import annotations
 
@@ -78,7 +77,7 @@ def _is_symbol(character: str) -> bool:
 
 
 def shorten(text: str, limit: int = MAX_CHARACTERS) -> str:
-    """Return `text`, or its beginning and end with the number of omitted characters between them if it is too long."""
+    """Return `text`. If it is longer than `limit`, replace its middle with the number of omitted characters."""
     omitted_count = len(text) - limit
     if omitted_count <= 0:
         return text
@@ -99,8 +98,8 @@ def data_block(value: Any) -> str:
 
 def is_degenerate(text: str, prompt: str = "") -> bool:
     """Return whether a prepared text contains nothing to judge, so that it scores 0 without a call. A degenerate text
-    is a long repetition of a few characters, or consists mostly of unreadable characters. Short texts are never
-    degenerate. Neither is repetitive prose, which a judge can recognise, nor a text from the prompt."""
+    is a long repetition of a few characters, or consists mostly of unreadable characters. Short texts, repetitive prose
+    and texts from the prompt are never degenerate."""
     return (_is_repetition(text) or _is_noise(text)) and text not in prompt
 
 
@@ -113,5 +112,5 @@ def _is_repetition(text: str) -> bool:
 def _is_noise(text: str) -> bool:
     if len(text) < MIN_NOISE_LENGTH:
         return False
-    unreadable = sum(character == "\ufffd" or unicodedata.category(character) in ("Cn", "Co") for character in text)
-    return unreadable >= NOISE_SHARE * len(text)
+    unreadable = [char for char in text if char == "\ufffd" or unicodedata.category(char) in ("Cn", "Co")]
+    return len(unreadable) >= NOISE_SHARE * len(text)

@@ -1,7 +1,7 @@
 """Caches a judge's verdicts in a SQLite file, so that the same group is never paid for twice.
 
-Each member has its own file, so only one process writes to it. The file contains digests and scores, but no texts and
-no API keys."""
+Each member has its own file, so only one process writes to it. The file contains digests and scores, but no texts or
+API keys."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from oven_runs.home.model_spend import open_database
 log = logging.getLogger("oven.member")
 
 MAX_ROWS: Final = 100_000
-"""Maximum groups in the file, about 20 MB with groups of eight. Older groups are deleted."""
+"""Maximum groups in the file, which is then about 20 MB for groups of eight. Older groups are deleted."""
 TRIM_INTERVAL: Final = 256
 """Stored verdicts between two deletions of old ones. Deleting after every verdict would double the writes."""
 _TABLE = """
@@ -92,8 +92,8 @@ class VerdictCache:
 
 class CachedJudge:
     """A `Judge` that first looks for a cached verdict. Texts are compared by their visible characters, without their
-    ids. The cache does not interfere with controls: a group from the cache does not count towards the next control, and
-    after a failed control, the cache is not used until the judge passes. Quarantine deletes all earlier verdicts."""
+    ids. A group from the cache does not count towards the next control. After a failed control, the cache is not used
+    until the judge passes. When a judge enters quarantine, all earlier verdicts are deleted."""
 
     def __init__(self, judge: Judge, cache: VerdictCache, identity: str) -> None:
         """`identity` describes the model, its address and its options, and is unique to this judge."""
@@ -114,23 +114,22 @@ class CachedJudge:
         if cached_scores is not None:
             tally.health = self.judge.health
             score_by_text = dict(zip(distinct, cached_scores, strict=True))
-            return {completion: score_by_text[text] for completion, text in texts.items()}
+            return {id_: score_by_text[text] for id_, text in texts.items()}
         try:
             scores = await self.judge.score(request, tally)
         except ModelFailure as failure:
             if failure.kind == "fooled" and self.judge.quarantined:
                 self._cache.clear()
             raise
-        score_by_text = {text: scores[completion] for completion, text in texts.items()}
+        score_by_text = {text: scores[id_] for id_, text in texts.items()}
         self._cache.put(key, [score_by_text[text] for text in distinct])
         return scores
 
     async def close(self) -> None:
-        """Close the judge. The cache belongs to the caller, who closes it."""
+        """Close the judge. The caller must close the cache."""
         await self.judge.close()
 
 
-def cache_key(judge: str, rubric: str, prompt: str, texts: Sequence[str]) -> bytes:
-    """Return a digest of everything that a verdict depends on: the judge's identity, its instructions and the texts.
-    The key depends on the order of `texts`."""
-    return hashlib.sha256(json.dumps([judge, rubric, prompt, list(texts)]).encode()).digest()
+def cache_key(identity: str, instructions: str, prompt: str, texts: Sequence[str]) -> bytes:
+    """Return a digest of everything that a verdict depends on, including the order of `texts`."""
+    return hashlib.sha256(json.dumps([identity, instructions, prompt, list(texts)]).encode()).digest()

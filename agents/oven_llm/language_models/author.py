@@ -35,33 +35,33 @@ from oven_runs.home.authored_prompts import (
 )
 from oven_runs.settings.language_models import AuthorSettings
 
-SHARE, MIXTURE = "data.authored_share", "data.mixture"
+SHARE_KNOB, MIXTURE_KNOB = "data.authored_share", "data.mixture"
 """Knobs for the share of authored prompts in the training data, and for the mixture of topics."""
-PROMPT_COUNT: Final = "data/authored"
+PROMPT_COUNT_METRIC: Final = "data/authored"
 """Metric for the number of authored prompts that the learner has accepted."""
 RECENT_TICKS: Final = 10
 """Number of latest ticks to average for a topic's mastery."""
 MIN_READINGS: Final = 5
 """Minimum ticks with a reward before the first request. Before that, the weak topics are unknown."""
 MASTERY_THRESHOLD: Final = 0.95
-"""A topic with at least this mean reward is not weak. The variance of its success is then below 0.05."""
+"""A topic with at least this mean reward is not weak. At this success rate, the reward's variance is below 0.05."""
 MAX_TOPICS: Final = 3
-"""Maximum topics per request: those with the lowest mastery."""
+"""Maximum topics per request. The topics with the lowest mastery are chosen."""
 MIN_PROMPTS: Final = 8
 """Minimum authored prompts in the learner before a share is proposed. Fewer would repeat too often."""
 PROPOSED_SHARE: Final = 0.1
-"""Proposed share of authored prompts in a topic's draws. One prompt in ten can do little harm."""
+"""Proposed share of authored prompts among a topic's prompts. One prompt in ten can do little harm."""
 CONFIDENCE: Final = 0.5
 """Confidence of a vote: even odds, because no success rate is recorded. One such vote cannot reach a quorum alone."""
 EXPECTED_CHANGE: Final = 0.02
 """Forecast change of the target, in its unit. It is small because only one prompt in ten is replaced."""
 HORIZON: Final = 60
-"""Ticks until the change shows. By then each prompt has been used dozens of times."""
-MAX_TOKENS: Final = 1024
+"""Ticks until the change is measured. By then each prompt has been used dozens of times."""
+REASONING_TOKENS: Final = 1024
 """Tokens of a reply that are reserved for reasoning."""
 TOKENS_PER_PROMPT: Final = 400
-"""Additional tokens per requested prompt."""
-EXAMPLE_CHARACTERS: Final = 800
+"""Tokens of a reply that are reserved for each requested prompt."""
+MAX_EXAMPLE_CHARACTERS: Final = 800
 """Maximum characters of an example in the request."""
 
 SYSTEM: Final = f"""\
@@ -80,14 +80,14 @@ Rules:
 
 
 @dataclass(frozen=True)
-class Mastery:
-    """The trained model's performance on a topic."""
+class TopicMastery:
+    """The trained model's performance on a topic. The request to the language model contains these fields."""
 
     topic: str
     mastery: float | None
-    """Mean reward from 0 to 1 over the latest ticks; None if it is not measured."""
+    """Mean reward from 0 to 1 over the latest RECENT_TICKS ticks; None if it is not measured."""
     before: float | None
-    """Mean reward over the same number of ticks before those."""
+    """Mean reward over the RECENT_TICKS ticks before those; None if it is not measured."""
     readings: int
 
 
@@ -104,25 +104,25 @@ class _Prompts(ReplyForm):
     prompts: list[_Prompt]
 
 
-class Author(ModelAgent[AuthorSettings, tuple[Mastery, ...], Sequence[TopicPrompt]]):
+class Author(ModelAgent[AuthorSettings, tuple[TopicMastery, ...], Sequence[TopicPrompt]]):
     """Has a language model write prompts for weak topics, and proposes to train on them.
 
     Signals: the mean reward of each topic (`reward/TOPIC`, or `reward` if there is only one topic).
 
     Actions: every `author.every` ticks it asks a language model for prompts on the weak topics. A group is most
     informative if about half of its answers succeed (Bae et al. 2025, arXiv 2504.03380). The agent checks the prompts
-    and appends them to a file in the run's folder, which the learner reads between two steps and checks again. Once the
-    learner has enough of them, the agent proposes to use them for a tenth of these topics' draws
-    (`data.authored_share`, 0 until then).
+    and appends them to a file in the run's folder. The learner reads the file between two steps and checks the prompts
+    again. Once the learner has enough prompts, the agent proposes to raise their share in these topics from 0 to a
+    tenth (`data.authored_share`).
 
     False alarms: not measured. The confidence of its votes is even odds, which cannot reach a quorum alone.
 
-    Limits: only the model judges whether a prompt is solvable. The prompts have no reference answers, so only judges
-    can score them, and rules that need an answer abstain. If the model fails, the agent abstains. Failures are counted
-    by kind in its status. Its behaviour cannot be reproduced from a recording.
+    Limits: only the language model judges whether a prompt is solvable. The prompts have no reference answers, so only
+    judges can score them, and rules that need an answer abstain. If the language model fails, the agent abstains.
+    Failures are counted by kind in its status. Its behaviour cannot be reproduced from a recording.
     """
 
-    moves = (SHARE,)
+    moves = (SHARE_KNOB,)
     unrepeatable = (
         "asks a language model for prompts, which are not in the log, so its behaviour cannot be reproduced from a "
         "recording; `oven-controller log` shows its votes"
@@ -131,36 +131,35 @@ class Author(ModelAgent[AuthorSettings, tuple[Mastery, ...], Sequence[TopicPromp
     def __init__(self) -> None:
         super().__init__("author", AuthorSettings())
         self.dropped_counts: Counter[str] = Counter()
-        """Number of prompts that failed a check, by reason: unknown_topic, empty, too_long, control, duplicate or
-        capped."""
+        """Number of prompts that failed a check, by problem, e.g. "unknown_topic" or "duplicate"."""
         self.written_count = 0
         self._model: AgentModel | None = None
         self._folder = Path()
-        self._texts: set[str] = set()  # the written prompts, normalized
+        self._written_texts: set[str] = set()  # normalized
 
-    def _companion(self, run_context: RunContext, settings: AuthorSettings) -> Coroutine[Any, Any, None]:
+    def _create_companion(self, run_context: RunContext, settings: AuthorSettings) -> Coroutine[Any, Any, None]:
         self._folder = run_context.folder
         self._model = AgentModel(run_context, settings)
         return self._model.serve(self.slot, partial(self._write_prompts, self._model))
 
-    def _obstacle(self, run: RunStarted) -> str | None:
-        if SHARE not in {spec.name for spec in run.actuators}:
-            return f"the run does not announce {SHARE}; its prompts must come from a PromptSource"
+    def _find_obstacle(self, run: RunStarted) -> str | None:
+        if SHARE_KNOB not in {spec.name for spec in run.actuators}:
+            return f"the run does not announce {SHARE_KNOB}; its prompts must come from a PromptSource"
         return None
 
     def vote(self, window: Window) -> Answer:
         reply = self.slot.collect()
         if reply is None:
-            return self._ask_if_due(window) or self._proposal(window)
+            return self._ask_if_due(window) or self._propose_share(window)
         if isinstance(reply.result, ModelFailure):
-            return self._abstention(reply.result)
+            return self._abstain(reply.result)
         prompts = reply.result
         topics = ", ".join(sorted({topic for topic, _ in prompts})) or "none"
         return Notice(f"prompts {self.written_count}", f"wrote {len(prompts)} prompts ({topics}); {self._status}")
 
-    def _proposal(self, window: Window) -> Vote | Notice | None:
-        """Propose a share of authored prompts, with a held-out target, because the prompts also affect the reward."""
-        knob, prompt_count = window.knobs.get(SHARE), window.series(PROMPT_COUNT, last=1)
+    def _propose_share(self, window: Window) -> Vote | Notice | None:
+        """Propose a share of authored prompts. The target is held out, because the prompts also change the reward."""
+        knob, prompt_count = window.knobs.get(SHARE_KNOB), window.series(PROMPT_COUNT_METRIC, last=1)
         if self._model is None or knob is None or knob.number != 0:
             return None
         if not prompt_count or prompt_count[0] < MIN_PROMPTS:
@@ -168,10 +167,10 @@ class Author(ModelAgent[AuthorSettings, tuple[Mastery, ...], Sequence[TopicPromp
         reason = f"{prompt_count[0]:.0f} checked prompts for weak topics are available but not used"
         target = held_out_metric(window.run)
         if target is None:
-            advice = f"set {SHARE} manually with `oven-controller set`"
-            return Notice(f"unjudged {SHARE}", f"{reason}; no held-out metric can measure their effect: {advice}")
+            advice = f"set {SHARE_KNOB} manually with `oven-controller set`"
+            return Notice(f"unjudged {SHARE_KNOB}", f"{reason}; no held-out metric can measure their effect: {advice}")
         return window.propose(
-            SHARE,
+            SHARE_KNOB,
             knob.bounded(PROPOSED_SHARE),
             confidence=CONFIDENCE,
             why=reason,
@@ -186,11 +185,11 @@ class Author(ModelAgent[AuthorSettings, tuple[Mastery, ...], Sequence[TopicPromp
             return None
         if self.written_count >= self._settings.total:
             return Notice("total", f"reached author.total, {self._settings.total} prompts: {self._status}")
-        if topics := weak_topics(mastery(window)):
+        if topics := weak_topics(measure_mastery(window)):
             self.slot.post(tuple(topics), window.tick)
         return None
 
-    async def _write_prompts(self, model: AgentModel, masteries: Sequence[Mastery]) -> Sequence[TopicPrompt]:
+    async def _write_prompts(self, model: AgentModel, masteries: Sequence[TopicMastery]) -> Sequence[TopicPrompt]:
         """Have the model write prompts, and append the valid ones to the learner's file. Raises ModelFailure."""
         try:
             topics = {topic.name: topic for topic in await asyncio.to_thread(read_topics, self._folder)}
@@ -202,15 +201,15 @@ class Author(ModelAgent[AuthorSettings, tuple[Mastery, ...], Sequence[TopicPromp
         if not weak:
             raise ModelFailure("malformed_request", "the learner has none of the mixture's topics")
         count = min(self._settings.prompts, self._settings.total - self.written_count)
-        existing = self._texts | {normalized(text) for topic in topics.values() for text in topic.examples}
+        existing = self._written_texts | {normalized(text) for topic in topics.values() for text in topic.examples}
         names = [entry.topic for entry in weak]
         accepted = await model.ask(
-            request_prompts(weak, topics, count),
+            build_request(weak, topics, count),
             lambda text: read_prompts(text, names, existing, count, self.dropped_counts),
         )
         tick = self.slot.posted_tick
         prompts = [
-            AuthoredPrompt(topic=topic, prompt=text, by=self._name, model=model.model[:100], tick=tick)
+            AuthoredPrompt(topic=topic, prompt=text, by=self._name, model=model.model_name[:100], tick=tick)
             for topic, text in accepted
         ]
         if prompts:
@@ -218,7 +217,7 @@ class Author(ModelAgent[AuthorSettings, tuple[Mastery, ...], Sequence[TopicPromp
                 await asyncio.to_thread(append_prompts, self._folder, prompts)
             except OSError as error:
                 raise ModelFailure("internal", f"could not write the prompts: {reason(error)}") from None
-        self._texts.update(normalized(text) for _, text in accepted)
+        self._written_texts.update(normalized(text) for _, text in accepted)
         self.written_count += len(prompts)
         return accepted
 
@@ -228,12 +227,12 @@ class Author(ModelAgent[AuthorSettings, tuple[Mastery, ...], Sequence[TopicPromp
         return f"{self._model.status}; {self.written_count} prompts; dropped: {format_counts(self.dropped_counts)}"
 
 
-def request_prompts(weak: Sequence[Mastery], topics: Mapping[str, Topic], count: int) -> Conversation:
+def build_request(weak: Sequence[TopicMastery], topics: Mapping[str, Topic], count: int) -> Conversation:
     """Return a request for `count` prompts on these weak topics."""
     entries = [
         {
             **asdict(entry),
-            "examples": [text[:EXAMPLE_CHARACTERS] for text in topics[entry.topic].examples],
+            "examples": [text[:MAX_EXAMPLE_CHARACTERS] for text in topics[entry.topic].examples],
             "prompts_in_data": topics[entry.topic].prompts,
         }
         for entry in weak
@@ -242,15 +241,15 @@ def request_prompts(weak: Sequence[Mastery], topics: Mapping[str, Topic], count:
     topic = {"type": "string", "enum": [entry.topic for entry in weak]}
     item = object_schema(topic=topic, prompt={"type": "string"})
     schema = object_schema(prompts={"type": "array", "items": item})
-    return Conversation.question(SYSTEM, user, schema, MAX_TOKENS + TOKENS_PER_PROMPT * count)
+    return Conversation.question(SYSTEM, user, schema, REASONING_TOKENS + TOKENS_PER_PROMPT * count)
 
 
 def read_prompts(
     text: str, topics: Collection[str], existing: Collection[str], limit: int, dropped_counts: Counter[str]
 ) -> Sequence[TopicPrompt]:
-    """Return at most `limit` valid prompts from the reply `text`, and count the others in `dropped_counts`. `existing`:
-    normalized texts that count as duplicates. Raises ModelFailure `bad_json` or `schema`."""
-    accepted: dict[str, tuple[str, str]] = {}  # by normalized text
+    """Return at most `limit` valid prompts from the reply `text`, and count the others in `dropped_counts`. A prompt
+    whose normalized text is in `existing` is a duplicate. Raises ModelFailure `bad_json` or `schema`."""
+    accepted: dict[str, TopicPrompt] = {}  # by normalized text
     for entry in read_reply(text, _Prompts).prompts:
         stripped = entry.prompt.strip()
         problem = "unknown_topic" if entry.topic not in topics else fault(stripped)
@@ -265,19 +264,19 @@ def read_prompts(
     return list(accepted.values())
 
 
-def mastery(window: Window) -> list[Mastery]:
-    """Return the mastery of each topic in the mixture. Without a mixture, the source has one topic."""
-    mixture = window.knobs.get(MIXTURE)
+def measure_mastery(window: Window) -> list[TopicMastery]:
+    """Return the mastery of each topic in the mixture. Without a mixture, there is one topic with an empty name."""
+    mixture = window.knobs.get(MIXTURE_KNOB)
     metrics = {"": "reward"} if mixture is None else {topic: f"reward/{topic}" for topic in mixture.spec.choices}
     entries = []
     for topic, metric in metrics.items():
         values = [min(1.0, max(0.0, value)) for value in window.series(metric) if math.isfinite(value)]
         recent, before = values[-RECENT_TICKS:], values[-2 * RECENT_TICKS : -RECENT_TICKS]
-        entries.append(Mastery(topic, _mean(recent), _mean(before), len(values)))
+        entries.append(TopicMastery(topic, _mean(recent), _mean(before), len(values)))
     return entries
 
 
-def weak_topics(topics: Sequence[Mastery]) -> list[Mastery]:
+def weak_topics(topics: Sequence[TopicMastery]) -> list[TopicMastery]:
     """Return at most MAX_TOPICS topics, weakest first. A topic without readings counts as half mastered."""
     not_mastered = [entry for entry in topics if entry.mastery is None or entry.mastery < MASTERY_THRESHOLD]
     weakest = sorted(not_mastered, key=lambda entry: (0.5 if entry.mastery is None else entry.mastery, entry.topic))

@@ -21,13 +21,12 @@ Settings = TypeVar("Settings", TunerSettings, AuthorSettings, SupervisorSettings
 
 
 class ModelAgent(Agent, Generic[Settings, Question, Result]):
-    """An agent that is off until its section of the run's settings names a model. Its votes never wait for the model:
-    it posts questions in `slot`, and its companion answers them."""
+    """An agent that is off until the settings name a model. It posts questions in `slot`, and its companion answers."""
 
     version = "1"
 
     def __init__(self, section: str, settings: Settings, field: str = "llm") -> None:
-        """`settings`: the default settings. `field`: the setting that names the model."""
+        """Create an agent with default settings. In the run's settings, `section`.`field` names the model."""
         self.slot: QuestionSlot[Question, Result] = QuestionSlot()
         self.unused_counts: Counter[str] = Counter()
         """Number of replies that were not used for a vote, by reason."""
@@ -46,7 +45,7 @@ class ModelAgent(Agent, Generic[Settings, Question, Result]):
             model: ModelSettings | None = getattr(settings, self._field)
             if model is None:
                 return None
-            companion = self._companion(run_context, settings)
+            companion = self._create_companion(run_context, settings)
         except ValidationError as error:
             self._off_reason = (
                 f"the setting `{self._section}` has {error.error_count()} errors; was it written by `up`?"
@@ -62,12 +61,12 @@ class ModelAgent(Agent, Generic[Settings, Question, Result]):
         return companion
 
     @abstractmethod
-    def _companion(self, run_context: RunContext, settings: Settings) -> Coroutine[Any, Any, None]:
+    def _create_companion(self, run_context: RunContext, settings: Settings) -> Coroutine[Any, Any, None]:
         """Return the coroutine that answers questions. Raises ConfigError if the model cannot be used."""
 
     @abstractmethod
-    def _obstacle(self, run: RunStarted) -> str | None:
-        """Return the reason why the agent cannot vote in this run although it has a model, or None."""
+    def _find_obstacle(self, run: RunStarted) -> str | None:
+        """Return the reason why the agent cannot vote in this run although it has a model; None if it can vote."""
 
     @property
     @abstractmethod
@@ -75,11 +74,12 @@ class ModelAgent(Agent, Generic[Settings, Question, Result]):
         """The calls, cost and failures so far, as text for a notice."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
-        return self._off_reason or self._obstacle(run)
+        return self._off_reason or self._find_obstacle(run)
 
-    def _abstention(self, failure: ModelFailure) -> Notice:
+    def _abstain(self, failure: ModelFailure) -> Notice:
         return Notice(failure.kind, f"abstains: {failure}; so far {self._status}")
 
-    def _discard(self, kind: str, reason: str) -> Notice:
+    def _discard_reply(self, kind: str, reason: str) -> Notice:
+        """Count a reply that is not used for a vote, and return a notice with the reason."""
         self.unused_counts[kind] += 1
         return Notice(kind, f"no vote: {reason}; so far {self._status}")

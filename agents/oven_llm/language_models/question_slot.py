@@ -29,10 +29,10 @@ class QuestionSlot(Generic[Question, Result]):
     def __init__(self) -> None:
         self.posted_tick = -1
         """Tick of the latest question; −1 before the first."""
-        self._pending: tuple[Question, int] | None = None
-        self._answer: AnsweredQuestion[Question, Result] | None = None
         self.ready = asyncio.Event()
         """Set while a result is waiting to be collected."""
+        self._pending: tuple[Question, int] | None = None  # a question and its tick
+        self._answer: AnsweredQuestion[Question, Result] | None = None
         self._question_posted = asyncio.Event()
 
     @property
@@ -45,11 +45,12 @@ class QuestionSlot(Generic[Question, Result]):
         return self.is_free and (self.posted_tick < 0 or tick >= self.posted_tick + interval)
 
     def post(self, question: Question, tick: int) -> None:
-        self._pending, self.posted_tick = (question, tick), tick
+        self._pending = (question, tick)
+        self.posted_tick = tick
         self._question_posted.set()
 
     def collect(self) -> AnsweredQuestion[Question, Result] | None:
-        """Return the result and free the slot. Return None if there is no result."""
+        """Return the answered question and free the slot. Return None if there is no result yet."""
         answer, self._answer = self._answer, None
         self.ready.clear()
         return answer
@@ -63,8 +64,8 @@ class QuestionSlot(Generic[Question, Result]):
 
     def set_result(self, result: Result | ModelFailure) -> None:
         assert self._pending is not None
-        (question, tick), self._pending = self._pending, None
-        self._answer = AnsweredQuestion(question, tick, result)
+        self._answer = AnsweredQuestion(*self._pending, result)
+        self._pending = None
         self.ready.set()
 
     async def serve(self, answer: Callable[[Question], Awaitable[Result]]) -> None:

@@ -26,9 +26,9 @@ MIN_OBSERVATIONS: Final = 12
 MAX_TOKENS: Final = 2048
 """Maximum tokens of a reply. The vote takes about a hundred, and the rest is for reasoning."""
 MAX_REASON_CHARACTERS: Final = 300
-"""Maximum characters of a reason, which the log stores and a decision quotes."""
+"""Maximum characters of a reason. The log stores it, and a decision quotes it."""
 MAX_HORIZON: Final = 1000
-"""Maximum ticks until a change must show. No run is long enough to judge a longer forecast."""
+"""Maximum ticks until a change is measured. No run is long enough to judge a longer forecast."""
 
 SYSTEM: Final = f"""\
 You advise on the settings of a machine-learning training run that is in progress. You see its latest figures and may
@@ -66,12 +66,12 @@ class Advice(ReplyForm):
 class Tuner(ModelAgent[TunerSettings, dict[str, Any], Advice | None]):
     """Asks a language model how to vote.
 
-    Signals: the window's figures, the knobs' bounds and the latest changes with the objective before and after them.
+    Signals: the window's metrics, the knobs' bounds, and the latest changes with the objective before and after each.
     The model interprets them.
 
     Actions: one value for one scalar of `tuner.actuators` within its bounds, or nothing. The vote is cast at a later
-    tick, so that training never waits (as in arXiv 2606.29871). It expires `tuner.expires` ticks after the window that
-    the model saw, or when the knob changes.
+    tick, so that training never waits (as in arXiv 2606.29871). A reply expires `tuner.expires` ticks after the window
+    that the model saw, or when the knob changes.
 
     False alarms: unknown, and different for each model. The agent is therefore a shadow by default. Its confidences are
     scored like those of other agents (`oven-controller calibration`).
@@ -90,15 +90,15 @@ class Tuner(ModelAgent[TunerSettings, dict[str, Any], Advice | None]):
         super().__init__("tuner", TunerSettings())
         self._model: AgentModel | None = None
 
-    def _companion(self, run_context: RunContext, settings: TunerSettings) -> Coroutine[Any, Any, None]:
+    def _create_companion(self, run_context: RunContext, settings: TunerSettings) -> Coroutine[Any, Any, None]:
         model = self._model = AgentModel(run_context, settings)
 
-        async def answer(figures: dict[str, Any]) -> Advice | None:
-            return await model.ask(request_advice(figures), lambda text: read_advice(text, figures))
+        async def answer(summary: dict[str, Any]) -> Advice | None:
+            return await model.ask(build_request(summary), lambda text: read_advice(text, summary))
 
         return model.serve(self.slot, answer)
 
-    def _obstacle(self, run: RunStarted) -> str | None:
+    def _find_obstacle(self, run: RunStarted) -> str | None:
         kinds = {spec.name: spec.kind for spec in run.actuators}
         if not any(kinds.get(name) == "scalar" for name in self.moves):
             return f"the run announces none of these as a scalar: {', '.join(self.moves)}"
@@ -113,25 +113,25 @@ class Tuner(ModelAgent[TunerSettings, dict[str, Any], Advice | None]):
             return None
         assert self._model is not None
         if isinstance(reply.result, ModelFailure):
-            return self._abstention(reply.result)
+            return self._abstain(reply.result)
         if reply.result is None:
             log.info("%s: the model proposes no change at tick %d", self._name, reply.tick)
             return None
         advice = reply.result
         if window.tick > reply.tick + self._settings.expires:
-            return self._discard(
+            return self._discard_reply(
                 "expired", f"the reply to the question of tick {reply.tick} arrived at tick {window.tick}"
             )
         knob = window.knobs.get(advice.actuator)
         if knob is None or knob.value != reply.question["knobs"][advice.actuator]["value"]:
-            return self._discard("superseded", f"{advice.actuator} has changed since tick {reply.tick}")
+            return self._discard_reply("superseded", f"{advice.actuator} has changed since tick {reply.tick}")
         if advice.value == knob.value:
-            return self._discard("superseded", f"{advice.actuator} already has the proposed value")
+            return self._discard_reply("superseded", f"{advice.actuator} already has the proposed value")
         return window.propose(
             advice.actuator,
             advice.value,
             confidence=advice.confidence,
-            why=f"{advice.reason} ({self._model.model}, asked at tick {reply.tick})",
+            why=f"{advice.reason} ({self._model.model_name}, asked at tick {reply.tick})",
             target=advice.target,
             expected_change=advice.expected_change,
             horizon=advice.horizon,
@@ -142,9 +142,9 @@ class Tuner(ModelAgent[TunerSettings, dict[str, Any], Advice | None]):
             return
         if not self.slot.is_due(window.tick, self._settings.every):
             return
-        figures = summarise(window, self.moves)
-        if figures["knobs"]:
-            self.slot.post(figures, window.tick)
+        summary = summarise(window, self.moves)
+        if summary["knobs"]:
+            self.slot.post(summary, window.tick)
 
     @property
     def _status(self) -> str:
@@ -152,32 +152,33 @@ class Tuner(ModelAgent[TunerSettings, dict[str, Any], Advice | None]):
         return f"{self._model.status}; unused: {format_counts(self.unused_counts)}"
 
 
-def request_advice(figures: dict[str, Any]) -> Conversation:
-    """Return a request for advice about `figures`, a window's summary."""
+def build_request(summary: dict[str, Any]) -> Conversation:
+    """Return a request for advice about a window."""
     schema = object_schema(
         decision={"type": "string", "enum": ["nothing", "propose"]},
-        actuator={"type": "string", "enum": list(figures["knobs"])},
+        actuator={"type": "string", "enum": list(summary["knobs"])},
         value={"type": "number"},
-        target={"type": "string", "enum": figures["targets"]},
+        target={"type": "string", "enum": summary["targets"]},
         expected_change={"type": "number"},
         horizon={"type": "integer"},
         confidence={"type": "number"},
         reason={"type": "string"},
     )
-    return Conversation.question(SYSTEM, data_block(figures), schema, MAX_TOKENS)
+    return Conversation.question(SYSTEM, data_block(summary), schema, MAX_TOKENS)
 
 
-def read_advice(text: str, figures: dict[str, Any]) -> Advice | None:
+def read_advice(text: str, summary: dict[str, Any]) -> Advice | None:
     """Return the advice about a window; None for "nothing". Raises ModelFailure `bad_json`, `schema` or `out_of_range`.
     Values out of bounds are not clipped, because a model that ignores the bounds has not read its instructions."""
     advice = read_reply(text, Advice)
     if advice.decision == "nothing":
         return None
-    if advice.actuator not in figures["knobs"]:
+    if advice.actuator not in summary["knobs"]:
         raise ModelFailure("schema", "the actuator is not one of the knobs")
-    if advice.target not in figures["targets"]:
+    if advice.target not in summary["targets"]:
         raise ModelFailure("schema", "the target is not one of the targets")
-    low, high = (figures["knobs"][advice.actuator][bound] for bound in ("low", "high"))
+    knob = summary["knobs"][advice.actuator]
+    low, high = knob["low"], knob["high"]
     if not low <= advice.value <= high:
         raise ModelFailure("out_of_range", f"{advice.actuator} = {advice.value:g} is outside {low:g} to {high:g}")
     if not (0 <= advice.confidence <= 1 and 1 <= advice.horizon <= MAX_HORIZON):

@@ -12,19 +12,19 @@ from oven_agents.stats.objective import objective
 from oven_core.protocol.messages import Receipt, RunStarted, Value
 
 MAX_METRICS: Final = 40
-"""Maximum metrics in a summary. Metrics with a better direction come first."""
-TICKS: Final = 60
-"""Number of latest ticks in a metric's figures."""
-RECENT_TICKS: Final = 10
+"""Maximum metrics in a summary. The target metrics come first."""
+SUMMARY_TICKS: Final = 60
+"""Number of latest ticks that a metric's figures cover."""
+RECENT_READINGS: Final = 10
 """Number of latest readings whose mean is compared with the mean of the earlier readings."""
 MAX_CHANGES: Final = 8
 """Maximum changes of knobs in a summary. Older changes are omitted."""
-DIGITS: Final = 4
+SIGNIFICANT_DIGITS: Final = 4
 """Significant digits of a number. A fifth digit would be noise in any metric."""
 
 
 def summarise(window: Window, actuators: Sequence[str]) -> dict[str, Any]:
-    """Return a window's summary as JSON values. `actuators`: the knobs to include if they are bounded scalars."""
+    """Return a window's summary as JSON values. Of the knobs in `actuators`, it includes the bounded scalars."""
     horizon = window.run.horizon
     return {
         "run": {
@@ -35,7 +35,7 @@ def summarise(window: Window, actuators: Sequence[str]) -> dict[str, Any]:
             "progress": _round(window.progress),
             "objective": objective(window.run).name,
         },
-        "metrics": _metrics(window),
+        "metrics": _summarise_metrics(window),
         "targets": list(target_metrics(window.run)),
         "knobs": {
             name: {
@@ -49,32 +49,32 @@ def summarise(window: Window, actuators: Sequence[str]) -> dict[str, Any]:
             for name, knob in window.knobs.items()
             if name in actuators and knob.spec.kind == "scalar" and None not in (knob.spec.low, knob.spec.high)
         },
-        "changes": [_change(window, receipt) for receipt in window.receipts[-MAX_CHANGES:]],
+        "changes": [_summarise_change(window, receipt) for receipt in window.receipts[-MAX_CHANGES:]],
         "open_ballots": sorted(window.open_ballots),
     }
 
 
 def target_metrics(run: RunStarted) -> tuple[str, ...]:
-    """Return the metrics with a better direction, which a proposal may target."""
+    """Return the names of the metrics that a proposal may target: those that should rise or fall."""
     return tuple(metric.name for metric in run.metrics if metric.better != "neither")
 
 
-def _metrics(window: Window) -> dict[str, Any]:
+def _summarise_metrics(window: Window) -> dict[str, Any]:
     announced = {spec.name: spec for spec in window.run.metrics}
-    observed = sorted({name for observation in window.observations[-TICKS:] for name in observation.metrics})
+    observed = sorted({name for observation in window.observations[-SUMMARY_TICKS:] for name in observation.metrics})
     targets = [name for name in target_metrics(window.run) if name in observed]
     summaries: dict[str, Any] = {}
     for name in list(dict.fromkeys([*targets, *observed]))[:MAX_METRICS]:
-        readings = window.series(name, last=TICKS)
+        readings = window.series(name, last=SUMMARY_TICKS)
         values = [value for value in readings if math.isfinite(value)]
         non_finite_count = len(readings) - len(values)
         figures: dict[str, Any] = {}
         if name in targets:
             figures = {"better": announced[name].better, "held_out": announced[name].held_out}
         elif len(set(values)) <= 1 and not non_finite_count:
-            continue  # a constant is not informative
+            continue  # a constant metric is not informative
         if values:
-            recent, before = values[-RECENT_TICKS:], values[:-RECENT_TICKS]
+            recent, before = values[-RECENT_READINGS:], values[:-RECENT_READINGS]
             figures |= {"last": _round(values[-1]), "mean_newest": _round(fmean(recent)), "readings": len(values)}
             if before:
                 figures |= {"mean_before": _round(fmean(before)), "spread_before": _round(pstdev(before))}
@@ -84,12 +84,12 @@ def _metrics(window: Window) -> dict[str, Any]:
     return summaries
 
 
-def _change(window: Window, receipt: Receipt) -> dict[str, Any]:
+def _summarise_change(window: Window, receipt: Receipt) -> dict[str, Any]:
     """Return a knob's change with the objective's mean before and after it."""
     metric = objective(window.run).name
     readings = [(entry.tick, entry.metrics[metric]) for entry in window.observations if metric in entry.metrics]
-    before = [value for tick, value in readings if tick <= receipt.tick][-RECENT_TICKS:]
-    after = [value for tick, value in readings if tick > receipt.tick][:RECENT_TICKS]
+    before = [value for tick, value in readings if tick <= receipt.tick][-RECENT_READINGS:]
+    after = [value for tick, value in readings if tick > receipt.tick][:RECENT_READINGS]
     change: dict[str, Any] = {
         "tick": receipt.tick,
         "actuator": receipt.actuator,
@@ -108,4 +108,4 @@ def _round_value(value: Value) -> Value:
 
 
 def _round(value: float) -> float:
-    return float(f"{value:.{DIGITS}g}")
+    return float(f"{value:.{SIGNIFICANT_DIGITS}g}")

@@ -4,7 +4,8 @@
     remote_model.py       a model at an address, with features, timeouts and a budget
     anthropic.py, openai_compatible.py    clients for the two APIs; sdk_client.py contains their common code
     optional_features.py  negotiation of JSON schemas and log-probabilities with an endpoint
-    usage.py, budget.py   tokens and prices; caps on spending
+    usage.py, budget.py   tokens and their prices, and caps on spending
+    loop_thread.py        an event loop for synchronous callers
     failures.py           kinds of failure
     structured_reply.py   parser for JSON replies
     genai_telemetry.py    a span for each call
@@ -23,9 +24,9 @@ from oven_runs.settings.judge_providers import ModelEndpoint
 def connect(
     name: str, endpoint: ModelEndpoint, key: str, top_logprobs: int = 0, budget: Budget | None = None, account: str = ""
 ) -> RemoteModel:
-    """Connect to a model on behalf of `name`, without sending a request. `top_logprobs`: alternatives per token to
-    request; 0: none. `budget` and `account`: where its calls are charged. Raises ConfigError if the SDK is not
-    installed, or if the budget is capped in US dollars and the model's price is unknown."""
+    """Connect to a model on behalf of `name`, without sending a request. Requests ask for `top_logprobs` alternatives
+    per token (0: no log-probabilities). Calls are charged to `account` in `budget`. Raises ConfigError if the SDK is
+    not installed, or if the budget is capped in US dollars and the model's price is unknown."""
     api: ModelApi
     try:
         if endpoint.wire == "anthropic":

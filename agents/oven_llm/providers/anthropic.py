@@ -9,13 +9,13 @@ from oven_llm.providers.failures import ModelFailure
 from oven_llm.providers.optional_features import Terms
 from oven_llm.providers.sdk_client import (
     MAX_RETRIES,
-    failure_of,
+    convert_error,
     model_name,
     parse_response,
     silence_request_logs,
     tallying_client,
 )
-from oven_llm.providers.usage import USAGE, Usage
+from oven_llm.providers.usage import USAGE_ADAPTER, Usage
 from oven_runs.settings.judge_providers import ModelEndpoint
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ FINISH_BY_REASON: Final[dict[str, Finish]] = {
     "refusal": "refusal",
 }
 MAX_TEMPERATURE: Final = 1.0
-"""Maximum temperature that this API accepts. Other APIs accept up to 2."""
+"""Maximum temperature that this API accepts. Other APIs accept temperatures up to 2."""
 
 
 class AnthropicMessages:
@@ -51,32 +51,33 @@ class AnthropicMessages:
 
     async def complete(self, conversation: Conversation, terms: Terms, attempt_s: float) -> ModelReply:
         """See `ModelApi.complete`."""
-        body = request_body(conversation, terms)
+        body = build_body(conversation, terms)
         try:
-            # The SDK inspects its own arguments on every call, which costs CPU time. It does not inspect extra_body.
+            # The SDK inspects its arguments on every call, which costs CPU time. It does not inspect extra_body.
             response: object = await self._client.messages.create(
                 model=self._model, messages=[], max_tokens=conversation.max_tokens, timeout=attempt_s, extra_body=body
             )
         except Exception as error:
-            raise failure_of(error, self._sdk) from None
+            raise convert_error(error, self._sdk) from None
         from anthropic.types import Message as Response
 
-        return parse_response(response, Response, self._reply)
+        return parse_response(response, Response, self._convert_response)
 
     async def close(self) -> None:
         await self._client.close()
 
-    def _reply(self, response: Response) -> ModelReply:
+    def _convert_response(self, response: Response) -> ModelReply:
         """Convert a response. Raises AttributeError, TypeError or ValueError if it is malformed."""
         text = "".join(block.text for block in response.content if block.type == "text")
         reason = response.stop_reason if response.stop_reason in FINISH_BY_REASON else "other"
-        model = model_name(response.model, self._key)
-        return ModelReply(text, FINISH_BY_REASON.get(reason, "other"), reason, model=model, usage=_usage(response))
+        finish = FINISH_BY_REASON.get(reason, "other")
+        name, usage = model_name(response.model, self._key), _parse_usage(response)
+        return ModelReply(text, finish, reason, model=name, usage=usage)
 
 
-def request_body(conversation: Conversation, terms: Terms) -> dict[str, Any]:
-    """Return the request without the model's name and max_tokens. Raises ModelFailure for a temperature above 1. Only a
-    multi-turn conversation is cached, because writing to the cache costs 25 % more than plain input."""
+def build_body(conversation: Conversation, terms: Terms) -> dict[str, Any]:
+    """Return the request without the model's name and max_tokens. Raises ModelFailure for a temperature above 1. Only
+    multi-turn conversations are cached, because writing to the cache costs 25 % more than uncached input."""
     if conversation.temperature is not None and conversation.temperature > MAX_TEMPERATURE:
         raise ModelFailure("bad_request", f"the temperature is {conversation.temperature:g}; this API accepts 0 to 1")
     turns: list[dict[str, Any]] = [dict(message) for message in conversation.messages if message["role"] != "system"]
@@ -87,21 +88,20 @@ def request_body(conversation: Conversation, terms: Terms) -> dict[str, Any]:
         body["output_config"] = {"format": {"type": "json_schema", "schema": conversation.schema}}
     if conversation.temperature is not None:
         body["temperature"] = conversation.temperature
-    if conversation.reused:
+    if conversation.continues:
         text = {"type": "text", "text": turns[-1]["content"], "cache_control": {"type": "ephemeral"}}
         turns[-1]["content"] = [text]
     return body
 
 
-def _usage(response: Response) -> Usage | None:
+def _parse_usage(response: Response) -> Usage | None:
     try:
         usage = response.usage
-        cached_count, written_count = usage.cache_read_input_tokens or 0, usage.cache_creation_input_tokens or 0
-        # This API's `input_tokens` does not include tokens that went through the cache.
-        tokens = {
-            "input_tokens": usage.input_tokens + cached_count + written_count,
-            "output_tokens": usage.output_tokens,
-        }
-        return USAGE.validate_python({**tokens, "cached_tokens": cached_count, "written_tokens": written_count})
+        cached_tokens, written_tokens = usage.cache_read_input_tokens or 0, usage.cache_creation_input_tokens or 0
+        # This API's `input_tokens` does not include tokens that were read from the cache or written to it.
+        input_tokens = usage.input_tokens + cached_tokens + written_tokens
+        counts = {"input_tokens": input_tokens, "output_tokens": usage.output_tokens}
+        cache_counts = {"cached_tokens": cached_tokens, "written_tokens": written_tokens}
+        return USAGE_ADAPTER.validate_python(counts | cache_counts)
     except (AttributeError, TypeError, ValueError):
         return None

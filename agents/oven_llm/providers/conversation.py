@@ -7,17 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
-from oven_llm.providers.failures import ModelFailure
+from oven_llm.providers.failures import FailureKind, ModelFailure
 from oven_llm.providers.usage import Usage
 
 Messages: TypeAlias = Sequence[Mapping[str, str]]
 """Messages with `role` (system, user or assistant) and `content`, as in chat completions."""
 Finish: TypeAlias = Literal["stop", "length", "refusal", "other"]
-"""The reason why a reply stopped, as in chat completions, which use the name `content_filter` for "refusal"."""
+"""The reason why a reply stopped, as in chat completions, except that they call a refusal `content_filter`."""
 
-REQUEST_OVERHEAD: Final = 512
+REQUEST_OVERHEAD_TOKENS: Final = 512
 """Maximum tokens that an API adds to a request: separators and instructions for schemas."""
-MESSAGE_OVERHEAD: Final = 16
+MESSAGE_OVERHEAD_TOKENS: Final = 16
 """Maximum tokens that an API adds to each message."""
 
 
@@ -27,8 +27,9 @@ class Conversation:
 
     messages: Messages
     max_tokens: int
+    """Maximum tokens of the reply."""
     schema: Mapping[str, Any] | None = None
-    """JSON Schema that the reply must follow, if the endpoint can enforce one."""
+    """JSON Schema that the reply must follow, if the endpoint can enforce it; None: free text."""
     temperature: float | None = None
     """Sampling temperature; None for the API's default."""
 
@@ -42,17 +43,18 @@ class Conversation:
         return "\n\n".join(message["content"] for message in self.messages if message["role"] == role)
 
     @property
-    def reused(self) -> bool:
+    def continues(self) -> bool:
         """Whether a part of the conversation was sent before, so that a provider's cache saves money."""
         return any(message["role"] == "assistant" for message in self.messages)
 
     def max_usage(self) -> Usage:
         """Return the maximum usage of one request. Each token is at least one byte of UTF-8."""
-        strings = [message["content"] for message in self.messages]
-        strings += [json.dumps(self.schema)] if self.schema is not None else []
-        size = sum(len(string.encode(errors="replace")) for string in strings)
-        size += REQUEST_OVERHEAD + MESSAGE_OVERHEAD * len(self.messages)
-        return Usage(size, self.max_tokens, written_tokens=size if self.reused else 0)
+        texts = [message["content"] for message in self.messages]
+        if self.schema is not None:
+            texts.append(json.dumps(self.schema))
+        input_tokens = sum(len(text.encode(errors="replace")) for text in texts)
+        input_tokens += REQUEST_OVERHEAD_TOKENS + MESSAGE_OVERHEAD_TOKENS * len(self.messages)
+        return Usage(input_tokens, self.max_tokens, written_tokens=input_tokens if self.continues else 0)
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class TokenLogprob:
 
     token: str
     data: bytes
-    """The token's bytes; a token may end in the middle of a character."""
+    """The token's bytes. A token may end in the middle of a character."""
     logprob: float
     top: tuple[tuple[str, float], ...]
     """The most likely tokens at this position with their log-probabilities, best first."""
@@ -76,10 +78,9 @@ class ModelReply:
     text: str
     finish: Finish = "stop"
     finish_reason: str = ""
-    """The API's name for the reason, if its documentation lists it; otherwise "other"."""
+    """The API's name for the reason, or "other" if its documentation does not list the name."""
     logprobs: tuple[TokenLogprob, ...] | None = None
-    """Log-probabilities of each token; None if they were not requested, not returned or malformed. The tokens' bytes
-    add up to the text."""
+    """Log-probabilities of each token; None if they were not requested, not returned or malformed."""
     model: str = ""
     """The model's name at the endpoint."""
     usage: Usage | None = None
@@ -90,7 +91,7 @@ class ModelReply:
     def require_complete(self) -> None:
         """Raise ModelFailure if the reply is truncated or a refusal."""
         if self.finish in ("length", "refusal"):
-            kind: Literal["truncated", "refusal"] = "truncated" if self.finish == "length" else "refusal"
+            kind: FailureKind = "truncated" if self.finish == "length" else "refusal"
             raise ModelFailure(kind, f"the reply stopped with {self.finish_reason}")
 
 
@@ -106,7 +107,7 @@ class LanguageModel(Protocol):
     def model(self) -> str: ...
 
     async def ask(self, conversation: Conversation, timeout_s: float) -> ModelReply:
-        """Return the model's reply. `timeout_s` bounds the request with its retries. Raises ModelFailure."""
+        """Return the model's reply within `timeout_s`, which includes retries. Raises ModelFailure."""
         ...
 
     async def close(self) -> None: ...

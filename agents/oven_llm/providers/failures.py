@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, Literal, TypeAlias, get_args
 
-Kind: TypeAlias = Literal[
+FailureKind: TypeAlias = Literal[
     # HTTP and network errors. The SDKs retry them, except for auth, not_found and bad_request.
     "rate_limit",
     "overloaded",
@@ -35,12 +35,12 @@ Kind: TypeAlias = Literal[
     "internal",
 ]
 
-KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+KINDS: Final[tuple[FailureKind, ...]] = get_args(FailureKind)
 
-PERMANENT_KINDS: Final[frozenset[Kind]] = frozenset(("auth", "not_found", "not_configured", "budget"))
-"""Failures that would recur in every further call to the same model."""
+PERMANENT_KINDS: Final[frozenset[FailureKind]] = frozenset(("auth", "not_found", "not_configured", "budget"))
+"""Failures that every further call to the same model would repeat."""
 
-UNUSABLE_REPLY_KINDS: Final[frozenset[Kind]] = frozenset(
+UNUSABLE_REPLY_KINDS: Final[frozenset[FailureKind]] = frozenset(
     ("bad_response", "bad_json", "schema", "wrong_ids", "out_of_range", "refusal", "truncated")
 )
 """Failures in which a reply arrived but could not be used."""
@@ -49,14 +49,14 @@ UNUSABLE_REPLY_KINDS: Final[frozenset[Kind]] = frozenset(
 class ModelFailure(Exception):
     """Raised when a model call fails. `detail` never contains text from a provider, a prompt or a completion."""
 
-    def __init__(self, kind: Kind, detail: str = "") -> None:
+    def __init__(self, kind: FailureKind, detail: str = "") -> None:
         super().__init__(f"{kind}: {detail}" if detail else kind)
-        self.kind: Kind = kind
+        self.kind: FailureKind = kind
         self.detail = detail
 
 
-def kind_of_status(status: int) -> Kind:
-    """Return the failure kind of an HTTP status outside 2xx."""
+def classify_status(status: int) -> FailureKind:
+    """Return the kind of failure that an HTTP status outside 2xx stands for."""
     match status:
         case 401 | 402 | 403:
             return "auth"
@@ -73,6 +73,6 @@ def kind_of_status(status: int) -> Kind:
     return "bad_request" if status >= 400 else "bad_response"
 
 
-def format_counts(counts: Mapping[str, int] | Mapping[Kind, int]) -> str:
+def format_counts(counts: Mapping[str, int] | Mapping[FailureKind, int]) -> str:
     """Return counts as text, e.g. "auth 1, timeout 3", or "none"."""
     return ", ".join(f"{kind} {count}" for kind, count in sorted(counts.items()) if count) or "none"

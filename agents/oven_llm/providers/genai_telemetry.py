@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 from oven_core.telemetry import tracing
 from oven_core.telemetry.span import Attribute
 from oven_llm.providers.conversation import LanguageModel, ModelReply
-from oven_llm.providers.failures import Kind
+from oven_llm.providers.failures import FailureKind
 
 OPERATION: Final = "gen_ai.operation.name"
 PROVIDER: Final = "gen_ai.provider.name"
@@ -22,15 +22,14 @@ RESPONSE_MODEL: Final = "gen_ai.response.model"
 FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
 INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
 OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
-EVALUATION: Final = "gen_ai.evaluation.result"
-"""Event for one completion's score, on the span of the call that returned it. The conventions' attribute for an
-explanation is not used, because spans contain no text of a judge."""
+EVALUATION_EVENT: Final = "gen_ai.evaluation.result"
+"""Event for one completion's score, on the span of the call that returned it. It contains no text from the judge."""
 EVALUATION_NAME: Final = "gen_ai.evaluation.name"
 EVALUATION_SCORE: Final = "gen_ai.evaluation.score.value"
 RESPONSE_ID: Final = "gen_ai.response.id"
-"""Attribute of that event: the completion's id from the ScoreRequest, which is a digest."""
+"""Attribute of the event for a score: the completion's id from the ScoreRequest, which is a digest."""
 COST_USD: Final = "oven.cost.usd"
-"""US dollars; the conventions have no attribute for a cost."""
+"""Attribute for the cost in US dollars, for which the conventions have none."""
 
 
 @dataclass(frozen=True)
@@ -40,14 +39,14 @@ class ModelCall:
     model: LanguageModel
     reply: ModelReply | None
     """The reply; None if the call failed without one."""
-    error: Kind | None
-    """The kind of failure, never a message. Also set for a reply without a usable verdict."""
+    failure: FailureKind | None
+    """The kind of failure; None if the call succeeded. A reply without a usable verdict is a failure."""
     started_ns: int
     """Start of the call in nanoseconds since the epoch."""
     context: str = ""
     """The request's trace (`traceparent`), or an empty string if it has none."""
-    evaluation: str = ""
-    """The judge's role, e.g. "critic"."""
+    role: str = ""
+    """The judge's role, e.g. "critic"; an empty string if the caller is not a judge."""
     scores: Mapping[str, float] = field(default_factory=dict)
     """Scores from 0 to 1 by completion id; empty without a verdict."""
     ended_ns: int = field(default_factory=time.time_ns)
@@ -57,7 +56,7 @@ OnCall: TypeAlias = Callable[[ModelCall], None]
 
 
 def trace(call: ModelCall) -> None:
-    """Record the call as a span named `chat <model>`, a child of its context. Do nothing if telemetry is off."""
+    """Record the call as a span named `chat <model>` in the request's trace. Do nothing if telemetry is off."""
     if not tracing.is_on():
         return
     attributes: dict[str, Attribute] = {OPERATION: "chat", PROVIDER: call.model.name, REQUEST_MODEL: call.model.model}
@@ -73,6 +72,6 @@ def trace(call: ModelCall) -> None:
     name = f"chat {call.model.model}"
     span = tracing.span(name, call.context, attributes, kind="client", began_ns=call.started_ns, ended_ns=call.ended_ns)
     for id_, score in call.scores.items():
-        event: dict[str, Attribute] = {EVALUATION_NAME: call.evaluation, EVALUATION_SCORE: score, RESPONSE_ID: id_}
-        span.event(EVALUATION, event, call.ended_ns)
-    span.end(call.error or "")
+        event: dict[str, Attribute] = {EVALUATION_NAME: call.role, EVALUATION_SCORE: score, RESPONSE_ID: id_}
+        span.event(EVALUATION_EVENT, event, call.ended_ns)
+    span.end(call.failure or "")

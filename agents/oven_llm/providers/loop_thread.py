@@ -21,15 +21,15 @@ class LoopThread:
         self._pid = 0
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Return the coroutine's result. If the wait is interrupted, the coroutine is cancelled."""
-        future = asyncio.run_coroutine_threadsafe(work, self._start_once())
+        """Run a coroutine in the loop and return its result. If the wait is interrupted, the coroutine is cancelled."""
+        future = asyncio.run_coroutine_threadsafe(work, self._running_loop())
         try:
             return future.result()
         except BaseException:
             future.cancel()
             raise
 
-    def _start_once(self) -> asyncio.AbstractEventLoop:
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
         """Return the loop of this process. The first call starts its thread."""
         with self._lock:
             if self._loop is None or self._pid != os.getpid():

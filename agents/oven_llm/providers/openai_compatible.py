@@ -10,13 +10,13 @@ from oven_llm.providers.conversation import Conversation, Finish, ModelReply, To
 from oven_llm.providers.optional_features import Terms
 from oven_llm.providers.sdk_client import (
     MAX_RETRIES,
-    failure_of,
+    convert_error,
     model_name,
     parse_response,
     silence_request_logs,
     tallying_client,
 )
-from oven_llm.providers.usage import USAGE, Usage
+from oven_llm.providers.usage import USAGE_ADAPTER, Usage
 from oven_runs.settings.judge_providers import ModelEndpoint
 
 if TYPE_CHECKING:
@@ -41,28 +41,27 @@ class ChatCompletions:
             api_key=key, base_url=endpoint.base_url, max_retries=MAX_RETRIES, http_client=tallying_client(openai)
         )
         if urlsplit(endpoint.base_url).hostname != OPENAI_HOST:
-            # The SDK sends OPENAI_ORG_ID and OPENAI_PROJECT_ID to any address.
+            # Otherwise the SDK would send OPENAI_ORG_ID and OPENAI_PROJECT_ID to the other address.
             self._client.organization = self._client.project = None
 
     async def complete(self, conversation: Conversation, terms: Terms, attempt_s: float) -> ModelReply:
         """See `ModelApi.complete`."""
-        body = request_body(conversation, terms, self._endpoint.token_limit_field)
+        body = build_body(conversation, terms, self._endpoint.token_limit_field)
         try:
-            # The SDK inspects its own arguments on every call, which takes a third of its CPU time. It does not inspect
-            # extra_body.
+            # The SDK inspects its arguments on every call, which costs CPU time. It does not inspect extra_body.
             response: object = await self._client.chat.completions.create(
                 model=self._endpoint.model, messages=[], timeout=attempt_s, extra_body=body
             )
         except Exception as error:
-            raise failure_of(error, self._sdk) from None
+            raise convert_error(error, self._sdk) from None
         from openai.types.chat import ChatCompletion
 
-        return parse_response(response, ChatCompletion, self._reply)
+        return parse_response(response, ChatCompletion, self._convert_response)
 
     async def close(self) -> None:
         await self._client.close()
 
-    def _reply(self, response: ChatCompletion) -> ModelReply:
+    def _convert_response(self, response: ChatCompletion) -> ModelReply:
         """Convert a response. Raises AttributeError, LookupError, TypeError or ValueError if it is malformed."""
         choice = response.choices[0]
         reason = choice.finish_reason if choice.finish_reason in FINISH_BY_REASON else "other"
@@ -70,17 +69,17 @@ class ChatCompletions:
         if not isinstance(text, str):
             raise TypeError
         return ModelReply(
-            str(refusal or text),
-            "refusal" if refusal else FINISH_BY_REASON.get(reason, "other"),
-            reason,
-            None if refusal else _logprobs(choice),
-            model_name(response.model, self._key),
-            _usage(response),
+            text=str(refusal or text),
+            finish="refusal" if refusal else FINISH_BY_REASON.get(reason, "other"),
+            finish_reason=reason,
+            logprobs=None if refusal else _parse_logprobs(choice),
+            model=model_name(response.model, self._key),
+            usage=_parse_usage(response),
         )
 
 
-def request_body(conversation: Conversation, terms: Terms, token_limit_field: str) -> dict[str, Any]:
-    """Return the request without the model's name. `token_limit_field` is the endpoint's field for the token limit."""
+def build_body(conversation: Conversation, terms: Terms, token_limit_field: str) -> dict[str, Any]:
+    """Return the request without the model's name. The endpoint expects the token limit in `token_limit_field`."""
     body: dict[str, Any] = {
         "messages": [dict(message) for message in conversation.messages],
         token_limit_field: conversation.max_tokens,
@@ -97,7 +96,7 @@ def request_body(conversation: Conversation, terms: Terms, token_limit_field: st
     return body
 
 
-def _logprobs(choice: Choice) -> tuple[TokenLogprob, ...] | None:
+def _parse_logprobs(choice: Choice) -> tuple[TokenLogprob, ...] | None:
     """Return the log-probabilities; None if they are missing or malformed, which does not invalidate the reply."""
     try:
         if choice.logprobs is None or not choice.logprobs.content:
@@ -117,26 +116,24 @@ def _logprobs(choice: Choice) -> tuple[TokenLogprob, ...] | None:
 
 
 def _token_bytes(token: ChatCompletionTokenLogprob | TopLogprob) -> bytes:
-    """Return a token's bytes. OpenAI omits them for special tokens, and some servers for all tokens. Raises TypeError
-    or ValueError if they are malformed."""
+    """Return a token's bytes, which some servers omit. Raises TypeError or ValueError if they are malformed."""
     return token.token.encode() if token.bytes is None else bytes(token.bytes)
 
 
 def _logprob(value: float) -> float:
-    """Return a log-probability. Raises TypeError or ValueError if it is invalid. OpenAI sends −9999 for values that it
-    did not compute."""
+    """Return a valid log-probability. Raises TypeError or ValueError for others. −9999 (not computed) is valid."""
     if not math.isfinite(value) or value > 1e-6:
         raise ValueError
     return float(value)
 
 
-def _usage(response: ChatCompletion) -> Usage | None:
+def _parse_usage(response: ChatCompletion) -> Usage | None:
     if response.usage is None:
         return None
     try:
         details = getattr(response.usage, "prompt_tokens_details", None)
-        cached = getattr(details, "cached_tokens", None) or 0
-        tokens = {"input_tokens": response.usage.prompt_tokens, "output_tokens": response.usage.completion_tokens}
-        return USAGE.validate_python({**tokens, "cached_tokens": cached})
+        cached_tokens = getattr(details, "cached_tokens", None) or 0
+        counts = {"input_tokens": response.usage.prompt_tokens, "output_tokens": response.usage.completion_tokens}
+        return USAGE_ADAPTER.validate_python(counts | {"cached_tokens": cached_tokens})
     except (AttributeError, ValueError):
         return None

@@ -1,7 +1,7 @@
 """Negotiates optional features with an endpoint: a JSON schema for replies, and log-probabilities.
 
-Negotiation starts with the requested features that the model supports according to the catalogue. A feature that an
-endpoint refuses is not requested again. A feature that it ignores is missing in its replies. Both are logged."""
+The first request uses the requested features that the model supports according to the catalogue. A feature that the
+endpoint refuses is not requested again. Refused features, and those that are missing in replies, are logged."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ MODES: Final[dict[str, tuple[SchemaMode, ...]]] = {
 
 @dataclass(frozen=True)
 class Terms:
-    """The features of one request."""
+    """The optional features of one request."""
 
     schema: SchemaMode
     top_logprobs: int
-    """Alternatives per token; 0: no log-probabilities."""
+    """Number of alternatives per token; 0: no log-probabilities."""
 
 
 class AgreedTerms:
-    """The current terms for one model. Concurrent calls share them. Each change is logged once."""
+    """The current terms for one model, which concurrent calls share. Each change is logged once."""
 
     def __init__(self, endpoint: ModelEndpoint, top_logprobs: int = 0) -> None:
-        """`top_logprobs`: alternatives per token that are requested; 0: none."""
+        """Start with the features in the catalogue. `top_logprobs` alternatives per token are requested; 0: none."""
         self._modes = MODES[endpoint.wire]
         self._endpoint = endpoint
         self.requested = Terms("strict", top_logprobs)
@@ -45,12 +45,12 @@ class AgreedTerms:
         self.schema_ignored = False
         """Whether the endpoint accepts a schema but a reply did not follow it. The probe sets this."""
         self._logged_notes: set[str] = set()
-        self._settled = False  # until a call succeeds, the terms may be the reason for a refusal
+        self._settled = False
+        """Whether a call has succeeded. Before that, a call may have been refused because of the terms."""
 
     async def negotiate(self, send: Callable[[Terms], Awaitable[ModelReply]]) -> ModelReply:
-        """Send a request with the current terms. If they are refused, try weaker terms and keep those that work.
-        Raises ModelFailure. If all terms are refused, the first failure is raised, because the terms were not
-        the reason."""
+        """Send a request with the current terms. If they are refused, try weaker terms and keep those that work. Raises
+        ModelFailure. If all terms are refused, they were not the reason, so the first failure is raised."""
         initial = terms = self.current
         try:
             reply = await send(terms)

@@ -16,14 +16,14 @@ from oven_runs.settings.judge_providers import ModelEndpoint
 
 ATTEMPT_SHARE: Final = 2 / 3
 """Share of a request's timeout for one HTTP attempt, so that a third remains for a retry after a lost reply."""
-PLAIN_TERMS: Final = Terms("none", 0)
+PLAIN_TERMS: Final = Terms(schema="none", top_logprobs=0)
 
 
 class ModelApi(Protocol):
     """One provider's API behind its official SDK."""
 
     def complete(self, conversation: Conversation, terms: Terms, attempt_s: float) -> Awaitable[ModelReply]:
-        """Send one request; `attempt_s` bounds each HTTP attempt. The reply has no cost yet. Raises ModelFailure."""
+        """Send one request with `attempt_s` per HTTP attempt. The reply has no cost yet. Raises ModelFailure."""
         ...
 
     async def close(self) -> None: ...
@@ -35,25 +35,24 @@ class RemoteModel:
     def __init__(
         self,
         api: ModelApi,
-        settings: ModelEndpoint,
+        endpoint: ModelEndpoint,
         terms: AgreedTerms,
         budget: Budget | None = None,
         account: str = "",
     ) -> None:
         """Raises ConfigError if the budget is capped in US dollars and the model's price is unknown."""
-        self.settings, self.terms = settings, terms
-        self.name, self.model = settings.telemetry_name, settings.model
+        self.endpoint, self.terms = endpoint, terms
+        self.name, self.model = endpoint.telemetry_name, endpoint.model
         self._api, self._budget, self._account = api, budget, account
         if budget is not None:
-            budget.check_priced(account, settings)
+            budget.check_priced(account, endpoint)
 
     def with_budget(self, budget: Budget, account: str) -> RemoteModel:
         """Return the same model, charging its calls to an account. Raises the same error as the constructor."""
-        return RemoteModel(self._api, self.settings, self.terms, budget, account)
+        return RemoteModel(self._api, self.endpoint, self.terms, budget, account)
 
     async def ask(self, conversation: Conversation, timeout_s: float) -> ModelReply:
-        """See `LanguageModel.ask`. Each attempt that may have been billed is charged, at its maximum usage if the
-        endpoint reported none."""
+        """See `LanguageModel.ask`. Each billable attempt is charged, at its maximum usage if none was reported."""
         max_usage = conversation.max_usage()
         outer_tally, tally = current_tally(), CallTally()
         reservation: int | None = None
@@ -62,17 +61,17 @@ class RemoteModel:
             with record_calls_in(tally):
                 async with asyncio.timeout(timeout_s):
                     if self._budget is not None:
-                        reservation = await self._budget.reserve(self._account, max_usage, self.settings)
+                        reservation = await self._budget.reserve(self._account, max_usage, self.endpoint)
                     reply = await self._complete(conversation, ATTEMPT_SHARE * timeout_s)
         except TimeoutError:
-            raise ModelFailure(tally.last_fault or "timeout", f"no reply within {timeout_s:g} s") from None
+            raise ModelFailure(tally.last_failure or "timeout", f"no reply within {timeout_s:g} s") from None
         finally:
             reported_usages = [reply.usage] if reply is not None and reply.usage is not None else []
             unreported_count = max(tally.billable_count, reply is not None) - len(reported_usages)
             tally.usages = [*reported_usages, *[max_usage] * unreported_count]
             if self._budget is not None and reservation is not None:
-                self._budget.book(reservation, tally.usages, unreported_count, self.settings)
-            cost = cost_usd(self.settings, tally.usages)
+                self._budget.book(reservation, tally.usages, unreported_count, self.endpoint)
+            cost = cost_usd(self.endpoint, tally.usages)
             if outer_tally is not None:
                 outer_tally.absorb(tally)
         return replace(reply, cost_usd=cost)

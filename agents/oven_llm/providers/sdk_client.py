@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from oven_llm.providers.failures import Kind, ModelFailure, kind_of_status
+from oven_llm.providers.failures import FailureKind, ModelFailure, classify_status
 from oven_llm.providers.usage import current_tally
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ _Response = TypeVar("_Response")
 _Parsed = TypeVar("_Parsed")
 
 MAX_RETRIES: Final = 4
-"""Maximum retries of a call: after 0.5, 1, 2 and 4 s, or as the server requests, until the request's deadline."""
+"""Maximum retries of a call within its deadline, after 0.5, 1, 2 and 4 s or the delay that the server requests."""
 MAX_MODEL_NAME_CHARACTERS: Final = 100
 
 
@@ -37,7 +37,7 @@ def tallying_client(sdk: ModuleType) -> httpx2.AsyncClient:
                 response: httpx2.Response = await super().send(request, **options)
             except httpx2.TransportError as error:
                 if tally is not None:
-                    kind: Kind = "timeout" if isinstance(error, httpx2.TimeoutException) else "connection"
+                    kind: FailureKind = "timeout" if isinstance(error, httpx2.TimeoutException) else "connection"
                     tally.fail_attempt(kind, billable=not isinstance(error, unsent_errors))
                 raise
             except asyncio.CancelledError:
@@ -45,31 +45,30 @@ def tallying_client(sdk: ModuleType) -> httpx2.AsyncClient:
                     tally.fail_attempt("timeout")  # the request's own deadline passed first
                 raise
             if tally is not None and response.status_code >= 400:
-                tally.fail_attempt(kind_of_status(response.status_code), billable=False)
+                tally.fail_attempt(classify_status(response.status_code), billable=False)
             return response
 
     client: httpx2.AsyncClient = TallyingClient()
     return client
 
 
-def failure_of(error: Exception, sdk: ModuleType) -> ModelFailure:
-    """Convert an SDK's exception. Its message is dropped because it may quote the request."""
+def convert_error(error: Exception, sdk: ModuleType) -> ModelFailure:
+    """Convert an SDK's exception to a ModelFailure. Its message is dropped because it may quote the request."""
     name = type(error).__name__
     if isinstance(error, sdk.APIStatusError):
-        return ModelFailure(kind_of_status(error.status_code), f"HTTP {error.status_code}")
+        return ModelFailure(classify_status(error.status_code), f"HTTP {error.status_code}")
     if isinstance(error, sdk.APITimeoutError):
         return ModelFailure("timeout", "an HTTP attempt got no reply in time")
     if isinstance(error, sdk.APIConnectionError):
         return ModelFailure("connection", "the endpoint is unreachable or closed the connection")
-    # Neither SDK wraps the errors of a body that is incomplete or not JSON.
+    # Neither SDK wraps the errors that an incomplete or invalid JSON body causes.
     if isinstance(error, (ValueError, TypeError, AttributeError, sdk.APIError)):
         return ModelFailure("bad_response", f"the response is malformed ({name})")
     return ModelFailure("internal", name)
 
 
 def parse_response(response: object, response_type: type[_Response], parse: Callable[[_Response], _Parsed]) -> _Parsed:
-    """Return `parse(response)`. Raises ModelFailure if the response is malformed. The SDKs do not validate responses.
-    If a server returns an HTML page, they return it as a string."""
+    """Return `parse(response)`. Raises ModelFailure if the response is malformed, which the SDKs do not check."""
     if not isinstance(response, response_type):
         raise ModelFailure(
             "bad_response", f"the response is of type {type(response).__name__} instead of the API's object"
@@ -86,7 +85,7 @@ def model_name(value: object, key: str) -> str:
 
 
 def silence_request_logs() -> None:
-    """Limit the loggers of the SDKs and the HTTP library to warnings. At DEBUG level, which OPENAI_LOG and
-    ANTHROPIC_LOG can enable, they log requests."""
+    """Limit the loggers of the SDKs and the HTTP library to warnings. The environment variables OPENAI_LOG and
+    ANTHROPIC_LOG can enable the level DEBUG, at which they log requests."""
     for name in ("openai", "anthropic", "httpx2", "httpcore2", "httpx", "httpcore"):
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -23,14 +23,13 @@ Form = TypeVar("Form", bound=ReplyForm)
 
 
 def object_schema(**properties: dict[str, Any]) -> dict[str, Any]:
-    """Return the JSON Schema of an object with exactly these properties, for the strict modes of all providers. Some of
-    them reject ranges and lengths, so check those after parsing."""
+    """Return the JSON Schema of an object with exactly these properties, for the strict modes of all providers. Some
+    providers reject ranges and lengths in a schema, so the caller must check those after parsing."""
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
 def read_reply(text: str, form: type[Form]) -> Form:
-    """Parse the whole text as this form. A code fence around it is removed, because some models add one. Raises
-    ModelFailure `bad_json` or `schema`."""
+    """Parse the whole text as a `form`, ignoring a code fence around it. Raises ModelFailure `bad_json` or `schema`."""
     text = text.strip()
     match = _FENCED_REPLY.match(text)
     try:

@@ -12,84 +12,83 @@ from typing import Annotated, Final, TypeAlias
 from pydantic import Field, TypeAdapter
 
 from oven_core.protocol.committee_requests import JudgeHealth
-from oven_llm.providers.failures import Kind
+from oven_llm.providers.failures import FailureKind
 from oven_runs.settings.judge_providers import ModelEndpoint
 
-Count: TypeAlias = Annotated[int, Field(strict=True, ge=0)]
-"""A number of tokens. `USAGE` validates counts from an endpoint or a file."""
+TokenCount: TypeAlias = Annotated[int, Field(strict=True, ge=0)]
 
 
 @dataclass(frozen=True)
 class Usage:
     """Billed tokens of one reply."""
 
-    input_tokens: Count
+    input_tokens: TokenCount
     """Tokens of the whole prompt, including cached ones."""
-    output_tokens: Count
-    cached_tokens: Count = 0
+    output_tokens: TokenCount
+    cached_tokens: TokenCount = 0
     """Input tokens that were read from a cache."""
-    written_tokens: Count = 0
+    written_tokens: TokenCount = 0
     """Input tokens that were written to a cache, which some APIs bill at a higher price."""
 
-    def __add__(self, other_usage: Usage) -> Usage:
+    def __add__(self, addend: Usage) -> Usage:
         return Usage(
-            self.input_tokens + other_usage.input_tokens,
-            self.output_tokens + other_usage.output_tokens,
-            self.cached_tokens + other_usage.cached_tokens,
-            self.written_tokens + other_usage.written_tokens,
+            self.input_tokens + addend.input_tokens,
+            self.output_tokens + addend.output_tokens,
+            self.cached_tokens + addend.cached_tokens,
+            self.written_tokens + addend.written_tokens,
         )
 
 
-USAGE: Final = TypeAdapter(Usage)
+USAGE_ADAPTER: Final = TypeAdapter(Usage)
+"""Validates token counts from an endpoint or a file."""
 
 Price: TypeAlias = Callable[[Sequence[Usage]], float | None]
-"""Returns the price of replies in US dollars; None if it is unknown."""
+"""Returns the cost of replies in US dollars; None if the model's price is unknown."""
 
 
 @dataclass
 class CallTally:
-    """Attempts, failures and usage of the calls made for one purpose. It is updated during the calls, so it is also
-    complete after a timeout."""
+    """Attempts, failures and usage of the calls for one purpose. Complete even after a timeout."""
 
     context: str = ""
-    """The request's trace."""
-    attempts: int = 0
+    """The request's trace (`traceparent`), or an empty string if it has none."""
+    attempt_count: int = 0
     billable_count: int = 0
     """Attempts that may be billed: all except those that returned an error or never reached the endpoint."""
-    faults: Counter[Kind] = field(default_factory=Counter)
+    failed_attempts: Counter[FailureKind] = field(default_factory=Counter)
     """Failed attempts by kind, including those followed by a successful one."""
     usages: list[Usage] = field(default_factory=list)
     """One entry per attempt that was or may have been billed."""
     price: Price | None = None
-    """Price of the model; None before the first call."""
+    """Computes the cost of `usages`; None before the first call."""
     reasons: dict[str, str] = field(default_factory=dict)
     """A judge's reasons by the id that the judge saw, including those for controls. Cached scores have no reasons."""
-    last_fault: Kind | None = None
-    """The failure of the latest attempt; None while it is in progress or if it succeeded."""
+    last_failure: FailureKind | None = None
+    """The failure of the latest attempt; None while that attempt is in progress or if it succeeded."""
     health: JudgeHealth | None = None
     """The results of the judge's checks so far; None if there are no checks."""
 
     def begin_attempt(self) -> None:
-        self.attempts += 1
+        self.attempt_count += 1
         self.billable_count += 1
-        self.last_fault = None
+        self.last_failure = None
 
-    def fail_attempt(self, kind: Kind, *, billable: bool = True) -> None:
+    def fail_attempt(self, kind: FailureKind, *, billable: bool = True) -> None:
         """Record that the latest attempt failed, and whether it may still be billed."""
-        self.faults[kind] += 1
-        self.last_fault = kind
+        self.failed_attempts[kind] += 1
+        self.last_failure = kind
         self.billable_count -= not billable
 
     def absorb(self, source: CallTally) -> None:
         """Move another tally's attempts, failures and usage into this one."""
-        self.attempts += source.attempts
+        self.attempt_count += source.attempt_count
         self.billable_count += source.billable_count
-        self.faults += source.faults
+        self.failed_attempts += source.failed_attempts
         self.usages += source.usages
-        if source.attempts or source.last_fault:
-            self.last_fault = source.last_fault
-        source.attempts = source.billable_count = 0
-        source.usages, source.faults = [], Counter()
+        if source.attempt_count or source.last_failure:
+            self.last_failure = source.last_failure
+        source.attempt_count = source.billable_count = 0
+        source.usages, source.failed_attempts = [], Counter()
 
     @property
     def input_tokens(self) -> int:
@@ -123,11 +122,10 @@ def current_tally() -> CallTally | None:
 
 
 def cost_usd(endpoint: ModelEndpoint, usages: Sequence[Usage]) -> float | None:
-    """Return the cost of these replies in US dollars, from the catalogue's price or otherwise from genai-prices. Return
-    None if neither lists the model at this address."""
+    """Return the cost in US dollars, by the catalogue's price or genai-prices; None if neither lists the model."""
     total = 0.0
     for usage in usages:
-        cost = _cost(endpoint, usage)
+        cost = _compute_cost(endpoint, usage)
         if cost is None:
             return None
         total += cost
@@ -139,7 +137,7 @@ def is_priced(endpoint: ModelEndpoint) -> bool:
     return cost_usd(endpoint, [Usage(1, 1)]) is not None
 
 
-def _cost(endpoint: ModelEndpoint, usage: Usage) -> float | None:
+def _compute_cost(endpoint: ModelEndpoint, usage: Usage) -> float | None:
     if (price := endpoint.price) is not None:
         read_price = price.input if price.cached_input is None else price.cached_input
         write_price = price.input if price.cache_write is None else price.cache_write

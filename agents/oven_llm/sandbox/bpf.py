@@ -29,14 +29,15 @@ renameat2 316 276, seccomp 317 277, getrandom 318 278, membarrier 324 283, copy_
 rseq 334 293, clone3 435 435, faccessat2 439 439, landlock_create_ruleset 444 444, landlock_add_rule 445 445,
 landlock_restrict_self 446 446
 """
-"""Names of system calls, each with its number on x86_64 and on aarch64."""
+"""Names of system calls, with their numbers on x86_64 and on aarch64."""
 _X86_CALLS: Final = """
 open 2, stat 4, lstat 6, poll 7, access 21, pipe 22, select 23, dup2 33, rename 82, mkdir 83, rmdir 84, unlink 87,
 readlink 89, time 201, epoll_wait 232
 """
+"""System calls that only x86_64 has."""
 
 
-def _table(text: str, column: int) -> dict[str, int]:
+def _parse_numbers(text: str, column: int) -> dict[str, int]:
     """Return the numbers in one column by call name."""
     rows = (row.split() for row in text.replace("\n", " ").split(","))
     return {row[0]: int(row[column]) for row in rows}
@@ -47,22 +48,23 @@ class Machine:
     """The system calls of a processor architecture."""
 
     name: str
-    audit: int
+    audit_arch: int
     """AUDIT_ARCH_… from linux/audit.h: the calling convention that a filter sees."""
     numbers: Mapping[str, int]
-    first_foreign_number: int | None = None
-    """First number of another calling convention (x32) with the same `audit`."""
+    """Numbers of system calls by name."""
+    first_x32_number: int | None = None
+    """First number of the calling convention x32, which has the same `audit_arch` as x86_64; None on other machines."""
 
 
-X86_64: Final = Machine("x86_64", 0xC000003E, _table(_CALLS, 1) | _table(_X86_CALLS, 1), 0x40000000)
-AARCH64: Final = Machine("aarch64", 0xC00000B7, _table(_CALLS, 2))
+X86_64: Final = Machine("x86_64", 0xC000003E, _parse_numbers(_CALLS, 1) | _parse_numbers(_X86_CALLS, 1), 0x40000000)
+AARCH64: Final = Machine("aarch64", 0xC00000B7, _parse_numbers(_CALLS, 2))
 MACHINES: Final = {machine.name: machine for machine in (X86_64, AARCH64)}
 """Supported machines by the name that `platform.machine()` returns."""
 
 LOAD: Final = 0x20
 """BPF_LD | BPF_W | BPF_ABS: load a word of seccomp_data into the accumulator."""
 EQUAL, AT_LEAST, ANY_BIT, AND, RETURN = 0x15, 0x35, 0x45, 0x54, 0x06
-"""BPF_JMP with JEQ, JGE and JSET, BPF_ALU with AND, and BPF_RET. Each takes a constant."""
+"""BPF_JMP with JEQ, JGE and JSET, BPF_ALU with AND, and BPF_RET. Each uses the instruction's constant."""
 
 ALLOW: Final = 0x7FFF0000
 KILL: Final = 0x80000000
@@ -79,10 +81,10 @@ Test = Literal["one_of", "none_of", "without", "with", "not_all"]
 
 
 @dataclass(frozen=True)
-class Argument:
+class Condition:
     """A condition on an argument of a call. `one_of` compares all 64 bits with the values. The other tests use the low
-    32 bits, which contain descriptors and flags. `none_of` excludes the values. `with`, `without` and `not_all` require
-    that all, none, or not all of a mask's bits are set, respectively."""
+    32 bits, which contain descriptors and flags: `none_of` excludes the values, and `with`, `without` and `not_all`
+    require that all, none, or not all of a mask's bits are set."""
 
     index: int
     test: Test
@@ -94,27 +96,26 @@ class Rule:
     """A rule that allows a call if all conditions are met. Otherwise the call is refused with `errno`."""
 
     call: str
-    conditions: tuple[Argument, ...] = ()
+    conditions: tuple[Condition, ...] = ()
     errno: int = EPERM
     allowed: bool = True
     """If False, the call is always refused with `errno`."""
 
 
 Instruction = tuple[int, int, int, int]
-"""Code, jump if true, jump if false, and constant. A jump is a number of instructions to skip."""
+"""Code, jump if true, jump if false, and constant. A jump is the number of instructions to skip."""
 
 
-def program(machine: Machine, rules: Sequence[Rule]) -> bytes:
-    """Return the filter as an array of struct sock_filter. Calls that the machine does not have are skipped. Raises
-    ValueError if the filter is too long."""
+def assemble_filter(machine: Machine, rules: Sequence[Rule]) -> bytes:
+    """Return the filter as an array of struct sock_filter. Rules for calls that the machine lacks are skipped."""
     code: list[Instruction] = [
         (LOAD, 0, 0, CONVENTION_OFFSET),
-        (EQUAL, 1, 0, machine.audit),
+        (EQUAL, 1, 0, machine.audit_arch),
         (RETURN, 0, 0, KILL),
         (LOAD, 0, 0, NUMBER_OFFSET),
     ]
-    if machine.first_foreign_number is not None:
-        code += [(AT_LEAST, 0, 1, machine.first_foreign_number), (RETURN, 0, 0, ERRNO | EPERM)]
+    if machine.first_x32_number is not None:
+        code += [(AT_LEAST, 0, 1, machine.first_x32_number), (RETURN, 0, 0, ERRNO | EPERM)]
     for rule in rules:
         if (number := machine.numbers.get(rule.call)) is not None:
             body = _rule_body(rule)
@@ -133,7 +134,7 @@ def _rule_body(rule: Rule) -> list[Instruction]:
     return [*body, (RETURN, 0, 0, ALLOW)]
 
 
-def _condition_code(condition: Argument, refuse: Instruction) -> list[Instruction]:
+def _condition_code(condition: Condition, refuse: Instruction) -> list[Instruction]:
     """Return instructions that fall through if the condition is met, and otherwise execute `refuse`."""
     low_offset = ARGUMENTS_OFFSET + 8 * condition.index
     load: Instruction = (LOAD, 0, 0, low_offset)
@@ -146,9 +147,10 @@ def _condition_code(condition: Argument, refuse: Instruction) -> list[Instructio
     if condition.test == "not_all":
         (mask,) = condition.values
         return [load, (AND, 0, 0, mask), (EQUAL, 0, 1, mask), refuse]
-    count = len(condition.values)
-    if condition.test == "none_of":
-        jumps = [(EQUAL, count - n - 1, int(n == count - 1), value) for n, value in enumerate(condition.values)]
-        return [load, *jumps, refuse]
+    last = len(condition.values) - 1
+    if condition.test == "none_of":  # each test jumps to `refuse` if the value is equal; the last one skips it if not
+        tests = [(EQUAL, last - n, int(n == last), value) for n, value in enumerate(condition.values)]
+        return [load, *tests, refuse]
     high_is_zero: list[Instruction] = [(LOAD, 0, 0, low_offset + 4), (EQUAL, 1, 0, 0), refuse]
-    return [*high_is_zero, load, *((EQUAL, count - n, 0, value) for n, value in enumerate(condition.values)), refuse]
+    tests = [(EQUAL, last - n + 1, 0, value) for n, value in enumerate(condition.values)]  # skip `refuse` if equal
+    return [*high_is_zero, load, *tests, refuse]

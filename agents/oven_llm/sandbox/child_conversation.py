@@ -1,4 +1,4 @@
-"""Sends a request to the sandbox's child process and handles the child's frames, which are not trusted."""
+"""Sends a request to the sandbox's child process and handles the frames that it sends back, which are not trusted."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Protocol
 from oven_core.errors import ConfigError
 from oven_llm.sandbox import message_format
 from oven_llm.sandbox.limits import Limits
-from oven_llm.sandbox.message_format import FrameError, frame
+from oven_llm.sandbox.message_format import FrameError, pack_frame
 from oven_llm.sandbox.sandbox import Block, BlockEnding, CallError, FinalAnswer, Functions
 
 
 class DeadlineError(Exception):
-    """The child did not reply or read in time."""
+    """The child did not read a request or send a reply in time."""
 
 
 class ChildExitedError(Exception):
@@ -37,12 +37,12 @@ class Exchange:
         self._functions, self._limits = functions, limits
         self._output: dict[int, list[bytes]] = {message_format.OUT: [], message_format.ERR: []}
         self._answer: FinalAnswer | None = None
-        self._refused: list[str] = []
-        self._calls = self._received = self._printed = self._dropped = 0
+        self._refusal_reasons: list[str] = []
+        self._call_count = self._received_bytes = self._printed_bytes = self._dropped_count = 0
         self._host_s = 0.0
 
     def run(self, child: Peer, request: bytes) -> Block:
-        """Send the request and return the outcome. The child cannot make it raise."""
+        """Send the request and return the outcome. The child cannot cause an exception."""
         started = time.monotonic()
         deadline = started + self._limits.block_s
         ending: BlockEnding
@@ -58,25 +58,26 @@ class Exchange:
         except _LimitError as limit_error:
             ending, error = "limit", f"the block was stopped because {limit_error}"
         elapsed = time.monotonic() - started
-        kinds = (message_format.OUT, message_format.ERR)
-        out, err = (b"".join(self._output[kind]).decode(errors="replace") for kind in kinds)
+        stdout = b"".join(self._output[message_format.OUT]).decode(errors="replace")
+        stderr = b"".join(self._output[message_format.ERR]).decode(errors="replace")
         return Block(
-            ending, out, err, error, self._answer, tuple(self._refused), self._calls, elapsed - self._host_s,
-            self._host_s, self._dropped, ending not in ("completed", "error"),
+            ending, stdout, stderr, error, self._answer, tuple(self._refusal_reasons),
+            call_count=self._call_count, child_s=elapsed - self._host_s, host_s=self._host_s,
+            dropped_count=self._dropped_count, namespace_lost=ending not in ("completed", "error"),
         )  # fmt: skip
 
     def _listen(self, child: Peer, deadline: float) -> tuple[BlockEnding, str]:
         limits = self._limits
         while True:
             kind, payload = child.receive(deadline)
-            self._received += message_format.HEADER.size + len(payload)
-            if self._received > limits.received_bytes:
+            self._received_bytes += message_format.HEADER.size + len(payload)
+            if self._received_bytes > limits.received_bytes:
                 raise _LimitError(f"it sent more than {limits.received_bytes} bytes")
             if kind in self._output:
                 self._add_output(kind, payload)
             elif kind == message_format.CALL:
-                self._calls += 1
-                if self._calls > limits.calls:
+                self._call_count += 1
+                if self._call_count > limits.calls:
                     raise _LimitError(f"it called functions more than {limits.calls} times")
                 started = time.monotonic()
                 reply = self._call_function(payload)
@@ -89,7 +90,7 @@ class Exchange:
                 if self._answer is None:
                     self._answer = FinalAnswer(value)
             elif kind == message_format.REFUSED:
-                self._refused.append(payload.decode(errors="replace"))  # counted in _received
+                self._refusal_reasons.append(payload.decode(errors="replace"))  # counted in _received_bytes
             elif kind == message_format.DONE:
                 return self._read_outcome(payload)
             else:
@@ -97,19 +98,19 @@ class Exchange:
 
     def _add_output(self, kind: int, payload: bytes) -> None:
         """Append output up to the limit. The child also truncates its output, but it is not trusted."""
-        output = payload[: max(0, self._limits.output_bytes - self._printed)]
-        self._printed += len(output)
-        self._dropped += len(payload) - len(output)
+        output = payload[: max(0, self._limits.output_bytes - self._printed_bytes)]
+        self._printed_bytes += len(output)
+        self._dropped_count += len(payload) - len(output)
         if output:
             self._output[kind].append(output)
 
     def _read_outcome(self, payload: bytes) -> tuple[BlockEnding, str]:
         match message_format.decode(payload):
             case {"ended": "completed", "dropped": int(dropped)}:
-                self._dropped += dropped
+                self._dropped_count += dropped
                 return "completed", ""
             case {"ended": "error", "error": str(error), "dropped": int(dropped)}:
-                self._dropped += dropped
+                self._dropped_count += dropped
                 return "error", error
         raise FrameError("malformed outcome")
 
@@ -123,7 +124,7 @@ class Exchange:
         if function is None:
             return _failure_frame(f"there is no function {name[:100]!r}")
         try:
-            return frame(message_format.RETURNED, message_format.encode(function(*args, **kwargs)))
+            return pack_frame(message_format.RETURNED, message_format.encode(function(*args, **kwargs)))
         except CallError as error:
             return _failure_frame(str(error))
         except FrameError as error:
@@ -145,13 +146,13 @@ def assignment_frame(name: str, value: object) -> bytes:
     except FrameError as error:
         raise ConfigError(f"cannot pass {name} to the sandbox: {error}; use a string or a JSON value") from None
     try:
-        return frame(kind, name.encode() + b"\0" + data)
+        return pack_frame(kind, name.encode() + b"\0" + data)
     except FrameError as error:
         raise ConfigError(f"cannot pass {name} to the sandbox: {error}; shorten it") from None
 
 
 def _failure_frame(reason: str) -> bytes:
-    return frame(message_format.FAILED, reason[:2000].encode(errors="backslashreplace"))
+    return pack_frame(message_format.FAILED, reason[:2000].encode(errors="backslashreplace"))
 
 
 class _LimitError(Exception):

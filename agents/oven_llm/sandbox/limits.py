@@ -18,11 +18,11 @@ class Limits:
     block_s: float = 30.0
     """Maximum seconds per block, excluding time in the host's functions. After that, the process is killed."""
     start_s: float = 30.0
-    """Maximum seconds until a child is confined and ready. It takes 0.1 s, or more on a busy machine."""
+    """Maximum seconds until a child is confined and ready. This takes 0.1 s, or more on a busy machine."""
     memory_bytes: int = 1024 * MB
     """Maximum size of the child's address space. A context of 50 MB may take 200 MB as a string."""
     output_bytes: int = 100_000
-    """Maximum output of a block on both streams. The rest is dropped and counted."""
+    """Maximum total size of a block's standard output and error. The rest is dropped and counted."""
     answer_bytes: int = 1 * MB
     """Maximum size of FINAL's answer as JSON."""
     call_bytes: int = 16 * MB

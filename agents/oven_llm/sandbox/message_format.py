@@ -16,10 +16,10 @@ MAX_FRAME_BYTES: Final = 64_000_000
 """Maximum bytes of a frame. A context of 50 MB fits."""
 
 SETUP, TEXT, VALUE, RUN, RETURNED, FAILED = range(1, 7)
-"""Kinds of frames to the child: the setup, a variable (a string or JSON), a block, and a call's result or error."""
+"""Kinds of frames to the child: the setup, a variable (as a string or JSON), a block, and a call's result or error."""
 READY, OUT, ERR, CALL, FINAL, REFUSED, DONE = range(16, 23)
-"""Kinds of frames to the host: ready, standard output and error, a call of a host function, an answer, the reason for a
-refused answer, and the outcome of a block."""
+"""Kinds of frames to the host: ready (or not secure), standard output and error, a call of a host function, an answer,
+the reason for a refused answer, and the outcome of a block."""
 
 MAX_DEPTH: Final = 100
 """Maximum nesting of lists and objects in a value. Deeper values would crash recursive code."""
@@ -29,7 +29,7 @@ class FrameError(ValueError):
     """The data is not a valid frame or JSON value."""
 
 
-def frame(kind: int, payload: bytes = b"") -> bytes:
+def pack_frame(kind: int, payload: bytes = b"") -> bytes:
     """Return a frame's bytes. Raises FrameError if the payload is too long."""
     if len(payload) > MAX_FRAME_BYTES:
         raise FrameError(f"it has {len(payload) / 1e6:.1f} MB; the limit is {MAX_FRAME_BYTES / 1e6:g} MB")
@@ -40,7 +40,7 @@ class FrameReader:
     """Assembles frames from chunks of a stream."""
 
     def __init__(self, limits: Mapping[int, int]) -> None:
-        """`limits`: maximum bytes of the payload by permitted kind."""
+        """`limits` contains the permitted kinds of frames, each with the maximum bytes of its payload."""
         self._limits, self._buffer = limits, bytearray()
 
     def feed(self, chunk: bytes) -> Iterator[tuple[int, bytes]]:
@@ -80,7 +80,7 @@ def decode(data: bytes) -> Any:
         value = json.loads(data, parse_constant=_reject_constant)
     except (ValueError, RecursionError) as error:
         raise FrameError(f"it is not valid JSON: {error}") from None
-    _check(value)
+    _check_value(value)
     return value
 
 
@@ -88,7 +88,7 @@ def _reject_constant(name: str) -> float:
     raise ValueError(f"{name} is not a JSON number")
 
 
-def _check(value: object) -> None:
+def _check_value(value: object) -> None:
     """Raise FrameError for an infinite number, an unpaired surrogate or deep nesting."""
     level: list[object] = [value]
     for _ in range(MAX_DEPTH):

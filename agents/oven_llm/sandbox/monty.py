@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from oven_core.errors import ConfigError, ProcessError
 from oven_llm.sandbox import message_format
-from oven_llm.sandbox.backend_detection import EXTRA
+from oven_llm.sandbox.backend_detection import MONTY_EXTRA
 from oven_llm.sandbox.child_conversation import assignment_frame
 from oven_llm.sandbox.inside.captured_output import truncate
 from oven_llm.sandbox.limits import Limits
@@ -25,22 +25,21 @@ from oven_llm.sandbox.sandbox import Block, BlockEnding, CallError, FinalAnswer,
 GRACE_S = 1.0
 """Seconds after a block's deadline until its worker is killed. A long operation may not check the clock in time."""
 MAX_SUSPENSIONS = 10**9
-"""Monty's limit on calls per session, which is effectively disabled. `Limits.calls` is per block."""
+"""Monty's limit on calls per session, high enough to have no effect. `Limits.calls` limits the calls per block."""
 
 
 class _AnsweredExit(SystemExit):
-    """Ends a block after FINAL. In monty, `except Exception` cannot catch SystemExit."""
+    """Ends a block after FINAL. It is a SystemExit, which `except Exception` cannot catch in monty."""
 
 
 class MontySandbox(Sandbox):
-    """A sandbox that runs code in monty's interpreter. Raises ConfigError if the package is not installed, and
-    ProcessError if its worker fails."""
+    """A sandbox that runs code in monty's interpreter. Raises ConfigError without the package, and ProcessError."""
 
     backend = "monty"
 
     def __init__(self, functions: Functions, limits: Limits) -> None:
         self._functions, self._limits = functions, limits
-        self._assigned: dict[str, object] = {}
+        self._assignments: dict[str, object] = {}  # values by variable, for the next session
         try:
             import pydantic_monty
 
@@ -50,7 +49,7 @@ class MontySandbox(Sandbox):
             )
         except (ImportError, FileNotFoundError):
             raise ConfigError(
-                f'the sandbox requires pydantic-monty and its binary: pip install "oven-controller[{EXTRA}]"'
+                f'the sandbox requires pydantic-monty and its binary: pip install "oven-controller[{MONTY_EXTRA}]"'
             ) from None
         self._exit_stack = contextlib.ExitStack()
         self._session: Any = None
@@ -70,7 +69,7 @@ class MontySandbox(Sandbox):
     def assign(self, name: str, value: object) -> None:
         assignment_frame(name, value)  # raises for values that the other backends refuse
         self._send_variable(self._running_session(), name, value)
-        self._assigned[name] = value
+        self._assignments[name] = value
 
     def _send_variable(self, session: Any, name: str, value: object) -> None:
         block = _BlockRun(session, {}, self._limits, self._monty).run("pass", {name: value})
@@ -95,7 +94,7 @@ class MontySandbox(Sandbox):
     def _running_session(self) -> Any:
         if self._session is None:
             self._start()
-            for name, value in self._assigned.items():
+            for name, value in self._assignments.items():
                 self._send_variable(self._session, name, value)
         return self._session
 
@@ -127,14 +126,14 @@ class _BlockRun:
     def __init__(self, session: Any, functions: Functions, limits: Limits, monty: Any) -> None:
         self._session, self._functions, self._limits, self._monty = session, functions, limits, monty
         self._output: dict[str, list[str]] = {"stdout": [], "stderr": []}
-        self._printed = self._dropped = self._calls = 0
+        self._printed_bytes = self._dropped_count = self._call_count = 0
         self._host_s = 0.0
         self._answer: FinalAnswer | None = None
-        self._refused: list[str] = []
+        self._refusal_reasons: list[str] = []
         self._exceeded_limit = ""
 
     def run(self, code: str, inputs: dict[str, object]) -> Block:
-        """Run the block and return its outcome. The code cannot make it raise."""
+        """Run the block and return its outcome. The code cannot cause an exception here."""
         lookup: dict[str, Any] = {
             name: self._host_function(name, function) for name, function in self._functions.items()
         }
@@ -143,10 +142,11 @@ class _BlockRun:
         if self._exceeded_limit:
             ending, error = "limit", self._exceeded_limit
         elapsed = time.monotonic() - started
-        out, err = ("".join(self._output[name]) for name in ("stdout", "stderr"))
+        stdout, stderr = "".join(self._output["stdout"]), "".join(self._output["stderr"])
         return Block(
-            ending, out, err, error, self._answer, tuple(self._refused), self._calls, elapsed - self._host_s,
-            self._host_s, self._dropped, ending not in ("completed", "error"),
+            ending, stdout, stderr, error, self._answer, tuple(self._refusal_reasons),
+            call_count=self._call_count, child_s=elapsed - self._host_s, host_s=self._host_s,
+            dropped_count=self._dropped_count, namespace_lost=ending not in ("completed", "error"),
         )  # fmt: skip
 
     def _feed(self, code: str, inputs: dict[str, object], lookup: dict[str, Any]) -> tuple[BlockEnding, str]:
@@ -157,12 +157,12 @@ class _BlockRun:
                 return "timeout", f"the block was stopped after {self._limits.block_s:g} s"
             return "died", "the process exited unexpectedly"
         except self._monty.MontyError as error:
-            return self._outcome_of(error)
+            return self._classify_error(error)
         except (UnicodeError, ValueError, TypeError, RecursionError) as error:
             return "error", f"{type(error).__name__}: {error}"[:500]  # the code cannot be passed to the worker
         return "completed", ""
 
-    def _outcome_of(self, error: Any) -> tuple[BlockEnding, str]:
+    def _classify_error(self, error: Any) -> tuple[BlockEnding, str]:
         if self._answer is not None and isinstance(error.exception(), SystemExit):
             return "completed", ""
         message = str(error).strip()
@@ -173,9 +173,9 @@ class _BlockRun:
         return ("died", last_line) if "was terminated" in last_line else ("error", last_line)
 
     def _print(self, stream: Literal["stdout", "stderr"], text: str) -> None:
-        data, dropped_count = truncate(text, self._limits.output_bytes - self._printed)
-        self._printed += len(data)
-        self._dropped += dropped_count
+        data, dropped_count = truncate(text, self._limits.output_bytes - self._printed_bytes)
+        self._printed_bytes += len(data)
+        self._dropped_count += dropped_count
         if data:
             self._output[stream].append(data.decode())
 
@@ -184,10 +184,10 @@ class _BlockRun:
             data = message_format.encode(answer)
             value = message_format.decode(data)
         except FrameError as error:
-            self._refused.append(str(error)[:300])
+            self._refusal_reasons.append(str(error)[:300])
             raise TypeError(f"FINAL requires a JSON value: {error}") from None
         if len(data) > self._limits.answer_bytes:
-            self._refused.append(f"it has {len(data)} bytes; the limit is {self._limits.answer_bytes}")
+            self._refusal_reasons.append(f"it has {len(data)} bytes; the limit is {self._limits.answer_bytes}")
             raise ValueError(
                 f"FINAL accepts at most {self._limits.answer_bytes} bytes of JSON; this answer has {len(data)}"
             )
@@ -197,8 +197,8 @@ class _BlockRun:
 
     def _host_function(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: object, **kwargs: object) -> Any:
-            self._calls += 1
-            if self._calls > self._limits.calls:
+            self._call_count += 1
+            if self._call_count > self._limits.calls:
                 self._kill_worker(
                     f"the block was stopped because it called functions more than {self._limits.calls} times"
                 )

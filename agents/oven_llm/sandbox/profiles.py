@@ -1,6 +1,7 @@
-"""Sandbox profiles. Code in `repl` cannot open files. Code in `tests` can read and write in permitted folders.
+"""Sandbox profiles, which define the files and modules that code may use.
 
-Landlock restricts access to the folders. Its rights and rulesets are defined in linux/landlock.h."""
+Code in `repl` cannot open files. Code in `tests` can read one folder and write to another. Landlock, a Linux security
+module, enforces this. Its rights and rulesets are defined in linux/landlock.h."""
 
 from __future__ import annotations
 
@@ -16,26 +17,26 @@ from oven_core.errors import ConfigError
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, REMOVE_DIR, REMOVE_FILE = (1 << n for n in range(6))
 MAKE_CHAR, MAKE_DIR, MAKE_REG, MAKE_SOCK, MAKE_FIFO, MAKE_BLOCK, MAKE_SYM = (1 << n for n in range(6, 13))
 REFER, TRUNCATE, IOCTL_DEV = (1 << n for n in range(13, 16))
-
+"""Landlock's file rights, one bit each."""
 FILE_RIGHTS_BY_VERSION: Final = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 1}
 """All file rights by the first Landlock version that supports them."""
 MIN_NETWORK_VERSION, NETWORK_RIGHTS = 4, 0b11
-"""First version that restricts TCP (bind and connect). No version restricts UDP, which seccomp blocks."""
+"""First version that restricts TCP, and its rights (bind and connect). Landlock does not restrict UDP; seccomp does."""
 MIN_SCOPE_VERSION, SCOPES = 6, 0b11
-"""First version that restricts abstract unix sockets and signals."""
+"""First version that restricts abstract unix sockets and signals, and the bits for both."""
 
 READ: Final = READ_FILE | READ_DIR
 WRITE: Final = READ | WRITE_FILE | REMOVE_DIR | REMOVE_FILE | MAKE_DIR | MAKE_REG | REFER | TRUNCATE
-"""Rights to write, except for links, sockets, pipes and devices, which could harm processes outside."""
+"""Rights to read and write, without creating links, sockets, pipes and devices, which could harm other processes."""
 
 
 def file_rights(version: int) -> int:
-    """Return all file rights of a Landlock version. Each right is refused unless a rule grants it."""
+    """Return all file rights that a Landlock version supports."""
     return FILE_RIGHTS_BY_VERSION[max(first for first in FILE_RIGHTS_BY_VERSION if first <= version)]
 
 
-def ruleset(version: int) -> bytes:
-    """Return a struct landlock_ruleset_attr that refuses all rights of the version by default."""
+def pack_ruleset(version: int) -> bytes:
+    """Return a struct landlock_ruleset_attr, which refuses each right of the version unless a rule grants it."""
     words = [file_rights(version)]
     if version >= MIN_NETWORK_VERSION:
         words.append(NETWORK_RIGHTS)
@@ -61,8 +62,7 @@ DEVICE_RIGHTS: Final = {"/dev/null": READ_FILE | WRITE_FILE, "/dev/urandom": REA
 
 @dataclass(frozen=True)
 class Profile:
-    """A sandbox profile. `modules` are imported before the process is confined. Only `tests` has the folders `read` and
-    `write`."""
+    """A profile. `modules` are imported before the process is confined. Only `tests` has folders to read and write."""
 
     name: Literal["repl", "tests"] = "repl"
     modules: tuple[str, ...] = STANDARD_MODULES
@@ -78,7 +78,7 @@ class Profile:
                 raise ConfigError(f"the sandbox profile tests requires a folder for {field}; {folder} is not a folder")
 
     @property
-    def packages(self) -> list[str]:
+    def package_folders(self) -> list[str]:
         """Folders with the standard library and installed packages, which `tests` searches after its own folder."""
         installed = [entry for entry in sys.path if Path(entry).name in PACKAGE_FOLDER_NAMES]
         standard = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
@@ -88,7 +88,7 @@ class Profile:
         """Return the absolute paths that may be opened, each with its Landlock rights."""
         if self.read is None or self.write is None:
             return []
-        folders = [str(self.read.resolve()), *self.packages, *LIBRARY_FOLDERS]
+        folders = [str(self.read.resolve()), *self.package_folders, *LIBRARY_FOLDERS]
         readable = [(path, READ) for path in folders]
         grants = [*readable, (str(self.write.resolve()), WRITE), *DEVICE_RIGHTS.items()]
         return [(path, rights & file_rights(version)) for path, rights in grants if Path(path).exists()]

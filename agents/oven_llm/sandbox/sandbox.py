@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from oven_llm.sandbox.backend_detection import Backend
 
 BlockEnding = Literal["completed", "error", "timeout", "died", "protocol", "limit"]
-"""How a block ended. `completed`: it ran to its end or called FINAL. `error`: it raised an exception. In all other
-cases, its process is gone. `timeout`: it ran too long. `died`: the process exited unexpectedly. `protocol`: it sent an
-invalid frame. `limit`: it sent too much data or called too many functions."""
+"""How a block ended: it ran to its end or called FINAL (`completed`), raised an exception (`error`), ran too long
+(`timeout`), exited unexpectedly (`died`), sent an invalid frame (`protocol`), or sent too much data or called too many
+functions (`limit`). The process survives only `completed` and `error`."""
 Functions = Mapping[str, Callable[..., Any]]
 """The host's functions by their names in the sandbox. Arguments and results are JSON values."""
 
@@ -38,19 +39,19 @@ class Block:
     """The first answer, even if the block did not complete."""
     refusal_reasons: tuple[str, ...]
     """Reasons why values passed to FINAL were refused, e.g. because they were too large."""
-    calls: int
+    call_count: int
     """Number of calls to the host's functions."""
     child_s: float
-    """Seconds spent in the child. The deadline applies to this time."""
+    """Seconds spent in the child. The time limit of a block applies to them."""
     host_s: float
     """Seconds spent in the host's functions."""
     dropped_count: int
     """Amount of output beyond the limit: characters dropped by the child, plus bytes dropped by the host."""
     namespace_lost: bool
-    """Whether the process is gone. The next block gets a new process with the same variables assigned."""
+    """Whether the process is gone. The next block runs in a new process, with the assigned variables but no others."""
 
 
-class Sandbox(ABC):
+class Sandbox(AbstractContextManager["Sandbox"], ABC):
     """A process with a namespace that persists between blocks. Only one thread may use it at a time."""
 
     backend: Backend
@@ -69,15 +70,11 @@ class Sandbox(ABC):
 
     @abstractmethod
     def interrupt(self) -> None:
-        """Stop the running block from another thread. Blocks in monty run until their deadline instead."""
-
-    def __enter__(self) -> Self:
-        return self
+        """Stop the running block from another thread. Blocks in monty cannot be stopped before their deadline."""
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
 
 class CallError(Exception):
-    """Raised by a host function to pass an error message to the calling code. The code sees only the type of
-    any other error, because the message may contain a key or a path."""
+    """Raised by a host function. The calling code sees the message, but only the type of any other error."""

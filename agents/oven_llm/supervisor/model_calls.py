@@ -26,31 +26,32 @@ TRUNCATION_MARK: Final = " [truncated: the answer reached the worker's token lim
 """Appended to a worker's truncated answer, so that programs do not mistake it for a complete one. The supervisor's
 answers need no mark, because an incomplete block does not run."""
 CallOutcome: TypeAlias = str | ModelFailure
+"""The model's answer, or the reason why there is none."""
 
 
 class CallThreads(Generic[_Result]):
-    """Daemon threads for calls that may hang. At most `limit` calls run at a time, in the order of submission. Unlike
-    the executor of `concurrent.futures`, these threads do not keep the process alive."""
+    """A pool of daemon threads for calls that may hang. Unlike the threads of `concurrent.futures`, they do not keep
+    the process alive. At most `limit` calls run at a time, in the order of submission."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._queue: SimpleQueue[tuple[Future[_Result], Callable[[], _Result]] | None] = SimpleQueue()
-        self._idle = threading.Semaphore(0)
-        self._started = 0
+        self._idle_threads = threading.Semaphore(0)
+        self._thread_count = 0
 
     def submit(self, call: Callable[[], _Result]) -> Future[_Result]:
         """Queue a call, which runs with the caller's context variables. Not thread-safe."""
         context = contextvars.copy_context()
         future: Future[_Result] = Future()
         self._queue.put((future, lambda: context.run(call)))
-        if not self._idle.acquire(blocking=False) and self._started < self._limit:
-            self._started += 1
-            threading.Thread(target=self._serve, name=f"model-call-{self._started}", daemon=True).start()
+        if not self._idle_threads.acquire(blocking=False) and self._thread_count < self._limit:
+            self._thread_count += 1
+            threading.Thread(target=self._serve, name=f"model-call-{self._thread_count}", daemon=True).start()
         return future
 
     def close(self) -> None:
         """Stop each thread after its current call."""
-        for _ in range(self._started):
+        for _ in range(self._thread_count):
             self._queue.put(None)
 
     def _serve(self) -> None:
@@ -61,7 +62,7 @@ class CallThreads(Generic[_Result]):
                     future.set_result(call())
                 except BaseException as error:
                     future.set_exception(error)
-            self._idle.release()
+            self._idle_threads.release()
 
 
 class StoppedError(Exception):
@@ -73,11 +74,11 @@ class TimeLimit:
 
     def __init__(self, seconds: float | None) -> None:
         self.seconds = seconds
-        self._started = time.monotonic()
+        self._started_s = time.monotonic()
 
     @property
     def elapsed(self) -> float:
-        return time.monotonic() - self._started
+        return time.monotonic() - self._started_s
 
     @property
     def remaining(self) -> float | None:
@@ -85,7 +86,7 @@ class TimeLimit:
         return None if self.seconds is None else max(0.0, self.seconds - self.elapsed)
 
     def failure(self) -> ModelFailure:
-        """Return the failure of a call that the limit stopped or prevented."""
+        """Return the failure to report for a call that this limit stopped or prevented."""
         return ModelFailure("timeout", f"the run reached its limit of {self.seconds or 0:g} s")
 
 
@@ -93,7 +94,7 @@ class TimeLimit:
 class _Call:
     step: int
     number: int
-    """Number among the role's calls in this run, from 1."""
+    """Number of the call among the role's calls in this run, from 1."""
     prompt: Prompt
 
     @property
@@ -114,11 +115,11 @@ class ModelCalls:
         cancellation: Future[None],
         concurrency: int = 1,
     ) -> None:
-        """`cancellation`: a future that is done when the run is cancelled."""
+        """The future `cancellation` is done when the run is cancelled."""
         self._role, self._model, self._limit, self._logger = role, model, limit, logger
         self._recorded_calls, self._cancellation = recorded_calls, cancellation
         self._threads: CallThreads[CallOutcome] = CallThreads(concurrency)
-        self._number = 0
+        self._call_count = 0
         self._lock = threading.Lock()
         self.replies = [reply for paid_role, reply in recorded_calls.paid_replies if paid_role == role]
         """All replies, including refusals and those before the run was resumed."""
@@ -140,12 +141,12 @@ class ModelCalls:
         """Return one answer or failure per prompt. Raises StoppedError."""
         pending: list[CallOutcome | Future[CallOutcome]] = []
         for prompt in prompts:
-            self._number += 1
+            self._call_count += 1
             outcome = self._recorded_calls.take(self._role, self._model.model, prompt)
             if outcome is None:
-                pending.append(self._threads.submit(partial(self._call_model, _Call(step, self._number, prompt))))
+                pending.append(self._threads.submit(partial(self._call_model, _Call(step, self._call_count, prompt))))
             else:
-                pending.append(self._outcome(outcome))
+                pending.append(self._convert_result(outcome))
         try:
             return [self._wait_for(item) if isinstance(item, Future) else item for item in pending]
         finally:
@@ -183,9 +184,10 @@ class ModelCalls:
             result = ModelFailure("internal", type(error).__name__)
         elapsed_s = time.monotonic() - started
         self._logger.log_call(self._role, call.step, call.number, self._model.model, call.prompt, result, elapsed_s)
-        return self._outcome(result)
+        return self._convert_result(result)
 
-    def _outcome(self, result: ModelReply | ModelFailure) -> CallOutcome:
+    def _convert_result(self, result: ModelReply | ModelFailure) -> CallOutcome:
+        """Return the text of a usable reply. Otherwise count and return the failure."""
         if isinstance(result, ModelReply) and result.finish != "refusal":
             if self._role == "worker" and result.finish == "length":
                 return result.text + TRUNCATION_MARK

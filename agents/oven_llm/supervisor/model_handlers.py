@@ -10,6 +10,7 @@ import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
@@ -27,17 +28,18 @@ from oven_runs.settings.judge_providers import NO_KEY, Wire, catalogue, endpoint
 from oven_runs.settings.language_models import ModelSettings
 
 TIMEOUT_S: Final = 120.0
-"""Timeout of one call in seconds, including its retries. A long answer from a large model takes one minute."""
+"""Timeout of one call in seconds, including its retries. A long answer from a large model may take one minute."""
 MAX_TOKENS: Final = 2048
 """Maximum tokens in an answer, as for the supervisor in Supervisor Distillation."""
 LOOPBACK_HOSTS: Final = ("localhost", "127.0.0.1", "::1")
-BASE_URL: Final = "https://api.together.xyz/v1"
+DEFAULT_BASE_URL: Final = "https://api.together.xyz/v1"
 """Default endpoint, as in Supervisor Distillation. The environment variable BASE_URL overrides it."""
 KEY_OPTIONS: Final = "--key-env (key_env; --worker-key-env for a worker at another address)"
+"""The options that set the API key's environment variable, for error messages."""
 
 
-class ModelHandler(ABC):
-    """A model. A subclass must implement only `chat`, which several threads may call at the same time."""
+class ModelHandler(AbstractContextManager["ModelHandler"], ABC):
+    """A model. A subclass must implement `chat`, which several threads may call at the same time."""
 
     model: str
     secrets: tuple[str, ...] = ()
@@ -47,11 +49,8 @@ class ModelHandler(ABC):
     def chat(self, messages: Messages) -> ModelReply:
         """Return the model's reply, which may be a refusal. Raises ModelFailure."""
 
-    def close(self) -> None:  # noqa: B027 - most handlers have nothing to close
+    def close(self) -> None:
         """Close the handler's connections."""
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -62,7 +61,7 @@ class ProviderHandler(ModelHandler):
 
     def __init__(
         self,
-        provider: RemoteModel,
+        model: RemoteModel,
         *,
         temperature: float | None = None,
         max_tokens: int = MAX_TOKENS,
@@ -71,24 +70,23 @@ class ProviderHandler(ModelHandler):
         timeout_s: float = TIMEOUT_S,
         secrets: Sequence[str] = (),
     ) -> None:
-        """`temperature`: None for the API's default. `account`: the account in the budget, by default the model's name.
-        `secrets`: strings that must not be logged, such as the API key. Raises ConfigError for an invalid number, and
-        if the budget is capped in US dollars and the model's price is unknown."""
+        """Without `temperature`, the API's default applies. Calls are charged to `account` in `budget`, by default
+        under the model's name. `secrets`, such as the API key, are never logged. Raises ConfigError for an invalid
+        number, and if the budget is capped in US dollars and the model's price is unknown."""
         for name, value in (("max_tokens", max_tokens), ("timeout_s", timeout_s)):
             if value <= 0:
                 raise ConfigError(f"{name} is {value:g}; expected a number above 0")
         if temperature is not None and not 0 <= temperature <= 2:
             raise ConfigError(f"the temperature is {temperature:g}; expected 0 to 2")
-        self.model, self.secrets = provider.model, tuple(secret for secret in secrets if secret and secret != NO_KEY)
-        self._provider = provider if budget is None else provider.with_budget(budget, account or provider.model)
+        self.model, self.secrets = model.model, tuple(secret for secret in secrets if secret and secret != NO_KEY)
+        self._model = model if budget is None else model.with_budget(budget, account or model.model)
         self._temperature, self._max_tokens, self._timeout_s = temperature, max_tokens, timeout_s
 
     @classmethod
     def from_settings(
         cls, settings: ModelSettings, providers_file: str = "", name: str = "supervisor", **options: Any
     ) -> Self:
-        """Connect to the model in `settings`. `name`: the name of the settings in errors. `options`: arguments of the
-        class. Raises ConfigError."""
+        """Connect to the model in `settings`, which error messages call `name`. Raises ConfigError."""
         endpoint = endpoint_of(name, settings, catalogue(providers_file), name)
         key = key_of(name, endpoint, setting=name)
         return cls(providers.connect(name, endpoint, key), secrets=(key,), **options)
@@ -97,22 +95,22 @@ class ProviderHandler(ModelHandler):
         return SHARED.run(self._chat(messages))
 
     def close(self) -> None:
-        SHARED.run(self._provider.close())
+        SHARED.run(self._model.close())
 
     async def _chat(self, messages: Messages) -> ModelReply:
         started_ns = time.time_ns()
         reply: ModelReply | None = None
-        error = None
+        failure_kind = None
         try:
             conversation = Conversation(messages, self._max_tokens, temperature=self._temperature)
-            reply = await self._provider.ask(conversation, self._timeout_s)
+            reply = await self._model.ask(conversation, self._timeout_s)
             return reply
         except ModelFailure as failure:
-            error = failure.kind
+            failure_kind = failure.kind
             raise
         finally:
-            if error != "budget":  # a call that the budget refuses is never sent
-                trace(ModelCall(self._provider, reply, error, started_ns))
+            if failure_kind != "budget":  # a call that the budget refuses is never sent
+                trace(ModelCall(self._model, reply, failure_kind, started_ns))
 
 
 class OpenAIHandler(ProviderHandler):
@@ -127,11 +125,10 @@ class OpenAIHandler(ProviderHandler):
         api_key: str | None = None,
         **options: Any,
     ) -> None:
-        """`api_key`: None reads it from the environment variable that the provider catalogue names for this address. An
-        address on this machine does not require a key. `options`: arguments of ProviderHandler. Raises ConfigError if
-        the key or the SDK is missing."""
-        provider, key = _connect_address("openai", model, base_url, api_key)
-        super().__init__(provider, temperature=temperature, max_tokens=max_tokens, secrets=(key,), **options)
+        """Without `api_key`, the key is read from the environment variable that the provider catalogue names for this
+        address. An address on this machine requires no key. Raises ConfigError if the key or the SDK is missing."""
+        remote_model, key = _connect_address("openai", model, base_url, api_key)
+        super().__init__(remote_model, temperature=temperature, max_tokens=max_tokens, secrets=(key,), **options)
 
 
 class AnthropicHandler(ProviderHandler):
@@ -147,8 +144,8 @@ class AnthropicHandler(ProviderHandler):
         **options: Any,
     ) -> None:
         """Accepts the same arguments as OpenAIHandler, but the address does not include /v1."""
-        provider, key = _connect_address("anthropic", model, base_url, api_key)
-        super().__init__(provider, temperature=temperature, max_tokens=max_tokens, secrets=(key,), **options)
+        remote_model, key = _connect_address("anthropic", model, base_url, api_key)
+        super().__init__(remote_model, temperature=temperature, max_tokens=max_tokens, secrets=(key,), **options)
 
 
 def validate_address(address: str, owner: str) -> str:
@@ -168,13 +165,14 @@ def validate_address(address: str, owner: str) -> str:
 
 
 def _connect_address(wire: Wire, model: str, base_url: str, api_key: str | None) -> tuple[RemoteModel, str]:
+    """Return the model at this address and its API key."""
     base_url = validate_address(base_url, model)
     api_key = api_key or address_key(base_url) or NO_KEY
-    if provider := _provider_of(base_url, wire):
+    if provider := _find_provider(base_url, wire):
         settings = ModelSettings(provider=provider, model=model)
     else:
-        generic = "claude" if wire == "anthropic" else "compatible"
-        settings = ModelSettings(provider=generic, model=model, base_url=base_url)
+        generic_provider = "claude" if wire == "anthropic" else "compatible"
+        settings = ModelSettings(provider=generic_provider, model=model, base_url=base_url)
     return providers.connect(model, endpoint_of(model, settings, catalogue(), "model"), api_key), api_key
 
 
@@ -182,7 +180,7 @@ def address_key(address: str, key_env: str | None = None, environ: Mapping[str, 
     """Return the API key for an address; None if it requires none. A provider's key is sent only to its own address,
     unless `key_env` is set. Raises ConfigError if the key is missing."""
     variable = key_env
-    if not variable and (provider := _provider_of(address)):
+    if not variable and (provider := _find_provider(address)):
         variable = catalogue()[provider].key_env
     if not variable:
         if urlsplit(address).hostname in LOOPBACK_HOSTS:
@@ -198,8 +196,8 @@ def address_key(address: str, key_env: str | None = None, environ: Mapping[str, 
     )
 
 
-def _provider_of(address: str, wire: Wire | None = None) -> str:
-    """Return the provider with this address in the catalogue, or an empty string."""
+def _find_provider(address: str, wire: Wire | None = None) -> str:
+    """Return the name of the provider with this address in the catalogue, or an empty string."""
     for name, entry in catalogue().items():
         if entry.base_url.rstrip("/") == address and wire in (None, entry.wire):
             return name
@@ -210,7 +208,7 @@ def _provider_of(address: str, wire: Wire | None = None) -> str:
 class RoleDefaults:
     """A role's defaults, as in Supervisor Distillation."""
 
-    variable: str  # environment variable that overrides the model
+    model_variable: str  # environment variable that overrides the model
     model: str
     temperature: float
     max_tokens: int
@@ -231,12 +229,12 @@ def configured_model(
     budget: Budget | None = None,
     **options: Any,
 ) -> ModelHandler:
-    """Return a role's model. If `model` or `base_url` is None, its environment variable is used, and otherwise the
-    default. `key_env`: the environment variable with the API key; None: see `address_key`. `options`: arguments of the
-    handler. Raises ConfigError if the key is missing or the SDK is not installed."""
+    """Return a role's model. If `model` or `base_url` is None, an environment variable or the default replaces it. The
+    API key is in the environment variable `key_env`, or in the one that `address_key` chooses. Raises ConfigError if
+    the key is missing or the SDK is not installed."""
     defaults = DEFAULTS[role]
-    name = model or environ.get(defaults.variable) or defaults.model
-    address = validate_address(base_url or environ.get("BASE_URL") or BASE_URL, f"the {role}")
+    name = model or environ.get(defaults.model_variable) or defaults.model
+    address = validate_address(base_url or environ.get("BASE_URL") or DEFAULT_BASE_URL, f"the {role}")
     settings = {"temperature": defaults.temperature, "max_tokens": defaults.max_tokens, **options}
     settings |= {"budget": budget, "account": role}
     key = address_key(address, key_env, environ)

@@ -18,15 +18,15 @@ from oven_llm.providers.usage import Usage
 from oven_llm.sandbox.limits import Limits
 from oven_llm.sandbox.sandbox import CallError
 from oven_llm.supervisor import prompts
-from oven_llm.supervisor.model_calls import CallOutcome, CallThreads, ModelCalls, StoppedError, TimeLimit
+from oven_llm.supervisor.model_calls import CallThreads, ModelCalls, StoppedError, TimeLimit
 from oven_llm.supervisor.model_handlers import ModelHandler
-from oven_llm.supervisor.repl import OUTPUT_LIMIT, Context, Execution, Repl
+from oven_llm.supervisor.repl import MAX_OUTPUT_CHARACTERS, Context, Execution, Repl
 from oven_llm.supervisor.run_logger import RecordedCalls, RunLogger
 
 Ending = Literal["final", "forced", "iterations", "errors", "budget", "seconds", "failed"]
-"""How a run ended. `final`: FINAL was called. `forced`: the supervisor answered on request after the last turn.
-`iterations`: it did not answer even then. `errors`: too many turns in a row failed. `budget`, `seconds`: a limit was
-reached before FINAL. `failed`: calls to the supervisor failed."""
+"""How a run ended: a program called FINAL (`final`), the supervisor answered on request after the last turn (`forced`)
+or did not (`iterations`), too many turns in a row failed (`errors`), a limit was reached (`budget`, `seconds`), or
+calls to the supervisor failed (`failed`)."""
 Primitives: TypeAlias = Mapping[str, Callable[..., Any]]
 """The caller's functions by name, which run in the caller's process. Arguments and results are JSON values."""
 RESERVED_NAMES: Final = ("context", "query", "worker", "worker_batch", "FINAL")
@@ -34,13 +34,13 @@ RESERVED_NAMES: Final = ("context", "query", "worker", "worker_batch", "FINAL")
 FAILED: Final = "failed"
 """Key of the reason for a failed call in the results of `worker_batch`."""
 
-MAX_ITERATIONS: Final = 15
+DEFAULT_ITERATIONS: Final = 15
 """Default maximum turns, as in Supervisor Distillation."""
-MAX_ERRORS: Final = 5
+DEFAULT_MAX_ERRORS: Final = 5
 """Default number of failures in a row that end the run. After so many, a supervisor does not recover."""
-WORKER_CTX_K: Final = 8
+DEFAULT_CONTEXT_K: Final = 8
 """Default context window of the worker in thousands of tokens, as in Supervisor Distillation."""
-CONCURRENCY: Final = 16
+DEFAULT_CONCURRENCY: Final = 16
 """Default maximum concurrent worker calls."""
 DEFAULT_LIMITS: Final = Limits(output_bytes=4_000_000)
 """Default limits of the sandbox. Output up to this size is logged."""
@@ -125,18 +125,17 @@ class RunOptions(TypedDict, total=False):
 def run(
     query: str, context: Context, supervisor: ModelHandler, worker: ModelHandler, **options: Unpack[RunOptions]
 ) -> RunResult:
-    """Call the supervisor until FINAL, at most `max_iterations` times and then once more for the answer. Raises
-    ConfigError for invalid arguments, for a context that is empty or too large, and if no sandbox is available. Raises
-    ProcessError if the sandbox does not start, and OSError if the log cannot be written. Failures of the models are
-    part of the result."""
+    """Answer the query with at most `max_iterations` turns of the supervisor, and one more call that requests only the
+    answer. Failures of the models are part of the result. Raises ConfigError for invalid arguments and without a
+    sandbox, ProcessError if the sandbox does not start, and OSError if the log cannot be written."""
     return _Run(query, supervisor, worker, **options).run(context)
 
 
 async def arun(
     query: str, context: Context, supervisor: ModelHandler, worker: ModelHandler, **options: Unpack[RunOptions]
 ) -> RunResult:
-    """Like `run`, but in its own thread. If it is cancelled, it abandons model calls and stops the running block
-    (with the backend monty, at the block's deadline). It waits for a running primitive."""
+    """Do the same as `run` in a separate thread. Cancellation abandons model calls and stops the running block (in
+    monty at its deadline), but waits for a running primitive."""
     running = _Run(query, supervisor, worker, **options)
     threads: CallThreads[RunResult] = CallThreads(1)
     result = asyncio.wrap_future(threads.submit(lambda: running.run(context)))
@@ -157,16 +156,16 @@ class _Run:
     query: str
     supervisor: ModelHandler
     worker: ModelHandler
-    max_iterations: int = MAX_ITERATIONS
+    max_iterations: int = DEFAULT_ITERATIONS
     log_dir: str | Path | None = None
-    output_limit: int = OUTPUT_LIMIT
-    worker_ctx_k: int = WORKER_CTX_K
+    output_limit: int = MAX_OUTPUT_CHARACTERS
+    worker_ctx_k: int = DEFAULT_CONTEXT_K
     primitives: Primitives = field(default_factory=dict)
     seconds: float | None = None
-    max_errors: int = MAX_ERRORS
+    max_errors: int = DEFAULT_MAX_ERRORS
     prompt: str = ""
     resume: bool = False
-    concurrency: int = CONCURRENCY
+    concurrency: int = DEFAULT_CONCURRENCY
     limits: Limits | None = None
     backend: str | None = None
 
@@ -254,8 +253,8 @@ class _Run:
     def _converse(
         self, repl: Repl, messages: list[dict[str, str]], supervisor: ModelCalls, worker: ModelCalls
     ) -> tuple[Any, Ending, str]:
-        """Run turns until the run ends. Return the answer, how it ended, and the reason. After the last turn, only the
-        answer is requested, which may be plain text without a program."""
+        """Run turns until the run ends. Return the answer, the ending and its reason. After the last turn, the answer
+        may also be plain text without a program."""
         consecutive_failures = 0
         while True:
             answer = self._ask(supervisor, messages)
@@ -265,20 +264,20 @@ class _Run:
             _raise_fatal(supervisor, worker)
             self._turns += 1
             self._failed_turns += turn.failed
-            is_last_turn = self._turns > self.max_iterations
+            is_extra_turn = self._turns > self.max_iterations
             if turn.answer is not None:
-                return turn.answer.value, "forced" if is_last_turn else "final", ""
-            if is_last_turn and not turn.executions and not turn.truncated and answer.strip():
+                return turn.answer.value, "forced" if is_extra_turn else "final", ""
+            if is_extra_turn and not turn.executions and not turn.is_truncated and answer.strip():
                 return answer.strip(), "forced", ""
-            if is_last_turn:
+            if is_extra_turn:
                 return None, "iterations", "the supervisor used all turns and did not answer on request"
             consecutive_failures = consecutive_failures + 1 if turn.failed else 0
             if consecutive_failures >= self.max_errors:
                 return None, "errors", "too many turns in a row failed"
-            nudge = prompts.nudge(self.max_iterations - self._turns, self.max_iterations)
+            reminder = prompts.reminder(self.max_iterations - self._turns, self.max_iterations)
             messages += (
                 {"role": "assistant", "content": answer},
-                {"role": "user", "content": f"{turn.message}\n\n{nudge}"},
+                {"role": "user", "content": f"{turn.message}\n\n{reminder}"},
             )
 
     def _ask(self, supervisor: ModelCalls, messages: list[dict[str, str]]) -> str | tuple[Ending, str]:
@@ -328,9 +327,9 @@ def _raise_fatal(*calls: ModelCalls) -> None:
 class WorkerFunctions:
     """The functions `worker` and `worker_batch` for programs in the sandbox."""
 
-    def __init__(self, calls: ModelCalls, step: Callable[[], int]) -> None:
-        """`step`: returns the number of the supervisor's turn, for the log."""
-        self._calls, self._step = calls, step
+    def __init__(self, calls: ModelCalls, current_step: Callable[[], int]) -> None:
+        """`current_step` returns the number of the supervisor's turn, for the log."""
+        self._calls, self._current_step = calls, current_step
 
     def worker(self, *args: Any, **kwargs: Any) -> str:
         """Return the worker's answer to one prompt. Raises CallError, which the program sees as an error."""
@@ -339,7 +338,7 @@ class WorkerFunctions:
             raise CallError(
                 f"worker(prompt) requires a string, not {_type_name(prompt)}; use worker_batch for several prompts"
             )
-        outcome = self._calls.ask(self._step(), [prompt])[0]
+        outcome = self._calls.ask(self._current_step(), [prompt])[0]
         if not isinstance(outcome, str):
             raise CallError(f"the worker failed: {outcome}")
         return outcome
@@ -354,11 +353,8 @@ class WorkerFunctions:
                 raise CallError(
                     f"worker_batch(prompts) requires a list of strings, but item {index} is {_type_name(prompt)}"
                 )
-        return [_batch_item(outcome) for outcome in self._calls.ask(self._step(), prompts)]
-
-
-def _batch_item(outcome: CallOutcome) -> str | dict[str, str]:
-    return outcome if isinstance(outcome, str) else {FAILED: str(outcome)}
+        outcomes = self._calls.ask(self._current_step(), prompts)
+        return [outcome if isinstance(outcome, str) else {FAILED: str(outcome)} for outcome in outcomes]
 
 
 def _only_argument(function: str, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

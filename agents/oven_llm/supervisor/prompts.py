@@ -72,7 +72,7 @@ def opening(
     primitives: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
     instructions: str = "",
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the first two messages. `instructions`: text of the application, appended to the system prompt."""
+    """Return the first two messages. The system prompt ends with the caller's `instructions`."""
     context_outline = outline(context)
     system = SYSTEM.format(
         output_limit=output_limit,
@@ -80,7 +80,7 @@ def opening(
         window=f"{1000 * worker_ctx_k:,}",
         characters=f"{1000 * worker_ctx_k * CHARACTERS_PER_TOKEN:,}",
         concurrency=concurrency,
-        primitives="".join(_description(name, function) for name, function in primitives.items()),
+        primitives="".join(_describe_primitive(name, function) for name, function in primitives.items()),
         block_s=block_s,
         turns=turns,
     )
@@ -97,15 +97,15 @@ def outline(context: Context) -> str:
         return f"a string of {len(context):,} characters in {line_count:,} line{'s' * (line_count != 1)}"
     if isinstance(context, list):
         types = ", ".join(sorted({type(item).__name__ for item in context}))
-        size = f"{round(median(map(_size, context))):,}" if context else "0"
+        median_size = f"{round(median(map(_character_count, context))):,}" if context else "0"
         count = f"{len(context):,} item{'s' * (len(context) != 1)}"
-        return f"a list of {count} ({types}), with a median of {size} characters each as JSON"
+        return f"a list of {count} ({types}), with a median of {median_size} characters each as JSON"
     shown_keys = [f"{_key_text(key)}: {_type_and_size(value)}" for key, value in list(context.items())[:MAX_KEYS]]
     hidden_count = len(context) - len(shown_keys)
     return f"a dict of {{{', '.join(shown_keys)}{f', and {hidden_count} more' if hidden_count > 0 else ''}}}"
 
 
-def nudge(remaining: int, total: int) -> str:
+def reminder(remaining: int, total: int) -> str:
     """Return a reminder of the remaining turns. Without remaining turns, request the answer."""
     if remaining <= 0:
         return FINAL_REQUEST
@@ -118,7 +118,7 @@ def nudge(remaining: int, total: int) -> str:
     return f"{remaining} of {total} turns are left."
 
 
-def _description(name: str, function: Callable[..., Any]) -> str:
+def _describe_primitive(name: str, function: Callable[..., Any]) -> str:
     """Return a primitive's signature and the first line of its docstring."""
     try:
         signature = str(inspect.signature(function))
@@ -128,7 +128,7 @@ def _description(name: str, function: Callable[..., Any]) -> str:
     return f"- `{name}{signature}`: {summary}\n"
 
 
-def _size(value: object) -> int:
+def _character_count(value: object) -> int:
     return len(value) if isinstance(value, str) else len(json.dumps(value, default=str))
 
 

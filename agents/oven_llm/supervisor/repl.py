@@ -1,4 +1,4 @@
-"""Runs the programs in a supervisor's answers in the sandbox, and returns their output."""
+"""Runs the programs that a supervisor's answers contain in the sandbox, and returns their output."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from oven_core.errors import ConfigError
+from oven_llm.sandbox.confined_sandbox import open_sandbox
 from oven_llm.sandbox.limits import Limits
-from oven_llm.sandbox.locked_sandbox import open_sandbox
 from oven_llm.sandbox.sandbox import Block, FinalAnswer, Functions, Sandbox
 
 Context = str | list[Any] | dict[str, Any]
@@ -18,7 +18,7 @@ Context = str | list[Any] | dict[str, Any]
 _OPENING_FENCE: Final = re.compile(r" {0,3}(?P<fence>`{3,}|~{3,}) *(?P<language>[\w+-]*)[^`]*")
 LANGUAGE: Final = "repl"
 """The word after the opening fence of a program. Other blocks do not run."""
-OUTPUT_LIMIT: Final = 2000
+MAX_OUTPUT_CHARACTERS: Final = 2000
 """Maximum characters of a block's output that the supervisor sees, as in Supervisor Distillation."""
 NO_PROGRAM: Final = (
     f"Your answer contains no ```{LANGUAGE} block, so nothing ran. Write one, and end with FINAL(answer)."
@@ -33,13 +33,13 @@ class Programs:
     """The programs in one answer, in order."""
 
     blocks: tuple[str, ...]
-    unclosed: bool
-    """Whether the last block has no closing fence, because the answer was truncated. That block does not run."""
+    is_unclosed: bool
+    """Whether a further block has no closing fence, because the answer was truncated. That block does not run."""
 
 
 def parse_programs(answer: str) -> Programs:
-    """Return the fenced blocks marked `repl`. A closing fence has the same character, is at least as long and has
-    nothing after it (CommonMark 0.31, section 4.5), so a program's strings may contain shorter fences."""
+    """Return the fenced blocks marked `repl`. A closing fence has the opening fence's character, is at least as long
+    and has nothing after it (CommonMark 0.31, section 4.5). A program's strings may contain shorter fences."""
     blocks: list[str] = []
     lines: list[str] | None = None
     fence, is_program = "", False
@@ -55,7 +55,7 @@ def parse_programs(answer: str) -> Programs:
             lines = None
         else:
             lines.append(line)
-    return Programs(tuple(blocks), unclosed=lines is not None and is_program)
+    return Programs(tuple(blocks), is_unclosed=lines is not None and is_program)
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,9 @@ class Turn:
     message: str
     """The next message to the supervisor."""
     answer: FinalAnswer | None
-    truncated: bool = False
-    """Whether the answer was truncated in a block."""
+    """The value passed to FINAL, if it was called."""
+    is_truncated: bool = False
+    """Whether the supervisor's answer was truncated in a block."""
 
     @property
     def failed(self) -> bool:
@@ -97,7 +98,7 @@ class Repl:
         variables: Mapping[str, object] | None = None,
         limits: Limits | None = None,
         backend: str | None = None,
-        output_limit: int = OUTPUT_LIMIT,
+        output_limit: int = MAX_OUTPUT_CHARACTERS,
         on_execution: Callable[[Execution], None] = lambda execution: None,
     ) -> None:
         """`on_execution` is called after each program."""
@@ -132,15 +133,15 @@ class Repl:
             if block.answer is not None or block.ending != "completed":
                 break
         final = executions[-1].block.answer if executions else None
-        message = _message(executions, len(programs.blocks), programs.unclosed, self._output_limit)
-        return Turn(tuple(executions), message, final, programs.unclosed)
+        message = _build_message(executions, len(programs.blocks), programs.is_unclosed, self._output_limit)
+        return Turn(tuple(executions), message, final, programs.is_unclosed)
 
 
-def _message(executions: Sequence[Execution], block_count: int, unclosed: bool, limit: int) -> str:
+def _build_message(executions: Sequence[Execution], block_count: int, is_unclosed: bool, limit: int) -> str:
     paragraphs = [outcome_text(execution.block, limit) for execution in executions]
     if skipped_count := block_count - len(executions):
         paragraphs.append(f"The {skipped_count} block{'s' if skipped_count > 1 else ''} after that did not run.")
-    if unclosed:
+    if is_unclosed:
         paragraphs.append(TRUNCATED)
     return "\n\n".join(paragraphs) or NO_PROGRAM
 

@@ -1,8 +1,8 @@
 """Logs a supervisor's run in three JSON Lines files, and reads them when the run is resumed.
 
-`supervisor.jsonl` and `worker.jsonl` contain the calls, and `repl.jsonl` the programs with their output. The fields are
-those of the project Supervisor Distillation and a few more. A failed call has `failure` instead of `response`. A
-resumed run reads the replies from these files, so that no call is paid for twice."""
+`supervisor.jsonl` and `worker.jsonl` contain the calls. `repl.jsonl` contains the programs with their output. The
+fields are those of the project Supervisor Distillation and a few more. A failed call has `failure` instead of
+`response`. A resumed run reads the replies from these files, so that no call is paid for twice."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, Final, Literal, TypeAlias
 from oven_core.errors import ConfigError, OvenError, StoreInUseError, reason
 from oven_llm.providers.conversation import ModelReply
 from oven_llm.providers.failures import KINDS, ModelFailure
-from oven_llm.providers.usage import USAGE
+from oven_llm.providers.usage import USAGE_ADAPTER
 from oven_llm.supervisor.repl import Execution
 from oven_runs.traces.jsonl import truncate_unfinished
 
@@ -39,8 +39,8 @@ class RunLogger:
     """Appends events to one run's log files, without buffering. Without a folder, nothing is logged. Thread-safe."""
 
     def __init__(self, folder: str | Path | None, *, secrets: Sequence[str] = (), resume: bool = False) -> None:
-        """`secrets`: strings that must not be written to a file. Raises ConfigError if the folder cannot be used, or if
-        it contains a run and `resume` is False. Raises StoreInUseError while another process writes to it."""
+        """Open the log files. `secrets` are never written. Raises ConfigError if the folder cannot be used, or contains
+        a run although `resume` is False. Raises StoreInUseError while another process writes to it."""
         self.folder = Path(folder) if folder is not None else None
         self._secrets = [secret for secret in secrets if secret]
         self._lock = threading.Lock()
@@ -49,7 +49,7 @@ class RunLogger:
             return
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._files[LOCK_FILE] = lock(self.folder)
+            self._files[LOCK_FILE] = lock_folder(self.folder)
             paths = [self.folder / name for name in LOG_FILES]
             if not resume and any(path.exists() and path.stat().st_size for path in paths):
                 raise ConfigError(
@@ -85,7 +85,7 @@ class RunLogger:
         outcome: ModelReply | ModelFailure,
         elapsed_s: float,
     ) -> None:
-        """Log a call. `call`: its number among the role's calls. Raises OSError."""
+        """Log a call. `call` is its number among the role's calls. Raises OSError."""
         content = {"prompt": prompt} if isinstance(prompt, str) else {"messages": [dict(message) for message in prompt]}
         event = {"step": step, "call": call, "timestamp": _now(), "model": model, **content}
         if isinstance(outcome, ModelFailure):
@@ -118,7 +118,7 @@ class RunLogger:
                 "answer": None if block.answer is None else {"value": block.answer.value},
                 "refused": list(block.refusal_reasons),
                 "dropped": block.dropped_count,
-                "calls": block.calls,
+                "calls": block.call_count,
             },
         )
 
@@ -154,7 +154,7 @@ class RecordedCalls:
     """The recorded calls of an interrupted run. Each call is returned once, in the original order."""
 
     def __init__(self, folder: Path | None) -> None:
-        """Read the calls from a log folder; None: no calls. Raises ConfigError if a file is damaged."""
+        """Read the calls from a log folder, if there is one. Raises ConfigError if a file is damaged."""
         self._outcomes: dict[bytes, deque[ModelReply | ModelFailure]] = {}
         self._programs: Counter[tuple[int, str]] = Counter()
         self.paid_replies: list[tuple[str, ModelReply]] = []
@@ -173,26 +173,26 @@ class RecordedCalls:
     def _read(self, folder: Path) -> None:
         last_answered_step = 0
         for role, prompt_field in (("supervisor", "messages"), ("worker", "prompt")):
-            # Calls of a batch are logged in the order in which they finish, but a resumed run makes them by number.
+            # Calls of a batch are logged when they finish, but a resumed run makes them in the order of their numbers.
             for event in sorted(_events_if_any(folder / f"{role}.jsonl"), key=lambda event: event["call"]):
                 outcome: ModelReply | ModelFailure
                 if "usage" in event:
-                    self.paid_replies.append((role, _reply(event)))
+                    self.paid_replies.append((role, _parse_reply(event)))
                 if "response" in event:
-                    outcome = _reply(event)
+                    outcome = _parse_reply(event)
                     if role == "supervisor":
                         last_answered_step = max(last_answered_step, event["step"])
                 elif role == "worker" and event["step"] < last_answered_step:
-                    outcome = _failure(event)  # the supervisor has already reacted to this failure
+                    outcome = _parse_failure(event)  # the supervisor has already reacted to this failure
                 else:
                     continue  # the call is repeated
-                self._outcomes.setdefault(_key(role, event["model"], event[prompt_field]), deque()).append(outcome)
+                self._outcomes.setdefault(_call_key(role, event["model"], event[prompt_field]), deque()).append(outcome)
         for event in _events_if_any(folder / "repl.jsonl"):
             self._programs[event["step"], event["code"]] += 1
 
     def take(self, role: Role, model: str, prompt: Prompt) -> ModelReply | ModelFailure | None:
-        """Return the next recorded outcome of the same call, if there is one. Not thread-safe."""
-        outcomes = self._outcomes.get(_key(role, model, prompt)) if self._outcomes else None
+        """Return the next recorded outcome of the same call; None if there is none. Not thread-safe."""
+        outcomes = self._outcomes.get(_call_key(role, model, prompt)) if self._outcomes else None
         return outcomes.popleft() if outcomes else None
 
     def take_program(self, step: int, code: str) -> bool:
@@ -203,9 +203,9 @@ class RecordedCalls:
         return True
 
 
-def lock(folder: Path) -> BinaryIO:
+def lock_folder(folder: Path) -> BinaryIO:
     """Lock the folder until the returned file is closed, because two processes would pay for the same calls. Raises
-    StoreInUseError while another process has locked it, and OSError if it cannot be written."""
+    StoreInUseError while another process has locked the folder, and OSError if it cannot be written."""
     file = (folder / LOCK_FILE).open("ab")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -252,17 +252,17 @@ def _events_if_any(path: Path) -> Iterator[dict[str, Any]]:
     return read_events(path) if path.exists() else iter(())
 
 
-def _key(role: str, model: str, prompt: Prompt) -> bytes:
+def _call_key(role: str, model: str, prompt: Prompt) -> bytes:
     content = prompt if isinstance(prompt, str) else [dict(message) for message in prompt]
     return hashlib.sha256(json.dumps([role, model, content]).encode()).digest()
 
 
-def _reply(event: Mapping[str, Any]) -> ModelReply:
-    usage = None if event["usage"] is None else USAGE.validate_python(event["usage"])
+def _parse_reply(event: Mapping[str, Any]) -> ModelReply:
+    usage = None if event["usage"] is None else USAGE_ADAPTER.validate_python(event["usage"])
     return ModelReply(event.get("response", ""), event["finish"], usage=usage, cost_usd=event["usd"])
 
 
-def _failure(event: Mapping[str, Any]) -> ModelFailure:
+def _parse_failure(event: Mapping[str, Any]) -> ModelFailure:
     kind, _, detail = event["failure"].partition(": ")
     return ModelFailure(kind if kind in KINDS else "internal", detail)
 

@@ -22,9 +22,9 @@ from oven_bench.sandbox.targets import Targets
 from oven_bench.study import Report, Study, progress
 from oven_core.errors import ConfigError, OvenError
 from oven_llm.sandbox import message_format
-from oven_llm.sandbox.backend_detection import probe
+from oven_llm.sandbox.backend_detection import detect_support
+from oven_llm.sandbox.confined_sandbox import open_sandbox
 from oven_llm.sandbox.limits import Limits
-from oven_llm.sandbox.locked_sandbox import open_sandbox
 from oven_llm.sandbox.profiles import STANDARD_MODULES, Profile
 from oven_llm.sandbox.sandbox import Sandbox
 
@@ -162,12 +162,12 @@ def measured(name: str, profile: Profile, backend: str, attacks: Sequence[Attack
 
 
 def main() -> Report:
-    walls = probe()
-    if not walls.backends:
+    support = detect_support()
+    if not support.backends:
         raise ConfigError("the sandbox has no backend on this machine, so there is nothing to measure")
     attacks, not_shown = shown([*KINDS, *OWN])
-    rows = [measured(name, WITH_CTYPES, name, attacks) for name in walls.backends]
-    if "landlock+seccomp" in walls.backends:
+    rows = [measured(name, WITH_CTYPES, name, attacks) for name in support.backends]
+    if "landlock+seccomp" in support.backends:
         with tempfile.TemporaryDirectory() as read, tempfile.TemporaryDirectory() as write:
             profile = Profile("tests", read=Path(read), write=Path(write))
             rows.append(measured("landlock+seccomp, tests", profile, "landlock+seccomp", attacks))
@@ -177,7 +177,7 @@ def main() -> Report:
         "kinds": sum(attack.name in names for attack in KINDS),
         "own": sum(attack.name in names for attack in OWN),
         "not_shown": not_shown,
-        "landlock": walls.landlock,
+        "landlock": support.landlock_version,
     }
     return Report(figures, rows)
 

@@ -15,9 +15,9 @@ from oven_core.errors import ConfigError, reason
 from oven_core.terminal_text import wrapped
 from oven_llm.providers.budget import Budget
 from oven_llm.supervisor.model_handlers import configured_model
-from oven_llm.supervisor.orchestrator import CONCURRENCY, MAX_ITERATIONS, WORKER_CTX_K, RunResult, run
+from oven_llm.supervisor.orchestrator import DEFAULT_CONCURRENCY, DEFAULT_CONTEXT_K, DEFAULT_ITERATIONS, RunResult, run
 from oven_llm.supervisor.repl import Context
-from oven_runs.home.model_spend import NAME as SPEND_FILE_NAME
+from oven_runs.home.model_spend import SPEND_FILE
 
 USUAL_VARIABLE: Final = "the provider's usual variable"
 MAX_CALLS: Final = 5000
@@ -51,9 +51,9 @@ def run_question(
     worker_key_env: Annotated[
         str | None, Option(help="Variable with the API key for --worker-base-url.", show_default=USUAL_VARIABLE)
     ] = None,
-    max_iterations: Annotated[int, Option(help="Maximum turns of the supervisor.")] = MAX_ITERATIONS,
-    worker_ctx_k: Annotated[int, Option(help="Worker's context window, in thousands of tokens.")] = WORKER_CTX_K,
-    concurrency: Annotated[int, Option(help="Concurrent worker calls.")] = CONCURRENCY,
+    max_iterations: Annotated[int, Option(help="Maximum turns of the supervisor.")] = DEFAULT_ITERATIONS,
+    worker_ctx_k: Annotated[int, Option(help="Worker's context window, in thousands of tokens.")] = DEFAULT_CONTEXT_K,
+    concurrency: Annotated[int, Option(help="Concurrent worker calls.")] = DEFAULT_CONCURRENCY,
     max_usd: Annotated[float | None, Option(help="Limit in US dollars, which no call may exceed.")] = None,
     max_tokens: Annotated[int | None, Option(help="Limit on tokens, which no call may exceed.")] = None,
     max_calls: Annotated[int, Option(help="Limit on calls.")] = MAX_CALLS,
@@ -81,7 +81,7 @@ def run_question(
             "both models"
         )
     context = read_context(files)
-    spend_file = log_dir / SPEND_FILE_NAME if log_dir is not None else None
+    spend_file = log_dir / SPEND_FILE if log_dir is not None else None
     budget = Budget.with_caps(max_usd, max_tokens, max_calls, spend_file)  # not closed: abandoned calls may use it
     worker_endpoint = (worker_base_url, worker_key_env) if worker_base_url else (base_url, key_env)
     with (

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Literal
 from oven_core.bus.connection import Bus
 from oven_core.errors import OvenError, reason
 from oven_core.security.credentials import Credentials
-from oven_llm.sandbox.backend_detection import probe
+from oven_llm.sandbox.backend_detection import detect_support
 from oven_runs.home.run_folder import Home
 from oven_runs.server import embedded_server
 from oven_runs.settings.judge_providers import packaged_catalogue
@@ -73,7 +73,7 @@ class Check:
 
 def run_checks(home: Home, port: int | None = None) -> list[Check]:
     """Run all checks, in the order in which a run would encounter the problems."""
-    support = probe()
+    support = detect_support()
     return [
         Check("python", "ok", platform.python_version()),
         *(check_extra(name, required_packages(name)) for name in NEEDED_FOR),
@@ -82,7 +82,7 @@ def run_checks(home: Home, port: int | None = None) -> list[Check]:
         check_port(port, port_is_free(port)),
         check_home(home.path, *try_writing(home.path)),
         check_terminal(sys.stdin.isatty() and sys.stdout.isatty(), os.environ, *shutil.get_terminal_size()),
-        check_sandbox(support.backends, support.landlock),
+        check_sandbox(support.backends, support.landlock_version),
         check_keys([name for name in KEY_VARIABLES if name in os.environ]),
         check_leftovers(leftover_processes(home)),
     ]

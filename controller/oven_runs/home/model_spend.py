@@ -23,7 +23,7 @@ from typing import Final
 from oven_core.errors import ConfigError
 from oven_runs.settings.committee_settings import BudgetSettings
 
-NAME: Final = "spend.sqlite"
+SPEND_FILE: Final = "spend.sqlite"
 """File name in the run's folder."""
 JUDGES: Final = "judges"
 """The account whose sub-accounts are the committee's judges: "judges/critic"."""
@@ -218,7 +218,7 @@ def _use_write_ahead_log(database: sqlite3.Connection) -> None:
 def read_spend(run: Path, scope: str = "") -> dict[str, Spend]:
     """Return the spending of each account within `scope` in the run's folder, excluding running calls; empty without a
     file. Raises ConfigError if the file cannot be read."""
-    path = run / NAME
+    path = run / SPEND_FILE
     if not path.exists():
         return {}
     try:

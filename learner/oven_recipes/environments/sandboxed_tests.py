@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
 from oven_core.errors import ConfigError, ProcessError, reason
+from oven_llm.sandbox.confined_sandbox import open_sandbox
 from oven_llm.sandbox.limits import MB, Limits
-from oven_llm.sandbox.locked_sandbox import open_sandbox
 from oven_llm.sandbox.profiles import Profile
 
 Outcome: TypeAlias = Literal["passed", "failed", "missing", "timeout", "died"]

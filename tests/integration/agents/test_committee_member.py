@@ -293,7 +293,7 @@ async def test_requests_under_way_do_not_delay_the_end(server: EmbeddedServer, e
             await learner.client.publish(names.reward("critic"), score_request.wire(), reply="_INBOX_.learner.score.1")
             while not endpoint.served["hang"]:
                 await asyncio.sleep(0.02)
-        assert critic.groups == 0
+        assert critic.group_count == 0
 
 
 @pytest.mark.slow
@@ -327,7 +327,7 @@ async def test_two_hundred_groups_on_a_bad_day(
         results = await asyncio.gather(*(ask(group) for group in range(GROUPS)))
         seconds = time.monotonic() - started
 
-    faults = critic.faults + adversary.faults
+    faults = critic.failed_attempts + adversary.failed_attempts
     figures: dict[str, Any] = {
         "groups": GROUPS,
         "wrong_scores": sum(wrong for wrong, _ in results),

@@ -18,7 +18,7 @@ from oven_llm.judges.committee_member import Member
 from oven_llm.judges.judge import Judge
 from oven_llm.judges.sanitize import prepare
 from oven_llm.providers import connect
-from oven_llm.providers.failures import KINDS, Kind
+from oven_llm.providers.failures import KINDS, FailureKind
 from oven_llm.providers.genai_telemetry import ModelCall
 from oven_llm.providers.usage import Usage
 from oven_runs.settings.committee_settings import MemberSettings
@@ -95,7 +95,7 @@ async def test_a_temporary_fault_costs_no_score(
     async with JudgeOverHttp(endpoint, api, script) as judged:
         reply = await judged.score(7, 0, 10)
     assert (reply.scores, reply.failure) == (right(7, 0, 10), "")
-    assert dict(judged.member.faults) == faults
+    assert dict(judged.member.failed_attempts) == faults
     assert sum(endpoint.served.values()) == requests
     assert not judged.member.abstentions
 
@@ -125,20 +125,20 @@ ABSTAINED: list[tuple[str, str]] = [
 @pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize(("script", "kind"), ABSTAINED, ids=[row[0] for row in ABSTAINED])
 async def test_a_permanent_fault_is_an_abstention_of_its_kind(
-    endpoint: Endpoint, api: str, script: str, kind: Kind
+    endpoint: Endpoint, api: str, script: str, kind: FailureKind
 ) -> None:
     async with JudgeOverHttp(endpoint, api, script) as judged:
         reply = await judged.score(7, 0, 10)
     assert (reply.scores, reply.failure) == (None, kind)
     assert kind in KINDS
     assert dict(judged.member.abstentions) == {kind: 1}
-    assert judged.calls[-1].error == kind
+    assert judged.calls[-1].failure == kind
 
 
 @pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize(("script", "kind"), [("hangx9", "timeout"), ("laterx9", "rate_limit")])
 async def test_the_deadline_ends_a_request_despite_sdk_retries(
-    endpoint: Endpoint, api: str, script: str, kind: Kind
+    endpoint: Endpoint, api: str, script: str, kind: FailureKind
 ) -> None:
     """A server that says nothing, or asks to come back in 100 s: neither SDK would end by itself in time."""
     async with JudgeOverHttp(endpoint, api, script) as judged, asyncio.timeout(60):
@@ -152,7 +152,7 @@ async def test_a_lost_reply_leaves_time_for_another_attempt(endpoint: Endpoint, 
     async with JudgeOverHttp(endpoint, api, "hang") as judged:
         reply = await judged.score(7, 3, deadline_s=6.0)
     assert reply.scores == right(7, 3)
-    assert judged.member.faults == {"timeout": 1}
+    assert judged.member.failed_attempts == {"timeout": 1}
 
 
 @pytest.mark.parametrize("api", APIS)
@@ -160,7 +160,7 @@ async def test_spending_is_counted_without_a_usable_verdict(endpoint: Endpoint, 
     async with JudgeOverHttp(endpoint, api, "prosex3") as judged:
         reply = await judged.score(7)
     assert (reply.scores, reply.input_tokens, reply.output_tokens, reply.cost_usd) == (None, 300, 30, None)
-    assert [call.error for call in judged.calls] == ["bad_json"] * 3
+    assert [call.failure for call in judged.calls] == ["bad_json"] * 3
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,11 @@ async def test_a_key_that_the_endpoint_echoes_appears_nowhere(
             async with JudgeOverHttp(endpoint, api, script) as judged:
                 reply = await judged.score(7, deadline_s=3.0)
                 assert reply.scores is None
-                written += [reply.wire().decode(), repr([call.error for call in judged.calls]), judged.member.summary()]
+                written += [
+                    reply.wire().decode(),
+                    repr([call.failure for call in judged.calls]),
+                    judged.member.summary(),
+                ]
     assert all(header["Authorization"] == f"Bearer {KEY}" for header in endpoint.headers)
     assert KEY not in "".join(written)
     assert KEY not in caplog.text
@@ -273,10 +277,10 @@ async def test_a_call_is_recorded_for_tracing(endpoint: Endpoint) -> None:
     async with JudgeOverHttp(endpoint, "openai", "429x2") as judge:
         await judge.score(7)
     (call,) = judge.calls
-    assert (call.model.name, call.model.model, call.error) == ("compatible", "m@429x2", None)
+    assert (call.model.name, call.model.model, call.failure) == ("compatible", "m@429x2", None)
     assert call.reply is not None and (call.reply.model, call.reply.finish_reason) == ("judge-2026-01-01", "stop")
     assert call.reply.usage == Usage(100, 10)
-    assert (call.evaluation, call.scores) == ("critic", right(7))
+    assert (call.role, call.scores) == ("critic", right(7))
     assert 0 < call.started_ns <= call.ended_ns
 
 

@@ -29,7 +29,7 @@ from oven_core.protocol.messages import (
 from oven_llm.language_models.author import Author
 from oven_llm.language_models.tuner import Tuner
 from oven_runs.home.authored_prompts import AuthoredPrompt, Topic, read_prompts, write_topics
-from oven_runs.home.model_spend import NAME, read_spend
+from oven_runs.home.model_spend import SPEND_FILE, read_spend
 
 RATE = ActuatorSpec(name="optimizer.lr_scale", kind="scalar", scale="log", low=0.1, high=3.0, value=1.0)
 MIXTURE = ActuatorSpec(
@@ -224,7 +224,7 @@ async def test_the_limit_of_calls_holds_across_restarts(tmp_path: Path) -> None:
             run.ticks(12)
             assert "budget: tuner.calls is 2, 2 are used" in notices(await run.answer())[0]
         assert endpoint.served["ok"] == 2
-        (tmp_path / NAME).write_text("two" * 100)
+        (tmp_path / SPEND_FILE).write_text("two" * 100)
         async with playing(Tuner(), tmp_path, endpoint) as run:
             run.ticks(1)
             assert "the spending on models cannot be read" in str(run.messages) and "remove it" in str(run.messages)

@@ -17,10 +17,10 @@ from tests.support.scripted_handler import program
 
 from oven_controller.cli.main import run as cli
 from oven_core.errors import ConfigError
-from oven_llm.sandbox.backend_detection import probe
+from oven_llm.sandbox.backend_detection import detect_support
 from oven_llm.supervisor.model_handlers import address_key
 
-pytestmark = pytest.mark.skipif(not probe().backends, reason="this machine has no backend of the sandbox")
+pytestmark = pytest.mark.skipif(not detect_support().backends, reason="this machine has no backend of the sandbox")
 
 KEY = "sk-canary-77d1"
 EXAMPLE = Path(__file__).parents[3] / "examples" / "basic_qa.py"

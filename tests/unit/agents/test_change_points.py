@@ -22,7 +22,7 @@ def large(values: list[float], size: float = 2.5) -> list[Change]:
 
 def test_noise_alone_makes_no_large_change() -> None:
     result = [cusum(noise(seed, 400)) for seed in range(100)]
-    assert sum(map(bool, result)) <= 25, "one in six series, says LIMIT"
+    assert sum(map(bool, result)) <= 25, "one in six series, says CUSUM_LIMIT"
     assert sum(change.size >= 2.5 for changes in result for change in changes) <= 3
 
 

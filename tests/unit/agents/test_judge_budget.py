@@ -24,7 +24,7 @@ from oven_llm.providers.failures import ModelFailure
 from oven_llm.providers.optional_features import AgreedTerms, Terms
 from oven_llm.providers.remote_model import RemoteModel
 from oven_llm.providers.usage import CallTally, Usage, current_tally, record_calls_in
-from oven_runs.home.model_spend import JUDGES, NAME, Cap, ModelSpend, Refusal, Spend, read_spend
+from oven_runs.home.model_spend import JUDGES, SPEND_FILE, Cap, ModelSpend, Refusal, Spend, read_spend
 from oven_runs.settings.committee_settings import BudgetSettings
 from oven_runs.settings.judge_providers import Price, catalogue, endpoint_of
 from oven_runs.settings.language_models import ModelSettings
@@ -39,7 +39,7 @@ def caps(committee: BudgetSettings = FREE, own: BudgetSettings = FREE) -> list[C
 
 
 def spend(folder: Path, account: str = CRITIC, committee: BudgetSettings = FREE) -> ModelSpend:
-    return ModelSpend(folder / NAME, caps(committee), account)
+    return ModelSpend(folder / SPEND_FILE, caps(committee), account)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_a_committee_cap_covers_all_members_and_no_other_account(
 
 
 def test_a_member_can_have_its_own_cap(tmp_path: Path) -> None:
-    ledger = ModelSpend(tmp_path / NAME, caps(own=BudgetSettings(calls=1)), JUDGES)
+    ledger = ModelSpend(tmp_path / SPEND_FILE, caps(own=BudgetSettings(calls=1)), JUDGES)
     held = ledger.reserve(CRITIC, ONE)
     assert isinstance(held, int)
     ledger.book(held, ONE)
@@ -100,7 +100,7 @@ def test_judges_that_start_at_the_same_moment_can_create_the_file(tmp_path: Path
 @pytest.mark.parametrize("content", [b"no database at all, but long enough to be one" * 40, b""])
 def test_a_damaged_spending_file_stops_the_start_with_a_remedy(tmp_path: Path, content: bytes) -> None:
     spend(tmp_path).close()
-    (tmp_path / NAME).write_bytes(content)
+    (tmp_path / SPEND_FILE).write_bytes(content)
     if content:
         with pytest.raises(ConfigError, match=r"remove it to start counting at zero, and then lower committee\.budget"):
             spend(tmp_path)
@@ -159,7 +159,7 @@ def metered(api: Costly, budget: Budget | None, price: Price | None = PRICE) -> 
 async def test_every_attempt_that_may_have_been_billed_is_booked(
     tmp_path: Path, api: Costly, calls: int, unanswered: int, tokens: int, booked: bool
 ) -> None:
-    budget, tally = Budget(caps(), tmp_path / NAME, CRITIC) if booked else None, CallTally()
+    budget, tally = Budget(caps(), tmp_path / SPEND_FILE, CRITIC) if booked else None, CallTally()
     with record_calls_in(tally):
         try:
             reply = await metered(api, budget).ask(QUESTION, 1.0)
@@ -172,11 +172,11 @@ async def test_every_attempt_that_may_have_been_billed_is_booked(
         assert (spent.calls, spent.unanswered, spent.tokens) == (calls, unanswered, tokens)
         assert spent.usd == pytest.approx(tokens / 1000)
     assert tally.input_tokens + tally.output_tokens == tokens, "the learner is told the same"
-    assert tally.attempts == api.attempts
+    assert tally.attempt_count == api.attempts
 
 
 async def test_no_call_is_made_beyond_the_cap(tmp_path: Path) -> None:
-    api, budget = Costly(Usage(7, 3)), Budget(caps(BudgetSettings(calls=2)), tmp_path / NAME, CRITIC)
+    api, budget = Costly(Usage(7, 3)), Budget(caps(BudgetSettings(calls=2)), tmp_path / SPEND_FILE, CRITIC)
     model = metered(api, budget, price=None)
     for _ in range(2):
         assert (await model.ask(QUESTION, 1.0)).cost_usd is None, "an unknown price is no price of zero"
@@ -189,7 +189,7 @@ async def test_a_call_waits_for_reservations_of_calls_under_way(tmp_path: Path) 
     api, ledger = Costly(Usage(7, 3)), spend(tmp_path, ADVERSARY, BudgetSettings(calls=1))
     held = ledger.reserve(ADVERSARY, Spend(calls=1))
     assert isinstance(held, int)
-    model = metered(api, Budget(caps(BudgetSettings(calls=1)), tmp_path / NAME, CRITIC))
+    model = metered(api, Budget(caps(BudgetSettings(calls=1)), tmp_path / SPEND_FILE, CRITIC))
     with pytest.raises(ModelFailure, match="budget: no reply within"):
         await model.ask(QUESTION, 0.01)
     asking = asyncio.create_task(model.ask(QUESTION, 60))

@@ -180,7 +180,7 @@ def test_short_or_odd_text_is_not_degenerate(text: str) -> None:
 
 async def test_long_texts_are_shortened_to_the_setting_and_counted() -> None:
     provider = Scripted(lambda _: 9)
-    judge = Judge("critic", provider, checks=CheckSettings(characters=200))
+    judge = Judge("critic", provider, check_settings=CheckSettings(max_characters=200))
     reply = await Member("critic", judge).answer(group("x 7" * 100, "4").wire())
     assert reply.health is not None and reply.health.cut_texts == 1
     assert sorted(map(len, provider.shown[0].values())) == [1, 200 + len("\n[… 100 characters omitted …]\n")]
@@ -204,11 +204,11 @@ class Noisy(Scripted):
 
 async def test_flips_in_a_reversed_group_are_counted() -> None:
     provider = Scripted(lambda text: int(text))
-    judge = Judge("critic", provider, checks=CheckSettings(swap_share=1.0))
+    judge = Judge("critic", provider, check_settings=CheckSettings(reversed_share=1.0))
     tally = CallTally()
     with record_calls_in(tally):
         await judge.score(numbered(1, "3", "5", "5"), tally)
-    await judge.checks.idle()
+    await judge.checks.wait_idle()
     straight, back = map(list, provider.shown)
     assert back == straight[::-1] and judge.health.order_flips == 0.0
     assert (tally.output_tokens, judge.checks.unreported_tally.output_tokens) == (5, 5), (
@@ -217,28 +217,28 @@ async def test_flips_in_a_reversed_group_are_counted() -> None:
     provider.rule = lambda text: 9 if text == next(iter(provider.shown[-1].values())) else 2  # the first shown is best
     with record_calls_in(tally):
         await judge.score(numbered(2, "3", "5"), tally)
-    await judge.checks.idle()
+    await judge.checks.wait_idle()
     assert judge.health.order_flips == 0.5
     assert tally.output_tokens == 15, "what a check used is billed with a later answer"
 
 
 async def test_a_replaced_judge_is_not_checked_any_more() -> None:
     provider = Scripted(len)
-    judge = Judge("critic", provider, checks=CheckSettings(swap_share=1.0))
+    judge = Judge("critic", provider, check_settings=CheckSettings(reversed_share=1.0))
     await judge.checks.close()
     await judge.score(numbered(1, "3", "55"), CallTally())
-    await judge.checks.idle()
+    await judge.checks.wait_idle()
     assert len(provider.shown) == 1
 
 
 @pytest.mark.parametrize("changes", [True, False])
 async def test_a_changed_model_is_detected(changes: bool) -> None:
     provider = Noisy(seed=3)
-    judge = Judge("critic", provider, checks=CheckSettings(rescore_interval=40))
+    judge = Judge("critic", provider, check_settings=CheckSettings(rescore_interval=40))
     for n in range(240):
         provider.version = 1 + (changes and n >= 140)
         await judge.score(numbered(n, *(f"answer {n} {k}" for k in range(4))), CallTally())
-        await judge.checks.idle()
+        await judge.checks.wait_idle()
     assert judge.health.changes == changes
     assert judge.health.change_p is not None
 
@@ -253,7 +253,7 @@ async def test_a_hanging_check_finds_nothing_and_can_be_closed() -> None:
                 await asyncio.Event().wait()
             return await super().ask(conversation, timeout_s)
 
-    judge = Judge("critic", Hanging(len), checks=CheckSettings(swap_share=1.0))
+    judge = Judge("critic", Hanging(len), check_settings=CheckSettings(reversed_share=1.0))
     await judge.score(numbered(1, "3", "55"), CallTally())
     await started.wait()
     await judge.close()

@@ -9,7 +9,7 @@ import pytest
 from tests.support.scripted_handler import ScriptedHandler, in_order
 
 from oven_core.errors import ConfigError
-from oven_llm.sandbox.backend_detection import probe
+from oven_llm.sandbox.backend_detection import detect_support
 from oven_llm.sandbox.sandbox import Block
 from oven_llm.supervisor.orchestrator import RunResult, run
 from oven_llm.supervisor.prompts import FINAL_REQUEST
@@ -17,7 +17,7 @@ from oven_llm.supervisor.repl import NO_PROGRAM, TRUNCATED, Repl, outcome_text, 
 
 CONTEXT = "alpha\nbeta\n" * 300
 
-sandboxed = pytest.mark.skipif(not probe().backends, reason="this machine has no backend of the sandbox")
+sandboxed = pytest.mark.skipif(not detect_support().backends, reason="this machine has no backend of the sandbox")
 
 
 def block(code: str) -> str:
@@ -39,13 +39,13 @@ def block(code: str) -> str:
     ],
 )
 def test_programs_are_the_blocks_fenced_as_repl(answer: str, result: tuple[str, ...], unclosed: bool) -> None:
-    assert (parse_programs(answer).blocks, parse_programs(answer).unclosed) == (result, unclosed)
+    assert (parse_programs(answer).blocks, parse_programs(answer).is_unclosed) == (result, unclosed)
 
 
 def ended(**fields: object) -> Block:
     usual = dict(
         ending="completed", stdout="", stderr="", error="", answer=None, refusal_reasons=(),
-        calls=0, child_s=0.0, host_s=0.0, dropped_count=0, namespace_lost=False,
+        call_count=0, child_s=0.0, host_s=0.0, dropped_count=0, namespace_lost=False,
     )  # fmt: skip
     return Block(**(usual | fields))  # type: ignore[arg-type]
 

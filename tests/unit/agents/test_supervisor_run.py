@@ -23,15 +23,15 @@ from oven_llm.providers.failures import ModelFailure
 from oven_llm.providers.optional_features import AgreedTerms, Terms
 from oven_llm.providers.remote_model import RemoteModel
 from oven_llm.providers.usage import Usage
-from oven_llm.sandbox.backend_detection import probe
+from oven_llm.sandbox.backend_detection import detect_support
 from oven_llm.sandbox.limits import Limits
 from oven_llm.supervisor.model_handlers import ModelHandler, ProviderHandler
 from oven_llm.supervisor.orchestrator import RunResult, arun, run
-from oven_llm.supervisor.run_logger import lock
+from oven_llm.supervisor.run_logger import lock_folder
 from oven_runs.settings.judge_providers import Price, catalogue, endpoint_of
 from oven_runs.settings.language_models import ModelSettings
 
-pytestmark = pytest.mark.skipif(not probe().backends, reason="this machine has no backend of the sandbox")
+pytestmark = pytest.mark.skipif(not detect_support().backends, reason="this machine has no backend of the sandbox")
 
 CONTEXT = "alpha\nbeta\n" * 300
 KEY = 'sk-canary-"7\\f'
@@ -53,7 +53,7 @@ def events(folder: Path, name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("backend", probe().backends)
+@pytest.mark.parametrize("backend", detect_support().backends)
 def test_a_run_is_answered_metered_and_logged(tmp_path: Path, backend: str) -> None:
     result = run_with(COUNT, log_dir=tmp_path / "log", backend=backend)
     assert (result.answer, result.ended, result.iterations, result.failed) == (300, "final", 1, 0)
@@ -117,7 +117,7 @@ KILLED_CODE = "first = worker('first')\nFINAL([first, *worker_batch([f'part {n}'
 
 def test_two_processes_cannot_write_the_same_run(tmp_path: Path) -> None:
     model = ScriptedHandler(in_order(COUNT), model="strong")
-    with lock(tmp_path), pytest.raises(StoreInUseError, match="another process is writing to"):
+    with lock_folder(tmp_path), pytest.raises(StoreInUseError, match="another process is writing to"):
         run_with(model, log_dir=tmp_path, resume=True)
     assert not model.questions and run_with(model, log_dir=tmp_path, resume=True).ended == "final"
 

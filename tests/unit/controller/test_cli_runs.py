@@ -19,7 +19,7 @@ from tests.support.replayed import a_run, left_behind
 
 from oven_controller.cli.lazy_group import Command, Group
 from oven_controller.cli.main import COMMANDS
-from oven_runs.home.model_spend import NAME, ModelSpend, Spend
+from oven_runs.home.model_spend import SPEND_FILE, ModelSpend, Spend
 from oven_runs.home.run_folder import Home, RunFolder
 
 DAY = 86400
@@ -232,7 +232,7 @@ def test_status_says_what_judges_have_cost(home: Home, capsys: pytest.CaptureFix
     judges = json.loads(capsys.readouterr().out)["judge_costs"]
     assert judges == {"cost_usd": 0.5, "tokens": 1000, "calls": None, "budget": {"usd": 5}}, "of the log"
 
-    books = ModelSpend(folder.path / NAME)
+    books = ModelSpend(folder.path / SPEND_FILE)
     for cost in (Spend(2, 1, 0, 900, 100, 0.75), Spend(1, 0, 1, 50, 5, 0.0)):
         held = books.reserve("judges/critic", cost)
         assert isinstance(held, int)
@@ -248,7 +248,7 @@ def test_status_says_what_judges_have_cost(home: Home, capsys: pytest.CaptureFix
     assert "judges: $0.7500 of $5, 1,055 tokens, 3 calls\n" in output
     assert "1 of the calls got no answer and are counted at their maximum cost" in output
 
-    (folder.path / NAME).write_bytes(b"no database" * 100)
+    (folder.path / SPEND_FILE).write_bytes(b"no database" * 100)
     assert invoke("status", "--json") == 0
     report = json.loads(capsys.readouterr().out)
     assert report["judge_costs"] == {} and any("spend.sqlite cannot be read" in note for note in report["notes"])

@@ -13,17 +13,31 @@ from tests.support.bpf_machine import verdict
 
 from oven_llm.sandbox import profiles
 from oven_llm.sandbox.allow_list import Descriptors, rules_for_repl, rules_for_tests
-from oven_llm.sandbox.bpf import AARCH64, ALLOW, EPERM, ERRNO, KILL, MACHINES, X86_64, Argument, Machine, Rule, program
+from oven_llm.sandbox.bpf import (
+    AARCH64,
+    ALLOW,
+    EPERM,
+    ERRNO,
+    KILL,
+    MACHINES,
+    X86_64,
+    Condition,
+    Machine,
+    Rule,
+    assemble_filter,
+)
 
 DESCRIPTORS = Descriptors(7, 9, 11)
 RULES = {"repl": rules_for_repl(DESCRIPTORS), "tests": rules_for_tests(DESCRIPTORS)}
 PROGRAMS = {
-    (name, machine.name): program(machine, rules) for name, rules in RULES.items() for machine in MACHINES.values()
+    (name, machine.name): assemble_filter(machine, rules)
+    for name, rules in RULES.items()
+    for machine in MACHINES.values()
 }
 LOW = 0xFFFFFFFF
 
 
-def holds(condition: Argument, arguments: Sequence[int]) -> bool:
+def holds(condition: Condition, arguments: Sequence[int]) -> bool:
     value = arguments[condition.index]
     mask = condition.values[0]
     return {
@@ -60,7 +74,7 @@ words = st.one_of(
 def test_a_filter_implements_its_rules(profile: str, machine: Machine, call: str, arguments: list[int]) -> None:
     number = machine.numbers.get(call)
     if number is not None:
-        output = verdict(PROGRAMS[profile, machine.name], number, machine.audit, arguments)
+        output = verdict(PROGRAMS[profile, machine.name], number, machine.audit_arch, arguments)
         assert output == expected(RULES[profile], call, arguments)
 
 
@@ -70,11 +84,11 @@ def test_unlisted_calls_are_refused_and_another_convention_kills(profile: str, m
     code, none = PROGRAMS[profile, machine.name], [0] * 6
     named = {machine.numbers[rule.call] for rule in RULES[profile] if rule.call in machine.numbers}
     for number in {*range(600), -1} - named:
-        assert verdict(code, number, machine.audit, none) == ERRNO | EPERM
+        assert verdict(code, number, machine.audit_arch, none) == ERRNO | EPERM
     assert verdict(code, machine.numbers["read"], 0x40000003, none) == KILL  # i386: other numbers
-    if machine.first_foreign_number is not None:  # x32
+    if machine.first_x32_number is not None:  # x32
         assert (
-            verdict(code, machine.first_foreign_number + machine.numbers["getpid"], machine.audit, none)
+            verdict(code, machine.first_x32_number + machine.numbers["getpid"], machine.audit_arch, none)
             == ERRNO | EPERM
         )
 
@@ -88,7 +102,7 @@ def test_no_profile_allows_dangerous_calls() -> None:
 
 def test_a_filter_above_the_kernels_limit_is_refused() -> None:
     with pytest.raises(ValueError, match="the kernel accepts at most 4096"):
-        program(X86_64, [Rule("read")] * 3000)
+        assemble_filter(X86_64, [Rule("read")] * 3000)
 
 
 @pytest.mark.parametrize(
@@ -110,6 +124,6 @@ def test_call_numbers_match_the_kernels_headers(machine: Machine, header: str) -
 
 def test_landlock_rights_match_the_kernels_version() -> None:
     assert [profiles.file_rights(version).bit_length() for version in range(1, 8)] == [13, 14, 15, 15, 16, 16, 16]
-    assert [len(profiles.ruleset(version)) for version in range(1, 8)] == [8, 8, 8, 16, 16, 24, 24]
+    assert [len(profiles.pack_ruleset(version)) for version in range(1, 8)] == [8, 8, 8, 16, 16, 24, 24]
     links_and_devices = profiles.MAKE_SYM | profiles.MAKE_SOCK | profiles.MAKE_FIFO
     assert not profiles.WRITE & (links_and_devices | profiles.EXECUTE)

@@ -17,7 +17,7 @@ from oven_llm.sandbox.backend_detection import Support, choose_backend
 from oven_llm.sandbox.bpf import X86_64
 from oven_llm.sandbox.child_conversation import ChildExitedError, Exchange
 from oven_llm.sandbox.limits import Limits
-from oven_llm.sandbox.message_format import FrameError, FrameReader, decode, encode, frame
+from oven_llm.sandbox.message_format import FrameError, FrameReader, decode, encode, pack_frame
 from oven_llm.sandbox.sandbox import CallError, FinalAnswer
 
 LONGEST = {message_format.OUT: 100, message_format.DONE: 50}
@@ -25,7 +25,7 @@ LONGEST = {message_format.OUT: 100, message_format.DONE: 50}
 
 @given(st.lists(st.tuples(st.sampled_from(sorted(LONGEST)), st.binary(max_size=50))), st.integers(1, 40))
 def test_frames_are_reassembled_from_any_pieces(sent: list[tuple[int, bytes]], size: int) -> None:
-    stream = b"".join(frame(kind, payload) for kind, payload in sent)
+    stream = b"".join(pack_frame(kind, payload) for kind, payload in sent)
     reader = FrameReader(LONGEST)
     pieces = [stream[index : index + size] for index in range(0, len(stream), size)]
     assert [item for piece in pieces for item in reader.feed(piece)] == sent
@@ -45,7 +45,7 @@ def test_a_too_long_frame_is_refused_by_its_header() -> None:
     with pytest.raises(FrameError, match="it has 101 bytes; the limit is 100"):
         list(FrameReader(LONGEST).feed(message_format.HEADER.pack(message_format.OUT, 101)))
     with pytest.raises(FrameError, match=r"it has 64\.0 MB; the limit is 64 MB"):
-        frame(message_format.TEXT, bytes(message_format.MAX_FRAME_BYTES + 1))
+        pack_frame(message_format.TEXT, bytes(message_format.MAX_FRAME_BYTES + 1))
 
 
 @pytest.mark.parametrize("value", [{1}, math.nan, math.inf, b"x", object(), {(1,): 2}, "\ud800", {"a": ["\udfff"]}])
@@ -104,7 +104,7 @@ def test_calls_are_answered_or_fail_in_the_calling_code() -> None:
         return {1} if prompt == "set" else prompt.upper()
 
     block, got = conversation(call("a"), call("told"), call("secret"), call("set"), DONE, worker=worker)
-    assert block.ending == "completed" and block.calls == 4
+    assert block.ending == "completed" and block.call_count == 4
     assert [data[5:] for data in got[:3]] == [b'"A"', b"no key: set it", b"worker() failed: ValueError"]
     assert got[3][5:].startswith(b"the result of worker() is not a JSON value")
 

@@ -14,13 +14,13 @@ import psutil
 import pytest
 
 from oven_core.errors import ConfigError, ProcessError
-from oven_llm.sandbox.backend_detection import probe
+from oven_llm.sandbox.backend_detection import detect_support
+from oven_llm.sandbox.confined_sandbox import ConfinedSandbox, open_sandbox
 from oven_llm.sandbox.limits import Limits
-from oven_llm.sandbox.locked_sandbox import LockedSandbox, open_sandbox
 from oven_llm.sandbox.profiles import REPL, Profile
 from oven_llm.sandbox.sandbox import Block, CallError, FinalAnswer, Sandbox
 
-BACKENDS = probe().backends
+BACKENDS = detect_support().backends
 pytestmark = pytest.mark.skipif(not BACKENDS, reason="this machine has no backend of the sandbox")
 LIMITS = Limits(block_s=20)
 ROOT = Path(__file__).parents[3]
@@ -85,7 +85,7 @@ def test_an_answer_that_json_cannot_hold_is_a_counted_failure(sandbox: Sandbox) 
 def test_calls_reach_the_host_and_fail_in_the_code(sandbox: Sandbox) -> None:
     assert completed(sandbox.run("print(worker('a'), worker('b', again=2))")) == "A BB\n"
     block = sandbox.run("try:\n    worker('fail')\nexcept RuntimeError as error:\n    print(error)\nworker({1})")
-    assert block.stdout == "the worker has no budget left\n" and block.calls >= 1
+    assert block.stdout == "the worker has no budget left\n" and block.call_count >= 1
     assert block.ending == "error" and "JSON" in block.error
 
 
@@ -161,7 +161,7 @@ def test_a_dead_process_is_reported_with_its_answer_and_replaced() -> None:
 def test_a_forged_end_of_a_block_gains_no_time_between_blocks() -> None:
     """The process is stopped whenever no block runs."""
     with open_sandbox(limits=LIMITS) as opened:
-        assert isinstance(opened, LockedSandbox) and opened.pid is not None
+        assert isinstance(opened, ConfinedSandbox) and opened.pid is not None
         process = psutil.Process(opened.pid)
         code = """
 import os, struct
@@ -183,7 +183,7 @@ while True:
 @locked
 def test_the_child_dies_with_its_host_whatever_it_does() -> None:
     code = (
-        "from oven_llm.sandbox.locked_sandbox import open_sandbox\n"
+        "from oven_llm.sandbox.confined_sandbox import open_sandbox\n"
         "opened = open_sandbox()\n"
         "print(opened.pid, flush=True)\n"
         "opened.run('10 ** (10 ** 9)')"  # the interpreter's lock is held: no thread of the child's could end it
@@ -201,7 +201,7 @@ def test_the_child_dies_with_its_host_whatever_it_does() -> None:
 def test_the_hosts_environment_and_descriptors_are_not_visible(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("OVEN_CANARY_KEY", "sk-canary")
     with (tmp_path / "open").open("w") as file, open_sandbox(limits=LIMITS) as opened:
-        assert isinstance(opened, LockedSandbox) and opened.pid is not None
+        assert isinstance(opened, ConfinedSandbox) and opened.pid is not None
         os.set_inheritable(file.fileno(), True)
         output = completed(opened.run("import os, sys\nprint(dict(os.environ), sys.argv)"))
         assert "canary" not in output
@@ -221,13 +221,13 @@ def test_exceeding_the_memory_limit_is_an_error() -> None:
 
 @locked
 def test_a_sandbox_that_does_not_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from oven_llm.sandbox import locked_child
+    from oven_llm.sandbox import confined_child
     from oven_llm.sandbox.bpf import Rule
 
     def holes(descriptors: object) -> tuple[Rule, ...]:
-        return tuple(Rule(call) for call in probe().machine.numbers if call != "execve")  # type: ignore[union-attr]
+        return tuple(Rule(call) for call in detect_support().machine.numbers if call != "execve")  # type: ignore[union-attr]
 
-    monkeypatch.setattr(locked_child, "rules_for_repl", holes)
+    monkeypatch.setattr(confined_child, "rules_for_repl", holes)
     with pytest.raises(ProcessError, match=r"is not secure: the system call (openat|socket) still works"):
         open_sandbox(backend="seccomp")
     with pytest.raises(ProcessError, match="did not start: ModuleNotFoundError: No module named 'no_such_module'"):
@@ -285,7 +285,7 @@ def test_an_unprivileged_user_gets_the_same_sandbox() -> None:
     pythons = [sys.executable, "/usr/local/bin/python3", "/usr/bin/python3"]
     code = (
         "import sys; sys.path[:0] = sys.argv[1:]\n"
-        "from oven_llm.sandbox.locked_sandbox import open_sandbox\n"
+        "from oven_llm.sandbox.confined_sandbox import open_sandbox\n"
         "opened = open_sandbox()\n"
         "blocks = [opened.run(code) for code in ('open(\"/etc/passwd\")', 'print(6 * 7)', 'import os; os.fork()')]\n"
         "print(opened.backend, [block.ending for block in blocks], blocks[1].stdout)"

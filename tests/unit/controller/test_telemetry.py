@@ -120,7 +120,7 @@ CALL = genai.ModelCall(MODEL, REPLY, None, 1_000, PARENT, ended_ns=3_000)
 
 def test_a_call_to_a_model_is_a_span_by_the_conventions(spans: InMemorySpanExporter) -> None:
     genai.trace(CALL)
-    genai.trace(replace(CALL, reply=None, error="timeout", context=""))
+    genai.trace(replace(CALL, reply=None, failure="timeout", context=""))
     good, bad = finished(spans)
     assert good.name == "chat claude-x" and good.kind is SpanKind.CLIENT and good.parent is not None
     assert (good.start_time, good.end_time) == (1_000, 3_000)
@@ -188,9 +188,7 @@ def test_an_invalid_context_starts_a_new_trace(spans: InMemorySpanExporter, head
 
 
 def test_a_verdict_is_an_event_for_each_completion_without_its_text(spans: InMemorySpanExporter) -> None:
-    genai.trace(
-        replace(CALL, reply=replace(REPLY, cost_usd=0.0125), evaluation="critic", scores={"a1": 0.5, "b2": 1.0})
-    )
+    genai.trace(replace(CALL, reply=replace(REPLY, cost_usd=0.0125), role="critic", scores={"a1": 0.5, "b2": 1.0}))
     (span,) = finished(spans)
     assert (span.attributes or {})["oven.cost.usd"] == 0.0125
     name, score, answer = "gen_ai.evaluation.name", "gen_ai.evaluation.score.value", "gen_ai.response.id"

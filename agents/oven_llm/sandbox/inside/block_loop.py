@@ -1,4 +1,4 @@
-"""The child's main loop, which confines the process and then serves requests until the host closes the pipe."""
+"""The main loop of the sandboxed child, which confines itself and then runs blocks until the host closes the pipe."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from types import ModuleType
 from typing import Any
 
 from oven_llm.sandbox import message_format
-from oven_llm.sandbox.inside import lockdown
+from oven_llm.sandbox.inside import confinement
 from oven_llm.sandbox.inside.captured_output import CapturedOutput, OutputBudget
 from oven_llm.sandbox.inside.host_link import (
     AnsweredExit,
     HostLink,
-    final_function,
-    host_function,
+    make_final_function,
+    make_host_function,
     redirect_standard_streams,
 )
 
 CHILD_FOLDER = __file__.rpartition("/")[0]
-"""This folder. Frames from its files are removed from tracebacks, because they do not help the code's author."""
+"""This folder. Its files are removed from tracebacks, because they do not help the author of the code."""
 
 
 class RejectingFinder:
-    """The last import finder in a profile without files. It explains that a module is not available."""
+    """The last import finder in the profile `repl`. It explains that a module is not available."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
         """Raise ModuleNotFoundError."""
@@ -49,11 +49,11 @@ class BlockRunner:
         sys.modules["__main__"] = module
         self._namespace = module.__dict__
         for name in setup["functions"]:
-            self._namespace[name] = host_function(link, name, setup["call_bytes"])
-        self._namespace["FINAL"] = final_function(link, setup["answer_bytes"])
+            self._namespace[name] = make_host_function(link, name, setup["call_bytes"])
+        self._namespace["FINAL"] = make_final_function(link, setup["answer_bytes"])
 
     def assign(self, kind: int, payload: bytes) -> dict[str, Any]:
-        """Assign a variable and return the content of DONE. `payload`: the name, a zero byte, then a string or JSON."""
+        """Assign a variable and return the outcome for the DONE frame. A zero byte separates its name and value."""
         end = payload.index(b"\0")
         name, value = payload[:end].decode(), memoryview(payload)[end + 1 :]
         try:
@@ -64,7 +64,7 @@ class BlockRunner:
         return {"ended": "completed", "dropped": 0}
 
     def run(self, number: int, code: str) -> dict[str, Any]:
-        """Run a block and return the content of DONE: `ended`, `dropped`, and `error` if it failed."""
+        """Run a block and return the outcome for the DONE frame: `ended`, `dropped`, and `error` if it failed."""
         self._budget.reset()
         sys.stdin, sys.stdout, sys.stderr = io.StringIO(), self._out, self._err
         name = f"<block {number}>"
@@ -98,11 +98,11 @@ def serve(requests: int, replies: int, lifeline: int) -> None:
     link = HostLink(requests, replies)
     _, payload = link.receive()
     setup = json.loads(payload)
-    lockdown.die_with_host(lifeline)
+    confinement.die_with_host(lifeline)
     for name in setup["modules"]:
         importlib.import_module(name)
     if "random" in sys.modules:
-        sys.modules["random"].seed(0)  # so that a resumed run draws the same numbers
+        sys.modules["random"].seed(0)  # a resumed run gets the same random numbers
     sys.path[:] = setup["path"]
     if not setup["path"]:
         sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not importlib.machinery.PathFinder]
@@ -112,7 +112,7 @@ def serve(requests: int, replies: int, lifeline: int) -> None:
     gc.freeze()  # exclude the imported modules from later collections
     try:
         _confine_process(setup)
-    except lockdown.LockdownError as error:
+    except confinement.ConfinementError as error:
         link.send(message_format.READY, str(error).encode())
         return
     link.send(message_format.READY)
@@ -127,12 +127,12 @@ def serve(requests: int, replies: int, lifeline: int) -> None:
 
 
 def _confine_process(setup: dict[str, Any]) -> None:
-    """Limit this process's resources and lock it down. Raises LockdownError."""
-    kernel = lockdown.Kernel(setup["numbers"])
+    """Limit this process's resources and lock it down. Raises ConfinementError."""
+    kernel = confinement.Kernel(setup["numbers"])
     redirect_standard_streams()
-    lockdown.limit_resources(setup["resources"])
-    lockdown.lock(kernel, setup["landlock"], bytes.fromhex(setup["program"]))
-    lockdown.verify(kernel)
+    confinement.limit_resources(setup["resources"])
+    confinement.confine(kernel, setup["landlock"], bytes.fromhex(setup["program"]))
+    confinement.check_restrictions(kernel)
     if not setup["path"] and "ctypes" not in setup["modules"]:
         for name in [name for name in sys.modules if name.partition(".")[0] in ("ctypes", "_ctypes")]:
-            del sys.modules[name]  # the kernel's rules still apply if code imports it in another way
+            del sys.modules[name]  # if code gets ctypes in another way, the kernel's rules still apply

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Final
 
 IMMEDIATE_WRITES: Final = 64
-"""Number of writes per block that are sent immediately, so that the output of a killed block shows its progress."""
+"""Number of writes per block that are sent at the end of a line, so that a killed block's output shows its progress."""
 CHUNK_BYTES: Final = 4096
-"""Bytes to collect before each later send."""
+"""Bytes of later output to collect before they are sent."""
 
 
 def truncate(text: str, limit: int) -> tuple[bytes, int]:
@@ -44,7 +44,7 @@ class CapturedOutput(io.TextIOBase):
         super().__init__()
         self._send, self._budget = send, budget
         self._chunks: list[bytes] = []
-        self._size = 0
+        self._pending_bytes = 0
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
@@ -63,8 +63,8 @@ class CapturedOutput(io.TextIOBase):
             return len(text)
         budget.remaining -= len(data)
         self._chunks.append(data)
-        self._size += len(data)
-        if self._size >= CHUNK_BYTES or (budget.immediate_writes > 0 and "\n" in text):
+        self._pending_bytes += len(data)
+        if self._pending_bytes >= CHUNK_BYTES or (budget.immediate_writes > 0 and "\n" in text):
             budget.immediate_writes -= 1
             self.flush()
         return len(text)
@@ -72,5 +72,5 @@ class CapturedOutput(io.TextIOBase):
     def flush(self) -> None:
         if self._chunks:
             data = b"".join(self._chunks)
-            self._chunks, self._size = [], 0
+            self._chunks, self._pending_bytes = [], 0
             self._send(data)

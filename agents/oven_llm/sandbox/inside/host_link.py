@@ -1,4 +1,4 @@
-"""The sandboxed child's connection to the host, used to call host functions and return the answer."""
+"""The sandboxed child's connection to the host, and the functions that use it: the host's functions and FINAL."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from oven_llm.sandbox import message_format
-from oven_llm.sandbox.message_format import HEADER, MAX_FRAME_BYTES, FrameError, frame
+from oven_llm.sandbox.message_format import HEADER, MAX_FRAME_BYTES, FrameError, pack_frame
 
 CHUNK_BYTES, LARGE_CHUNK_BYTES = 1 << 16, 1 << 20
 """Bytes per read. Buffers above 128 KiB cost a system call each, which pays off only for large frames."""
@@ -26,7 +26,7 @@ class HostLink:
 
     def send(self, kind: int, payload: bytes = b"") -> None:
         """Send a frame, without buffering. Raises FrameError if it is too long."""
-        data = memoryview(frame(kind, payload))
+        data = memoryview(pack_frame(kind, payload))
         while data:
             data = data[os.write(self._replies, data) :]
 
@@ -60,7 +60,7 @@ class AnsweredExit(BaseException):
     """Ends a block after FINAL. The answer has already been sent, so it does not matter if code catches this."""
 
 
-def host_function(link: HostLink, name: str, max_bytes: int) -> Callable[..., Any]:
+def make_host_function(link: HostLink, name: str, max_bytes: int) -> Callable[..., Any]:
     """Return a function that calls the host function `name`. It raises TypeError for arguments that JSON cannot
     represent, ValueError if the JSON exceeds `max_bytes`, and HostError if the host function fails."""
 
@@ -81,7 +81,7 @@ def host_function(link: HostLink, name: str, max_bytes: int) -> Callable[..., An
     return call
 
 
-def final_function(link: HostLink, max_bytes: int) -> Callable[[object], NoReturn]:
+def make_final_function(link: HostLink, max_bytes: int) -> Callable[[object], NoReturn]:
     """Return FINAL, which sends the answer and raises AnsweredExit. It raises TypeError for an answer that JSON cannot
     represent, and ValueError if the JSON exceeds `max_bytes`. It reports both to the host as refused answers."""
 

@@ -19,23 +19,23 @@ import oven_llm
 from oven_core.errors import ProcessError, reason
 from oven_llm.sandbox import message_format
 from oven_llm.sandbox.allow_list import Descriptors, rules_for_repl, rules_for_tests
-from oven_llm.sandbox.bpf import Machine, program
+from oven_llm.sandbox.bpf import Machine, assemble_filter
 from oven_llm.sandbox.child_conversation import ChildExitedError, DeadlineError
 from oven_llm.sandbox.limits import Limits
-from oven_llm.sandbox.message_format import FrameError, FrameReader, frame
-from oven_llm.sandbox.profiles import Profile, ruleset
+from oven_llm.sandbox.message_format import FrameError, FrameReader, pack_frame
+from oven_llm.sandbox.profiles import Profile, pack_ruleset
 
 CHILD_PROGRAM: Final = (
     "import sys; sys.path.insert(0, sys.argv[1]); "
     "from oven_llm.sandbox.inside.block_loop import serve; serve(*map(int, sys.argv[2:]))"
 )
 PYTHON_OPTIONS: Final = ("-P", "-s", "-S", "-B", "-X", "utf8")
-"""The same as -I, but without -E, because the child needs PYTHONHASHSEED from its environment."""
+"""The options that -I implies, except for -E, because the child needs PYTHONHASHSEED from its environment."""
 PACKAGE_ROOT: Final = str(Path(oven_llm.__file__).parents[1])
 CHUNK_BYTES: Final = 1 << 16
 """Bytes per read. Buffers above 128 KiB would cost a system call each."""
 PIPE_BYTES: Final = 1 << 20
-"""Requested size of the pipes, for a large context."""
+"""Requested size of the pipes, so that a large context is sent fast."""
 F_SETPIPE_SZ: Final = 1031
 MAX_OPEN_FILES: Final = {"repl": 16, "tests": 256}
 """Maximum open files by profile."""
@@ -43,15 +43,15 @@ MAX_REPORT_BYTES: Final = 4096
 """Maximum bytes of an outcome or of an error line."""
 
 
-class LockedChild:
+class ConfinedChild:
     """A confined child process. Raises ProcessError, and runs no code, if it cannot be confined."""
 
     def __init__(
-        self, machine: Machine, landlock: int, profile: Profile, limits: Limits, functions: Mapping[str, object]
+        self, machine: Machine, landlock_version: int, profile: Profile, limits: Limits, functions: Mapping[str, object]
     ) -> None:
-        """Start the child. `landlock`: Landlock's version; 0: without Landlock."""
+        """Start the child. If `landlock_version` is 0, only seccomp confines it."""
         self._limits, self._profile, self._functions = limits, profile, functions
-        self._machine, self._landlock = machine, landlock
+        self._machine, self._landlock_version = machine, landlock_version
         self._reader = FrameReader(
             {
                 message_format.READY: MAX_REPORT_BYTES,
@@ -63,7 +63,7 @@ class LockedChild:
                 message_format.DONE: MAX_REPORT_BYTES,
             }
         )
-        self._received: deque[tuple[int, bytes]] = deque()
+        self._frames: deque[tuple[int, bytes]] = deque()  # received, but not yet returned
         self._open_descriptors: list[int] = []
         try:
             self._start()
@@ -95,14 +95,14 @@ class LockedChild:
                 os.close(descriptor)
         for descriptor in (self._request_pipe, self._reply_pipe):
             os.set_blocking(descriptor, False)
-            with contextlib.suppress(OSError):  # above the user's limit; the default size is slower
+            with contextlib.suppress(OSError):  # if the user's limit is lower, the default size is kept
                 fcntl.fcntl(descriptor, F_SETPIPE_SZ, PIPE_BYTES)
-        self._can_send, self._can_receive = select.poll(), select.poll()
-        self._can_send.register(self._request_pipe, select.POLLOUT)
-        self._can_receive.register(self._reply_pipe, select.POLLIN)
+        self._send_poll, self._receive_poll = select.poll(), select.poll()
+        self._send_poll.register(self._request_pipe, select.POLLOUT)
+        self._receive_poll.register(self._reply_pipe, select.POLLIN)
         deadline = time.monotonic() + self._limits.start_s
         try:
-            self.send(frame(message_format.SETUP, message_format.encode(self._setup(descriptors))), deadline)
+            self.send(pack_frame(message_format.SETUP, message_format.encode(self._setup(descriptors))), deadline)
             kind, problem = self.receive(deadline)
         except DeadlineError:
             raise ProcessError(f"the sandbox did not start within {self._limits.start_s:g} s") from None
@@ -123,16 +123,16 @@ class LockedChild:
         return variables
 
     def _setup(self, descriptors: Descriptors) -> dict[str, Any]:
-        limits, profile, landlock = self._limits, self._profile, self._landlock
-        paths = {"ruleset": ruleset(landlock).hex(), "grants": profile.grants(landlock)} if landlock else None
+        limits, profile, version = self._limits, self._profile, self._landlock_version
+        landlock = {"ruleset": pack_ruleset(version).hex(), "grants": profile.grants(version)} if version else None
         rules = rules_for_repl(descriptors) if profile.name == "repl" else rules_for_tests(descriptors)
         return {
             "modules": profile.modules,
-            "path": [str(profile.read.resolve()), *profile.packages] if profile.read is not None else [],
+            "path": [str(profile.read.resolve()), *profile.package_folders] if profile.read is not None else [],
             "functions": list(self._functions),
             "numbers": dict(self._machine.numbers),
-            "landlock": paths,
-            "program": program(self._machine, rules).hex(),
+            "landlock": landlock,
+            "program": assemble_filter(self._machine, rules).hex(),
             "resources": {
                 "AS": limits.memory_bytes,
                 "CORE": 0,
@@ -149,28 +149,28 @@ class LockedChild:
         return self._process.pid
 
     def send(self, data: bytes, deadline: float) -> None:
-        """Send bytes. Raises DeadlineError and ChildExitedError."""
+        """Send bytes before the deadline, a time of `time.monotonic`. Raises DeadlineError and ChildExitedError."""
         remaining = memoryview(data)
         while remaining:
             try:
                 remaining = remaining[os.write(self._request_pipe, remaining) :]
             except BlockingIOError:
-                self._wait(self._can_send, deadline)
+                self._wait(self._send_poll, deadline)
             except BrokenPipeError:
                 raise ChildExitedError(self._exit_reason()) from None
 
     def receive(self, deadline: float) -> tuple[int, bytes]:
         """Return the kind and payload of the next frame. Raises DeadlineError, ChildExitedError and FrameError."""
-        while not self._received:
-            self._wait(self._can_receive, deadline)
+        while not self._frames:
+            self._wait(self._receive_poll, deadline)
             try:
                 chunk = os.read(self._reply_pipe, CHUNK_BYTES)
             except BlockingIOError:
                 continue
             if not chunk:
                 raise ChildExitedError(self._exit_reason())
-            self._received.extend(self._reader.feed(chunk))
-        return self._received.popleft()
+            self._frames.extend(self._reader.feed(chunk))
+        return self._frames.popleft()
 
     @staticmethod
     def _wait(poll: select.poll, deadline: float) -> None:

@@ -1,17 +1,17 @@
-"""Opens a sandbox and runs blocks of code in it."""
+"""Opens a sandbox (`open_sandbox`), and implements the backends in which the kernel confines a child process."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from oven_core.errors import ConfigError, ProcessError
 from oven_llm.sandbox import message_format
-from oven_llm.sandbox.backend_detection import Backend, choose_backend, probe
-from oven_llm.sandbox.bpf import Machine
+from oven_llm.sandbox.backend_detection import Backend, choose_backend, detect_support
 from oven_llm.sandbox.child_conversation import Exchange, assignment_frame
+from oven_llm.sandbox.confined_child import ConfinedChild
 from oven_llm.sandbox.limits import Limits
-from oven_llm.sandbox.locked_child import LockedChild
-from oven_llm.sandbox.message_format import FrameError, frame
+from oven_llm.sandbox.message_format import FrameError, pack_frame
 from oven_llm.sandbox.profiles import REPL, Profile
 from oven_llm.sandbox.sandbox import Block, Functions, Sandbox
 
@@ -22,9 +22,9 @@ def open_sandbox(
     limits: Limits | None = None,
     backend: str | None = None,
 ) -> Sandbox:
-    """Start a sandbox with this backend; None: the strongest backend that this machine supports. Raises ConfigError if
+    """Start a sandbox with this backend, or with the strongest one that this machine supports. Raises ConfigError if
     there is none, and ProcessError if the process cannot be confined."""
-    support = probe()
+    support = detect_support()
     backend_name = choose_backend(support, backend, profile.name)
     functions, limits = dict(functions or {}), limits or Limits()
     if invalid := [name for name in functions if not name.isidentifier() or name == "FINAL"]:
@@ -34,22 +34,23 @@ def open_sandbox(
 
         return MontySandbox(functions, limits)
     assert support.machine is not None
-    landlock = support.landlock if backend_name == "landlock+seccomp" else 0
-    return LockedSandbox(backend_name, support.machine, landlock, profile, functions, limits)
+    landlock_version = support.landlock_version if backend_name == "landlock+seccomp" else 0
+    start_child = partial(ConfinedChild, support.machine, landlock_version, profile, limits, functions)
+    return ConfinedSandbox(backend_name, start_child, functions, limits)
 
 
-class LockedSandbox(Sandbox):
+class ConfinedSandbox(Sandbox):
     """A sandbox that runs code in a child process, confined by seccomp with or without Landlock."""
 
     def __init__(
-        self, backend: Backend, machine: Machine, landlock: int, profile: Profile, functions: Functions, limits: Limits
+        self, backend: Backend, start_child: Callable[[], ConfinedChild], functions: Functions, limits: Limits
     ) -> None:
         self.backend = backend
         self._functions, self._limits = functions, limits
         self._assignments: dict[str, bytes] = {}  # frames by variable, for the next child
         self._block_count = 0
-        self._start = partial(LockedChild, machine, landlock, profile, limits, functions)
-        self._child: LockedChild | None = self._start()
+        self._start_child = start_child
+        self._child: ConfinedChild | None = start_child()
 
     def close(self) -> None:
         if self._child is not None:
@@ -66,15 +67,16 @@ class LockedSandbox(Sandbox):
         return self._child.pid if self._child is not None else None
 
     def assign(self, name: str, value: object) -> None:
-        data = assignment_frame(name, value)
-        self._send_variable(self._running_child(), name, data)
-        self._assignments[name] = data
+        assignment = assignment_frame(name, value)
+        self._send_variable(self._running_child(), name, assignment)
+        self._assignments[name] = assignment
 
     def run(self, code: str) -> Block:
         child = self._running_child()
         self._block_count += 1
         try:
-            request = frame(message_format.RUN, b"%d\0%s" % (self._block_count, code.encode("utf-8", "surrogatepass")))
+            payload = b"%d\0%s" % (self._block_count, code.encode("utf-8", "surrogatepass"))
+            request = pack_frame(message_format.RUN, payload)
         except FrameError as error:
             raise ConfigError(f"the block is too long ({error}); shorten it") from None
         try:
@@ -89,22 +91,22 @@ class LockedSandbox(Sandbox):
             child.pause()
         return block
 
-    def _running_child(self) -> LockedChild:
+    def _running_child(self) -> ConfinedChild:
         if self._child is None:
-            child = self._start()
-            for name, data in self._assignments.items():
-                self._send_variable(child, name, data)
+            child = self._start_child()
+            for name, assignment in self._assignments.items():
+                self._send_variable(child, name, assignment)
             self._child = child
         return self._child
 
-    def _send_variable(self, child: LockedChild, name: str, data: bytes) -> None:
+    def _send_variable(self, child: ConfinedChild, name: str, assignment: bytes) -> None:
         child.resume()
-        block = Exchange({}, self._limits).run(child, data)
+        block = Exchange({}, self._limits).run(child, assignment)
         if block.ending != "completed":
             child.kill()
             self._child = None
             raise ProcessError(
-                f"could not pass {name}, {len(data) / 1e6:.1f} MB, to the sandbox ({block.error}); shorten it, or "
-                f"raise memory_bytes, which is {self._limits.memory_bytes / 1e6:g} MB"
+                f"could not pass {name}, {len(assignment) / 1e6:.1f} MB, to the sandbox ({block.error}); shorten it, "
+                f"or raise memory_bytes, which is {self._limits.memory_bytes / 1e6:g} MB"
             )
         child.pause()

@@ -16,14 +16,17 @@ from typing import Any, Final
 PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 4, 38
 SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC = 1, 1
 LANDLOCK_RULE_PATH_BENEATH: Final = 1
+BYTES_PER_INSTRUCTION: Final = 8
 F_SETSIG: Final = 10
 CAPABILITY_VERSION: Final = 0x20080522
-"""_LINUX_CAPABILITY_VERSION_3, which has two words per set."""
+"""_LINUX_CAPABILITY_VERSION_3 (linux/capability.h)."""
+NO_CAPABILITIES: Final = bytes(24)
+"""Empty sets of effective, permitted and inheritable capabilities, with two 32-bit words each."""
 AF_INET, SOCK_DGRAM = 2, 2
 AT_FDCWD: Final = -100
 
 
-class LockdownError(Exception):
+class ConfinementError(Exception):
     """A restriction could not be set or has no effect."""
 
 
@@ -65,29 +68,29 @@ def die_with_host(lifeline: int) -> None:
 
 
 def limit_resources(limits: dict[str, int]) -> None:
-    """Set soft and hard limits. `limits`: values by the name after RLIMIT_."""
+    """Set the soft and hard limits of resources, which are named without RLIMIT_. Hard limits are never raised."""
     for name, value in limits.items():
-        kind = getattr(resource, f"RLIMIT_{name}")
-        hard = resource.getrlimit(kind)[1]
-        limit = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(kind, (limit, limit))
+        resource_id = getattr(resource, f"RLIMIT_{name}")
+        _, hard_limit = resource.getrlimit(resource_id)
+        limit = value if hard_limit == resource.RLIM_INFINITY else min(value, hard_limit)
+        resource.setrlimit(resource_id, (limit, limit))
 
 
-def lock(kernel: Kernel, landlock: dict[str, Any] | None, program: bytes) -> None:
-    """Drop capabilities, and apply the Landlock rules and the seccomp program. Raises LockdownError."""
-    if (threads := len(os.listdir("/proc/self/task"))) != 1:
-        raise LockdownError(f"{threads} threads are running; a module of the profile started them")
+def confine(kernel: Kernel, landlock: dict[str, Any] | None, program: bytes) -> None:
+    """Drop capabilities, and apply the Landlock rules and the seccomp program. Raises ConfinementError."""
+    if (thread_count := len(os.listdir("/proc/self/task"))) != 1:
+        raise ConfinementError(f"{thread_count} threads are running; a module of the profile started them")
     try:
         kernel.prctl(PR_SET_DUMPABLE, 0)
-        kernel.call("capset", struct.pack("<Ii", CAPABILITY_VERSION, 0), bytes(24))
+        kernel.call("capset", struct.pack("<Ii", CAPABILITY_VERSION, 0), NO_CAPABILITIES)
         kernel.prctl(PR_SET_NO_NEW_PRIVS, 1)
         if landlock is not None:
             _restrict_paths(kernel, bytes.fromhex(landlock["ruleset"]), landlock["grants"])
-        code = ctypes.create_string_buffer(program, len(program))
-        filter_program = _FilterProgram(len(program) // 8, ctypes.cast(code, ctypes.c_void_p))
+        buffer = ctypes.create_string_buffer(program, len(program))
+        filter_program = _FilterProgram(len(program) // BYTES_PER_INSTRUCTION, ctypes.cast(buffer, ctypes.c_void_p))
         kernel.call("seccomp", SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, ctypes.byref(filter_program))
     except OSError as error:
-        raise LockdownError(f"the kernel refused a restriction: {error.strerror}") from None
+        raise ConfinementError(f"the kernel refused a restriction: {error.strerror}") from None
 
 
 def _restrict_paths(kernel: Kernel, ruleset: bytes, grants: list[tuple[str, int]]) -> None:
@@ -100,8 +103,8 @@ def _restrict_paths(kernel: Kernel, ruleset: bytes, grants: list[tuple[str, int]
     os.close(ruleset_fd)
 
 
-def verify(kernel: Kernel) -> None:
-    """Try calls that must fail now. Raises LockdownError if one succeeds, because a kernel may ignore a filter."""
+def check_restrictions(kernel: Kernel) -> None:
+    """Make calls that must fail now, because a kernel may ignore a filter. Raises ConfinementError if one succeeds."""
     attempts: tuple[tuple[str, tuple[Any, ...]], ...] = (
         ("openat", (AT_FDCWD, b"/etc", os.O_RDONLY, 0)),
         ("openat", (AT_FDCWD, b"/proc/self/mem", os.O_RDWR, 0)),
@@ -116,4 +119,4 @@ def verify(kernel: Kernel) -> None:
         except OSError as error:
             if error.errno in (errno.EPERM, errno.EACCES):
                 continue
-        raise LockdownError(f"the system call {name} still works in the sandbox")
+        raise ConfinementError(f"the system call {name} still works in the sandbox")

@@ -123,7 +123,7 @@ def connect(
             if clip is not None:  # clipping is part of the script's training
                 from oven_learner.optim.step_gauges import Clip
 
-                idle.hooks.callback(Clip(clip, model).register(optimizer).remove)
+                idle.hooks.callback(Clip(clip, model).attach(optimizer).remove)
             return idle
         link = connection.link() if connection is not None else SilentLink()
     sampling = choose_sampling(connection.shown_completions if connection is not None else None, completions, redact)
@@ -141,7 +141,7 @@ def connect(
         if optimizer is not None:
             rate = RateReadback(LearningRateScale(optimizer, scheduler))
             hooks.callback(rate.close)
-            rate.announce(knobs, lr_bounds)
+            rate.register_knobs(knobs, lr_bounds)
         lockstep = bool(connection and connection.lockstep)
         if snapshots is None and model is not None and rate is not None:
             snapshots = _snapshots(model, rate, scheduler, lambda: client, lockstep)
@@ -186,7 +186,7 @@ def _snapshots(
     """Return the snapshots for rollback, or None if copies do not fit into memory or the model is sharded."""
     from oven_learner.optim import snapshot
 
-    if snapshot.describe_sharding(model) or (MAX_SNAPSHOTS + 2) * snapshot.size(model) > snapshot.LIMIT_BYTES:
+    if snapshot.describe_sharding(model) or (MAX_SNAPSHOTS + 2) * snapshot.snapshot_bytes(model) > snapshot.LIMIT_BYTES:
         return None
     state = snapshot.LoopSnapshot(model, rate.scale, scheduler, lambda: client().on_weights_restored())
     # In lockstep, the target of a rollback must not depend on the clock.
@@ -214,7 +214,7 @@ def _best_weights(
     copies = snapshot.WeightCopies(model, lambda: client().on_weights_restored())
     name = metric.name
     return BestWeights(
-        metric, take=copies.take, restore=copies.restore, read=lambda: evaluation.read(name), ranks=all_ranks
+        metric, copy=copies.take, restore=copies.restore, measure=lambda: evaluation.measure_one(name), ranks=all_ranks
     )
 
 
@@ -235,8 +235,8 @@ def _gauges(
         )
     clipping = Clip(clip, model) if clip is not None else None
     if clipping is not None:
-        clipping.announce(knobs, USER_BOUNDS)
-    decay.announce(rate.scale.optimizer, knobs)
+        clipping.register_knob(knobs, USER_BOUNDS)
+    decay.register_knob(rate.scale.optimizer, knobs)
     gauges = OptimizerGauges(rate.scale.optimizer, model, publishes=publishes, sharding=sharded)
     return StepGauges(
         rate,

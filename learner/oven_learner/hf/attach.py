@@ -178,7 +178,7 @@ def _wrap_train(trainer: Any, attachment: Attachment) -> None:
         except BaseException as error:
             attachment.on_failure(error)
             raise
-        if attachment.client is not None and attachment.client.restart:
+        if attachment.client is not None and attachment.client.restart_reason:
             # The script must not continue, because training has not finished. A launcher ends all ranks as soon as one
             # has ended, so all ranks wait until rank 0 has sent its last messages.
             ranks.barrier()

@@ -355,7 +355,7 @@ class Attachment(TrainerCallback):
         """Register the knobs that take effect in this trainer. The user's own actuators are already registered."""
         trainer, actuators, options = self.trainer, self.actuators, self._options
         check_trainable(trainer)
-        RateReadback(self._rate.scale, TRAINER_REMEDY).announce(actuators, options.lr_bounds)
+        RateReadback(self._rate.scale, TRAINER_REMEDY).register_knobs(actuators, options.lr_bounds)
         scalar_knobs.announce(trainer, actuators, self._user_values, options.beta_bounds)
         announce_kl_knobs(actuators, trainer, options.teachers, options.beta_bounds, lambda: self.client)
         for channel in self._channels:

@@ -308,7 +308,7 @@ class SaveSchedule(StepHook):
         self._due_for_rollback = True
 
     def after_poll(self, control: TrainerControl, client: OvenClient) -> None:
-        if client.restart:
+        if client.restart_reason:
             control.should_save = False  # the rollback discards this state
         elif self._requested or (client.stopping and not client.out_of_time):
             control.should_save = True

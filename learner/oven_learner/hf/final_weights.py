@@ -55,9 +55,9 @@ def choose_best_weights(
     method = "greedy" if hasattr(trainer, "reward_funcs") else "row by row"
     return BestWeights(
         metric,
-        take=copies.take,
+        copy=copies.take,
         restore=copies.restore,
-        read=read,
+        measure=read,
         ranks=ranks,
         score_name=f"{metric.name} ({method}, at most {MAX_ROWS} rows)" if uses_builtin_score else "",
     )
@@ -66,7 +66,7 @@ def choose_best_weights(
 def _reader(trainer: Trainer, name: str, evaluation: UserEvaluation | None) -> Callable[[], float] | None:
     """Return a function that measures the metric: the user's `evaluate`, otherwise the built-in score."""
     if evaluation is not None and name in evaluation.first_results():
-        return partial(evaluation.read, name)
+        return partial(evaluation.measure_one, name)
     if trainer.args.eval_strategy == "no":
         return None
     return held_out_score(trainer, name)

@@ -38,7 +38,7 @@ def snapshot_size(trainer: Trainer) -> int:
     assert trainer.model is not None
     channels = channel_modules(trainer).values()
     buffers = sum(buffer.numel() * buffer.element_size() for module in channels for buffer in module.buffers())
-    return buffers + sum(snapshot.size(module) for module in (trainer.model, *channels))
+    return buffers + sum(snapshot.snapshot_bytes(module) for module in (trainer.model, *channels))
 
 
 def take_snapshot(trainer: Trainer) -> tuple[int, dict[str, Any]]:

@@ -146,7 +146,7 @@ class DiskCheckpoints:
     def _request_restart(self, tick: int) -> Snapshot:
         snapshot = self._choose(tick)
         reached, trained = self._progress()
-        reason = f"rolled back from step {reached} to step {snapshot.step}: {snapshot.restart}"
+        reason = f"rolled back from step {reached} to step {snapshot.step}: {snapshot.restart_note}"
         target = {"checkpoint": snapshot.state, "training": self._training, "step": snapshot.step}
         relaunch.write(self._run_folder, Relaunch(**target, reached=reached, trained=trained, reason=reason))
         checkpoint_record.abandon(self._output, self._run, self._training, snapshot.tick, reason)

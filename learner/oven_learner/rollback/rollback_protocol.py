@@ -13,7 +13,7 @@ class Snapshot:
     tick: int
     step: int
     state: Any
-    restart: str = ""
+    restart_note: str = ""
     """How the next process restores the state, for example "starts over". Empty if this process restores it."""
 
 

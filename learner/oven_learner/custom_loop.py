@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from oven_learner.optim.step_gauges import StepGauges
 
 DEFAULT_METRICS = (MetricSpec(name="loss", better="down"),)
+"""Metrics that are announced even if `metrics` does not contain them."""
 
 
 def connect(
@@ -69,8 +70,8 @@ def connect(
     optional: bool = False,
     link: Link | None = None,
 ) -> LoopClient:
-    """Announce the run and return its client. Call `observe` and `poll` once per optimizer step, and `close` at the
-    end.
+    """Announce the run, and return its client. Call the client's `observe` and `poll` once per optimizer step, and
+    `close` at the end.
 
     Args:
         actuators: your own knobs. `run.hold` and `run.stop` always exist.
@@ -222,13 +223,12 @@ def _gauges(
     knobs: Actuators, rate: RateReadback, model: Any, clip: float | None, publish: Any, publishes: bool
 ) -> StepGauges:
     """Return the gauges of each step. Raises ConfigError for `clip` if the gradients are sharded."""
-    from oven_learner.optim import snapshot
-    from oven_learner.optim import weight_decay as decay
+    from oven_learner.optim import snapshot, weight_decay
     from oven_learner.optim.optimizer_gauges import OptimizerGauges
     from oven_learner.optim.step_gauges import Clip, StepGauges
 
-    sharded = snapshot.describe_sharding(model) if model is not None else ""
-    no_norm_reason = sharded if sharded and "FSDP2" not in sharded else ""  # FSDP2 computes the full norm by itself
+    sharding = snapshot.describe_sharding(model) if model is not None else ""
+    no_norm_reason = "" if "FSDP2" in sharding else sharding  # FSDP2 computes the full norm by itself
     if no_norm_reason and clip is not None:
         raise ConfigError(
             f"clip={clip:g} needs full gradients, but {no_norm_reason}; omit clip= and clip in your own loop"
@@ -236,8 +236,8 @@ def _gauges(
     clipping = Clip(clip, model) if clip is not None else None
     if clipping is not None:
         clipping.register_knob(knobs, USER_BOUNDS)
-    decay.register_knob(rate.scale.optimizer, knobs)
-    gauges = OptimizerGauges(rate.scale.optimizer, model, publishes=publishes, sharding=sharded)
+    weight_decay.register_knob(rate.scale.optimizer, knobs)
+    gauges = OptimizerGauges(rate.scale.optimizer, model, publishes=publishes, sharding=sharding)
     return StepGauges(
         rate,
         gauges,

@@ -238,7 +238,7 @@ def test_a_time_budget_ends_the_run_cleanly(tmp_path: Path) -> None:
 
 
 def test_a_gauge_that_raises_does_not_stop_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(optimizer_gauges, "alignment", lambda *_: 1 / 0)
+    monkeypatch.setattr(optimizer_gauges, "gradient_alignment", lambda *_: 1 / 0)
     job, line = trainer(tmp_path), FakeLink()
     attach(job, link=line)
     job.train()

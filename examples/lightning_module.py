@@ -47,11 +47,11 @@ class Oven(Callback):
         self.seen = trainer.global_step
         self.client.observe(self.seen, {"loss": outputs["loss"].item()})
         self.client.poll()
-        trainer.should_stop = trainer.should_stop or bool(self.client.stopping)
+        trainer.should_stop = trainer.should_stop or self.client.stopping
 
     def on_train_end(self, trainer: Trainer, module: LightningModule) -> None:
         stopped = self.client.stopping and not self.client.out_of_time
-        self.client.close("stopped" if stopped else "completed", detail=self.client.stopping)
+        self.client.close("stopped" if stopped else "completed", detail=self.client.stop_reason)
 
     def on_exception(self, trainer: Trainer, module: LightningModule, error: BaseException) -> None:
         if hasattr(self, "client"):  # else it failed before training began

@@ -1,6 +1,7 @@
-"""A registry of a trainer's knobs, which are named getters and setters with bounds.
+"""A registry of actuators: the knobs of a training run that decisions may change, and the actions that they may run.
 
-After each change, the value is read back to verify it.
+An actuator consists of a spec, which the learner announces to the agents, and of functions that read and write its
+value. After each change, the value is read back to verify it.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from oven_core.protocol.messages import ActuatorSpec, Effect, Value
 Status = Literal["applied", "noop", "rejected", "skipped", "expired", "unknown"]
 
 SUCCESSFUL: tuple[Status, ...] = ("applied", "noop")
-"""Outcomes after which the requested value is active."""
-Verdict = str | None
+"""Statuses after which the actuator has the requested value."""
+Usage = str | None
 """Whether training used a change: USED, the reason if it did not, or None if that is not known yet."""
-USED: Verdict = ""
+USED: Usage = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Applied:
-    """The outcome of a change."""
+class ChangeResult:
+    """The result of changing an actuator or of running its action. Receipts report it."""
 
     status: Status
     before: Value = None
@@ -50,30 +51,30 @@ class Proof(Protocol):
     def begin(self, before: Any) -> None:
         """Start watching whether training uses a change from the value `before`."""
 
-    def verdict(self, *, is_final: bool = False) -> Verdict:
+    def usage(self, *, is_final: bool = False) -> Usage:
         """Return whether training used the change. `is_final` means that there are no more steps."""
 
     def take_undone_change(self) -> tuple[Value, Value, str] | None:
-        """Return (old value, current value, reason) if other code has reverted a setting. Reports each case once."""
+        """Return (old value, current value, reason) if other code has reverted a setting. Report each case once."""
 
     def on_restore(self) -> None:
-        """Expect the current value from now on, because restoring a saved state has set it."""
+        """Accept the current value, because it was set by restoring a snapshot."""
 
     def close(self) -> None:
         """Stop watching."""
 
 
-class Seats(Protocol):
-    """The remote members of a committee. Operators can add members, remove them, and change their models. Methods that
-    change actuators return the names of the actuators to announce again. If they raise OvenError, nothing has
-    changed."""
+class Membership(Protocol):
+    """The remote members of the reward committee. Operators can add members, remove them, and change their models.
+    `offer`, `add` and `remove` return the names of the actuators to announce again. If they raise OvenError, nothing
+    has changed."""
 
-    def probe(self, member: str, judge: JudgeSpec, *, joins: bool = False) -> Future[str]:
+    def probe(self, member: str, judge: JudgeSpec, *, is_new: bool = False) -> Future[str]:
         """Send a test question to a model in the member's process. The result is empty if the model gave a verdict,
-        otherwise the reason for the failure. `joins` means that the process may still be starting."""
+        otherwise the reason for the failure. The process of a new member may still be starting."""
 
     def offer(self, actuators: Actuators, member: str, judge: JudgeSpec) -> tuple[str, ...]:
-        """Add the model to the member's choices."""
+        """Add the model to those that decisions may choose for the member."""
 
     def add(self, actuators: Actuators, member: str, judge: JudgeSpec, share: float) -> tuple[str, ...]:
         """Add a member with this share of the total weight."""
@@ -85,12 +86,12 @@ class Seats(Protocol):
         """Whether `member` is currently a remote member."""
 
 
-ActionResult = Value | tuple[Value, Value] | Applied
-"""The result of an action: a value, (before, after), or the whole outcome, for one with a reason."""
+ActionResult = Value | tuple[Value, Value] | ChangeResult
+"""The return value of an action's function: a value, (before, after), or a ChangeResult."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Knob:
+class _Actuator:
     spec: ActuatorSpec
     read: Callable[[], Value]
     write: Callable[[Value], object]
@@ -98,13 +99,13 @@ class _Knob:
 
 
 class Actuators:
-    """A registry of knobs with unique, dotted names. RunStarted announces them. If you add or change a knob later, call
-    `OvenClient.announce`."""
+    """A registry of actuators with unique, dotted names. RunStarted announces them. If you add or change an actuator
+    later, call `OvenClient.announce`."""
 
     def __init__(self) -> None:
-        self._knobs: dict[str, _Knob] = {}
-        self.seats: Seats | None = None
-        """The remote members of the committee, or None without a committee."""
+        self._by_name: dict[str, _Actuator] = {}
+        self.membership: Membership | None = None
+        """The remote members of the reward committee, or None without a committee."""
 
     def scalar(
         self,
@@ -120,21 +121,14 @@ class Actuators:
         moves_own_metric: bool = False,
         proof: Proof | None = None,
     ) -> None:
-        """Register a number within [low, high]. Raises ConfigError for invalid bounds or a value outside them. With a
-        `proof`, a change counts only once training has used it. Set `moves_own_metric` if a change directly shifts the
-        metric that would judge it. Then only held-out data can judge the change."""
+        """Register a number within [low, high]. With a `proof`, the receipt of a change waits until training has used
+        it. Set `moves_own_metric` if a change directly shifts the metric that would judge it, so that only held-out
+        data can judge it. Raises ConfigError for invalid bounds or a value outside them."""
         _check_bounds(name, scale, low, high, read)
-        spec = _announcement(
-            name=name,
-            kind="scalar",
-            scale=scale,
-            unit=unit,
-            low=low,
-            high=high,
-            risky=risky,
-            moves_own_metric=moves_own_metric,
+        spec = _build_spec(
+            name, "scalar", scale=scale, unit=unit, low=low, high=high, risky=risky, moves_own_metric=moves_own_metric
         )
-        self._add(spec, read, lambda value: write(float(value)), proof)  # type: ignore[arg-type]
+        self._add(_Actuator(spec, read, lambda value: write(float(value)), proof))  # type: ignore[arg-type]
 
     def choice(
         self,
@@ -147,13 +141,12 @@ class Actuators:
         effect: Effect = "setting",
         moves_own_metric: bool = False,
     ) -> None:
-        """Register a choice between names. `unit` may explain the order of the names. With `effect="at_end"` the choice
-        matters only at the end of the run. `moves_own_metric` has the same meaning as for a scalar. Raises ConfigError
-        for effects that only actions have."""
-        spec = _announcement(
-            name=name, kind="choice", choices=choices, unit=unit, effect=effect, moves_own_metric=moves_own_metric
-        )
-        self._add(spec, read, lambda value: write(str(value)))
+        """Register a choice between names. `unit` may explain the order of the names. With `effect="at_end"`, the
+        choice matters only at the end of the run. `moves_own_metric` has the same meaning as for a scalar. Raises
+        ConfigError for effects that only actions have."""
+        fields = {"choices": choices, "unit": unit, "effect": effect, "moves_own_metric": moves_own_metric}
+        spec = _build_spec(name, "choice", **fields)
+        self._add(_Actuator(spec, read, lambda value: write(str(value))))
 
     def simplex(
         self,
@@ -165,16 +158,10 @@ class Actuators:
     ) -> None:
         """Register shares that sum to 1, such as a data mixture. `moves_own_metric` has the same meaning as for a
         scalar."""
-        spec = _announcement(
-            name=name,
-            kind="simplex",
-            low=0.0,
-            high=1.0,
-            choices=tuple(read()),
-            unit="share",
-            moves_own_metric=moves_own_metric,
+        spec = _build_spec(
+            name, "simplex", low=0.0, high=1.0, choices=tuple(read()), unit="share", moves_own_metric=moves_own_metric
         )
-        self._add(spec, lambda: dict(read()), lambda value: write(dict(value)))  # type: ignore[arg-type]
+        self._add(_Actuator(spec, lambda: dict(read()), lambda value: write(dict(value))))  # type: ignore[arg-type]
 
     def action(
         self,
@@ -189,10 +176,10 @@ class Actuators:
 
         `effect` describes the action. Actions that measure, copy, or end or hold the run are not interventions and have
         no outcome. An action that moves the weights confounds all pending outcomes and comes last in a plan.
-        `moves_own_metric` has the same meaning as for a scalar. Raises ConfigError if it contradicts `effect`.
+        `moves_own_metric` has the same meaning as for a scalar. Raises ConfigError if `effect` contradicts it.
         """
-        spec = _announcement(name=name, kind="action", unit=unit, effect=effect, moves_own_metric=moves_own_metric)
-        self._add(spec, lambda: None, run)  # type: ignore[arg-type]
+        spec = _build_spec(name, "action", unit=unit, effect=effect, moves_own_metric=moves_own_metric)
+        self._add(_Actuator(spec, lambda: None, run))  # type: ignore[arg-type]
 
     def update(
         self,
@@ -202,9 +189,9 @@ class Actuators:
         low: float | None = None,
         high: float | None = None,
     ) -> None:
-        """Change the choices or bounds of an actuator. For a simplex, update its components to its current value. If
-        training is running, call `OvenClient.announce` afterwards. Raises UnknownNameError. Raises ConfigError, and
-        changes nothing, for an invalid choice, or limits that exclude the current value or do not apply to the kind."""
+        """Change the choices or bounds of an actuator, or take a simplex's components from its current value. If
+        training is running, call `OvenClient.announce` afterwards. Raises UnknownNameError. Raises ConfigError for
+        choices or bounds that are invalid, exclude the current value, or do not apply to this kind of actuator."""
         old, current = self.spec(name), self.read(name)
         if choices is not None and old.kind != "choice":
             raise ConfigError(f"{name} is a {old.kind}, which has no choices to change")
@@ -221,87 +208,85 @@ class Actuators:
         elif old.kind == "simplex":
             changes = {"choices": tuple(current)}  # type: ignore[arg-type]
         spec = old.model_copy(update=changes)
-        if old.kind != "action" and (problem := misfit_reason(spec, current)):
+        if old.kind != "action" and (problem := invalid_value_reason(spec, current)):
             raise ConfigError(f"{name} is currently {current!r}: {problem}; first set it to an allowed value")
-        self._knobs[name] = replace(self._knobs[name], spec=spec)
+        self._by_name[name] = replace(self._by_name[name], spec=spec)
 
     def copy(self) -> Actuators:
-        """Return a new registry with the same knobs. A training run adds its own knobs to the copy."""
+        """Return a new registry with the same actuators, to which a training run adds its own."""
         duplicate = Actuators()
-        duplicate._knobs, duplicate.seats = dict(self._knobs), self.seats
+        duplicate._by_name, duplicate.membership = dict(self._by_name), self.membership
         return duplicate
 
     def spec(self, name: str) -> ActuatorSpec:
-        """Return the announcement of the actuator, without its value. Raises UnknownNameError."""
-        if name not in self._knobs:
-            raise UnknownNameError("actuator", name, self._knobs)
-        return self._knobs[name].spec
+        """Return the actuator's spec, without its value. Raises UnknownNameError."""
+        return self._find(name).spec
 
     def proof(self, name: str) -> Proof | None:
         """Return the actuator's proof, or None."""
-        return self._knobs[name].proof if name in self._knobs else None
+        return self._by_name[name].proof if name in self._by_name else None
 
     def proofs(self) -> dict[str, Proof]:
         """Return the proofs of the actuators that have one."""
-        return {name: knob.proof for name, knob in self._knobs.items() if knob.proof is not None}
+        return {name: actuator.proof for name, actuator in self._by_name.items() if actuator.proof is not None}
 
     def __contains__(self, name: str) -> bool:
-        return name in self._knobs
+        return name in self._by_name
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._knobs)
+        return iter(self._by_name)
 
     def read(self, name: str) -> Value:
         """Return the actuator's current value. Raises UnknownNameError."""
-        if name not in self._knobs:
-            raise UnknownNameError("actuator", name, self._knobs)
-        return self._knobs[name].read()
+        return self._find(name).read()
 
     def specs(self) -> tuple[ActuatorSpec, ...]:
-        """Return the announcements with the current values."""
-        return tuple(with_value(knob.spec, knob.read()) for knob in self._knobs.values())
+        """Return the specs with the current values."""
+        return tuple(with_value(actuator.spec, actuator.read()) for actuator in self._by_name.values())
 
-    def apply(self, name: str, value: Value) -> Applied:
-        """Set the value and read it back. Never raises: an error in the trainer becomes a rejection with its text."""
-        knob = self._knobs.get(name)
-        if knob is None:
-            return Applied("rejected", reason=f"there is no actuator {name!r}; choose from {', '.join(self._knobs)}")
-        if problem := misfit_reason(knob.spec, value):
-            return Applied("rejected", before=_read_safely(knob), after=_read_safely(knob), reason=problem)
-        if knob.spec.kind == "action":
-            return _run_action(knob, value)
+    def apply(self, name: str, value: Value) -> ChangeResult:
+        """Set the value and read it back, or run the action. Never raises. If the trainer raises an error, the change
+        is rejected with the error's text."""
+        actuator = self._by_name.get(name)
+        if actuator is None:
+            problem = f"there is no actuator {name!r}; choose from {', '.join(self._by_name)}"
+            return ChangeResult("rejected", reason=problem)
+        if problem := invalid_value_reason(actuator.spec, value):
+            return ChangeResult("rejected", before=_read_safely(actuator), after=_read_safely(actuator), reason=problem)
+        if actuator.spec.kind == "action":
+            return _run_action(actuator, value)
         try:
-            before = knob.read()
+            before = actuator.read()
             if same_value(before, value):
-                return Applied("noop", before, before, "it already has that value")
-            if knob.proof is not None and (problem := knob.proof.refusal()):
-                return Applied("rejected", before, before, problem)
-            knob.write(value)
+                return ChangeResult("noop", before, before, "it already has that value")
+            if actuator.proof is not None and (problem := actuator.proof.refusal()):
+                return ChangeResult("rejected", before, before, problem)
+            actuator.write(value)
         except Exception as error:
-            return Applied("rejected", _read_safely(knob), _read_safely(knob), reason(error))
+            return ChangeResult("rejected", _read_safely(actuator), _read_safely(actuator), reason(error))
         try:
-            after = knob.read()
+            after = actuator.read()
         except Exception as error:
-            return Applied("unknown", before, None, f"it was set but could not be read back: {reason(error)}")
+            return ChangeResult("unknown", before, None, f"it was set but could not be read back: {reason(error)}")
         if same_value(after, value):
-            return Applied("applied", before, after)
+            return ChangeResult("applied", before, after)
         if same_value(after, before):
-            return Applied("rejected", before, after, "the trainer kept the old value")
-        return Applied("applied", before, after, "the trainer changed the requested value")
+            return ChangeResult("rejected", before, after, "the trainer kept the old value")
+        return ChangeResult("applied", before, after, "the trainer changed the requested value")
 
-    def _add(
-        self,
-        spec: ActuatorSpec,
-        read: Callable[[], Value],
-        write: Callable[[Value], object],
-        proof: Proof | None = None,
-    ) -> None:
-        if spec.name in self._knobs:
+    def _find(self, name: str) -> _Actuator:
+        if name not in self._by_name:
+            raise UnknownNameError("actuator", name, self._by_name)
+        return self._by_name[name]
+
+    def _add(self, actuator: _Actuator) -> None:
+        name = actuator.spec.name
+        if name in self._by_name:
             raise ConfigError(
-                f"the actuator {spec.name!r} is already registered; choose another name, or call `update` to change "
+                f"the actuator {name!r} is already registered; choose another name, or call `update` to change "
                 "its choices or bounds"
             )
-        self._knobs[spec.name] = _Knob(spec, read, write, proof)
+        self._by_name[name] = actuator
 
 
 def _check_bounds(name: str, scale: str, low: float, high: float, read: Callable[[], float]) -> None:
@@ -316,51 +301,53 @@ def _check_bounds(name: str, scale: str, low: float, high: float, read: Callable
         raise ConfigError(f"{name} is currently {current:g}, outside its bounds [{low:g}, {high:g}]; widen them")
 
 
-def _announcement(**fields: Any) -> ActuatorSpec:
-    """Build an actuator's announcement. Raises ConfigError if the fields contradict each other."""
+def _build_spec(name: str, kind: str, **fields: Any) -> ActuatorSpec:
+    """Build an actuator's spec. Raises ConfigError if the fields contradict each other."""
     try:
-        return ActuatorSpec(**fields)
+        return ActuatorSpec(name=name, kind=kind, **fields)
     except ValidationError as error:
-        raise ConfigError(f"{fields['name']}: {reason(error).removeprefix('Value error, ')}") from None
+        raise ConfigError(f"{name}: {reason(error).removeprefix('Value error, ')}") from None
 
 
-def _run_action(knob: _Knob, value: Value) -> Applied:
+def _run_action(actuator: _Actuator, value: Value) -> ChangeResult:
     try:
-        outcome = knob.write(value)
+        returned = actuator.write(value)
     except Exception as error:
-        return Applied("rejected", reason=reason(error))
-    if isinstance(outcome, Applied):
-        return outcome
-    if isinstance(outcome, tuple):
-        return Applied("applied", before=outcome[0], after=outcome[1])
-    return Applied("applied", after=outcome)  # type: ignore[arg-type]
+        return ChangeResult("rejected", reason=reason(error))
+    if isinstance(returned, ChangeResult):
+        return returned
+    if isinstance(returned, tuple):
+        return ChangeResult("applied", before=returned[0], after=returned[1])
+    return ChangeResult("applied", after=returned)  # type: ignore[arg-type]
 
 
-def _read_safely(knob: _Knob) -> Value:
+def _read_safely(actuator: _Actuator) -> Value:
     try:
-        return knob.read()
+        return actuator.read()
     except Exception:
         return None
 
 
-def difference(outcomes: Sequence[Applied]) -> str:
-    """Describe how the outcomes of a change differ between ranks. Empty if they do not differ."""
-    first = outcomes[0]
-    for rank, outcome in enumerate(outcomes[1:], start=1):
-        if (outcome.status in SUCCESSFUL) != (first.status in SUCCESSFUL) or not same_value(outcome.after, first.after):
-            return " and ".join(
-                f"rank {index} has {applied.after!r} ({applied.status}{': ' if applied.reason else ''}{applied.reason})"
-                for index, applied in ((0, first), (rank, outcome))
-            )
+def describe_difference(results: Sequence[ChangeResult]) -> str:
+    """Describe how the results of a change differ between ranks. Return an empty string if they do not differ."""
+    first = results[0]
+    for rank, result in enumerate(results[1:], start=1):
+        if (result.status in SUCCESSFUL) != (first.status in SUCCESSFUL) or not same_value(result.after, first.after):
+            return f"{_describe(0, first)} and {_describe(rank, result)}"
     return ""
 
 
+def _describe(rank: int, result: ChangeResult) -> str:
+    details = f": {result.reason}" if result.reason else ""
+    return f"rank {rank} has {result.after!r} ({result.status}{details})"
+
+
 def with_value(spec: ActuatorSpec, value: Value) -> ActuatorSpec:
-    """Return the announcement with this value."""
+    """Return the spec with this value."""
     return spec.model_copy(update={"value": value})
 
 
-def misfit_reason(spec: ActuatorSpec, value: Value) -> str:
+def invalid_value_reason(spec: ActuatorSpec, value: Value) -> str:
     """Return the reason why the actuator cannot have this value, or an empty string. The mesh checks this as well."""
     match spec.kind:
         case "scalar":
@@ -385,4 +372,4 @@ def misfit_reason(spec: ActuatorSpec, value: Value) -> str:
     return ""
 
 
-__all__ = ["Actuators", "Applied", "Proof", "Status", "difference", "misfit_reason", "same_value"]
+__all__ = ["Actuators", "ChangeResult", "Proof", "Status", "describe_difference", "invalid_value_reason", "same_value"]

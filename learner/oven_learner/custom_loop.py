@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from oven_learner.optim.step_gauges import StepGauges
 
 DEFAULT_METRICS = (MetricSpec(name="loss", better="down"),)
+"""Metrics that are announced even if `metrics` does not contain them."""
 
 
 def connect(
@@ -69,8 +70,8 @@ def connect(
     optional: bool = False,
     link: Link | None = None,
 ) -> LoopClient:
-    """Announce the run and return its client. Call `observe` and `poll` once per optimizer step, and `close` at the
-    end.
+    """Announce the run, and return its client. Call the client's `observe` and `poll` once per optimizer step, and
+    `close` at the end.
 
     Args:
         actuators: your own knobs. `run.hold` and `run.stop` always exist.
@@ -123,7 +124,7 @@ def connect(
             if clip is not None:  # clipping is part of the script's training
                 from oven_learner.optim.step_gauges import Clip
 
-                idle.hooks.callback(Clip(clip, model).register(optimizer).remove)
+                idle.hooks.callback(Clip(clip, model).attach(optimizer).remove)
             return idle
         link = connection.link() if connection is not None else SilentLink()
     sampling = choose_sampling(connection.shown_completions if connection is not None else None, completions, redact)
@@ -141,7 +142,7 @@ def connect(
         if optimizer is not None:
             rate = RateReadback(LearningRateScale(optimizer, scheduler))
             hooks.callback(rate.close)
-            rate.announce(knobs, lr_bounds)
+            rate.register_knobs(knobs, lr_bounds)
         lockstep = bool(connection and connection.lockstep)
         if snapshots is None and model is not None and rate is not None:
             snapshots = _snapshots(model, rate, scheduler, lambda: client, lockstep)
@@ -186,7 +187,7 @@ def _snapshots(
     """Return the snapshots for rollback, or None if copies do not fit into memory or the model is sharded."""
     from oven_learner.optim import snapshot
 
-    if snapshot.describe_sharding(model) or (MAX_SNAPSHOTS + 2) * snapshot.size(model) > snapshot.LIMIT_BYTES:
+    if snapshot.describe_sharding(model) or (MAX_SNAPSHOTS + 2) * snapshot.snapshot_bytes(model) > snapshot.LIMIT_BYTES:
         return None
     state = snapshot.LoopSnapshot(model, rate.scale, scheduler, lambda: client().on_weights_restored())
     # In lockstep, the target of a rollback must not depend on the clock.
@@ -214,7 +215,7 @@ def _best_weights(
     copies = snapshot.WeightCopies(model, lambda: client().on_weights_restored())
     name = metric.name
     return BestWeights(
-        metric, take=copies.take, restore=copies.restore, read=lambda: evaluation.read(name), ranks=all_ranks
+        metric, copy=copies.take, restore=copies.restore, measure=lambda: evaluation.measure_one(name), ranks=all_ranks
     )
 
 
@@ -222,22 +223,21 @@ def _gauges(
     knobs: Actuators, rate: RateReadback, model: Any, clip: float | None, publish: Any, publishes: bool
 ) -> StepGauges:
     """Return the gauges of each step. Raises ConfigError for `clip` if the gradients are sharded."""
-    from oven_learner.optim import snapshot
-    from oven_learner.optim import weight_decay as decay
+    from oven_learner.optim import snapshot, weight_decay
     from oven_learner.optim.optimizer_gauges import OptimizerGauges
     from oven_learner.optim.step_gauges import Clip, StepGauges
 
-    sharded = snapshot.describe_sharding(model) if model is not None else ""
-    no_norm_reason = sharded if sharded and "FSDP2" not in sharded else ""  # FSDP2 computes the full norm by itself
+    sharding = snapshot.describe_sharding(model) if model is not None else ""
+    no_norm_reason = "" if "FSDP2" in sharding else sharding  # FSDP2 computes the full norm by itself
     if no_norm_reason and clip is not None:
         raise ConfigError(
             f"clip={clip:g} needs full gradients, but {no_norm_reason}; omit clip= and clip in your own loop"
         )
     clipping = Clip(clip, model) if clip is not None else None
     if clipping is not None:
-        clipping.announce(knobs, USER_BOUNDS)
-    decay.announce(rate.scale.optimizer, knobs)
-    gauges = OptimizerGauges(rate.scale.optimizer, model, publishes=publishes, sharding=sharded)
+        clipping.register_knob(knobs, USER_BOUNDS)
+    weight_decay.register_knob(rate.scale.optimizer, knobs)
+    gauges = OptimizerGauges(rate.scale.optimizer, model, publishes=publishes, sharding=sharding)
     return StepGauges(
         rate,
         gauges,

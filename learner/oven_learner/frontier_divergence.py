@@ -4,11 +4,11 @@ The policy is teacher-forced over the answers. This gives bits per byte, and a l
 two models, although their tokenizers differ. Wherever both tokenizers end a token, each model predicts how the text
 continues. The first byte of the continuation is a function of the text. Therefore the divergence of the two byte
 distributions is at most the divergence of the text distributions (data processing inequality; Cover & Thomas 2006,
-theorem 2.8.1). The policy's byte distribution is exact: its next-token probabilities, summed by first byte. For the
-frontier model, only the most likely tokens are known. The rest of its probability mass, the tail, may start with any
-byte. The bound distributes the tail so that the divergence is minimal, and so it is valid for every possible tail. Let
-t be the known mass, p the policy's mass and ε the tail. The minimum of KL(t + δ ‖ p) over δ ≥ 0, Σδ = ε raises the
-lowest entries of t/p to a common level λ:
+theorem 2.8.1). The policy's byte distribution is exact, because all its next-token probabilities are known and can be
+summed by first byte. For the frontier model, only the most likely tokens are known. The rest of its probability mass,
+the tail, may start with any byte. The bound distributes the tail so that the divergence is minimal. Therefore it is
+valid for every possible tail. Let t be the known mass, p the policy's mass and ε the tail. The minimum of KL(t + δ ‖ p)
+over δ ≥ 0 with Σδ = ε raises the lowest entries of t/p to a common level λ:
 
     Σ max(0, λ p − t) = ε,    δ = max(0, λ p − t)
 
@@ -37,7 +37,7 @@ SYMBOLS = 257
 END = 256
 """The symbol of tokens without text."""
 MIN_PROBABILITY = 1e-12
-"""Minimum probability, so that the divergence is finite if the policy rules out a byte."""
+"""Minimum probability, so that the divergence stays finite if the policy gives a byte no probability."""
 CHUNK_ROWS = 64
 """Number of rows of logits converted to probabilities at a time. With 150,000 tokens they take 77 MB in float64."""
 
@@ -136,19 +136,20 @@ class PolicyReading:
     def _masses_at_shared_positions(
         self, probe: Probe, ids: Sequence[int], spans: Sequence[tuple[int, int]], offsets: Sequence[int]
     ) -> dict[int, Tensor]:
-        """Map each of the policy's tokens that starts at a shared position to the frontier model's known mass there."""
-        completion, frontier_tokens, position = probe.completion.encode(), {}, 0
+        """Map the index of each token that starts at a shared position to the frontier model's known mass there.
+        `spans` are the tokens' ranges of characters. `offsets` are the numbers of bytes before each character."""
+        completion = probe.completion.encode()
+        frontier_tokens, position = {}, 0  # byte position → token that starts there
         for token in probe.tokens:
             frontier_tokens[position] = token
             position += len(token.hex) // 2
         if b"".join(bytes.fromhex(token.hex) for token in probe.tokens) != completion:
             return {}
         masses, end = {}, 0
-        for index, (token, (start, stop)) in enumerate(
-            zip(self._tokenizer.convert_ids_to_tokens(list(ids)), spans, strict=True)
-        ):
-            position, added_bytes = offsets[end], token_bytes(self._tokenizer, token)
-            starts_here = added_bytes[:1] == completion[position : position + 1]
+        tokens = self._tokenizer.convert_ids_to_tokens(list(ids))
+        for index, (token, (start, stop)) in enumerate(zip(tokens, spans, strict=True)):
+            position = offsets[end]
+            starts_here = token_bytes(self._tokenizer, token)[:1] == completion[position : position + 1]
             # `start < end` would mean that the token begins inside a character.
             if start >= end and position in frontier_tokens and starts_here:
                 candidates = frontier_tokens[position].top
@@ -216,8 +217,8 @@ def min_divergence(known: Tensor, policy: Tensor) -> Tensor:
     tail = (1 - known.sum(-1, keepdim=True)).clamp(min=0)  # (N, 1)
     order = (known / policy).argsort(-1)
     known_sums, policy_sums = known.gather(-1, order).cumsum(-1), policy.gather(-1, order).cumsum(-1)
-    # If the lowest k symbols are raised, their common level is (ε + their mass) / their p. The correct k is the one
-    # whose level does not reach the next symbol. Levels first fall and then rise with k, so it has the lowest level.
+    # If the k symbols with the lowest t/p are raised, their common level is (ε + Σt) / Σp. The minimum over k is the
+    # correct level, because levels fall with k until they no longer reach the next symbol, and then rise.
     level = ((tail + known_sums) / policy_sums).min(-1, keepdim=True).values  # (N, 1)
     frontier = torch.maximum(known, level * policy)
     frontier = frontier / frontier.sum(-1, keepdim=True)

@@ -28,13 +28,13 @@ log = logging.getLogger("oven.learner")
 T = TypeVar("T")
 
 REQUEST_INTERVAL_S = 1.0
-"""Seconds between two collections of requests from the other ranks. A collection takes as long as the broadcast."""
+"""Seconds between two collections of stop requests. A collection takes as long as the broadcast of a step."""
 
 
 class Ranks:
-    """The ranks of one run. In a single process no method waits. Every method is a collective, so all ranks must call
-    the same methods in the same order. If a peer has died, the method raises an error, as the trainer's next collective
-    would."""
+    """The ranks of one run. Every method is a collective, so all ranks must call the same methods in the same order. If
+    another rank has died, the method raises an error, as the trainer's next collective would. In a single process, no
+    method waits."""
 
     def __init__(self, group: Any = None) -> None:
         """`group` is a torch.distributed group of all ranks, for tensors on the CPU, or None for a single process."""
@@ -88,13 +88,13 @@ class Ranks:
 
     def broadcast_if_any(self, get_message: Callable[[], T | None], *, wants_stop: bool = False) -> T | None:
         """Return rank 0's message on every rank, or None if there is none. Only rank 0 calls `get_message`. If it
-        raises an error, there is no message and all ranks continue. `wants_stop` says whether this rank requests a
-        stop. Rank 0 then finds the request in `stop_requester` within a second."""
+        raises an error, there is no message and all ranks continue. `wants_stop` means that this rank requests a stop.
+        Rank 0 then finds the request in `stop_requester` within a second."""
         if self._group is None:
-            return _receive_or_default(get_message, None)
+            return _call_or_default(get_message, None)
         packed, collects_requests = b"", False
         if self.leader:
-            packed = _receive_or_default(partial(_pack_message, get_message), b"")
+            packed = _call_or_default(partial(_pack_message, get_message), b"")
             collects_requests = time.monotonic() >= self._last_collection_at + REQUEST_INTERVAL_S
         header = self._torch.tensor([len(packed), int(collects_requests)], device="cpu")
         self._distributed.broadcast(header, src=0, group=self._group)
@@ -132,8 +132,8 @@ class Ranks:
         return {**metrics, **means}
 
     def mean_on_device(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the mean of a scalar over the ranks, in float32 on its own device. The reduction stays on the device,
-        in the trainer's group, so that nothing waits until somebody reads the mean."""
+        """Return the mean of a scalar over the ranks, in float32 on its own device. The trainer's group computes it on
+        the device, so that nothing waits until the mean is read."""
         if self._group is None:
             return tensor
         total = tensor.detach().float().clone()
@@ -159,7 +159,7 @@ def _pack_message(get_message: Callable[[], object]) -> bytes:
     return b"" if message is None else pickle.dumps(message)
 
 
-def _receive_or_default(get_message: Callable[[], T], default: T) -> T:
+def _call_or_default(get_message: Callable[[], T], default: T) -> T:
     try:
         return get_message()
     except Exception:

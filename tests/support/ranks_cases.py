@@ -61,7 +61,7 @@ class Case:
 
     def end(self, steps: int) -> dict[str, Any]:
         receipts = [(receipt.status, receipt.reason) for receipt in self.line.receipts()]
-        return {"steps": steps, "rate": self.model.rate, "stopping": self.client.stopping, "receipts": receipts}
+        return {"steps": steps, "rate": self.model.rate, "stopping": self.client.stop_reason, "receipts": receipts}
 
 
 def listening_fails(ranks: Ranks) -> dict[str, Any]:
@@ -205,7 +205,7 @@ def the_rate_is_read_back(ranks: Ranks) -> dict[str, Any]:
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
         rate = RateReadback(LearningRateScale(optimizer, None if overwrites else schedule))
         actuators, line = Actuators(), FakeLink()
-        rate.announce(actuators, (0.1, 3.0))
+        rate.register_knobs(actuators, (0.1, 3.0))
         line.incoming.extend([decide(0.5, actuator="optimizer.lr_scale"), *(StepClosed(tick=n) for n in range(1, 6))])
         client = OvenClient(line if ranks.leader else SilentLink(), actuators, ranks=ranks, lockstep=ranks.leader)
         client.start()
@@ -248,9 +248,9 @@ def all_end_with_the_best(ranks: Ranks) -> dict[str, Any]:
 
         best = BestWeights(
             MetricSpec(name="eval/loss", better="down", held_out=True),
-            take=partial(state.__getitem__, "weight"),
+            copy=partial(state.__getitem__, "weight"),
             restore=restore,
-            read=read,
+            measure=read,
             ranks=ranks,
         )
         case = Case(ranks, best=best)

@@ -16,7 +16,7 @@ class Unswappable:
     def judges(self) -> Mapping[str, JudgeSpec]:
         return {}
 
-    def probe(self, member: str, model: JudgeSpec, *, joins: bool = False) -> Future[str]:
+    def probe(self, member: str, model: JudgeSpec, *, is_new: bool = False) -> Future[str]:
         raise NotImplementedError
 
     @cached_property

@@ -93,7 +93,7 @@ class Training:
             self.leave_record()
             return fmean(self._trainee.examples())
 
-        return BestWeights(metric, take=lambda: self.snapshot()[1], restore=self.restore, read=read)
+        return BestWeights(metric, copy=lambda: self.snapshot()[1], restore=self.restore, measure=read)
 
 
 class InterventionCounter:
@@ -166,7 +166,7 @@ def play(trainee: Trainee, fault: Fault, arm: Arm, record: Record | None = None)
     training = Training(trainee, fault, record)
     best = training.best_weights() if arm.keeps_best else None
     link = arm.link(run, Random(f"{run} {arm.name}"))
-    counter = InterventionCounter(link, training.leave_record, lambda: bool(client.held))
+    counter = InterventionCounter(link, training.leave_record, lambda: bool(client.hold_reason))
     client = OvenClient(
         counter,
         trainee.actuators.copy(),
@@ -189,7 +189,7 @@ def play(trainee: Trainee, fault: Fault, arm: Arm, record: Record | None = None)
             raise counter.failure
     client.finish()
     loss = training.loss()
-    client.close("stopped" if client.stopping else "completed", detail=client.stopping)
+    client.close("stopped" if client.stopping else "completed", detail=client.stop_reason)
     if counter.failure is not None:
         raise counter.failure
     if not math.isfinite(loss):

@@ -1,4 +1,4 @@
-"""Announces actuators that were added or changed during training."""
+"""Announces actuators that were added or changed during training, so that agents know their current specs."""
 
 from __future__ import annotations
 
@@ -38,25 +38,25 @@ class Announcements:
         self._due.update(dict.fromkeys(names))
 
     def publish(self, send: Callable[[ActuatorSpec], object]) -> None:
-        """Send each due announcement with the actuator's current value. All ranks must call this together. Skip an
-        actuator that cannot be read or differs between ranks, because decisions for it would have different effects.
-        Log the reason."""
+        """Send each due announcement with the actuator's current value. All ranks must call this together. Instead,
+        log an error if an actuator cannot be read, or differs between ranks so that decisions would have different
+        effects."""
         due, self._due = self._due, {}
         for name in due:
-            by_rank = self._ranks.all_gather(self._spec_or_failure(name))
-            failure = next((outcome for outcome in by_rank if isinstance(outcome, str)), "")
-            differing_ranks = [rank for rank, outcome in enumerate(by_rank) if outcome != by_rank[0]]
-            if failure or differing_ranks:
-                problem = failure or (
-                    f"ranks 0 and {differing_ranks[0]} have {by_rank[0]} and {by_rank[differing_ranks[0]]}; "
-                    "make the same change on all ranks"
-                )
+            by_rank = self._ranks.all_gather(self._spec_or_problem(name))
+            spec = by_rank[0]
+            problem = next((entry for entry in by_rank if isinstance(entry, str)), "")
+            differing_ranks = [rank for rank, entry in enumerate(by_rank) if entry != spec]
+            if differing_ranks and not problem:
+                rank = differing_ranks[0]
+                problem = f"ranks 0 and {rank} have {spec} and {by_rank[rank]}; make the same change on all ranks"
+            if problem:
                 log.error("%s was not announced: %s", name, problem)
-            elif isinstance(spec := by_rank[0], ActuatorSpec):
+            elif isinstance(spec, ActuatorSpec):
                 log.info("announced %s", name)
                 send(spec)
 
-    def _spec_or_failure(self, name: str) -> ActuatorSpec | str:
+    def _spec_or_problem(self, name: str) -> ActuatorSpec | str:
         try:
             return with_value(self._actuators.spec(name), self._actuators.read(name))
         except Exception as error:

@@ -1,4 +1,4 @@
-"""Runs the user's held-out evaluation at the start, every few steps, at the end, and on request from an agent."""
+"""Runs the held-out evaluation of a custom loop's user: at the start, every few steps, at the end, and on request."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ HIGHER_IS_BETTER = (
     *("accuracy", "acc", "reward", "score", "f1", "auc", "bleu"),
     *("rouge", "map", "iou", "psnr", "ssim", "pass@1"),
 )
-"""Last words of metric names, used to guess the better direction if `metrics=` does not name the metric."""
+"""Last words of metric names, used to guess the better direction of a metric that `metrics=` does not announce."""
 
 
 class Evaluation:
     """The user's held-out evaluation. It restores the model's train or eval modes and the random state, so that
-    training is bit-identical."""
+    training is bit-identical with and without it."""
 
     def __init__(self, evaluate: Callable[[], Measurements], interval: int, model: Any) -> None:
         self._evaluate, self._interval, self._model = evaluate, interval, model
         self._requested = False
         self.last: dict[str, float] = {}
-        """Results of the last evaluation."""
+        """Metric → its value in the last evaluation."""
 
     def request(self, _: float | None) -> None:
-        """Request an evaluation at the next step, even if none is due."""
+        """Request an evaluation at the next step, even if none is due. The value of the action is ignored."""
         self._requested = True
 
     def measure(self) -> dict[str, float]:
@@ -46,14 +46,15 @@ class Evaluation:
             self.last = means(self._evaluate())
         return self.last
 
-    def read(self, name: str) -> float:
-        """Measure one metric now without storing it. Raises KeyError if the function does not measure it."""
+    def measure_one(self, name: str) -> float:
+        """Evaluate now, and return one metric without storing the results. Raises KeyError if the user's function does
+        not measure it."""
         with preserve_state(self._model):
             return means(self._evaluate())[name]
 
     def measure_if_due(self, step_count: int, *, is_last: bool) -> dict[str, float] | None:
-        """Measure if the interval has passed, at the last step, and on request. Otherwise return None. `step_count` is
-        the number of steps so far."""
+        """Measure if `step_count`, the number of steps so far, is a multiple of the interval, at the last step, and on
+        request. Otherwise return None."""
         if not (self._requested or step_count % self._interval == 0 or is_last):
             return None
         self._requested = False
@@ -61,21 +62,16 @@ class Evaluation:
 
     def held_out_specs(self, specs: tuple[MetricSpec, ...]) -> tuple[MetricSpec, ...]:
         """Return the specs of the measured metrics, marked as held out. The better direction comes from `specs`, or
-        from the metric's name."""
+        else from the metric's name."""
         by_name = {spec.name: spec for spec in specs}
-        announced = tuple(
-            by_name.get(name, MetricSpec(name=name, better=better_direction(name))).model_copy(
-                update={"held_out": True}
-            )
-            for name in self.last
-        )
-        if all(spec.better == "neither" for spec in announced):
+        measured = [by_name.get(name, MetricSpec(name=name, better=better_direction(name))) for name in self.last]
+        if all(spec.better == "neither" for spec in measured):
             log.warning(
                 "the better direction of %s is unknown, so agents cannot use these metrics; specify it with "
                 'connect(metrics=(MetricSpec(name="…", better="up", held_out=True),))',
                 ", ".join(self.last) or "no metric",
             )
-        return announced
+        return tuple(spec.model_copy(update={"held_out": True}) for spec in measured)
 
 
 def means(measurements: Measurements) -> dict[str, float]:
@@ -91,8 +87,8 @@ def means(measurements: Measurements) -> dict[str, float]:
 
 
 def better_direction(name: str) -> Literal["up", "down", "neither"]:
-    """Guess the better direction of a metric from the end of its name."""
-    word = name.lower().rpartition("/")[2]
-    if any(word == ending or word.endswith("_" + ending) for ending in LOWER_IS_BETTER):
+    """Guess the better direction of a metric from the last word of its name."""
+    last_part = "_" + name.lower().rpartition("/")[2]
+    if last_part.endswith(tuple("_" + word for word in LOWER_IS_BETTER)):
         return "down"
-    return "up" if any(word == ending or word.endswith("_" + ending) for ending in HIGHER_IS_BETTER) else "neither"
+    return "up" if last_part.endswith(tuple("_" + word for word in HIGHER_IS_BETTER)) else "neither"

@@ -1,6 +1,6 @@
 """Receives decisions and commands from the log, and broadcasts them to every rank between two steps.
 
-The learner's own requests are broadcast in the same way.
+It broadcasts the learner's own commands and requests in the same way.
 """
 
 from __future__ import annotations
@@ -24,18 +24,21 @@ log = logging.getLogger("oven.learner")
 LOCKSTEP_TIMEOUT_S = 30.0
 """Maximum seconds to wait for a tick to close in lockstep. After that, the learner continues."""
 REPEATED_TIMEOUT_S = 0.2
-"""Maximum seconds to wait after a first timeout, until a tick closes again. This limits the delay that a
-stuck agent can cause."""
+"""The same maximum after a timeout, until a tick closes again. It limits the delay that a stuck agent can cause."""
+POLL_INTERVAL_S = 0.0005
+"""Seconds between two reads of the link while waiting for a tick to close."""
 
 Order = Decision | OperatorCommand
+"""A message that the learner has to carry out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """The messages that rank 0 received before a step, for all ranks."""
+    """The orders and requests that rank 0 collected before a step, for all ranks."""
 
     orders: tuple[Order, ...]
     is_time_spent: bool
+    """Whether the run's time budget is used up."""
     announcements: tuple[str, ...] = ()
     """Actuators to announce again."""
     probed_commands: tuple[ProbedCommand, ...] = ()
@@ -79,7 +82,7 @@ class Inbox:
 
         All ranks must call this at the same step. Rank 0 also decides when the time budget is used up, so that all
         ranks stop together. If reading the link fails on rank 0, the other ranks still receive a result for this step.
-        In lockstep, rank 0 waits for `tick` to close, unless there is a command that is not in `answered_ids`.
+        In lockstep, rank 0 waits for `tick` to close, unless a direct command is waiting that is not in `answered_ids`.
         """
         wants_stop = bool(self._local_commands) and not self._ranks.leader
         read_orders = partial(self._read_orders, is_time_spent, tick, answered_ids)
@@ -98,6 +101,7 @@ class Inbox:
             self.request("stop", f"rank {requester} requested a stop")
         self._listen(tick, answered_ids)
         is_spent = is_time_spent()
+        # A signal handler may append to the list at any time, so the list is replaced, not copied and cleared.
         local_commands, self._local_commands = self._local_commands, []
         received, self._received = self._received, []
         announcements, probed_commands = self._requested_announcements(), self._probed_commands()
@@ -106,7 +110,8 @@ class Inbox:
         return Orders((*local_commands, *received), is_spent, announcements, probed_commands)
 
     def _listen(self, tick: int | None, answered_ids: Container[str]) -> None:
-        """Read the link. Orders that arrived before a failure are kept."""
+        """Read the link, and in lockstep wait for `tick` to close. After a failure, keep the orders that have
+        arrived."""
         try:
             self._drain()
             if self._lockstep and tick is not None:
@@ -117,7 +122,7 @@ class Inbox:
     def _wait_for_close(self, tick: int, answered_ids: Container[str]) -> None:
         deadline = time.monotonic() + self._timeout_s
         while self._closed_tick < tick and time.monotonic() < deadline and not self._must_answer(answered_ids):
-            time.sleep(0.0005)
+            time.sleep(POLL_INTERVAL_S)
             self._drain()
         if self._closed_tick >= tick:
             self._timeout_s = LOCKSTEP_TIMEOUT_S

@@ -28,7 +28,9 @@ class LoopClient(OvenClient):
     end, or use a `with` block."""
 
     gauges: StepGauges | None = None
+    """Measurements of the optimizer's steps, such as the gradient norm. None if they are not published."""
     rate: RateReadback | None = None
+    """The learning rate's knob. None if the client was not given an optimizer."""
     evaluation: Evaluation | None = None
     sampling: Sampling | None = None
     """Settings for showing completions. None if they are not shown, and on all ranks except rank 0."""
@@ -37,7 +39,7 @@ class LoopClient(OvenClient):
     _last_step = 0
     """The last step that the loop has reported."""
     _loop_rolls_back = False
-    """Whether the loop's own step count goes back after a rollback."""
+    """Whether the loop decreases its own step count after a rollback."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -46,8 +48,8 @@ class LoopClient(OvenClient):
 
     @property
     def lr_scale(self) -> float:
-        """The factor by which a loop without a scheduler multiplies its learning rate, at every step. It is 1 with a
-        scheduler, because the scheduler's rates already contain it."""
+        """The factor by which a loop must multiply its learning rate at every step. It is 1 with a scheduler, because
+        the scheduler's rates already contain the factor."""
         return self.rate.lr_scale if self.rate is not None else 1.0
 
     def publish_first_evaluation(self, step: int) -> None:
@@ -58,13 +60,13 @@ class LoopClient(OvenClient):
             self.record_evaluation(self.evaluation.last)
 
     def observe(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Publish the metrics of one optimizer step: floats, in the announced units. Metrics of hooks and of `evaluate`
-        are added, unless `metrics` contains the same name. Omit missing measurements instead of sending 0. NaN is sent
-        as NaN. After a rollback, `step` may keep increasing or continue from `client.step`."""
+        """Publish the metrics of one optimizer step: floats, in the announced units. Omit missing measurements instead
+        of sending 0. NaN is sent as NaN. Metrics from hooks and `evaluate` are added unless `metrics` contains the same
+        name. After a rollback, `step` may keep increasing or continue from `client.step`."""
         self._loop_rolls_back = self._loop_rolls_back or step <= self._last_step
-        # After a rollback, a loop that keeps its own count is ahead of the step of the weights.
-        is_ahead = not self._loop_rolls_back and step != self.step + 1
-        step_of_weights = self.step + step - self._last_step if is_ahead else step
+        # After a rollback, the step count of a loop that keeps increasing it is greater than the step of the weights.
+        counts_differ = not self._loop_rolls_back and step != self.step + 1
+        step_of_weights = self.step + step - self._last_step if counts_differ else step
         self._last_step = step
         self._step_count += 1
         results = None
@@ -75,16 +77,17 @@ class LoopClient(OvenClient):
             self.record_evaluation(results)
 
     def poll(self) -> None:
-        """Receive decisions and commands, and apply those that are due, like `OvenClient.poll`. After the last step, if
-        `max_steps` is known, the model has the run's final weights."""
+        """Receive decisions and commands, and apply those that are due, like `OvenClient.poll`. Call `finish` if the
+        run stops or this was its last step, which is known only with `max_steps`."""
         step_before = self.step
         super().poll()
         is_last_step = self._horizon.max_steps is not None and self._last_step >= self._horizon.max_steps
-        if self.stopping or (is_last_step and self.step >= step_before):
-            self.finish()  # not after a rollback, because the loop may continue
+        was_rolled_back = self.step < step_before  # then the loop may continue
+        if self.stopping or (is_last_step and not was_rolled_back):
+            self.finish()
 
     def progress(self, step: int) -> float:
-        """Return the completed share of the run, 0 to 1. Steps that a rollback threw away count as completed."""
+        """Return the completed share of the run, 0 to 1. It counts steps that a rollback threw away."""
         return super().progress(step + max(0, self._last_step - self.step))
 
     def close(
@@ -95,19 +98,20 @@ class LoopClient(OvenClient):
         metrics: Mapping[str, float] | None = None,
         timeout_s: float = 5.0,
     ) -> bool:
-        """Announce the end and send the queue, like `OvenClient.close`."""
+        """Announce the end and send all queued messages, like `OvenClient.close`."""
         if reason is None:
             reason, default_detail = self.end_reason(sys.exception())
             detail = detail or default_detail
         if reason != "failed":
             self.finish()
-        last = self.evaluation.last if self.evaluation is not None else {}
-        all_sent = super().close(reason, detail=detail, metrics={**last, **(metrics or {})}, timeout_s=timeout_s)
+        last_results = self.evaluation.last if self.evaluation is not None else {}
+        metrics = {**last_results, **(metrics or {})}
+        all_sent = super().close(reason, detail=detail, metrics=metrics, timeout_s=timeout_s)
         self.hooks.close()
         return all_sent
 
     def on_weights_restored(self) -> None:
-        """Reset the gauges, because a rollback has changed the weights."""
+        """Reset the gauges after the weights have been restored."""
         if self.gauges is not None:
             self.gauges.forget()
 
@@ -124,7 +128,7 @@ class LoopClient(OvenClient):
             return
         self.gauges.end_step(tick, step, averaged)
         if self._lockstep:
-            self.gauges.settle()  # the tick closes only when its observation is in the log
+            self.gauges.settle()  # because the tick closes only when its observation is in the log
 
 
 class IdleClient(LoopClient):
@@ -144,7 +148,7 @@ def idle_client(
     seconds: float | None = None,
     ranks: Ranks | None = None,
 ) -> LoopClient:
-    """Return a started client without a controller, and log once why there is none."""
+    """Return a started client without a controller, and log once why there is no controller."""
     client = IdleClient(SilentLink(), actuators, max_steps=max_steps, seconds=seconds, ranks=ranks)
     client.start(step)
     client.publish_first_evaluation(step)

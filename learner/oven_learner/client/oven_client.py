@@ -1,4 +1,4 @@
-"""The learner's client for the controller. The training thread only calls `observe` and `poll` at each step."""
+"""The learner's client for the controller. A training loop calls `observe` and `poll` at each step."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from oven_core.protocol.messages import (
 )
 from oven_core.protocol.operator_messages import OperatorCommand
 from oven_core.protocol.rules import Rules
-from oven_learner.actuators import Actuators, Applied
+from oven_learner.actuators import Actuators, ChangeResult
 from oven_learner.client.adopted_decisions import AdoptedDecisions
 from oven_learner.client.announcements import Announcements
 from oven_learner.client.best_weights import BEST_WEIGHTS, BestWeights
@@ -55,7 +55,7 @@ EndReason = Literal["completed", "stopped", "failed"]
 
 class OvenClient:
     """The client of one run. Call `start` once, `observe` and `poll` after each optimizer step, and `close` at the end.
-    `observe` and `poll` never raise if the bus fails. `start` raises if the setup is wrong. All ranks call these
+    `start` raises if the setup is wrong. `observe` and `poll` do not raise if the bus fails. All ranks call these
     methods at the same steps. If one rank dies, the calls raise on the others."""
 
     def __init__(
@@ -90,8 +90,8 @@ class OvenClient:
         ranks: the ranks of the run, each with its own client.
         averaged_metrics: metrics whose mean over the ranks is published.
         save: requests a checkpoint on disk. It makes `run.checkpoint` available even if no snapshot fits into memory.
-        settle: publishes measurements that are still in transit from the device. Called before a receipt and before
-            the end of the run, so that the log stays in order.
+        settle: publishes measurements that are still being copied from the device. It is called before each receipt
+            and before the end of the run, so that the log stays in order.
         unmeasured: metric → the reason why it is missing from `metrics`.
         best: keeps the best weights, which can replace the last ones at the end. It adds `run.best`. The caller then
             calls `record_evaluation` and `finish`.
@@ -100,12 +100,12 @@ class OvenClient:
         self.tick = 0
         self.step = 0
         """The optimizer step of the current weights. A rollback sets it back."""
-        self.held = ""
-        """Reason for the current hold, or empty."""
-        self.stopping = ""
+        self.hold_reason = ""
+        """Reason why the run is held, or empty."""
+        self.stop_reason = ""
         """Reason to stop training after this step, or empty."""
-        self.restart = ""
-        """Reason to exit and restart the process, for a rollback that it cannot do itself. Otherwise empty."""
+        self.restart_reason = ""
+        """Reason to exit and restart the process, which completes a rollback. Otherwise empty."""
         self.seq_at_connect = 0
         """The log's last sequence number when this incarnation connected. Its RunStarted has a higher number."""
         self.while_held: Callable[[], object] = lambda: None
@@ -132,7 +132,7 @@ class OvenClient:
         self._incarnation, self._n = 1, 0  # this process's number in the run, and its number of messages
         self._started_at = 0.0
         self._closed = self._finished = False
-        self._final_metrics: dict[str, float] = {}  # of the best weights, if the run ends with them
+        self._best_metrics: dict[str, float] = {}  # metrics of the best weights, if the run ends with them
         self._adopted = AdoptedDecisions(self, actuators, self._ranks, snapshots, self.publish_receipt)
         self._announcements = Announcements(actuators, self._ranks)
         self._commands = Commands(self, actuators, self.publish_receipt, leader=self._ranks.leader)
@@ -143,13 +143,18 @@ class OvenClient:
             requested_announcements=self._announcements.take_requests,
             probed_commands=self._commands.take_finished_probes,
         )
-        RunActions(self, actuators, snapshots, save).announce()
+        RunActions(self, actuators, snapshots, save).register()
         if best is not None:
-            best.announce(actuators)
+            best.register(actuators)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether to stop training after this step."""
+        return bool(self.stop_reason)
 
     def start(self, step: int = 0, values: Mapping[str, Value] | None = None) -> ResumeState:
         """Connect, announce the run, and restore the settings of earlier incarnations of the same training. `values`
-        come from a checkpoint. They apply to actuators whose value is not in the log. Raises OvenError."""
+        come from a checkpoint, and are used for actuators whose value is not in the log. Raises OvenError."""
         check_rules(self._rules, self.actuators)
         past, self._training = open_log(self._link, self._ranks, self._training)
         self._adopted.answers_immediately = self._ranks.broadcast(self._lockstep)
@@ -170,23 +175,23 @@ class OvenClient:
             actuators=self.actuators.specs(),
             keys=self._keys or dict(past.keys),
         )
-        self._enqueue(run_started.model_copy)  # built here, so that an error in it is raised
+        self._enqueue(run_started.model_copy)  # the message was built above, so that errors in it are raised
         self._adopted.seen_ids = set(past.decided_ids)
         self._commands.ignore(past.commands)
-        for applied, actuator, decision_id, command in receipts_of_unanswered(past):
-            self.publish_receipt(applied, actuator, decision_id=decision_id, command=command)
+        for result, actuator, decision_id, command in receipts_of_unanswered(past):
+            self.publish_receipt(result, actuator, decision_id=decision_id, command=command)
         self._link.begin()
         self._snapshot()
         return past
 
     def observe(self, step: int, metrics: Mapping[str, float]) -> None:
         """Publish the metrics of one optimizer step: floats, in the announced units. Omit missing measurements instead
-        of sending 0. NaN is sent as NaN. The call only appends to a queue. The message is built and sent outside the
-        training thread."""
+        of sending 0. NaN is sent as NaN. The call only appends to a queue. Another thread builds and sends the
+        message."""
         self.publish(self.advance(step), step, self._ranks.mean(metrics, self._averaged_metrics))
 
     def advance(self, step: int) -> int:
-        """Start the tick of a step and return it. `publish` its metrics later, in order."""
+        """Start the tick of a step and return it. Pass its metrics to `publish` later, in the order of the ticks."""
         self._adopted.report_outcomes()
         self.tick += 1
         self.step = step
@@ -199,21 +204,21 @@ class OvenClient:
         self._enqueue(observation, droppable=True)
 
     def poll(self) -> None:
-        """Receive decisions and commands, and apply those that are due between two optimizer steps. While the run is
-        held, the call keeps listening and does not return. In lockstep it waits for the tick to close. The other ranks
-        sleep until rank 0 has received something."""
+        """Receive decisions and commands, and apply those that are due between two optimizer steps. In lockstep, wait
+        for the tick to close. While the run is held, keep listening instead of returning. The other ranks then sleep
+        until rank 0 has received something."""
         self._apply_orders(self._inbox.collect(self.is_time_spent, self.tick, self._commands.seen_ids))
-        while self.held and not self.stopping:
+        while self.hold_reason and not self.stop_reason:
             if self._ranks.leader:
                 time.sleep(HOLD_POLL_S)
             self.while_held()
             self._apply_orders(self._inbox.collect(self.is_time_spent))
-        if not self.stopping:
+        if not self.stop_reason:
             self._snapshot()
 
     def announce(self, name: str) -> None:
         """Announce an added or changed actuator (`Actuators.update`) at the next step boundary. All ranks make this
-        call at the same step. Before `start` it only checks the name, because RunStarted announces all actuators.
+        call at the same step. Before `start`, it only checks the name, because RunStarted announces all actuators.
         Raises UnknownNameError."""
         if self._started_at:
             self._announcements.request(name)
@@ -228,23 +233,27 @@ class OvenClient:
     def finish(self) -> None:
         """Restore the best weights if `run.best` is "best" and they still score better than the last ones.
 
-        Call it after the last step, before the weights are used or saved. Further calls do nothing. The outcome is
-        logged as a receipt of `run.best` without a decision. `step` does not change. If the run is held, or stopped by
-        a signal, it keeps its last weights.
+        Call this after the last step, before the weights are used or saved. Further calls do nothing. The result is
+        logged as a receipt of `run.best` without a decision. `step` does not change. If the run is held, or was stopped
+        by a signal, it keeps its last weights.
         """
         if self._finished or self._closed:
             return
         self._finished = True
-        if self._best is None or self._best.final_weights != BEST_WEIGHTS or self.restart:
+        if self._best is None or self._best.final_weights != BEST_WEIGHTS or self.restart_reason:
             return
-        if self.held or self.stopping in signal.Signals.__members__:
-            obstacle = f"the run is held ({self.held})" if self.held else f"{self.stopping} leaves no time to evaluate"
-            applied = Applied("skipped", BEST_WEIGHTS, BEST_WEIGHTS, f"kept the last weights, because {obstacle}")
+        obstacle = ""
+        if self.hold_reason:
+            obstacle = f"the run is held ({self.hold_reason})"
+        elif self.stop_reason in signal.Signals.__members__:
+            obstacle = f"{self.stop_reason} leaves no time to evaluate"
+        if obstacle:
+            result = ChangeResult("skipped", BEST_WEIGHTS, BEST_WEIGHTS, f"kept the last weights, because {obstacle}")
         else:
-            applied, metrics = self._best.end(self.tick, self.step)
-            self._final_metrics = dict(metrics)
-        log.info("%s %s: %s", applied.status, BEST, applied.reason)
-        self.publish_receipt(applied, BEST)
+            result, metrics = self._best.choose_final_weights(self.tick, self.step)
+            self._best_metrics = dict(metrics)
+        log.info("%s %s: %s", result.status, BEST, result.reason)
+        self.publish_receipt(result, BEST)
 
     def request_stop(self, reason: str) -> None:
         """Request a clean end after the current step. Can be called in a signal handler and on any rank. All ranks stop
@@ -252,8 +261,8 @@ class OvenClient:
         self._inbox.request("stop", reason)
 
     def hold(self, reason: str) -> None:
-        """Hold the run at the next `poll`, on the learner's own initiative, until an operator resumes it. This is
-        logged as a receipt of `run.hold` without a decision. If all ranks call it, only rank 0's call counts."""
+        """Hold the run at the next `poll`, without a decision, until an operator resumes it. A receipt of `run.hold`
+        logs this. If all ranks call this, only rank 0's call counts."""
         self._inbox.request("hold", reason)
 
     def close(
@@ -264,8 +273,8 @@ class OvenClient:
         metrics: Mapping[str, float] | None = None,
         timeout_s: float = 5.0,
     ) -> bool:
-        """Announce the end and send all queued messages. Return False if some were not sent. The default for `reason`
-        and `detail` comes from `end_reason`, with the exception that is being handled. Further calls do nothing."""
+        """Announce the end and send all queued messages. Return False if some were not sent. By default, `reason` and
+        `detail` come from `end_reason` for the exception that is being handled. Further calls do nothing."""
         if self._closed:
             return True
         if reason is None:
@@ -286,7 +295,7 @@ class OvenClient:
             detail=detail,
             tick=self.tick,
             step=self.step,
-            metrics=floats({**(metrics or {}), **self._final_metrics}),
+            metrics=floats({**(metrics or {}), **self._best_metrics}),
             lockstep_timeouts=self._inbox.timeouts,
         )
         self._enqueue(run_ended.model_copy)
@@ -315,12 +324,12 @@ class OvenClient:
         self.close(reason, detail=detail)
 
     def end_reason(self, error: BaseException | None) -> tuple[EndReason, str]:
-        """Return the reason why the run ends now, and its details."""
+        """Return the reason why the run ends now, and the details for RunEnded."""
         if isinstance(error, KeyboardInterrupt):
             return "stopped", "interrupted from the keyboard"
         if error is not None:
             return "failed", f"{type(error).__name__}: {error}"[:500]
-        return "stopped" if self.stopping and not self.out_of_time else "completed", self.stopping
+        return "stopped" if self.stop_reason and not self.out_of_time else "completed", self.stop_reason
 
     def is_time_spent(self) -> bool:
         """Whether the time budget is used up."""
@@ -328,7 +337,7 @@ class OvenClient:
 
     def publish_receipt(
         self,
-        applied: Applied,
+        result: ChangeResult,
         actuator: str,
         *,
         decision_id: str = "",
@@ -337,7 +346,7 @@ class OvenClient:
         tick: int | None = None,
         step: int | None = None,
     ) -> None:
-        """Log the outcome of a decision or a command. Pass `tick` and `step` if it was applied earlier than now."""
+        """Log the result of a decision or a command. Pass `tick` and `step` if it was applied earlier than now."""
         ended_ns = time.time_ns()
         self._settle_safely()
         receipt = Receipt(
@@ -346,12 +355,12 @@ class OvenClient:
             decision_id=decision_id,
             command=command,
             actuator=actuator,
-            status=applied.status,
-            before=applied.before,
-            after=applied.after,
+            status=result.status,
+            before=result.before,
+            after=result.after,
             tick=self.tick if tick is None else tick,
             step=self.step if step is None else step,
-            reason=applied.reason,
+            reason=result.reason,
         )
         self._enqueue(TracedReceipt(receipt, began_ns or ended_ns, ended_ns))
 
@@ -384,9 +393,9 @@ class OvenClient:
         self._announcements.publish(self._announce)
         self._commands.answer()
         self._adopted.apply_due()
-        self.stopping = self.stopping or self._adopted.rank_difference
-        if orders and orders.is_time_spent and not self.stopping:
-            self.out_of_time, self.stopping = True, "the time budget is used up"
+        self.stop_reason = self.stop_reason or self._adopted.rank_difference
+        if orders and orders.is_time_spent and not self.stop_reason:
+            self.out_of_time, self.stop_reason = True, "the time budget is used up"
 
     def _announce(self, spec: ActuatorSpec) -> None:
         self._settle_safely()

@@ -1,4 +1,4 @@
-"""The actions that hold or stop the run, take a checkpoint, roll back, and undo a rollback."""
+"""The actions of a run that decisions can request: hold, stop, checkpoint, rollback, and undo of a rollback."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 from oven_core.protocol.actuator_names import CHECKPOINT, HOLD, ROLLBACK, STOP, UNDO
 from oven_core.protocol.messages import Value
-from oven_learner.actuators import Actuators, Applied
+from oven_learner.actuators import Actuators, ChangeResult
 from oven_learner.rollback.rollback_protocol import Rollback, Snapshot
 
 NO_FILE = "a copy for run.rollback was taken; the client wrote no file, because only your script can save this model"
@@ -15,13 +15,13 @@ NO_FILE = "a copy for run.rollback was taken; the client wrote no file, because 
 
 
 class Run(Protocol):
-    """The position and state of the run, which actions may change. `OvenClient` implements it."""
+    """The run's position, and why it holds, stops or restarts. `OvenClient` implements it, and actions change it."""
 
     tick: int
     step: int
-    held: str
-    stopping: str
-    restart: str
+    hold_reason: str
+    stop_reason: str
+    restart_reason: str
 
 
 class RunActions:
@@ -30,11 +30,11 @@ class RunActions:
     def __init__(
         self, run: Run, actuators: Actuators, snapshots: Rollback | None, save: Callable[[], object] | None
     ) -> None:
-        """`save` requests a checkpoint on disk."""
+        """`save` requests a checkpoint on disk. `snapshots` keeps copies for rollbacks."""
         self._run, self._actuators, self._snapshots, self._save = run, actuators, snapshots, save
 
-    def announce(self) -> None:
-        """Register the available actions. A checkpoint needs `snapshots` or `save`; a rollback needs `snapshots`."""
+    def register(self) -> None:
+        """Register the available actions. A checkpoint needs `snapshots` or `save`. A rollback needs `snapshots`."""
         self._actuators.action(HOLD, self._hold, effect="ends_or_holds")
         self._actuators.action(STOP, self._stop, effect="ends_or_holds")
         if self._snapshots is not None or self._save is not None:
@@ -46,27 +46,27 @@ class RunActions:
                 self._actuators.action(UNDO, self._undo, effect="moves_weights")
 
     def _hold(self, _: float | None) -> None:
-        self._run.held = "a decision holds the run"
+        self._run.hold_reason = "a decision holds the run"
 
     def _stop(self, _: float | None) -> None:
-        self._run.stopping = "a decision stops the run"
+        self._run.stop_reason = "a decision stops the run"
 
-    def _checkpoint(self, _: float | None) -> Applied:
+    def _checkpoint(self, _: float | None) -> ChangeResult:
         if self._snapshots is not None:
             self._snapshots.take(self._run.tick)
         if self._save is not None:
             self._save()
-        return Applied("applied", after=float(self._run.step), reason="" if self._save is not None else NO_FILE)
+        return ChangeResult("applied", after=float(self._run.step), reason="" if self._save is not None else NO_FILE)
 
     def _rollback(self, tick: float | None) -> tuple[float, float]:
         assert self._snapshots is not None
-        now, snapshots = self._run.tick, self._snapshots
-        target = now if tick is None else int(tick)
-        if target > now:
+        snapshots, now = self._snapshots, self._run.tick
+        target_tick = now if tick is None else int(tick)
+        if target_tick > now:
             raise LookupError(
-                f"tick {target} is in the future; give a tick from 0 to {now}, or no value for the newest snapshot"
+                f"tick {target_tick} is in the future; give a tick from 0 to {now}, or no value for the newest snapshot"
             )
-        return self._restore(lambda: snapshots.restore(target, now))
+        return self._restore(lambda: snapshots.restore(target_tick, now))
 
     def _undo(self, _: float | None) -> tuple[float, float]:
         assert self._snapshots is not None
@@ -79,11 +79,11 @@ class RunActions:
             spec.name: spec.value for spec in self._actuators.specs() if spec.kind != "action"
         }
         snapshot = restore()
-        if snapshot.restart:
-            restart_reason = f"rolled back from step {step_before} to step {snapshot.step}: {snapshot.restart}"
-            run.restart = run.stopping = restart_reason
+        if snapshot.restart_note:
+            restart_reason = f"rolled back from step {step_before} to step {snapshot.step}: {snapshot.restart_note}"
+            run.restart_reason = run.stop_reason = restart_reason
             settings = {}  # the restarted process reads them from the log
-        for name, value in settings.items():  # a snapshot contains some of them, such as the optimizer's weight decay
+        for name, value in settings.items():  # the snapshot has overwritten some, such as the weight decay
             self._actuators.apply(name, value)
         for proof in self._actuators.proofs().values():
             proof.on_restore()

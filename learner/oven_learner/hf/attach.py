@@ -38,7 +38,7 @@ COMMITTEE = "committee"
 
 
 class IdleAttachment(Attachment):
-    """An attachment without a controller. It is not added to the trainer, which does not change."""
+    """An attachment without a controller. The trainer does not use it as a callback, and stays unchanged."""
 
     def __init__(self, trainer: Trainer, mode: Mode, actuators: Actuators | None) -> None:
         self.trainer = trainer
@@ -111,8 +111,8 @@ def attach(
         optional: train without a controller if there is none. Training is then the same as without `attach`, except
             that a mixture, a committee and `stateful` objects are still used.
 
-    A model that is sharded or too large to copy is rolled back by a restart from the trainer's own checkpoints. `run
-    --` and `up` restart the command, and `train()` resumes from the correct checkpoint automatically.
+    A model that is sharded or too large to copy is rolled back by a restart from the trainer's own checkpoints.
+    `run --` and `up` restart the command, and `train()` resumes from the correct checkpoint automatically.
 
     Raises ConfigError if there is no controller and it is not optional, or if an input would make the run fail later
     (`check_inputs`). Raises RefusedError if the controller rejects the credentials. `train()` raises ConfigError for a
@@ -178,9 +178,9 @@ def _wrap_train(trainer: Any, attachment: Attachment) -> None:
         except BaseException as error:
             attachment.on_failure(error)
             raise
-        if attachment.client is not None and attachment.client.restart:
-            # The script must not continue, because training has not finished. A launcher ends all ranks as soon as one
-            # has ended, so all ranks wait until rank 0 has sent its last messages.
+        if attachment.client is not None and attachment.client.restart_reason:
+            # The script must not continue, because training has not finished. When one rank exits, a launcher ends the
+            # others. Therefore all ranks wait here until rank 0 has sent its last messages.
             ranks.barrier()
             raise SystemExit(relaunch.EXIT_CODE)
         return result
@@ -197,8 +197,8 @@ MAX_LISTED_ROWS = 5
 
 def check_inputs(trainer: Any) -> None:
     """Raise ConfigError for inputs that TRL's on-policy trainers accept, but that make the run fail later. These are
-    a β below 0, a tokenizer with ids that the model does not embed, and empty prompts. Prompts are only checked in
-    datasets that can be indexed, because the prompts of a stream are not known in advance."""
+    a β below 0, a tokenizer with ids that the model does not embed, and empty prompts. The prompts of a stream are not
+    known in advance, so only datasets that can be indexed are checked for empty ones."""
     if not any(cls.__name__ in ON_POLICY_TRAINERS for cls in type(trainer).__mro__):
         return
     if getattr(trainer, "beta", 0) < 0:
@@ -236,14 +236,14 @@ def _check_vocabulary(size: int, tokenizer: Any, prompts: Sequence[Any]) -> None
 
 
 def _check_prompts(dataset: Any, tokenizer: Any) -> None:
-    """Raise ConfigError for empty prompts. Alone, they make generation fail. In a batch, they are only padding."""
+    """Raise ConfigError for empty prompts. They make generation fail, or consist only of padding in a batch."""
     import pyarrow.compute as pc
     import pyarrow.types as types
 
     column = dataset.select_columns("prompt").with_format("arrow")[:]["prompt"]
     if types.is_string(column.type) or types.is_large_string(column.type):
-        # An empty string is usable if the tokenizer adds a token to it. No length equals -1.
-        empty = pc.equal(pc.binary_length(column), 0 if not tokenizer("")["input_ids"] else -1)
+        adds_token = bool(tokenizer("")["input_ids"])  # then an empty string is usable
+        empty = pc.is_null(column) if adds_token else pc.equal(pc.binary_length(column), 0)
     elif types.is_list(column.type) or types.is_large_list(column.type):
         empty = pc.equal(pc.list_value_length(column), 0)
     else:
@@ -259,7 +259,7 @@ def _check_prompts(dataset: Any, tokenizer: Any) -> None:
 
 
 def set_drafts(trainer: Any, committee: Committee, teachers: Teachers | None) -> None:
-    """Provide the committee's verifiers with drafts to compare with, unless they already have some. These are greedy
+    """Provide the committee's verifiers with drafts to compare with, unless they already have some. Drafts are greedy
     answers of the active teacher, or of the reference model if there are no `teachers`. Raises ConfigError if there is
     neither."""
     for name, rule in committee.rules.items():
@@ -270,9 +270,9 @@ def set_drafts(trainer: Any, committee: Committee, teachers: Teachers | None) ->
                 f"the verifier {name!r} compares with a teacher's answers, but this training run has no teacher; pass "
                 "attach(teachers=…), train with a reference model (beta above 0), or omit the verifier"
             )
-        model = partial(_reference, trainer) if teachers is None else partial(_active_teacher, trainer, teachers)
+        open_model = partial(_reference, trainer) if teachers is None else partial(_active_teacher, trainer, teachers)
         rule.get_drafts = TeacherDrafts(
-            model, trainer.processing_class, trainer.accelerator.device, trainer.args.max_completion_length
+            open_model, trainer.processing_class, trainer.accelerator.device, trainer.args.max_completion_length
         )
 
 

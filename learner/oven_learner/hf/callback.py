@@ -1,4 +1,4 @@
-"""The trainer callback that `attach` adds. It communicates with the controller and calls the hooks at each step."""
+"""The callback that `attach` adds to a trainer. It runs the client and calls the hooks at each step."""
 
 from __future__ import annotations
 
@@ -106,9 +106,9 @@ class Attachment(TrainerCallback):
         self._lockstep = bool(connection and connection.lockstep)
         self._charge_rollbacks = options.charge_rollbacks
         self._ranks: Ranks | None = None
-        self._budget = StepBudget(None, False, 0, 0)
+        self._budget = StepBudget(limit=None, charge_rollbacks=False, steps_before=0, first_step=0)
         self._device_metrics: dict[str, torch.Tensor] = {}
-        self._not_finite: Counter[str] = Counter()
+        self._nonfinite_counts: Counter[str] = Counter()  # metric → steps in which it was NaN or infinite
         self._user_values = UserValues()
         self._sigterm = EndOnSigterm(self._stop)
         self._channels = tuple(getattr(trainer, "channels", ()))
@@ -128,22 +128,23 @@ class Attachment(TrainerCallback):
         self._saving = SaveSchedule(self.checkpoints)
         source = options.mixture if isinstance(options.mixture, PromptSource) else None
         self._authored = AuthoredPromptsReader(trainer, source, committee) if source is not None else None
-        self._hooks: list[StepHook] = [
+        hooks: list[StepHook | None] = [
             self._step_metrics,
             self._gauges,
-            *([scores] if scores else ()),
-            *self._sample_hooks(),
+            scores,
+            self._completions_hook(),
             self._rate,
             self._evaluation,
-            *([faults] if faults else ()),
-            *([RepeatedRows(trainer, options.mixture)] if options.mixture else ()),
-            *([self._authored] if self._authored else ()),
-            *([IdleTeachers(trainer, options.teachers)] if options.teachers is not None else ()),
-            *self._frontier_hooks(),
-            *([self._user_evaluation] if self._user_evaluation else ()),
+            faults,
+            RepeatedRows(trainer, options.mixture) if options.mixture else None,
+            self._authored,
+            IdleTeachers(trainer, options.teachers) if options.teachers is not None else None,
+            self._frontier_hook(),
+            self._user_evaluation,
             self._saving,
-            *([self._timing_hook()] if not self._lockstep else ()),
+            None if self._lockstep else self._timing_hook(),  # durations are not reproducible
         ]
+        self._hooks = [hook for hook in hooks if hook is not None]
 
     def _timing_hook(self) -> StepTiming:
         timing = StepTiming(self.trainer)
@@ -151,21 +152,21 @@ class Attachment(TrainerCallback):
             timing.time_method(self._user_evaluation, "measure", "evaluate")
         return timing
 
-    def _frontier_hooks(self) -> list[StepHook]:
-        """Return the hook that measures drift from a frontier model, if the run's settings name one."""
+    def _frontier_hook(self) -> FrontierDrift | None:
+        """Return the hook that measures drift from a frontier model, or None if the run's settings name no model."""
         settings = self._connection.committee.frontier if self._connection else None
         if settings is None or not settings.model or self.checkpoints.run_folder is None:
-            return []
-        return [FrontierDrift(self.trainer, settings, self.checkpoints.run_folder)]
+            return None
+        return FrontierDrift(self.trainer, settings, self.checkpoints.run_folder)
 
-    def _sample_hooks(self) -> list[StepHook]:
-        """Return the hook that shows completions, if enabled. It wraps methods that earlier hooks have already
-        wrapped."""
+    def _completions_hook(self) -> CompletionSamples | None:
+        """Return the hook that shows completions, if enabled. It wraps methods that earlier hooks have wrapped."""
         sampling, committee = self._options.sampling, self._options.committee
-        return [CompletionSamples(self.trainer, committee, sampling, lambda: self.client)] if sampling else []
+        return CompletionSamples(self.trainer, committee, sampling, lambda: self.client) if sampling else None
 
     @property
     def last_evaluation(self) -> dict[str, float]:
+        """The latest results of the trainer's and the user's evaluations."""
         user_evaluation = self._user_evaluation
         return {**self._evaluation.last, **(user_evaluation.last if user_evaluation is not None else {})}
 
@@ -177,13 +178,13 @@ class Attachment(TrainerCallback):
         self._ranks = self._ranks or Ranks.join(args.ddp_timeout, processes=trainer.accelerator.num_processes)
         self.actuators = options.actuators.copy()
         self.readback.forget()
-        self._not_finite.clear()
+        self._nonfinite_counts.clear()
         for hook in self._hooks:
             hook.begin(self._ranks)
-        self._announce_knobs()
+        self._register_knobs()
         self.checkpoints.restore(trainer.callback_handler.train_dataloader)
         self.rollback = self._choose_rollback(self._ranks)
-        self._budget = self._step_budget(state, self._ranks)
+        self._budget = self._create_step_budget(state, self._ranks)
         self.epochs.begin(state)
         announced = self._announced_metrics()
         self.client = OvenClient(
@@ -248,7 +249,7 @@ class Attachment(TrainerCallback):
         if self._user_evaluation is not None and self._user_evaluation.new_results is not None:
             self.client.record_evaluation(self._user_evaluation.new_results)
         if self._lockstep:
-            self.readback.settle()  # the tick closes only when its observation is in the log
+            self.readback.settle()  # because the tick closes only when its observation is in the log
         if not is_last:
             self.client.poll()
         if is_last or self.client.stopping:
@@ -296,19 +297,19 @@ class Attachment(TrainerCallback):
         reason, detail = self.client.end_reason(None)
         self.client.close(reason, detail=detail, metrics=self.last_evaluation)
         self._sigterm.end()
-        for name, steps in self._not_finite.items():
+        for name, steps in self._nonfinite_counts.items():
             log.warning("%s was not finite in %d of %d steps", name, steps, self._budget.trained_steps)
 
     def on_failure(self, error: BaseException) -> None:
-        """Announce that training has failed, and send the remaining messages. The SIGTERM handler stays installed until
-        then. If a launcher ends this rank because another one has died, its SIGTERM must not interrupt this."""
+        """Announce that training has failed, and send the remaining messages. Keep the SIGTERM handler installed until
+        the end, because a launcher may send SIGTERM to this rank when another one has died."""
         self._close_hooks()
         if self.client is not None:
             reason, detail = self.client.end_reason(error)
             self.client.close(reason, detail=detail)
         self._sigterm.end()
 
-    def _step_budget(self, state: TrainerState, ranks: Ranks) -> StepBudget:
+    def _create_step_budget(self, state: TrainerState, ranks: Ranks) -> StepBudget:
         steps_before = self.checkpoints.origin.steps_before(state.global_step)
         charge = ranks.broadcast(self._charge_rollbacks or bool(self._connection and self._connection.charge_rollbacks))
         self._charge_rollbacks = charge
@@ -329,33 +330,36 @@ class Attachment(TrainerCallback):
         )
 
     def _announced_metrics(self) -> tuple[MetricSpec, ...]:
-        """Return all metrics. The user's metrics take precedence over others with the same name. If the user has
-        held-out metrics, only those judge changes, and the trainer's own evaluation is only shown."""
+        """Return all metrics of the run. The user's metrics take precedence over others with the same name."""
         user_metrics = self._options.metrics
-        names = {metric.name for metric in user_metrics}
-        user_holds_out = any(metric.held_out for metric in user_metrics)
-        own_metrics = [metric for source in (*self._hooks, *self._channels) for metric in source.metric_specs()]
-        hook_metrics = (metric for metric in own_metrics if metric.name not in names)
-        held_out_metrics = self._evaluation.held_out_specs()
-        has_computed_metrics = bool(held_out_metrics) and getattr(self.trainer, "compute_metrics", None) is not None
-        if has_computed_metrics and not user_holds_out and not self._evaluation.declared_target():
+        hook_metrics = [metric for source in (*self._hooks, *self._channels) for metric in source.metric_specs()]
+        user_names = {metric.name for metric in user_metrics}
+        return (
+            *(metric for metric in hook_metrics if metric.name not in user_names),
+            *user_metrics,
+            *(metric for metric in self._trainer_evaluation_metrics() if metric.name not in user_names),
+        )
+
+    def _trainer_evaluation_metrics(self) -> tuple[MetricSpec, ...]:
+        """Return the metrics of the trainer's own evaluation. If the user has held-out metrics, only those judge
+        changes, and the trainer's are only shown."""
+        metrics = self._evaluation.held_out_specs()
+        if any(metric.held_out for metric in self._options.metrics):
+            return tuple(metric.model_copy(update={"held_out": False}) for metric in metrics)
+        has_computed_metrics = bool(metrics) and getattr(self.trainer, "compute_metrics", None) is not None
+        if has_computed_metrics and not self._evaluation.declared_target():
             log.warning(
                 "the results of compute_metrics are shown but cannot judge changes, because their better direction is "
                 "unknown; set TrainingArguments(metric_for_best_model=…, greater_is_better=…), or pass "
                 'attach(metrics=(MetricSpec(name="eval/…", better="up", held_out=True),))'
             )
-        evaluated_metrics = (
-            metric.model_copy(update={"held_out": metric.held_out and not user_holds_out})
-            for metric in held_out_metrics
-            if metric.name not in names
-        )
-        return (*hook_metrics, *user_metrics, *evaluated_metrics)
+        return metrics
 
-    def _announce_knobs(self) -> None:
+    def _register_knobs(self) -> None:
         """Register the knobs that take effect in this trainer. The user's own actuators are already registered."""
         trainer, actuators, options = self.trainer, self.actuators, self._options
         check_trainable(trainer)
-        RateReadback(self._rate.scale, TRAINER_REMEDY).announce(actuators, options.lr_bounds)
+        RateReadback(self._rate.scale, TRAINER_REMEDY).register_knobs(actuators, options.lr_bounds)
         scalar_knobs.announce(trainer, actuators, self._user_values, options.beta_bounds)
         announce_kl_knobs(actuators, trainer, options.teachers, options.beta_bounds, lambda: self.client)
         for channel in self._channels:
@@ -383,9 +387,9 @@ class Attachment(TrainerCallback):
         assert self.client is not None
         for name, value in metrics.items():
             if not math.isfinite(value):
-                if not self._not_finite[name]:
+                if not self._nonfinite_counts[name]:
                     log.warning("%s is %g at step %d; it is published unchanged", name, value, step)
-                self._not_finite[name] += 1
+                self._nonfinite_counts[name] += 1
         self.client.publish(tick, step, metrics)
 
     def _close_hooks(self) -> None:
@@ -394,8 +398,8 @@ class Attachment(TrainerCallback):
 
 
 class EndOnSigterm:
-    """A signal handler that ends the run cleanly on SIGTERM, which `oven-controller down`, Slurm and
-    torchrun send. The run then saves a checkpoint and sends its last messages. A script keeps its own handler."""
+    """A signal handler that ends the run cleanly on SIGTERM, which `oven-controller down`, Slurm and torchrun send. The
+    run then saves a checkpoint and sends its last messages. If the script has its own handler, that one is kept."""
 
     def __init__(self, stop: Callable[[str], object]) -> None:
         self._stop = stop

@@ -65,7 +65,7 @@ class Origin:
 
 
 class TrainerCheckpoints:
-    """The checkpoints of one trainer. `run` is empty if it is unknown, and on all ranks except rank 0."""
+    """The checkpoints of one trainer. `run` is empty if the run's name is unknown, and on all ranks except rank 0."""
 
     def __init__(
         self, trainer: Trainer, run: str, stateful: Mapping[str, Stateful], get_name: Callable[[], str] = lambda: "1"
@@ -79,15 +79,15 @@ class TrainerCheckpoints:
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._generator: torch.Generator | None = None
         self.epoch_order: torch.Tensor | None = None
-        """The state of the private generator before it shuffled the current epoch."""
-        self._save_began: float | None = None
+        """The state of the sampler's private generator before it shuffled the current epoch."""
+        self._save_began_at: float | None = None
         self._resume_from = os.environ.get(relaunch.RESUME_FROM, "")
         folder = os.environ.get("OVEN_RUN_DIR")
         self.run_folder = Path(folder) if folder else None
         save = trainer.save_model
 
         def save_model(output_dir: str | None = None, *args: Any, **kwargs: Any) -> Any:
-            """Detect the start of a checkpoint, which begins with the model. Other saves go to other folders."""
+            """Notice that the trainer starts to write a checkpoint, because it saves the model first."""
             if output_dir is not None and checkpoint_record.step_of(Path(output_dir)) >= 0:
                 self._begin_save(Path(output_dir))
             return save(output_dir, *args, **kwargs)
@@ -104,15 +104,15 @@ class TrainerCheckpoints:
         return Path(self._trainer.args.output_dir)
 
     def choose(self, requested: str | bool | None) -> str | bool | None:
-        """Return the checkpoint to resume from, on every rank. `requested` is the argument `resume_from_checkpoint`. A
-        rollback's checkpoint takes precedence, followed by a path from the script and then `--resume`. Raises
+        """Return the checkpoint to resume from, on every rank. `requested` is the argument `resume_from_checkpoint`.
+        The checkpoint of a rollback takes precedence, followed by a path from the script, and then `--resume`. Raises
         ConfigError if the checkpoint cannot be used."""
         model = self._trainer.accelerator.unwrap_model(self._trainer.model)
         self._shapes = self._shapes or {
             name: tuple(getattr(parameter, "ds_shape", parameter.shape))  # with ZeRO-3, `shape` is that of a shard
             for name, parameter in model.named_parameters()
         }
-        self.training  # noqa: B018, training runs are numbered on every rank, before anything can fail
+        self.training  # noqa: B018, get the name on every rank, before anything can fail
         choice: tuple[Path | None, Record | None, Relaunch | None] | OvenError | None
         try:
             choice = self._choose_on_leader(requested) if ranks.rank() == 0 else None
@@ -154,9 +154,10 @@ class TrainerCheckpoints:
 
     def complete(self, step: int, record: Callable[[], Record]) -> tuple[Path, float, float] | None:
         """Add this rank's state and the record to the checkpoint that the trainer has written. All ranks must call
-        this. Return the folder and the start and end times of the save, or None if it was not this trainer's."""
+        this. Return the folder and the times when the save began and ended, or None if this trainer did not save
+        it."""
         folder = self.output / f"checkpoint-{step}"
-        if self._save_began is None or not folder.is_dir():
+        if self._save_began_at is None or not folder.is_dir():
             return None
         torch.save(self._state(), folder / _rank_file(ranks.rank()))
         ranks.barrier()  # the other ranks may still be writing
@@ -173,15 +174,16 @@ class TrainerCheckpoints:
                     }
                 ),
             )
-        began, self._save_began = self._save_began, None
-        return folder, began, time.monotonic()
+        began_at, self._save_began_at = self._save_began_at, None
+        return folder, began_at, time.monotonic()
 
     def _begin_save(self, folder: Path) -> None:
-        self._save_began = time.monotonic()
+        self._save_began_at = time.monotonic()
         if ranks.rank() == 0:
             checkpoint_record.begin(folder)
 
     def _choose_on_leader(self, requested: str | bool | None) -> tuple[Path | None, Record | None, Relaunch | None]:
+        """Return the checkpoint to resume from, its record, and the rollback that started this process."""
         pending = relaunch.read(self.run_folder) if self.run_folder is not None else None
         resume_from, self._resume_from = self._resume_from, ""  # only for the first `train()`
         if pending is not None and pending.training != self.training:
@@ -275,9 +277,9 @@ class TrainerCheckpoints:
         self._generator = generator if isinstance(generator, torch.Generator) else None
 
     def _state(self) -> dict[str, Any]:
-        """Return the additional state of this rank. It contains the state of the sampler's generator before it shuffled
-        the current epoch, so that a resumed run repeats the same order. At the end of an epoch it contains the current
-        state, for the next epoch."""
+        """Return the additional state of this rank. The state of the sampler's generator is the one before it shuffled
+        the current epoch, so that a resumed run repeats the same order. At the end of an epoch, it is the current one,
+        for the next epoch."""
         epoch_is_over = float(self._trainer.state.epoch or 0).is_integer()
         generator_state = self._generator.get_state() if self._generator is not None else None
         state: dict[str, Any] = {
@@ -308,7 +310,7 @@ class SaveSchedule(StepHook):
         self._due_for_rollback = True
 
     def after_poll(self, control: TrainerControl, client: OvenClient) -> None:
-        if client.restart:
+        if client.restart_reason:
             control.should_save = False  # the rollback discards this state
         elif self._requested or (client.stopping and not client.out_of_time):
             control.should_save = True

@@ -1,8 +1,8 @@
-"""Selects an attached trainer's final weights for `run.best`, using the user's evaluation or a built-in score.
+"""Measures an attached trainer's weights at the end of the run, so that `run.best` can select the better ones.
 
-The built-in score uses the first MAX_ROWS held-out rows. It is the mean loss of the rows, or the mean reward of one
-greedy answer per prompt. Scoring does not change the random generators, the train or eval modes of the modules, or
-TRL's metrics.
+The score comes from the user's evaluation, or from a built-in score of the first MAX_ROWS held-out rows. The built-in
+score is the mean loss of the rows, or the mean reward of one greedy answer per prompt. Scoring does not change the
+random generators, the train or eval modes of the modules, or TRL's metrics.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from oven_learner.ranks import Ranks
 from oven_learner.rollback.memory_snapshots import MAX_SNAPSHOTS
 
 MAX_ROWS = 64
-"""Maximum number of held-out rows to measure."""
+"""Maximum number of held-out rows that the built-in score uses."""
 
 
 def choose_best_weights(
@@ -39,34 +39,34 @@ def choose_best_weights(
     evaluation: UserEvaluation | None,
     ranks: Ranks,
 ) -> BestWeights | None:
-    """Return a `BestWeights`, or None if the run cannot end with the best weights. This is the case if the main
-    held-out metric cannot be measured at the end, the trainer itself restores its best checkpoint
+    """Return a `BestWeights`, or None if the run cannot end with the best weights. There are four reasons for None: the
+    main held-out metric cannot be measured at the end, the trainer itself restores its best checkpoint
     (`load_best_model_at_end`), the model is sharded, or no copy fits into memory."""
     metric = held_out(announced)
     if metric is None or trainer.model is None or trainer.args.load_best_model_at_end:
         return None
     model = trainer.accelerator.unwrap_model(trainer.model)
     is_sharded = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled or snapshot.describe_sharding(model)
-    read = _reader(trainer, metric.name, evaluation)
-    if is_sharded or read is None or not snapshot.best_copies_fit(model, MAX_SNAPSHOTS + 2):
+    measure = _score_function(trainer, metric.name, evaluation)
+    if is_sharded or measure is None or not snapshot.best_copies_fit(model, MAX_SNAPSHOTS + 2):
         return None
     copies = snapshot.WeightCopies(model, lambda: _forget_vllm_weights(trainer))
     uses_builtin_score = evaluation is None or metric.name not in evaluation.first_results()
     method = "greedy" if hasattr(trainer, "reward_funcs") else "row by row"
     return BestWeights(
         metric,
-        take=copies.take,
+        copy=copies.take,
         restore=copies.restore,
-        read=read,
+        measure=measure,
         ranks=ranks,
         score_name=f"{metric.name} ({method}, at most {MAX_ROWS} rows)" if uses_builtin_score else "",
     )
 
 
-def _reader(trainer: Trainer, name: str, evaluation: UserEvaluation | None) -> Callable[[], float] | None:
-    """Return a function that measures the metric: the user's `evaluate`, otherwise the built-in score."""
+def _score_function(trainer: Trainer, name: str, evaluation: UserEvaluation | None) -> Callable[[], float] | None:
+    """Return a function that measures the metric with the user's `evaluate`, or else with the built-in score."""
     if evaluation is not None and name in evaluation.first_results():
-        return partial(evaluation.read, name)
+        return partial(evaluation.measure_one, name)
     if trainer.args.eval_strategy == "no":
         return None
     return held_out_score(trainer, name)
@@ -94,7 +94,7 @@ def held_out_score(trainer: Any, metric: str) -> Callable[[], float] | None:
     if isinstance(rows, GreedyRewards) and not rows.can_be_scored():
         return None
 
-    def read() -> float:
+    def measure() -> float:
         trl_metrics = deepcopy(getattr(trainer, "_metrics", None))
         try:
             with preserve_state(trainer.model), torch.no_grad():
@@ -104,7 +104,7 @@ def held_out_score(trainer: Any, metric: str) -> Callable[[], float] | None:
             if trl_metrics is not None:
                 trainer._metrics = trl_metrics
 
-    return read
+    return measure
 
 
 class RowLosses:
@@ -169,7 +169,8 @@ class GreedyRewards:
             generated = trainer._generate(prompts)
         ids, completions = generated[1], generated[3 if len(generated) > 3 else 2]
         scores = trainer._calculate_rewards(rows, prompts, completions, ids)  # [ranks × rows, functions]
-        rank_scores = scores[trainer.accelerator.process_index * len(rows) :][: len(rows)]
+        first_row = trainer.accelerator.process_index * len(rows)
+        rank_scores = scores[first_row : first_row + len(rows)]
         rewards = (rank_scores * self._weights.to(rank_scores.device)).nansum(1)
         is_unscored = rank_scores.isnan().all(1)  # without any score, the reward is NaN instead of 0
         return [float(reward) for reward in rewards.masked_fill(is_unscored, math.nan).cpu()]

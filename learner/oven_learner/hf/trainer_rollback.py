@@ -1,6 +1,6 @@
-"""Rollback of a trainer, with copies in memory if they fit, otherwise with the trainer's checkpoints and a restart.
+"""Rollback of a trainer, with snapshots in memory if they fit, otherwise with the trainer's checkpoints and a restart.
 
-A copy contains the trained weights, the optimizer, the scheduler's position and the step, but no actuators.
+A snapshot contains the trained weights, the optimizer, the scheduler's position and the step, but no actuators.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def snapshot_size(trainer: Trainer) -> int:
     assert trainer.model is not None
     channels = channel_modules(trainer).values()
     buffers = sum(buffer.numel() * buffer.element_size() for module in channels for buffer in module.buffers())
-    return buffers + sum(snapshot.size(module) for module in (trainer.model, *channels))
+    return buffers + sum(snapshot.snapshot_bytes(module) for module in (trainer.model, *channels))
 
 
 def take_snapshot(trainer: Trainer) -> tuple[int, dict[str, Any]]:
@@ -50,7 +50,7 @@ def take_snapshot(trainer: Trainer) -> tuple[int, dict[str, Any]]:
 
 @torch.no_grad()
 def restore_snapshot(trainer: Trainer, state: dict[str, Any]) -> None:
-    """Restore a state. Keep the learning-rate scale, because it is an actuator, and apply it to the restored rates."""
+    """Restore the state of a snapshot. Keep the learning-rate scale, because it is an actuator."""
     scale = LearningRateScale(trainer.optimizer, trainer.lr_scheduler).read()
     _loop_snapshot(trainer).restore(state)
     for name, module in channel_modules(trainer).items():
@@ -92,13 +92,11 @@ def choose_rollback(
     request_save: Callable[[], object],
     trained_steps: Callable[[], int],
 ) -> Rollback | None:
-    """Choose between copies in memory and checkpoints on disk. Return None if neither is possible.
-
-    Neither is possible if the model is too large to copy, and no launcher would restart the process or the checkpoints
-    lack the optimizer.
+    """Choose between snapshots in memory and checkpoints on disk. Checkpoints must contain the optimizer, and need a
+    launcher that restarts the process. Return None if neither is possible.
 
     Args:
-        resumable: whether to save checkpoints in addition to copies, in case the process is killed.
+        resumable: whether to save checkpoints in addition to snapshots, in case the process is killed.
         request_save: makes the trainer save a checkpoint after this step.
         trained_steps: returns the number of gradient steps of the run so far.
     """

@@ -1,4 +1,4 @@
-"""Controls the length of an attached training, with a step budget and additional epochs after rollbacks."""
+"""Controls how long an attached trainer trains, with a step budget and additional epochs after rollbacks."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from transformers.trainer import TRAINER_STATE_NAME
 
 class EpochExtension:
     """Extends training with additional epochs after rollbacks. transformers 5.23 computes the number of epochs before
-    training, and stops after that many, regardless of the step. With this extension, training continues if a rollback
-    has discarded steps."""
+    training, and stops after that many epochs at any step. With this extension, it continues if rollbacks have
+    discarded steps."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._planned_epochs: int | None = None
@@ -30,7 +30,8 @@ class EpochExtension:
             epochs, steps_per_epoch, *other_values, max_steps = initial_values(*args, **kwargs)
             self._planned_epochs, self._steps_per_epoch = epochs, steps_per_epoch
             is_over = self._resume_step() >= max_steps  # otherwise, it would train one more step
-            return (epochs if is_over else sys.maxsize, steps_per_epoch, *other_values, max_steps)
+            max_epochs = epochs if is_over else sys.maxsize
+            return (max_epochs, steps_per_epoch, *other_values, max_steps)
 
         trainer.set_initial_training_values = extended_values  # type: ignore[method-assign]
 

@@ -14,21 +14,20 @@ from oven_learner.link.log_reader import LogReader
 from oven_learner.link.log_writer import MAX_RETRY_S, RETRY_S, LogWriter, OutageLog
 
 OPEN_TIMEOUT_S = 30.0
-"""Opening the log fails after this many seconds without an event from it."""
+"""Seconds without an event from the log after which opening it fails."""
 CHECK_INTERVAL_S = 0.5
 """Seconds between two checks of the connection."""
 MAX_SILENT_CHECKS = 3
-"""Number of checks without an answer after which the connection is closed. The server is pinged at each check, so this
-takes up to 2 s. Checks are counted instead of seconds: if the learner itself was suspended, this counts as one check,
-and the server is not blamed."""
+"""Number of checks without an answer to a ping after which the connection is closed, after up to 2 s. Checks are
+counted instead of seconds, because the time during which the learner itself is suspended must count as one check."""
 MAX_STUCK_CHECKS = 20
-"""Maximum number of checks that one call may take while pings are answered. Electing a leader takes several seconds."""
+"""Maximum number of checks during one call to the server while it answers pings. Electing a leader takes seconds."""
 
 
 class BusSession:
-    """Connects the writer and the reader until everything is sent. The session does not use nats-py's own reconnection.
-    It closes a lost, silent or stuck connection and opens a new one. The writer then checks whether the log has
-    received the messages in flight."""
+    """Connects the writer and the reader until everything is sent. Instead of nats-py's own reconnection, the session
+    closes a lost, silent or stuck connection and opens a new one. The writer then checks which messages in flight the
+    log has received."""
 
     def __init__(
         self,
@@ -46,7 +45,7 @@ class BusSession:
         self._extra_tasks = extra_tasks
 
     async def open(self, begin: Callable[[Bus], Awaitable[object]]) -> Bus:
-        """Return the first connection, after `begin` has read the log. Raises OvenError, also for a timeout."""
+        """Return the first connection, after `begin` has read the log. Raises OvenError if this fails or times out."""
         connections: list[Bus] = []
 
         async def connect_and_begin() -> None:
@@ -55,8 +54,9 @@ class BusSession:
 
         opening, last_progress = asyncio.create_task(connect_and_begin()), -1
         try:
-            while not (await asyncio.wait({opening}, timeout=OPEN_TIMEOUT_S))[0]:
-                if self._reader.progress == last_progress:
+            while not opening.done():
+                await asyncio.wait({opening}, timeout=OPEN_TIMEOUT_S)
+                if not opening.done() and self._reader.progress == last_progress:
                     raise BusError(
                         f"cannot read the log of run {self._run!r} on {self._url}: no event within {OPEN_TIMEOUT_S:g} s"
                     )

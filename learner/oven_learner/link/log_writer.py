@@ -31,7 +31,7 @@ files for 2 to 20 ms."""
 HEADERS_BYTES = 1024
 """Number of bytes reserved for headers within the log's message limit."""
 REPEAT_LOG_S = 60.0
-"""Seconds after which a reason for an outage is logged again."""
+"""Seconds without log output after which a reason for an outage is logged again."""
 
 
 class OutageLog:
@@ -64,9 +64,9 @@ class OutageLog:
 
 
 class LogWriter:
-    """Appends the learner's messages, across reconnections, until the log has confirmed them. If it is not known
-    whether the log has a message, the writer checks the log before it sends the message again. Message ids are not
-    enough, because the log recognises duplicates only within two minutes."""
+    """Appends the learner's messages, across reconnections, until the log has confirmed them. If the log may already
+    have a message, the writer checks this before it sends the message again. Message ids are not enough, because the
+    log recognises duplicates only within two minutes."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class LogWriter:
         self.closing = False
         """Whether there are no more messages. `run` then ends when everything is sent."""
         self.calls = 0
-        """Number of starts and ends of calls to the server. It is odd while a call is running."""
+        """Number of calls to the server that have begun, plus those that have ended. It is odd during a call."""
         self.lost_count = 0
         """Number of observations that never reached the outbox."""
         self.logged_count = 0
@@ -193,7 +193,7 @@ class LogWriter:
         self._settle(messages[-1].n)
 
     async def _settle_logged(self, bus: Bus) -> None:
-        """Settle the messages in flight that the log already has. They were sent in order, so the last one counts."""
+        """Remove the messages in flight that the log already has. They were sent in order, so the last one counts."""
         if self._outbox.in_flight:
             async for message in self.own_messages(bus):
                 self._settle(message.n)

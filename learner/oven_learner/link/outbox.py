@@ -20,14 +20,14 @@ MAX_WAITING_BYTES = 64 << 20
 """Maximum size of the observations that wait during an outage, including Python's overhead. Beyond that, the oldest are
 dropped and counted. Receipts and run events are never dropped."""
 OVERHEAD_BYTES = 320
-"""Memory of one waiting message in addition to its bytes (295 with tracemalloc in CPython 3.11)."""
+"""Memory of one waiting message in addition to its data. CPython 3.11 needs 295 bytes."""
 MAX_UNBUILT = 100_000
 """Maximum number of messages that wait to be built. Beyond that, the oldest observations are dropped."""
 BUILD_BATCH = 16
 """Maximum number of messages to build before other tasks may run (about 0.3 ms)."""
 MAX_BATCH = 256
 MAX_BATCH_BYTES = 1 << 20
-"""Maximum number of messages, and approximate maximum number of bytes, returned at a time."""
+"""Maximum number of messages, and approximate maximum of their bytes, that `take` returns at a time."""
 
 
 @dataclass(slots=True, eq=False)
@@ -40,14 +40,15 @@ class QueuedMessage(Entry):
 
 
 WaitingMessage = tuple[int, str, bytes, str, int, int, Callable[[], Span] | None]
-"""A message's number in the queue, and its fields. It is a plain tuple, because Python's garbage collector stops
-tracking such tuples. Tracking a hundred thousand objects would delay the training thread by tens of milliseconds."""
+"""A message's number in the queue, and the fields of QueuedMessage. It is a plain tuple, because Python's garbage
+collector stops tracking tuples of plain values. With a hundred thousand tracked objects, a collection would take tens
+of milliseconds."""
 
 
 class LearnerOutbox:
     """Three queues with a common order: unbuilt messages, observations, and messages that are never dropped.
-    `in_flight` contains the messages that `take` returned last. They may already be in the log, so they are never
-    dropped. `take` returns them again until `settle` removes them."""
+    `in_flight` contains the messages that `take` returned last. They are not dropped, because they may already be in
+    the log. `take` returns them again until `settle` removes them."""
 
     def __init__(self, build: Callable[[MessageFactory], QueuedMessage], max_bytes: int = MAX_WAITING_BYTES) -> None:
         """`build` builds a message. If it raises, the error is logged and the message is omitted."""
@@ -62,7 +63,7 @@ class LearnerOutbox:
         self._count = 0
 
     def __len__(self) -> int:
-        """Return the number of messages that are not known to be in the log."""
+        """Return the number of messages that the log has not confirmed."""
         return len(self._unbuilt) + len(self._observations) + len(self._required) + len(self.in_flight)
 
     def put(self, factory: MessageFactory, droppable: bool) -> None:
@@ -86,7 +87,7 @@ class LearnerOutbox:
 
     def take(self) -> list[QueuedMessage]:
         """Return the oldest messages, at most MAX_BATCH and about MAX_BATCH_BYTES. Further calls return the same
-        messages until they are settled."""
+        messages until `settle` has removed them."""
         if not self.in_flight:
             messages: list[QueuedMessage] = []
             size = 0
@@ -104,7 +105,7 @@ class LearnerOutbox:
         self.in_flight = [message for message in self.in_flight if message.n > n]
 
     def take_remaining(self) -> Iterator[QueuedMessage]:
-        """Yield all messages in order and empty the outbox. Called after giving up sending."""
+        """Yield all messages in order and empty the outbox, when they can no longer be sent."""
         while self.collect():
             pass
         while messages := self.take():
@@ -124,15 +125,8 @@ class LearnerOutbox:
             log.error("cannot build a message, so it is omitted: %s", error)
             return
         self._count += 1
-        entry = (
-            self._count,
-            message.subject,
-            message.data,
-            message.message_id,
-            message.incarnation,
-            message.n,
-            message.span,
-        )
+        headers = message.message_id, message.incarnation, message.n
+        entry = (self._count, message.subject, message.data, *headers, message.span)
         if not droppable:
             self._required.append(entry)
             return

@@ -55,18 +55,13 @@ class Outlet:
         self._queue: deque[bytes] = deque()
 
     def put(self, data: bytes) -> bool:
-        """Write `data`. If only a part fits, the next call writes the rest. Returns False if nothing was written,
+        """Write `data`. If only a part fits, the next call writes the rest. Return False if nothing was written,
         because the pipe is full or has no reader."""
-        if not self.flush():
-            return False
-        self._unwritten = self._write(data)
-        if len(self._unwritten) == len(data):
-            self._unwritten = b""
-            return False
-        return True
+        return self.flush() and self._begin(data)
 
     @property
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
+        """Whether all data has been written."""
         return not self._unwritten and not self._queue
 
     def post(self, data: bytes) -> None:
@@ -78,20 +73,24 @@ class Outlet:
         """Write the queued data. Return whether everything is written."""
         if self._unwritten:
             self._unwritten = self._write(self._unwritten)
-        while self._queue and not self._unwritten:
-            data = self._queue[0]
-            self._unwritten = self._write(data)
-            if len(self._unwritten) == len(data):
-                self._unwritten = b""
-                break
+        while self._queue and not self._unwritten and self._begin(self._queue[0]):
             self._queue.popleft()
-        return self.idle
+        return self.is_idle
 
     def close(self) -> None:
         _close(self._fd)
         self._fd = -1
 
+    def _begin(self, data: bytes) -> bool:
+        """Write `data`, or the part that fits, and keep the rest for later. Return False if nothing was written."""
+        rest = self._write(data)
+        if len(rest) == len(data):
+            return False
+        self._unwritten = rest
+        return True
+
     def _write(self, data: bytes) -> bytes:
+        """Return the part of `data` that could not be written now."""
         try:
             return data[os.write(self._fd, data) :]
         except OSError:  # the pipe is full, or has no reader

@@ -5,18 +5,18 @@ from __future__ import annotations
 DUE_PAUSE_S = 0.0005
 """Seconds that the relay sleeps while a message is due."""
 MAX_SHORT_PAUSES = 10
-"""Maximum number of consecutive short pauses. If the message is even later, the pace of training has changed, and the
-relay sleeps for its usual pause again."""
+"""Maximum number of consecutive short pauses. If the message is still not there, the pace of training has changed, and
+the relay sleeps for its usual pause again."""
 LEAD_S = 0.0005
-"""The relay begins to poll this many seconds before a message is due, because steps are not perfectly regular."""
+"""Seconds before a message is due at which the relay begins to poll, because steps are not perfectly regular."""
 NEWEST_WEIGHT = 0.25
 """Weight of the newest interval in the running mean of intervals."""
 
 
 class PollSchedule:
-    """The pauses between the relay's polls: long between steps, and short when a step is about to end. A poll
-    may briefly take the interpreter away from the training thread. On the other hand, a message that waits for a poll
-    delays its decision. The schedule does not read a clock."""
+    """The pauses between the relay's polls: long between steps, and short when a step is about to end. Frequent polls
+    would take the interpreter away from the training thread, but a message that waits for a poll delays its decision.
+    The schedule does not read a clock."""
 
     def __init__(self, idle_pause_s: float) -> None:
         """`idle_pause_s` is the pause while nothing is due."""

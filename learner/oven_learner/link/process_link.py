@@ -1,10 +1,9 @@
 """A link to the bus that runs in a child process, so that asyncio does not compete with training for the GIL.
 
-A bus client in a thread would take 10 % of a 5 ms step. It needs the interpreter dozens of times per step, and the
-training thread waits for it between two kernels. Therefore the training thread only appends to a deque, which is the
-cheapest operation. A second thread, the relay, polls the deque once or twice per step and writes the messages to a
-pipe. The process at the other end of the pipe (`worker`) is the bus client. The training thread reads the log's
-messages directly from its own pipe.
+A bus client in a thread would need the interpreter dozens of times per step, while the training thread waits. That
+would take 10 % of a 5 ms step. Therefore the training thread only appends to a deque. A second thread, the relay, polls
+the deque once or twice per step and writes the messages to a pipe. The process at the other end of the pipe (`worker`)
+is the bus client. The training thread reads the log's messages from another pipe, without the relay.
 
 If the worker dies, another one replaces it. This process keeps all messages that must not be lost, and sends them again
 if they are not in the log. Observations in transit are lost and counted.
@@ -54,11 +53,10 @@ log = logging.getLogger("oven.learner")
 
 POLL_S = 0.005
 """Seconds that the relay sleeps while no message is due. The training thread never wakes the relay, because the
-scheduler might then run the relay on the trainer's core. Waking it would cost milliseconds at the 99th
-percentile on a busy machine, while appending to a deque costs microseconds."""
+scheduler might then run the relay on the trainer's core, which would cost milliseconds on a busy machine."""
 RESTART_PAUSE_S = 0.25
 MAX_RESTART_PAUSE_S = 5.0
-"""Initial and maximum pause in seconds before the worker is restarted."""
+"""Initial and maximum pause before the worker is restarted, in seconds."""
 CLOSING_POLL_S = 0.001
 """Seconds that the relay sleeps while the link is closing."""
 SPOOL_TIMEOUT_S = 5.0
@@ -260,7 +258,7 @@ class ProcessLink:
         schedule, status_read_at = PollSchedule(self._config.poll_s), 0.0
         while True:
             time.sleep(CLOSING_POLL_S if self._closing.is_set() else schedule.pause_s(time.monotonic()))
-            if self._collect():
+            if self._pack_new_messages():
                 schedule.record_message(self._last_sent_at)
             self._samples.wake()
             self._send(outlet)
@@ -271,7 +269,7 @@ class ProcessLink:
                 if inlet.is_exhausted:
                     return
 
-    def _collect(self) -> bool:
+    def _pack_new_messages(self) -> bool:
         """Pack new messages, and return whether there were any. Pack only a few at a time, because the training thread
         may need the interpreter."""
         has_packed = False
@@ -327,7 +325,7 @@ class ProcessLink:
 
     def _waits_for_sample(self) -> bool:
         """Whether the closing message waits for a sample of completions that is still being converted."""
-        return self._samples.busy and time.monotonic() < self._closed_at + FINAL_TIMEOUT_S
+        return self._samples.has_pending and time.monotonic() < self._closed_at + FINAL_TIMEOUT_S
 
     def _read_status(self, inlet: Inlet) -> None:
         for message in inlet.take():

@@ -48,7 +48,7 @@ class SampleQueue:
         self._unconverted.append(convert)
 
     @property
-    def busy(self) -> bool:
+    def has_pending(self) -> bool:
         """Whether a sample is waiting or being converted."""
         return bool(self._unconverted or self._converted or self._converting)
 

@@ -170,7 +170,7 @@ class Worker:
         self._post(Resumed(self._last_received, self._writer.logged_count))
 
     async def _collect(self) -> None:
-        """Receive the learner's messages. This continues during an outage, so that memory is bounded."""
+        """Receive the learner's messages. This continues during an outage, so that old observations are dropped."""
         while True:
             if self._writer.collect():
                 await asyncio.sleep(0)
@@ -178,7 +178,7 @@ class Worker:
                 await self._receive()
 
     async def _receive(self) -> None:
-        """Wait for messages from the learner, and handle them. The pipe wakes this process, at no cost to the
+        """Wait for messages from the learner, and handle them. The pipe wakes this process, which does not delay the
         training thread."""
         loop = asyncio.get_running_loop()
         if self._readable is None:
@@ -266,15 +266,15 @@ class Worker:
 
     def _flush(self) -> bool:
         """Write queued data to the pipes to the learner. Return whether everything is written."""
-        if not self._items.idle:
+        if not self._items.is_idle:
             self._items.flush()
             self._counter.increment()  # there may be new items since the last increment
-        return self._outlet.flush() and self._items.idle
+        return self._outlet.flush() and self._items.is_idle
 
 
 class MachineReadings:
-    """Readings of the learner's memory and GPUs. They are taken in this process to keep training fast. A value that
-    cannot be read is omitted."""
+    """Readings of the learner's memory and GPUs. This process takes them, so that they do not delay training. A value
+    that cannot be read is omitted."""
 
     def __init__(self, pid: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._pid, self._clock = pid, clock
@@ -327,12 +327,10 @@ class MachineReadings:
 
 def visible_gpus(variable: str | None, count: int) -> list[int]:
     """Return the GPU numbers in CUDA_VISIBLE_DEVICES, or all if it is unset or does not contain numbers."""
-    if variable is None:
+    entries = [entry.strip() for entry in (variable or "").split(",") if entry.strip()]
+    if variable is None or not all(entry.lstrip("-").isdigit() for entry in entries):
         return list(range(count))
-    entries = [stripped for entry in variable.split(",") if (stripped := entry.strip())]
-    if not all(entry.lstrip("-").isdigit() for entry in entries):
-        return list(range(count))
-    return [number for entry in entries if 0 <= (number := int(entry)) < count]
+    return [number for number in map(int, entries) if 0 <= number < count]
 
 
 if __name__ == "__main__":

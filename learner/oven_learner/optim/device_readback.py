@@ -1,7 +1,7 @@
-"""Transfers all metrics of a step from the device at once, without waiting for the device. On a CUDA device they are
-stacked and copied into pinned memory, behind the kernels that are already queued. They are published at the end of the
-first step after a CUDA event shows that they have arrived. Steps are always published in order, each with its own tick.
-On other devices the values are available immediately."""
+"""Copies all metrics of a step from the device at once and publishes them, without waiting for the device. On a CUDA
+device, they are stacked and copied into pinned memory, behind the kernels that are already queued. A step is published
+at the end of the first step after its copy has completed. Steps are published in order, each with its own tick. On
+other devices, the values are available immediately."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Publish = Callable[[int, int, Mapping[str, float]], object]
 """A function that publishes metrics, called with (tick, step, metrics)."""
 
 
-class Signal(Protocol):
-    """The part of torch.cuda.Event that is used here."""
+class CopyEvent(Protocol):
+    """The event after a copy. This is the part of torch.cuda.Event that is used here."""
 
     def query(self) -> bool: ...
     def synchronize(self) -> object: ...
@@ -26,20 +26,20 @@ class Signal(Protocol):
 
 @dataclass(slots=True)
 class Transfer:
-    """Numbers that are being copied from the device. `values` (len(names),) is valid once `signal` has completed."""
+    """Numbers that are being copied from the device. `values`, one per name, are valid once `event` has occurred."""
 
     names: tuple[str, ...]
     values: torch.Tensor
-    signal: Signal | None = None
+    event: CopyEvent | None = None
 
     @property
     def has_arrived(self) -> bool:
-        return self.signal is None or self.signal.query()
+        return self.event is None or self.event.query()
 
     def read(self) -> dict[str, float]:
         """Wait for the numbers and return them by name."""
-        if self.signal is not None:
-            self.signal.synchronize()
+        if self.event is not None:
+            self.event.synchronize()
         return dict(zip(self.names, self.values.tolist(), strict=True))
 
 
@@ -57,9 +57,9 @@ def start_transfer(numbers: Mapping[str, torch.Tensor]) -> Transfer:
     stacked = torch.stack([scalar.to(device, torch.float64, non_blocking=True) for scalar in scalars])
     values = torch.empty(stacked.shape, dtype=torch.float64, pin_memory=True)
     values.copy_(stacked, non_blocking=True)
-    signal = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    signal.record(torch.cuda.current_stream(device))
-    return Transfer(names, values, signal)
+    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    event.record(torch.cuda.current_stream(device))
+    return Transfer(names, values, event)
 
 
 @dataclass(slots=True)
@@ -73,7 +73,7 @@ class _Step:
 
 @dataclass(slots=True)
 class Readback:
-    """A queue of steps with pending transfers, oldest first. The device's own queue limits its length."""
+    """A queue of steps whose numbers are being copied, oldest first. The device's own queue limits its length."""
 
     publish: Publish
     absent_if_nan: frozenset[str] = frozenset()
@@ -109,7 +109,7 @@ class Readback:
             self._publish(self._pending.popleft())
 
     def forget(self) -> None:
-        """Discard all steps, because training restarts."""
+        """Discard all steps that have not been published."""
         self._pending.clear()
         self._current = None
 

@@ -1,6 +1,5 @@
 """The Muon optimizer (Jordan et al. 2024), computed in the precision of its matrices. `torch.optim.Muon` orthogonalises
-in bfloat16. Processors without bfloat16 emulate it. With AVX2 alone, the emulation took more than half of a small
-model's training time."""
+in bfloat16, which is slow on processors that have to emulate it."""
 
 from __future__ import annotations
 
@@ -12,15 +11,15 @@ import torch
 from torch import Tensor
 
 COEFFICIENTS: Final = (3.4445, -4.775, 2.0315)
-"""Coefficients of the quintic iteration, as in torch. They have the steepest slope at 0 that still brings singular
-values near 1."""
+"""Coefficients of the Newton-Schulz polynomial of degree 5, as in torch. They have the steepest slope at 0 that still
+brings singular values near 1."""
 ITERATIONS: Final = 5
 MOMENTUM: Final = 0.95
 MIN_NORM: Final = 1e-7
 
 
 class Float32Muon(torch.optim.Optimizer):
-    """Muon with Nesterov's momentum and without weight decay, for 2-D weights."""
+    """Muon with Nesterov momentum and without weight decay, for 2-D weights."""
 
     def __init__(self, matrices: Iterable[Tensor], lr: float) -> None:
         """Raises ValueError for a weight that is not a matrix."""

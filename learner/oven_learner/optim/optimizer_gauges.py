@@ -1,4 +1,4 @@
-"""Optimizer gauges that show a poor learning rate before the loss does."""
+"""Gauges of the optimizer and its weights that show a poor learning rate before the loss does."""
 
 from __future__ import annotations
 
@@ -15,47 +15,46 @@ from oven_learner.optim import update_norm
 
 log = logging.getLogger("oven.learner")
 
-ALIGNMENT = MetricSpec(name="optim/grad_momentum_cos", unit="cosine, −1 to 1")
+GRADIENT_ALIGNMENT = MetricSpec(name="optim/grad_momentum_cos", unit="cosine, −1 to 1")
 WEIGHT_NORM = MetricSpec(name="optim/weight_norm", unit="norm of all trainable weights")
 UPDATE_RATIO = MetricSpec(name="optim/update_ratio", unit="norm of the update / norm of the weights")
-ALL_GAUGES = (ALIGNMENT, WEIGHT_NORM, UPDATE_RATIO)
-ABSENT_IF_NAN = frozenset({ALIGNMENT.name, UPDATE_RATIO.name})
-"""Gauges for which NaN means that there was nothing to measure. For any other gauge, it means that the weights or
-gradients contain NaN."""
+ALL_GAUGES = (GRADIENT_ALIGNMENT, WEIGHT_NORM, UPDATE_RATIO)
+ABSENT_IF_NAN = frozenset({GRADIENT_ALIGNMENT.name, UPDATE_RATIO.name})
+"""Gauges for which NaN means that there was nothing to measure. In the weight norm, it means that weights are NaN."""
 ADAM_LIKE = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Lion", "Adafactor", "RMSprop")
 """Optimizers that change each weight by about the learning rate, regardless of the gradient's size. Subclasses and
-8-bit versions count too. Agents know the correct ratio of update to weights only for these optimizers."""
+8-bit versions are included. The agents' thresholds for the update ratio apply only to these optimizers."""
 MOMENTUM_RANGE = (0.8, 0.95)
-"""Momentum values with which another optimizer's buffer can stand in for Adam's first moment (usual decay 0.9). The
-cosine depends on the decay β: with mostly noisy gradients it grows as √((1 + β)/(1 − β)). The agents' thresholds assume
+"""Momentum values with which another optimizer's buffer can replace Adam's first moment, whose decay is usually 0.9.
+With mostly noisy gradients, the cosine grows with the decay β as √((1 + β)/(1 − β)), and the agents' thresholds assume
 Adam's decay."""
 MEAN_DECAY = 0.9
-"""Decay of RunningMean."""
+"""Decay of RunningMean, per step."""
 MAX_COPY_BYTES = 128 * 1024 * 1024
-"""Maximum bytes of one extra buffer for a gauge. There may be two: mean gradients, and the weights before the step."""
+"""Maximum bytes of one extra buffer. There may be two: the mean gradients, and the weights before the step."""
 QUANTIZED = "8bit"
 """Part of the names of optimizers whose state contains codes and scales (bitsandbytes) instead of numbers."""
 
 
 class OptimizerGauges:
-    """The gauges of one optimizer. Every number stays on its device. A gauge is omitted on ranks that do not publish,
-    and where its value would be misleading. A gauge that raises an error is disabled with a warning."""
+    """The gauges of one optimizer. Every number stays on its device. Ranks that do not publish measure nothing. A gauge
+    is omitted if its value would be misleading, and disabled with a warning if it raises an error."""
 
     def __init__(self, optimizer: Any, model: torch.nn.Module | None, *, publishes: bool, sharding: str = "") -> None:
-        """`model` is the model that owns the weights, to find out how much of it is trained. `sharding` says how the
-        gradients are sharded, for example "FSDP2 shards the gradients". It is empty if they are not."""
+        """`model` owns the weights, and shows which share of them is trained. `sharding` describes how the gradients
+        are sharded, for example "FSDP2 shards the gradients". It is empty if they are not."""
         self._optimizer = unwrap_optimizer(optimizer)
         self._steps_before: torch.Tensor | None = None
         self._mean_key = gradient_mean_key(self._optimizer)
-        self._mean: RunningMean | None = None
-        self._copies: update_norm.Copies | None = None
+        self._gradient_mean: RunningMean | None = None
+        self._copies: update_norm.CopiesBeforeStep | None = None
         self.unmeasured = self._unmeasurable_gauges(model, sharding)
         """Gauge → the reason why it is not measured."""
         self._enabled_names = {spec.name for spec in ALL_GAUGES if publishes and spec.name not in self.unmeasured}
-        if ALIGNMENT.name in self._enabled_names and self._mean_key is None:
-            self._mean = RunningMean()
+        if GRADIENT_ALIGNMENT.name in self._enabled_names and self._mean_key is None:
+            self._gradient_mean = RunningMean()
         if UPDATE_RATIO.name in self._enabled_names and not update_norm.is_supported(self._optimizer):
-            self._copies = update_norm.Copies()
+            self._copies = update_norm.CopiesBeforeStep()
 
     def metric_specs(self) -> tuple[MetricSpec, ...]:
         return tuple(spec for spec in ALL_GAUGES if spec.name in self._enabled_names)
@@ -63,25 +62,25 @@ class OptimizerGauges:
     def before_step(self) -> dict[str, torch.Tensor]:
         """Return the gauges that are measured before `optimizer.step`. Call it after clipping."""
         self._steps_before = self._measure_safely(UPDATE_RATIO, self._prepare_update_ratio)
-        cosine = self._measure_safely(ALIGNMENT, self._alignment)
-        return {ALIGNMENT.name: cosine} if cosine is not None else {}
+        cosine = self._measure_safely(GRADIENT_ALIGNMENT, self._measure_alignment)
+        return {GRADIENT_ALIGNMENT.name: cosine} if cosine is not None else {}
 
     def after_step(self) -> dict[str, torch.Tensor]:
-        """Return the gauges that are measured after `optimizer.step`. Call it before the rate changes and before
-        gradients are cleared."""
-        readings = {}
+        """Return the gauges that are measured after `optimizer.step`. Call it before the learning rate changes and
+        before gradients are cleared."""
+        measurements = {}
         norm = self._measure_safely(WEIGHT_NORM, lambda: update_norm.weight_norm(self._optimizer))
         if norm is not None:
-            readings[WEIGHT_NORM.name] = norm
+            measurements[WEIGHT_NORM.name] = norm
             ratio = self._measure_safely(UPDATE_RATIO, lambda: self._ratio(norm))
             if ratio is not None:
-                readings[UPDATE_RATIO.name] = ratio
-        return readings
+                measurements[UPDATE_RATIO.name] = ratio
+        return measurements
 
     def forget(self) -> None:
         """Forget past gradients, because they did not lead to the current weights."""
-        if self._mean is not None:
-            self._mean.forget()
+        if self._gradient_mean is not None:
+            self._gradient_mean.forget()
 
     def _unmeasurable_gauges(self, model: torch.nn.Module | None, sharding: str) -> dict[str, str]:
         """Return the reason for each gauge that cannot be measured."""
@@ -93,7 +92,7 @@ class OptimizerGauges:
         reasons = {}
         fits = _copy_fits(self._optimizer)
         if self._mean_key is None and not fits:
-            reasons[ALIGNMENT.name] = (
+            reasons[GRADIENT_ALIGNMENT.name] = (
                 f"needs a running mean of gradients: Adam's first moment, or a momentum of {MOMENTUM_RANGE[0]} to "
                 f"{MOMENTUM_RANGE[1]}; {name} keeps none, and a separate one would exceed {limit}"
             )
@@ -113,10 +112,12 @@ class OptimizerGauges:
                 )
         return reasons
 
-    def _alignment(self) -> torch.Tensor | None:
-        cosine = alignment(self._optimizer, self._mean_key if self._mean is None else self._mean)
-        if self._mean is not None:
-            self._mean.add(self._optimizer)
+    def _measure_alignment(self) -> torch.Tensor | None:
+        cosine = gradient_alignment(
+            self._optimizer, self._mean_key if self._gradient_mean is None else self._gradient_mean
+        )
+        if self._gradient_mean is not None:
+            self._gradient_mean.add(self._optimizer)
         return cosine
 
     def _prepare_update_ratio(self) -> torch.Tensor | None:
@@ -127,9 +128,9 @@ class OptimizerGauges:
         return None
 
     def _ratio(self, norm: torch.Tensor) -> torch.Tensor | None:
-        """Return the norm of the update divided by `norm`, the norm of the weights after the step. Compared with the
-        norm before the step, the relative error is at most the ratio itself. Return None or NaN if the optimizer
-        skipped the step, because gradients overflowed in float16 or no completion was scored."""
+        """Return the norm of the update divided by `norm`, the norm of the weights after the step. The norm before the
+        step would change the result by a relative error of at most the ratio itself. Return None or NaN if the
+        optimizer skipped the step, because gradients overflowed in float16 or no completion was scored."""
         if self._copies is not None:
             length = self._copies.distance(self._optimizer)
             return None if length is None else _ratio_if_stepped(length > 0, length / norm)
@@ -143,7 +144,7 @@ class OptimizerGauges:
         return None if length is None else _ratio_if_stepped(has_stepped, length / norm)
 
     def _measure_safely(self, spec: MetricSpec, measure: Callable[[], torch.Tensor | None]) -> torch.Tensor | None:
-        """Return the measurement, or None if the gauge is disabled. Disables a gauge that raises an error."""
+        """Return the measurement, or None if the gauge is disabled. Disable a gauge that raises an error."""
         if spec.name not in self._enabled_names:
             return None
         try:
@@ -155,20 +156,21 @@ class OptimizerGauges:
 
 
 @torch.no_grad()
-def alignment(optimizer: Any, means: str | RunningMean | None) -> torch.Tensor | None:
-    """Return the cosine between this step's gradient and the running mean of earlier ones, over all parameters. `means`
-    is the key of the mean in the optimizer's state, or a RunningMean. The function makes one pass over gradients and
-    means, and the scalar stays on their device. It returns None without a mean or a gradient, and NaN if one of them is
-    0. Call it before `optimizer.step`. It may follow clipping, because scaling does not change a cosine."""
+def gradient_alignment(optimizer: Any, means: str | RunningMean | None) -> torch.Tensor | None:
+    """Return the cosine between this step's gradient and the running mean of earlier ones, over all parameters. The
+    scalar stays on their device. `means` is the key of the mean in the optimizer's state, or a RunningMean. Return None
+    without a mean or a gradient, and NaN if one of them is 0. Call this before `optimizer.step`, before or after
+    clipping, which does not change a cosine."""
     gradients, moments = [], []
-    for parameter in (p for group in optimizer.param_groups for p in group["params"]):
-        if isinstance(means, RunningMean):
-            moment = means.get(parameter)
-        else:
-            moment = optimizer.state.get(parameter, {}).get(means)
-        if parameter.grad is not None and moment is not None:
-            gradients.append(parameter.grad)
-            moments.append(moment)
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if isinstance(means, RunningMean):
+                moment = means.get(parameter)
+            else:
+                moment = optimizer.state.get(parameter, {}).get(means)
+            if parameter.grad is not None and moment is not None:
+                gradients.append(parameter.grad)
+                moments.append(moment)
     if not gradients:
         return None
     dots = []
@@ -177,14 +179,16 @@ def alignment(optimizer: Any, means: str | RunningMean | None) -> torch.Tensor |
         dots.append(torch.stack([product.sum(dtype=torch.float32) for product in products]).sum())
         del products
     dot = torch.stack(dots).sum()
-    norms = [torch.linalg.vector_norm(torch.stack(torch._foreach_norm(side))) for side in (gradients, moments)]
-    cosine: torch.Tensor = dot / (norms[0] * norms[1])
+    gradient_norm, moment_norm = (
+        torch.linalg.vector_norm(torch.stack(torch._foreach_norm(tensors))) for tensors in (gradients, moments)
+    )
+    cosine: torch.Tensor = dot / (gradient_norm * moment_norm)
     return cosine
 
 
 def _ratio_if_stepped(has_stepped: torch.Tensor, ratio: torch.Tensor) -> torch.Tensor | None:
-    """Return the ratio, or None without a step. On CUDA return NaN instead of None, because testing the flag would wait
-    for the device."""
+    """Return the ratio, or None without a step. On CUDA, return NaN instead of None, because reading the flag would
+    wait for the device."""
     if has_stepped.is_cuda:
         return torch.where(has_stepped, ratio, torch.nan)
     return ratio if has_stepped else None
@@ -208,7 +212,7 @@ def _class_names(optimizer: Any) -> set[str]:
 
 
 def gradient_mean_key(optimizer: Any) -> str | None:
-    """Return the key of a suitable mean of gradients in the optimizer's state, or None."""
+    """Return the key of a mean of gradients in the optimizer's state, or None without a suitable one."""
     groups, names = optimizer.param_groups, _class_names(optimizer)
     if names & {"SGD", "Muon"}:
         usable = all(MOMENTUM_RANGE[0] <= group.get("momentum", 0.0) <= MOMENTUM_RANGE[1] for group in groups)
@@ -235,7 +239,7 @@ class RunningMean:
 
     @torch.no_grad()
     def add(self, optimizer: Any) -> None:
-        """Add the gradients that the next step uses, unless a gradient scaler skips the step."""
+        """Add the gradients that the next step uses. Change nothing if a gradient scaler skips the step."""
         found_inf = getattr(optimizer, "found_inf", None)
         for parameter in update_norm.trained_parameters(optimizer):
             gradient, mean = parameter.grad, self._means.get(parameter)

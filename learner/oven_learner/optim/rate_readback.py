@@ -1,8 +1,9 @@
-"""The knobs `optimizer.lr_scale` and, for parameter groups with a name, `optimizer.lr_scale/<name>`, with a check just
-before each step that the step uses the new rates. A loop or a callback may set `param_group["lr"]` itself and overwrite
-the change. A known scheduler reports the rates that it has set. Any other rate was set by the user's loop. The scale is
-then 1, unless the loop reads `lr_scale`, which shows that the loop multiplies its rates by it, or unless the loop has
-multiplied the current rate, which still contains the scale (`group["lr"] *= 0.1`, ReduceLROnPlateau)."""
+"""The knobs `optimizer.lr_scale` and, for parameter groups with a name, `optimizer.lr_scale/<name>`.
+
+Before each step, the rates are read back, because the user's loop may have overwritten them. If it has, the scale
+becomes 1, with two exceptions: a loop that reads `client.lr_scale` multiplies its rates by it, and a loop that
+multiplies the current rate, such as `group["lr"] *= 0.1` or ReduceLROnPlateau, keeps the scale in it.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +15,14 @@ from functools import partial
 from typing import Any
 
 from oven_core.errors import reason
-from oven_learner.actuators import USED, Actuators, Verdict
-from oven_learner.optim.lr_scale import ALL, LearningRateScale, rates_equal
+from oven_learner.actuators import USED, Actuators, Usage
+from oven_learner.optim.lr_scale import ALL_GROUPS, LearningRateScale, rates_equal
 
 log = logging.getLogger("oven.learner")
 
 SCALE = "optimizer.lr_scale"
 MAX_CONFLICTS = 2
-"""Number of consecutive steps with the loop's own rates, or of overwritten changes, after which changes are refused."""
+"""Number of overwritten changes, or of consecutive steps with the loop's own rates, after which changes are refused."""
 LOOP_REMEDY = (
     "multiply the rate by the scale: `lr = get_lr(step) * client.lr_scale`, then `for group in "
     "optimizer.param_groups: group['lr'] = lr`; or, if a scheduler sets the rate, pass connect(scheduler=…)"
@@ -29,19 +30,19 @@ LOOP_REMEDY = (
 NAMED_REMEDY = "leave the rates to a scheduler and pass connect(scheduler=…)"
 TRAINER_REMEDY = "leave the rate to the trainer's scheduler (lr_scheduler_type=, or optimizers=(optimizer, scheduler))"
 
-MAX_DECAY = 0.8
-"""Share of the loop's own rate below which a new rate is a decay of the scaled rate, in a loop that rarely sets it."""
+DECAY_THRESHOLD = 0.8
+"""A new rate below this share of the unscaled rate is taken for a multiple of the scaled rate, between changes."""
 
 
 @dataclass(slots=True)
 class _Change:
-    """A change of the scale whose use is being checked."""
+    """A change of the scale, with the result of checking whether training uses it."""
 
     before: float
-    checks: int
-    """Steps that still have to use the new rate."""
+    checks_left: int
+    """Number of steps that still have to use the new rate."""
     is_used: bool = False
-    verdict: Verdict = None
+    usage: Usage = None
 
 
 class RateReadback:
@@ -53,13 +54,13 @@ class RateReadback:
         """Learning rate of the last step."""
         self._expected = scale.rates()
         self._unscaled_rates: list[float] = []  # the last step's rates, without the scale
-        self._loop_read_scale = self._loop_knows_scale = False  # since the last step, and ever
-        self._foreign_steps = self._undone_count = 0
+        self._loop_read_scale = self._loop_knows_scale = False  # since the last step; at any time
+        self._steps_with_other_rates = self._overwritten_changes = 0
         self._changes: dict[str, _Change] = {}
         """The last change of each scale, by the name of its parameter groups."""
         self._undone_changes: dict[str, tuple[float, float, str]] = {}
-        self._has_warned = self._has_decayed = False
-        """Whether a warning was logged, and whether the loop multiplied a scaled rate before the last step."""
+        self._has_warned = self._multiplied_last_step = False
+        """Whether a warning was logged, and whether the loop multiplied a scaled rate just before the last step."""
         self._hooks: list[Any] = []
         if hasattr(scale.optimizer, "register_step_pre_hook"):
             self._hooks = [
@@ -67,10 +68,10 @@ class RateReadback:
                 scale.optimizer.register_step_post_hook(lambda *_: self.on_restore()),
             ]
 
-    def announce(self, actuators: Actuators, bounds: tuple[float, float]) -> None:
+    def register_knobs(self, actuators: Actuators, bounds: tuple[float, float]) -> None:
         """Register the knob, and one for each name of parameter groups. Raises ConfigError if a checkpoint has restored
         a scale outside the bounds."""
-        for name in (ALL, *self.scale.named_groups):
+        for name in (ALL_GROUPS, *self.scale.named_groups):
             actuators.scalar(
                 f"{SCALE}/{name}" if name else SCALE,
                 partial(self.scale.read, name),
@@ -85,12 +86,12 @@ class RateReadback:
 
     @property
     def lr_scale(self) -> float:
-        """Factor for a loop that sets the rate itself. It is 1 with a scheduler, whose rates already contain the
-        scale."""
+        """The factor for a loop that sets the rate itself. With a scheduler it is 1, because the scheduler's rates
+        already contain the scale."""
         self._loop_read_scale = self._loop_knows_scale = True
         return 1.0 if self.scale.has_scheduler else self.scale.read()
 
-    def write(self, scale: float, name: str = ALL) -> None:
+    def write(self, scale: float, name: str = ALL_GROUPS) -> None:
         """Set the scale of the groups with this name, and expect the next step to use it."""
         self.scale.write(scale, name)
         self.on_restore()
@@ -100,7 +101,7 @@ class RateReadback:
         self._expected = self.scale.rates()
 
     def before_step(self) -> None:
-        """Check the rates that the optimizer is about to use. A closure may have set them."""
+        """Check the rates that the optimizer is about to use."""
         try:
             self._check(self.scale.rates())
         except Exception as error:  # for example, an optimizer with other groups than torch's
@@ -112,32 +113,33 @@ class RateReadback:
 
     @property
     def is_certain(self) -> bool:
-        return self.scale.has_scheduler and not self._foreign_steps and not self._undone_count
+        return self.scale.has_scheduler and not self._steps_with_other_rates and not self._overwritten_changes
 
-    def refusal(self, name: str = ALL) -> str:
+    def refusal(self, name: str = ALL_GROUPS) -> str:
         unknown_scheduler = self.scale.has_unknown_scheduler and not self._loop_knows_scale
         multiplies = bool(name) and self._loop_knows_scale and not self.scale.has_scheduler
-        if max(self._foreign_steps, self._undone_count) < MAX_CONFLICTS and not unknown_scheduler and not multiplies:
+        has_conflict = max(self._steps_with_other_rates, self._overwritten_changes) >= MAX_CONFLICTS
+        if not (has_conflict or unknown_scheduler or multiplies):
             return ""
         remedy = NAMED_REMEDY if multiplies else self._remedy
         return f"your loop sets the rate itself (the last step used {self.used_rate:g}): {remedy}"
 
-    def begin(self, before: Any, name: str = ALL) -> None:
-        """Start to check a change. Several changes between two steps count as one, because only the last is used."""
+    def begin(self, before: Any, name: str = ALL_GROUPS) -> None:
+        """Start to check a change. If the last change has not been used yet, both count as one change."""
         change = self._changes.get(name)
-        if change is not None and change.verdict is None and not change.is_used:
+        if change is not None and change.usage is None and not change.is_used:
             before = change.before
-        self._changes[name] = _Change(float(before), checks=1 if self.scale.has_scheduler else 2)
+        self._changes[name] = _Change(float(before), checks_left=1 if self.scale.has_scheduler else 2)
 
-    def verdict(self, *, is_final: bool = False, name: str = ALL) -> Verdict:
+    def usage(self, *, is_final: bool = False, name: str = ALL_GROUPS) -> Usage:
         if not self._hooks and not is_final:  # the optimizer does not support hooks
             self.before_step()
         change = self._changes.get(name)
-        if change is None or (is_final and change.verdict is None and change.is_used):
+        if change is None or (is_final and change.usage is None and change.is_used):
             return USED
-        return change.verdict
+        return change.usage
 
-    def take_undone_change(self, name: str = ALL) -> tuple[float, float, str] | None:
+    def take_undone_change(self, name: str = ALL_GROUPS) -> tuple[float, float, str] | None:
         return self._undone_changes.pop(name, None)
 
     def close(self) -> None:
@@ -147,31 +149,31 @@ class RateReadback:
 
     def _check(self, rates: list[float]) -> None:
         expected = self._expected
-        open_changes = {name: change for name, change in self._changes.items() if change.verdict is None}
+        open_changes = {name: change for name, change in self._changes.items() if change.usage is None}
         is_expected = rates_equal(expected, rates) or self.scale.matches_schedule(rates)
-        is_multiplied = not is_expected and self._is_multiplied(rates, open_changes.get(ALL))
-        was_decaying, self._has_decayed = self._has_decayed, False
-        if not is_expected and not is_multiplied and self._is_decayed(expected, rates, open_changes):
-            self._has_decayed = True
-            if not open_changes and not was_decaying:
+        applied_scale = not is_expected and self._loop_applied_scale(rates, open_changes.get(ALL_GROUPS))
+        multiplied_before, self._multiplied_last_step = self._multiplied_last_step, False
+        if not is_expected and not applied_scale and self._loop_multiplied(expected, rates, open_changes):
+            self._multiplied_last_step = True
+            if not open_changes and not multiplied_before:
                 self._report_decay(expected, rates)
-        if is_expected or is_multiplied or self._has_decayed:
-            self._foreign_steps = 0
+        if is_expected or applied_scale or self._multiplied_last_step:
+            self._steps_with_other_rates = 0
             for name, change in open_changes.items():
                 if rates[self.scale.indices(name)[0]] or self.scale.has_scheduler:  # a rate of 0 proves nothing
                     change.is_used = True
-                    change.checks -= 1
-                    change.verdict = None if change.checks else USED
+                    change.checks_left -= 1
+                    change.usage = None if change.checks_left else USED
         else:
-            self._foreign_steps += 1
+            self._steps_with_other_rates += 1
             self._yield_to_loop(expected, rates, open_changes)
             rates = self.scale.rates()
         self._expected, self._loop_read_scale = rates, False
         self.used_rate, self._unscaled_rates = rates[0], [rate / self.scale.read() for rate in rates]
 
-    def _is_multiplied(self, rates: list[float], change: _Change | None) -> bool:
+    def _loop_applied_scale(self, rates: list[float], change: _Change | None) -> bool:
         """Whether the loop has set the rates itself and multiplied them by the scale. After a change, each rate must be
-        closer to the previous unscaled rate times the new scale than times the old scale."""
+        closer to the last unscaled rate times the new scale than to the last unscaled rate times the old scale."""
         if not self._loop_read_scale or self.scale.has_scheduler or self._scaled_names():
             return False
         if change is None:
@@ -183,9 +185,9 @@ class RateReadback:
             if rate > 0 and unscaled > 0
         )
 
-    def _is_decayed(self, expected: list[float], rates: list[float], open_changes: dict[str, _Change]) -> bool:
-        """Whether the loop has multiplied scaled rates, so that they still contain the scale. They are then closer to
-        the scaled rates than to those without it. Without an open change, a clear decay is enough."""
+    def _loop_multiplied(self, expected: list[float], rates: list[float], open_changes: dict[str, _Change]) -> bool:
+        """Whether the loop has multiplied scaled rates, so that they still contain the scale. Each new rate is then
+        closer to the scaled rate than to the unscaled one, or below DECAY_THRESHOLD if no change is open."""
         scales = self.scale.group_scales()
         if all(scale == 1 for scale in scales):  # perhaps a change back to 1
             scales = [max((change.before for change in open_changes.values()), default=1.0)] * len(scales)
@@ -195,20 +197,20 @@ class RateReadback:
             min(scaled, rate) > 0
             and (
                 2 * abs(math.log(rate / scaled)) < abs(math.log(rate / scaled * scale))
-                or (not open_changes and rate < MAX_DECAY * scaled / scale)
+                or (not open_changes and rate < DECAY_THRESHOLD * scaled / scale)
             )
             for scaled, rate, scale in zip(expected, rates, scales, strict=False)
             if not rates_equal([scaled], [rate])
         )
 
     def _report_decay(self, expected: list[float], rates: list[float]) -> None:
-        """Report that the scales are unchanged, with the rates that the step uses."""
+        """Report that the scales are unchanged although the loop has changed rates."""
         changed = [pair for pair in zip(expected, rates, strict=False) if not rates_equal([pair[0]], [pair[1]])]
         explanation = (
             f"your loop changed the rate of {len(changed)} of {len(rates)} parameter groups, the first from "
             f"{changed[0][0]:g} to {changed[0][1]:g}, and the scale is still part of it"
         )
-        scales = {ALL: self.scale.read()} | self._scaled_names()
+        scales = {ALL_GROUPS: self.scale.read()} | self._scaled_names()
         self._undone_changes |= {name: (scale, scale, explanation) for name, scale in scales.items() if scale != 1}
 
     def _scaled_names(self) -> dict[str, float]:
@@ -217,9 +219,8 @@ class RateReadback:
         return {name: scale for name, scale in scales.items() if not rates_equal([scale], [1.0])}
 
     def _yield_to_loop(self, expected: list[float], rates: list[float], open_changes: dict[str, _Change]) -> None:
-        """Treat the rates as set by the loop, with scales of 1. Groups that the loop did not set get their unscaled
-        rate."""
-        scales = ({ALL: self.scale.read()} if self.scale.read() != 1 else {}) | self._scaled_names()
+        """Set all scales to 1, because the loop sets the rates. Groups that it has not set get their unscaled rate."""
+        scales = ({ALL_GROUPS: self.scale.read()} if self.scale.read() != 1 else {}) | self._scaled_names()
         scales_before = scales | {name: change.before for name, change in open_changes.items()}
         different_rates = [pair for pair in zip(expected, rates, strict=False) if not rates_equal([pair[0]], [pair[1]])]
         expected_rate, used_rate = different_rates[0] if different_rates else (expected[0], rates[0])
@@ -228,14 +229,14 @@ class RateReadback:
             f"your loop sets the rate itself: {verb} {expected_rate:g}, and the step used {used_rate:g}; {self._remedy}"
         )
         for change in open_changes.values():
-            change.verdict = explanation
+            change.usage = explanation
         if scales:
             self.scale.yield_to_loop(expected)
         for name, before in scales_before.items():
             if before != 1:
                 self._undone_changes[name] = (before, 1.0, explanation)
         if scales_before:
-            self._undone_count += 1
+            self._overwritten_changes += 1
             if not self._has_warned:
                 log.warning("%s: %s", SCALE, explanation)
             self._has_warned = True
@@ -243,7 +244,7 @@ class RateReadback:
 
 @dataclass(frozen=True, slots=True)
 class NamedRateProof:
-    """The proof of the knob of the parameter groups with one name. `readback` checks the rates of all groups."""
+    """The proof for the knob of the parameter groups with one name. `readback` checks the rates of all groups."""
 
     readback: RateReadback
     name: str
@@ -258,8 +259,8 @@ class NamedRateProof:
     def begin(self, before: Any) -> None:
         self.readback.begin(before, self.name)
 
-    def verdict(self, *, is_final: bool = False) -> Verdict:
-        return self.readback.verdict(is_final=is_final, name=self.name)
+    def usage(self, *, is_final: bool = False) -> Usage:
+        return self.readback.usage(is_final=is_final, name=self.name)
 
     def take_undone_change(self) -> tuple[float, float, str] | None:
         return self.readback.take_undone_change(self.name)
@@ -272,9 +273,9 @@ class NamedRateProof:
 
 
 def before_update(optimizer: Any, callback: Callable[[bool], object]) -> Any:
-    """Register `callback`, to be called before each update, once its gradients are computed. Its argument is False if
-    the same step has already computed gradients (LBFGS), otherwise True. Returns the handle that removes the hook. A
-    loop may compute gradients before `optimizer.step`, or in a closure, as Lightning does."""
+    """Register a callback for the time after the gradients are computed and before the weights are updated. A loop may
+    compute gradients before `optimizer.step`, or in a closure, as Lightning does. LBFGS computes them several times per
+    step. The callback's argument is True the first time in a step. Return the handle that removes the hook."""
 
     def hook(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)  # args[0] is the optimizer

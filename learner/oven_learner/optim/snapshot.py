@@ -1,4 +1,4 @@
-"""Snapshots in memory of the trained weights, the optimizer and the scheduler. They do not include actuators or random
+"""Copies in memory of the trained weights, the optimizer and the scheduler. They do not contain actuators or random
 state."""
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ LIMIT_BYTES = 512 * 1024 * 1024
 """Maximum bytes of all snapshots together. If they need more, there are no snapshots in memory."""
 
 
-def size(model: torch.nn.Module) -> int:
-    """Return the bytes of a snapshot: the trained weights and two Adam moments. Shards of other ranks do not count."""
+def snapshot_bytes(model: torch.nn.Module) -> int:
+    """Return the size of a snapshot: the trained weights and two Adam moments. Shards of other ranks do not count."""
     return 3 * sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
 
 
@@ -36,12 +36,14 @@ def describe_sharding(model: torch.nn.Module) -> str:
 def best_copies_fit(model: torch.nn.Module, snapshots: int) -> bool:
     """Whether copies of the best and the final weights fit into memory, in addition to the rollback snapshots. If the
     model is too large for rollback snapshots, the two copies may use the whole limit."""
-    rollback_bytes = snapshots * size(model)
-    return (rollback_bytes if rollback_bytes <= LIMIT_BYTES else 0) + 2 * size(model) // 3 <= LIMIT_BYTES
+    rollback_bytes = snapshots * snapshot_bytes(model)
+    if rollback_bytes > LIMIT_BYTES:
+        rollback_bytes = 0
+    return rollback_bytes + 2 * snapshot_bytes(model) // 3 <= LIMIT_BYTES  # weights are a third of a snapshot
 
 
 class WeightCopies:
-    """Copies of the trained weights only, in CPU memory."""
+    """Takes and restores copies of the trained weights, in CPU memory."""
 
     def __init__(self, model: torch.nn.Module, on_restore: Callable[[], object] = lambda: None) -> None:
         self._model, self._on_restore = model, on_restore
@@ -59,7 +61,7 @@ class WeightCopies:
 
 
 class LoopSnapshot:
-    """Copies of the model, optimizer and scheduler of a training loop."""
+    """Takes and restores copies of a training loop's model, optimizer and scheduler."""
 
     def __init__(
         self,
@@ -72,7 +74,7 @@ class LoopSnapshot:
         self._scheduler = getattr(scheduler, "scheduler", scheduler)  # accelerate wraps it
 
     def take(self) -> dict[str, Any]:
-        """Return a copy of the state. Waits for the device before and after, so that the caller can time the copy."""
+        """Return a copy of the state. Wait for the device before and after, so that the caller can time the copy."""
         self._wait()
         state = {
             "model": copy_tensors(trained_state(self._model)),
@@ -97,8 +99,8 @@ class LoopSnapshot:
 
 
 def trained_state(model: torch.nn.Module) -> dict[str, Any]:
-    """Return the model's state without its frozen parameters and their quantization state. The base model of a PEFT
-    adapter is frozen, for example."""
+    """Return the model's state without its frozen parameters and their quantization state. For example, the base model
+    of a PEFT adapter is frozen."""
     frozen = tuple(name for name, parameter in model.named_parameters() if not parameter.requires_grad)
     state = model.state_dict()
     if not frozen:

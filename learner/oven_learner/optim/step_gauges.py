@@ -1,11 +1,12 @@
-"""Gauges of each optimizer step in a custom loop, measured by hooks before and after the update. If a step computes its
-gradients several times (LBFGS), the first gradients are measured."""
+"""Gauges and gradient clipping of a custom loop, in hooks before and after each update of the optimizer. If a step
+computes its gradients several times (LBFGS), the first gradients are measured."""
 
 from __future__ import annotations
 
 import logging
 import math
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,13 +22,13 @@ from oven_learner.optim.rate_readback import RateReadback, before_update
 log = logging.getLogger("oven.learner")
 
 CLIP, GRAD_NORM = "grad.clip", "grad_norm"
-RATE = MetricSpec(name="learning_rate", unit="rate used in this step")
+LEARNING_RATE = MetricSpec(name="learning_rate", unit="rate used in this step")
 SKIPPED = "_skipped"
-"""Key in a step's numbers for a flag that is above 0 if a gradient scaler made the optimizer skip the step."""
+"""Key in a step's numbers of a flag that is above 0 if a gradient scaler made the optimizer skip the step."""
 
 
 class StepGauges:
-    """The gauges of one optimizer. `end_step` publishes those of the last step, together with the loop's metrics."""
+    """The gauges of one optimizer. `end_step` publishes them together with the loop's metrics."""
 
     def __init__(
         self,
@@ -39,7 +40,7 @@ class StepGauges:
         publishes: bool = True,
         unmeasured: str = "",
     ) -> None:
-        """`publishes` says whether this rank publishes its gauges. `unmeasured` is the reason why the gradient norm is
+        """`publishes` means that this rank publishes its gauges. `unmeasured` is the reason why the gradient norm is
         not measured, or an empty string."""
         self._rate, self._gauges, self._publish_metrics = rate, gauges, publish
         self._clip, self._publishes = clip, publishes
@@ -55,11 +56,11 @@ class StepGauges:
     def metric_specs(self) -> tuple[MetricSpec, ...]:
         unit = "norm before clipping" if self._clip else "norm at the step, after any clipping by the loop"
         norm = (MetricSpec(name=GRAD_NORM, unit=unit),) if self._measures_norm else ()
-        return (*norm, RATE, *self._gauges.metric_specs())
+        return (*norm, LEARNING_RATE, *self._gauges.metric_specs())
 
     def end_step(self, tick: int, step: int, metrics: Mapping[str, float]) -> None:
         """Publish the step. The loop's `metrics` replace gauges of the same name."""
-        rate = {RATE.name: self._rate.used_rate} if self._steps else {}
+        rate = {LEARNING_RATE.name: self._rate.used_rate} if self._steps else {}
         self._steps = 0
         gauges = frozenset(self._readback.names) - metrics.keys()
         self._readback.end_step(tick, step, {**rate, **metrics}, gauges)
@@ -68,7 +69,7 @@ class StepGauges:
         self._readback.settle()
 
     def forget(self) -> None:
-        """Forget past gradients, because the weights were changed by something other than a step."""
+        """Forget past gradients, because a rollback has changed the weights."""
         self._gauges.forget()
 
     def close(self) -> None:
@@ -79,7 +80,7 @@ class StepGauges:
     def _before_update(self, is_first: bool) -> None:
         optimizer = self._optimizer
         norm = None
-        if self._clip is not None:  # the user asked for clipping, so a failure is raised
+        if self._clip is not None:  # the user has requested clipping, so errors are raised
             norm = self._clip.apply(optimizer)
         elif self._measures_norm:
             norm = self._measure_norm()
@@ -108,7 +109,7 @@ class StepGauges:
             return None
 
     def _publish(self, tick: int, step: int, metrics: Mapping[str, float]) -> None:
-        """Publish the metrics, without the gradient norm of a skipped step. Its gradients are often infinite."""
+        """Publish the metrics. Omit the gradient norm of a skipped step, because it is often infinite."""
         published_metrics = dict(metrics)
         if published_metrics.pop(SKIPPED, 0.0):
             published_metrics.pop(GRAD_NORM, None)
@@ -116,9 +117,9 @@ class StepGauges:
 
 
 class Clip:
-    """Gradient clipping before each step, exactly like `clip_grad_norm_(model.parameters(), norm)`. This includes
-    gradients of frozen weights, and of weights that other optimizers train. Without a model, only the optimizer's own
-    parameters are clipped."""
+    """Gradient clipping before each step, with the same result as `clip_grad_norm_(model.parameters(), norm)`. All
+    gradients of the model count, even if its weights are frozen or trained by other optimizers. Without a model, only
+    the optimizer's own parameters are clipped."""
 
     def __init__(self, norm: float, model: Any = None) -> None:
         """Raises ConfigError if `norm` is not a positive number."""
@@ -126,17 +127,14 @@ class Clip:
             raise ConfigError(f"clip={norm:g} is not a gradient norm; pass a number above 0, or omit clip=")
         self.norm, self._model = norm, model
 
-    def announce(self, actuators: Actuators, bounds: tuple[float, float]) -> None:
-        """Register the knob, with `bounds` as multiples of the initial norm, unless the user has an actuator of that
-        name."""
+    def register_knob(self, actuators: Actuators, bounds: tuple[float, float]) -> None:
+        """Register the knob, with `bounds` as multiples of the initial norm, unless the user has registered one."""
         if CLIP not in actuators:
             low, high = (bound * self.norm for bound in bounds)
-            actuators.scalar(
-                CLIP, lambda: self.norm, lambda norm: setattr(self, "norm", norm), low=low, high=high, scale="log",
-                unit="norm",
-            )  # fmt: skip
+            write = partial(setattr, self, "norm")
+            actuators.scalar(CLIP, lambda: self.norm, write, low=low, high=high, scale="log", unit="norm")
 
-    def register(self, optimizer: Any) -> Any:
+    def attach(self, optimizer: Any) -> Any:
         """Clip before each step of the optimizer. Return the handle that removes the hook."""
         optimizer = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
         return before_update(optimizer, lambda _: self.apply(optimizer))
@@ -155,9 +153,9 @@ class Clip:
 
 @torch.no_grad()
 def gradient_norm(optimizer: Any, parameters: Iterable[torch.nn.Parameter]) -> torch.Tensor | None:
-    """Return the norm of all gradients together, on their device, or None without gradients. If a fused optimizer
-    removes the scale of a gradient scaler, the norm is divided by that scale here. This is a collective if gradients
-    are sharded."""
+    """Return the norm of all gradients together, on their device, or None without gradients. If the gradients still
+    contain the scale of a gradient scaler, which a fused optimizer removes, divide the norm by it. If gradients are
+    sharded, all ranks must call this."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if not gradients:
         return None

@@ -10,7 +10,7 @@ w − w' = (u + λ w') / (1 − λ), which can be computed from the state after 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -23,14 +23,14 @@ Piece = tuple[torch.Tensor, torch.Tensor, torch.Tensor, Any, Any]
 
 
 def is_supported(optimizer: Any) -> bool:
-    """Whether the optimizer's steps follow the formula above. Only torch's Adam and AdamW do, without subclasses."""
+    """Whether the optimizer's steps follow the formula above. Torch's Adam and AdamW do, but not their subclasses."""
     parameters = (p for group in optimizer.param_groups for p in group["params"])
     return type(optimizer) in (torch.optim.Adam, torch.optim.AdamW) and not any(p.is_complex() for p in parameters)
 
 
 def step_count(optimizer: Any) -> torch.Tensor | None:
-    """Return a copy of the step count of a parameter with a gradient, or None without a gradient. A skipped step does
-    not change the count."""
+    """Return the step count of the first parameter with a gradient, as a copy, or None without a gradient. A skipped
+    step does not change the count."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if parameter.grad is not None:
@@ -51,8 +51,8 @@ def weight_norm(optimizer: Any) -> torch.Tensor | None:
     return _combined(_norms(weights)) if weights else None
 
 
-class Copies:
-    """Copies of the weights before a step, for optimizers whose state does not determine the length of the step."""
+class CopiesBeforeStep:
+    """Copies of the weights before a step, for optimizers whose state does not determine the norm of the step."""
 
     def __init__(self) -> None:
         self._copies: dict[torch.nn.Parameter, torch.Tensor] = {}
@@ -81,10 +81,10 @@ class Copies:
 
 @torch.no_grad()
 def update_norm(optimizer: Any) -> torch.Tensor | None:
-    """Return the norm of w − w' in the last step, before rounding to the weights' precision, on their device. Call it
-    after `optimizer.step` and before gradients are cleared, because it skips parameters without a gradient. It makes
-    eight passes over the weights, or eleven with decay, and needs memory for 2 × CHUNK elements. Returns None without
-    any gradient."""
+    """Return the norm of w − w' in the last step, before rounding to the weights' precision, on their device. Return
+    None without any gradient. Call this after `optimizer.step` and before gradients are cleared, because parameters
+    without a gradient are skipped. It makes eight passes over the weights, or eleven with decay, and needs memory for
+    2 × CHUNK elements."""
     norms = [norm for group in optimizer.param_groups for norm in _piece_norms(optimizer, group)]
     return _combined(norms) if norms else None
 
@@ -95,8 +95,9 @@ def _piece_norms(optimizer: Any, group: dict[str, Any]) -> Iterator[torch.Tensor
     rate = float(group["lr"])
     decay = float(group["weight_decay"]) if is_decoupled else 0.0
     shrinkage = rate * decay  # λ in the formula above
-    for batch in _batches(_pieces(optimizer, group)):
-        weights, first, second, epsilons, corrections = (list(column) for column in zip(*batch, strict=True))
+    pieces = list(_pieces(optimizer, group))
+    for part in slices([piece[0].numel() for piece in pieces]):
+        weights, first, second, epsilons, corrections = (list(column) for column in zip(*pieces[part], strict=True))
         roots = torch._foreach_sqrt(second)
         torch._foreach_add_(roots, epsilons)
         if shrinkage:  # (1 − λ)/λ · (w − w') = w' + u/λ, in fewer passes than u + λ w'
@@ -109,8 +110,7 @@ def _piece_norms(optimizer: Any, group: dict[str, Any]) -> Iterator[torch.Tensor
 
 
 def _pieces(optimizer: Any, group: dict[str, Any]) -> Iterator[Piece]:
-    """Yield the pieces of the parameters that the step updated. Parameters larger than CHUNK are split along their
-    first axis."""
+    """Yield the parameters that the step updated. Split those larger than CHUNK along their first axis."""
     updated = [
         parameter
         for parameter in group["params"]
@@ -132,8 +132,8 @@ def _pieces(optimizer: Any, group: dict[str, Any]) -> Iterator[Piece]:
 
 
 def _scalars(numbers: torch.Tensor) -> Sequence[Any]:
-    """Return the numbers as floats, or on CUDA as tensors, because reading them would wait for the device. Fused and
-    capturable optimizers count their steps on CUDA."""
+    """Return the numbers as floats. On CUDA, return tensors, because reading them would wait for the device. Fused and
+    capturable optimizers count their steps there."""
     return numbers.unbind() if numbers.is_cuda else numbers.tolist()
 
 
@@ -147,29 +147,17 @@ def _split(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
     return zip(*(torch.split(tensor, rows) for tensor in tensors), strict=True)
 
 
-def _batches(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
-    """Yield lists of pieces with at most CHUNK elements together. A larger piece gets its own list."""
-    batch: list[Piece] = []
-    size = 0
-    for piece in pieces:
-        if batch and size + piece[0].numel() > CHUNK:
-            yield batch
-            batch, size = [], 0
-        batch.append(piece)
-        size += piece[0].numel()
-    if batch:
-        yield batch
-
-
 def slices(sizes: list[int]) -> Iterator[slice]:
-    """Yield slices of tensors with these sizes, each of at most CHUNK elements. A larger tensor gets its own slice."""
+    """Split a list of tensors with these sizes. Yield slices of it with at most CHUNK elements together. A larger
+    tensor gets its own slice."""
     start = total = 0
     for index, size in enumerate(sizes):
         if total and total + size > CHUNK:
             yield slice(start, index)
             start, total = index, 0
         total += size
-    yield slice(start, len(sizes))
+    if sizes:
+        yield slice(start, len(sizes))
 
 
 def _norms(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:

@@ -2,8 +2,8 @@
 
 Each step subtracts rate × decay × weight from a weight (Loshchilov & Hutter 2019, arXiv 1711.05101). Parameter groups
 without decay (usually biases and norms) keep a decay of 0. Groups with different decays keep their ratios, and the
-first group's decay is announced. After a change the groups also store the user's own decay. It is saved in the
-optimizer's state, so that a resumed run has the same bounds and ratios.
+knob's value is the decay of the first group with any. After a change, each group also stores the user's own decay,
+which the optimizer saves with its state. A resumed run therefore has the same bounds and ratios.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from typing import Any
 from oven_learner.actuators import Actuators
 
 NAME = "optimizer.weight_decay"
-KEY = "oven_weight_decay"
+USER_DECAY_KEY = "oven_weight_decay"
+"""Key of the user's own decay in a parameter group."""
 MAX_FACTOR = 10.0
-"""Upper bound, as a multiple of the user's own decay."""
+"""The knob's upper bound, as a multiple of the user's own decay."""
 
 
 class WeightDecayKnob:
@@ -37,7 +38,7 @@ class WeightDecayKnob:
         """Set the decay of the first group with decay, and scale the other groups by the same factor."""
         first_decay = self.user_decay
         for group in self._groups():
-            user_decay = group[KEY] = _user_decay(group)
+            user_decay = group[USER_DECAY_KEY] = _user_decay(group)
             group["weight_decay"] = decay if user_decay == first_decay else decay * user_decay / first_decay
 
     def _groups(self) -> list[dict[str, Any]]:
@@ -45,7 +46,7 @@ class WeightDecayKnob:
         return [group for group in self._optimizer.param_groups if _user_decay(group) > 0]
 
 
-def announce(optimizer: Any, actuators: Actuators) -> None:
+def register_knob(optimizer: Any, actuators: Actuators) -> None:
     """Register the knob if a group has decay, unless there is already an actuator of that name."""
     knob = WeightDecayKnob(optimizer)
     if knob.user_decay > 0 and NAME not in actuators:
@@ -54,4 +55,4 @@ def announce(optimizer: Any, actuators: Actuators) -> None:
 
 
 def _user_decay(group: dict[str, Any]) -> float:
-    return float(group.get(KEY, group.get("weight_decay", 0.0)))
+    return float(group.get(USER_DECAY_KEY, group.get("weight_decay", 0.0)))

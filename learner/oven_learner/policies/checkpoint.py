@@ -45,7 +45,7 @@ def save(trainer: Any, output: Path) -> Path:
         model=_parameter_shapes(trainer),
     )
     checkpoint_record.finish(folder, record)
-    complete = [path for path in checkpoint_record.all_checkpoints(output) if not checkpoint_record.problem(path)]
+    complete = [path for path in checkpoint_record.all_checkpoints(output) if not checkpoint_record.defect(path)]
     oldest_first = sorted(complete, key=lambda path: (path / checkpoint_record.RECORD).stat().st_mtime_ns)
     for path in oldest_first[:-MAX_CHECKPOINTS]:
         shutil.rmtree(path, ignore_errors=True)

@@ -15,24 +15,24 @@ from oven_runs.log.committee_view import WEIGHTS
 def announce_committee(actuators: Actuators, committee: Committee) -> None:
     """Register `reward.weights` if there are several members, and `committee.<member>` for each remote member."""
     _register_weights(actuators, committee)
-    actuators.seats = CommitteeSeats(committee)
+    actuators.membership = CommitteeMembership(committee)
     for member in committee.judges.members:
         _register_model(actuators, committee, member)
     if committee.calibration is not None:
         committee.calibration.announce(actuators)
 
 
-class CommitteeSeats:
-    """The implementation of `Seats` (oven_learner.actuators), which adds, changes and removes a committee's members."""
+class CommitteeMembership:
+    """Adds, changes and removes a committee's members. Implements `Membership` (oven_learner.actuators)."""
 
     def __init__(self, committee: Committee) -> None:
         self._committee = committee
 
-    def probe(self, member: str, judge: JudgeSpec, *, joins: bool = False) -> Future[str]:
-        """Send a model a test question in the member's process, which may still be starting if `joins`."""
+    def probe(self, member: str, judge: JudgeSpec, *, is_new: bool = False) -> Future[str]:
+        """Send a model a test question in the member's process, which may still be starting if `is_new`."""
         if self._committee.remote is None:
             raise ConfigError("the committee has no connection to remote members; create it with convene()")
-        return self._committee.remote.probe(member, judge, joins=joins)
+        return self._committee.remote.probe(member, judge, is_new=is_new)
 
     def offer(self, actuators: Actuators, member: str, judge: JudgeSpec) -> tuple[str, ...]:
         """Make the model one of the member's choices."""

@@ -50,9 +50,9 @@ class MemberClient(Protocol):
     def ask(self, requests: Sequence[ScoreRequest], members: Mapping[str, RequestedModel]) -> Answers:
         """Return each member's verdicts on the requests, in the same order, by the given model."""
 
-    def probe(self, member: str, model: JudgeSpec, *, joins: bool = False) -> Future[str]:
+    def probe(self, member: str, model: JudgeSpec, *, is_new: bool = False) -> Future[str]:
         """Send another model a test question. The result is an empty string if it returned a verdict, otherwise the
-        reason for the failure. `joins` means that the member's process may still be starting."""
+        reason for the failure. `is_new` means that the member's process may still be starting."""
 
     def join(self, member: str) -> None:
         """Add a member."""

@@ -105,10 +105,10 @@ class RemoteMembers:
             log.warning("the requests to the committee's remote members failed: %s", reason(error))
         return {member: [*values] for member, values in answers.items()}
 
-    def probe(self, member: str, model: JudgeSpec, *, joins: bool = False) -> Future[str]:
+    def probe(self, member: str, model: JudgeSpec, *, is_new: bool = False) -> Future[str]:
         """Send a model a test question in the member's process, within `deadline_s`. The result is an empty string if
-        it returned a verdict, otherwise the reason for the failure. With `joins`, first wait up to JOIN_TIMEOUT_S."""
-        return asyncio.run_coroutine_threadsafe(self._probe(member, model, joins), self._running_loop())
+        it returned a verdict, otherwise the reason for the failure. With `is_new`, first wait up to JOIN_TIMEOUT_S."""
+        return asyncio.run_coroutine_threadsafe(self._probe(member, model, is_new), self._running_loop())
 
     def join(self, member: str) -> None:
         """Add a member."""
@@ -156,12 +156,12 @@ class RemoteMembers:
             bus, self._bus = self._bus, None
             await bus.close()
 
-    async def _probe(self, member: str, model: JudgeSpec, joins: bool) -> str:
+    async def _probe(self, member: str, model: JudgeSpec, is_new: bool) -> str:
         bus = await self._connect(time.monotonic() + RECONNECT_TIMEOUT_S)
         if bus is None:
             return "the learner has no connection to the bus"
         wait_until = time.monotonic() + JOIN_TIMEOUT_S
-        while joins and time.monotonic() < wait_until and not await bus.has_listener(names.reward(member)):
+        while is_new and time.monotonic() < wait_until and not await bus.has_listener(names.reward(member)):
             await asyncio.sleep(RETRY_INTERVAL_S)
         question = ProbeRequest(judge=model, deadline_s=self.deadline_s)
         message = await self._request(bus, names.probe(member), question.wire(), self.deadline_s)

@@ -1,6 +1,6 @@
 """Records in checkpoint folders, which show which checkpoints are complete and when they were saved. The trainer writes
 `checkpoint-N/` file by file. Before the first file, the marker `oven.part` is created in the folder. After the last
-one, `oven.json` is written atomically with the size of every file, and then the marker is removed. So a checkpoint is
+one, `oven.json` is written atomically with the size of every file, and then the marker is removed. A checkpoint is
 complete if it has no marker and every file has its recorded size. This module does not import torch."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NAME = re.compile(r"checkpoint-(\d+)")
 
 
 class Record(BaseModel):
-    """The content of oven.json, which adds to the files of TRL and transformers. Tensors are in `oven-rank-R.pt`."""
+    """The content of oven.json: the data that TRL and transformers do not save. Tensors are in `oven-rank-R.pt`."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
 
@@ -81,7 +81,7 @@ def read(folder: Path) -> Record | None:
         ) from error
 
 
-def problem(folder: Path) -> str:
+def defect(folder: Path) -> str:
     """Return the reason why a checkpoint is not complete, or an empty string if it is complete."""
     if not folder.is_dir():
         return f"{folder} is not a folder"
@@ -122,7 +122,7 @@ def all_checkpoints(output: Path) -> list[Path]:
 def complete_checkpoints(output: Path, run: str, training: str) -> Iterator[tuple[Path, Record]]:
     """Yield the complete checkpoints of one training run, without those that a rollback has abandoned."""
     for path in all_checkpoints(output):
-        if problem(path):
+        if defect(path):
             continue
         record = read(path)
         if record is not None and (record.run, record.training) == (run, training) and not record.abandoned:
@@ -144,18 +144,18 @@ def abandon(output: Path, run: str, training: str, after_tick: int, cause: str) 
 
 
 def checkpoint_to_resume(output: Path, run: str, training: str) -> Path | None:
-    """Return the checkpoint for `resume_from_checkpoint=True`, or None if there is none. This is the newest checkpoint
-    of the training run. Without one, it is the checkpoint with the highest step that does not belong to another
-    training run. Incomplete checkpoints are skipped. Raises ConfigError if all are incomplete."""
+    """Return the checkpoint for `resume_from_checkpoint=True`, or None if there is none: the newest checkpoint of the
+    training run, or else the one with the highest step that does not belong to another training run. Incomplete
+    checkpoints are skipped. Raises ConfigError if all are incomplete."""
     latest = newest(output, run, training)
     if latest is not None:
         return latest[0]
     candidates = [path for path in all_checkpoints(output) if not is_of_other_training(path, run, training)]
-    usable = [path for path in candidates if not problem(path) and not _is_abandoned(path, run)]
+    usable = [path for path in candidates if not defect(path) and not _is_abandoned(path, run)]
     if usable:
         return usable[-1]
     if candidates:
-        last_problem = problem(candidates[-1]) or "all of them were rolled back"
+        last_problem = defect(candidates[-1]) or "all of them were rolled back"
         raise ConfigError(f"no checkpoint in {output} can be resumed: {last_problem}")
     return None
 
@@ -180,9 +180,9 @@ def read_for_resume(folder: Path, run: str, model: dict[str, tuple[int, ...]]) -
     if not folder.is_dir():
         existing = ", ".join(path.name for path in all_checkpoints(folder.parent)) or "none"
         raise ConfigError(f"there is no checkpoint {folder}; checkpoints in the same folder: {existing}")
-    folder_problem = problem(folder)
+    folder_problem = defect(folder)
     if folder_problem:
-        usable = [path.name for path in all_checkpoints(folder.parent) if not problem(path)]
+        usable = [path.name for path in all_checkpoints(folder.parent) if not defect(path)]
         remedy = f"resume from {usable[-1]}" if usable else "start over without resume_from_checkpoint"
         raise ConfigError(f"{folder_problem}; {remedy}")
     record = read(folder)

@@ -33,7 +33,7 @@ def seconds_to_write(size: int, folder: Path) -> float:
     probe_size = min(max(size, 1), PROBE_BYTES)
     file = folder / "oven.probe"
     chunk = os.urandom(min(probe_size, 1024 * 1024))
-    began = time.monotonic()
+    began_at = time.monotonic()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with file.open("wb") as stream:
@@ -47,14 +47,15 @@ def seconds_to_write(size: int, folder: Path) -> float:
     finally:
         with contextlib.suppress(OSError):
             file.unlink(missing_ok=True)
-    return (time.monotonic() - began) * size / probe_size
+    return (time.monotonic() - began_at) * size / probe_size
 
 
 class DiskCheckpoints:
     """Checkpoints for rollback, which the trainer saves between two steps after a call of `request_save`. Scheduled
-    checkpoints take at most `memory_snapshots.SHARE` of wall time."""
+    checkpoints take at most `memory_snapshots.MAX_TIME_SHARE` of wall time."""
 
     can_undo = False
+    """A rollback cannot be undone, because the state before it is not saved."""
 
     def __init__(
         self,
@@ -73,9 +74,9 @@ class DiskCheckpoints:
     ) -> None:
         """Args:
         training: number of the training run in its script.
-        size: approximate bytes of the first checkpoint.
+        size: approximate size of the first checkpoint, in bytes.
         fresh: whether the run started without a checkpoint, so that its script can start over.
-        progress: function that returns (step, gradient steps so far).
+        progress: function that returns the step and the number of gradient steps so far. They differ after rollbacks.
         leader: whether this is rank 0, which reads and writes.
         broadcast: function that returns rank 0's argument on every rank.
         """
@@ -83,8 +84,7 @@ class DiskCheckpoints:
         self._size, self._fresh = size, fresh
         self._request_save, self._progress = request_save, progress
         self._leader, self._broadcast = leader, broadcast
-        began = clock()
-        self.budget = SnapshotTimeBudget(began, expected=seconds_to_write(size, output) if leader else 0.0)
+        self.budget = SnapshotTimeBudget(clock(), expected_s=seconds_to_write(size, output) if leader else 0.0)
         self._schedule = SnapshotSchedule(self.budget, clock, broadcast)
 
     def take_if_due(self, tick: int) -> None:
@@ -92,11 +92,11 @@ class DiskCheckpoints:
             self._request_save()
 
     def take(self, tick: int) -> None:
-        """Do nothing, because the client itself asks the trainer to save."""
+        """Do nothing, because the client requests the save from the trainer."""
 
     def ensure(self, tick: int) -> None:
-        """Raise LookupError if there is no checkpoint. A new one could take minutes, too long before a risky change."""
-        self._on_leader(lambda: self._choose(tick))
+        """Raise LookupError if there is no checkpoint. Do not save one, because this could take minutes."""
+        self._run_on_leader(lambda: self._choose_state(tick))
 
     def on_saved(self, folder: Path, tick: int, began_at: float, ended_at: float, *, is_scheduled: bool) -> None:
         """Record that the trainer has saved a checkpoint. Called on every rank. Rank 0 removes old ones."""
@@ -113,7 +113,7 @@ class DiskCheckpoints:
         valid: list[tuple[int, Path]] = []  # (tick, path)
         discarded: list[tuple[int, Path]] = []
         for path in checkpoint_record.all_checkpoints(self._output):
-            if checkpoint_record.problem(path):
+            if checkpoint_record.defect(path):
                 continue
             record = checkpoint_record.read(path)
             if record is not None and record.own and (record.run, record.training) == (self._run, self._training):
@@ -128,7 +128,7 @@ class DiskCheckpoints:
 
     def restore(self, tick: int, now: int) -> Snapshot:
         """Request a restart from a checkpoint. This process then stops training."""
-        return self._on_leader(lambda: self._request_restart(tick))
+        return self._run_on_leader(lambda: self._request_restart(tick))
 
     def undo(self) -> Snapshot:
         """Raise LookupError, because the state before a rollback is not saved."""
@@ -144,26 +144,27 @@ class DiskCheckpoints:
             log.warning("checkpoints of discarded steps could not be marked and may still be used: %s", error)
 
     def _request_restart(self, tick: int) -> Snapshot:
-        snapshot = self._choose(tick)
-        reached, trained = self._progress()
-        reason = f"rolled back from step {reached} to step {snapshot.step}: {snapshot.restart}"
+        snapshot = self._choose_state(tick)
+        step_reached, trained_steps = self._progress()
+        reason = f"rolled back from step {step_reached} to step {snapshot.step}: {snapshot.restart_note}"
         target = {"checkpoint": snapshot.state, "training": self._training, "step": snapshot.step}
-        relaunch.write(self._run_folder, Relaunch(**target, reached=reached, trained=trained, reason=reason))
+        rollback = Relaunch(**target, reached=step_reached, trained=trained_steps, reason=reason)
+        relaunch.write(self._run_folder, rollback)
         checkpoint_record.abandon(self._output, self._run, self._training, snapshot.tick, reason)
         return snapshot
 
-    def _choose(self, tick: int) -> Snapshot:
+    def _choose_state(self, tick: int) -> Snapshot:
         """Choose the state for a restart: the newest checkpoint up to `tick`, or else the start of the script."""
         newest = checkpoint_record.newest(self._output, self._run, self._training, tick)
         if newest is not None:
             path, record = newest
-            restart = f"continues from {path.name} in the next incarnation"
-            return Snapshot(record.tick, record.step, str(path.absolute()), restart)
+            restart_note = f"continues from {path.name} in the next incarnation"
+            return Snapshot(record.tick, record.step, str(path.absolute()), restart_note)
         if self._fresh:
             return Snapshot(0, 0, relaunch.START, "starts over in the next incarnation")
         raise LookupError(f"there is no complete checkpoint from tick {tick} or before in {self._output}")
 
-    def _on_leader(self, function: Callable[[], Snapshot]) -> Snapshot:
+    def _run_on_leader(self, function: Callable[[], Snapshot]) -> Snapshot:
         """Return rank 0's result on every rank. If rank 0 fails, every rank raises its error."""
         outcome: Snapshot | Exception | None
         try:
@@ -183,7 +184,7 @@ class DiskCheckpoints:
             log.warning("no checkpoint was saved for rollback: %s", error)
             return False
         if free < MIN_FREE_FACTOR * self._size:
-            sizes = free / 1e9, self._output, self._size / 1e9
-            log.warning("no checkpoint was saved for rollback: %.3g GB are free in %s, but it needs %.3g GB", *sizes)
+            message = "no checkpoint was saved for rollback: %.3g GB are free in %s, but it needs %.3g GB"
+            log.warning(message, free / 1e9, self._output, self._size / 1e9)
             return False
         return True

@@ -1,10 +1,10 @@
 """Snapshots of a run in memory for rollback, and their schedule.
 
 Older snapshots are further apart, and the first one is always kept. All ranks take them at the same ticks. The time
-budget is a token bucket (the meter of RFC 2697, with seconds instead of bytes). Seconds accrue at `SHARE` of wall time,
-and a snapshot is due when the balance covers its expected cost. A snapshot that takes longer than expected leaves a
-debt, which must be paid off first. So over any run, snapshots take at most `SHARE` of the time, plus the initial credit
-and one snapshot that took longer than expected.
+budget is a token bucket (the meter of RFC 2697, with seconds instead of bytes). Its balance grows by MAX_TIME_SHARE of
+wall time, and a snapshot is due when the balance covers its expected cost. If it takes longer than expected, the
+balance becomes negative. Over any run, snapshots therefore take at most MAX_TIME_SHARE of the time, plus the initial
+credit and the excess of one snapshot.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from oven_learner.rollback.rollback_protocol import Checkpoints, Snapshot
 log = logging.getLogger("oven.learner")
 
 LEVELS, SNAPSHOTS_PER_LEVEL = 6, 3
-"""Number of levels, and of snapshots per level. The newest three of every 1st, 2nd, 4th … 32nd snapshot are kept. With
-one every INTERVAL_TICKS, a rollback by up to 300 ticks goes back at most 1.8 times as far as requested."""
+"""Number of levels, and of snapshots per level. Level k keeps the newest three of every 2ᵏth snapshot. With a snapshot
+every INTERVAL_TICKS, a rollback by up to 300 ticks goes back at most 1.8 times as far as requested."""
 MAX_SNAPSHOTS = SNAPSHOTS_PER_LEVEL + 2 * (LEVELS - 1)
 """Maximum number of snapshots, in addition to the first one and the state before the last rollback."""
 CREDIT_S = 0.1
 """Seconds that may be spent at the start without waiting, so that a run that fails early can be rolled back."""
 INTERVAL_TICKS = 5
 """Minimum ticks between snapshots. They are further apart if a snapshot costs more than its share of these steps."""
-TOLERANCE = 2 * INTERVAL_TICKS
-"""Ticks by which a rollback may exceed its limit."""
+TOLERANCE_TICKS = 2 * INTERVAL_TICKS
+"""Ticks by which a rollback may exceed the maximum distance."""
 MAX_CLOCK_TICKS = 100
-"""Maximum ticks between readings of the clock, because the first step of a run says little about the others."""
-SHARE = 0.02
+"""Maximum ticks between two readings of the clock, because the pace of the first steps may not last."""
+MAX_TIME_SHARE = 0.02
 """Maximum share of wall time for snapshots in memory, and for scheduled checkpoints."""
 MAX_SAVED_SNAPSHOTS = 2.0
-"""Maximum balance of the budget, in snapshots. It prevents a burst of snapshots after an hour on hold."""
+"""Maximum balance of the budget, in snapshots. It prevents a burst of snapshots after the run was held."""
 
 
 class Snapshots:
     """Snapshots at the start of a run and then every few ticks. The first one is never dropped. All of them together
-    cost at most `SHARE` of wall time, plus CREDIT_S."""
+    take at most MAX_TIME_SHARE of wall time, plus CREDIT_S."""
 
     can_undo = True
 
@@ -60,11 +60,11 @@ class Snapshots:
         self._take_state, self._restore_state = take, restore
         self.disk: Checkpoints | None = None
         """Checkpoints for a process that replaces a killed one, if there are any."""
-        self.budget = SnapshotTimeBudget(clock(), credit=credit)
+        self.budget = SnapshotTimeBudget(clock(), credit_s=credit)
         self._schedule = SnapshotSchedule(self.budget, clock, broadcast)
         self._first: Snapshot | None = None
         self._recent: dict[int, Snapshot] = {}
-        """Number → recent snapshot, in order."""
+        """Number → snapshot, in the order in which they were taken, without the first one."""
         self._before_rollback: Snapshot | None = None
         self._count = 0
 
@@ -109,10 +109,10 @@ class Snapshots:
 
     def distance_problem(self, tick: int, now: int, *, exact: bool) -> str:
         """Return why the rollback would go back too far. The limit is the requested distance for an operator, twice
-        that for an agent, plus TOLERANCE ticks."""
-        ticks = [snapshot.tick for snapshot in self._all()]
+        that for an agent, plus TOLERANCE_TICKS ticks."""
+        ticks = [snapshot.tick for snapshot in self._all_snapshots()]
         target = max((snapshot_tick for snapshot_tick in ticks if snapshot_tick <= tick), default=tick)
-        max_distance = (now - tick) * (1 if exact else 2) + TOLERANCE
+        max_distance = (now - tick) * (1 if exact else 2) + TOLERANCE_TICKS
         if tick > now or now - target <= max_distance:
             return ""
         return (
@@ -123,19 +123,19 @@ class Snapshots:
     def restore(self, tick: int, now: int) -> Snapshot:
         """Restore the newest snapshot taken at or before `tick`, and drop later ones. A copy of the current state is
         kept until the next rollback. Raises LookupError if no snapshot is that old."""
-        candidates = [snapshot for snapshot in self._all() if snapshot.tick <= tick]
+        candidates = [snapshot for snapshot in self._all_snapshots() if snapshot.tick <= tick]
         if not candidates:
             raise LookupError(
                 f"there is no snapshot from tick {tick} or before; the oldest is from tick "
                 f"{self._first.tick if self._first else '–'}"
             )
         self._before_rollback = self._copy_for_undo(now)
-        snapshot = self._go_to(candidates[-1])
+        snapshot = self._restore_and_drop_later(candidates[-1])
         if self.disk is not None:
             self.disk.abandon(snapshot.tick, now)
         return snapshot
 
-    def _all(self) -> list[Snapshot]:
+    def _all_snapshots(self) -> list[Snapshot]:
         return [*([self._first] if self._first else []), *self._recent.values()]
 
     def _copy_for_undo(self, now: int) -> Snapshot | None:
@@ -152,11 +152,11 @@ class Snapshots:
         if self._before_rollback is None:
             raise LookupError("there is no rollback to undo, or the state before it could not be copied")
         snapshot, self._before_rollback = self._before_rollback, None
-        self._go_to(snapshot)
+        self._restore_and_drop_later(snapshot)
         self._add(snapshot)
         return snapshot
 
-    def _go_to(self, snapshot: Snapshot) -> Snapshot:
+    def _restore_and_drop_later(self, snapshot: Snapshot) -> Snapshot:
         self._restore_state(snapshot.state)
         self._recent = {number: entry for number, entry in self._recent.items() if entry.tick <= snapshot.tick}
         return snapshot
@@ -165,42 +165,42 @@ class Snapshots:
 class SnapshotTimeBudget:
     """A time budget for snapshots. All times are in seconds on one monotonic clock."""
 
-    def __init__(self, now: float, *, expected: float = 0.0, credit: float = 0.0) -> None:
-        """`expected` is the expected cost of the first snapshot. `credit` may be spent at the start."""
-        self.expected = expected
-        self.spent = 0.0
+    def __init__(self, now: float, *, expected_s: float = 0.0, credit_s: float = 0.0) -> None:
+        """`expected_s` is the expected cost of the first snapshot. `credit_s` may be spent at the start."""
+        self.expected_s = expected_s
+        self.spent_s = 0.0
         """Seconds spent on scheduled snapshots so far."""
-        self.copies = 0
+        self.count = 0
         """Number of scheduled snapshots so far."""
-        self._balance = self._credit = credit
+        self._balance_s = self._credit_s = credit_s
         self._accrued_until = now
 
     def seconds_until_due(self, now: float) -> float:
         """Return the seconds until a snapshot is due, or 0 if it is due."""
         self._accrue(now)
-        return max(0.0, self.expected - self._balance) / SHARE
+        return max(0.0, self.expected_s - self._balance_s) / MAX_TIME_SHARE
 
     def charge(self, began_at: float, ended_at: float, *, is_scheduled: bool = True) -> None:
-        """Charge a snapshot. One on request is free, but the next scheduled one is due a full interval later."""
+        """Charge a snapshot. A requested one is free, but the next scheduled one is due a full interval later."""
         self._accrue(ended_at)
         cost = max(0.0, ended_at - began_at)
         if is_scheduled:
-            self.spent += cost
-            self._balance -= cost
-            self.copies += 1
+            self.spent_s += cost
+            self._balance_s -= cost
+            self.count += 1
         else:
-            self._balance = min(self._balance, 0.0)
-        self.expected = max(cost, self.spent / self.copies if self.copies else 0.0)
+            self._balance_s = min(self._balance_s, 0.0)
+        self.expected_s = max(cost, self.spent_s / self.count if self.count else 0.0)
 
     def _accrue(self, now: float) -> None:
-        max_balance = max(self._credit, self._balance, MAX_SAVED_SNAPSHOTS * self.expected)
-        self._balance = min(max_balance, self._balance + SHARE * max(0.0, now - self._accrued_until))
+        max_balance = max(self._credit_s, self._balance_s, MAX_SAVED_SNAPSHOTS * self.expected_s)
+        self._balance_s = min(max_balance, self._balance_s + MAX_TIME_SHARE * max(0.0, now - self._accrued_until))
         self._accrued_until = max(self._accrued_until, now)
 
 
 class SnapshotSchedule:
-    """A schedule, in ticks, for reading the clock and taking snapshots. All ranks read the clock at the same ticks and
-    use rank 0's clock. Otherwise a rank could lack a snapshot that another one has."""
+    """Decides at which ticks to read the clock and to take snapshots. All ranks use rank 0's clock at the same ticks.
+    Otherwise, a rank could lack a snapshot that another one has."""
 
     def __init__(
         self,

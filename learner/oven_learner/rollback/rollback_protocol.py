@@ -1,4 +1,4 @@
-"""The interfaces through which the client saves and restores states, and the class of such states."""
+"""The interfaces through which the client takes snapshots and rolls back to them, and the class of snapshots."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Snapshot:
     tick: int
     step: int
     state: Any
-    restart: str = ""
+    restart_note: str = ""
     """How the next process restores the state, for example "starts over". Empty if this process restores it."""
 
 
@@ -30,8 +30,8 @@ class Rollback(Protocol):
         """Make sure that there is a snapshot before a risky change. Raises an error if this is not possible."""
 
     def distance_problem(self, tick: int, now: int, *, exact: bool) -> str:
-        """Return why a rollback at tick `now` to `tick` would go back too far, or an empty string. `exact` means that
-        an operator chose the tick. An agent only estimates it."""
+        """Return why a rollback from tick `now` to `tick` would go back too far, or an empty string. `exact` means that
+        an operator chose the tick. The tick of an agent is only an estimate."""
 
     def restore(self, tick: int, now: int) -> Snapshot:
         """Restore, at tick `now`, the newest snapshot taken at or before `tick`. Raises LookupError if there is

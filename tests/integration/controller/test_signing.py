@@ -312,7 +312,7 @@ async def test_an_operator_is_told_what_the_learner_says_and_not_what_a_forger_d
     stop = OperatorCommand(id="c", action="stop")
     no = Receipt(incarnation=1, n=9, command="c", actuator="run.stop", status="rejected", tick=1, step=1)
 
-    def stopping() -> str | None:
+    def stopping() -> bool:
         learner.poll()
         return learner.stopping
 

@@ -198,7 +198,7 @@ async def test_operators_commands_are_read_from_the_log(nats: Server) -> None:
     async with nats.bus() as operator:
         await operator.append(ON.operator("ann"), OperatorCommand(id="1", action="stop", reason="enough").wire())
     await until(lambda: polled(learner) and learner.stopping)
-    assert learner.stopping == "enough"
+    assert learner.stop_reason == "enough"
     assert await off_loop(learner.close, "stopped")
 
 

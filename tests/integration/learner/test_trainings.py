@@ -50,7 +50,7 @@ async def test_a_second_training_has_its_own_values_and_a_restart_resumes_both(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving(tmp_path) as server:
-        monkeypatch.setattr(run_start, "_trainings_by_run", Counter())
+        monkeypatch.setattr(run_start, "_training_count_by_run", Counter())
         sft, grpo = [1.0], [2.0]
         client = await train(server, sft)
         await turn(server, client, 1, 4.0, sft)
@@ -60,7 +60,7 @@ async def test_a_second_training_has_its_own_values_and_a_restart_resumes_both(
         await turn(server, client, 2, 5.0, grpo)
         assert await asyncio.to_thread(client.close, "failed")
 
-        monkeypatch.setattr(run_start, "_trainings_by_run", Counter())  # the script is started again
+        monkeypatch.setattr(run_start, "_training_count_by_run", Counter())  # the script is started again
         sft, grpo, other_rate = [1.0], [2.0], [3.0]
         for rate, named in ((sft, None), (grpo, None), (other_rate, "other")):
             client = await train(server, rate, named)

@@ -191,7 +191,7 @@ def test_the_alignment_gauge_is_the_cosine_of_gradient_and_first_moment(tmp_path
     job.add_callback(ByHand())
     attach(job, link=line)
     job.train()
-    cosines = [seen.metrics.get(optimizer_gauges.ALIGNMENT.name) for seen in line.observed()]
+    cosines = [seen.metrics.get(optimizer_gauges.GRADIENT_ALIGNMENT.name) for seen in line.observed()]
     assert cosines[0] is None, "before the first step there is no moment"
     assert cosines[1:] == pytest.approx(wanted, abs=1e-5) and len(wanted) == 11
 
@@ -213,7 +213,7 @@ def test_a_running_mean_replaces_a_missing_first_moment(tmp_path: Path) -> None:
     job.add_callback(ByHand())
     attach(job, link=line)
     job.train()
-    cosines = [seen.metrics.get(optimizer_gauges.ALIGNMENT.name) for seen in line.observed()]
+    cosines = [seen.metrics.get(optimizer_gauges.GRADIENT_ALIGNMENT.name) for seen in line.observed()]
     assert cosines[0] is None and cosines[1:] == pytest.approx(wanted, abs=1e-5) and len(wanted) == 11
 
 
@@ -224,9 +224,9 @@ def test_a_gauge_whose_running_mean_is_too_large_is_reported_as_unmeasured(
     job, line = trainer(tmp_path, optim="sgd"), FakeLink()
     attach(job, link=line)
     job.train()
-    assert all(optimizer_gauges.ALIGNMENT.name not in seen.metrics for seen in line.observed())
+    assert all(optimizer_gauges.GRADIENT_ALIGNMENT.name not in seen.metrics for seen in line.observed())
     run = line.sent[0]
-    assert isinstance(run, RunStarted) and "SGD keeps none" in run.unmeasured[optimizer_gauges.ALIGNMENT.name]
+    assert isinstance(run, RunStarted) and "SGD keeps none" in run.unmeasured[optimizer_gauges.GRADIENT_ALIGNMENT.name]
 
 
 def test_a_time_budget_ends_the_run_cleanly(tmp_path: Path) -> None:
@@ -238,7 +238,7 @@ def test_a_time_budget_ends_the_run_cleanly(tmp_path: Path) -> None:
 
 
 def test_a_gauge_that_raises_does_not_stop_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(optimizer_gauges, "alignment", lambda *_: 1 / 0)
+    monkeypatch.setattr(optimizer_gauges, "gradient_alignment", lambda *_: 1 / 0)
     job, line = trainer(tmp_path), FakeLink()
     attach(job, link=line)
     job.train()
@@ -252,5 +252,5 @@ def test_the_alignment_is_the_same_in_small_chunks(tmp_path: Path, monkeypatch: 
         job, line = trainer(tmp_path), FakeLink()
         attach(job, link=line)
         job.train()
-        result.append([seen.metrics.get(optimizer_gauges.ALIGNMENT.name, 9.0) for seen in line.observed()])
+        result.append([seen.metrics.get(optimizer_gauges.GRADIENT_ALIGNMENT.name, 9.0) for seen in line.observed()])
     assert result[0] == pytest.approx(result[1], abs=1e-6)

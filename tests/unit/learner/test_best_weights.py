@@ -41,7 +41,7 @@ class Model:
 
     def best(self, better: Literal["up", "down"] = "down", **more: Any) -> BestWeights:
         spec = MetricSpec(name="eval/loss", better=better, held_out=True)
-        return BestWeights(spec, **({"take": self.take, "restore": self.restore, "read": self.measure} | more))
+        return BestWeights(spec, **({"copy": self.take, "restore": self.restore, "measure": self.measure} | more))
 
 
 def trained(model: Model, best: BestWeights, *readings: float) -> None:
@@ -57,7 +57,7 @@ def test_the_best_weights_are_restored_if_they_still_score_better() -> None:
     best = model.best()
     trained(model, best, 3.0, 2.0, 2.5)
     assert model.read == [], "nothing is evaluated for its sake before the end"
-    applied, metrics = best.end(3, 3)
+    applied, metrics = best.choose_final_weights(3, 3)
     assert (applied.status, model.weight, metrics) == ("applied", 2, {"eval/loss": 2.0})
     assert applied.reason == "restored the weights of step 2: eval/loss 2, 2.5 at step 3"
     assert applied.before == applied.after == best.final_weights, "the knob keeps its value"
@@ -68,7 +68,7 @@ def test_the_last_weights_stay_if_the_best_ones_no_longer_score_better(then: flo
     model = Model(reads={2: then})
     best = model.best()
     trained(model, best, 3.0, 2.0, 2.5)
-    applied, metrics = best.end(3, 3)
+    applied, metrics = best.choose_final_weights(3, 3)
     assert (applied.status, model.weight, metrics) == ("noop", 3, {})
     assert applied.reason == f"kept the last weights: eval/loss 2.5, {then:.4g} at step 2"
 
@@ -78,7 +78,7 @@ def test_a_rollback_in_the_tick_of_the_best_score_still_restores_the_best_weight
     best = model.best()
     trained(model, best, 3.0, 2.0)
     model.weight = 9
-    applied, _ = best.end(2, 1)
+    applied, _ = best.choose_final_weights(2, 1)
     assert (applied.status, model.weight) == ("applied", 2)
 
 
@@ -89,17 +89,17 @@ def test_a_failing_evaluation_is_reported_and_the_last_weights_stay(fails: int, 
     model = Model(fails_at=frozenset({fails}))
     best = model.best()
     trained(model, best, 3.0, 2.0, 2.5)
-    applied, metrics = best.end(3, 3)
+    applied, metrics = best.choose_final_weights(3, 3)
     assert (applied.status, model.weight, metrics) == ("rejected", 3, {})
     assert words in applied.reason and "no generation" in applied.reason and "\n" not in applied.reason
 
 
 def test_if_a_copy_fails_training_continues_and_the_older_copy_counts() -> None:
     model = Model(reads={3: 9.0})
-    best = model.best(take=lambda: model.take() if model.weight != 2 else 1 // 0)
+    best = model.best(copy=lambda: model.take() if model.weight != 2 else 1 // 0)
     trained(model, best, 3.0, 2.0)
     model.weight = 3
-    applied, _ = best.end(3, 3)
+    applied, _ = best.choose_final_weights(3, 3)
     assert (applied.status, model.weight) == ("applied", 1)
 
 
@@ -108,7 +108,7 @@ def test_a_run_never_ends_worse_than_its_last_weights(readings: list[float], bet
     model = Model()
     best = model.best(better)
     trained(model, best, *readings)
-    applied, metrics = best.end(len(readings), len(readings))
+    applied, metrics = best.choose_final_weights(len(readings), len(readings))
     finite = [reading for reading in readings if math.isfinite(reading)]
     final_reading = readings[model.weight - 1]
     assert final_reading == (min if better == "down" else max)(finite) if finite else model.weight == len(readings)
@@ -136,7 +136,7 @@ def test_without_an_evaluation_the_last_weights_stay() -> None:
     best = model.best()
     trained(model, best, math.nan, math.inf)
     best.record_evaluation(3, 3, {"eval/other": 1.0})
-    applied, _ = best.end(4, 4)
+    applied, _ = best.choose_final_weights(4, 4)
     assert (applied.status, applied.reason) == ("noop", "no evaluation has measured eval/loss; kept the last weights")
 
 

@@ -45,10 +45,10 @@ def test_a_checkpoint_counts_once_its_record_is_written(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoint-3"
     checkpoint_record.begin(folder)
     (folder / "trainer_state.json").write_text("{}")
-    assert "never finished" in checkpoint_record.problem(folder)
-    assert written(tmp_path, 3) == folder and not checkpoint_record.problem(folder)
+    assert "never finished" in checkpoint_record.defect(folder)
+    assert written(tmp_path, 3) == folder and not checkpoint_record.defect(folder)
     checkpoint_record.begin(folder)  # it is written over
-    assert checkpoint_record.read(folder) is None and "never finished" in checkpoint_record.problem(folder)
+    assert checkpoint_record.read(folder) is None and "never finished" in checkpoint_record.defect(folder)
 
 
 def test_the_newest_checkpoint_is_by_tick_and_not_abandoned(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_the_newest_checkpoint_is_by_tick_and_not_abandoned(tmp_path: Path) -> N
     assert newest is not None and newest[0].name == "checkpoint-20"
     checkpoint_record.abandon(tmp_path, "r", "1", 10, "rolled back")
     assert checkpoint_record.checkpoint_to_resume(tmp_path, "r", "1") == tmp_path / "checkpoint-10"
-    assert not checkpoint_record.problem(tmp_path / "checkpoint-20"), "whole it is"
+    assert not checkpoint_record.defect(tmp_path / "checkpoint-20"), "whole it is"
 
 
 def test_incomplete_checkpoints_are_skipped(tmp_path: Path) -> None:

@@ -214,9 +214,9 @@ def test_a_risky_change_is_preceded_by_a_snapshot() -> None:
 def test_a_request_to_stop_is_obeyed_at_the_next_boundary() -> None:
     client, _ = make(FakeLink())
     client.request_stop("SIGTERM")
-    assert client.stopping != "SIGTERM"
+    assert client.stop_reason != "SIGTERM"
     client.poll()
-    assert client.stopping == "SIGTERM"
+    assert client.stop_reason == "SIGTERM"
 
 
 def test_a_new_incarnation_restores_values_and_answers_open_decisions() -> None:
@@ -335,7 +335,7 @@ def test_closing_without_a_reason_says_how_the_run_ended(
     link = FakeLink()
     with contextlib.suppress(ValueError, KeyboardInterrupt):
         client, _ = make(link)
-        client.stopping = stopping
+        client.stop_reason = stopping
         try:
             if error is not None:
                 raise error

@@ -29,10 +29,10 @@ def test_an_operator_holds_resumes_and_stops() -> None:
     )
     client.observe(1, {})
     client.poll()
-    assert not client.held
+    assert not client.hold_reason
     line.incoming.append(OperatorCommand(id="c", action="stop", reason="enough"))
     client.poll()
-    assert client.stopping == "enough"
+    assert client.stop_reason == "enough"
     assert model.rate == 1.0
 
 
@@ -81,7 +81,7 @@ class Answering(FakeLink):
     def receive(self) -> LogMessage | None:
         if self.client is None or not self.orders or len(self.held) > len(self.receipts()):
             return None
-        self.held.append(self.client.held)
+        self.held.append(self.client.hold_reason)
         return self.orders.popleft()
 
 
@@ -96,7 +96,7 @@ def test_while_held_a_set_and_a_resume_apply_at_once() -> None:
     line.client = client
     client.observe(1, {})
     client.poll()
-    assert line.held == ["", "a look", "a look", "a look"] and not client.held
+    assert line.held == ["", "a look", "a look", "a look"] and not client.hold_reason
     assert (model.rate, client.tick) == (3.0, 1)
     assert [(r.status, r.after) for r in line.receipts()[1:3]] == [("applied", 2.0), ("applied", 3.0)]
 
@@ -113,7 +113,7 @@ def test_while_held_work_that_waits_for_a_step_boundary_is_done() -> None:
 
     client.while_held = meanwhile
     client.poll()
-    assert rates == [model.rate] and not client.held
+    assert rates == [model.rate] and not client.hold_reason
 
 
 def test_while_held_a_stop_ends_the_run() -> None:
@@ -121,7 +121,7 @@ def test_while_held_a_stop_ends_the_run() -> None:
     client, _ = make(line)
     line.client = client
     client.poll()
-    assert (client.stopping, line.receipts()[-1].command) == ("enough", "b")
+    assert (client.stop_reason, line.receipts()[-1].command) == ("enough", "b")
 
 
 def test_after_a_restart_unanswered_commands_are_answered_as_unknown() -> None:

@@ -47,8 +47,8 @@ class Members:
         self.meanwhile: Callable[[], None] | None = None
         """What happens while they are asked."""
 
-    def probe(self, member: str, model: JudgeSpec, *, joins: bool = False) -> Future[str]:
-        self.probes.append((member, model, joins, Future()))
+    def probe(self, member: str, model: JudgeSpec, *, is_new: bool = False) -> Future[str]:
+        self.probes.append((member, model, is_new, Future()))
         return self.probes[-1][3]
 
     def join(self, member: str) -> None:
@@ -117,8 +117,8 @@ def test_a_successful_probe_adds_a_choice_without_delaying_steps() -> None:
     command = run.say("offer", judge=OTHER)
     run.step(3)
     assert run.link.receipts() == [] and len(run.link.observed()) == 3, "it is still being probed"
-    [(member, model, joins, probe)] = run.remote.probes
-    assert (member, model, joins) == ("critic", OTHER, False)
+    [(member, model, is_new, probe)] = run.remote.probes
+    assert (member, model, is_new) == ("critic", OTHER, False)
     probe.set_result("")
     run.step()
     *_, announced, receipt = run.link.sent

@@ -58,10 +58,10 @@ def test_oven_mode_decides_whether_a_controller_is_needed(
         with connect(max_steps=3, optional=optional) as client:
             client.observe(1, {"loss": 1.0})
             client.poll()
-            assert (client.stopping, client.held, client.step, client.lr_scale) == ("", "", 1, 1.0)
+            assert (client.stop_reason, client.hold_reason, client.step, client.lr_scale) == ("", "", 1, 1.0)
         attachment = attach(job, optional=optional)
     assert isinstance(attachment, IdleAttachment) and attachment.client is not None
-    assert attachment.client.close("completed") and attachment.client.stopping == ""
+    assert attachment.client.close("completed") and attachment.client.stop_reason == ""
     assert len(caplog.records) == 2
     assert all("training continues without a controller" in record.getMessage() for record in caplog.records)
 
@@ -96,14 +96,14 @@ def test_a_loop_without_a_controller_obeys_its_time_budget_and_request_stop(
     with connect(optional=True, seconds=1e-9) as client:
         client.observe(1, {})
         client.poll()
-        assert client.out_of_time and client.stopping == "the time budget is used up"
+        assert client.out_of_time and client.stop_reason == "the time budget is used up"
     with connect(optional=True, step=5) as client:
         client.hold("no judge answers")
         client.poll()
-        assert not client.held and client.step == 5 and "the run is not held" in caplog.text
+        assert not client.hold_reason and client.step == 5 and "the run is not held" in caplog.text
         client.request_stop("SIGTERM")
         client.poll()
-        assert client.stopping == "SIGTERM"
+        assert client.stop_reason == "SIGTERM"
 
 
 def test_a_trainer_without_a_controller_is_unchanged(tmp_path: Path) -> None:

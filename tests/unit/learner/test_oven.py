@@ -135,7 +135,7 @@ async def test_a_cancelled_run_ends_after_its_step(early: bool, tmp_path: Path) 
     go.set()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert baked.trainer.step < FOR_EVER and baked.trainer.client.stopping == "cancelled by the script"
+    assert baked.trainer.step < FOR_EVER and baked.trainer.client.stop_reason == "cancelled by the script"
 
 
 async def test_what_training_raises_while_it_is_cancelled_is_raised(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from oven_learner.rollback.memory_snapshots import (
     CREDIT_S,
     INTERVAL_TICKS,
-    SHARE,
+    MAX_TIME_SHARE,
     Snapshots,
     SnapshotSchedule,
     SnapshotTimeBudget,
@@ -29,25 +29,25 @@ def test_snapshots_keep_to_their_share_of_time(
     course: list[tuple[float, float, bool]], expected: float, credit: float
 ) -> None:
     """Each entry: seconds that pass, what a copy costs if one is due, whether the user saves instead."""
-    budget, now, ours, overshoot = SnapshotTimeBudget(0.0, expected=expected, credit=credit), 0.0, 0.0, 0.0
+    budget, now, ours, overshoot = SnapshotTimeBudget(0.0, expected_s=expected, credit_s=credit), 0.0, 0.0, 0.0
     for passes, cost, user in course:
         now += passes
         if user:
             now += cost
             budget.charge(now - cost, now, is_scheduled=False)
         elif budget.seconds_until_due(now) == 0:
-            overshoot = max(overshoot, cost - budget.expected)
+            overshoot = max(overshoot, cost - budget.expected_s)
             now += cost
             ours += cost
             budget.charge(now - cost, now)
-        assert ours <= SHARE * now + credit + max(overshoot, 0.0) + 1e-6 * now
-    assert abs(budget.spent - ours) <= 1e-6 * now
+        assert ours <= MAX_TIME_SHARE * now + credit + max(overshoot, 0.0) + 1e-6 * now
+    assert abs(budget.spent_s - ours) <= 1e-6 * now
 
 
 def test_a_save_by_the_user_is_free_and_delays_the_next() -> None:
-    budget = SnapshotTimeBudget(0.0, expected=2.0)
+    budget = SnapshotTimeBudget(0.0, expected_s=2.0)
     budget.charge(99.0, 101.0, is_scheduled=False)
-    assert budget.spent == 0 and budget.seconds_until_due(102.0) > 98
+    assert budget.spent_s == 0 and budget.seconds_until_due(102.0) > 98
 
 
 class Clock:
@@ -80,7 +80,9 @@ def test_snapshots_start_at_once_and_keep_to_their_share(step_s: float, copy_s: 
     clock = Clock()
     snapshots, snapshot_ticks = run(clock, 400, step_s, copy_s)
     assert snapshot_ticks[0] == 0
-    assert snapshots.budget.spent <= SHARE * clock.now + CREDIT_S + copy_s, "the first is taken whatever it costs"
+    assert snapshots.budget.spent_s <= MAX_TIME_SHARE * clock.now + CREDIT_S + copy_s, (
+        "the first is taken whatever it costs"
+    )
     assert all(later - earlier >= INTERVAL_TICKS for earlier, later in itertools.pairwise(snapshot_ticks))
 
 
@@ -95,8 +97,8 @@ def test_all_ranks_take_snapshots_at_the_same_ticks() -> None:
         return words.pop(0)
 
     clocks = Clock(), Clock()
-    first = SnapshotSchedule(SnapshotTimeBudget(0.0, expected=1.0), clocks[0], leads)
-    second = SnapshotSchedule(SnapshotTimeBudget(0.0, expected=50.0), clocks[1], follows)
+    first = SnapshotSchedule(SnapshotTimeBudget(0.0, expected_s=1.0), clocks[0], leads)
+    second = SnapshotSchedule(SnapshotTimeBudget(0.0, expected_s=50.0), clocks[1], follows)
     for tick in range(400):
         clocks[0].now += 1.0
         clocks[1].now += 7.0

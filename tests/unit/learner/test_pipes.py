@@ -35,7 +35,7 @@ def test_everything_arrives_in_order(parcels_sent: list[tuple[tuple[Any, bytes],
                 came += inlet.take()
         while not outlet.flush():
             came += inlet.take()
-        assert outlet.idle
+        assert outlet.is_idle
         outlet.close()
         while not inlet.is_exhausted:
             came += inlet.take()
@@ -49,10 +49,10 @@ def test_writing_without_a_reader_reports_no_room() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     outlet = Outlet(writing)
-    accepted, idle = outlet.put(pack("word")), outlet.idle
+    accepted, idle = outlet.put(pack("word")), outlet.is_idle
     assert (accepted, idle) == (False, True)
     outlet.post(pack("word"))
-    assert not outlet.idle
+    assert not outlet.is_idle
     outlet.close()
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oven_core.errors import ConfigError
-from oven_learner.actuators import Applied, difference
+from oven_learner.actuators import ChangeResult, describe_difference
 from oven_learner.ranks import Ranks
 
 
@@ -29,16 +29,18 @@ def test_processes_that_torch_does_not_know_of_are_an_error() -> None:
 
 
 APPLIED = st.builds(
-    Applied, st.sampled_from(["applied", "noop", "rejected", "unknown"]), after=st.sampled_from([None, 1.0, 2.0])
+    ChangeResult, st.sampled_from(["applied", "noop", "rejected", "unknown"]), after=st.sampled_from([None, 1.0, 2.0])
 )
 
 
 @given(st.lists(APPLIED, min_size=1, max_size=5))
-def test_ranks_differ_when_one_has_another_value_or_another_success(each: list[Applied]) -> None:
+def test_ranks_differ_when_one_has_another_value_or_another_success(each: list[ChangeResult]) -> None:
     kinds = {(applied.status in ("applied", "noop"), applied.after) for applied in each}
-    assert bool(difference(each)) == (len(kinds) > 1)
+    assert bool(describe_difference(each)) == (len(kinds) > 1)
 
 
 def test_a_difference_names_the_rank() -> None:
-    text = difference([Applied("applied", 1.0, 2.0), Applied("rejected", 1.0, 1.0, "MemoryError: none left")])
+    text = describe_difference(
+        [ChangeResult("applied", 1.0, 2.0), ChangeResult("rejected", 1.0, 1.0, "MemoryError: none left")]
+    )
     assert text == "rank 0 has 2.0 (applied) and rank 1 has 1.0 (rejected: MemoryError: none left)"

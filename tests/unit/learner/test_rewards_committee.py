@@ -38,7 +38,7 @@ class Remote:
     def judges(self) -> Mapping[str, JudgeSpec]:
         return {}
 
-    def probe(self, member: str, model: JudgeSpec, *, joins: bool = False) -> Future[str]:
+    def probe(self, member: str, model: JudgeSpec, *, is_new: bool = False) -> Future[str]:
         raise NotImplementedError
 
     def join(self, member: str) -> None:

@@ -236,8 +236,8 @@ def test_the_run_holds_after_some_steps_says_why_and_goes_on_when_resumed(tmp_pa
 
         def receive(self) -> Any:
             client = attachment.client
-            if client is not None and client.held and len(self.held) < client.tick // 4:
-                self.held.append(client.held)
+            if client is not None and client.hold_reason and len(self.held) < client.tick // 4:
+                self.held.append(client.hold_reason)
                 self.incoming.append(OperatorCommand(id=f"resume {len(self.held)}", action="resume"))
             return super().receive()
 

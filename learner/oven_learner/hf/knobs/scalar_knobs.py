@@ -142,7 +142,7 @@ def announce(trainer: Any, actuators: Actuators, user_values: UserValues, beta_b
     """Register `grad.clip`, `optimizer.weight_decay`, β and ε, if this trainer has them."""
     announce_clip(trainer, actuators, user_values)
     if not trainer.is_deepspeed_enabled:  # DeepSpeed's optimizers keep their own groups
-        weight_decay.announce(trainer.optimizer, actuators)
+        weight_decay.register_knob(trainer.optimizer, actuators)
     announce_beta(trainer, actuators, user_values, beta_bounds)
     announce_epsilon(trainer, actuators, user_values)
 

@@ -21,8 +21,8 @@ from oven_tui.key_bindings import CommandPalette, bindings
 from oven_tui.model.console_buffer import ConsoleBuffer
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.model.sampled_groups import SampledGroups
-from oven_tui.screens.completions import CompletionScreen
 from oven_tui.screens.help import HelpScreen
+from oven_tui.screens.sampled_completions import CompletionScreen
 from oven_tui.widgets.agents import AgentPanel
 from oven_tui.widgets.base_widgets import Panel
 from oven_tui.widgets.charts import Charts

@@ -60,8 +60,8 @@ class LogFeed:
         report: Callable[[LinkState, str], None],
         show: Callable[[MonitorView], None] | None = None,
     ) -> None:
-        """`show` receives a new view, such as the preview of a long log; later events belong to that view. Without
-        `show`, every event goes to `take`. The second argument of `report` is a detail."""
+        """`show` receives a new view, such as the preview of a long log, to which later events belong. Without `show`,
+        every event goes to `take`. The second argument of `report` is a detail, such as an error."""
         self._access = access
         self._take = take
         self._report = report

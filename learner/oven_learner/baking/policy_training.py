@@ -72,7 +72,8 @@ class OvenPolicyTrainer(PolicyTrainer):
 
 
 def config_args(group_size: int, prompts_per_step: int, total_steps: int, extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Return PolicyTrainerConfig's arguments, with the user's `extra` ones. Raises as `check_config_names`."""
+    """Return PolicyTrainerConfig's arguments, with the user's `extra` ones. Raises the same errors as
+    `check_config_names`."""
     check_config_names(
         extra, (field.name for field in fields(PolicyTrainerConfig)), RENAMED_FIELDS, "PolicyTrainerConfig"
     )

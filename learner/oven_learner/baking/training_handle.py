@@ -324,7 +324,7 @@ async def send_command(
     run: LocalRun, after: int, command: OperatorCommand, timeout_s: float, has_ended: Callable[[], bool]
 ) -> CommandResult:
     """Send a command once the log contains a RunStarted after sequence number `after`, and return its result. Stops
-    when training ends."""
+    waiting when training ends."""
     await wait_for_message(run, after, lambda body: isinstance(body, RunStarted), timeout_s, has_ended)
     return await execute_command(run, command, timeout_s, has_ended)
 

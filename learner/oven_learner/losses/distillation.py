@@ -167,7 +167,8 @@ class Distillation(Channel):
     def _cross_tokenizer_sum(
         self, cross_tokenizer: CrossTokenizer, student_logits: Tensor, is_counted: Tensor, inputs: dict[str, Any]
     ) -> TermSum:
-        """Return the sum for the channel's own teacher. Each completion adds mean distance times text tokens."""
+        """Return the sum for the channel's own teacher. A completion adds its mean distance times its number of
+        text tokens."""
         completions = []
         for row, (ids, mask) in enumerate(zip(inputs["completion_ids"].tolist(), is_counted.tolist(), strict=True)):
             indices = [position for position, counts in enumerate(mask) if counts]

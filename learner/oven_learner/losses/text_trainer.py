@@ -14,7 +14,7 @@ from oven_core.errors import ConfigError
 from oven_learner.losses.loss_channel import Channel, ChannelCheckpoints, check_channels, log_term
 
 LOGITS, HIDDEN = "oven_logits", "oven_hidden"
-"""Keys in a channel's batch for the model's logits (B, T, V) and its last hidden states (B, T, H). With gradients."""
+"""Keys in a channel's batch for the model's logits (B, T, V) and last hidden states (B, T, H), both differentiable."""
 IGNORED = -100
 """Label of tokens that do not count, the default `ignore_index` of cross_entropy and transformers."""
 
@@ -122,7 +122,8 @@ class TextChannels(ChannelCheckpoints):
 
 
 class ClearGradients(TrainerCallback):
-    """A callback that clears the gradients of the channels' parameters before each step. The trainer does not."""
+    """A callback that clears the gradients of the channels' parameters before each step, because the trainer does not
+    clear them."""
 
     def __init__(self, parameters: Sequence[torch.nn.Parameter]) -> None:
         self._parameters = parameters

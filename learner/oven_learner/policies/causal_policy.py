@@ -18,7 +18,8 @@ from oven_learner.policies.policy import Policy, Samples, network_device
 class CausalPolicy(Policy):
     """A policy that completes prompts. Conditions are strings, or conversations if the tokenizer has a chat template.
     Outputs are strings without special tokens. Sampling uses no top-k, top-p or penalties, so log-probabilities match
-    it. Raises ConfigError if the tokenizer lacks an end or padding token, or has more tokens than the model."""
+    the sampling distribution. Raises ConfigError if the tokenizer lacks an end or padding token, or has more tokens
+    than the model."""
 
     def __init__(self, model: Any, tokenizer: Any, *, max_tokens: int = 256, temperature: float = 1.0) -> None:
         super().__init__()

@@ -46,7 +46,7 @@ class ShuffledConditions:
 
 
 def as_source(conditions: Any, seed: int) -> ConditionSource:
-    """Wrap a list in ShuffledConditions, and return a source unchanged. Raises ConfigError for anything else."""
+    """Wrap a list in ShuffledConditions, or return a source unchanged. Raises ConfigError for anything else."""
     if isinstance(conditions, ConditionSource):
         return conditions
     if isinstance(conditions, Sequence) and not isinstance(conditions, str):

@@ -16,7 +16,8 @@ from oven_core.errors import ConfigError
 from oven_learner.policies.policy import Policy, Samples, as_vectors, to_network_device
 
 LOG_STD_RANGE = (-7.0, 2.0)
-"""Bounds of the log standard deviation, for standard deviations of 0.001 to 7. Narrower ones exceed float32."""
+"""Bounds of the log standard deviation, for standard deviations of 0.001 to 7. float32 is too coarse for
+narrower densities."""
 LOG_2_PI = math.log(2 * math.pi)
 
 

@@ -11,7 +11,7 @@ STD_OFFSET = 1e-4
 """Constant added to a group's standard deviation, as in TRL."""
 MAX_LOG_RATIO = 20.0
 """Maximum difference between two log-probabilities of a step, in nats. Beyond it the ratio is constant and has no
-gradient. Tokens stay far below it. For a narrow Gaussian it can be thousands, and the ratio would overflow."""
+gradient. Tokens stay far below it. A narrow Gaussian can differ by thousands, and its ratio would overflow."""
 
 
 def advantages(rewards: Tensor, group_size: int) -> tuple[Tensor, Tensor]:

@@ -77,7 +77,7 @@ class Policy(torch.nn.Module):
     def save(self, folder: Path | str) -> None:
         """Write a folder that `load_policy` can read, without the `encode` function. The description is written last,
         so an interrupted write does not leave a valid policy. Raises OSError if the folder cannot be written.
-        Raises ConfigError for other policies than trajectory policies, and for networks not in SAVABLE_NETWORKS."""
+        Raises ConfigError for policies other than trajectory policies, and for networks not in SAVABLE_NETWORKS."""
         class_name, network = type(self).__name__, getattr(self, "network", None)
         if self.saved_arguments is None:
             raise ConfigError(f"a {class_name} does not support save(); save its state_dict, or the model itself")

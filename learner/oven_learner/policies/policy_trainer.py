@@ -57,7 +57,7 @@ class PolicyTrainerConfig:
     epsilon_high: float | None = None
     """Clipping range of the ratio above 1. None means the same as `epsilon`."""
     loss_type: Literal["dapo", "grpo"] = "dapo"
-    """The loss is the mean over all steps for "dapo", or over the steps of each sample and then samples for "grpo"."""
+    """The loss of "dapo" is the mean over all steps. The loss of "grpo" is the mean over samples of their own means."""
     updates_per_batch: int = 1
     """Number of updates per batch of samples, called num_iterations in TRL."""
     rows_per_pass: int | None = None

@@ -63,7 +63,8 @@ def _read_description(folder: Path) -> Description:
 
 
 def _load_weights(network: nn.Module, folder: Path) -> None:
-    """Load weights and buffers into a network on the meta device. Raises ConfigError if the file does not fit it."""
+    """Load weights and buffers into a network on the meta device. Raises ConfigError if the file is damaged or does not
+    match."""
     path = folder / WEIGHTS
     try:
         # Loaded tensors are unaligned and memory-mapped, and another `save` may change the file, so they are copied.

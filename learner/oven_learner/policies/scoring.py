@@ -1,4 +1,5 @@
-"""Scores the samples of a PolicyTrainer with reward functions or a committee, and publishes some groups to read."""
+"""Scores the samples of a PolicyTrainer with reward functions or a committee, and publishes some groups for the
+monitor."""
 
 from __future__ import annotations
 

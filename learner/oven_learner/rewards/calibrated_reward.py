@@ -31,7 +31,7 @@ MARK_LETTERS = "epistemicstatus"
 """Letters of the confidence mark. The answer's text must not contain a second mark, which would reveal the confidence
 to judges and could contradict the first mark."""
 FORMAT_COST = -0.5
-"""Reward of completions in the wrong format. It never pays, because a confidence of 0 earns I − λI² ≥ 0."""
+"""Reward of completions in the wrong format. This format never pays, because a confidence of 0 earns I − λI² ≥ 0."""
 WINDOW = 1000
 """Number of recent answers for calibration metrics. With fewer answers, even a perfect forecaster has a large
 calibration error: 0.03 for 1,000 answers, but 0.11 for 64."""

@@ -17,8 +17,8 @@ from oven_learner.rewards.verdicts import Abstention, Verdict
 log = logging.getLogger("oven.learner")
 
 ALPHA: Final = 0.001
-"""False-alarm probability per run of one test on one judge. With five judges, two tests each cause one in 1 % of
-runs."""
+"""False-alarm probability per run of one test on one judge. With two tests on each of five judges, 1 % of runs
+have a false alarm."""
 TUNING_VARIANCE: Final = 10.0
 """Variance V for which the test is tuned (ρ). It is reached after 70 groups of eight completions."""
 MIN_CORRELATION: Final = 0.1

@@ -84,7 +84,8 @@ class _Member:
 
 class MemberModels:
     """The current and alternative models of each remote member. After a choice, later requests name the new model.
-    `members` maps names to configured models, or to None if unknown. Unknown members raise UnknownNameError."""
+    `members` maps names to configured models, or to None if unknown. Methods raise UnknownNameError for an
+    unknown member."""
 
     def __init__(self, members: Mapping[str, JudgeSpec | None]) -> None:
         self._members: dict[str, _Member] = {}

@@ -126,8 +126,8 @@ def bitsandbytes_config(bits: Bits, dtype: torch.dtype) -> Any:
 
 def quantize(model: Any, bits: Bits, device: torch.device) -> None:
     """Quantize a model in place, layer by layer, and move the quantized layers to `device`. Layers that are already
-    quantized stay unchanged. Raises ConfigError if bitsandbytes is not installed, and TeacherRefusedError without
-    them."""
+    quantized stay unchanged. Raises ConfigError if bitsandbytes is not installed, and TeacherRefusedError for a
+    model without linear layers."""
     bnb = _bitsandbytes()
     from transformers.integrations.bitsandbytes import replace_with_bnb_linear
     from transformers.pytorch_utils import Conv1D

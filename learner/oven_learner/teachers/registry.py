@@ -214,7 +214,8 @@ class Teachers(NamedTeachers[Any]):
     def swap(self, name: str) -> None:
         """Make `name` the teacher, starting with the next optimizer step. Call it between two steps. Completions that a
         GRPOTrainer has buffered (steps_per_generation or num_iterations above 1) have the old teacher's
-        log-probabilities. So they are dropped, and the next step generates them again. Raises as `teachers[name]`."""
+        log-probabilities. So they are dropped, and the next step generates them again. Raises the same errors as
+        `teachers[name]`."""
         model = self[name]
         if model is self._current_model:
             return

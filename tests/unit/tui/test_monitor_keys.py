@@ -23,11 +23,11 @@ from oven_tui.apps.play_app import PlayApp
 from oven_tui.key_bindings import key_text
 from oven_tui.model.commands import BY_ID, COMMANDS, Scope
 from oven_tui.model.decision_entries import DecisionEntry
-from oven_tui.screens.completions import CompletionScreen
 from oven_tui.screens.decision_detail import DecisionScreen
 from oven_tui.screens.help import BOARD, HelpScreen, TextScreen
 from oven_tui.screens.log_console import ConsoleLines, ConsoleScreen
 from oven_tui.screens.questions import ChoiceScreen, ConfirmScreen, KnobScreen
+from oven_tui.screens.sampled_completions import CompletionScreen
 from oven_tui.widgets.charts import Chart
 from oven_tui.widgets.decision_list import DecisionList
 from oven_tui.widgets.header import Header, RunFacts

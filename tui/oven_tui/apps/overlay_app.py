@@ -26,14 +26,14 @@ from oven_tui.themed_app import ThemedApp
 from oven_tui.widgets.overlay_chart import Legend, OverlayChart
 from oven_tui.widgets.plot import WINDOWS
 
-CHARTS = 4
-WIDE = 100
-"""Minimum columns for four charts, two per row. Narrower terminals show two charts, one per row."""
+MAX_CHARTS = 4
+WIDE_COLUMNS = 100
+"""Minimum width of the terminal for four charts, two per row. Narrower terminals show two charts, one per row."""
 
 
 class OverlayApp(ThemedApp[None]):
     TITLE = "Oven Controller: overlay"
-    paint_s = 0.25  # slower than for one run
+    paint_s = 0.25  # longer than for one run
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = bindings("overlay")
 
@@ -45,9 +45,9 @@ class OverlayApp(ThemedApp[None]):
         appearance: Appearance | None = None,
         axis_unit: AxisUnit = "step",
     ) -> None:
-        """`names` replaces `accesses` in tests, which pass the events to `add_events`."""
+        """Tests pass `names` instead of `accesses`, and pass the events to `add_events`."""
         super().__init__(appearance)
-        self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE, "-wide")]
+        self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE_COLUMNS, "-wide")]
         names = names or [access.run for access in accesses]
         self.runs = [OverlaidRun(name, index, MonitorView()) for index, name in enumerate(names)]
         self.axis_unit = axis_unit
@@ -57,7 +57,7 @@ class OverlayApp(ThemedApp[None]):
     def compose(self) -> ComposeResult:
         yield Legend(self.runs)
         with Container(id="overlay-charts"):
-            for index in range(CHARTS):
+            for index in range(MAX_CHARTS):
                 yield OverlayChart(self.runs, id=f"chart-{index}")
         yield Footer(show_command_palette=False)
 
@@ -71,8 +71,9 @@ class OverlayApp(ThemedApp[None]):
         from oven_tui.log_feed import LogFeed  # imported after the first paint, as in the monitor
 
         for index, access in enumerate(self._accesses):
-            callbacks = (partial(self.add_events, index), partial(self.set_link, index), partial(self.show_view, index))
-            self.run_worker(LogFeed(access, *callbacks).run(), exit_on_error=True)
+            take, report = partial(self.add_events, index), partial(self.set_link, index)
+            feed = LogFeed(access, take, report, show=partial(self.show_view, index))
+            self.run_worker(feed.run(), exit_on_error=True)
 
     def add_events(self, index: int, events: list[Event]) -> None:
         for event in events:
@@ -97,20 +98,20 @@ class OverlayApp(ThemedApp[None]):
             legend.silent_s[run.name] = max(0.0, (now - last_time).total_seconds()) if last_time else 0.0
         legend.redraw()
         metrics = overlay.curve_names(self.runs)
-        per_row = 2 if self.size.width >= WIDE else 1
-        per_page = 2 * per_row
-        page = self.page % max(1, math.ceil(len(metrics) / per_page))
+        charts_per_row = 2 if self.size.width >= WIDE_COLUMNS else 1
+        charts_per_page = 2 * charts_per_row
+        page = self.page % max(1, math.ceil(len(metrics) / charts_per_page))
         axes = {run.name: RunAxis(run.view, self.axis_unit) for run in self.runs}
-        first, last = self._window(max(axis.end for axis in axes.values()))
+        first, last = self._axis_range(max(axis.end for axis in axes.values()))
         for index, chart in enumerate(self.screen_stack[0].query(OverlayChart)):
-            position = page * per_page + index
-            chart.display = index < per_page
-            chart.axis_row = index >= per_page - per_row
+            position = page * charts_per_page + index
+            chart.display = index < charts_per_page
+            chart.axis_row = index >= charts_per_page - charts_per_row  # the bottom row labels the axis
             chart.axis_unit, chart.axes, chart.first, chart.last = self.axis_unit, axes, first, last
             chart.metric = metrics[position] if position < len(metrics) else None
             chart.redraw()
 
-    def _window(self, newest: int) -> tuple[int, int]:
+    def _axis_range(self, newest: int) -> tuple[int, int]:
         window = WINDOWS[self.zoom]
         if window is None or newest <= window:
             is_running = any(run.view.run.ended is None for run in self.runs)

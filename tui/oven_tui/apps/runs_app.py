@@ -26,8 +26,8 @@ from oven_tui.widgets.run_list import RunList
 
 POLL_S = 2.0
 """Seconds between checks of the home folder or requests for new events. A live log on disk is at most 1 s behind."""
-WIDE = 100
-"""Minimum width, in columns, for showing the note about signatures."""
+WIDE_COLUMNS = 100
+"""Minimum width of the terminal for showing the note about signatures."""
 
 
 class RemoteRunRow:
@@ -161,7 +161,7 @@ class RunsApp(ThemedApp[RunSelection]):
         summary.left_part = [(f"{len(rows)} run{'s' * (len(rows) != 1)}", "strong"), (f"  {live} live", "good")]
         summary.left_part += [(f"  {alerts} alert{'s' * (alerts != 1)}", "warn")] if alerts else []
         summary.left_part += [(f"  reading {unread} log{'s' * (unread != 1)} …", "dim")] if unread else []
-        signature_note = "; signatures are checked when a run is opened" if self.size.width >= WIDE else ""
+        signature_note = "; signatures are checked when a run is opened" if self.size.width >= WIDE_COLUMNS else ""
         summary.right_part = [(f"as logged{signature_note}", "dim")]
         summary.redraw()
         self.screen_stack[0].query_one(RunList).show_rows(rows)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Windows:
-    """The sequence of windows. The user can go from a run to the list of runs, and from there to other runs."""
+    """Opens windows in sequence. The user can go from a run to the list of runs, and from there to other runs."""
 
     accesses: Sequence[RunAccess]
     """The runs to show first. If empty, the list of runs opens first."""

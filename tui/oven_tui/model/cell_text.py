@@ -20,7 +20,7 @@ FATES: dict[Fate, tuple[str, str, str]] = {
     "advised": ("?", "to approve", "warn"),
     "approved": ("✓", "approved", "dim"),
 }
-"""Fate → glyph, label, kind of text."""
+"""Glyph, label and kind of text for each fate of a decision."""
 
 
 def fit(text: str, width: int) -> str:

@@ -21,7 +21,7 @@ SYMBOLS: Final[dict[Stage, tuple[str, str, str]]] = {
     "refused": ("✗", "refused", "bad"),
     "lost": ("✗", "not sent", "bad"),
 }
-"""Stage → symbol, label, kind of text."""
+"""Symbol, label and kind of text for each stage."""
 
 
 class CommandProgress:

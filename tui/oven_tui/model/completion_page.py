@@ -20,20 +20,20 @@ from oven_tui.model.braille_chart import TextRun
 from oven_tui.model.cell_text import clip, row, wrapped
 
 Line = list[TextRun]
-MIN_COLUMN = 20
-"""Minimum width of a completion in side-by-side layout, in cells."""
-GAP = 2  # cells between two columns
-MIN_FULL_BAR = 50  # minimum column width for a full-length bar, in cells
-HALF_BAR = 4  # length of each half of the short bar, in cells
+MIN_COLUMN_CELLS = 20
+"""Minimum width of a completion in side-by-side layout."""
+GAP_CELLS = 2  # between two columns
+FULL_BAR_COLUMN_CELLS = 50  # minimum width of a column for a full-length bar
+SHORT_BAR_CELLS = 4  # length of each half of the short bar
 
 
 def page(group: SampledGroup, width: int, *, side_by_side: bool) -> list[Line]:
     """Return the page's lines, at most `width` cells wide. `side_by_side` puts as many completions in a row as fit."""
     lines: list[Line] = [[("prompt", "title")]]
     lines += _text(text_lines(group.prompt), width, "text")
-    columns = max(1, (width + GAP) // (MIN_COLUMN + GAP)) if side_by_side else 1
+    columns = max(1, (width + GAP_CELLS) // (MIN_COLUMN_CELLS + GAP_CELLS)) if side_by_side else 1
     columns = min(columns, max(1, len(group.completions)))
-    column_width = (width - GAP * (columns - 1)) // columns
+    column_width = (width - GAP_CELLS * (columns - 1)) // columns
     blocks = [_completion(group, index, completion, column_width) for index, completion in enumerate(group.completions)]
     for start in range(0, len(blocks), columns):
         lines.append([])
@@ -57,7 +57,7 @@ def _completion(group: SampledGroup, index: int, completion: ShownCompletion, wi
     kind = "dim"
     if completion.advantage is not None:
         kind = "bad" if completion.advantage < 0 else "good"
-    cells = BAR_CELLS if width >= MIN_FULL_BAR else HALF_BAR
+    cells = BAR_CELLS if width >= FULL_BAR_COLUMN_CELLS else SHORT_BAR_CELLS
     advantage_bar = bar(completion.advantage, max_abs_advantage(group), cells)
     head: Line = [(f"{index + 1} ", "title"), (f"reward {format_number(completion.reward):<6} ", "strong")]
     head += [(f"adv {format_signed(completion.advantage):<6} ", kind), (advantage_bar, kind)]
@@ -78,8 +78,8 @@ def _columns(blocks: Sequence[list[Line]], width: int) -> Iterator[Line]:
     for rows in zip_longest(*blocks, fillvalue=list[TextRun]()):
         line: Line = []
         for index, cells in enumerate(rows):
-            last = index == len(rows) - 1
-            line += cells if last else row(width + GAP, cells)
+            is_last = index == len(rows) - 1
+            line += cells if is_last else row(width + GAP_CELLS, cells)
         yield line
 
 

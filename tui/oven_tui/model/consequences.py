@@ -1,4 +1,4 @@
-"""Describe the consequence of a command in one sentence with figures, for its confirmation."""
+"""Describe the consequences of a command, with figures, for its confirmation."""
 
 from __future__ import annotations
 

@@ -14,9 +14,9 @@ MAX_LINES = 10_000
 MAX_CHARACTERS = 2000
 """Maximum characters of a line in memory."""
 ALL = ""
-"""Selects the lines of all processes."""
+"""Value of `ConsoleBuffer.process` that selects the lines of all processes."""
 LEVELS = {"ERROR": "bad", "CRITICAL": "bad", "WARNING": "warn", "[ERR]": "bad", "[WRN]": "warn", "Traceback": "bad"}
-"""Word near the start of a line → kind of text."""
+"""Kind of text of a line with this word near its start."""
 LEVEL_CHARACTERS = 60
 """Number of characters in which to look for the level."""
 
@@ -51,7 +51,7 @@ class ConsoleBuffer:
         for line in lines:
             text = clean(line.rstrip("\r\n").rpartition("\r")[2][:MAX_CHARACTERS]).rstrip()
             if text:
-                self.dropped_count += len(self._lines) == MAX_LINES
+                self.dropped_count += int(len(self._lines) == MAX_LINES)
                 self._lines.append(ConsoleLine(process, text, _kind(text)))
                 self._line_count += 1
 

@@ -12,10 +12,11 @@ from oven_tui.model.metric_series import Bucket
 from oven_tui.model.monitor_view import MonitorView
 
 GUTTER, HEIGHT = 8, 7  # width of the value labels and height of the curve, in cells
-BEFORE_SHARE = 0.6
-"""Ticks before the decision, as a share of the ticks after it."""
+BEFORE_RATIO = 0.6
+"""Ticks shown before the decision, divided by the ticks after it."""
 MIN_TICKS = 12
-"""Minimum ticks before and after a decision."""
+"""Minimum ticks shown before and after the decision."""
+MIN_PLOT_CELLS = 16
 
 
 def chart(view: MonitorView, entry: DecisionEntry, width: int) -> list[list[TextRun]]:
@@ -23,10 +24,10 @@ def chart(view: MonitorView, entry: DecisionEntry, width: int) -> list[list[Text
     decision, tick = entry.decision, tick_of(entry)
     series = view.series.get(decision.target)
     plot_width = width - GUTTER
-    if series is None or tick is None or plot_width < 16:
+    if series is None or tick is None or plot_width < MIN_PLOT_CELLS:
         return []
     ticks_after = max(MIN_TICKS, round(1.5 * decision.horizon))
-    ticks_before = max(MIN_TICKS, round(BEFORE_SHARE * ticks_after))
+    ticks_before = max(MIN_TICKS, round(BEFORE_RATIO * ticks_after))
     axis = TickAxis(max(0, tick - ticks_before), tick + ticks_after)
     columns = series.columns(axis.first, axis.last, plot_width * 2)
     if not columns:

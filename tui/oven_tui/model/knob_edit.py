@@ -12,7 +12,7 @@ from oven_core.protocol.messages import ActuatorSpec, Value
 STEPS_PER_DECADE: Final = 20
 """Steps of a logarithmic scale per factor of ten. One step is a factor of 1.12."""
 TOLERANCE: Final = 0.05
-"""Maximum distance from a mark of a logarithmic scale, in steps, at which a rounded value counts as on the mark."""
+"""Maximum distance, in steps, at which a value counts as on a mark of a logarithmic scale despite its rounding."""
 STEPS_PER_RANGE: Final = 100
 """Steps of a linear scale between its bounds."""
 UNBOUNDED_STEP: Final = 0.05
@@ -158,7 +158,7 @@ def _distribute(total: float, parts: dict[str, float], low: float) -> dict[str, 
 
 
 def _mark(value: float, steps: int) -> int:
-    """Return the mark at `value` on a logarithmic scale. Between two marks, return the one to step from."""
+    """Return the mark at `value` on a logarithmic scale. Between two marks, return the one opposite to the steps."""
     position = STEPS_PER_DECADE * math.log10(value)
     nearest = round(position)
     if abs(position - nearest) < TOLERANCE:

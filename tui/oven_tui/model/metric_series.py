@@ -78,12 +78,12 @@ def columns(buckets: Iterable[Bucket], first: int, last: int, width: int, span: 
 
 
 class Series:
-    """The values of one metric. Add points in log order, and read them as columns of a chart. New points wait
-    until the next read, because adding them in batches takes a third of the time."""
+    """The values of one metric. Add points in log order, and read them as columns of a chart. New points wait until the
+    next read, because adding them to buckets in batches is three times as fast."""
 
     def __init__(self) -> None:
         self.waiting: list[tuple[int, float]] = []
-        """Points that are not in buckets yet. Appending to it directly is faster than `add`, but then the caller must
+        """Points that are not in buckets yet. Appending to this list is faster than `add`, but the caller must then
         call `settle` after at most a few hundred points."""
         self._count = 0
         self._last = math.nan
@@ -94,7 +94,7 @@ class Series:
         self._recent: deque[tuple[int, float, float]] = deque(maxlen=EXACT_POINTS)
 
     def add(self, tick: int, value: float) -> None:
-        """Add a point. A tick below the last one is replaced by the last one, so the x-axis never goes back."""
+        """Add a point. A tick below the newest one counts as the newest one, so ticks never decrease."""
         self.waiting.append((tick, value))
         if len(self.waiting) >= MAX_WAITING:
             self.settle()

@@ -14,14 +14,14 @@ from oven_tui.model.metric_series import Bucket, columns
 from oven_tui.model.monitor_view import MonitorView
 
 MAX_RUNS = 4
-"""Maximum runs in an overlay. More curves in one chart could not be distinguished."""
+"""Maximum runs in an overlay. More curves in one chart would be hard to tell apart."""
 AxisUnit: TypeAlias = Literal["step", "tick"]
 """Unit of the x-axis. Ticks count all measurements, including those of steps that were rolled back."""
 
 
 @dataclass
 class OverlaidRun:
-    """One run of an overlay. Its index, and so its glyph and colour, stay the same."""
+    """One run of an overlay. Its index determines its glyph and colour."""
 
     name: str
     index: int
@@ -51,8 +51,8 @@ class RunAxis:
         return self._steps[max(0, index)]
 
     def columns(self, view: MonitorView, metric: str, first: int, last: int, width: int) -> list[Bucket]:
-        """Return a metric from `first` to `last` in at most `width` columns. On an axis of steps, values that a
-        rollback discarded are replaced by later ones."""
+        """Return a metric from `first` to `last` in at most `width` columns. On an axis of steps, values from before a
+        rollback are replaced by those from after it."""
         series = view.series.get(metric)
         if series is None:
             return []

@@ -10,7 +10,7 @@ from oven_tui.model.braille_chart import TextRun
 from oven_tui.model.cell_text import clip, wrapped
 
 ROLES = {"against": ("against", "bad"), "chosen": ("why this plan", "title"), "for": ("for", "good"), "": ("", "dim")}
-"""Role of a path → label, kind of text."""
+"""Label and kind of text for each role of a path."""
 LINE_CELLS = 3
 """Length of the lines before and after the name of a relation."""
 

@@ -24,7 +24,7 @@ STATES = {
     "failed": ("✗", "bad"),
     "interrupted": ("✗", "warn"),
 }
-"""State → glyph and kind of text."""
+"""Glyph and kind of text for each state."""
 MIN_NAME = 14
 """Minimum width of a run's name. Longer names use the remaining width, up to MAX_NAME."""
 MAX_NAME = 32

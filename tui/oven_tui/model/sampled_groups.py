@@ -27,9 +27,9 @@ class SampledGroups:
         if not new_groups:
             return
         self.groups += new_groups
-        self._characters += sum(_characters(stored.group) for stored in new_groups)
+        self._characters += sum(_count_characters(stored.group) for stored in new_groups)
         while len(self.groups) > 1 and (len(self.groups) > MAX_GROUPS or self._characters > MAX_CHARACTERS):
-            self._characters -= _characters(self.groups.pop(0).group)
+            self._characters -= _count_characters(self.groups.pop(0).group)
 
     def matching(self, words: str) -> list[StoredGroup]:
         """Return the groups that pass a filter, which supports the fields `step:`, `member:` and `prompt:`."""
@@ -53,5 +53,5 @@ def _text(stored: StoredGroup) -> str:
     return "\n".join(_texts(stored.group))
 
 
-def _characters(group: SampledGroup) -> int:
+def _count_characters(group: SampledGroup) -> int:
     return sum(map(len, _texts(group)))

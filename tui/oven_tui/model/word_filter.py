@@ -17,7 +17,7 @@ def word_filter(
     step: Callable[[Item], int] | None = None,
 ) -> Callable[[Item], bool]:
     """Return a filter for `words`, all of which must match. A word is a regular expression to search for in `text`, or
-    `FIELD:EXPRESSION`. If `step` is given, it can also be `step:N`, `step:N-M`, `step:N-` or `step:-M`. `!` negates a
+    `FIELD:EXPRESSION`. With `step`, a word can also be `step:N`, `step:N-M`, `step:N-` or `step:-M`. `!` negates a
     word. An invalid expression is matched literally."""
     tests = [_test(word, text, fields or {}, step) for word in words.split() if word != "!"]
     return lambda item: all(test(item) for test in tests)

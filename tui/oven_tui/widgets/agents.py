@@ -53,7 +53,7 @@ class AgentPanel(Lines, Panel):
         return rows + self._compact_rows(width, height, compact)
 
     def _split(self) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
-        """Return (position, name) of the agents with their own row, and of the others, those that cannot fire last."""
+        """Return (position, name) of the agents with own rows, and of the others. Those that cannot fire are last."""
         all_agents = list(enumerate(self.view.agents))
         if len(all_agents) <= MAX_FULL_ROWS:
             return all_agents, []
@@ -64,9 +64,8 @@ class AgentPanel(Lines, Panel):
             for index, name in all_agents
             if agents[name].proposals or agents[name].against or name in alerting
         ]
-        return full, sorted(
-            (entry for entry in all_agents if entry not in full), key=lambda entry: bool(agents[entry[1]].cannot_fire)
-        )
+        others = [(index, name) for index, name in all_agents if (index, name) not in full]
+        return full, sorted(others, key=lambda entry: bool(agents[entry[1]].cannot_fire))
 
     def _compact_rows(self, width: int, height: int, agents: Sequence[tuple[int, str]]) -> list[list[TextRun]]:
         per_row = max(1, width // MIN_COMPACT_WIDTH)

@@ -21,11 +21,11 @@ from oven_tui.model.decision_entries import DecisionEntry, Entry, Note, OpenBall
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.widgets.base_widgets import Panel, RowList
 
-AGENT, ACTUATOR, CHANGE, FATE = 16, 19, 15, 13
-"""Width of the columns in cells."""
-FULL_WIDTH = 9 + AGENT + ACTUATOR + CHANGE + FATE + 4
-"""Width of a row without the reason, with all columns at full width."""
-MIN_AGENT, MIN_CHANGE = 12, 9
+AGENT_CELLS, KNOB_CELLS, CHANGE_CELLS, FATE_CELLS = 16, 19, 15, 13
+"""Width of the columns."""
+FULL_WIDTH = 9 + AGENT_CELLS + KNOB_CELLS + CHANGE_CELLS + FATE_CELLS + 4
+"""Width of a row without the reason: step and symbol, the full columns, and four gaps."""
+MIN_AGENT_CELLS, MIN_CHANGE_CELLS = 12, 9
 """Minimum width of the two columns that shrink in a narrow list."""
 MIN_REASON_CELLS = 12
 """Minimum cells for a truncated reason. If there is less room, only the decision's page shows it."""
@@ -129,10 +129,12 @@ class DecisionList(RowList[Entry], Panel):
                 return row(width, [(f"{item.step:>5}  ", "dim"), (f"{item.author}: {item.text}", "dim")])
             case OpenBallot():
                 opened = item.opened
-                closes = remaining(self.view, opened.closes_at_tick)
-                votes = f"{len(item.votes)} of {len(opened.eligible)} have voted; closes in {closes}"
+                time_left = remaining(self.view, opened.closes_at_tick)
+                votes = f"{len(item.votes)} of {len(opened.eligible)} have voted; closes in {time_left}"
                 change = f"→ {format_value(opened.proposal)}"
-                return self._ballot(item, opened.opened_by, opened.actuator, change, ("◌ open", "warn"), votes, width)
+                return self._decision_row(
+                    item, opened.opened_by, opened.actuator, change, ("◌ open", "warn"), votes, width
+                )
             case DecisionEntry():
                 decision = item.decision
                 change = f"{format_value(decision.before)} → {format_value(decision.value)}"
@@ -145,7 +147,7 @@ class DecisionList(RowList[Entry], Panel):
                 fate = (f"{symbol} {words}", kind)
                 if (result := self.view.commands.newest_unfinished(decision.id)) is not None:
                     fate, reason = stage_text(result), f"{result.command.action}: {progress_text(result)}"
-                return self._ballot(item, item.proposer, decision.actuator, change, fate, reason, width)
+                return self._decision_row(item, item.proposer, decision.actuator, change, fate, reason, width)
 
     def _advice_cells(self, decision: Decision, reason: str) -> tuple[str, str, str, str]:
         """Return symbol, label, kind of text, and the reason with the time left for approval."""
@@ -165,7 +167,7 @@ class DecisionList(RowList[Entry], Panel):
         symbol, author, change = ("⚑", "warn"), (note.author.removeprefix("operator "), "strong"), (action, "strong")
         return _columns(note.step, symbol, author, subject or "the run", change, stage_text(result), reason, width)
 
-    def _ballot(
+    def _decision_row(
         self, entry: Entry, agent: str, actuator: str, change: str, fate: TextRun, reason: str, width: int
     ) -> list[TextRun]:
         symbol = glyph(self.view.agents.index(agent)) if agent in self.view.agents else (" ", "dim")
@@ -183,9 +185,9 @@ def _columns(
         (f"{step:>5}  ", "dim"),
         (f"{symbol[0]} ", symbol[1]),
         (fit(name[0], name_width) + " ", name[1]),
-        (fit(actuator, ACTUATOR) + " ", name[1] if name[1] == "dim" else "text"),
+        (fit(actuator, KNOB_CELLS) + " ", name[1] if name[1] == "dim" else "text"),
         (fit(change[0], change_width) + " ", change[1]),
-        (fit(fate[0], FATE) + " ", fate[1]),
+        (fit(fate[0], FATE_CELLS) + " ", fate[1]),
     ]
     room = width - sum(cell_len(words) for words, _ in cells)
     return row(width, [*cells, (reason, "dim")] if room >= MIN_REASON_CELLS or cell_len(reason) <= room else cells)
@@ -194,8 +196,9 @@ def _columns(
 def _widths(width: int) -> tuple[int, int]:
     """Return the widths of the columns with the agent's name and the change."""
     missing_cells = max(0, FULL_WIDTH - width)
-    change = max(MIN_CHANGE, CHANGE - missing_cells)
-    return max(MIN_AGENT, AGENT - max(0, missing_cells - (CHANGE - change))), change
+    change_width = max(MIN_CHANGE_CELLS, CHANGE_CELLS - missing_cells)
+    still_missing = max(0, missing_cells - (CHANGE_CELLS - change_width))
+    return max(MIN_AGENT_CELLS, AGENT_CELLS - still_missing), change_width
 
 
 def _index_of(name: str, rows: Sequence[Entry], default: int) -> int:

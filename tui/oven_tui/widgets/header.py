@@ -1,4 +1,4 @@
-"""The header, with three rows: the run and its state, its progress, and its results."""
+"""The header of the dashboard, with three rows: the run and its state, its progress, and its results."""
 
 from __future__ import annotations
 

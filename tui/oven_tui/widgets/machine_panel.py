@@ -20,7 +20,7 @@ MAX_BAR: Final = 30
 """Maximum width of the bar with a step's parts, in cells."""
 MIN_BAR: Final = 8
 MAX_AGE_TICKS: Final = 50
-"""Ticks without a measurement after which a value is hidden."""
+"""Ticks without a new measurement after which a value is hidden."""
 
 
 class MachinePanel(Lines, Panel):
@@ -72,7 +72,7 @@ def _speed(values: dict[str, float]) -> list[TextRun]:
     if step is not None:
         runs += [("step ", "dim"), (_seconds(step), "strong"), ("  ", "blank")]
     if (tokens := values.get("tokens_per_s")) is not None:
-        runs += [(_short(tokens), "strong"), (" tokens/s  ", "dim")]
+        runs += [(_abbreviate(tokens), "strong"), (" tokens/s  ", "dim")]
     if (controller := values.get("time/controller")) is not None:
         runs += [("controller ", "dim"), (f"{_seconds(controller)}  ", "text")]
     return runs
@@ -113,7 +113,7 @@ def _seconds(value: float) -> str:
     return f"{1000 * value:.3g} ms" if value >= 1e-3 else f"{1e6 * value:.3g} µs"
 
 
-def _short(value: float) -> str:
+def _abbreviate(value: float) -> str:
     """Format a number in at most five characters."""
     for unit, size in (("M", 1e6), ("k", 1e3)):
         if value >= size:

@@ -1,4 +1,4 @@
-"""Base class of charts, with the metric's name and figures above, values at the left, and steps or ticks below."""
+"""The base class of charts, with the metric's name and figures above, values at the left, and steps or ticks below."""
 
 from __future__ import annotations
 

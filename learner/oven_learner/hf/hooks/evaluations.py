@@ -1,4 +1,4 @@
-"""Publishes an attached trainer's held-out evaluations, which the user's function or the trainer computes."""
+"""Publishes held-out evaluations of an attached trainer, computed by the user's function or by the trainer itself."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ class TrainerEvaluation(StepHook):
         self.last, self._pending = {}, {}
 
     def held_out_specs(self) -> tuple[MetricSpec, ...]:
-        """Return the main metric of each evaluation set, and the known results of `compute_metrics`. If
-        `metric_for_best_model` names another metric, only that one is held out, and the others are only shown. By
-        default, trainers with reward functions are judged by the reward. Their loss is little more than β × KL, which
-        grows while the policy learns."""
+        """Return the main metric of each evaluation set, and the known metrics of `compute_metrics`. If
+        `metric_for_best_model` names a metric other than the loss, only that one counts as held out, and the others are
+        only shown. The main metric is the loss, or the reward for trainers with reward functions. The loss of those is
+        little more than β × KL, which grows while the policy learns."""
         trainer = self._trainer
         if trainer.args.eval_strategy == "no":
             return ()
@@ -74,9 +74,9 @@ class TrainerEvaluation(StepHook):
         )
 
     def _computed_names(self) -> list[str]:
-        """Return the names of what `compute_metrics` returned at an earlier evaluation, for example one before
-        training or one in the log of the checkpoint that the trainer resumes from. Before the first evaluation, they
-        are unknown. No direction is known for them, so they cannot judge changes."""
+        """Return the names of the metrics that `compute_metrics` returned at earlier evaluations, including those in
+        the log of the checkpoint from which the trainer resumed. Before the first evaluation, the names are unknown. It
+        is unknown whether higher is better, so these metrics cannot judge changes."""
         if getattr(self._trainer, "compute_metrics", None) is None:
             return []
         logged = (name for entry in self._trainer.state.log_history for name in self._announced_names(entry))
@@ -89,9 +89,9 @@ class TrainerEvaluation(StepHook):
         return EVAL + name if name != "loss" else ""
 
     def record(self, metrics: Mapping[str, Any]) -> dict[str, float]:
-        """Record an evaluation of the trainer. Return its metrics under their announced names, which are `eval/loss`,
-        or `eval/NAME_loss` with several sets. TRL omits the name of the set for some metrics. For example, it logs the
-        reward of every set as `eval_reward`."""
+        """Record an evaluation by the trainer, and return its metrics under their announced names. These are
+        `eval/loss`, or `eval/NAME_loss` with several evaluation sets. TRL omits the set's name for some metrics. For
+        example, it logs the reward of every set as `eval_reward`."""
         results = self._announced_names(metrics)
         self._pending |= results
         self.last |= results
@@ -99,14 +99,14 @@ class TrainerEvaluation(StepHook):
         return results
 
     def on_best_restored(self, state: TrainerState) -> None:
-        """Use the results at the best step as the latest, because the trainer has loaded that checkpoint."""
+        """Make the results of the best step the latest ones, because the trainer has loaded that step's checkpoint."""
         for entry in state.log_history:
             if entry["step"] == state.best_global_step:
                 self.last |= self._announced_names(entry)
 
     def _announced_names(self, metrics: Mapping[str, Any]) -> dict[str, float]:
         """Return the trainer's evaluation metrics under their announced names."""
-        # Only `runtime` identifies the set, because the trainer itself adds it, always with the name of the set.
+        # `runtime` identifies the set, because the trainer itself always adds it with the name of the set.
         prefix = next((prefix for prefix in self._set_prefixes() if f"eval_{prefix}runtime" in metrics), "")
         return {
             EVAL + prefix + name.removeprefix("eval_").removeprefix(prefix): float(value)

@@ -22,7 +22,6 @@ from oven_tui.widgets.group_page import GroupList, GroupPage
 GroupSource: TypeAlias = Callable[[], AsyncIterator[list[StoredGroup]]]
 """Yields stored and new groups. Raises OvenError if there are none."""
 
-
 MIN_LIST_COLUMNS = 72
 """Minimum columns for the list of groups. In narrower terminals it is hidden, but its keys still work."""
 
@@ -56,9 +55,9 @@ class CompletionScreen(ModalScreen[None]):
         self.query_one(GroupPage).focus()
         self.call_after_refresh(self.redraw)
         if self._source is not None:
-            self.run_worker(self._read(self._source), exit_on_error=True)
+            self.run_worker(self._read_groups(self._source), exit_on_error=True)
 
-    async def _read(self, source: GroupSource) -> None:
+    async def _read_groups(self, source: GroupSource) -> None:
         try:
             async for groups in source():
                 self._groups.add(groups)
@@ -72,12 +71,12 @@ class CompletionScreen(ModalScreen[None]):
         rows = self._groups.matching(self._filter)
         if self._follows_newest and rows:
             self._selected_seq = rows[-1].seq
-        cursor = self._cursor(rows)
+        cursor = self._cursor_position(rows)
         message = "nothing matches; press escape to show all" if self._filter and self._groups.groups else self._message
         self.query_one(GroupList).show(rows, cursor)
         self.query_one(GroupPage).show(rows[cursor] if rows else None, self._side_by_side, message)
 
-    def _cursor(self, rows: Sequence[StoredGroup]) -> int:
+    def _cursor_position(self, rows: Sequence[StoredGroup]) -> int:
         """Return the position of the selected group, or of the next group that passes the filter."""
         return next((number for number, stored in enumerate(rows) if stored.seq >= self._selected_seq), len(rows) - 1)
 
@@ -89,7 +88,7 @@ class CompletionScreen(ModalScreen[None]):
             self.redraw()
 
     def action_step(self, offset: int) -> None:
-        self._select(self._cursor(self._groups.matching(self._filter)) + offset)
+        self._select(self._cursor_position(self._groups.matching(self._filter)) + offset)
 
     def action_first(self) -> None:
         self._select(0)

@@ -1,4 +1,4 @@
-"""The application that overlays two to four runs, live or finished. Like the monitor, it only reads."""
+"""The application that overlays two to four live or finished runs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from oven_tui.widgets.plot import WINDOWS
 
 CHARTS = 4
 WIDE = 100
-"""Minimum columns for four charts, two per row. Narrower terminals show two charts, one per row."""
+"""Minimum width, in columns, for four charts in two rows. Narrower terminals show two charts, one per row."""
 
 
 class OverlayApp(ThemedApp[None]):

@@ -29,8 +29,8 @@ from oven_tui.widgets.header import RunFacts
 READ_ONLY_MESSAGE = "this monitor is read-only; start `oven-controller monitor --control` to act on the run"
 PINNED_S = 4.0
 """Seconds for which the list stays on a command's row after the command has finished, so that the user can read it."""
-ACTING_KEYS = {key: command.title for command in COMMANDS if command.acts for key in command.key_names()}
-ACTING_ACTIONS = {command.action.partition("(")[0] for command in COMMANDS if command.acts}
+ACTING_KEYS = {key: command.title for command in COMMANDS if command.acts_on_run for key in command.key_names()}
+ACTING_ACTIONS = {command.action.partition("(")[0] for command in COMMANDS if command.acts_on_run}
 
 if TYPE_CHECKING:
     from oven_tui.operator_session import OperatorSession

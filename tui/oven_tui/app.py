@@ -181,7 +181,7 @@ class MonitorApp(ActingApp):
         self.push_screen(CompletionScreen(self.sampled, source))
 
     def action_freeze(self) -> None:
-        self.shown = self.view.frozen() if self.shown is self.view else self.view
+        self.shown = self.view.frozen_copy() if self.shown is self.view else self.view
         self.paint()
 
     def action_tail(self) -> None:

@@ -143,7 +143,7 @@ class LogFeed:
         self._keyring, self._last_seq = keyring, view.run.seq
         self._has_ended = view.run.ended is not None
         self._show(view)
-        if view.preview:
+        if view.is_preview:
             self._progress(0.0)
         else:
             self._report(*self._link)

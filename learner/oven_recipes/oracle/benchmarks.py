@@ -95,12 +95,12 @@ def _geometry_of_truth_templates() -> Iterator[LabelledText]:
         for city in WORDS.cities[country]:
             yield LabelledText(lead + frame.format(city, country), TRUE)
             yield LabelledText(lead + frame.format(city, _another(countries, index, position)), FALSE)
-    numbers = enumerate(WORDS.numbers)
-    for lead, (comparative, sign), ((a, first), (b, second)) in product(
+    numbers = enumerate(WORDS.numbers)  # the number words are in ascending order
+    for lead, (comparative, sign), ((first_rank, first), (second_rank, second)) in product(
         WORDS.leads, WORDS.comparisons, product(numbers, repeat=2)
     ):
-        if a != b:
-            labels = TRUE if (a - b) * sign > 0 else FALSE
+        if first_rank != second_rank:
+            labels = TRUE if (first_rank - second_rank) * sign > 0 else FALSE
             yield LabelledText(f"{lead}{first} is {comparative} than {second}", labels)
 
 
@@ -165,9 +165,10 @@ def _md_gender_templates() -> Iterator[LabelledText]:
 
 
 def _snli_templates() -> Iterator[LabelledText]:
+    """Yield each premise with two true and two false hypotheses. A false one has another action or place."""
     for frame, (noun, kind), action, site in product(WORDS.premises, WORDS.kinds.items(), WORDS.actions, WORDS.places):
         premise = frame.format(noun, action, site)
-        for shift in (0, 1 + len(premise) % (len(WORDS.actions) - 1)):  # a shift of 0 repeats the premise
+        for shift in (0, 1 + len(premise) % (len(WORDS.actions) - 1)):  # 0 selects the premise's action and place
             label = FALSE if shift else TRUE
             other_action = WORDS.actions[(WORDS.actions.index(action) + shift) % len(WORDS.actions)]
             other_site = WORDS.places[(WORDS.places.index(site) + shift) % len(WORDS.places)]

@@ -136,7 +136,7 @@ VERSION = 3
 """Version of pre-training. Increase it when a code change would change the weights."""
 
 Piece = tuple[str, bool]
-"""A string and whether it is an answer."""
+"""A part of a row's text, and whether it is an answer."""
 
 
 def load_small_model(
@@ -146,9 +146,8 @@ def load_small_model(
     the cache does not contain it."""
     inputs = {"version": VERSION, "seed": seed, "words": tokenizer.get_vocab(), "sizes": sizes, "schedule": schedule}
     name = f"own-{key_of(inputs)}"
-    folder = cache / f"oracle-{name}"
     model = load_or_train(
-        folder,
+        cache / f"oracle-{name}",
         seed,
         lambda: build_model(sizes, tokenizer),
         lambda model, unfinished: pretrain(model, tokenizer, schedule, seed, unfinished),
@@ -186,6 +185,7 @@ def _template_row(prompt: TemplatePrompt, rng: random.Random) -> list[Piece]:
 
 
 def _row(text: str, pieces: list[Piece], notes: Sequence[str], rng: random.Random) -> list[Piece]:
+    """Build a row from a text, its questions with answers (`pieces`), and notes, in a random format."""
     row: list[Piece] = [(text, False)]
     if rng.random() < ORACLE_FORMAT_SHARE:
         row.insert(0, (f"Layer: {rng.randrange(DEFAULT_SIZES.layers)}\n", False))
@@ -196,7 +196,7 @@ def _row(text: str, pieces: list[Piece], notes: Sequence[str], rng: random.Rando
 
 
 def _with_statuses(pieces: list[Piece], rng: random.Random) -> list[Piece]:
-    """Return the pieces with a random status line before each answer."""
+    """Return the pieces with a random confidence before each answer."""
     result: list[Piece] = []
     for text, is_answer in pieces:
         if is_answer:

@@ -134,8 +134,7 @@ def bits_per_byte(
     finally:
         model.train(was_training)
     row_values = [row_nats for name_nats in nats.values() for row_nats in name_nats]
-    mean_row_bytes = sum(byte_counts.values()) / len(row_values)
-    nats_at_1_bit = math.log(2) * mean_row_bytes  # of an average row at 1 bit per byte
+    nats_at_1_bit = math.log(2) * sum(byte_counts.values()) / len(row_values)  # of an average row at 1 bit per byte
     metrics: dict[str, float | list[float]] = {BITS_PER_BYTE: [row_nats / nats_at_1_bit for row_nats in row_values]}
     if len(rows) > 1:
         metrics |= {

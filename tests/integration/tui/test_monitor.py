@@ -216,7 +216,7 @@ async def test_a_long_log_of_a_live_run_is_shown_at_once_and_then_checked_while_
             await until(lambda: listed.row().step == 310)
             assert listed.row().status == "running" and not listed.row().fault and listed.row().location
             following.cancel()
-    assert [view.preview for view in views] == [True, False] and "checking" in links
+    assert [view.is_preview for view in views] == [True, False] and "checking" in links
     assert views[-1].series["loss"].count == 310
 
 

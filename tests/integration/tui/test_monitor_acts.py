@@ -62,7 +62,7 @@ async def without_the_right(far: TlsStack, ann: Path, bob: Path, eve: Path) -> N
         await reader.until(reader.app.block_reason)
         assert "read-only" in reader.app.block_reason()
         for command in COMMANDS:
-            if command.acts:
+            if command.acts_on_run:
                 await reader.press(command.key_names()[0])
                 assert len(reader.app.screen_stack) == 1, command
     async with at_monitor(RemoteRun.from_endpoint(Endpoint("", bob, None))) as gone:

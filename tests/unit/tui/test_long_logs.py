@@ -60,7 +60,7 @@ def test_a_preview_shows_the_beginning_and_the_end_and_is_marked_as_one(
     folder = Home(tmp_path).create("long", "bench")
     LongLog(folder).write(3000)
     view = preview(folder)
-    assert view.preview and view.run.started is not None and view.agents == ["curriculum", "lr", "prior"]
+    assert view.is_preview and view.run.started is not None and view.agents == ["curriculum", "lr", "prior"]
     assert (view.run.seq, view.run.step) == (3000, LongLog.last_step(3000))
     count = view.series["reward"].count
     assert 100 < count < LongLog.last_step(3000)  # samples
@@ -109,7 +109,7 @@ async def test_a_long_log_is_shown_as_a_preview_and_then_verified(
     finally:
         task.cancel()
     first, last = shown.views
-    assert first.preview and not last.preview and "checking while down" in shown.links
+    assert first.is_preview and not last.is_preview and "checking while down" in shown.links
     assert last.run.adopted == LongLog.decisions(EVENTS) and last.run.seq == EVENTS
 
 

@@ -34,7 +34,7 @@ async def test_without_control_no_key_acts_and_each_says_why(monkeypatch: pytest
     async with monitor(EVENTS) as (app, pilot):
         notices: list[str] = []
         monkeypatch.setattr(app, "notify", lambda words, **_: notices.append(words))
-        acting = [command for command in COMMANDS if command.acts]
+        acting = [command for command in COMMANDS if command.acts_on_run]
         for command in acting:
             await pilot.press(command.key_names()[0])
             assert len(app.screen_stack) == 1, command

@@ -44,7 +44,7 @@ def test_an_agent_that_sees_a_symptom_has_a_row_that_says_so() -> None:
     row = next(row for row in rows if any("zoe" in text for text, _ in row))
     assert ("! kl_runaway ", "bad") in row and any(text.startswith("alert") for text, _ in row)
     assert "kl_runaway: kl 3 is above 0.6" in str(view.entries[-1])
-    before = view.frozen()
+    before = view.frozen_copy()
     cleared = alert.model_copy(update={"state": "cleared", "value": 0.2})
     view.feed(event(log.events[-1].seq + 2, f"oven.{RUN}.alert.zoe", cleared))
     assert not view.run.alerts.by_agent and before.run.alerts.by_agent, "a copy stays as it is"

@@ -50,7 +50,7 @@ def test_a_log_scale_holds_both_ends_on_round_numbers(first: float, second: floa
     made = Series()
     made.add(0, first)
     made.add(1, second)
-    scale = braille_chart.bounds(made.columns(0, 1, 4), "noisy", log=True)
+    scale = braille_chart.round_bounds(made.columns(0, 1, 4), "noisy", log=True)
     low, high = min(first, second), max(first, second)
     assert scale.log and scale.low <= low * (1 + 1e-8) and scale.high >= high * (1 - 1e-8) and scale.low < scale.high
     assert all(re.fullmatch(r"[1259]\.?\d*e[-+]\d+", f"{end:.2e}") for end in (scale.low, scale.high))

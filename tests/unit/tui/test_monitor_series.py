@@ -62,7 +62,7 @@ def test_any_values_make_a_chart_of_exactly_its_size(
     values: list[float], style: braille_chart.CurveStyle, width: int, height: int
 ) -> None:
     columns = series(values).columns(0, max(0, len(values) - 1), width * 2)
-    scale = braille_chart.bounds(columns, style)
+    scale = braille_chart.round_bounds(columns, style)
     assert scale.low < scale.high
     rows = braille_chart.draw(columns, scale, style, {0: braille_chart.Mark("▲", "agent-1")}, width, height)
     assert [sum(len(text) for text, _ in row) for row in rows] == [width] * height
@@ -71,7 +71,7 @@ def test_any_values_make_a_chart_of_exactly_its_size(
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=50))
 def test_the_bounds_hold_all_that_was_measured(values: list[float]) -> None:
-    scale = braille_chart.bounds(series(values).columns(0, len(values) - 1, 100), "noisy")
+    scale = braille_chart.round_bounds(series(values).columns(0, len(values) - 1, 100), "noisy")
     rounding = 1e-8 * (max(values) - min(values))
     assert scale.low <= min(values) + rounding
     assert scale.high >= max(values) - rounding
@@ -89,7 +89,7 @@ def test_a_knob_is_drawn_in_steps_and_on_a_log_scale_when_it_ranges_far() -> Non
     made = Series()
     for tick, value in ((0, 0.01), (5, 1.0)):
         made.add(tick, value)
-    scale = braille_chart.bounds(made.columns(0, 9, 20), "set")
+    scale = braille_chart.round_bounds(made.columns(0, 9, 20), "set")
     assert (scale.low, scale.high, scale.log) == (0.01, 1.0, True)
     rows = braille_chart.draw(made.columns(0, 9, 20), scale, "set", {}, 10, 3)
     drawn = ["".join(text for text, _ in row) for row in rows]

@@ -73,7 +73,7 @@ def test_a_ballot_that_comes_after_its_decision_is_not_open() -> None:
     assert isinstance(body, BallotOpened)
     rest = [event for event in EVENTS if event is not EVENTS[number]]
     late = replace(EVENTS[number], seq=EVENTS[-1].seq + 1)
-    assert body.id not in fold([*rest, late]).open
+    assert body.id not in fold([*rest, late]).open_ballots
 
 
 def test_adopted_decisions_and_commands_are_marked_on_the_charts() -> None:
@@ -146,7 +146,7 @@ def test_the_fold_of_a_prefix_and_the_rest_is_the_fold_of_the_whole(cut: int, ba
 @given(st.integers(0, len(EVENTS)))
 def test_a_frozen_copy_stays_as_it_is(cut: int) -> None:
     view = fold(EVENTS[:cut])
-    frozen = view.frozen()
+    frozen = view.frozen_copy()
     for event in EVENTS[cut:]:
         view.feed(event)
     assert plain(frozen) == plain(fold(EVENTS[:cut]))
@@ -232,7 +232,7 @@ def test_nothing_that_can_stand_in_a_log_breaks_it(wires: list[tuple[str, bytes]
         matching("agent:lr !step:3 [")(entry)
         _ = (entry.fate, entry.proposer) if isinstance(entry, DecisionEntry) else None
     view.step_at(view.end_tick() or 5)
-    view.frozen()
+    view.frozen_copy()
 
 
 def test_names_and_entries_without_end_are_left_out_and_counted() -> None:

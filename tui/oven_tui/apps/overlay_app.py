@@ -1,4 +1,4 @@
-"""The application that overlays two to four runs, live or finished. Like the monitor, it only reads."""
+"""The application that overlays two to four live or finished runs."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from oven_tui.themed_app import ThemedApp
 from oven_tui.widgets.overlay_chart import Legend, OverlayChart
 from oven_tui.widgets.plot import WINDOWS
 
-MAX_CHARTS = 4
-WIDE_COLUMNS = 100
-"""Minimum width of the terminal for four charts, two per row. Narrower terminals show two charts, one per row."""
+CHARTS = 4
+WIDE = 100
+"""Minimum width, in columns, for four charts in two rows. Narrower terminals show two charts, one per row."""
 
 
 class OverlayApp(ThemedApp[None]):

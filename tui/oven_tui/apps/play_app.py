@@ -29,7 +29,7 @@ from oven_tui.widgets.filter_box import FilterBox
 from oven_tui.widgets.header import RunFacts
 
 CHECKPOINT_COUNT = 128
-"""Number of saved views along a long log. In a log of a million events, going back replays at most 8,000 events."""
+"""Number of saved views along a long log. To go back in a log of a million events, at most 8,000 are replayed."""
 ADVANCE_S = 0.1
 """Seconds between updates while playing."""
 MIN_TRACK_CELLS = 20
@@ -37,7 +37,7 @@ MIN_TRACK_CELLS = 20
 
 
 class PlayBar(Lines):
-    """The bar below a replayed run: the position in the log, the speed, and the decisions."""
+    """The bar below a replayed run, with the position in the log, the speed, and the decisions."""
 
     def __init__(self, player: Player) -> None:
         super().__init__(id="play-bar")
@@ -68,7 +68,7 @@ class PlayBar(Lines):
         return [row(width, left_part, right_part)][:height]
 
     def _track(self, width: int) -> list[TextRun]:
-        """Return the track: a line of cells from start to end, with the current position and the decisions."""
+        """Return the track, a line from the start to the end of the log with the current position and the decisions."""
         last_tick = max(1, self.player.log_end[1], self.player.view.run.tick)
         current_cell = min(width - 1, self.player.view.run.tick * width // last_tick)
         cells: list[TextRun] = [("━", "good" if cell < current_cell else "raw") for cell in range(width)]

@@ -16,7 +16,7 @@ from oven_runs.home.run_rows import RunRows
 from oven_runs.log.run_row import RunRow, add_summary
 from oven_tui.appearance import Appearance
 from oven_tui.model.braille_chart import TextRun
-from oven_tui.model.cell_text import ago, row
+from oven_tui.model.cell_text import duration_text, row
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.screens.help import HelpScreen
 from oven_tui.themed_app import ThemedApp
@@ -25,13 +25,13 @@ from oven_tui.widgets.filter_box import FilterBox
 from oven_tui.widgets.run_list import RunList
 
 POLL_S = 2.0
-"""Seconds between checks of the home folder or requests for new events. A live log on disk is at most 1 s behind."""
-WIDE_COLUMNS = 100
-"""Minimum width of the terminal for showing the note about signatures."""
+"""Seconds between two checks of the home folder, and between two requests for new events."""
+WIDE = 100
+"""Minimum width, in columns, for showing the note about signatures."""
 
 
 class RemoteRunRow:
-    """The row of a run on another machine, based on its monitor's view and later events."""
+    """The row of a run on another machine. It continues from the view of a monitor that has shown the run."""
 
     def __init__(self, access: RunAccess, view: MonitorView) -> None:
         self.access, self._view = access, view
@@ -75,7 +75,7 @@ class RemoteRunRow:
 
 @dataclass(frozen=True)
 class RunSelection:
-    """The runs to open: one run, two to four runs as an overlay, or one run to replay."""
+    """The runs to open: one run, two to four runs for an overlay, or with `play` one run to replay."""
 
     runs: tuple[str, ...]
     play: bool = False
@@ -198,9 +198,9 @@ class RunsApp(ThemedApp[RunSelection]):
 def _details(row: RunRow, now: datetime) -> list[TextRun]:
     """Return the details of the run under the cursor that no column shows."""
     silent = row.silent_s(now)
-    last_event = f", last event {ago(silent)} ago" if silent is not None else ""
+    last_event = f", last event {duration_text(silent)} ago" if silent is not None else ""
     age = row.age_s(now)
-    age_text = f", {ago(age)} old" if age is not None else ""
+    age_text = f", {duration_text(age)} old" if age is not None else ""
     location = f" at {row.location}" if row.location else ""
     parts: list[TextRun] = [(row.run, "strong"), (f"{location}  {row.recipe}{age_text}{last_event}", "dim")]
     if row.ended:

@@ -1,5 +1,5 @@
-"""Open the monitor's windows one after another: the list of runs, one run, an overlay, or the player. Modules that only
-some windows need are imported when those windows open, so that the first window opens fast."""
+"""Opens the monitor's windows one after another: the list of runs, one run, an overlay, or the player. A window's own
+modules are imported when it opens, so that the first window opens fast."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Draw line charts with braille characters: a grid of dots, two by four per cell. The input is numbers, the output is
-rows of styled text."""
+"""Draws line charts with braille characters, whose dots form a grid with two by four dots per cell. The result is rows
+of styled text."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from typing import Literal, NamedTuple, TypeAlias
 from oven_tui.model.metric_series import Bucket
 
 CurveStyle: TypeAlias = Literal["noisy", "measured", "set"]
-"""How a curve is drawn. `noisy` is a bright average over dim raw values. `measured` is a line through the points. `set`
-is the steps of a knob."""
+"""How a curve is drawn. `noisy` draws a bright average over dim raw values, `measured` a line through the points, and
+`set` the steps of a knob."""
 
 TextRun: TypeAlias = tuple[str, str]
-"""A string and its kind, which determines its style: "blank", "raw", "line", "broken", "cross", "change", …"""
+"""A string and its kind, such as "blank", "raw" or "line", which determines its style."""
 
 Grid: TypeAlias = list[bytearray]
-"""Rows of cells. Each cell is a byte with its eight dots."""
+"""Rows of cells. Each cell is a byte with one bit per dot."""
 
-# The bit of each dot in a cell, by [column][row from the top] (Unicode block U+2800).
+# The bit of each dot in a cell, indexed by [column][row from the top], as in the Unicode block U+2800.
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 _SPANS = tuple([[sum(dots[top : bottom + 1]) for bottom in range(4)] for top in range(4)] for dots in _DOTS)
-"""The dots between two rows of a cell, by [column][upper row][lower row]."""
+"""The bits of all dots between two rows of a cell, indexed by [column][upper row][lower row]."""
 _BRAILLE = [chr(0x2800 | dots) for dots in range(256)]
 _BLANK: TextRun = (" ", "blank")
 
@@ -70,7 +70,7 @@ class TickAxis:
         return int((tick - self.first) * width / (self.last - self.first + 1))
 
 
-def bounds(columns: Sequence[Bucket], style: CurveStyle, log: bool = False) -> Bounds:
+def round_bounds(columns: Sequence[Bucket], style: CurveStyle, log: bool = False) -> Bounds:
     """Return round bounds around all measured values. A knob whose values differ by more than a factor of 20 gets a log
     scale. So does any metric with `log`, if all its values are above 0."""
     low = min((column.low for column in columns if column.low <= column.high), default=0.0)
@@ -103,8 +103,8 @@ def _round_up(value: float, factors: Sequence[float] = (1, 2, 5)) -> float:
 
 
 def axis_end(first: int, last: int, horizon: int | None) -> int:
-    """Return the last tick of an x-axis that does not move with every observation. At most a third of the axis is free
-    space. It ends at the horizon if that is known."""
+    """Return the last tick of an x-axis. It changes only now and then, and leaves at most a third of the axis empty. If
+    the tick of the run's end (`horizon`) is known, the axis does not extend beyond it."""
     width = 30.0
     while width < last - first:
         width *= 1.25
@@ -122,8 +122,8 @@ def draw(
     forecast: Sequence[Bucket] = (),
     crosshair: int | None = None,
 ) -> list[list[TextRun]]:
-    """Return the rows of one metric's chart. A noisy metric has its raw values behind the average. The keys of `marks`
-    and `crosshair` are positions in cells."""
+    """Return the rows of one metric's chart. The raw values of a noisy metric are drawn behind its average. The keys of
+    `marks`, and `crosshair`, are positions in cells."""
     curves = [("change", forecast), ("line", averaged(columns, style))]
     curves += [("raw", columns)] if style == "noisy" else []
     background: dict[int, TextRun] = {} if crosshair is None else {crosshair: ("│", "cross")}
@@ -154,9 +154,9 @@ def plot(
     last_row: Mapping[int, TextRun] | None = None,
     background: Mapping[int, TextRun] | None = None,
 ) -> list[list[TextRun]]:
-    """Return `height` rows of text, each `width` cells wide. Each curve is a kind of text and its columns, whose keys
-    count dots (two per cell). The first curve is in front. `last_row` replaces cells of the last row. `background` has
-    cells that are drawn behind the curves."""
+    """Return `height` rows of text, each `width` cells wide. A curve consists of a kind of text and columns, whose keys
+    are positions in dots (two per cell). The first curve is in front. `last_row` replaces cells of the last row, and
+    `background` contains cells to draw behind the curves."""
     max_dot = height * 4 - 1
 
     def dot_row(value: float) -> int:
@@ -188,7 +188,7 @@ def plot(
 
 
 def value_label(y: int, height: int, scale: Bounds, gutter: int, *, show_middle: bool = True) -> str:
-    """Return the left edge of a chart's row. The top, bottom and, in a high chart, middle rows show their values."""
+    """Return the left edge of a chart's row, with the value of the top, the bottom or, in a high chart, the middle."""
     value = {0: scale.high, height - 1: scale.low}.get(y)
     if show_middle and height >= 7 and y == height // 2:
         value = scale.middle()

@@ -1,4 +1,4 @@
-"""Prepare text for the terminal: remove control characters, truncate it to a width in cells, and join it into rows."""
+"""Prepares text for the terminal. It removes control characters, fits text into a width, and joins it into rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from oven_tui.model.decision_entries import Fate
 
 GLYPHS = "●■▲◆★✚▼♦"
 COLOURS = 6  # number of colours for agents and runs
-FATES: dict[Fate, tuple[str, str, str]] = {
+FATE_LABELS: dict[Fate, tuple[str, str, str]] = {
     "pending": ("◌", "pending", "warn"),
     "applied": ("✔", "applied", "good"),
     "noop": ("=", "no-op", "dim"),
@@ -51,12 +51,12 @@ def wrapped(line: str, width: int) -> list[str]:
 
 
 def glyph(index: int) -> TextRun:
-    """Return the symbol and colour of the agent at this position. Symbol or colour alone is enough to recognise it."""
+    """Return the symbol and colour of the agent or run at this position. Either is enough to recognise it."""
     return GLYPHS[index % len(GLYPHS)], f"agent-{index % COLOURS}"
 
 
 def row(width: int, left_part: list[TextRun], right_part: list[TextRun] | None = None) -> list[TextRun]:
-    """Join two parts into a row of exactly `width` cells. The left part is truncated if there is not enough room."""
+    """Join two parts into a row of exactly `width` cells. If there is not enough space, the left part is truncated."""
     right_part = [(clean(text), kind) for text, kind in right_part or []]
     room = width - sum(cell_len(text) for text, _ in right_part)
     if room < 0:
@@ -72,8 +72,8 @@ def row(width: int, left_part: list[TextRun], right_part: list[TextRun] | None =
     return [*cells, (" " * max(0, room), "blank"), *right_part]
 
 
-def ago(seconds: float) -> str:
-    """Format a duration in its largest suitable unit."""
+def duration_text(seconds: float) -> str:
+    """Format a duration in the largest suitable unit, such as "3 min"."""
     seconds = max(0.0, seconds)
     if seconds < 60:
         return f"{seconds:.0f} s"

@@ -1,4 +1,4 @@
-"""List the candidates for a command, such as knobs, agents and snapshots, with a description of each."""
+"""Lists the choices for a command, such as knobs, agents or snapshots, with a description of each."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from oven_tui.model.decision_entries import DecisionEntry, OpenBallot
 from oven_tui.model.monitor_view import MonitorView
 
 ANY = ""
-"""The id of the choice "every actuator"."""
+"""Id of the choice "every actuator"."""
 NEWEST, OTHER = "newest", "other"
-"""The ids of the choices for the newest snapshot and for a tick that the user types."""
+"""Ids of the choices "the newest snapshot" and "another tick"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +57,14 @@ def autonomy_levels() -> list[Choice]:
 
 def agents(view: MonitorView, action: str) -> list[Choice]:
     """Return the agents, those with the most proposals first. `action` is mute, trust or distrust."""
-    candidates = []
+    choices = []
     for name in sorted(view.agents, key=lambda name: -view.run.agents[name].proposals):
         agent = view.run.agents[name]
         state = agent.shadow or ("newcomer" if agent.newcomer else "its votes count")
         if action == "mute" and name in view.run.muted:
             state = f"unmute: {state}"
-        candidates.append(Choice(name, name, f"{state}; {agent.proposals} proposals, {agent.backed} adopted"))
-    return candidates
+        choices.append(Choice(name, name, f"{state}; {agent.proposals} proposals, {agent.backed} adopted"))
+    return choices
 
 
 def trust_scopes(view: MonitorView) -> list[Choice]:
@@ -85,7 +85,7 @@ def advised(view: MonitorView) -> list[Choice]:
 
 def vetoable(view: MonitorView) -> list[Choice]:
     """Return the open ballots and the pending advice, which can be vetoed."""
-    return [*(_ballot_choice(view, ballot) for ballot in view.open.values()), *advised(view)]
+    return [*(_ballot_choice(view, ballot) for ballot in view.open_ballots.values()), *advised(view)]
 
 
 def _ballot_choice(view: MonitorView, ballot: OpenBallot) -> Choice:
@@ -102,8 +102,8 @@ class _Snapshot(NamedTuple):
 
 
 def snapshots(view: MonitorView) -> list[Choice]:
-    """Return the snapshots in the log, the newest first. Snapshots that are taken at regular times are not in the log.
-    The learner rolls back to the newest snapshot at or before the chosen tick."""
+    """Return the snapshots that the log contains, the newest first. It does not contain those at regular times. The
+    learner rolls back to the newest snapshot at or before the chosen tick."""
     started = view.run.started
     logged = [_Snapshot(started.tick, started.step, "start of the learner")] if started is not None else []
     for entry in view.entries:
@@ -112,7 +112,7 @@ def snapshots(view: MonitorView) -> list[Choice]:
         receipt = entry.receipt
         if entry.decision.actuator == ROLLBACK:
             target_step = number(receipt.after)
-            if target_step is not None:  # later snapshots were discarded, but never the first one
+            if target_step is not None:  # a rollback discards later snapshots, but never the first one
                 logged = [snapshot for snapshot in logged if snapshot.step <= max(target_step, logged[0].step)]
         elif entry.decision.actuator == CHECKPOINT:
             logged.append(_Snapshot(receipt.tick, receipt.step, "requested checkpoint"))

@@ -1,4 +1,4 @@
-"""Track operators' commands, from this monitor and others: sent, logged, answered, applied."""
+"""Tracks the progress of operators' commands, from this monitor and others, until they are applied or refused."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from oven_runs.log.run_summary import format_value
 from oven_tui.model.braille_chart import TextRun
 
 MAX_COMMANDS: Final = 256
-"""Maximum commands to track. For older commands, the list only shows the request."""
+"""Maximum number of commands to track. Older commands are shown without their progress."""
 SYMBOLS: Final[dict[Stage, tuple[str, str, str]]] = {
     "asked": ("◌", "sent", "warn"),
     "logged": ("◌", "logged", "warn"),

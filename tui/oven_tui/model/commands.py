@@ -1,4 +1,4 @@
-"""The table of the monitor's commands. Key bindings, footer, help and command palette are generated from it.
+"""The table of the monitor's commands. The key bindings, footer, help and command palette are generated from it.
 
 To add a command, add a row here and a method `action_…` to the class of its scope. A class declares its scope with
 `BINDINGS = bindings("…")` (oven_tui.key_bindings).
@@ -16,13 +16,13 @@ Scope = Literal[
     "monitor", "decisions", "paper", "help", "confirm", "choice", "knob", "completions", "console", "console_page",
     "runs", "overlay", "player",
 ]  # fmt: skip
-"""Where a command works. `monitor` commands work everywhere in the application. `paper` is a page of text over the
-dashboard. `confirm`, `choice` and `knob` are questions to the user. `console` is the list of lines on the page
-`console_page`. The player has the monitor's commands too, and its own take precedence."""
+"""Where a command works. `monitor` commands work everywhere in the monitor. `paper` is a page of text over the
+dashboard. `confirm`, `choice` and `knob` are dialogs. `console` is the list of lines on the page `console_page`. The
+player also has the monitor's commands, but its own take precedence."""
 Group = Literal[
     "Window", "Charts", "Decisions", "Completions", "Console", "Acting on the run", "Runs", "Overlay", "Playing"
 ]  # fmt: skip
-"""Headings in the help, in order. Commands that act on the run need `--control` and a key with that permission."""
+"""The help's sections, in order. Commands in "Acting on the run" need `--control` and a key with that permission."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,23 +30,23 @@ class Command:
     scope: Scope
     group: Group
     keys: str
-    """Textual's key names, separated by commas. Each of them runs the command."""
+    """Textual's names of the keys that run the command, separated by commas."""
     action: str
-    """Textual's action with its arguments: `zoom(1)` calls `action_zoom(1)`."""
+    """Textual's action with its arguments. For example, `zoom(1)` calls `action_zoom(1)`."""
     help: str
     """One line for the help and the palette."""
     footer: str = ""
     """Label in the footer, or an empty string if the command is not in the footer."""
     title: str = ""
-    """Name in the palette, or an empty string if the command is not in the palette. Commands that move a cursor are
-    omitted because their keys are quicker. Only the dashboard, its list of decisions and the player have a palette."""
+    """Name in the palette, or an empty string if the command is not in the palette. Commands that move a cursor are not
+    in it. Only the dashboard, its list of decisions and the player have a palette."""
 
     @property
     def id(self) -> str:
         return f"{self.scope}.{self.action}"
 
     @property
-    def acts(self) -> bool:
+    def acts_on_run(self) -> bool:
         return self.group == "Acting on the run"
 
     def key_names(self) -> tuple[str, ...]:
@@ -220,7 +220,7 @@ COMMANDS: Final = (
         ("backspace", "erase", "Delete the last typed character"),
     ),
 )  # fmt: skip
-"""A key has one meaning in a scope. A page over the dashboard hides the keys below it."""
+"""A key has only one meaning per scope. A page over the dashboard hides the dashboard's keys."""
 
 BY_ID: Final = {command.id: command for command in COMMANDS}
 GROUPS: Final[tuple[Group, ...]] = get_args(Group)

@@ -1,4 +1,4 @@
-"""Lay out the page of one sampled group: its prompt, and its completions below one another or side by side."""
+"""Lays out the page of one sampled group, with its prompt and its completions, one below another or side by side."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SHORT_BAR_CELLS = 4  # length of each half of the short bar
 
 
 def page(group: SampledGroup, width: int, *, side_by_side: bool) -> list[Line]:
-    """Return the page's lines, at most `width` cells wide. `side_by_side` puts as many completions in a row as fit."""
+    """Return the page's lines, at most `width` cells wide. With `side_by_side`, completions share a row if they fit."""
     lines: list[Line] = [[("prompt", "title")]]
     lines += _text(text_lines(group.prompt), width, "text")
     columns = max(1, (width + GAP_CELLS) // (MIN_COLUMN_CELLS + GAP_CELLS)) if side_by_side else 1

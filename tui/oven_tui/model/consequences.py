@@ -1,4 +1,4 @@
-"""Describe the consequences of a command, with figures, for its confirmation."""
+"""Describes the effect of a command on the run, for the dialog in which the operator confirms it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from oven_core.protocol.actuator_names import CHECKPOINT, HOLD, ROLLBACK, STOP, 
 from oven_core.protocol.messages import ActuatorSpec, Decision, Receipt
 from oven_core.protocol.operator_messages import OperatorCommand
 from oven_runs.log.run_summary import format_value
-from oven_tui.model.cell_text import ago
+from oven_tui.model.cell_text import duration_text
 from oven_tui.model.decision_entries import DecisionEntry
 from oven_tui.model.monitor_view import MonitorView
 
@@ -15,8 +15,8 @@ from oven_tui.model.monitor_view import MonitorView
 def remaining(view: MonitorView, tick: int) -> str:
     """Return the steps and time until a tick, such as "12 steps (about 3 min)"."""
     steps = max(0, tick - view.run.tick)
-    time = f" (about {ago(steps * view.pace_s)})" if view.pace_s and not view.run.hold_reason else ""
-    hold_note = " after the run is resumed" if view.run.hold_reason else ""
+    time = f" (about {duration_text(steps * view.pace_s)})" if view.pace_s and not view.run.held else ""
+    hold_note = " after the run is resumed" if view.run.held else ""
     return f"{steps} step{'' if steps == 1 else 's'}{time}{hold_note}"
 
 
@@ -27,7 +27,7 @@ def countdown(view: MonitorView, decision: Decision) -> str:
 
 
 def sentence(view: MonitorView, command: OperatorCommand) -> str:
-    """Return a sentence with the command's effect on the run, according to the log so far."""
+    """Describe the command's effect on the run, according to the log so far."""
     match command.action:
         case "hold" | "resume" | "stop":
             return _run_effect(view, command.action)
@@ -51,7 +51,7 @@ def _run_effect(view: MonitorView, action: str) -> str:
     position = f"step {run.step}" + (f" of {max_steps}" if max_steps else "")
     match action:
         case "hold":
-            pace = f" (a step takes {ago(view.pace_s)})" if view.pace_s >= 1 else ""
+            pace = f" (a step takes {duration_text(view.pace_s)})" if view.pace_s >= 1 else ""
             return f"Training pauses after {position}{pace} until it is resumed. Nothing is lost."
         case "resume":
             if run.hold_reason:
@@ -82,8 +82,8 @@ def _approval(view: MonitorView, subject: str) -> str:
 
 
 def _veto(view: MonitorView, subject: str) -> str:
-    ballots_on_actuator = (ballot for ballot in view.open.values() if ballot.opened.actuator == subject)
-    ballot = view.open.get(subject) or next(ballots_on_actuator, None)
+    ballots_on_actuator = (ballot for ballot in view.open_ballots.values() if ballot.opened.actuator == subject)
+    ballot = view.open_ballots.get(subject) or next(ballots_on_actuator, None)
     if ballot is not None:
         opened = ballot.opened
         return (
@@ -138,7 +138,7 @@ def _rollback(view: MonitorView, command: OperatorCommand) -> str:
         return f"The run rolls back from step {step} to the newest snapshot. Later steps are trained again."
     target_step = view.step_at(int(tick))
     lost_steps = max(0, step - target_step)
-    time = f" (about {ago(lost_steps * view.pace_s)})" if view.pace_s else ""
+    time = f" (about {duration_text(lost_steps * view.pace_s)})" if view.pace_s else ""
     return (
         f"The run rolls back from step {step} to the newest snapshot up to tick {int(tick)} (step {target_step}). "
         f"At least {lost_steps} steps are trained again{time}."
@@ -179,7 +179,7 @@ def change_text(name: str, before: object, value: object) -> str:
 
 
 def autonomy_level(view: MonitorView, actuator: str) -> str:
-    """Return the autonomy in force, from the operators' commands or otherwise from the run's rules."""
+    """Return the current autonomy, from an operator's command or otherwise from the run's rules."""
     run = view.run
     operator_level = run.autonomy.get(actuator) or run.autonomy.get("")
     if operator_level:

@@ -1,4 +1,4 @@
-"""Keep the newest lines of a run's process logs for the console, cleaned and filtered."""
+"""Stores the newest lines of a run's process logs for the console, and filters them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from oven_core.terminal_text import clean
 from oven_tui.model.word_filter import word_filter
 
 MAX_LINES = 10_000
-"""Maximum lines in memory for all processes together. The oldest are dropped."""
+"""Maximum number of lines in memory for all processes together. The oldest are dropped."""
 MAX_CHARACTERS = 2000
-"""Maximum characters of a line in memory."""
+"""Maximum length of a line in memory, in characters."""
 ALL = ""
-"""Value of `ConsoleBuffer.process` that selects the lines of all processes."""
+"""The value of `ConsoleBuffer.process` that selects the lines of all processes."""
 LEVELS = {"ERROR": "bad", "CRITICAL": "bad", "WARNING": "warn", "[ERR]": "bad", "[WRN]": "warn", "Traceback": "bad"}
-"""Kind of text of a line with this word near its start."""
+"""Word near the start of a line → the line's kind of text."""
 LEVEL_CHARACTERS = 60
-"""Number of characters in which to look for the level."""
+"""Number of characters at the start of a line in which to look for these words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +38,14 @@ class ConsoleBuffer:
         """The process whose lines are shown."""
         self.filter = ""
         self.dropped_count = 0
-        """Number of dropped lines."""
+        """Number of lines that were dropped to limit the memory."""
         self._lines: deque[ConsoleLine] = deque(maxlen=MAX_LINES)
         self._cached_lines: list[ConsoleLine] = []
         self._cache_key: tuple[str, str, int] | None = None
         self._line_count = 0
 
     def feed(self, process: str, lines: Iterable[str]) -> None:
-        """Add the output of a process. Only the last state of a progress bar or similar line is added."""
+        """Add output of a process. If a line was overwritten, like a progress bar, only its last state is added."""
         if process not in self.processes:
             self.processes.append(process)
         for line in lines:

@@ -1,26 +1,25 @@
-"""Draw a small chart of the metric that judges a decision, with the forecast from the log. The chart shows the ticks
-around the one at which the decision took effect."""
+"""Draws a small chart of the metric by which a decision is judged, with the forecast from the log. It shows the ticks
+before and after the one at which the decision took effect."""
 
 from __future__ import annotations
 
 import math
 
-from oven_tui.model.braille_chart import Mark, TextRun, TickAxis, bounds, draw, value_label
+from oven_tui.model.braille_chart import Mark, TextRun, TickAxis, draw, round_bounds, value_label
 from oven_tui.model.cell_text import row
 from oven_tui.model.decision_entries import DecisionEntry, tick_of
 from oven_tui.model.metric_series import Bucket
 from oven_tui.model.monitor_view import MonitorView
 
 GUTTER, HEIGHT = 8, 7  # width of the value labels and height of the curve, in cells
-BEFORE_RATIO = 0.6
-"""Ticks shown before the decision, divided by the ticks after it."""
+BEFORE_SHARE = 0.6
+"""Number of ticks before the decision, as a share of the ticks after it."""
 MIN_TICKS = 12
-"""Minimum ticks shown before and after the decision."""
-MIN_PLOT_CELLS = 16
+"""Minimum number of ticks before and after a decision."""
 
 
 def chart(view: MonitorView, entry: DecisionEntry, width: int) -> list[list[TextRun]]:
-    """Return the chart's rows, or an empty list if no metric judges the decision or it was not measured at the time."""
+    """Return the chart's rows. The list is empty if the decision has no metric, or if there are no values to show."""
     decision, tick = entry.decision, tick_of(entry)
     series = view.series.get(decision.target)
     plot_width = width - GUTTER
@@ -35,7 +34,7 @@ def chart(view: MonitorView, entry: DecisionEntry, width: int) -> list[list[Text
     start_value = _value_before(columns, axis, tick, plot_width * 2)
     forecast = _forecast(entry, axis, tick, start_value, plot_width * 2)
     style = view.style(decision.target)
-    scale = bounds([*columns, *forecast], style)
+    scale = round_bounds([*columns, *forecast], style)
     cell = axis.cell(tick, plot_width)
     marks = {} if cell is None else {cell: Mark("◆", "warn")}
     lines = draw(columns, scale, style, marks, plot_width, HEIGHT, forecast)

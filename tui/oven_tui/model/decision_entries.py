@@ -51,7 +51,7 @@ class DecisionEntry:
 
 @dataclass(frozen=True, slots=True)
 class OpenBallot:
-    """An open ballot, with the votes so far."""
+    """An open ballot and its votes so far."""
 
     seq: int
     step: int
@@ -97,7 +97,7 @@ def tick_of(entry: Entry) -> int | None:
 
 
 def as_json(entry: Entry, command: Mapping[str, Any] | None = None) -> str:
-    """Return the entry with its logged messages as JSON. `command` is the result of an operator's command."""
+    """Return the entry with its messages as JSON. `command` is the result of the operator's command in a note."""
     row: dict[str, Any] = {"event": entry.seq, "step": entry.step}
     match entry:
         case DecisionEntry():

@@ -1,4 +1,4 @@
-"""Edit a knob's value: the user types it or moves it in steps on the knob's scale."""
+"""Edits a knob's value. The user types it, or moves it in steps on the knob's scale."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from oven_core.mesh.actuator_values import number, shares
 from oven_core.protocol.messages import ActuatorSpec, Value
 
 STEPS_PER_DECADE: Final = 20
-"""Steps of a logarithmic scale per factor of ten. One step is a factor of 1.12."""
+"""Number of marks of a logarithmic scale per factor of ten. A step goes to the next mark, by a factor of up to 1.12."""
 TOLERANCE: Final = 0.05
-"""Maximum distance, in steps, at which a value counts as on a mark of a logarithmic scale despite its rounding."""
+"""Maximum distance, in steps, at which a rounded value counts as on a mark of a logarithmic scale."""
 STEPS_PER_RANGE: Final = 100
-"""Steps of a linear scale between its bounds."""
+"""Number of steps of a linear scale between its bounds."""
 UNBOUNDED_STEP: Final = 0.05
 """Size of a step without bounds, as a share of the value."""
 MIXTURE_STEP: Final = 0.05
@@ -29,13 +29,13 @@ class KnobEdit:
 
     spec: ActuatorSpec
     before: Value
-    """The value in force, or None if unknown."""
+    """The knob's current value, or None if it is unknown."""
     moved_value: Value = None
     """The value after moving in steps."""
     typed_text: str = ""
-    """The typed text. If there is any, it takes precedence."""
+    """The text that the user has typed. Unless it is empty, it takes precedence over `moved_value`."""
     component: int = 0
-    """Index of the mixture's component to edit."""
+    """Index of the component to edit, if the knob is a mixture."""
 
     def __post_init__(self) -> None:
         self.moved_value = self.before if self.before is not None else self._start_value()
@@ -57,8 +57,8 @@ class KnobEdit:
         return typed_number
 
     def type_character(self, character: str) -> bool:
-        """Type a character and return whether it was accepted. Accepts only characters that can appear in a number. A
-        knob with named choices accepts none."""
+        """Type a character, and return whether it was accepted. Only characters of numbers are accepted, and a knob
+        with named choices accepts none."""
         if self.spec.kind == "choice" or len(character) != 1 or character not in "0123456789.e+-":
             return False
         self.typed_text += character
@@ -68,7 +68,7 @@ class KnobEdit:
         self.typed_text = self.typed_text[:-1]
 
     def move(self, steps: int) -> None:
-        """Move the value, or the typed value if it is valid, by steps on the knob's scale, within its bounds."""
+        """Move the value by steps on the knob's scale, within its bounds. Typed text is its start if it is valid."""
         try:
             start = self.value
         except ValueError:
@@ -149,7 +149,7 @@ def _distribute(total: float, parts: dict[str, float], low: float) -> dict[str, 
     """Divide `total` in proportion to `parts`, or evenly if all are 0. Every result is at least `low`."""
     results = {}
     rest = math.fsum(parts.values())
-    ascending = sorted(parts, key=lambda name: parts[name])  # the larger parts make up for those raised to `low`
+    ascending = sorted(parts, key=lambda name: parts[name])  # larger parts shrink if smaller ones are raised to `low`
     for index, name in enumerate(ascending):
         results[name] = max(low, total * parts[name] / rest if rest > 0 else total / (len(parts) - index))
         total -= results[name]
@@ -167,7 +167,7 @@ def _mark(value: float, steps: int) -> int:
 
 
 def _rounded(target: float, start: float, low: float | None, high: float | None) -> float:
-    """Round to DIGITS, unless the result is the start value."""
+    """Round to `DIGITS` digits, unless the result is the start value."""
     if not target or not math.isfinite(target):
         return target
     scale = max(abs(target), (high - low) / STEPS_PER_RANGE if low is not None and high is not None else 0.0)

@@ -1,7 +1,7 @@
-"""Rebuild the mesh's state from the log, to show its answer to a command before the command is sent.
+"""Rebuilds the mesh's state from the log, to show the mesh's answer to a command before the operator sends it.
 
-The mesh's own classes (oven_core.mesh) store the state and compute the answers. Decisions are read from the log, not
-computed again, so this costs the monitor almost nothing. State that only a tally needs is skipped.
+The mesh's own classes (oven_core.mesh) store the state and compute the answers. Decisions are not computed again but
+read from the log, so this takes little time. State that only a tally needs is omitted.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class MeshState:
         self.state = State()
         self.ballots: dict[str, Ballot] = {}
         self.is_complete = True
-        """Whether every event was fed. A preview of a long log omits some events, so no answers can be computed."""
+        """Whether every event was passed to `feed`. In a preview of a long log, some are missing."""
         self._seq = 0
 
     def feed(self, event: Event) -> None:

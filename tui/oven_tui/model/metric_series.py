@@ -1,4 +1,4 @@
-"""Store one metric over a whole run in bounded memory, without losing spikes.
+"""Stores one metric over a whole run in bounded memory, without losing spikes.
 
 Ticks are grouped into buckets that store their minimum, maximum and last value. When there are too many buckets, their
 width doubles and neighbours are merged. The newest points are also stored exactly.
@@ -21,8 +21,8 @@ MAX_WAITING = 256
 
 @dataclass(slots=True)
 class Bucket:
-    """The values of one tick, of a range of ticks, or of one column of a chart, which the key identifies. `low > high`
-    means that there is no finite value. `smooth` is the moving average, and `broken` counts NaN and infinities."""
+    """The values of one tick, a range of ticks, or a column of a chart, which `key` identifies. If there is no finite
+    value, `low` is above `high`. `smooth` is the moving average, and `broken` counts NaN and infinities."""
 
     key: int
     low: float = math.inf
@@ -32,7 +32,7 @@ class Bucket:
     broken: int = 0
 
     def __reduce__(self) -> tuple[type[Bucket], tuple[float, ...]]:
-        """Pickle faster than by default, because a checkpoint of a run contains tens of thousands of buckets."""
+        """Make pickling faster, because a checkpoint of a run contains tens of thousands of buckets."""
         return Bucket, (self.key, self.low, self.high, self.last, self.smooth, self.broken)
 
     def with_key(self, key: int) -> Bucket:
@@ -83,7 +83,7 @@ class Series:
 
     def __init__(self) -> None:
         self.waiting: list[tuple[int, float]] = []
-        """Points that are not in buckets yet. Appending to this list is faster than `add`, but the caller must then
+        """Points that are not in buckets yet. Appending to this list is faster than `add`, but then the caller must
         call `settle` after at most a few hundred points."""
         self._count = 0
         self._last = math.nan
@@ -94,7 +94,7 @@ class Series:
         self._recent: deque[tuple[int, float, float]] = deque(maxlen=EXACT_POINTS)
 
     def add(self, tick: int, value: float) -> None:
-        """Add a point. A tick below the newest one counts as the newest one, so ticks never decrease."""
+        """Add a point. A tick below the last one is replaced by the last one, so that ticks never decrease."""
         self.waiting.append((tick, value))
         if len(self.waiting) >= MAX_WAITING:
             self.settle()

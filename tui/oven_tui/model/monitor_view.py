@@ -1,8 +1,8 @@
-"""The monitor's view of a run: everything it shows, updated event by event in bounded memory, without clock or I/O.
+"""The monitor's view of a run, which contains everything that the monitor shows. Events update it one by one. It needs
+neither a clock nor I/O, and its memory is bounded.
 
-The view contains the metrics, the newest MAX_ENTRIES decisions, and the last vote of each agent on each actuator until
-its ballot closes. Metrics, agents and open ballots beyond a limit are only counted.
-"""
+The view contains the metrics, the newest decisions, and the last vote of each agent on each actuator until the ballot
+closes. If there are too many metrics, agents or open ballots, the rest are ignored."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class MonitorView:
         self.entries: list[Entry] = []
         self.dropped_entries = 0
         """Number of dropped entries, all older than `entries`."""
-        self.open: dict[str, OpenBallot] = {}
+        self.open_ballots: dict[str, OpenBallot] = {}
         self.marks: dict[str, tuple[int, str, str]] = {}
         """The marks in charts: id of the decision or command → tick, author and fate."""
         self.mark_version = 0
@@ -70,9 +70,9 @@ class MonitorView:
         self.commands = CommandProgress()
         self.mesh = MeshState()
         self.omitted_count = 0
-        """Number of values and messages that were ignored because of too many metrics or agents."""
-        self.preview = False
-        """Whether the view is based on unverified samples of a long log, so that its counts are wrong."""
+        """Number of values and agents that were ignored because there were too many metrics or agents."""
+        self.is_preview = False
+        """Whether the view is based on unverified parts of a long log, so that its counts are wrong."""
         self.pace_s = 0.0
         """Seconds between observations, as a moving average."""
         self.version = 0
@@ -136,11 +136,11 @@ class MonitorView:
                 pass
 
     def _add_ballot(self, event: Event, body: BallotOpened) -> None:
-        if len(self.open) >= MAX_OPEN_BALLOTS or body.id in self._closed:
+        if len(self.open_ballots) >= MAX_OPEN_BALLOTS or body.id in self._closed:
             return
         votes = self._votes.get(body.actuator, {})
         eligible_votes = {name: vote for name, vote in votes.items() if name in body.eligible}
-        self.open[body.id] = OpenBallot(event.seq, self.run.step, body, eligible_votes)
+        self.open_ballots[body.id] = OpenBallot(event.seq, self.run.step, body, eligible_votes)
         self.version += 1
 
     def _add_agent(self, name: str) -> None:
@@ -184,14 +184,14 @@ class MonitorView:
         if not is_known or agent not in self.run.agents:
             return  # the vote cannot count
         self._votes.setdefault(vote.actuator, {})[agent] = vote
-        for ballot_id, ballot in self.open.items():
+        for ballot_id, ballot in self.open_ballots.items():
             is_for_ballot = ballot.opened.actuator == vote.actuator and vote.ballot in ("", ballot_id)
             if is_for_ballot and agent in ballot.opened.eligible:
-                self.open[ballot_id] = replace(ballot, votes={**ballot.votes, agent: vote})
+                self.open_ballots[ballot_id] = replace(ballot, votes={**ballot.votes, agent: vote})
                 self.version += 1
 
     def _add_decision(self, event: Event, body: Decision) -> None:
-        ballot = self.open.pop(body.ballot, None)
+        ballot = self.open_ballots.pop(body.ballot, None)
         self._closed.append(body.ballot)
         opened = ballot.opened if ballot else None
         voters = {line.agent for line in body.tally if line.stance != "silent"}
@@ -250,7 +250,7 @@ class MonitorView:
         step = self.run.step
         unlogged = self.commands.unlogged_commands.items()
         notes = (Note(0, step, "you", request_text(result.command), id) for id, result in unlogged)
-        return [*self.entries, *self.open.values(), *notes]
+        return [*self.entries, *self.open_ballots.values(), *notes]
 
     def list_version(self) -> tuple[int, int]:
         """Return a value that changes with every change of the decision list."""
@@ -275,8 +275,8 @@ class MonitorView:
         return "silent" if limit and self.run.tick - record.last_tick > limit else "live"
 
     def curve_names(self) -> list[str]:
-        """Return the names of all curves, the most important first. These are the training signal, the held-out metric,
-        the learning rate, the gradient norm, KL and entropy. The others follow by name."""
+        """Return the names of all curves. The most important come first: the training signal, held-out metrics, the
+        learning rate, gradient norm, KL, entropy and loss. The others are sorted by name."""
         declared = [spec.name for spec in self.run.started.metrics] if self.run.started else []
         names = list(dict.fromkeys([*self.series, *(declared if not self.series else [])]))
         rate = next((name for name in ("learning_rate", "optimizer.lr_scale") if name in names), None)
@@ -295,7 +295,7 @@ class MonitorView:
         return "measured" if name in self.run.held_out() else "noisy"
 
     def end_tick(self) -> int | None:
-        """Return the tick of the last step, assuming no rollback, or None if the number of steps is unknown."""
+        """Return the tick at which the run ends without further rollbacks, or None if its length is unknown."""
         max_steps = self.run.max_steps
         return self.run.tick + max(0, max_steps - self.run.step) if max_steps is not None else None
 
@@ -308,7 +308,7 @@ class MonitorView:
         step = self.steps.value_at(tick)
         return 0 if math.isnan(step) else int(step)
 
-    def frozen(self) -> MonitorView:
-        """Return a copy, which later events do not change."""
+    def frozen_copy(self) -> MonitorView:
+        """Return a copy that later events do not change."""
         copy: MonitorView = pickle.loads(pickle.dumps(self, 5))
         return copy

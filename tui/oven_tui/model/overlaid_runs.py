@@ -1,4 +1,4 @@
-"""Combine two to four runs in an overlay. Their metrics share an axis, and each run has its own glyph and colour."""
+"""Combines two to four runs in an overlay. Their metrics share an axis, and each run has its own glyph and colour."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from oven_tui.model.metric_series import Bucket, columns
 from oven_tui.model.monitor_view import MonitorView
 
 MAX_RUNS = 4
-"""Maximum runs in an overlay. More curves in one chart would be hard to tell apart."""
+"""Maximum number of runs in an overlay, so that the curves in a chart can be distinguished."""
 AxisUnit: TypeAlias = Literal["step", "tick"]
-"""Unit of the x-axis. Ticks count all measurements, including those of steps that were rolled back."""
+"""Unit of the x-axis. Ticks count all observations, including those of steps that were rolled back."""
 
 
 @dataclass
 class OverlaidRun:
-    """One run of an overlay. Its index determines its glyph and colour."""
+    """One run of an overlay. `index` determines its glyph and colour."""
 
     name: str
     index: int
@@ -33,7 +33,7 @@ class OverlaidRun:
 
 
 class RunAxis:
-    """The positions of a run's ticks on the shared axis. It is created for each paint."""
+    """The positions of a run's ticks on the shared axis. A new one is created for each paint."""
 
     def __init__(self, view: MonitorView, unit: AxisUnit) -> None:
         self._unit = unit

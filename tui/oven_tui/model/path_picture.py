@@ -1,4 +1,4 @@
-"""Draw a path through the knowledge graph: boxes with symptom, cause and remedy, and the relations between them."""
+"""Draws a path through the knowledge graph, as boxes with symptom, cause and remedy, and the relations between them."""
 
 from __future__ import annotations
 

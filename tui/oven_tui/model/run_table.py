@@ -1,4 +1,4 @@
-"""Lay out the table of runs: the columns for a width, the cells of a row, and the filter."""
+"""Lays out the table of runs: its columns for a given width, its rows, and its filter."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.cells import cell_len
 
 from oven_runs.log.run_row import RunRow
 from oven_tui.model.braille_chart import TextRun, axis_number
-from oven_tui.model.cell_text import ago, fit, row
+from oven_tui.model.cell_text import duration_text, fit, row
 from oven_tui.model.word_filter import word_filter
 
 STATES = {
@@ -50,7 +50,7 @@ COLUMNS = (
 )
 """The alerts use the remaining width at the right."""
 MIN_ALERTS = 12
-"""Minimum width of the alerts. If there is less room, only their number is shown."""
+"""Minimum width of the alerts. If there is less space, only their number is shown."""
 
 
 def columns(width: int, longest_name: int) -> list[Column]:
@@ -73,14 +73,15 @@ def line(run_row: RunRow, now: datetime, width: int, longest_name: int, *, mark:
     runs: list[TextRun] = [(f"{mark or ' '} ", "strong")]
     runs += [(fit(cells[column.title][0], column.width) + " ", cells[column.title][1]) for column in fitting]
     alerts, room = run_row.alerts(now), width - 2 - sum(column.width + 1 for column in fitting)
-    alert_text = "; ".join(alerts) if room >= MIN_ALERTS else f"⚑{len(alerts)}" if alerts else ""
+    alert_count = f"⚑{len(alerts)}" if alerts else ""
+    alert_text = "; ".join(alerts) if room >= MIN_ALERTS else alert_count
     return row(width, [*runs, (alert_text, "warn" if run_row.status == "running" or run_row.fault else "dim")])
 
 
 def _cells(run_row: RunRow, now: datetime) -> dict[str, TextRun]:
     state, silent, age = run_row.state(now), run_row.silent_s(now), run_row.age_s(now)
     glyph, kind = STATES.get(state, ("○", "dim"))
-    words = f"silent {ago(silent)}" if state == "stalled" and silent is not None else state
+    words = f"silent {duration_text(silent)}" if state == "stalled" and silent is not None else state
     return {
         "state": (f"{glyph} {words}", kind),
         "run": (run_row.run, "warn" if run_row.drill else "strong"),
@@ -88,13 +89,13 @@ def _cells(run_row: RunRow, now: datetime) -> dict[str, TextRun]:
         "target metric": (target(run_row), "text"),
         "decisions": (decisions(run_row), "text"),
         "pace": (pace(run_row.pace_s), "dim"),
-        "age": (ago(age) if age is not None else "", "dim"),
+        "age": (duration_text(age) if age is not None else "", "dim"),
         "recipe": (run_row.recipe, "dim"),
     }
 
 
 def steps(run_row: RunRow) -> str:
-    """Return the steps, such as "120/200 60%"; a dash if unknown."""
+    """Return the steps, such as "120/200 60%", or a dash if they are unknown."""
     if run_row.step is None:
         return "–"
     if not run_row.max_steps:
@@ -104,7 +105,7 @@ def steps(run_row: RunRow) -> str:
 
 
 def target(run_row: RunRow) -> str:
-    """Return the target metric, such as "eval/accuracy 0.1 → 0.93", with a dash if it was not measured."""
+    """Return the target metric and its values, such as "eval/accuracy 0.1 → 0.93"."""
     if not run_row.target:
         return "no metric yet" if run_row.status == "running" else "no metric"
     value = axis_number(run_row.newest_value) if run_row.newest_value is not None else "–"

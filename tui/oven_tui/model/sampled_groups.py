@@ -1,4 +1,4 @@
-"""Store the newest sampled groups for the monitor, without duplicates, and filter them."""
+"""Stores the newest sampled groups for the monitor, without duplicates, and filters them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from oven_core.protocol.completion_messages import SampledGroup, StoredGroup
 from oven_tui.model.word_filter import word_filter
 
 MAX_GROUPS = 256
-"""Maximum groups in memory. A training run of one hour has fewer."""
+"""Maximum number of groups in memory. A training run of one hour has fewer."""
 MAX_CHARACTERS = 16 << 20
-"""Maximum characters in memory, in prompts, completions and reasons. The oldest groups are dropped first."""
+"""Maximum total length of the groups' prompts, completions and reasons. The oldest groups are dropped first."""
 
 
 class SampledGroups:

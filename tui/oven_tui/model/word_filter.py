@@ -1,4 +1,4 @@
-"""Filter items by words. All words must match, each in the whole text or in one field."""
+"""Filters items by words. All words must match, each in the item's whole text or in one field."""
 
 from __future__ import annotations
 

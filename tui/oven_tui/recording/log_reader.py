@@ -190,7 +190,7 @@ def read(
 def preview(folder: RunFolder) -> MonitorView:
     """Return the preview, which is not verified. Raises OSError."""
     view, keyring = MonitorView(), Keyring(folder.pin(), check=False)
-    view.preview = True
+    view.is_preview = True
     for line in _lines(folder):
         try:
             event = Event.from_line(line.decode())

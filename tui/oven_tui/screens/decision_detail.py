@@ -18,7 +18,7 @@ from oven_runs.log.cited_paths import cited_paths, parse_path
 from oven_runs.log.run_summary import format_value, verdict_text
 from oven_tui.key_bindings import key_line
 from oven_tui.model import decision_chart
-from oven_tui.model.cell_text import FATES
+from oven_tui.model.cell_text import FATE_LABELS
 from oven_tui.model.decision_entries import DecisionEntry, Entry, Note, OpenBallot
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.model.path_picture import picture
@@ -130,7 +130,7 @@ def _receipt(entry: DecisionEntry) -> str:
     values = f"{format_value(receipt.before)} → {format_value(receipt.after)}"
     change = f"{values}, confirmed at step {receipt.step} (tick {receipt.tick})"
     reason = f": {receipt.reason}" if receipt.reason else ""
-    return f"{FATES[entry.fate][0]} {receipt.status}  {change}{reason}"
+    return f"{FATE_LABELS[entry.fate][0]} {receipt.status}  {change}{reason}"
 
 
 def _outcome(outcome: Outcome) -> str:

@@ -15,7 +15,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from oven_tui.key_bindings import bindings, key_line, key_text
-from oven_tui.model.cell_text import FATES
+from oven_tui.model.cell_text import FATE_LABELS
 from oven_tui.model.commands import COMMANDS, GROUPS, Scope, commands_in
 
 SCROLL_ROWS = 3
@@ -25,7 +25,7 @@ SYMBOLS = (
     ("×", "not a number, or infinite; the curve has a gap there"),
     ("┊", "a decision took effect; the symbol at the top is that of the agent that proposed it"),
     ("⚑", "an operator's command"),
-    *((symbol, f"decision {words}") for symbol, words, _ in FATES.values()),
+    *((symbol, f"decision {words}") for symbol, words, _ in FATE_LABELS.values()),
 )
 
 BOARD: Final[tuple[Scope, ...]] = ("monitor", "decisions")

@@ -91,7 +91,7 @@ class AgentPanel(Lines, Panel):
         state, kind = self._state(name, agent)
         left_part.append((fit(state, 9), kind))
         counts = (f"{agent.proposals:>4}", f"{agent.against:>4}", f"{agent.backed:>6}")
-        if self.view.preview:  # the counts are unknown
+        if self.view.is_preview:  # the counts are unknown
             counts = ("   …", "   …", "     …")
         left_part.append(("  ".join(counts) + "  ", "text"))
         left_part.append(self._reputation(name))

@@ -11,8 +11,8 @@ from textual.events import Leave, MouseMove
 from textual.message import Message
 
 from oven_tui.model import braille_chart
-from oven_tui.model.braille_chart import Bounds, Mark, TextRun, TickAxis, bounds, draw
-from oven_tui.model.cell_text import FATES, glyph
+from oven_tui.model.braille_chart import Bounds, Mark, TextRun, TickAxis, draw, round_bounds
+from oven_tui.model.cell_text import FATE_LABELS, glyph
 from oven_tui.model.metric_series import Bucket
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.model.word_filter import word_filter
@@ -46,7 +46,7 @@ def _marks(view: MonitorView, axis: TickAxis, width: int) -> dict[int, Mark]:
         if fate == "operator":
             marks[cell] = Mark("⚑", "warn")
         elif fate in ("failed", "pending"):
-            marks[cell] = Mark(FATES[fate][0], FATES[fate][2])  # type: ignore[index]
+            marks[cell] = Mark(FATE_LABELS[fate][0], FATE_LABELS[fate][2])  # type: ignore[index]
         else:
             marks[cell] = Mark(*glyph(agent_indices.get(author, 0)))
     return marks
@@ -75,7 +75,7 @@ class Chart(Plot):
     def plot_rows(self, metric: str, width: int, height: int) -> tuple[Bounds | None, list[list[TextRun]]]:
         axis, style = self.axis, self.view.style(metric)
         columns = self.curve(metric, width * 2)
-        scale = bounds(columns, style, self.logarithmic)
+        scale = round_bounds(columns, style, self.logarithmic)
         marks = self._marks.cells(self.view, axis, width)
         crosshair = None if self.crosshair is None else axis.cell(self.crosshair, width)
         return scale if columns else None, draw(columns, scale, style, marks, width, height, crosshair=crosshair)

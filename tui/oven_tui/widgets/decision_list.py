@@ -14,7 +14,7 @@ from oven_runs.log.command_result import CommandResult
 from oven_runs.log.run_summary import format_value
 from oven_tui.key_bindings import bindings
 from oven_tui.model.braille_chart import TextRun
-from oven_tui.model.cell_text import FATES, fit, glyph, row
+from oven_tui.model.cell_text import FATE_LABELS, fit, glyph, row
 from oven_tui.model.command_progress import progress_text, stage_text, subject_text, value_text
 from oven_tui.model.consequences import countdown, remaining
 from oven_tui.model.decision_entries import DecisionEntry, Entry, Note, OpenBallot, as_json, label, matching, tick_of
@@ -53,7 +53,7 @@ class DecisionList(RowList[Entry], Panel):
 
     def redraw(self) -> None:
         """Show the view's current list. Do nothing if the list has not changed."""
-        countdown_tick = self.view.run.tick if self.view.open or self.view.run.advised else 0
+        countdown_tick = self.view.run.tick if self.view.open_ballots or self.view.run.advised else 0
         content_key = (id(self.view), self.view.list_version(), self.filter, tuple(self.view.agents), countdown_tick)
         if content_key == self._drawn_key:
             return
@@ -71,9 +71,9 @@ class DecisionList(RowList[Entry], Panel):
         run = self.view.run
         filter_text = f", {len(rows)} match {self.filter!r}" if self.filter else ""
         counts = run.decision_counts()
-        if self.view.preview:
+        if self.view.is_preview:
             counts = "only the newest until the log is read"
-        self.border_title = f"decisions: {counts}, {len(self.view.open)} open{filter_text}"
+        self.border_title = f"decisions: {counts}, {len(self.view.open_ballots)} open{filter_text}"
 
     @property
     def selected_tick(self) -> int | None:
@@ -140,7 +140,7 @@ class DecisionList(RowList[Entry], Panel):
                 change = f"{format_value(decision.before)} → {format_value(decision.value)}"
                 if item.receipt and item.fate == "applied":
                     change = f"{format_value(item.receipt.before)} → {format_value(item.receipt.after)}"
-                symbol, words, kind = FATES[item.fate]
+                symbol, words, kind = FATE_LABELS[item.fate]
                 reason = item.receipt.reason if item.receipt and item.receipt.reason else decision.reason
                 if item.fate == "advised":
                     symbol, words, kind, reason = self._advice_cells(decision, reason)
@@ -154,7 +154,7 @@ class DecisionList(RowList[Entry], Panel):
         if self.view.run.advised.get(decision.actuator) is not decision:
             return "–", "superseded", "dim", reason
         lapsed = self.view.run.has_lapsed(decision)
-        symbol, words, kind = ("–", "lapsed", "dim") if lapsed else FATES["advised"]
+        symbol, words, kind = ("–", "lapsed", "dim") if lapsed else FATE_LABELS["advised"]
         return symbol, words, kind, f"{countdown(self.view, decision)}; {reason}"
 
     def _command_row(self, note: Note, result: CommandResult, width: int) -> list[TextRun]:

@@ -11,7 +11,7 @@ from oven_core.protocol.messages import Value
 from oven_runs.log.open_advice import format_remaining_time, is_near_end, pending_advice
 from oven_runs.log.run_summary import format_value
 from oven_tui.model.braille_chart import TextRun
-from oven_tui.model.cell_text import ago, row
+from oven_tui.model.cell_text import duration_text, row
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.widgets.base_widgets import Lines
 
@@ -63,9 +63,9 @@ class Header(Lines):
             return [(f"{glyph} {reason}", "bad" if reason == "failed" else kind)]
         words = f"{glyph} {state}"
         if state == "live":
-            words += f", {ago(self.silent_s)} ago"
+            words += f", {duration_text(self.silent_s)} ago"
         elif state == "stalled":
-            words += f" for {ago(self.silent_s)}"
+            words += f" for {duration_text(self.silent_s)}"
         return [(words, kind)]
 
     def _connection(self) -> list[TextRun]:
@@ -110,7 +110,7 @@ class Header(Lines):
                 (f" ({current - start:+.3f})  ", "text"),
             ]
         counts = run.decision_counts()
-        left_part.append((counts, "text") if not self.view.preview else ("reading its decisions", "dim"))
+        left_part.append((counts, "text") if not self.view.is_preview else ("reading its decisions", "dim"))
         right_part: list[TextRun] = []
         if (advised := pending_advice(run)) and is_near_end(advised[0], run.tick):
             time_left = format_remaining_time(advised[0], run.tick, self.view.pace_s)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from oven_runs.log.run_summary import format_value
 from oven_tui.model import overlaid_runs as overlay
-from oven_tui.model.braille_chart import Bounds, Mark, TextRun, averaged, axis_number, bounds, plot
+from oven_tui.model.braille_chart import Bounds, Mark, TextRun, averaged, axis_number, plot, round_bounds
 from oven_tui.model.cell_text import fit, row
 from oven_tui.model.overlaid_runs import AxisUnit, OverlaidRun, RunAxis
 from oven_tui.widgets.base_widgets import Lines
@@ -30,7 +30,7 @@ class OverlayChart(Plot):
         for run in reversed(self.runs):
             columns = self.axes[run.name].columns(run.view, metric, self.first, self.last, width * 2)
             curves.append((run.symbol[1], averaged(columns, style)))
-        scale = bounds([column for _, columns in curves for column in columns], style)
+        scale = round_bounds([column for _, columns in curves for column in columns], style)
         return scale, plot(curves, scale, style, self._marks(width), width, height)
 
     def figures(self, metric: str, scale: Bounds | None) -> list[TextRun]:

@@ -26,8 +26,8 @@ from oven_tui.themed_app import ThemedApp
 from oven_tui.widgets.overlay_chart import Legend, OverlayChart
 from oven_tui.widgets.plot import WINDOWS
 
-CHARTS = 4
-WIDE = 100
+MAX_CHARTS = 4
+WIDE_COLUMNS = 100
 """Minimum width, in columns, for four charts in two rows. Narrower terminals show two charts, one per row."""
 
 

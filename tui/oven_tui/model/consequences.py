@@ -15,8 +15,8 @@ from oven_tui.model.monitor_view import MonitorView
 def remaining(view: MonitorView, tick: int) -> str:
     """Return the steps and time until a tick, such as "12 steps (about 3 min)"."""
     steps = max(0, tick - view.run.tick)
-    time = f" (about {duration_text(steps * view.pace_s)})" if view.pace_s and not view.run.held else ""
-    hold_note = " after the run is resumed" if view.run.held else ""
+    time = f" (about {duration_text(steps * view.pace_s)})" if view.pace_s and not view.run.hold_reason else ""
+    hold_note = " after the run is resumed" if view.run.hold_reason else ""
     return f"{steps} step{'' if steps == 1 else 's'}{time}{hold_note}"
 
 

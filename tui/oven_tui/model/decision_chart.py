@@ -12,10 +12,11 @@ from oven_tui.model.metric_series import Bucket
 from oven_tui.model.monitor_view import MonitorView
 
 GUTTER, HEIGHT = 8, 7  # width of the value labels and height of the curve, in cells
-BEFORE_SHARE = 0.6
-"""Number of ticks before the decision, as a share of the ticks after it."""
+BEFORE_RATIO = 0.6
+"""Number of ticks before the decision, divided by the number of ticks after it."""
 MIN_TICKS = 12
 """Minimum number of ticks before and after a decision."""
+MIN_PLOT_CELLS = 16
 
 
 def chart(view: MonitorView, entry: DecisionEntry, width: int) -> list[list[TextRun]]:

@@ -37,8 +37,8 @@ class Ruling:
     """The reason for rejecting, limiting or advising the change; empty if there is none."""
 
 
-def rule(state: State, spec: ActuatorSpec, tally: Tally, adopted_with: Sequence[str] = ()) -> Ruling:
-    """Return the verdict on a change that passed the vote.
+def judge_change(state: State, spec: ActuatorSpec, tally: Tally, adopted_with: Sequence[str] = ()) -> Ruling:
+    """Return the verdict of the guardrails on a change that passed the vote.
 
     The size is limited first, so that the checks judge the value that would be set. The first check that fails decides.
     A change that passes all checks is advised if autonomy is `advise`, or if a person has to approve it.

@@ -73,7 +73,7 @@ class HarmWatch:
             return
         watched, is_veto = self._watched.get(target), "against" in agents.values()
         # A change while the target is falling is a remedy, so its supporters are not added.
-        if watched is not None and (is_veto or self._gap_now(measurements, target, watched) < FALL_THRESHOLD):
+        if watched is not None and (is_veto or self._current_fall(measurements, target, watched) < FALL_THRESHOLD):
             watched.agents |= agents
             watched.since, watched.horizon = tick, max(watched.horizon, horizon)
             return
@@ -104,7 +104,7 @@ class HarmWatch:
                 continue
             newest = _sound_values(after)[-self.min_samples :]
             not_finite = bool(after) and not is_sound(after[-1])
-            is_harmed = not_finite or self._gap(watched, newest) >= HARM_THRESHOLD
+            is_harmed = not_finite or self._fall(watched, newest) >= HARM_THRESHOLD
             if is_harmed:
                 charges.append(
                     Charge(target, watched.sign, watched.since, watched.agents, watched.before, newest, not_finite)
@@ -113,11 +113,12 @@ class HarmWatch:
                 del self._watched[target]
         return charges
 
-    def _gap_now(self, measurements: Measurements, target: str, watched: _WatchedTarget) -> float:
+    def _current_fall(self, measurements: Measurements, target: str, watched: _WatchedTarget) -> float:
+        """Return `_fall` for the newest measurements."""
         all_since = _sound_values(measurements.at_ticks(target, watched.since, MAX_TICK))
-        return self._gap(watched, all_since[-self.min_samples :])
+        return self._fall(watched, all_since[-self.min_samples :])
 
-    def _gap(self, watched: _WatchedTarget, after: tuple[float, ...]) -> float:
+    def _fall(self, watched: _WatchedTarget, after: tuple[float, ...]) -> float:
         """Return how far the target fell, in standard errors, or 0 if it did not fall or too little was measured."""
         if len(after) < self.min_samples or len(watched.before) < self.min_samples:
             return 0.0

@@ -314,7 +314,7 @@ class Mesh:
         verdict: Verdict = "rejected"
         value, reason, note = counted.value, counted.reason, counted.reason
         if counted.passed:
-            ruling = guardrails.rule(state, spec, counted, adopted_with)
+            ruling = guardrails.judge_change(state, spec, counted, adopted_with)
             verdict, value, note = ruling.verdict, ruling.value, ruling.note
             reason = f"{reason}; {note}" if note else reason
         return plans.BallotResult(

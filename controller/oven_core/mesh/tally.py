@@ -65,7 +65,7 @@ def count_votes(
             ballot.votes[line.agent].value,
             line.weight,
             line,
-            line.weight > 0 and line.stance == "propose" and standing(line.agent).specialist,
+            by_specialist=line.weight > 0 and line.stance == "propose" and standing(line.agent).specialist,
         )
         for line in counted_lines
         if line.stance in ("propose", "for")

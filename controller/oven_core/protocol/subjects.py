@@ -74,9 +74,9 @@ class Subject:
         """Return the pattern that matches all subjects of the kind in one run."""
         return f"oven.{run}.{self.kind}" + (".*" if self.last_token else "")
 
-    def address(self, run: str, last: str) -> str:
+    def address(self, run: str, last_token: str) -> str:
         """Return the subject of the kind with this last token, which is ignored if the kind has none."""
-        return f"oven.{run}.{self.kind}" + (f".{last}" if self.last_token else "")
+        return f"oven.{run}.{self.kind}" + (f".{last_token}" if self.last_token else "")
 
 
 SUBJECTS: Final = (

@@ -97,7 +97,7 @@ class MeshState:
         if isinstance(coerced, Fault) or check_bounds(spec, coerced):
             return None
         change_direction = direction(self.state.effective.get(actuator), coerced)
-        return guardrails.rule(self.state, spec, Tally(True, coerced, change_direction, (), ""))
+        return guardrails.judge_change(self.state, spec, Tally(True, coerced, change_direction, (), ""))
 
     def _copy(self) -> State:
         """Copy the state, because computing an answer changes it."""

@@ -55,9 +55,10 @@ def split_function(name_or_file: str) -> tuple[str, str] | None:
 
 
 def resolve_function_name(owner: str, description: str, kind: str, group: str, name: str) -> str:
-    """Check that the function exists: an entry point of `oven.<group>`, or FILE.py:FUNCTION. Return its name, with an
-    absolute path for a file. The file is parsed but not imported. `owner` and `description` describe the setting and
-    the function in error messages. Raises ConfigError if the function does not exist."""
+    """Return the name of a function that exists, with an absolute path if it is in a file.
+
+    The file is only parsed, because the learner imports it later. `owner` and `description` name the setting and the
+    function in errors. Raises ConfigError if the function does not exist."""
     file_and_function = split_function(name)
     if file_and_function is None:
         installed = find_plugins(group)

@@ -184,7 +184,7 @@ class Bus(LogClient):
             async with asyncio.timeout(1):
                 await self.client.close()
 
-    async def _on_disconnect(self) -> None:  # called before reconnecting, so no message arrives before this count
+    async def _on_disconnect(self) -> None:  # nats-py calls it before it reconnects
         self.disconnects += 1
         self._on_change()
 

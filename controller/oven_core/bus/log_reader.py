@@ -76,8 +76,8 @@ class LogReader:
     def __init__(self, client: BusClient) -> None:
         self.client = client
         self.disconnects = 0
-        """Number of times the connection was lost. nats-py reconnects and subscribes again. A plain subscriber misses
-        the messages in between, and can request them from `history`."""
+        """Number of times that the connection was lost. nats-py then reconnects and subscribes again, but a subscriber
+        misses the messages in between. It can request them on `history`."""
         self.closed = asyncio.Event()
         """Set when the connection is closed for good, either by `close` or by an error that ends reconnecting."""
 

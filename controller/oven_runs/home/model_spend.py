@@ -64,8 +64,8 @@ class Spend:
     def tokens(self) -> int:
         return self.input_tokens + self.output_tokens
 
-    def __add__(self, addend: Spend) -> Spend:
-        return Spend(*map(add, astuple(self), astuple(addend)))
+    def __add__(self, more: Spend) -> Spend:
+        return Spend(*map(add, astuple(self), astuple(more)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -210,8 +210,8 @@ def _mesh_report(mesh: Mesh) -> dict[str, Any]:
             {"id": flight.decision.id, "actuator": flight.decision.actuator, "value": flight.decision.value}
             for flight in state.changes_in_flight()
         ],
-        "adopted": state.adopted,
-        "interventions_left": max(0, state.rules.max_interventions - state.adopted),
+        "adopted": state.interventions,
+        "interventions_left": max(0, state.rules.max_interventions - state.interventions),
     }
 
 

@@ -31,7 +31,7 @@ CUSUM_LIMIT: Final = 14.0
 """Accumulated standard deviations at which CUSUM detects a change: after 5 clipped readings, or 19 that deviate by 1.5.
 Noise alone causes a detection in one of six series of 400 readings, because the level is estimated from only 30.
 Detectors therefore require a minimum size (`Gauge.min_size`)."""
-# Such a detection exceeds 2 standard deviations in one of 20 series, and 2.5 in one of 200.
+# The size of such a detection exceeds 2 standard deviations in one of 20 series, and 2.5 in one of 200.
 PAGE_HINKLEY_DRIFT: Final = 0.3
 """Standard deviations that the Page-Hinkley test subtracts from each deviation."""
 PAGE_HINKLEY_LIMIT: Final = 45.0

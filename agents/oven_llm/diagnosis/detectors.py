@@ -46,11 +46,9 @@ MAX_SIZE: Final = 999.0
 """Maximum size of an alarm. A constant metric has no noise, so its first change would have an arbitrary size."""
 JUMP_READINGS: Final = 8
 """A jump raises an alarm within fewer readings than this. At 4 standard deviations per reading, it takes five."""
-WEIGHT_NORM, UPDATE_RATIO, JUDGE_METRICS, LEVEL_METRICS = (
-    "optim/weight_norm", "optim/update_ratio", "rewards/*/mean", "reward/*",
-)  # fmt: skip
-"""Names and patterns of metrics. Judge metrics are the mean of each reward function, and are compared with one another.
-Level metrics are the mean reward of each difficulty level."""
+WEIGHT_NORM, UPDATE_RATIO = "optim/weight_norm", "optim/update_ratio"
+JUDGE_METRICS, LEVEL_METRICS = "rewards/*/mean", "reward/*"
+"""Patterns of the metrics for the mean of each reward function, and for the mean reward of each difficulty level."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,9 +32,9 @@ class OutputBudget:
 
     def reset(self) -> None:
         """Start a new block."""
-        self.remaining = self._limit
+        self.remaining_bytes = self._limit
         self.dropped_count = 0
-        self.immediate_writes = IMMEDIATE_WRITES
+        self.immediate_writes_left = IMMEDIATE_WRITES
 
 
 class CapturedOutput(io.TextIOBase):
@@ -57,15 +57,15 @@ class CapturedOutput(io.TextIOBase):
         budget = self._budget
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
-        data, dropped_count = truncate(text, budget.remaining)
+        data, dropped_count = truncate(text, budget.remaining_bytes)
         budget.dropped_count += dropped_count
         if not data:
             return len(text)
-        budget.remaining -= len(data)
+        budget.remaining_bytes -= len(data)
         self._chunks.append(data)
         self._pending_bytes += len(data)
-        if self._pending_bytes >= CHUNK_BYTES or (budget.immediate_writes > 0 and "\n" in text):
-            budget.immediate_writes -= 1
+        if self._pending_bytes >= CHUNK_BYTES or (budget.immediate_writes_left > 0 and "\n" in text):
+            budget.immediate_writes_left -= 1
             self.flush()
         return len(text)
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from oven_learner.rewards.calibration_error import BINS, SEED, Bins, Floats, bin_answers, bin_of, brier, null_error
+from oven_learner.rewards.calibration_error import BINS, SEED, Bins, Floats, bin_answers, bin_indices, brier, null_error
 
 RESAMPLES = 1000
 """Number of bootstrap resamples, of which 25 lie beyond each end of a 95 % interval."""
@@ -84,7 +84,7 @@ def compute_scores(answers: Sequence[ScorableAnswer]) -> Scores:
         mce=_estimate(bins.maximum_error, resampled["mce"]),
         brier=_estimate(brier(confidences, outcomes), resampled["brier"]),
         ece_null=null.mean,
-        ece_null_99=null.high,
+        ece_null_99=null.percentile_99,
         bins=_bins(bins),
     )
 
@@ -96,7 +96,7 @@ def _resampled_scores(answers: Sequence[ScorableAnswer]) -> dict[str, Floats]:
     correct = np.array([answer.is_correct for answer in answers], dtype=np.float64)
     confidences = np.array([np.nan if answer.confidence is None else answer.confidence for answer in answers])
     has_confidence = ~np.isnan(confidences)
-    one_hot = np.eye(BINS)[bin_of(np.nan_to_num(confidences))] * has_confidence[:, None]  # (N, BINS)
+    one_hot = np.eye(BINS)[bin_indices(np.nan_to_num(confidences))] * has_confidence[:, None]  # (N, BINS)
     errors = np.where(has_confidence, correct - confidences, 0.0)[:, None]
     columns = np.hstack([one_hot, one_hot * errors, errors**2, correct[:, None], np.ones((len(answers), 1))])
     sums = np.zeros((text_indices.max() + 1, columns.shape[1]))  # sums over the answers about each text

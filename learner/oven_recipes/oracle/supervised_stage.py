@@ -41,7 +41,7 @@ SPECIFIC_SHARE = 0.7
 ALL_CORRECT_STEP_SHARE = 0.6
 """Share of the steps, at the start, with correct answers only, so that the model learns to read activations sooner."""
 CONFIDENCE_STEP = 5
-"""Step between two possible confidences, in percent. People state round numbers, too."""
+"""Step between two possible confidences, in percent. It gives round numbers, like those that people state."""
 WEIGHT_SETTINGS = ("lora_rank", "sft_steps", "sft_batch", "sft_lr", "most_activations")
 """Settings that the stage's weights depend on, in addition to its data."""
 VERSION = 1

@@ -1,8 +1,8 @@
-"""Helpers that make cancellation reliable: they cancel tasks until they end, and re-raise swallowed cancellations.
+"""Helpers that make cancellation reliable: cancel tasks until they end, and re-raise swallowed cancellations.
 
-On Python 3.11 `asyncio.wait_for` returns the result if a cancellation arrives together with it (CPython issue 86296).
+On Python 3.11, `asyncio.wait_for` loses a cancellation that arrives together with the result (CPython issue 86296).
 nats-py uses `wait_for` and also swallows other cancellations. The task then continues, and its owner waits forever. So
-this project does not use `wait_for`, re-raises cancellations that nats-py swallows, and cancels a task repeatedly.
+this project does not use `wait_for`, re-raises cancellations that nats-py swallows, and cancels tasks repeatedly.
 """
 
 from __future__ import annotations
@@ -30,10 +30,9 @@ def on_termination(callback: Callable[[], object], *more_signals: signal.Signals
 
 @contextlib.contextmanager
 def preserve_cancellation() -> Iterator[None]:
-    """Raise CancelledError after the block if the current task was cancelled in it and the cancellation was swallowed.
+    """Raise CancelledError after the block if the block swallowed a cancellation of the current task.
 
-    A cancellation from before the block does not count, so that an ending task can clean up.
-    """
+    A cancellation from before the block does not count, so that an ending task can clean up."""
     task = asyncio.current_task()
     assert task is not None
     before = task.cancelling()
@@ -51,8 +50,9 @@ def preserve_cancellation() -> Iterator[None]:
 
 async def end(*tasks: asyncio.Future[Any], limit_s: float = LIMIT_S, interval_s: float = REPEAT_S) -> None:
     """Cancel tasks and wait until they end, ignoring their results. Cancel them again every `interval_s` seconds.
-    A short interval interrupts a task's cleanup. A task that has not ended within the limit is logged and abandoned,
-    because waiting for it would block its owner too."""
+
+    A short interval interrupts the cleanup of tasks. A task that has not ended within the limit is logged and
+    abandoned, so that it does not block its owner, too."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + limit_s
     running = {task for task in tasks if not task.done()}

@@ -1,9 +1,9 @@
 """Set the CPU affinity and priority of the stack's processes, so that they do not slow down the training.
 
 Some schedulers pack waking processes onto busy cores, so the cores are split between the trainer and the stack.
-Without the split, a training step on a two-core machine took 10% longer (docs/experiments.md). While the trainer's
-cores are idle, because it waits for a device or for judges, the stack may use them too. This shortens the time to a
-decision, which passes through six processes. This module uses only the standard library.
+Without the split, a training step on a two-core machine took 10 % longer (docs/experiments.md). While the trainer waits
+for a device or for judges, its cores are idle, and the stack may use them, too. This makes decisions faster, because
+each one involves six processes. This module uses only the standard library.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pathlib import Path
 
 NICENESS = 10
 SUFFICIENT_CORES = 4
-"""Number of cores that are enough for the stack, so that it never needs the trainer's."""
+"""Number of cores with which the stack never needs those of the trainer."""
 MEASURE_INTERVAL_S = 1.0
 """Seconds between two measurements of the trainer's load."""
 BUSY_LOAD, IDLE_LOAD = 0.5, 0.25
-"""Hysteresis: the stack leaves the trainer's cores at or above BUSY_LOAD, and may return below IDLE_LOAD."""
+"""Loads of the trainer's cores, 0..1. The stack leaves them from BUSY_LOAD on, and may return below IDLE_LOAD."""
 _STAT = Path("/proc/stat")
 
 
@@ -35,16 +35,17 @@ class CoreSplit:
 
     @classmethod
     def split(cls, cores: Collection[int]) -> CoreSplit:
-        """Split the cores; the stack gets the smaller half. A single core is shared."""
+        """Split the cores. The stack gets the smaller half. A single core is shared."""
         ordered = sorted(cores)
         half = (len(ordered) + 1) // 2 if len(ordered) > 1 else 0
         return cls(frozenset(ordered[:half]), frozenset(ordered[half:]))
 
 
 def yield_cpu_to_training() -> None:
-    """Restrict this process to the stack's cores and lower its priority, so that it never preempts the training.
+    """Restrict this process to the stack's cores and lower its priority, so that it does not preempt the training.
+
     Six processes wake up at each observation, and each could preempt the trainer if all cores are busy. SCHED_BATCH
-    (Linux only) wakes them without preempting. Any call that a sandbox forbids is skipped."""
+    (only on Linux) prevents that. Calls that a sandbox forbids are skipped."""
     if split := restrict_affinity():
         follow_trainer_load(os.getpid(), split)
     with contextlib.suppress(OSError):
@@ -66,28 +67,29 @@ def restrict_affinity() -> CoreSplit | None:
 
 
 def follow_trainer_load(pid: int, split: CoreSplit) -> None:
-    """Start a thread that lets the restricted process use all cores while the trainer's are idle."""
+    """Start a thread that lets the process `pid` use all cores while those of the trainer are idle."""
     if split.training and len(split.stack) < SUFFICIENT_CORES:
         threading.Thread(target=_adjust_affinity, args=(pid, split), name="core-split", daemon=True).start()
 
 
 def may_use_all_cores(uses_all: bool, load: float) -> bool:
-    """Return whether the stack may use the trainer's cores at their current load, 0..1, given whether it does now."""
+    """Return whether the stack may use the trainer's cores, given their load (0..1) and whether it uses them now."""
     return load < (BUSY_LOAD if uses_all else IDLE_LOAD)
 
 
 def core_load(before: str, after: str, cores: Collection[int]) -> float:
-    """Return the load of these cores, 0..1, between two readings of /proc/stat, without niced processes."""
-    (user, total), (user_before, total_before) = _ticks(after, cores), _ticks(before, cores)
+    """Return the load of these cores, 0..1, between two reads of /proc/stat, without processes of lower priority."""
+    user, total = _cpu_ticks(after, cores)
+    user_before, total_before = _cpu_ticks(before, cores)
     return (user - user_before) / (total - total_before) if total > total_before else 1.0
 
 
-def _ticks(stat: str, cores: Collection[int]) -> tuple[int, int]:
-    """Return the ticks in user mode at normal niceness, and all ticks (see proc_stat(5))."""
+def _cpu_ticks(stat: str, cores: Collection[int]) -> tuple[int, int]:
+    """Return the CPU ticks of these cores in user mode at normal priority, and all their ticks (see proc_stat(5))."""
     lines = (line.split() for line in stat.splitlines())
-    counts = {name: [int(count) for count in rest[:8]] for name, *rest in lines if name.startswith("cpu")}
-    selected = [counts[name] for name in (f"cpu{core}" for core in cores) if name in counts]
-    return sum(count[0] for count in selected), sum(map(sum, selected))
+    names = {f"cpu{core}" for core in cores}
+    counts = [[int(count) for count in rest[:8]] for name, *rest in lines if name in names]
+    return sum(user for user, *_ in counts), sum(map(sum, counts))
 
 
 def _adjust_affinity(pid: int, split: CoreSplit) -> None:
@@ -97,7 +99,8 @@ def _adjust_affinity(pid: int, split: CoreSplit) -> None:
         while True:
             time.sleep(MEASURE_INTERVAL_S)
             after = _STAT.read_text()
-            used_all, uses_all = uses_all, may_use_all_cores(uses_all, core_load(before, after, split.training))
+            used_all = uses_all
+            uses_all = may_use_all_cores(used_all, core_load(before, after, split.training))
             before = after
             if uses_all != used_all:
                 cores = split.stack | split.training if uses_all else split.stack

@@ -1,4 +1,4 @@
-"""The exceptions that this project raises on purpose.
+"""The exceptions that this project raises on purpose, with their other base class, cause and exit code.
 
 OvenError
 ├── ConfigError      (ValueError)       a setting is wrong; states the value and the remedy; exit code 2
@@ -38,8 +38,7 @@ RENAMED: Final[Mapping[str, Mapping[str, str]]] = {
         "undo": "rollback_undo",
     }
 }
-"""For each kind of name, earlier name → current name. Errors suggest the current name. Earlier names are not
-accepted."""
+"""Current names by kind and earlier name. Errors suggest the current name. Earlier names are not accepted."""
 
 LIST_COMMANDS: Final[Mapping[str, str]] = {
     "agent": "agent list",
@@ -50,7 +49,7 @@ LIST_COMMANDS: Final[Mapping[str, str]] = {
     "symptom": "kg query search WORDS",
     "trace": "traces show",
 }
-"""For each kind of name, the command that shows valid names. Errors mention it if there are too many to list."""
+"""Commands that show the valid names, by kind of name. Errors mention the command if there are too many names."""
 
 MAX_LISTED: Final = 10
 """Maximum number of names that an error lists in full."""
@@ -122,13 +121,13 @@ class ProcessError(OvenError, RuntimeError):
 
 
 class DivergedError(OvenError, RuntimeError):
-    """Raised if the log has an output that this replica computes differently. Continuing would fork the history."""
+    """Raised if the log has an output that this replica computes differently. The replica must then stop."""
 
     exit_code = 3
 
 
 def similar(name: str, valid_names: Iterable[str]) -> list[str]:
-    """Return at most three of the valid names: similar spellings, and names where one is a prefix of the other."""
+    """Return at most three valid names that are spelled similarly, that extend `name`, or that `name` extends."""
     candidates = list(valid_names)
     same_prefix = [
         valid for valid in candidates if len(name) > 2 and (valid.startswith(name) or name.startswith(valid))
@@ -139,7 +138,7 @@ def similar(name: str, valid_names: Iterable[str]) -> list[str]:
 def reason(error: BaseException) -> str:
     """Describe the cause of an error in one line, without its class and error number.
 
-    Use it for errors that this project did not raise. For a pydantic error, it describes the first invalid field.
+    This is for errors that this project did not raise. Of a pydantic error, only the first invalid field is described.
     """
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename}" if error.filename else error.strerror

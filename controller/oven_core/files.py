@@ -15,13 +15,13 @@ from oven_core.errors import ConfigError
 
 @contextlib.contextmanager
 def atomic_file(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
-    """Open a file that replaces `path` at the end of the block, unless it raises. If `private`, it has mode 0600."""
+    """Open a file that replaces `path` after the block, unless the block raises. If `private`, it has mode 0600."""
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")  # another process may write the same file
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600 if private else 0o666)
     try:
         with os.fdopen(descriptor, "wb") as out:
             if private:
-                os.fchmod(descriptor, 0o600)  # the file may be left over from an earlier attempt
+                os.fchmod(descriptor, 0o600)  # the file may exist from an earlier attempt
             yield out
             out.flush()
             os.fsync(descriptor)
@@ -33,7 +33,7 @@ def atomic_file(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def csv_field_limit(characters: int) -> Iterator[None]:
-    """Limit the field length in the `csv` module within the block. The limit applies to the whole process."""
+    """Limit the field length of the `csv` module within the block, for the whole process."""
     previous_limit = csv.field_size_limit(characters)
     try:
         yield
@@ -42,13 +42,13 @@ def csv_field_limit(characters: int) -> Iterator[None]:
 
 
 def write_atomic(path: Path, data: bytes | str, *, private: bool = False) -> None:
-    """Replace a file's content; text is encoded as UTF-8. If this raises OSError, the old content is kept."""
+    """Replace the content of a file, with text as UTF-8. If this raises OSError, the file keeps its old content."""
     with atomic_file(path, private=private) as out:
         out.write(data.encode() if isinstance(data, str) else data)
 
 
 MAX_FILE_BYTES = 1 << 20
-"""Maximum bytes of a settings file. A typical one has a few thousand."""
+"""Default maximum size of a file that `read_file` reads, in bytes. A settings file typically has a few thousand."""
 _SPECIAL_KINDS = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a pipe"),
@@ -61,8 +61,7 @@ _SPECIAL_KINDS = (
 def read_file(path: Path, description: str, limit: int = MAX_FILE_BYTES) -> bytes:
     """Return the bytes of a regular file. `description` names it in error messages. Raises ConfigError.
 
-    Other kinds of files are refused, because a pipe may never send anything, and a device may never end.
-    """
+    Other kinds of files are refused, because a pipe may never send anything, and a device may never end."""
     try:
         mode = path.stat().st_mode
         kind = next((name for is_kind, name in _SPECIAL_KINDS if is_kind(mode)), "")

@@ -1,4 +1,4 @@
-"""Load plug-ins (agents, recipes, rewards, graph loaders) from entry points. Listing plug-ins does not import them."""
+"""Load plug-ins (agents, recipes, rewards, graph loaders) from entry points, and functions from users' files."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ from oven_core.files import read_file
 
 
 def find_plugins(group: str) -> dict[str, EntryPoint]:
-    """Return the entry points of `oven.<group>` by name, sorted by name."""
+    """Return the entry points of `oven.<group>` by name, sorted by name, without importing them."""
     return {point.name: point for point in _entry_points(f"oven.{group}", tuple(sys.path))}
 
 
 @functools.lru_cache(maxsize=64)
 def _entry_points(group: str, _path: tuple[str, ...]) -> list[EntryPoint]:
-    """Return the entry points of a group, cached because this reads a file of every installed package.
+    """Return the entry points of a group, cached because finding them reads a file of every installed package.
 
-    Packages that are installed later are not found.
-    """
+    `_path` is only a cache key. Packages that are installed later are not found."""
     return sorted(entry_points(group=group), key=lambda point: point.name)
 
 
@@ -39,7 +38,7 @@ def load(group: str, kind: str, name: str) -> Any:
 
 
 def import_object(kind: str, name: str, target: str) -> Any:
-    """Import the object at `target` (`module:attribute`). `kind` and `name` are for the error. Raises ConfigError."""
+    """Import the object at `target` (`module:attribute`). Raises ConfigError, which mentions `kind` and `name`."""
     try:
         return resolve_name(target)
     except (ImportError, AttributeError) as error:
@@ -50,15 +49,16 @@ def import_object(kind: str, name: str, target: str) -> Any:
 
 
 def split_function(name_or_file: str) -> tuple[str, str] | None:
-    """Split "FILE.py:FUNCTION" into file and function; return None for the name of an entry point."""
+    """Split "FILE.py:FUNCTION" into file and function. Return None for the name of an entry point."""
     file, colon, function = name_or_file.rpartition(":")
     return (file, function) if colon and file.endswith(".py") else None
 
 
 def checked_function(owner: str, description: str, kind: str, group: str, name: str) -> str:
-    """Return the function's name, with an absolute path if it is in a file. The file is parsed but not imported here;
-    the learner imports it. `owner` and `description` describe the setting and the function in error messages. Raises
-    ConfigError if the function does not exist."""
+    """Return the name of a function that exists, with an absolute path if it is in a file.
+
+    The file is only parsed, because the learner imports it later. `owner` and `description` name the setting and the
+    function in errors. Raises ConfigError if the function does not exist."""
     file_and_function = split_function(name)
     if file_and_function is None:
         installed = find_plugins(group)
@@ -80,7 +80,7 @@ def checked_function(owner: str, description: str, kind: str, group: str, name: 
 
 
 def _defined_names(node: ast.stmt) -> list[str]:
-    """Return the names bound by a module's statement that could be functions."""
+    """Return the names that a statement binds and that could be functions."""
     match node:
         case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
             return [name]
@@ -92,10 +92,9 @@ def _defined_names(node: ast.stmt) -> list[str]:
 
 
 def load_function(group: str, kind: str, name_or_file: str, *, description: str, module: str) -> Callable[..., Any]:
-    """Return an entry point of `oven.<group>`, or the function in "FILE.py:FUNCTION", importing the file as `module`.
+    """Import an entry point of `oven.<group>`, or the function in "FILE.py:FUNCTION" with the file as module `module`.
 
-    `description` is its purpose, for error messages. Raises ConfigError or UnknownNameError.
-    """
+    `description` states the purpose of the function in errors. Raises ConfigError or UnknownNameError."""
     parts = split_function(name_or_file)
     loaded = load(group, kind, name_or_file) if parts is None else _load_from_file(description, module, *parts)
     if not callable(loaded):

@@ -1,4 +1,4 @@
-"""Names that were removed from the project, and the last git tag that still has them."""
+"""Names that were removed from the project, and messages with the last git tag that still has them."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ _NAMES: Final = {
     "task": "qasper stdlib",
 }
 REMOVED: Final[Mapping[str, frozenset[str]]] = {kind: frozenset(names.split()) for kind, names in _NAMES.items()}
-"""Kind → removed names. The kinds are those of UnknownNameError."""
+"""Removed names by kind. The kinds are those of UnknownNameError."""
 
 
 def removal_message(kind: str, name: str) -> str | None:
-    """Return the sentence for a removed name, with the tag that still has it, or None if it was not removed."""
+    """Return a sentence about a removed name and the tag that still has it, or None if it was not removed."""
     if name not in REMOVED.get(kind, ()):
         return None
     group = kind.removeprefix("command of ")
-    described = f"the {kind} {name!r}" if group == kind else f"`{group} {name}`"
-    return f"{described} was removed; check out the tag {TAG} (commit {COMMIT[:12]}) to use it"
+    full_name = f"the {kind} {name!r}" if group == kind else f"`{group} {name}`"
+    return f"{full_name} was removed; check out the tag {TAG} (commit {COMMIT[:12]}) to use it"
 
 
 def removed_content_message(content: str) -> str:
-    """Return the sentence for a recorded log with content that this version cannot replay, for example "trials"."""
+    """Return a sentence about a log with content that this version cannot replay, for example "trials"."""
     return f"this log has {content}, which were removed; check out the tag {TAG} (commit {COMMIT[:12]}) to replay it"

@@ -1,11 +1,11 @@
-"""Wrap text for terminals, and strip control characters from strings that agents and learners wrote."""
+"""Print and wrap text for terminals, without control characters that agents or learners may have written."""
 
 from __future__ import annotations
 
 import re
 import textwrap
 
-# Control characters (a line break would forge a line), marks that change the writing direction or are invisible,
+# Control characters (a line break could forge a line), marks that change the writing direction or are invisible,
 # invisible tags, and surrogates, which no terminal accepts.
 _CONTROL_CHARACTERS = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff"
@@ -19,13 +19,13 @@ def clean(text: str) -> str:
 
 
 def say(*lines: str, flush: bool = False) -> None:
-    """Print lines with untrusted text. Commands print everything from a log through this function."""
+    """Print lines with untrusted text. Commands print all text from logs with this function."""
     for line in lines:
         print(clean(line), flush=flush)
 
 
 def counted(number: int, noun: str) -> str:
-    """Return "1 vote", "2 votes", …"""
+    """Return a number with a noun, for example "1 vote" or "2 votes"."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
@@ -33,10 +33,9 @@ COLUMNS = 80
 
 
 def wrapped(text: str, *, hang: int = 2) -> list[str]:
-    """Wrap `text` to 80 columns, with lines after the first indented by `hang` more.
+    """Wrap `text` to 80 columns. All lines but the first are indented by `hang` more.
 
-    A word longer than a line is not broken, so that paths and commands can be copied.
-    """
+    Words longer than a line are not broken, so that paths and commands can be copied."""
     indent = len(text) - len(text.lstrip())
     return textwrap.wrap(
         clean(text).strip(),

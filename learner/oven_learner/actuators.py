@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol
 from pydantic import ValidationError
 
 from oven_core.errors import ConfigError, UnknownNameError, reason
-from oven_core.mesh.actuator_values import TOLERANCE, same_value
+from oven_core.mesh.actuator_values import READ_BACK_TOLERANCE, same_value
 from oven_core.protocol.judge_spec import JudgeSpec
 from oven_core.protocol.messages import ActuatorSpec, Effect, Value
 
@@ -354,8 +354,8 @@ def invalid_value_reason(spec: ActuatorSpec, value: Value) -> str:
             if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
                 return f"{value!r} is not a finite number"
             low, high = spec.low, spec.high
-            if (low is not None and value < low * (1 - TOLERANCE)) or (
-                high is not None and value > high * (1 + TOLERANCE)
+            if (low is not None and value < low * (1 - READ_BACK_TOLERANCE)) or (
+                high is not None and value > high * (1 + READ_BACK_TOLERANCE)
             ):
                 return f"{value:g} is outside the bounds [{low:g}, {high:g}]"
         case "choice":

@@ -30,7 +30,7 @@ from oven_learner.client.best_weights import BestWeights
 from oven_learner.client.held_out_evaluation import Evaluation, Measurements
 from oven_learner.client.loop_client import LoopClient, idle_client
 from oven_learner.client.run_start import installed_versions, next_training_name
-from oven_learner.completions.sample import Redact
+from oven_learner.completions.sample_message import Redact
 from oven_learner.completions.sampling import choose_sampling
 from oven_learner.link.find_controller import Connection, Mode, find_controller
 from oven_learner.link.link_interface import Link, SilentLink

@@ -1,1 +1,1 @@
-"""Training recipes, one per package. Each package lists its differences from the paper that it follows."""
+"""Training recipes, one per package. A package's docstring says how the recipe differs from the paper it follows."""

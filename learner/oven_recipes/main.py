@@ -1,4 +1,4 @@
-"""The learner process of `oven-controller up`, which runs the recipe named in the run folder's config.json."""
+"""The main function of the learner process that `oven-controller up` starts. It runs the recipe in config.json."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 def main(args: list[str]) -> int:
-    """Train the run folder's recipe. Raises ConfigError if config.json cannot be read or names an unknown recipe."""
+    """Train the recipe in the run folder's config.json. Raises ConfigError if it cannot be read or is unknown."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     folder = Path(os.environ["OVEN_RUN_DIR"])

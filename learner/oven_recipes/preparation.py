@@ -1,4 +1,4 @@
-"""Work before a run, such as a warm-up: reports of its progress, and steps that continue after an interruption."""
+"""Helpers for work before a run, such as a warm-up. They report its progress, and continue it after an interruption."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 Batch = TypeVar("Batch")
 INTERVAL_S: Final = 2.0
-"""Minimum seconds between two reports, and between two saves."""
+"""Minimum time in seconds between two reports, and between two saves."""
 MAX_SAVING_SHARE: Final = 0.02
 """Maximum share of the time that saving takes."""
 
@@ -44,13 +44,12 @@ class Progress:
 def continued_steps(
     stage: str, batches: Iterable[Batch], steps: int, trained: Sequence[Any], file: Path | None
 ) -> Iterator[tuple[int, Batch]]:
-    """Yield the number of each step, from 0, and its batch. Report the progress, and save it to `file`.
+    """Yield the number of each step, from 0, and its batch. Progress is reported, and saved to `file`.
 
-    If `file` contains the progress of an interrupted process, continue from there: restore the state of `trained`,
-    which are the model, optimizers and schedules, and of torch's global generator, and skip the batches of earlier
+    If `file` contains the progress of an interrupted process, continue from there. This restores the states of
+    `trained` (the model, optimizers and schedules) and of torch's global generator, and skips the batches of earlier
     steps. The result has the same bits as without an interruption if all other randomness is in `batches`. A damaged
-    file, or one from another version of torch, is ignored.
-    """
+    file, or one from another version of torch, is ignored."""
     progress, batch_iterator = Progress(stage, steps), iter(batches)
     saved = _load(file)
     first: int = saved["step"] if saved else 0

@@ -1,5 +1,4 @@
-"""The interface of recipes, the entry points of the group `oven.recipes`. Importing a recipe does not import
-torch, but training does."""
+"""The interface of recipes, the entry points of the group `oven.recipes`. Only a recipe's `train` imports torch."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ class TrainingRequest:
     """Maximum duration of the training, or None for no limit."""
     options: dict[str, Any]
     folder: Path
-    """The run's folder; checkpoints go to `checkpoints/` in it."""
+    """The run's folder. Checkpoints are written to its subfolder `checkpoints`."""
     cache: Path
     """Cache folder shared between runs."""
     resume: bool = False
@@ -34,7 +33,7 @@ class TrainingRequest:
 
 
 class Recipe(resolution.Recipe, Protocol):
-    """A recipe: its names, settings and starts for the stack, and its training."""
+    """A recipe. `resolution.Recipe` has its settings and starts, and this class adds the training."""
 
     @property
     def name(self) -> str:
@@ -46,7 +45,7 @@ class Recipe(resolution.Recipe, Protocol):
 
 LR_BOUNDS = (0.01, 100.0)
 """Bounds of the learning-rate knob. They are so wide that they do not reveal a random start to an agent."""
-BETA_BOUNDS = (0.01, 10.0)  # of the knob for the weight of the KL term
+BETA_BOUNDS = (0.01, 10.0)  # bounds of the knob for the weight of the KL term
 
 
 class RecipeSettings(BaseModel):
@@ -71,7 +70,8 @@ class Start:
 
 
 def learning_rate_start(text: str, tuned: float) -> tuple[str, float, str]:
-    """Return the name, learning rate and label of a start that only sets the learning rate: `tuned`, or a drill."""
+    """Return the name, learning rate and label of the start `text`, which only sets the learning rate. `tuned` is the
+    recipe's tuned learning rate."""
     match text:
         case "drill:lr-low":
             return text, tuned / 10, "the learning rate is set to 1/10 of the tuned one"
@@ -81,5 +81,5 @@ def learning_rate_start(text: str, tuned: float) -> tuple[str, float, str]:
 
 
 def no_such_start(text: str, starts: Sequence[str]) -> ValueError:
-    """Return the error for an unknown start, which lists similar names or all of `starts`."""
+    """Return the error for an unknown start. Its message lists similar names, or all of `starts`."""
     return ValueError(str(UnknownNameError("start", text, starts)))

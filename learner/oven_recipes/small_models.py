@@ -1,4 +1,4 @@
-"""Building blocks of the recipes' small models: a Llama, batches of targets, and a training step."""
+"""Functions that build and train the recipes' small models."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ IGNORED_LABEL = -100  # cross_entropy's default ignore_index
 
 
 class Sizes(Protocol):
-    """The sizes of a Llama: the widths of its hidden states and feed-forward layer, and the number of
-    blocks and attention heads."""
+    """The sizes of a Llama: the widths of its hidden states and feed-forward layers, and its number of blocks and
+    attention heads."""
 
     @property
     def hidden(self) -> int: ...
@@ -54,7 +54,7 @@ def small_llama(
 def target_batch(
     prompts: Sequence[list[int]], targets: Sequence[list[int]], pad: int, side: Literal["left", "right"]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return token ids, attention mask and labels, each (B, T) int64, padded on `side`. Only targets have labels."""
+    """Return token ids, attention mask and labels, each (batch, tokens), padded on `side`. Only targets have labels."""
     pairs = list(zip(prompts, targets, strict=True))
     ids = [torch.tensor(prompt + target) for prompt, target in pairs]
     labels = [torch.tensor([IGNORED_LABEL] * len(prompt) + target) for prompt, target in pairs]
@@ -68,8 +68,8 @@ def target_batch(
 def similar_length_batches(
     draw: Callable[[], Sequence[Row]], size: int, length: Callable[[Row], int], rng: random.Random
 ) -> Iterator[Sequence[Row]]:
-    """Yield batches of rows of similar length forever. With mixed lengths, half of a batch would be padding. `draw`
-    returns the rows for several batches."""
+    """Yield batches of rows of similar length forever, because with mixed lengths half of a batch would be padding.
+    `draw` returns the rows for several batches."""
     while True:
         rows = sorted(draw(), key=length)
         batches = [rows[start : start + size] for start in range(0, len(rows), size)]
@@ -78,13 +78,13 @@ def similar_length_batches(
 
 
 def warmup_decay_schedule(optimizer: torch.optim.Optimizer, steps: int, ramp: int = 20) -> LambdaLR:
-    """Raise the learning rate for `ramp` steps, then lower it to a twentieth by the last step."""
+    """Return a schedule that raises the learning rate for `ramp` steps, and lowers it to a twentieth by the last."""
     return LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / ramp) * (1 - 0.95 * step / max(1, steps)))
 
 
 def optimizer_step(loss: Tensor, parameters: Iterable[Tensor], *steppables: Any) -> None:
-    """Take one training step: clip the gradients of `parameters` to a norm of 1, then step the optimizers and learning
-    rate schedules in `steppables`."""
+    """Compute the gradients of `parameters`, clip their norm to 1, and step the optimizers and learning rate schedules
+    in `steppables`."""
     parameters = list(parameters)
     for parameter in parameters:
         parameter.grad = None

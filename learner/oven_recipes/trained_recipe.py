@@ -1,4 +1,4 @@
-"""Recipes for a trainer from transformers or TRL. This module does not import torch."""
+"""A recipe that trains with a trainer from transformers or TRL. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from oven_recipes.recipe_interface import Start, TrainingRequest
 
 @dataclass(frozen=True)
 class TrainedRecipe:
-    """A recipe with the names and settings for `up`. Only `train` imports torch."""
+    """A recipe whose training job is built by the function `build`. Only `train` imports torch."""
 
     name: str
     default_start: str
@@ -22,7 +22,7 @@ class TrainedRecipe:
     start_parser: Callable[[str, int, Any], Start]
     """Parses the name of a start, given a seed and settings."""
     build: str
-    """The function that builds the job, as `module:function`."""
+    """The function that builds the training job, as `module:function`. It is a `training_runner.Build`."""
 
     def parse_start(self, text: str, seed: int, options: Any) -> Start:
         return self.start_parser(text, seed, options)

@@ -1,4 +1,4 @@
-"""Runs a recipe's training: attaches the trainer, resumes from checkpoints, and stops cleanly on SIGTERM."""
+"""Runs a recipe's training. It attaches the trainer, resumes from checkpoints, and stops cleanly on SIGTERM."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from oven_recipes.recipe_interface import Recipe, TrainingRequest
 
 
 def trainer_arguments(settings: Any, learning_rate: float, seed: int, workdir: Path) -> dict[str, Any]:
-    """Return the arguments that the trainers of all recipes share. They log every step, and print and save nothing."""
+    """Return the trainer arguments that all recipes share. The trainer logs each step, and prints and saves nothing."""
     return {
         "output_dir": str(workdir),
         "seed": seed,
@@ -35,7 +35,7 @@ def trainer_arguments(settings: Any, learning_rate: float, seed: int, workdir: P
         "max_steps": settings.max_steps,
         "max_grad_norm": settings.max_grad_norm,
         "bf16": False,  # weights keep the type in which they were loaded
-        "gradient_checkpointing": False,  # it costs 28 % of the time and saves memory that small models do not need
+        "gradient_checkpointing": False,  # saves memory, which small models do not need, but costs 28 % of the time
         "logging_steps": 1,
         "logging_nan_inf_filter": False,  # otherwise a NaN loss is reported as 0
         "save_strategy": "no",
@@ -46,16 +46,16 @@ def trainer_arguments(settings: Any, learning_rate: float, seed: int, workdir: P
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A run that is ready to start: call `attach`, then `trainer.train()`."""
+    """A training job that is ready to start. Call `attach`, then `trainer.train()`."""
 
     trainer: Any
     """A trainer from transformers or TRL."""
     evaluate: Callable[[], Measurements]
-    """Measures the held-out data. Returns a value per metric, or a list of values whose mean is published."""
+    """Evaluates the model on held-out data. Returns for each metric a value, or a list of values to average."""
     evaluate_every: int
     """Optimizer steps between evaluations."""
     metrics: tuple[MetricSpec, ...]
-    """The recipe's own metrics, in addition to the metrics that `attach` finds."""
+    """The recipe's own metrics. `attach` finds the trainer's."""
     lr_bounds: tuple[float, float]
     beta_bounds: tuple[float, float] = USER_BOUNDS
     mixture: Mixture | None = None
@@ -64,7 +64,7 @@ class Job:
     teachers: Teachers | None = None
     committee: Committee | None = None
     on_finish: Callable[[], None] | None = None
-    """Called at the end of a training run that was not stopped."""
+    """Called after training, unless it was stopped."""
 
     def __post_init__(self) -> None:
         self.trainer.remove_callback(PrinterCallback)  # prints every step when the progress bar is disabled
@@ -76,19 +76,19 @@ class Job:
 
 
 Build = Callable[[Any, Any, int, Path, Path], Job]
-"""Builds a job from settings, start, seed, the folder for checkpoints, and the cache."""
+"""Builds a job from the settings, the start, the seed, the folder for checkpoints, and the cache's folder."""
 
 
 def prepare_job(
     recipe: Recipe, build: Build, options: dict[str, Any], start: str, seed: int, folder: Path, cache: Path
 ) -> Job:
-    """Build a recipe's job from its settings' values and the name of a start."""
+    """Build a recipe's job from unchecked settings and the name of a start."""
     settings = recipe.settings_model.model_validate(options)
     return build(settings, recipe.parse_start(start, seed, settings), seed, folder, cache)
 
 
 def end_on_sigterm(client: Callable[[], OvenClient | None]) -> None:
-    """On SIGTERM, ask the client to stop cleanly, or end the process at once if there is no client."""
+    """On SIGTERM, ask the client to stop cleanly. If there is no client yet, end the process at once."""
 
     def end(number: int, _: types.FrameType | None) -> None:
         current = client()
@@ -100,7 +100,7 @@ def end_on_sigterm(client: Callable[[], OvenClient | None]) -> None:
 
 
 def train(recipe: Recipe, request: TrainingRequest, build: Build) -> None:
-    """Train to the end. While there is no client to stop cleanly, SIGTERM ends the process at once."""
+    """Build the job and train to the end, or until SIGTERM."""
     attachment: Attachment | None = None
     end_on_sigterm(lambda: attachment.client if attachment is not None else None)
     options = {**request.options, **({"max_steps": request.steps} if request.steps else {})}
@@ -109,7 +109,7 @@ def train(recipe: Recipe, request: TrainingRequest, build: Build) -> None:
     job = prepare_job(recipe, build, options, request.start, request.seed, checkpoints, request.cache)
     attachment = job.attach(seconds=request.seconds, recipe=recipe.name)
     attachment.resumable = True
-    gc.freeze()  # garbage collection at the start of training and at exit took seconds
+    gc.freeze()  # collecting the objects so far would take seconds at the start of training and at exit
     job.trainer.train(resume_from_checkpoint=request.resume or None)
     if job.on_finish is not None and not (attachment.client and attachment.client.stopping):
         job.on_finish()

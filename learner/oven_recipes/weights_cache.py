@@ -1,4 +1,4 @@
-"""A cache of weights, so that a second run starts at once. A damaged entry counts as missing."""
+"""A cache of weights on disk, so that they are trained only once. A damaged entry counts as missing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WEIGHTS_FILE, DIGEST_FILE = "policy.safetensors", "sha256"
 
 
 def key_of(factors: Mapping[str, Any]) -> str:
-    """Return 16 hex digits as the key of an entry. `factors` are all values that determine the weights."""
+    """Return 16 hexadecimal digits as the key of an entry. `factors` are all values that the weights depend on."""
     return hashlib.sha256(json.dumps(factors, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -36,8 +36,8 @@ def load_weights(folder: Path) -> dict[str, Tensor] | None:
 
 
 def store_weights(weights: Mapping[str, Tensor], folder: Path) -> None:
-    """Write an entry, and remove the progress towards it. Tied weights are copied, because the file format cannot
-    express shared memory."""
+    """Write an entry, and remove the file with the training's progress. Tied weights are copied, because the file
+    format cannot express shared memory."""
     with new_entry(folder) as temporary:
         data = save({name: weight.clone(memory_format=torch.contiguous_format) for name, weight in weights.items()})
         (temporary / WEIGHTS_FILE).write_bytes(data)
@@ -46,13 +46,14 @@ def store_weights(weights: Mapping[str, Tensor], folder: Path) -> None:
 
 
 def unfinished_file(folder: Path) -> Path:
-    """Return the file with the progress of an interrupted training, whose weights will be stored in `folder`."""
+    """Return the file for the progress of a training whose weights will be stored in `folder`."""
     return folder.with_name(f"{folder.name}.unfinished")
 
 
 def load_or_train(folder: Path, seed: int, build: Callable[[], Model], train: Callable[[Model, Path], object]) -> Model:
-    """Load the model's weights from a valid entry, or train the model now and store them. `train` gets the file for its
-    progress. Torch's global generator is restored, so that a run does not depend on the cache."""
+    """Return the model with weights from the entry in `folder`, or train the model and store its weights there. `train`
+    gets the model and the file for its progress. Torch's global generator is restored, so that a run does not depend on
+    the cache."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = build()

@@ -20,7 +20,7 @@ from oven_llm.judges.judge import Judge
 from oven_llm.providers.remote_model import RemoteModel
 from oven_recipes.grpo.settings import GrpoSettings
 from oven_recipes.grpo.sorting_policy import build_tokenizer, warm_policy
-from oven_recipes.grpo.sorting_task import HABITS, draw_digits, example
+from oven_recipes.grpo.sorting_task import HABITS, draw_digits, make_example
 from oven_runs.settings.committee_settings import MemberSettings
 from oven_runs.settings.judge_providers import NO_KEY, catalogue, endpoint_of
 
@@ -68,7 +68,7 @@ async def test_right_answers_rank_above_wrong_ones(url: str) -> None:
     right, habit, foreign, above = [], [], [], []
     for _ in range(GROUPS):
         digits = draw_digits(draws.choice(SHORT.lengths), draws, evaluation=True)
-        task = example(digits)
+        task = make_example(digits)
         habits = sorted({wrong(digits) for wrong in HABITS} - {task.answer})
         others = [task.answer[:-1], task.answer + task.answer[-1]]
         request = score_request(task.prompt, task.answer, *habits, *others)

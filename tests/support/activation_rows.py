@@ -19,7 +19,7 @@ from tests.support.activations import ASKED, FAMILIES, MODEL, SIZE, lora, model,
 from oven_recipes.activations.activation_store import ActivationStore
 from oven_recipes.activations.capture import Activation
 from oven_recipes.activations.grpo_trainer import ActivationGRPOTrainer
-from oven_recipes.activations.model_blocks import blocks, body, unwrap_model
+from oven_recipes.activations.model_blocks import decoder_blocks, model_body, unwrap_model
 from oven_recipes.activations.placeholders import PLACEHOLDER, oracle_prompt
 
 NUMBER = re.compile(r"is it (\d+) so")
@@ -58,9 +58,9 @@ class Watch:
         self.known: dict[tuple[int, tuple[int, ...]], torch.Tensor] = {}
         self.logits: list[torch.Tensor] = []
         self.passes = 0
-        body(policy).register_forward_pre_hook(self._begin, with_kwargs=True)
-        blocks(policy)[1].register_forward_hook(self._before)
-        blocks(policy)[2].register_forward_pre_hook(self._after, with_kwargs=True)
+        model_body(policy).register_forward_pre_hook(self._begin, with_kwargs=True)
+        decoder_blocks(policy)[1].register_forward_hook(self._before)
+        decoder_blocks(policy)[2].register_forward_pre_hook(self._after, with_kwargs=True)
         unwrap_model(policy).register_forward_hook(self._record_logits)
 
     def number(self, ids: list[int]) -> int:

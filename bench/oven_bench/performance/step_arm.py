@@ -82,14 +82,14 @@ def _trainer(order: Order) -> Any:
     from oven_learner.rewards import Committee
     from oven_recipes.grpo.settings import TUNED_LEARNING_RATE, GrpoSettings
     from oven_recipes.grpo.sorting_policy import build_tokenizer
-    from oven_recipes.grpo.sorting_task import RULES, WEIGHTS, exact_match, pool
+    from oven_recipes.grpo.sorting_task import RULES, WEIGHTS, draw_pool, exact_match
     from oven_recipes.grpo.training_job import recipe_metrics
     from oven_recipes.quiet_libraries import quiet_libraries
 
     quiet_libraries()
     settings, tokenizer = GrpoSettings(), build_tokenizer()
     prompts = random.Random("prompts of bench step")
-    rows = [row for length in settings.lengths for row in pool(length, settings.train_prompts, prompts)]
+    rows = [row for length in settings.lengths for row in draw_pool(length, settings.train_prompts, prompts)]
     committee = Committee(RULES, weights=WEIGHTS) if order.environment else None
     set_seed(1)
     trainer = GRPOTrainer(

@@ -93,7 +93,7 @@ def run_agent(
     if option:
         options = numeric_options(name, dict(map(parse_assignment, option)))
         spec = replace(spec, options=tuple(options.items()))
-        load_agents([replace(spec, name=name)], "--check")
+        load_agents([replace(spec, name=name)], "--check")  # raises an error for options that the agent rejects
     folder = Home().find(one_run(run, run_), running=True)
     admit(folder, name, installed=spec.is_installed and name == spec.name, is_new=True)
     settings = folder.earlier_settings()

@@ -32,8 +32,8 @@ def backtest(
     Example: oven-controller backtest my_agent.py grpo-1121-0231 --set rules.autonomy=auto
     """
     from oven_agents.review.backtest import main
-    from oven_controller.importing.import_run import hints
+    from oven_controller.importing.import_run import suggest_renames
 
     rules = rules_from_sets(overrides or ())
     folder = Home().find(one_run(run, run_))
-    return main(agent, folder, until=until, as_json=as_json, rules=rules, hints=hints)
+    return main(agent, folder, until=until, as_json=as_json, rules=rules, hints=suggest_renames)

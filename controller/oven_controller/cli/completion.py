@@ -24,16 +24,17 @@ HEAD_BYTES = 1 << 18
 TAIL_BYTES = 1 << 20
 """Bytes at the end of a log that are searched for its newest decisions."""
 MAX_DECISIONS = 20
+"""Maximum number of decision ids to offer."""
 
 
-def _completer(names: Callable[P, Iterable[str]]) -> Callable[P, list[str]]:
-    """Make a completion function: keep the names that start with its last argument, and return none if it raises."""
+def _completer(find_names: Callable[P, Iterable[str]]) -> Callable[P, list[str]]:
+    """Keep only the names that start with the last argument, the incomplete word. Return none after an error."""
 
-    @functools.wraps(names)
+    @functools.wraps(find_names)
     def complete(*args: P.args, **kwargs: P.kwargs) -> list[str]:
         incomplete = str([*args, *kwargs.values()][-1])
         try:
-            return [name for name in names(*args, **kwargs) if name.startswith(incomplete)]
+            return [name for name in find_names(*args, **kwargs) if name.startswith(incomplete)]
         except Exception:
             return []
 

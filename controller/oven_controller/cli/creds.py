@@ -111,7 +111,7 @@ def _grant_access(
     as_json: bool,
 ) -> None:
     """Make a person's key, write its file, and print how to use it. Raises OvenError."""
-    target = AdministeredServer.of_server(server) if server is not None else AdministeredServer.of_run(Home().find(run))
+    target = AdministeredServer.for_folder(server) if server else AdministeredServer.for_run(Home().find(run))
     for address in tls.checked_addresses(url or target.url) if url or target.url else []:
         if warning := tls.plaintext_warning(address):
             warn(warning)
@@ -153,7 +153,7 @@ def revoke(
     Example: oven-controller creds revoke scout --run grpo-1121-0231
     """
     if server is not None:
-        target = AdministeredServer.of_server(server)
+        target = AdministeredServer.for_folder(server)
         revoke_in_folder(target.server, name)
         run = target.server.run
     else:
@@ -163,15 +163,15 @@ def revoke(
         run = folder.run
         if was_operator:
             # A message without a key revokes the person's earlier key.
-            delivery_failure = announce(AdministeredServer.of_run(folder), OperatorKey(name=name))
+            delivery_failure = announce(AdministeredServer.for_run(folder), OperatorKey(name=name))
             if delivery_failure:
                 warn(delivery_failure)
+    fields = {"revoked": name, "run": run}
     lines = [f"revoked the key of {name} for {run}"]
     if server is not None:
+        fields["then"] = RELOAD_COMMAND
         lines.append(f"the server still accepts it until you reload the server's configuration: {RELOAD_COMMAND}")
-    print_result(
-        as_json, {"revoked": name, "run": run} | ({"then": RELOAD_COMMAND} if server is not None else {}), lines
-    )
+    print_result(as_json, fields, lines)
 
 
 def list_keys(run: RunName = None, run_: RunAlias = None, server: ServerOption = None, as_json: Json = False) -> None:
@@ -221,15 +221,15 @@ def server(
     """
     names.validate("run", run)
     host, port = _host_and_port("--listen", listen)
-    files = ServerFolder(folder.absolute(), run)
+    server_files = ServerFolder(folder.absolute(), run)
     try:
         for role in get_args(Role):
             if role not in ("agent", "member"):
-                files.add_user(role, role)
+                server_files.add_user(role, role)
         for name in plugins.find_plugins("agents") if agents is None else agents:
-            files.add_user("agent", names.validate("agent", name))
+            server_files.add_user("agent", names.validate("agent", name))
         for name in members or ():
-            files.add_user("member", names.validate("member", name))
+            server_files.add_user("member", names.validate("member", name))
         certificate: Certificate | None
         authority: Path | None
         if not with_tls:
@@ -237,8 +237,8 @@ def server(
         elif tls_cert or tls_key or tls_ca:
             raise ConfigError("--tls creates a certificate and --tls-cert names your own; use only one of them")
         else:
-            certificate, authority = _new_certificate(files.folder / "tls", host, hosts or ())
-        files.write_conf(port, host, store, http, certificate)
+            certificate, authority = _new_certificate(server_files.folder / "tls", host, hosts or ())
+        server_files.write_conf(port, host, store, http, certificate)
     except OSError as error:
         raise ConfigError(f"cannot write to {folder}: {error.strerror} ({error.filename})") from error
     address = f"{hosts[0]}:{port}" if hosts else listen
@@ -246,8 +246,8 @@ def server(
     ca_option = f" --tls-ca {authority}" if authority else ""
     if certificate is None and (warning := tls.plaintext_warning(url)):
         print(f"warning: {warning}", file=sys.stderr)
-    print(f"nats-server -c {files.conf}")
-    print(f"oven-controller up --nats {url} --creds {files.creds}{ca_option} --run {run}")
+    print(f"nats-server -c {server_files.conf}")
+    print(f"oven-controller up --nats {url} --creds {server_files.creds}{ca_option} --run {run}")
 
 
 def _host_and_port(option: str, text: str, last_port: int = 65535) -> tuple[str, int]:
@@ -257,14 +257,14 @@ def _host_and_port(option: str, text: str, last_port: int = 65535) -> tuple[str,
     return host, int(port)
 
 
-def _new_certificate(folder: Path, listen: str, hosts: Sequence[str]) -> tuple[Certificate, Path]:
-    if not hosts and listen in ("", "0.0.0.0", "::", "[::]"):
+def _new_certificate(folder: Path, listen_host: str, hosts: Sequence[str]) -> tuple[Certificate, Path]:
+    if not hosts and listen_host in ("", "0.0.0.0", "::", "[::]"):
         raise ConfigError(
-            f"a certificate needs a host name, and {listen or 'no host'} is not one; add --host NAME for clients"
+            f"a certificate needs a host name, and {listen_host or 'no host'} is not one; add --host NAME for clients"
         )
     from oven_core.security import certificates  # imported here because it needs an extra
 
-    return certificates.create_certificate(folder, hosts or [listen.strip("[]")])
+    return certificates.create_certificate(folder, hosts or [listen_host.strip("[]")])
 
 
 def _own_certificate(
@@ -298,9 +298,10 @@ def cluster(
     """
     addresses = [_host_and_port("--node", text, 65535 - ROUTE_OFFSET) for text in nodes]
     cluster_nodes = [Node(host, port, port + ROUTE_OFFSET) for host, port in addresses]
-    base = ServerFolder(folder.absolute(), "")
-    for conf in write_confs(base, cluster_nodes):
+    server_files = ServerFolder(folder.absolute(), "")
+    for conf in write_confs(server_files, cluster_nodes):
         print(f"nats-server -c {conf}")
-    scheme = "tls" if "tls" in base.read_conf() else "nats"
+    scheme = "tls" if "tls" in server_files.read_conf() else "nats"
     urls = ",".join(f"{scheme}://{text}" for text in nodes)
-    print(f"oven-controller up --nats {urls} --creds {base.creds} --set stream_replicas={min(len(nodes), 3)} --run RUN")
+    replicas = min(len(nodes), 3)
+    print(f"oven-controller up --nats {urls} --creds {server_files.creds} --set stream_replicas={replicas} --run RUN")

@@ -25,7 +25,7 @@ from oven_runs.settings.committee_settings import CommitteeSettings
 MARGIN_S = 10.0
 """Seconds added to the committee's deadline when waiting for a probe, which starts and ends at step boundaries."""
 JOIN_S = 30.0
-"""Timeout in seconds for starting a new member's process. The learner waits equally long."""
+"""Seconds to wait for a new member's process to start, the same as the learner waits."""
 
 Member = Annotated[str, typer.Argument(metavar="NAME", help="The committee member.", autocompletion=completion.judges)]
 Provider = Annotated[str, typer.Option(help="The provider whose API it uses, as in committee.members.NAME.")]
@@ -95,7 +95,8 @@ def swap(
     if not offer_result.code:
         choice = new_command("set", actuator=actuator, value=judge.identity, reason=reason)
         set_result = asyncio.run(execute_command(access, choice))
-    result, receipt = set_result or offer_result, offer_result.receipt
+    result = set_result or offer_result
+    receipt = offer_result.receipt
     line = result.line()
     if set_result is None and receipt is not None:
         line = f"swap {receipt.status}: {receipt.after} stays ({receipt.reason})"
@@ -149,19 +150,9 @@ def add(
         raise ConfigError(
             f"--weight {share:g} is not between 0 and 1; give the new member's share of the total weight, e.g. 0.1"
         )
-    member = new_member(
-        settings,
-        name,
-        provider=provider,
-        model=model,
-        role=role,
-        domain=domain,
-        rubric=rubric,
-        base_url=base_url,
-        key_env=key_env,
-        logprobs=logprobs,
-        top_logprobs=top_logprobs,
-    )
+    api: Any = {"provider": provider, "model": model, "base_url": base_url, "key_env": key_env}
+    api |= {"logprobs": logprobs, "top_logprobs": top_logprobs}
+    member = new_member(settings, name, role=role, domain=domain, rubric=rubric, **api)
     admit_member(folder, name)
     folder.change_settings(
         lambda all_settings: all_settings["committee"]["members"].update({name: member.model_dump()})
@@ -171,7 +162,7 @@ def add(
     try:
         code = _send(folder, as_json, JOIN_S + settings.deadline_s + MARGIN_S, **command, reason=reason)
     finally:
-        if code == 1:  # the learner refused it, which also ends its process
+        if code == 1:  # the learner refused the member, so the stack ends its process
             _remove_settings(folder, name)
     return code
 

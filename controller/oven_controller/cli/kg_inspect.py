@@ -1,4 +1,4 @@
-"""The commands `kg diagnose`, `query`, `info` and `lint`."""
+"""The commands `kg diagnose`, `kg query`, `kg info` and `kg lint`, which read a graph without changing it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ from oven_kg.graph.lint import lint
 from oven_kg.reasoning.diagnosis import diagnose
 
 MAX_CAUSES: Final = 5
+"""Maximum number of causes that `kg diagnose` prints."""
 MAX_PATHS: Final = 2
-"""Maximum number of paths per remedy that `diagnose` prints."""
+"""Maximum number of paths per remedy that `kg diagnose` prints."""
 MAX_FAULTS: Final = 50
-"""Maximum number of faults that `lint` prints."""
+"""Maximum number of faults that `kg lint` prints."""
 
 GraphArgument = Annotated[
     Path | None,
@@ -48,22 +49,23 @@ def diagnose_symptoms(
     Example: oven-controller kg diagnose loss_spike grad_norm_spike --phase pretrain
     """
     graph = load(graph_file)
-    request = DiagnoseRequest(phase=phase or "", symptoms=tuple(_symptom(graph, text) for text in symptoms), k=k)
+    request = DiagnoseRequest(phase=phase or "", symptoms=tuple(_parse_symptom(graph, text) for text in symptoms), k=k)
     diagnosis = diagnose(graph, request)
     print(diagnosis.model_dump_json(indent=1) if as_json else "\n".join(_diagnosis_lines(graph, diagnosis)))
     return 0
 
 
-def _symptom(graph: Knowledge, text: str) -> Symptom:
-    id_, _, severity = text.partition("=")
-    ids = [node.id for node in graph.nodes_of_kind("symptom")]
-    if id_ not in ids:
-        raise UnknownNameError("symptom", id_, ids)
+def _parse_symptom(graph: Knowledge, text: str) -> Symptom:
+    """Parse `id` or `id=severity`. Raises UnknownNameError and ConfigError."""
+    symptom, _, severity = text.partition("=")
+    known_symptoms = [node.id for node in graph.nodes_of_kind("symptom")]
+    if symptom not in known_symptoms:
+        raise UnknownNameError("symptom", symptom, known_symptoms)
     try:
-        return Symptom.model_validate({"id": id_, "severity": severity or 1.0})
+        return Symptom.model_validate({"id": symptom, "severity": severity or 1.0})
     except ValueError:
         raise ConfigError(
-            f"{text}: the severity {severity!r} is not a number from 0 to 1; write e.g. {id_}=0.5"
+            f"{text}: the severity {severity!r} is not a number from 0 to 1; write e.g. {symptom}=0.5"
         ) from None
 
 
@@ -84,11 +86,11 @@ def _diagnosis_lines(graph: Knowledge, diagnosis: Diagnosis) -> list[str]:
 
 
 def info(file: GraphArgument = None, graph_file: GraphFile = None, as_json: Json = False) -> int:
-    """Show a graph's contents, its hash, and the rules that it adds to a run.
+    """Show a graph's hash, the numbers of its nodes and edges, and the rules that the graph adds to a run.
 
     Example: oven-controller kg info my_triples.csv
     """
-    path = file or graph_file
+    path = file or graph_file  # FILE and --graph mean the same
     if path and not is_yaml(path):
         arrays = large_graph(path)
         say(*([json.dumps(summary_fields(arrays))] if as_json else summary_lines(arrays)))
@@ -133,7 +135,8 @@ def lint_graph(file: GraphArgument = None) -> int:
     say(*faults[:MAX_FAULTS])
     if len(faults) > MAX_FAULTS:
         print(f"and {len(faults) - MAX_FAULTS} more")
-    print(f"{nodes} nodes, {edges} edges: {f'{len(faults)} faults' if faults else 'sound'}")
+    result = f"{len(faults)} faults" if faults else "sound"
+    print(f"{nodes} nodes, {edges} edges: {result}")
     return 1 if faults else 0
 
 
@@ -152,8 +155,8 @@ def query(
     graph_file: GraphFile = None,
     as_json: Json = False,
 ) -> int:
-    """Query a graph: the neighbors of a node, a path between two nodes, the nodes most relevant to one node (ppr), or a
-    text search.
+    """Query a graph: list a node's neighbors, find a path between two nodes, rank the nodes most relevant to one node
+    (ppr, personalized PageRank), or search the texts.
 
     Example: oven-controller kg query path weights_shrink rollback_and_lower_decay
     """
@@ -165,8 +168,8 @@ def query(
         return 0
     for row in answer.rows:
         arrow = {"out": f"→ {row.relation} →", "in": f"← {row.relation} ←", "": ""}[row.towards]
-        score = f"{row.score:.4f}" if op == "ppr" else str(row.depth or "")
-        say("  ".join(part for part in (score, arrow, row.node, f"({row.kind}) {row.text}") if part))
+        rank = f"{row.score:.4f}" if op == "ppr" else str(row.depth or "")
+        say("  ".join(part for part in (rank, arrow, row.node, f"({row.kind}) {row.text}") if part))
     if answer.more:
         print(f"there are more rows; use --limit {2 * limit} to see them")
     return 0

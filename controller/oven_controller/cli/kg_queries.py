@@ -41,9 +41,9 @@ def checked_request(model: type[Request], values: Mapping[str, object]) -> Reque
 def query_graph(
     graph: Path | None, endpoint: str, request: Message, reply_type: type[Reply], topics: Iterable[str] = ()
 ) -> Reply:
-    """Query the built-in graph, or the graph in `graph`: a YAML file, a `kg import` folder, or a file that `kg import`
-    reads. A YAML graph may have faults. Raises ConfigError if the graph cannot be read, cannot answer the request, or
-    lacks one of `topics`."""
+    """Send a request to the built-in graph, or to the graph at a path: a YAML file, a `kg import` folder, or a file
+    that `kg import` reads. A YAML graph may have faults. Raises ConfigError if the graph cannot be read, cannot answer
+    the request, or lacks one of `topics`."""
     answers: Answers | LargeGraphEndpoints
     nodes: Container[str]
     if graph is None or is_yaml(graph):
@@ -59,7 +59,7 @@ def query_graph(
             f"the graph has no topic {missing!r}; use one of its nodes, choose another graph with --graph, or declare "
             f"a prerequisite with --needs {missing}:NEED"
         )
-    _, answer = answers.endpoints[endpoint]
-    reply = answer(request)
+    _, handler = answers.endpoints[endpoint]
+    reply = handler(request)
     assert isinstance(reply, reply_type)
     return reply

@@ -114,12 +114,12 @@ def _vocabulary(path: Path) -> list[str]:
         ) from None
 
 
-def _token_counts(path: Path, size: int) -> tuple[int, ...]:
-    """Count the occurrences of each of the `size` token ids in a file."""
+def _token_counts(path: Path, vocabulary_size: int) -> tuple[int, ...]:
+    """Count the occurrences of each token id below `vocabulary_size` in a file."""
     counts = Counter(_read_text(path).split())
-    if invalid := [word for word in counts if not word.isdecimal() or int(word) >= size]:
-        raise ConfigError(f"{path} contains {invalid[0][:40]!r}, which is not a token id below {size}")
-    counts_by_id = [0] * size
+    if invalid := [word for word in counts if not word.isdecimal() or int(word) >= vocabulary_size]:
+        raise ConfigError(f"{path} contains {invalid[0][:40]!r}, which is not a token id below {vocabulary_size}")
+    counts_by_id = [0] * vocabulary_size
     for word, count in counts.items():
         counts_by_id[int(word)] += count
     return tuple(counts_by_id)

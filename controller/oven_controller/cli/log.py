@@ -49,7 +49,7 @@ def log(
 ) -> None:
     """Print a run's log, one event per line, whether its stack is up or down.
 
-    Exit code 3 if messages of the learner are known to be missing.
+    Exit code 3 if the log is known to lack messages from the learner.
 
     Example: oven-controller log grpo-1121-0231 --json | grep Decision
     """
@@ -104,7 +104,8 @@ def format_event(event: Event) -> str:
     fields = body.model_dump(
         mode="json", exclude_defaults=True, exclude={"v", "type", "incarnation", "n", "tally", "rules"}
     )
-    author = f" {event.author}" if event.subject.count(".") > 2 else ""
+    has_author = event.subject.count(".") > 2  # oven.RUN.KIND.AUTHOR
+    author = f" {event.author}" if has_author else ""
     values = "  ".join(f"{key}={_shorten(value)}" for key, value in fields.items())
     return clean(f"{event.seq:>6} {event.time:%H:%M:%S} {body.type}{author}  {values}")
 

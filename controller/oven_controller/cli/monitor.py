@@ -77,18 +77,20 @@ def monitor(
     if endpoint.with_environment().is_remote:
         if len(names) > 1:
             raise ConfigError(f"a server address is for one run, but {len(names)} are named; name only one")
-        source = [*endpoint.arguments(), *(["--run", names[0]] if names else [])]
+        arguments = [*endpoint.arguments(), *(["--run", names[0]] if names else [])]
     else:
         home = Home()
-        source = [str(home.find(name).path) for name in names] or _all_runs(home)
-    source += ["--play"] if play else []
-    source += ["--speed", str(speed)] if speed != 1 else []
-    process = process_function("monitor")
-    options = [*(["--light"] if light else []), *(["--colour-blind"] if colour_blind else [])]
-    options += [] if ascii_only is None else ["--ascii" if ascii_only else "--no-ascii"]
-    options += ["--control"] if control else []
-    options += ["--web", "--port", str(port)] if web else []
-    raise typer.Exit(int(process([*source, *options])))
+        arguments = [str(home.find(name).path) for name in names] or _all_runs(home)
+    arguments += ["--play"] if play else []
+    arguments += ["--speed", str(speed)] if speed != 1 else []
+    run_monitor = process_function("monitor")
+    arguments += ["--light"] if light else []
+    arguments += ["--colour-blind"] if colour_blind else []
+    if ascii_only is not None:
+        arguments.append("--ascii" if ascii_only else "--no-ascii")
+    arguments += ["--control"] if control else []
+    arguments += ["--web", "--port", str(port)] if web else []
+    raise typer.Exit(run_monitor(arguments))
 
 
 def _all_runs(home: Home) -> list[str]:

@@ -59,11 +59,11 @@ def send_test(
     Example: oven-controller notify test env:OPS_HOOK
     """
     from oven_controller.notify.message import TEST_MESSAGE
-    from oven_controller.notify.recipients import resolve, tls_warnings
+    from oven_controller.notify.recipients import resolve_recipients, tls_warnings
 
     folder = Home().find(run) if run is not None else None
     settings = _settings(urls, config, overrides, folder)
-    recipients = resolve(settings, os.environ, folder.path if folder is not None else None)
+    recipients = resolve_recipients(settings, os.environ, folder.path if folder is not None else None)
     for warning in tls_warnings(recipients):
         say(f"warning: {warning}")
     failures = {recipient.name: recipient.send(TEST_MESSAGE) for recipient in recipients}
@@ -88,10 +88,10 @@ def watch(
     Example: oven-controller notify watch grpo-1121-0231 --notify env:OPS_HOOK
     """
     from oven_controller.notify.notifier import run_notifier
-    from oven_controller.notify.recipients import resolve, tls_warnings
+    from oven_controller.notify.recipients import resolve_recipients, tls_warnings
 
     settings = _settings(urls, config, overrides, None)
-    recipients = resolve(settings, os.environ)
+    recipients = resolve_recipients(settings, os.environ)
     access = find_run(one_run(run, run_), endpoint, running=True)
     for warning in tls_warnings(recipients):
         say(f"warning: {warning}")
@@ -106,12 +106,12 @@ def _settings(
 ) -> NotifySettings:
     """Return the settings from the command line, or the run's settings if the command line has no address. Raises
     ConfigError if neither has an address."""
-    from oven_controller.notify.notifier_process import settings_of
+    from oven_controller.notify.notifier_process import read_settings
 
     conceal(urls or ())
     settings = notify_settings(config=config, sets=overrides or (), environ=os.environ, urls=urls or ())
     if not settings.to and folder is not None:
-        settings = settings_of(folder)
+        settings = read_settings(folder)
     if not settings.to:
         raise ConfigError(
             "no address for messages; pass one, e.g. env:OPS_HOOK for the address in that environment variable, or add "

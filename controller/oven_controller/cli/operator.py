@@ -48,7 +48,7 @@ Wait = Annotated[
     ),
 ]
 
-TYPES: Final[Mapping[Kind, Any]] = {
+ARGUMENT_TYPES: Final[Mapping[Kind, Any]] = {
     "decision": str,
     "actuator": str,
     "actuators": list[str] | None,
@@ -56,7 +56,7 @@ TYPES: Final[Mapping[Kind, Any]] = {
     "value": str | None,
     "level": Literal["observe", "advise", "auto"],
 }
-COMPLETIONS: Final[Mapping[Kind, Any]] = {
+ARGUMENT_COMPLETIONS: Final[Mapping[Kind, Any]] = {
     "decision": completion.knobs,
     "actuator": completion.knobs,
     "actuators": completion.knobs,
@@ -103,24 +103,20 @@ def _parameter(argument: Argument) -> inspect.Parameter:
         metavar="ACTUATOR" if argument.kind == "actuators" else None,
         help=argument.help,
         show_default="all of them" if argument.default is not None else False,
-        autocompletion=COMPLETIONS.get(argument.kind),
+        autocompletion=ARGUMENT_COMPLETIONS.get(argument.kind),
     )
     return inspect.Parameter(
         argument.name,
         inspect.Parameter.KEYWORD_ONLY,
         default=default,
-        annotation=Annotated[TYPES[argument.kind], annotation],
+        annotation=Annotated[ARGUMENT_TYPES[argument.kind], annotation],
     )
 
 
 def _field_value(argument: Argument, value: Any) -> Any:
-    match argument.kind:
-        case "value":
-            return parse_value(value)
-        case "actuators":
-            return tuple(value or ())
-        case _:
-            return value
+    if argument.kind == "value":
+        return parse_value(value)
+    return tuple(value or ()) if argument.kind == "actuators" else value
 
 
 def parse_value(text: str | None) -> Value:

@@ -94,8 +94,8 @@ def remote_options(command: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(command, eval_str=True)
     own_parameters = [parameter for parameter in signature.parameters.values() if parameter.name != "endpoint"]
     options = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
-        for name, kind in (("nats", Nats), ("creds", Creds), ("tls_ca", TlsCa))
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+        for name, annotation in (("nats", Nats), ("creds", Creds), ("tls_ca", TlsCa))
     ]
 
     @functools.wraps(command)

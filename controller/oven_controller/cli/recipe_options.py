@@ -22,7 +22,7 @@ from oven_runs.settings.resolution import named_recipe
 RECIPE_VALUES = "oven.recipe_options"
 """Context key for the values of the recipe options on the command line."""
 _MODEL, _OPTIONS = "oven.recipe_model", "oven.recipe_settings"
-"""Context keys for the recipe's settings model and the options made from it."""
+"""Context keys for the recipe's settings model and for the options made from the model."""
 
 
 class RecipeCommand(TyperCommand):
@@ -51,7 +51,8 @@ class RecipeCommand(TyperCommand):
         """Return the values of the command's own options in `args`. Typer reports invalid options later."""
         parser = self.make_parser(ctx)
         parser.ignore_unknown_options = True
-        was_resilient, ctx.resilient_parsing = ctx.resilient_parsing, True
+        was_resilient = ctx.resilient_parsing
+        ctx.resilient_parsing = True
         try:
             values, _, _ = parser.parse_args(args=list(args))
         finally:
@@ -84,7 +85,7 @@ def _chosen_recipe(own_values: Mapping[str, Any], *, help_requested: bool) -> tu
 
 
 def _options(recipe: str, model: type[BaseModel], own_names: set[str | None]) -> list[Any]:
-    """Return one option per setting, except for settings with the name of one of the command's own options."""
+    """Return one option per setting of the recipe, without the settings whose names are in `own_names`."""
     parameters = []
     for name, field in model.model_fields.items():
         if name in own_names:
@@ -102,7 +103,7 @@ def _options(recipe: str, model: type[BaseModel], own_names: set[str | None]) ->
         annotation = Annotated[kind | None, typer.Option(flags, **attributes)]
         parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
 
-    def settings(**_: Any) -> None: ...
+    def settings(**_: Any) -> None: ...  # Typer makes the options from the signature that it gets below
 
     settings.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     settings.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -112,8 +113,8 @@ def _options(recipe: str, model: type[BaseModel], own_names: set[str | None]) ->
     return list(command.params)
 
 
-def _help_text(text: str, default: Any) -> str:
+def _help_text(description: str, default: Any) -> str:
     """Return a setting's description and its default as a user would type it, e.g. `25,50,75` for a list."""
     default_text = ",".join(map(str, default)) if isinstance(default, tuple | list) else str(default)
-    sentence = text[:1].upper() + text[1:]
+    sentence = description[:1].upper() + description[1:]
     return sentence if default is None else f"{sentence} (default {default_text})".strip()

@@ -29,6 +29,7 @@ from oven_runs.log.replay import Replay, ReplayReport, check_version
 from oven_runs.settings.resolution import read_rules, with_rules
 
 MAX_GAPS = 5
+"""Maximum number of gaps in the log to print."""
 
 
 def replay(
@@ -49,9 +50,10 @@ def replay(
 ) -> None:
     """Recompute every decision from the log alone, and compare it with the logged decision byte for byte.
 
-    With --until, also print the mesh's state at that tick. With --config, show what other rules would have decided. The
-    exit code is then 0. Otherwise it is 1 if a decision differs or --verify finds missing messages, and 3 if messages
-    were lost or have not been appended yet.
+    With --until, also print the mesh's state at that tick. With --config, show what other rules would have decided.
+
+    Exit code 1 if a decision differs or --verify finds missing messages, 3 if messages were lost or have not been
+    appended yet. With --config it is 0.
 
     Example: oven-controller replay grpo-1121-0231 --until 40
     """
@@ -102,8 +104,8 @@ class Signatures:
             self.by_kind.setdefault(kind, Counter())[result] += 1
 
     def message_gaps(self, ended: str | None, until: int | None) -> list[str]:
-        """Return lines about missing messages of the learner. `ended` is the run's end in run.json, and
-        `until` is the tick at which reading stopped, if any."""
+        """Describe the learner's missing messages. `ended` is the final status in run.json. `until` is the tick at
+        which reading stopped, if any."""
         gap_finder = self._gap_finder
         lines = []
         if gap_finder.missing_count:
@@ -208,8 +210,8 @@ def _mesh_report(mesh: Mesh) -> dict[str, Any]:
             {"id": flight.decision.id, "actuator": flight.decision.actuator, "value": flight.decision.value}
             for flight in state.changes_in_flight()
         ],
-        "adopted": state.adopted,
-        "interventions_left": max(0, state.rules.max_interventions - state.adopted),
+        "adopted": state.interventions,
+        "interventions_left": max(0, state.rules.max_interventions - state.interventions),
     }
 
 
@@ -236,34 +238,33 @@ async def _with_other_rules(
     folder: RunFolder, rules: dict[str, Any], until: int | None, verify: bool, as_json: bool
 ) -> None:
     run = folder.run
-    loop = OpenLoop(run, lambda logged: with_rules(logged, rules))
+    open_loop = OpenLoop(run, lambda logged: with_rules(logged, rules))
     count = 0
     async for event in LocalRun(folder).events(exact=True, until=until, check=verify):
         check_version(event)
-        loop.feed(event)
+        open_loop.feed(event)
         count += 1
-    _check_started(run, loop.started)
-    divergences = loop.divergences()
+    _check_started(run, open_loop.started)
+    divergences = open_loop.divergences()
     fields = {
         "run": run,
         "events": count,
-        "tick": loop.tick,
+        "tick": open_loop.tick,
         "rules": rules,
         "same": not divergences,
         "divergences": len(divergences),
         "first": divergences[0] if divergences else None,
-        "verdicts": loop.verdicts(),
-        "ignored_receipts": loop.ignored_receipts,
+        "verdicts": open_loop.verdicts(),
+        "ignored_receipts": open_loop.ignored_receipts,
     }
-    print_result(as_json, fields, _comparison_lines(loop, divergences, run, rules, count))
+    print_result(as_json, fields, _comparison_lines(open_loop, divergences, run, rules, count))
 
 
 def _comparison_lines(
-    loop: OpenLoop, divergences: list[Divergence], run: str, rules: dict[str, Any], count: int
+    open_loop: OpenLoop, divergences: list[Divergence], run: str, rules: dict[str, Any], count: int
 ) -> list[str]:
-    lines = [
-        f"{run}: {count} events to tick {loop.tick}, decided with other {', '.join(f'rules.{name}' for name in rules)}"
-    ]
+    rule_names = ", ".join(f"rules.{name}" for name in rules)
+    lines = [f"{run}: {count} events to tick {open_loop.tick}, decided with other {rule_names}"]
     if not divergences:
         lines.append("the same decisions")
     else:
@@ -275,12 +276,12 @@ def _comparison_lines(
             f"  computed: {decision_text(first.computed)}",
             "  open loop: after this point the run would have gone differently, so its metrics no longer apply",
         ]
-    for actuator, counts in loop.verdicts().items():
+    for actuator, counts in open_loop.verdicts().items():
         lines.append(
             f"  {actuator}: logged {_verdict_counts(counts.logged)}; computed {_verdict_counts(counts.computed)}"
         )
-    if loop.ignored_receipts:
-        lines.append(f"  {loop.ignored_receipts} receipts ignored, because their decisions were not made")
+    if open_loop.ignored_receipts:
+        lines.append(f"  {open_loop.ignored_receipts} receipts ignored, because their decisions were not made")
     return lines
 
 

@@ -12,7 +12,7 @@ from oven_controller.cli import completion
 from oven_controller.cli.importing import Knobs, Rename, parse_renames, resumed_text, source_lines
 from oven_controller.cli.options import Json, Rules
 from oven_controller.importing.declared_knobs import ASSUMED_KNOBS, Knob, parse_knobs
-from oven_controller.importing.import_run import hints
+from oven_controller.importing.import_run import suggest_renames
 from oven_controller.importing.open_log import open_log
 from oven_core import plugins
 from oven_core.errors import ConfigError
@@ -70,7 +70,9 @@ def review(
     with open_log(source, parse_renames(rename or []), knobs) as log:
 
         def notes(start: RunStarted) -> list[str]:
-            return _notes(log.imported.summary(knobs)) if log.imported else hints(spec.name for spec in start.metrics)
+            if log.imported:
+                return _notes(log.imported.summary(knobs))
+            return suggest_renames(spec.name for spec in start.metrics)
 
         return main(log.run, log.events, agents=chosen_agents, change=change, notes=notes, as_json=as_json, html=html)
 

@@ -99,13 +99,13 @@ def _decision_lines(status: RunStatus) -> Iterator[str]:
 def _cost_lines(costs: dict[str, Any]) -> list[str]:
     if not costs:
         return []
-    caps = costs["budget"]
+    limits = costs["budget"]
     parts = [
-        f"${costs['cost_usd']:.4f}" + (f" of ${caps['usd']:g}" if "usd" in caps else ""),
-        f"{costs['tokens']:,} tokens" + (f" of {caps['tokens']:,}" if "tokens" in caps else ""),
+        f"${costs['cost_usd']:.4f}" + (f" of ${limits['usd']:g}" if "usd" in limits else ""),
+        f"{costs['tokens']:,} tokens" + (f" of {limits['tokens']:,}" if "tokens" in limits else ""),
     ]
     if costs["calls"] is not None:
-        parts.append(f"{costs['calls']:,} calls" + (f" of {caps['calls']:,}" if "calls" in caps else ""))
+        parts.append(f"{costs['calls']:,} calls" + (f" of {limits['calls']:,}" if "calls" in limits else ""))
     lines = [f"judges: {', '.join(parts)}"]
     if costs.get("unanswered_calls"):
         lines.append(f"  {costs['unanswered_calls']} of the calls got no answer and are counted at their maximum cost")

@@ -43,7 +43,7 @@ def diagnose_run(
     until: Annotated[int | None, typer.Option(metavar="TICK", min=1, help="Read the log up to this tick.")] = None,
     knob: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Knob that it may propose; repeatable.", show_default="all settings"),
+        typer.Option(metavar="NAME", help="Knob that the model may propose; repeatable.", show_default="all settings"),
     ] = None,
     max_iterations: Annotated[int, typer.Option(min=1, help="Maximum turns of the model.")] = MAX_ITERATIONS,
     usd: Annotated[float | None, typer.Option(help="Limit in US dollars.", show_default="none")] = None,
@@ -52,7 +52,7 @@ def diagnose_run(
     as_json: Json = False,
     run_: RunAlias = None,
 ) -> int:
-    """Diagnose what is wrong with a run, since when and why. Statistics and the knowledge graph answer first. With
+    """Diagnose what went wrong in a run, when it began, and why. Statistics and the knowledge graph answer first. With
     --model, a model also writes programs to analyse the log, and every figure in its answer is recomputed.
 
     Exit code 1 if the model gave no valid diagnosis.
@@ -64,7 +64,7 @@ def diagnose_run(
     source = one_run(run, run_)
     if source is None:
         raise ConfigError("no run is named; `oven-controller runs` lists the runs")
-    log, config = _read(source, until)
+    log, config = _read_log(source, until)
     graph_view = answer_requests(ask_graph(log.alarms, log.started), answers())
     baseline = diagnose_without_model(log, graph_view)
     result: DiagnosisResult | None = None
@@ -75,14 +75,14 @@ def diagnose_run(
             configured_model("supervisor", model, base_url, key_env, **options) as supervisor,
             configured_model("worker", worker_model or model, base_url, key_env, **options) as worker,
         ):
-            options = {"knobs": knob, "max_iterations": max_iterations, "log_dir": log_dir}
-            result = asyncio.run(diagnose(log, graph_view, supervisor, worker, config=config, **options))
+            limits: Any = {"knobs": knob, "max_iterations": max_iterations, "log_dir": log_dir}
+            result = asyncio.run(diagnose(log, graph_view, supervisor, worker, config=config, **limits))
     lines = (line for text in _lines(source, log, graph_view, baseline, result) for line in wrapped(text))
     print_result(as_json, _report(source, log, graph_view, baseline, result), lines)
     return int(result is not None and result.diagnosis is None)
 
 
-def _read(run: str, until: int | None) -> tuple[LogContext, dict[str, Any]]:
+def _read_log(run: str, until: int | None) -> tuple[LogContext, dict[str, Any]]:
     """Return the log, and the run's settings if its folder has them. Raises ConfigError for a log without
     observations."""
     log = LogContext()

@@ -21,8 +21,8 @@ from oven_runs.home.model_spend import NAME
 
 USUAL_VARIABLE: Final = "the provider's usual variable"
 MAX_CALLS: Final = 5000
-"""Default limit on calls. Without it, a program with an endless loop could make 10,000 calls per block of code.
-Splitting 64 MB into pieces for a window of 8,000 tokens takes 2,700 calls."""
+"""Default limit on calls, which stops a program with an endless loop. A context of 64 MB needs about 2,700 calls if the
+worker's window has 8,000 tokens."""
 OUTPUT_LINES: Final = 3
 """Maximum number of output lines per program that `--trajectory` prints. The log in `--log-dir` has all of them."""
 

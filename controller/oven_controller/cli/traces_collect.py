@@ -25,7 +25,7 @@ from oven_runs.traces import jsonl
 from oven_runs.traces.trace_records import Trace
 
 TASK_SEED: Final = "collected"
-"""Prefix of the tasks' seed, which differs from the seeds for training and evaluation."""
+"""Prefix of the task seed. It keeps these tasks different from those for training and evaluation."""
 
 
 def collect(
@@ -64,7 +64,7 @@ def collect(
     if instances is not None:
         tasks = list(read_instances(instances))
     else:
-        tasks = settings.tasks(f"{TASK_SEED} {seed}", attempts, evaluation=True)
+        tasks = settings.generate_tasks(f"{TASK_SEED} {seed}", attempts, evaluation=True)
     from oven_recipes.quiet_libraries import quiet_libraries
 
     quiet_libraries()  # before they are imported
@@ -74,9 +74,9 @@ def collect(
 
     start_time, start_cpu = time.monotonic(), time.process_time()
     attempted_tasks = [tasks[number % len(tasks)] for number in range(attempts)]
-    factors = [settings.model_dump(), attempted_tasks, seed, policy_seed, repositories]
-    key = hashlib.sha256(repr(factors).encode()).hexdigest()[:8]
-    partial = out.with_name(f"{out.name}.{key}.partial")  # the key tells the traces of other arguments apart
+    inputs = [settings.model_dump(), attempted_tasks, seed, policy_seed, repositories]
+    key = hashlib.sha256(repr(inputs).encode()).hexdigest()[:8]
+    partial = out.with_name(f"{out.name}.{key}.partial")  # each set of inputs has its own file
     traces = list(jsonl.read(partial)) if partial.exists() else []
     details: Any = {"policy_seed": policy_seed, "repositories": repositories, "openenv": openenv}
     try:
@@ -91,7 +91,7 @@ def collect(
             raise
         raise ConfigError(f"cannot write {out}: {reason(error)}") from error
     duration, cpu_time = time.monotonic() - start_time, time.process_time() - start_cpu
-    report = summary(traces) | {"seconds": duration, "cpu_seconds": cpu_time}
+    report = summarize(traces) | {"seconds": duration, "cpu_seconds": cpu_time}
     if as_json:
         print(json.dumps({"file": str(out), **report}))
     else:
@@ -108,8 +108,8 @@ def _settings(assignments: Sequence[str]) -> RepairSettings:
     return validate(RepairSettings, values, "", layers, None)
 
 
-def summary(traces: Sequence[Trace]) -> dict[str, Any]:
-    """Return the counts of the report."""
+def summarize(traces: Sequence[Trace]) -> dict[str, Any]:
+    """Count the traces, tasks, steps, calls and endings for the report."""
     calls = [len(step.action.calls) for trace in traces for step in trace.steps]
     return {
         "traces": len(traces),
@@ -122,7 +122,7 @@ def summary(traces: Sequence[Trace]) -> dict[str, Any]:
 
 
 def report_lines(out: Path, report: dict[str, Any]) -> list[str]:
-    """Return the report as text."""
+    """Format the report for people."""
     endings = ", ".join(f"{kind} {count}" for kind, count in report["ended"].items())
     return [
         f"{out}: traces {report['traces']}, tasks {report['tasks']}, steps {report['steps']}, calls {report['calls']}",

@@ -19,7 +19,7 @@ from oven_runs.traces.jsonl import BadLine, bad_line_error, to_line
 from oven_runs.traces.trace_records import Message, Trace
 
 MAX_MESSAGE_LINES = 12
-"""Default maximum number of lines per message, because a file that the agent read would fill the screen."""
+"""Maximum number of lines to show of each message without --whole."""
 Source = Annotated[Path, typer.Argument(metavar="FILE", help="Traces in any known format: a file or a folder.")]
 From = Annotated[
     str | None,
@@ -39,7 +39,8 @@ def convert(
 
     Example: oven-controller traces convert results.jsonl traces.jsonl --to oven
     """
-    target_format, (name, source_format) = format_named(to), format_of(source, from_)
+    target_format = format_named(to)
+    name, source_format = format_of(source, from_)
     if target.absolute() == source.absolute():
         raise ConfigError(f"{target} is also the source; choose another target")
     if not target.absolute().parent.is_dir():
@@ -112,7 +113,8 @@ def show(
     Example: oven-controller traces show traces.jsonl repair-17
     """
     ids: list[str] = []
-    for item in format_of(source, from_)[1].read(source):
+    _, source_format = format_of(source, from_)
+    for item in source_format.read(source):
         if isinstance(item, BadLine):
             print(f"skipped: {bad_line_error(source, item)}", file=sys.stderr)
             continue

@@ -53,8 +53,8 @@ Notify = Annotated[
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the processes and settings without starting anything.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue a run (--run, else the newest).")]
-DOWN_S = 45.0
-"""Timeout of `down` in seconds."""
+SHUTDOWN_TIMEOUT_S = 45.0
+"""Seconds that `down` waits for the stack to end."""
 
 
 def up(
@@ -106,7 +106,7 @@ def up(
 
     Example: oven-controller up --recipe pretrain --corpus ~/texts --batch 32
     """
-    options = recipe_layers(ctx)
+    recipe_flags = recipe_layers(ctx)
     flags = {
         "recipe": recipe,
         "start": start,
@@ -119,17 +119,17 @@ def up(
     }
     if no_learner:
         ignored_options = [f"--{name}" for name in ("start", "steps", "minutes", "seed") if flags[name] is not None]
-        ignored_options += [layer.source for layer in options]
+        ignored_options += [layer.source for layer in recipe_flags]
         if ignored_options:
             raise ConfigError(
                 f"{', '.join(ignored_options)} has no effect with --no-learner; omit it: your script decides that"
             )
     if as_json and not no_learner:
         raise ConfigError("--json needs --no-learner, because it prints what your own learner needs to connect")
-    resolved = _resolve(flags, config, overrides, run if resume else None, resume, attached=no_learner, options=options)
+    resolved = _resolve(flags, config, overrides, run, resume, attached=no_learner, recipe_flags=recipe_flags)
     if until_eof:
         end_with_input()
-    _start(resolved, run, resume, dry_run, learner=not no_learner, on_ready=_print_json if as_json else None)
+    _start(resolved, run, resume, dry_run, starts_learner=not no_learner, on_ready=_print_json if as_json else None)
 
 
 up_command = single_command(up, command_class=RecipeCommand)
@@ -156,7 +156,7 @@ def run_script(
     Example: oven-controller run -- accelerate launch train.py
     """
     flags = _server_flags(nats, creds, tls_ca, port, otlp, meshes) | _notify_flags(notify)
-    resolved = _resolve(flags, config, overrides, run if resume else None, resume, attached=True)
+    resolved = _resolve(flags, config, overrides, run, resume, attached=True)
     _start(resolved, run, resume, dry_run, command=tuple(command), quiet=quiet)
 
 
@@ -179,7 +179,7 @@ def _resolve(
     run: str | None,
     resume: bool,
     attached: bool,
-    options: Sequence[Layer] = (),
+    recipe_flags: Sequence[Layer] = (),
 ) -> ResolvedSettings:
     earlier = Home().find(run).earlier_settings() if resume else None
     if earlier is not None and (earlier.get("recipe") == ATTACHED) != attached:
@@ -190,7 +190,7 @@ def _resolve(
         config=config,
         sets=overrides or (),
         flags=flags,
-        recipe_flags=options,
+        recipe_flags=recipe_flags,
         environ=os.environ,
         attached=attached,
         earlier_settings=earlier,
@@ -245,9 +245,10 @@ def down(run: LiveRunName = None, run_: RunAlias = None) -> None:
         pass  # it has just ended
     except PermissionError as error:
         raise ProcessError(f"process {pid} belongs to another user; ask them, or use `oven-controller stop`") from error
-    deadline = time.monotonic() + DOWN_S
+    deadline = time.monotonic() + SHUTDOWN_TIMEOUT_S
     while folder.is_locked():
         if time.monotonic() > deadline:
-            raise ProcessError(f"run {folder.run!r} did not end within {DOWN_S:g} s; `kill -9 {pid}` ends the stack")
+            limit = f"{SHUTDOWN_TIMEOUT_S:g} s"
+            raise ProcessError(f"run {folder.run!r} did not end within {limit}; `kill -9 {pid}` ends the stack")
         time.sleep(0.1)
     print(f"{folder.run} is down ({folder.status()})")

@@ -38,14 +38,14 @@ def _csv_entries(path: Path, step_name: str | None) -> Iterator[LogEntry]:
             step_index = _step_index(path, header, step_name)
             for cells in rows:
                 cells += [""] * (len(header) - len(cells))
-                values = {name: _cell(cell) for name, cell in zip(header, cells, strict=False) if name}
-                yield LogEntry(_cell(cells[step_index]), values, row_time(values))
+                values = {name: _parse_cell(cell) for name, cell in zip(header, cells, strict=False) if name}
+                yield LogEntry(_parse_cell(cells[step_index]), values, row_time(values))
         except (csv.Error, UnicodeDecodeError) as error:
             line_number = rows.line_num + 1
             raise ConfigError(f"{path} is not a CSV file in UTF-8: line {line_number}: {error}") from error
 
 
-def _cell(cell: str) -> object:
+def _parse_cell(cell: str) -> object:
     if not cell:
         return None  # not measured
     try:
@@ -78,7 +78,7 @@ def _step_index(path: Path, header: Sequence[str], step_name: str | None) -> int
 
 
 def _json_entries(path: Path, skipped: Counter[str], step_name: str | None) -> Iterator[LogEntry]:
-    key = step_name or ""
+    step_key = step_name or ""
     with path.open("rb") as lines:
         for line_number, line in enumerate(lines, 1):
             if not line.strip():
@@ -92,8 +92,8 @@ def _json_entries(path: Path, skipped: Counter[str], step_name: str | None) -> I
                 raise ConfigError(f"{path}, line {line_number} is not JSON: {reason(error)}") from error
             if not isinstance(values, dict):
                 raise ConfigError(f'{path}, line {line_number} is not a JSON object such as {{"step": 1, "loss": 2.5}}')
-            key = key or next((name for name in STEP_COLUMNS if name in values), "")
-            yield LogEntry(values.get(key), values, row_time(values))
+            step_key = step_key or next((name for name in STEP_COLUMNS if name in values), "")
+            yield LogEntry(values.get(step_key), values, row_time(values))
 
 
 IMPORTER = TableImporter()

@@ -1,4 +1,4 @@
-"""Actuators that a user declares with `--knob NAME[=VALUE]` because the log has none, so that agents can vote on them.
+"""Knobs that a user declares with `--knob NAME[=VALUE]` because an imported log has none. Agents can then vote on them.
 Their kinds and bounds match those that an attached run announces for the same value. Their values never change."""
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ MAX_DECAY_FACTOR = 10.0
 LR_SCALE = "optimizer.lr_scale"
 LEARNING_RATE = "learning_rate"
 ASSUMED_KNOBS = (LR_SCALE, ROLLBACK, "data.skip")
-"""Actuators that other programs do not log, although their initial values are known. `data.skip` needs a mixture of
+"""Knobs that other programs do not log, although their initial values are known. `data.skip` needs a mixture of
 datasets."""
 VOTABLE_KNOBS = {
     name: spec
     for name, spec in ACTUATORS.items()
     if spec.effect not in ("ends_or_holds", "at_end") and spec.kind != "choice"
 }
-"""Actuators on which agents can vote in a finished run. Actuators with choices are excluded: logs do not list them."""
+"""Knobs on which agents can vote in a finished run. Knobs with choices are excluded, because logs do not list the
+choices."""
 _DEFAULT_VALUES = {
     LR_SCALE: 1.0,
     "optimizer.weight_decay": 0.01,
@@ -39,21 +40,21 @@ _DEFAULT_VALUES = {
     "distillation.beta": 0.5,
     "reward.calibration": 0.5,
 }
-"""Default values of scalars. The other scalars have no default."""
+"""Default values of scalar knobs. Other scalars need a value from the user."""
 _COMPONENTS = {"reward.weights": "rewards/*/mean", "data.mixture": "reward/*"}
-"""Pattern of the metrics whose names give the components of a simplex."""
+"""For each simplex, the pattern of the metrics whose names contain its components."""
 
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """An actuator that the user declared."""
+    """A knob that the user declared."""
 
     name: str
     value: str = ""
     """The value from the command line; empty for the default."""
 
     def spec(self, metrics: Collection[str] = ()) -> ActuatorSpec:
-        """Return the actuator as a run with these metrics announces it. Raises ConfigError for a wrong value."""
+        """Return the knob as a run with these metrics announces it. Raises ConfigError for a wrong value."""
         spec = VOTABLE_KNOBS[self.name]
         if spec.kind == "action":
             if self.value:
@@ -110,7 +111,7 @@ def parse_knobs(options: Iterable[str]) -> list[Knob]:
 
 
 def announced_actuators(knobs: Iterable[Knob], metrics: Collection[str]) -> tuple[ActuatorSpec, ...]:
-    """Return the actuators to announce: the declared knobs, and the learning rate scale if the rate was logged."""
+    """Return the knobs to announce: the declared ones, and the learning rate scale if the learning rate was logged."""
     by_name = {knob.name: knob for knob in knobs}
     if LEARNING_RATE in metrics:
         by_name = {LR_SCALE: Knob(LR_SCALE)} | by_name

@@ -16,9 +16,12 @@ from oven_controller.importing.run_writer import StoredRows, write_log
 from oven_core.errors import ConfigError
 from oven_runs.home.run_folder import IMPORTED, Home
 
+OBJECTIVE_WORDS = {"loss": ("loss", "nll", "perplexity", "bits"), "reward": ("reward", "return", "score")}
+"""The metrics that most agents need, with words that often occur in the names of such columns."""
+
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ImportedSource:
     """A fully read source of training logs. Close `rows` when done."""
 
     format: str
@@ -30,7 +33,7 @@ class Source:
 
     @property
     def detail(self) -> str:
-        """Return the `detail` of RunEnded."""
+        """The `detail` of RunEnded."""
         return f"imported: {self.format}, {self.path.name}"
 
     def summary(self, knobs: Iterable[Knob]) -> dict[str, Any]:
@@ -48,11 +51,11 @@ class Source:
             "metrics": dict(sorted(totals.metrics.items())),
             "actuators": [spec.name for spec in announced_actuators(knobs, totals.metrics)],
             "skipped": dict(self.skipped),
-            "hints": hints(totals.metrics, self.columns),
+            "hints": suggest_renames(totals.metrics, self.columns),
         }
 
 
-def read_source(source: Path, renames: Mapping[str, str]) -> Source:
+def read_source(source: Path, renames: Mapping[str, str]) -> ImportedSource:
     """Read a source. `renames` maps columns to their new names. Raises ConfigError if it is unreadable, has no
     measurements, or lacks a column that should be renamed."""
     try:
@@ -79,7 +82,7 @@ def read_source(source: Path, renames: Mapping[str, str]) -> Source:
     except BaseException:
         stored.close()
         raise
-    return Source(name, path, stored, tuple(metric_names), skipped)
+    return ImportedSource(name, path, stored, tuple(metric_names), skipped)
 
 
 def import_run(
@@ -96,33 +99,28 @@ def import_run(
             write_log(folder, content.rows, knobs, content.detail)
         ended = "completed" if content.rows.totals.completed else "stopped"
         folder.write_info(folder.info().model_copy(update={"start": content.format, "embedded": False, "ended": ended}))
-    except OSError as error:
+    except BaseException as error:
         shutil.rmtree(folder.path, ignore_errors=True)
-        raise _file_error(error, folder.path) from error
-    except BaseException:
-        shutil.rmtree(folder.path, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise _file_error(error, folder.path) from error
         raise
     return {"run": folder.run, "folder": str(folder.path)} | summary
 
 
-OBJECTIVES = {"loss": ("loss", "nll", "perplexity", "bits"), "reward": ("reward", "return", "score")}
-"""Metrics that agents need, with words that often occur in the names of columns with such a metric."""
-
-
-def hints(metrics: Iterable[str], columns: Iterable[str] = ()) -> list[str]:
-    """Suggest columns to rename if there is neither a reward nor a loss."""
+def suggest_renames(metrics: Iterable[str], columns: Iterable[str] = ()) -> list[str]:
+    """Return hints about columns to rename if there is neither a reward nor a loss."""
     metrics = sorted(metrics)
-    if {"loss", "reward"} & set(metrics):
+    if "loss" in metrics or "reward" in metrics:
         return []
     shown_names = ", ".join(metrics[:8]) + (", …" if len(metrics) > 8 else "")
-    lines = [f"there is no metric `loss` or `reward`, and most agents need one of them; the metrics are {shown_names}"]
-    sources = sorted(set(columns) | set(metrics))
-    for objective, parts in OBJECTIVES.items():
-        matches = [name for name in sources if any(part in name.lower() for part in parts)]
-        if matches:
+    problem = f"there is no metric `loss` or `reward`, and most agents need one of them; the metrics are {shown_names}"
+    suggestions = []
+    for objective, words in OBJECTIVE_WORDS.items():
+        matches = [name for name in sorted({*columns, *metrics}) if any(word in name.lower() for word in words)]
+        if matches:  # a short name of a training metric is the best guess
             best = min(matches, key=lambda name: (name.lower().startswith(("eval", "val")), len(name)))
-            lines.append(f"if {best} is the {objective}, add --rename {best}={objective}")
-    return lines if len(lines) > 1 else [*lines, "rename one of them with --rename NAME=loss or --rename NAME=reward"]
+            suggestions.append(f"if {best} is the {objective}, add --rename {best}={objective}")
+    return [problem, *(suggestions or ["rename one of them with --rename NAME=loss or --rename NAME=reward"])]
 
 
 def _file_error(error: OSError, path: Path) -> ConfigError:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
 from oven_controller.importing.declared_knobs import Knob
-from oven_controller.importing.import_run import Source, read_source
+from oven_controller.importing.import_run import ImportedSource, read_source
 from oven_core.errors import ConfigError, UnknownNameError
 from oven_core.protocol import names
 from oven_core.protocol.events import Event
@@ -29,7 +30,7 @@ class OpenedLog(NamedTuple):
     """Returns the verified events."""
     folder: Path | None = None
     """The run's folder, if it has one."""
-    imported: Source | None = None
+    imported: ImportedSource | None = None
     """The imported source, if the log comes from another program."""
 
 
@@ -45,7 +46,7 @@ def open_log(
         if renames:
             raise ConfigError(f"--rename does not work with a run's own log ({source}), only with sources for `import`")
         has_folder = (folder.path / "run.json").is_file()
-        yield OpenedLog(folder.run, _reader(folder), folder.path if has_folder else None)
+        yield OpenedLog(folder.run, _log_reader(folder), folder.path if has_folder else None)
         return
     imported = read_source(path, renames)
     with imported.rows:
@@ -62,12 +63,12 @@ def _find_run(name: str) -> RunFolder:
 
 def _report_name(path: Path) -> str:
     """Return a name for reports: the file's or folder's name, limited to the characters of a run's name."""
-    name = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in path.absolute().name).strip("-_")
-    return name[:48] if names.NAME.fullmatch(name[:48]) else "run"
+    name = re.sub(r"[^a-zA-Z0-9_-]", "-", path.absolute().name).strip("-_")[:48]
+    return name if names.NAME.fullmatch(name) else "run"
 
 
 def _run_folder(path: Path) -> RunFolder | None:
-    """Return the run's folder, or a substitute if only the log file exists. None means that this is not a run's log."""
+    """Return the run's folder, or a substitute if only the log file exists. Return None for any other path."""
     file = path / "log.jsonl" if path.is_dir() else path
     if path.is_dir() and (path / "run.json").is_file():
         return RunFolder(path.absolute())
@@ -86,7 +87,7 @@ def _run_folder(path: Path) -> RunFolder | None:
     return folder
 
 
-def _reader(folder: RunFolder) -> Callable[[], Iterable[Event]]:
+def _log_reader(folder: RunFolder) -> Callable[[], Iterable[Event]]:
     """Return a function that reads the run's log. The keys come from the folder, or else from the log."""
     pin = folder.pin() if (folder.path / "run.json").is_file() else None
 

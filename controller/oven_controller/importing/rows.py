@@ -1,8 +1,8 @@
 """Convert logged values to measurements: one row per step, numbers only, with the metric names that `attach` uses.
 
 Examples: `train/loss` and `train_loss` → `loss`, `eval_loss` and `val/loss` → `eval/loss`, `lr` → `learning_rate`.
-Counters (step, epoch, token count) and totals of a whole training are skipped because they are not gauges. The user's
-new names take precedence. The user can rename the original or the converted name.
+Counters (step, epoch, token count) and totals of a whole training are skipped because they are not gauges. Names that
+the user chooses with --rename take precedence. The user can rename the original or the converted name.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from oven_core.protocol.messages import MetricSpec
 ROWS_WITHOUT_STEP = "rows without a step"
 NOT_NUMBERS = "values that are not numbers"
 DUPLICATE_VALUES = "duplicate values of a metric in a row"
+"""Keys that count what an import skips."""
 
 Direction: TypeAlias = Literal["up", "down", "neither"]
 
@@ -32,7 +33,7 @@ _COUNTERS = frozenset((*STEP_COLUMNS, *TIME_COLUMNS, "epoch", "num_tokens", "tot
 _ALIASES = {"lr": "learning_rate", "train_loss": "loss"}
 _HELD_OUT_PREFIXES = ("eval/", "eval_", "val/", "val_", "validation/")
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-_TIMINGS = ("runtime", "samples_per_second", "steps_per_second")
+_SPEED_METRICS = ("runtime", "samples_per_second", "steps_per_second")
 _DIRECTIONS: dict[str, Direction] = {"loss": "down", "reward": "up"}
 _EVAL_DIRECTIONS: dict[str, Direction] = {"loss": "down", "accuracy": "up"}
 
@@ -46,8 +47,8 @@ class Row(NamedTuple):
 
 
 class MetricNames(dict[str, str | None]):
-    """Maps source columns to metric names: the user's from `--rename`, or else those that `attach` uses. A column that
-    is not a gauge has None. Columns are added when they are first looked up."""
+    """Maps source columns to metric names: the user's names from --rename, or else those that `attach` uses. A column
+    that is not a gauge maps to None. Columns are added when they are first looked up."""
 
     def __init__(self, renames: Mapping[str, str] | None = None) -> None:
         super().__init__()
@@ -60,8 +61,8 @@ class MetricNames(dict[str, str | None]):
         new_name = self.renames.get(name) or (self.renames.get(default) if default else None)
         if default in self.renames.values():
             default = None  # the user gave its name to another column
-        self[name] = result = None if new_name == STEP else new_name or default
-        return result
+        self[name] = None if new_name == STEP else new_name or default
+        return self[name]
 
     def check(self, source: object) -> None:
         """Raise ConfigError if a column that should be renamed does not exist."""
@@ -154,7 +155,7 @@ def row_time(values: Mapping[str, object]) -> float | None:
 def metric_spec(name: str) -> MetricSpec:
     """Derive a metric's direction, and whether it is held out, from its name."""
     last_part = name.rsplit("/", 1)[-1]
-    if name.startswith("eval/") and last_part not in _TIMINGS:
+    if name.startswith("eval/") and last_part not in _SPEED_METRICS:
         better = _EVAL_DIRECTIONS.get(last_part, "neither")
         return MetricSpec(name=name, better=better, held_out=True)
     return MetricSpec(name=name, better=_DIRECTIONS.get(name, "neither"))

@@ -1,11 +1,11 @@
 """Write imported rows as the log of a run, like the unsigned log of an attached learner with autonomy `observe`.
 
-RunStarted comes first in a log and names every metric. So the rows are stored on disk until the source is fully read,
-and memory use does not grow with the number of steps.
+RunStarted comes first in a log and names every metric. Therefore the rows are stored on disk until the source is fully
+read. Memory use does not grow with the number of steps.
 
-A resumed training logs some steps twice. A row that repeats a metric with a later measurement starts a new incarnation,
-like a learner restart. A row with only new metrics (a late evaluation) does not, and keeps its own step, out of order.
-A row that repeats the newest step does not either, because a second file may continue where the first one ended.
+A resumed training logs some steps twice. If a row goes back to a step before a metric's newest measurement, it starts a
+new incarnation, like a learner restart. Two kinds of rows do not: late evaluations with only new metrics, which keep
+their step, and rows with the newest step, where a second file may continue the first one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from oven_core.protocol.names import Subjects
 from oven_core.protocol.rules import Rules
 from oven_runs.home.run_folder import IMPORTED, RunFolder
 
-_LENGTH = struct.Struct("<I")
+_ROW_LENGTH = struct.Struct("<I")
+"""The number of bytes of a stored row, written before the row."""
 
 
 @dataclass
@@ -54,12 +55,7 @@ class StoredRows:
     """The rows of one source, stored on disk, with their totals. Their events can be generated repeatedly."""
 
     def __init__(
-        self,
-        rows: Iterable[Row],
-        *,
-        max_steps: int | None = None,
-        completed_steps: int | None = None,
-        modified_at: float,
+        self, rows: Iterable[Row], modified_at: float, max_steps: int | None = None, completed_steps: int | None = None
     ) -> None:
         """Read all rows. `max_steps` and `completed_steps` are the planned and completed steps, if known. `modified_at`
         is the time for rows without one, in seconds since 1970."""
@@ -84,7 +80,7 @@ class StoredRows:
 
     def events(self, run: str, knobs: Iterable[Knob] = (), detail: str = "") -> Iterator[Event]:
         """Yield the log of a run with this name. Use only one such iterator at a time. `detail` becomes a field of
-        RunEnded. The events have messages but no bytes. `log_line` adds them."""
+        RunEnded. The events have messages but no encoded bytes, which `log_line` adds."""
         self._file.seek(0)
         actuators = announced_actuators(knobs, self.totals.metrics)
         return _events(run, _read_back(self._file), self.totals, self._modified_at, actuators, detail)
@@ -107,8 +103,8 @@ def _store(rows: Iterable[Row], file: IO[bytes]) -> Totals:
     last_steps: dict[str, int] = {}  # metric → step of its last measurement in this incarnation
     max_step = -1
     for row in rows:
-        repeats = row.step < max_step and any(last_steps.get(name, -1) > row.step for name in row.metrics)
-        if repeats or not totals.observations:
+        goes_back = row.step < max_step and any(last_steps.get(name, -1) > row.step for name in row.metrics)
+        if goes_back or not totals.observations:
             totals.incarnations += 1
             last_steps.clear()
             max_step = -1
@@ -122,13 +118,14 @@ def _store(rows: Iterable[Row], file: IO[bytes]) -> Totals:
         totals.max_steps = max(totals.max_steps, row.step)
         totals.timed += row.time is not None
         data = marshal.dumps((totals.incarnations, *row))
-        file.write(_LENGTH.pack(len(data)) + data)
+        file.write(_ROW_LENGTH.pack(len(data)) + data)
     return totals
 
 
 def _read_back(file: IO[bytes]) -> Iterator[tuple[int, Row]]:
-    while head := file.read(_LENGTH.size):
-        incarnation, *row = marshal.loads(file.read(*_LENGTH.unpack(head)))
+    while head := file.read(_ROW_LENGTH.size):
+        (length,) = _ROW_LENGTH.unpack(head)
+        incarnation, *row = marshal.loads(file.read(length))
         yield incarnation, Row(*row)
 
 

@@ -65,7 +65,7 @@ def _file_entries(path: Path, loader: Any) -> Iterator[Any]:
 
 
 def _scalar(value: Any) -> object:
-    """Return a simple value or the number in a one-element tensor; otherwise a string, which is skipped."""
+    """Return a simple value or the number in a one-element tensor. Return a string, which is skipped, for all else."""
     if value.HasField("simple_value"):
         return float(value.simple_value)
     if value.HasField("tensor") and value.metadata.plugin_data.plugin_name == "scalars":

@@ -16,11 +16,11 @@ from oven_controller.importing.importer import LogEntry, Recording
 from oven_controller.importing.rows import step_number
 from oven_core.errors import ConfigError
 
-NAME = "trainer_state.json"
+FILE_NAME = "trainer_state.json"
 MAX_BYTES = 512 * 2**20
 """Maximum file size. The file is a single JSON object and needs about three times its size in memory."""
 _TOTALS_KEY = "train_runtime"
-"""A key that only the last entry has. That entry contains the totals of the training."""
+"""A key that only the last entry of a history has, the entry with the totals of the training."""
 
 
 class _State(BaseModel):
@@ -34,14 +34,14 @@ class _State(BaseModel):
 class TrainerStateImporter:
     """Importer for a Hugging Face Trainer's log history."""
 
-    summary = f"a Hugging Face {NAME}, or a folder that contains {NAME} or checkpoint-…/{NAME}"
+    summary = f"a Hugging Face {FILE_NAME}, or a folder that contains {FILE_NAME} or checkpoint-…/{FILE_NAME}"
 
     def find(self, source: Path) -> Path | None:
         if source.is_file():
             return source if source.suffix == ".json" else None
-        if (source / NAME).is_file():
-            return source / NAME
-        checkpoints = [path for path in source.glob(f"checkpoint-*/{NAME}") if _checkpoint_step(path) is not None]
+        if (source / FILE_NAME).is_file():
+            return source / FILE_NAME
+        checkpoints = [path for path in source.glob(f"checkpoint-*/{FILE_NAME}") if _checkpoint_step(path) is not None]
         return max(checkpoints, key=lambda path: _checkpoint_step(path) or 0, default=None)
 
     def open(self, path: Path, skipped: Counter[str], step: str | None = None) -> Recording:
@@ -69,7 +69,7 @@ def _entries(history: list[Any], step: str) -> Iterator[LogEntry]:
             yield LogEntry(entry.get(step), entry)
         elif isinstance(entry, dict):
             # The entry with the totals may also contain measurements from a last evaluation.
-            yield LogEntry(entry.get(step), {k: v for k, v in entry.items() if not k.startswith("train_")})
+            yield LogEntry(entry.get(step), {key: entry[key] for key in entry if not key.startswith("train_")})
 
 
 def _checkpoint_step(path: Path) -> int | None:

@@ -25,7 +25,8 @@ from oven_controller.importing.rows import STEP_COLUMNS, row_time, step_number
 from oven_core.errors import ConfigError
 
 _MAGIC = b":W&B\xe1\xbe\x00"
-_BLOCK, _HEADER = 32 * 1024, struct.Struct("<IHB")
+_BLOCK_BYTES = 32 * 1024
+_HEADER = struct.Struct("<IHB")
 _FULL, _FIRST, _LAST = 1, 2, 4
 """Kinds of fragments: a whole record, and the first or last part of one."""
 _CALL_COUNTER = "_step"
@@ -62,29 +63,29 @@ class StepAxes:
     def __init__(self, step: str | None = None) -> None:
         """`step` is the column with the step of all metrics, if the user named it."""
         self._step = step
-        self._exact: dict[str, str] = {}
-        self._globs: dict[str, str] = {}
-        self._axis_of: dict[str, str] = {}  # cache: metric → axis, or "" if it has none
-        self._newest: dict[str, object] = {}  # axis → newest value
+        self._defined_axes: dict[str, str] = {}  # metric → axis
+        self._pattern_axes: dict[str, str] = {}  # glob pattern of metrics → axis
+        self._axes: dict[str, str] = {}  # cache: metric → axis, or "" if it has none
+        self._newest_values: dict[str, object] = {}  # axis → newest value
         self._latest_axis = ""  # the axis that was updated last
         self._step_column = ""  # the first step column that the run used, other than W&B's counter
 
     def define(self, name: str, glob: str, axis: str) -> None:
-        """Add a definition. It replaces an earlier one with the same name."""
+        """Set the axis of a metric, or of all metrics that match a glob pattern."""
         step_axis = axis if axis.rsplit("/", 1)[-1] not in _NOT_STEP_AXES else ""
-        (self._globs if glob else self._exact)[glob or name] = step_axis
-        self._axis_of.clear()
+        (self._pattern_axes if glob else self._defined_axes)[glob or name] = step_axis
+        self._axes.clear()
 
     def by_step(self, values: Mapping[str, object]) -> list[tuple[object, dict[str, object]]]:
         """Split a row into (step, values) pairs."""
         axes = {name: self._axis(name) for name in values}
         for axis in filter(None, axes.values()):
             if axis in values:
-                self._newest[axis], self._latest_axis = values[axis], axis
+                self._newest_values[axis], self._latest_axis = values[axis], axis
         row_step = self._row_step(values, axes)
         steps: dict[object, dict[str, object]] = {}
         for name, value in values.items():
-            step = self._newest.get(axes[name], row_step) if axes[name] else row_step
+            step = self._newest_values.get(axes[name], row_step) if axes[name] else row_step
             if step_number(step) is None:
                 step = row_step
             steps.setdefault(step, {})[name] = value
@@ -97,28 +98,28 @@ class StepAxes:
         2. The run's step column, in this row.
         3. An axis in this row, preferably one of the row's own metrics.
         4. The newest value of the axis that was updated last.
-        5. W&B's counter of calls, if the run has not used a step column. Its unit differs from that of the others.
+        5. W&B's counter of calls, if the run has not used a step column. Calls are not steps.
         """
         if self._step:
             return values.get(self._step)
         if not self._step_column:
             self._step_column = next((name for name in STEP_COLUMNS if name in values and name != _CALL_COUNTER), "")
-        for column in (self._step_column, *axes.values(), *self._newest):
+        for column in (self._step_column, *axes.values(), *self._newest_values):
             if column in values:
                 return values[column]
         if self._latest_axis:
-            return self._newest[self._latest_axis]
+            return self._newest_values[self._latest_axis]
         return None if self._step_column else values.get(_CALL_COUNTER)
 
     def _axis(self, name: str) -> str:
         if self._step:
             return ""
-        if name not in self._axis_of:
-            axis = self._exact.get(name)
+        if name not in self._axes:
+            axis = self._defined_axes.get(name)
             if axis is None:
-                axis = next((axis for glob, axis in self._globs.items() if fnmatchcase(name, glob)), "")
-            self._axis_of[name] = "" if name == axis or name.startswith("_") else axis
-        return self._axis_of[name]
+                axis = next((axis for glob, axis in self._pattern_axes.items() if fnmatchcase(name, glob)), "")
+            self._axes[name] = "" if name == axis or name.startswith("_") else axis
+        return self._axes[name]
 
 
 def _entries(path: Path, protocol: Any, skipped: Counter[str], step: str | None) -> Iterator[LogEntry]:
@@ -145,9 +146,9 @@ def _records(path: Path, skipped: Counter[str]) -> Iterator[bytes]:
             raise ConfigError(f"{path} is not a W&B run file: it does not begin with {_MAGIC!r}")
         parts: list[bytes] = []
         while True:
-            rest_of_block = _BLOCK - file.tell() % _BLOCK
+            rest_of_block = _BLOCK_BYTES - file.tell() % _BLOCK_BYTES
             if rest_of_block < _HEADER.size:
-                file.seek(rest_of_block, 1)
+                file.read(rest_of_block)  # the end of a block that is too short for a header
             head = file.read(_HEADER.size)
             if len(head) < _HEADER.size:
                 break

@@ -14,7 +14,7 @@ from mcp.types import CallToolResult
 from pydantic import Field
 
 from oven_controller.mcp_server.allowed_runs import AllowedRuns
-from oven_controller.mcp_server.reading_tools import Run
+from oven_controller.mcp_server.reading_tools import RunName
 from oven_controller.mcp_server.tool_answer import answer
 from oven_controller.mcp_server.tool_thread import Progress, as_tool_errors, run_on_thread
 from oven_controller.stack import person_keys
@@ -28,7 +28,7 @@ from oven_runs.log.command_result import CommandReport
 from oven_runs.operator.operator_client import execute_command, new_command
 
 NAME: Final = "mcp"
-"""The operator's name in the log."""
+"""The name of the MCP server's operator in the log."""
 TOOLS: Final = ("approve", "veto", "set", "hold", "resume")
 """Actions that are available as tools."""
 Reason: Final = Annotated[str, Field(max_length=2000, description="the reason, recorded in the run's log")]
@@ -71,24 +71,20 @@ def _build_tool(allowed_runs: AllowedRuns, keys: ControlKeys, action: Action) ->
         "context": Context,
         **{argument.name: _annotation(argument) for argument in action.arguments},
         "reason": Reason,
-        "run": Run,
+        "run": RunName,
         "wait_s": WaitSeconds,
     }
     defaults = {"value": None, "run": None, "wait_s": None}
     act.__name__ = action.name
     act.__doc__ = f"{action.summary}. {action.detail}".strip()
     act.__annotations__ = parameters | {"return": Annotated[CallToolResult, CommandReport]}
+    kind, no_default = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.empty
+    signature = [
+        inspect.Parameter(name, kind, default=defaults.get(name, no_default), annotation=annotation)
+        for name, annotation in parameters.items()
+    ]
     act.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [
-            inspect.Parameter(
-                name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=defaults.get(name, inspect.Parameter.empty),
-                annotation=annotation,
-            )
-            for name, annotation in parameters.items()
-        ],
-        return_annotation=act.__annotations__["return"],
+        signature, return_annotation=act.__annotations__["return"]
     )
     return act
 
@@ -101,7 +97,7 @@ class ControlKeys:
     """The server's operator keys, one per run."""
 
     def __init__(self) -> None:
-        self._runs: dict[str, RunAccess] = {}
+        self._operator_access: dict[str, RunAccess] = {}
 
     def as_operator(self, access: RunAccess) -> RunAccess:
         """Return access to the run as the operator NAME. For a run on this machine, the first command creates the key
@@ -111,14 +107,13 @@ class ControlKeys:
             return access
         folder = access.folder
         address = f"{folder.path} at {folder.info().url}"
-        if address not in self._runs:
-            person, delivery_failure = person_keys.grant(
-                person_keys.AdministeredServer.of_run(folder), NAME, "operator"
-            )
+        if address not in self._operator_access:
+            server = person_keys.AdministeredServer.for_run(folder)
+            person, delivery_failure = person_keys.grant(server, NAME, "operator")
             if delivery_failure:
                 raise BusError(delivery_failure)
             trust = tls.trust_text(person.tls_ca, address) if person.tls_ca else None
-            self._runs[address] = RemoteRun(
+            self._operator_access[address] = RemoteRun(
                 person.run, folder.info().url, person.credentials, role="operator", keys=person.keys, trust=trust
             )
-        return self._runs[address]
+        return self._operator_access[address]

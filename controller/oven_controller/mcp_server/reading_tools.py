@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import itertools
 import sys
-from collections import deque
 from typing import Annotated, Final, TypeAlias
 
 from mcp.server.mcpserver import Context
@@ -37,13 +36,13 @@ MAX_RUNS: Final = 50
 MAX_METRICS: Final = 200
 """Maximum number of metrics in a status. Trainers publish fewer, and all of them fit into one answer."""
 
-Run: TypeAlias = Annotated[
+RunName: TypeAlias = Annotated[
     str | None, Field(description="the run's name; by default the running one, or else the newest")
 ]
 SinceText: TypeAlias = Annotated[
     str, Field(description=f"only what happened after this point: {FORMS} before the log's newest event")
 ]
-Rules: TypeAlias = Annotated[
+RuleChanges: TypeAlias = Annotated[
     tuple[str, ...], Field(max_length=32, description="rules to use instead of the run's, e.g. rules.autonomy=auto")
 ]
 
@@ -101,7 +100,7 @@ class ReadingTools:
 
         return answer(await run_on_thread(context, work))
 
-    async def status(self, context: Context, run: Run = None) -> Annotated[CallToolResult, RunStatus]:
+    async def status(self, context: Context, run: RunName = None) -> Annotated[CallToolResult, RunStatus]:
         """Show the state of a run: step, newest metrics, knobs, decisions by verdict, advice awaiting approval (with
         the decision's id), agents, and problems (`notes`)."""
 
@@ -120,7 +119,7 @@ class ReadingTools:
         self,
         context: Context,
         name: Annotated[str, Field(description="as `status` lists it, e.g. loss or eval/accuracy")],
-        run: Run = None,
+        run: RunName = None,
         since: SinceText = "",
         max_points: Annotated[int, Field(ge=5, le=1000, description="maximum number of measurements")] = 100,
     ) -> Annotated[CallToolResult, MetricHistory]:
@@ -137,7 +136,7 @@ class ReadingTools:
     async def decisions(
         self,
         context: Context,
-        run: Run = None,
+        run: RunName = None,
         since: SinceText = "",
         actuator: Annotated[str, Field(description="only decisions on this actuator")] = "",
         agent: Annotated[str, Field(description="only decisions that this agent voted on, or this person caused")] = "",
@@ -150,15 +149,13 @@ class ReadingTools:
         def work(progress: Progress) -> DecisionList:
             access = self._allowed_runs.find(run)
             decision_filter = DecisionFilter(Since.read(since), actuator, agent, verdict or "")
-            log = asyncio.run(read_explanations(access, progress.on_event))
-            decision_filter.check(log.by_id.values())
-            ids = [
-                id_ for id_, explanation in log.by_id.items() if decision_filter.matches(explanation, log.newest_time)
-            ]
-            rows = [decision_row(log.get(id_)) for id_ in deque(ids, maxlen=limit)]
-            return DecisionList(
-                run=access.run, tick=log.tick, step=log.step, decisions=tuple(rows), more=len(ids) - len(rows)
-            )
+            explanations = asyncio.run(read_explanations(access, progress.on_event))
+            by_id, newest_time = explanations.by_id, explanations.newest_time
+            decision_filter.check(by_id.values())
+            ids = [id_ for id_, explanation in by_id.items() if decision_filter.matches(explanation, newest_time)]
+            rows = tuple(decision_row(explanations.get(id_)) for id_ in ids[-limit:])
+            tick, step = explanations.tick, explanations.step
+            return DecisionList(run=access.run, tick=tick, step=step, decisions=rows, more=len(ids) - len(rows))
 
         return answer(await run_on_thread(context, work), "set a smaller limit")
 
@@ -171,8 +168,8 @@ class ReadingTools:
                 description="the decision's id or its beginning, or an actuator, for its newest decision that passed"
             ),
         ],
-        run: Run = None,
-        rules: Rules = (),
+        run: RunName = None,
+        rules: RuleChanges = (),
     ) -> Annotated[CallToolResult, ExplanationReport]:
         """Show one decision in full: the votes and their reasons, the knowledge graph's paths, the guardrails
         that applied, the forecast, the receipt with the value read back, and the outcome. With `rules`, also show the
@@ -188,13 +185,10 @@ class ReadingTools:
     async def diagnose(
         self,
         context: Context,
-        run: Run = None,
+        run: RunName = None,
         symptoms: Annotated[
             tuple[str, ...],
-            Field(
-                max_length=64,
-                description="ids in the graph, e.g. loss_spike; by default those that agents named",
-            ),
+            Field(max_length=64, description="ids in the graph, e.g. loss_spike; by default those that agents named"),
         ] = (),
         since: SinceText = "",
         remedies: Annotated[int, Field(ge=1, le=20, description="maximum number of remedies")] = 5,
@@ -225,8 +219,8 @@ class ReadingTools:
         self,
         context: Context,
         agent: Annotated[str, Field(description="an installed agent's name, or a file in the folder of --agent-files")],
-        run: Run = None,
-        rules: Rules = (),
+        run: RunName = None,
+        rules: RuleChanges = (),
         limit: Annotated[int, Field(ge=1, le=200, description="maximum number of votes, newest first")] = 50,
     ) -> Annotated[CallToolResult, BacktestReport]:
         """Show the votes that an agent would have cast in a recorded run, and the resulting decisions. The recording
@@ -239,10 +233,10 @@ class ReadingTools:
             access, changed_rules = self._allowed_runs.find(run), rules_from_sets(rules)
             target = self._allowed_runs.resolve_agent(agent)
             with contextlib.redirect_stdout(sys.stderr):  # an agent may print, but stdout is for the protocol
-                test: Backtest = asyncio.run(
+                finished: Backtest = asyncio.run(
                     run_backtest(target, access.run, access.events(exact=True), changed_rules, progress.report)
                 )
-            return test.report().newest(limit)
+            return finished.report().newest(limit)
 
         return answer(await run_on_thread(context, work), "set a smaller limit")
 

@@ -1,4 +1,4 @@
-"""Convert a model to a tool's answer: structured content and JSON text, cleaned and limited in length."""
+"""Convert a Pydantic model to a tool's answer: structured content and JSON text, cleaned and limited in length."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def answer(model: BaseModel, remedy: str = "request less") -> CallToolResult:
 
     Raises ToolError with a remedy if the answer is still too long.
     """
-    plain = json.loads(model.model_dump_json())  # model_dump would keep NaN, which JSON does not support
+    fields = json.loads(model.model_dump_json())  # model_dump would keep NaN, which JSON does not support
     for max_length in TEXT_LENGTHS:
-        shortened = _shorten(plain, max_length)
+        shortened = _shorten(fields, max_length)
         text = json.dumps(shortened, ensure_ascii=False, separators=(",", ":"))
         if len(text) <= MAX_CHARACTERS:
             return CallToolResult(content=[TextContent(type="text", text=text)], structured_content=shortened)

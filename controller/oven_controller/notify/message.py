@@ -39,6 +39,7 @@ class Message:
 
     @property
     def notice(self) -> Notice:
+        """The notice that the message contains in full."""
         return self.notices[-1]
 
     @property
@@ -69,16 +70,7 @@ class Message:
         return {"run": self.run, "merged": self.merged, **self.notice.model_dump(exclude={"title", "text"})}
 
 
+_TEST_TEXT: Final = "This is a test from `oven-controller notify test`. No run is affected."
 TEST_MESSAGE: Final = Message(
-    "test",
-    [
-        Notice(
-            key="test",
-            kind="ended",
-            severity="info",
-            step=0,
-            title="test notification",
-            text="This is a test from `oven-controller notify test`. No run is affected.",
-        )
-    ],
+    "test", [Notice(key="test", kind="ended", severity="info", step=0, title="test notification", text=_TEST_TEXT)]
 )

@@ -12,9 +12,9 @@ from oven_runs.log.run_summary import format_value
 REASON_CHARACTERS: Final = 300
 """Maximum length of a reason in a notice."""
 NAMED_AGENTS: Final = 4
-"""Maximum number of agents that a notice names. It only counts the others."""
+"""Maximum number of agents that a notice names. Further agents are only counted."""
 _MENTION: Final = re.compile(r"@(?=everyone|here|channel)|<(?=[!@#])", re.IGNORECASE)
-"""Markup with which a chat notifies people or inserts a link."""
+"""Markup that makes a chat notify people or insert a link."""
 
 
 def change_text(decision: Decision) -> str:
@@ -25,22 +25,22 @@ def change_text(decision: Decision) -> str:
     return f"{decision.actuator} {before}{format_value(decision.value)}"
 
 
-def proposers(decision: Decision) -> str:
+def proposers_text(decision: Decision) -> str:
     """Return a phrase with the agents that proposed the change."""
     names = [line.agent for line in _proposals(decision)]
     more = f" and {len(names) - NAMED_AGENTS} more" if len(names) > NAMED_AGENTS else ""
     return " and ".join(names[:NAMED_AGENTS]) + more if names else "the mesh"
 
 
-def origin(decision: Decision) -> str:
-    """Return the source of a decision, e.g. "proposed by amy and approved by an operator"."""
+def origin_text(decision: Decision) -> str:
+    """Return who caused a decision, e.g. "proposed by amy and approved by an operator"."""
     if decision.command and not decision.approves:
         return "set by an operator"
-    return f"proposed by {proposers(decision)}" + (" and approved by an operator" if decision.approves else "")
+    return f"proposed by {proposers_text(decision)}" + (" and approved by an operator" if decision.approves else "")
 
 
-def because(decision: Decision) -> str:
-    """Return the end of a sentence with the reason of the proposal that has the greatest weight."""
+def reason_clause(decision: Decision) -> str:
+    """Return the end of a sentence: the reason of the proposal with the greatest weight, if it has one."""
     lead = max(_proposals(decision), key=lambda line: (line.weight, line.agent), default=None)
     return f", because {shorten(lead.rationale)}." if lead is not None and lead.rationale.strip() else "."
 

@@ -1,7 +1,7 @@
 """Follow the log of one run and send its noteworthy events to each recipient.
 
 The notifier reads the log with the monitor's key. At each start it replays the whole log to rebuild the run's state.
-The cursor marks the newest event that the notifier has handled.
+Its own state, in cursor.json, marks the newest event that it has handled.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 
 from oven_controller.notify import notifier_state
 from oven_controller.notify.message import Message, Notice
-from oven_controller.notify.notifier_state import Cursor
+from oven_controller.notify.notifier_state import NotifierState
 from oven_controller.notify.outbox import Outbox
 from oven_controller.notify.recipients import Recipient
 from oven_controller.notify.triggers import Triggers
@@ -32,7 +32,7 @@ log = logging.getLogger("oven.notify")
 CHECK_S: Final = 0.1
 """Seconds between checks of an outbox."""
 SAVE_S: Final = 30.0
-"""Maximum seconds between writes of the cursor, even without notices. A restart repeats all later events."""
+"""Maximum seconds between writes of the state, even without notices. A restart handles all later events again."""
 LAST_READ_S: Final = 1.5
 """Timeout in seconds for the last read of the log when the stack stops."""
 LAST_SEND_S: Final = 2.5
@@ -50,7 +50,7 @@ async def run_notifier(
 
 
 class _Notifier:
-    """Follows one run and saves the cursor in `folder`. Without a folder nothing is saved."""
+    """Follows one run and saves its own state in `folder`. Without a folder nothing is saved."""
 
     def __init__(
         self, access: RunAccess, settings: NotifySettings, recipients: Sequence[Recipient], folder: RunFolder | None
@@ -58,14 +58,14 @@ class _Notifier:
         self._access, self._settings, self._folder = access, settings, folder
         self._triggers = Triggers(access.run)
         saved = notifier_state.load(folder.path) if folder is not None else None
-        self._cursor = saved or Cursor()
+        self._state = saved or NotifierState()
         self._caught_up = saved is not None
-        """False during the first read of the log without a cursor. Those events are old and cause no notices."""
+        """Whether events cause notices. Without a saved state, the events of the first read are old and cause none."""
         self._read_done = asyncio.Event()
         self._saved_at, self._save_failed = -SAVE_S, False
-        outboxes = {recipient.name: self._cursor.recipients.get(recipient.name, Outbox()) for recipient in recipients}
-        self._cursor.recipients = outboxes
-        self._deliveries = [Delivery(access.run, r, outboxes[r.name], self._save) for r in recipients]
+        outboxes = {recipient.name: self._state.recipients.get(recipient.name, Outbox()) for recipient in recipients}
+        self._state.recipients = outboxes
+        self._deliveries = [Delivery(access.run, each, outboxes[each.name], self._save) for each in recipients]
 
     async def run(self, stop: asyncio.Event) -> None:
         """Follow the log until `stop` is set or the run is over, then send the last messages."""
@@ -107,14 +107,14 @@ class _Notifier:
 
     def _handle(self, event: Event) -> None:
         notices = self._triggers.feed(event)
-        if self._caught_up and event.seq > self._cursor.seq:
-            self._cursor.seq = event.seq
+        if self._caught_up and event.seq > self._state.seq:
+            self._state.seq = event.seq
             self._queue(notices)
 
     def _on_log_end(self) -> None:
-        """Queue the notices that depend on the newest event, and save the cursor from time to time."""
+        """Queue the notices that depend on the newest event, and save the state from time to time."""
         if not self._caught_up:
-            self._caught_up, self._cursor.seq = True, self._triggers.view.seq
+            self._caught_up, self._state.seq = True, self._triggers.view.seq
             self._queue(self._triggers.pending_advice_notices())
         self._queue(self._triggers.silence_notices(datetime.now(UTC)))
         if time.monotonic() - self._saved_at > SAVE_S:
@@ -132,19 +132,19 @@ class _Notifier:
         self._save()
 
     def _stack_end_notices(self) -> list[Notice]:
-        """Return a notice of the run's end as the stack recorded it, if the learner did not log one."""
+        """Return a notice of the run's end as the stack recorded it, if the learner did not log its end."""
         info = self._access.info()
         if info.ended is None and self._access.is_up():
             return []  # only this process was stopped, or the run is on another machine
         return self._triggers.stack_down_notices(info.ended, info.learner_end)
 
     def _save(self) -> None:
-        """Write the cursor. If this fails, for example on a full disk, a restart may send messages twice."""
+        """Write the state. If this fails, for example on a full disk, a restart may send messages twice."""
         self._saved_at = time.monotonic()
         if self._folder is None:
             return
         try:
-            notifier_state.save(self._folder.path, self._cursor)
+            notifier_state.save(self._folder.path, self._state)
             self._save_failed = False
         except OSError as error:
             if not self._save_failed:

@@ -1,4 +1,4 @@
-"""Entry point of the notifier process. Its settings, key and cursor are in the run's folder."""
+"""Entry point of the notifier process. Its settings, key and state are in the run's folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from oven_controller.notify.notifier import run_notifier
-from oven_controller.notify.recipients import resolve, tls_warnings
+from oven_controller.notify.recipients import resolve_recipients, tls_warnings
 from oven_core.errors import ConfigError, reason
 from oven_runs.access.local_run import LocalRun
 from oven_runs.home.run_folder import RunFolder
@@ -23,15 +23,15 @@ def main(_: list[str]) -> int:
     """Send messages about the run in $OVEN_RUN_DIR to the recipients in its settings. Raises ConfigError."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     folder = RunFolder(Path(os.environ["OVEN_RUN_DIR"]))
-    settings = settings_of(folder)
-    recipients = resolve(settings, os.environ, folder.path)
+    settings = read_settings(folder)
+    recipients = resolve_recipients(settings, os.environ, folder.path)
     for warning in tls_warnings(recipients):
         log.warning("%s", warning)
     asyncio.run(run_notifier(LocalRun(folder), settings, recipients, folder))
     return 0
 
 
-def settings_of(folder: RunFolder) -> NotifySettings:
+def read_settings(folder: RunFolder) -> NotifySettings:
     """Return the `notify` settings of the run's last start. Raises ConfigError."""
     try:
         return NotifySettings.model_validate(folder.earlier_settings().get("notify", {}))

@@ -14,8 +14,8 @@ from oven_core.files import write_atomic
 FILE_NAME: Final = "cursor.json"
 
 
-class Cursor(BaseModel):
-    """The saved state of a notifier, with which it continues after a restart. It contains no secrets."""
+class NotifierState(BaseModel):
+    """The state with which a notifier continues after a restart. It contains no secrets."""
 
     v: Literal[3] = 3
     seq: int = 0
@@ -24,23 +24,23 @@ class Cursor(BaseModel):
     """Outboxes by recipient name."""
 
 
-def load(run: Path) -> Cursor | None:
-    """Load the cursor. Return None if there is no readable file; the notifier then skips past events."""
+def load(run: Path) -> NotifierState | None:
+    """Load the state. Return None if there is no readable file. The notifier then skips past events."""
     try:
-        return Cursor.model_validate_json((run / FOLDER / FILE_NAME).read_bytes())
+        return NotifierState.model_validate_json((run / FOLDER / FILE_NAME).read_bytes())
     except (OSError, ValidationError):
         return None
 
 
 def modified_ns(run: Path) -> int:
-    """Return when the file was last written, in ns, or 0 if it does not exist."""
+    """Return when the file was last written, in nanoseconds since 1970, or 0 if it does not exist."""
     try:
         return (run / FOLDER / FILE_NAME).stat().st_mtime_ns
     except OSError:
         return 0
 
 
-def save(run: Path, cursor: Cursor) -> None:
-    """Write the cursor file. Raises OSError."""
+def save(run: Path, state: NotifierState) -> None:
+    """Write the state file. Raises OSError."""
     (run / FOLDER).mkdir(mode=0o700, exist_ok=True)
-    write_atomic(run / FOLDER / FILE_NAME, cursor.model_dump_json(), private=True)
+    write_atomic(run / FOLDER / FILE_NAME, state.model_dump_json(), private=True)

@@ -14,8 +14,8 @@ from oven_controller.notify.message import Notice
 from oven_runs.settings.notifications import SEVERITIES, Kind
 
 GAP_S: Final = 60.0
-"""Minimum seconds between two messages of the same kind, and after a failure. People can read about one per minute, and
-services limit the rate."""
+"""Minimum seconds between two messages of the same kind, and after a failure. Chat services limit the rate, and people
+can read about one message per minute."""
 FINAL_KINDS: Final[tuple[Kind, ...]] = ("ended", "died")
 """Kinds of notices about the end of a run."""
 MAX_WAITING: Final = 20
@@ -25,7 +25,7 @@ MAX_KEYS: Final = 256
 
 
 class Outbox(BaseModel):
-    """The queue of notices for one recipient. The notifier saves it in the cursor file."""
+    """The queue of notices for one recipient. The notifier saves it in its state file."""
 
     waiting: list[Notice] = Field(default_factory=list)
     """The queued notices, oldest first."""
@@ -64,7 +64,7 @@ class Outbox(BaseModel):
     def mark_sent(self, notices: list[Notice], omitted: int, now: float) -> None:
         """Remove the delivered notices."""
         self.failed_at = None
-        self.waiting = [n for n in self.waiting if n not in notices]
+        self.waiting = [notice for notice in self.waiting if notice not in notices]
         self.omitted -= omitted
         self.sent_at.update({notice.kind: now for notice in notices})
 

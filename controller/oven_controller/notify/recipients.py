@@ -31,7 +31,7 @@ from oven_runs.settings.notifications import (
 )
 
 MIN_SECRET_CHARACTERS: Final = 6
-"""Minimum length of an address part that may be secret. Error messages must not repeat such parts."""
+"""Minimum length of the parts of an address that are treated as secrets and removed from error messages."""
 _APPRISE_TYPES: Final = {"info": "info", "warning": "warning", "error": "failure"}
 """Apprise's message type for each severity."""
 
@@ -47,10 +47,11 @@ class Recipient:
     """An apprise.NotifyBase."""
 
     def send(self, message: Message) -> str:
-        """Send a message within apprise's time limits. Return the reason for a failure, without secrets, or ""."""
+        """Send a message within apprise's time limits. Return the reason for a failure, without secrets, or an empty
+        string."""
         import apprise
 
-        if hasattr(self.service, "payload_extras"):  # json:// only: fields for programs
+        if hasattr(self.service, "payload_extras"):  # only the service for webhooks has this attribute
             self.service.payload_extras = message.fields
         with _captured_log() as lines:
             try:
@@ -68,15 +69,18 @@ class Recipient:
 
     def without_secrets(self, text: str) -> str:
         """Replace every part of the address and the headers that may be secret with "…"."""
-        parts = urlsplit(self.url)
-        pieces = {self.url, parts.query, *self.headers.values(), *_split(self.url), *_split(unquote(self.url))}
-        for secret in sorted(pieces, key=len, reverse=True):
-            if len(secret) >= MIN_SECRET_CHARACTERS and secret != parts.hostname:
+        url = urlsplit(self.url)
+        possible_secrets = {self.url, url.query, *self.headers.values(), *_address_parts(self.url)}
+        possible_secrets.update(_address_parts(unquote(self.url)))
+        for secret in sorted(possible_secrets, key=len, reverse=True):
+            if len(secret) >= MIN_SECRET_CHARACTERS and secret != url.hostname:
                 text = text.replace(secret, "…")
         return text
 
 
-def resolve(settings: NotifySettings, variables: Mapping[str, str], run: Path | None = None) -> list[Recipient]:
+def resolve_recipients(
+    settings: NotifySettings, variables: Mapping[str, str], run: Path | None = None
+) -> list[Recipient]:
     """Return the recipients in the settings. `run` is the run's folder, if it exists. Raises ConfigError if an
     environment variable is not set, apprise does not accept an address, or the connection to another machine would not
     be encrypted."""
@@ -88,7 +92,7 @@ def resolve(settings: NotifySettings, variables: Mapping[str, str], run: Path | 
         headers = {header: _read_variable(variable, name, variables) for header, variable in entry.headers.items()}
         if any("\n" in value or "\r" in value for value in headers.values()):
             raise ConfigError(f"{name}: the value of a header contains a line break; check its environment variable")
-        recipients.append(Recipient(name, url, headers, _service(url, headers, name)))
+        recipients.append(Recipient(name, url, headers, _create_service(url, headers, name)))
         if (warning := _tls_warning(recipients[-1])) and not settings.allow_plaintext:
             raise ConfigError(f"{warning}; use https:// (mailtos://, …), or pass --set notify.allow_plaintext=true")
     return recipients
@@ -137,7 +141,7 @@ def _read_variable(variable: str, name: str, variables: Mapping[str, str]) -> st
     return value
 
 
-def _service(url: str, headers: Mapping[str, str], name: str) -> Any:
+def _create_service(url: str, headers: Mapping[str, str], name: str) -> Any:
     """Return the apprise service for an address. Errors contain only the address's scheme."""
     scheme = urlsplit(url).scheme.lower()
     try:
@@ -152,9 +156,10 @@ def _service(url: str, headers: Mapping[str, str], name: str) -> Any:
     asset = apprise.AppriseAsset(app_id="Oven Controller", http_redirects=False, async_mode=False)
     with _captured_log():
         service = apprise.Apprise.instantiate(url, asset=asset)
-        is_webhook = scheme in WEB_SCHEMES and service is None  # not the web address of a chat such as Slack
+        # Apprise recognises the web addresses of chats such as Slack. Any other web address is a webhook.
+        is_webhook = scheme in WEB_SCHEMES and service is None
         if is_webhook:
-            service = apprise.Apprise.instantiate(_webhook(url, headers), asset=asset)
+            service = apprise.Apprise.instantiate(_webhook_arguments(url, headers), asset=asset)
     if service is None:
         raise ConfigError(
             f"{name}: apprise does not accept this {scheme}:// address because a part is missing or malformed; see "
@@ -165,7 +170,7 @@ def _service(url: str, headers: Mapping[str, str], name: str) -> Any:
     return service
 
 
-def _webhook(url: str, headers: Mapping[str, str]) -> dict[str, Any]:
+def _webhook_arguments(url: str, headers: Mapping[str, str]) -> dict[str, Any]:
     """Return the arguments of apprise's json:// and jsons:// services for a web address."""
     parts = urlsplit(url)
     host = parts.hostname or ""
@@ -222,7 +227,7 @@ def _captured_log() -> Iterator[list[str]]:
         logger.removeHandler(handler)
 
 
-def _split(address: str) -> list[str]:
+def _address_parts(address: str) -> list[str]:
     for separator in "/?&=:@":
         address = address.replace(separator, " ")
     return address.split()

@@ -14,7 +14,7 @@ from oven_core.files import write_atomic
 from oven_runs.settings.notifications import SAVED_PREFIX, NotifySettings, RecipientSettings, is_reference, safe_address
 
 FOLDER: Final = "notify"
-"""Name of the subfolder in the run's folder. It also contains the cursor file."""
+"""Name of the subfolder in the run's folder. It also contains the notifier's state."""
 FILE_NAME: Final = "addresses.json"
 _ADDRESSES: Final = TypeAdapter(dict[str, str])
 

@@ -10,7 +10,15 @@ from statistics import median_high
 from typing import Final
 
 from oven_controller.notify.message import Notice
-from oven_controller.notify.notice_phrases import because, change_text, origin, proposers, sanitize, shorten, truncate
+from oven_controller.notify.notice_phrases import (
+    change_text,
+    origin_text,
+    proposers_text,
+    reason_clause,
+    sanitize,
+    shorten,
+    truncate,
+)
 from oven_core.mesh.guardrails import BUDGET_SPENT
 from oven_core.protocol.actuator_names import ROLLBACK, UNDO
 from oven_core.protocol.alerts import Alert
@@ -42,22 +50,22 @@ RECENT_GAPS: Final = 50
 """Number of recent gaps between observations. Their median is the typical gap."""
 _CALLS_SPENT: Final = re.compile(r"all \d+ \w+ of \w+\.\w+ are \w+")
 """Pattern of an agent's status when its budget of calls to a language model is spent."""
-_ABSTAINED: Final = re.compile(r"rewards/([^/]+)/abstain/(.+)")
+_ABSTENTION_METRIC: Final = re.compile(r"rewards/([^/]+)/abstain/(.+)")
 
 
 class Triggers:
-    """Creates notices from a log's events, passed in order. Call `silence_notices` from time to time."""
+    """Creates notices from a log's events. Feed the events in order, and call `silence_notices` from time to time."""
 
     def __init__(self, run: str) -> None:
         self.view = RunSummary()
         self._run = run
         self._reminders = Reminders()
-        self._adopted: dict[str, Decision] = {}
-        self._judges = _SilentJudges()
+        self._awaiting_receipt: dict[str, Decision] = {}
+        self._judges = _SilentJudgeFinder()
         self._spent_budgets: set[str] = set()
-        self._gaps: deque[float] = deque(maxlen=RECENT_GAPS)
-        self._last_message: datetime | None = None
-        self._reported_silence = False
+        self._recent_gaps_s: deque[float] = deque(maxlen=RECENT_GAPS)
+        self._last_message_time: datetime | None = None
+        self._silence_reported = False
 
     def feed(self, event: Event) -> list[Notice]:
         """Return the notices for one event. Most events have none."""
@@ -90,11 +98,9 @@ class Triggers:
         view = self.view
         if view.started is None or view.ended is not None:
             return []
-        step = view.step
+        lead = f"Waiting for approval at step {view.step}:"
         return [
-            self._advice_notice(
-                body, f"advice-{body.id}", "advice", f"Waiting for approval at step {step}: {proposers(body)} advises"
-            )
+            self._advice_notice(body, f"advice-{body.id}", "advice", f"{lead} {proposers_text(body)} advises")
             for body in pending_advice(view)
         ]
 
@@ -117,12 +123,12 @@ class Triggers:
     def silence_notices(self, now: datetime) -> list[Notice]:
         """Return a notice if the learner has been silent for much longer than usual. Each silence is reported once."""
         view = self.view
-        if self._reported_silence or self._last_message is None or view.started is None or view.ended or view.held:
+        if self._silence_reported or self._last_message_time is None or view.started is None or view.ended or view.held:
             return []
-        silent_s, typical_s = (now - self._last_message).total_seconds(), self._typical_gap_s
+        silent_s, typical_s = (now - self._last_message_time).total_seconds(), self._typical_gap_s
         if silent_s < max(SILENCE_S, SILENCE_STEPS * typical_s):
             return []
-        self._reported_silence = True
+        self._silence_reported = True
         title = f"no message from the learner for {silent_s / 60:.0f} min"
         sentences = (
             f"Its last message was at step {view.step}. Until then, a step took {typical_s:.2g} s. "
@@ -132,24 +138,25 @@ class Triggers:
 
     @property
     def _typical_gap_s(self) -> float:
-        return median_high(self._gaps) if self._gaps else 0.0
+        return median_high(self._recent_gaps_s) if self._recent_gaps_s else 0.0
 
     def _measure_gap(self, event: Event) -> None:
         if isinstance(event.body, LearnerMessage):
-            if isinstance(event.body, Observation) and self._last_message is not None:
-                self._gaps.append(max(0.0, (event.time - self._last_message).total_seconds()))
-            self._last_message, self._reported_silence = event.time, False
+            if isinstance(event.body, Observation) and self._last_message_time is not None:
+                self._recent_gaps_s.append(max(0.0, (event.time - self._last_message_time).total_seconds()))
+            self._last_message_time, self._silence_reported = event.time, False
 
     def _decision_notices(self, body: Decision) -> list[Notice]:
         if body.verdict == "adopted":
-            self._adopted[body.id] = body
-            if len(self._adopted) > MAX_PENDING_DECISIONS:
-                del self._adopted[next(iter(self._adopted))]
+            self._awaiting_receipt[body.id] = body
+            if len(self._awaiting_receipt) > MAX_PENDING_DECISIONS:
+                del self._awaiting_receipt[next(iter(self._awaiting_receipt))]
+        # A reason may have several causes, separated by "; ". The spent budget need not be the first.
         if body.verdict == "rejected" and f"; {BUDGET_SPENT}: " in f"; {body.reason}":
             cause = body.reason[body.reason.index(BUDGET_SPENT) :]
             return self._budget_notice("rules.max_interventions", f"{body.actuator} was not changed: {cause}")
         if body.verdict == "advised":
-            lead = f"At step {self.view.step} {proposers(body)} advises"
+            lead = f"At step {self.view.step} {proposers_text(body)} advises"
             return [self._advice_notice(body, f"advice-{body.id}", "advice", lead)]
         return []
 
@@ -161,14 +168,14 @@ class Triggers:
                 body,
                 f"again-{body.id}",
                 f"advice lapses in {self._remaining_time(body)}",
-                f"{lead} {proposers(body)} advises",
+                f"{lead} {proposers_text(body)} advises",
             )
             for body in self._reminders.select(self.view)
         ]
 
     def _advice_notice(self, body: Decision, key: str, label: str, lead: str) -> Notice:
         change = change_text(body)
-        sentences = f"{lead} {change}{because(body)} It lapses in {self._remaining_time(body)}."
+        sentences = f"{lead} {change}{reason_clause(body)} It lapses in {self._remaining_time(body)}."
         command = f"oven-controller approve {body.id} --run {self._run}"
         return self._notice("advice", "warning", key, f"{label}: {change}", sentences, command)
 
@@ -176,10 +183,10 @@ class Triggers:
         return format_remaining(body, self.view.tick, self._typical_gap_s)
 
     def _receipt_notices(self, body: Receipt) -> list[Notice]:
-        decision = self._adopted.pop(body.decision_id, None)
+        decision = self._awaiting_receipt.pop(body.decision_id, None)
         if decision is None:
             return []
-        key, lead, source = f"receipt-{body.decision_id}", f"At step {body.step}", origin(decision)
+        key, lead, source = f"receipt-{body.decision_id}", f"At step {body.step}", origin_text(decision)
         cause = f": {shorten(body.reason)}" if body.reason else ""
         if body.status in FAILED_STATUSES:
             title = f"not applied: {change_text(decision)} ({body.status})"
@@ -191,15 +198,14 @@ class Triggers:
             title, change = "rolled back", "the training was rolled back"
             if body.actuator == UNDO:
                 title, change = "rollback undone", "the rollback was undone"
-            ending = f"{cause}." if cause else because(decision)
+            ending = f"{cause}." if cause else reason_clause(decision)
             return [self._notice("rollback", "warning", key, title, f"{lead} {change}, {source}{ending}")]
         change = f"{body.actuator} {format_value(body.before)} → {format_value(body.after)}"
-        sentence = f"{lead} {change} took effect, {source}{because(decision)}"
+        sentence = f"{lead} {change} took effect, {source}{reason_clause(decision)}"
         return [self._notice("applied", "info", key, f"applied: {change}", sentence)]
 
     def _changes_training(self, actuator: str) -> bool:
-        """Whether the actuator sets a value or changes the weights. Other actuators measure, copy or hold the run.
-        Holding has its own notice."""
+        """Return whether the actuator sets a value or changes the weights, instead of e.g. measuring or holding."""
         effect = next((spec.effect for spec in self.view.specs if spec.name == actuator), "setting")
         return effect in ("setting", "moves_weights")
 
@@ -238,7 +244,7 @@ class Triggers:
         return notices
 
     def _budget_notice(self, owner: str, sentence: str) -> list[Notice]:
-        """Return a notice of a spent budget. Each budget is reported once per start of the learner."""
+        """Return a notice of a spent budget, once per budget and start of the learner."""
         if owner in self._spent_budgets:
             return []
         self._spent_budgets.add(owner)
@@ -260,11 +266,12 @@ class Triggers:
         )
 
 
-class _SilentJudges:
+class _SilentJudgeFinder:
     """Detects members of the reward committee that stop scoring. Call `find_new` once per step."""
 
     def __init__(self) -> None:
-        self._silent: dict[str, bool] = {}  # member → whether its budget is spent
+        self._silent: dict[str, bool] = {}
+        """The members that do not score. The value tells whether the member's budget is spent."""
 
     def find_new(self, metrics: Mapping[str, float]) -> list[tuple[str, list[str]]]:
         """Return the members that stopped scoring or spent their budget in this step, with the kinds of failure."""
@@ -272,7 +279,7 @@ class _SilentJudges:
             return []
         failures: dict[str, list[str]] = {}
         for name in metrics:
-            if match := _ABSTAINED.fullmatch(name):
+            if match := _ABSTENTION_METRIC.fullmatch(name):
                 failures.setdefault(match[1], []).append(match[2])
         self._silent = {name: spent for name, spent in self._silent.items() if f"rewards/{name}/mean" not in metrics}
         new = []

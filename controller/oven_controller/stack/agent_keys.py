@@ -23,6 +23,7 @@ from oven_runs.server.embedded_server import ServerFolder
 RELOAD_S = 5.0
 """Timeout in seconds for the server to reload its users, or to restart."""
 PROCESS_NAMES = ("up", "nats-server", "script")
+"""Names of processes that are not roles. No agent, member or person may use them."""
 SHARED_PROCESS = re.compile(r"(agents|mesh)-\d+")
 """Names of processes that run several agents, and of mesh replicas."""
 REVOCABLE_ROLES = ("agent", "member")
@@ -43,14 +44,14 @@ def admit(
     info = folder.info()
     shared_keys = [user.name for user in folder.server.users() if name in user.agents]
     pids = [info.children.get(process, 0) for process in (f"agent-{name}", *shared_keys)]
-    if is_new and folder.is_locked() and any(map(psutil.pid_exists, filter(None, pids))):
+    if is_new and folder.is_locked() and any(pid and psutil.pid_exists(pid) for pid in pids):
         raise ConfigError(
             f"an agent named {name!r} is already running in {folder.run!r}; choose another name with --name"
         )
     if owner := name_owner(folder.server, name, installed):
         raise ConfigError(f"{name!r} is the name of {owner}; choose another name for your own agent")
     if _has_local_keys(folder, "agent", name):
-        apply_users(folder, Credentials.load(folder.add_user("agent", name, completions=completions)))
+        reload_users(folder, Credentials.load(folder.add_user("agent", name, completions=completions)))
     elif completions is not None:
         raise ConfigError(f"the administrator of {info.url} decides what its keys may read; omit --completions")
 
@@ -64,7 +65,7 @@ def admit_member(folder: RunFolder, name: str) -> None:
         raise ConfigError(f"{name!r} is the name of {owner or 'another key'}; choose another name for the member")
     path = folder.credentials("member", name)
     if _has_local_keys(folder, "member", name) and path is not None:
-        apply_users(folder, Credentials.load(path))
+        reload_users(folder, Credentials.load(path))
 
 
 def _has_local_keys(folder: RunFolder, role: Role, name: str) -> bool:
@@ -103,7 +104,7 @@ def revoke(folder: RunFolder, name: str) -> None:
         )
     key = _key_to_revoke(folder.server, name)
     folder.remove_user(name)
-    apply_users(folder, key, accepted=False)
+    reload_users(folder, key, accepted=False)
 
 
 def revoke_in_folder(server: ServerFolder, name: str) -> None:
@@ -143,7 +144,7 @@ def _is_revocable(name: str, role: Role) -> bool:
     return role in REVOCABLE_ROLES or name != role
 
 
-def apply_users(folder: RunFolder, key: Credentials | None, *, accepted: bool = True) -> None:
+def reload_users(folder: RunFolder, key: Credentials | None, *, accepted: bool = True) -> None:
     """Make the stack's server reload its users if it is up, and wait until it accepts the key. Without `accepted`, wait
     until it rejects the key. Raises ProcessError after RELOAD_S."""
     if folder.is_locked() and folder.info().port is not None:

@@ -36,7 +36,7 @@ def dry_run(request: Request, home: Home) -> list[str]:
         graph_option = f" --large {settings.kg}" if isinstance(settings.kg, str) else ""
         processes["kg"] = f"{prefix} kg{graph_option}" if is_installed("kg") else "not started: it is not installed"
     for pool in make_pools(agent_specs(settings), agents_per_process(settings)):
-        processes[pool.process] = f"{prefix} agent {' '.join(pool.arguments)}"
+        processes[pool.process_name] = f"{prefix} agent {' '.join(pool.arguments)}"
     for name in settings.committee.judges:
         processes[f"member-{name}"] = f"{prefix} member --name {name}"
     if settings.committee.frontier.model:
@@ -45,7 +45,7 @@ def dry_run(request: Request, home: Home) -> list[str]:
         processes["notify"] = f"{prefix} notify"
     if request.command:
         processes["script"] = " ".join(request.command)
-    elif request.learner:
+    elif request.starts_learner:
         processes["learner"] = f"{prefix} learner"
     if request.opens_monitor:
         command = f"{prefix} monitor --control  (in the terminal, if there is one)"

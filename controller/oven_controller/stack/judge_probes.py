@@ -1,4 +1,4 @@
-"""Probe the judges for `doctor --judges`: call each configured judge once, in a process that imports the SDKs."""
+"""Probe the judges for `doctor --judges`: call each configured judge once, in a process that imports their SDKs."""
 
 from __future__ import annotations
 
@@ -6,33 +6,22 @@ import json
 import subprocess
 from typing import Any
 
-from oven_controller.stack.process_plan import process_command
+from oven_controller.stack.process_plan import process_output
 from oven_core.errors import ConfigError, ProcessError
 from oven_runs.settings.committee_settings import CommitteeSettings
 
-PROBE_S = 120.0
-"""Timeout in seconds for all judges. Each has 30 s, and importing the SDKs takes a few seconds on a busy machine."""
+PROBE_TIMEOUT_S = 120.0
+"""Timeout in seconds for all judges. Each judge has 30 s, and importing the SDKs takes a few more on a busy machine."""
 
 
 def probe_judges(committee: CommitteeSettings) -> dict[str, dict[str, Any]]:
     """Return each member's result, with the fields of `oven_llm.judges.judge_probe.ProbeResult`. Raises ConfigError if
-    no judge is configured, and ProcessError if the process fails."""
+    no judge is configured, and ProcessError if the process takes too long. Also raises the process's own error."""
     if not committee.judges:
         raise ConfigError("no judge is configured; pass settings with --config FILE or --set committee.members.NAME=…")
     try:
-        result = subprocess.run(
-            process_command("member", "--probe"),
-            input=committee.model_dump_json(),
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=PROBE_S,
-        )
+        output = process_output("member", "--probe", timeout_s=PROBE_TIMEOUT_S, stdin=committee.model_dump_json())
     except subprocess.TimeoutExpired as error:
-        raise ProcessError(f"probing the judges took longer than {PROBE_S:g} s; try again later") from error
-    if result.returncode:
-        last_line = next(reversed(result.stderr.splitlines()), "the probe process failed without an error message")
-        error_type = ConfigError if result.returncode == ConfigError.exit_code else ProcessError
-        raise error_type(last_line.removeprefix("error: "))
-    results: dict[str, dict[str, Any]] = json.loads(result.stdout)
+        raise ProcessError(f"probing the judges took longer than {PROBE_TIMEOUT_S:g} s; try again later") from error
+    results: dict[str, dict[str, Any]] = json.loads(output)
     return results

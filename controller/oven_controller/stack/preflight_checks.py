@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from oven_controller.notify.recipients import resolve
-from oven_controller.stack.process_plan import Pool, make_pools, process_command
+from oven_controller.notify.recipients import resolve_recipients
+from oven_controller.stack.process_plan import Pool, make_pools, process_output
 from oven_core.bus import streams
 from oven_core.bus.connection import Bus
-from oven_core.errors import BusError, ConfigError, NameInUseError, ProcessError
+from oven_core.errors import BusError, ConfigError, NameInUseError
 from oven_core.security import tls
 from oven_core.security.credentials import Credentials
 from oven_runs.home import probe_set
@@ -28,8 +28,8 @@ from oven_runs.settings.run_settings import ATTACHED, Settings
 
 GRAPH_FILE = "graph.json"
 """A file in the folder of every large graph. The prior service checks the folder's other files."""
-LOAD_S = 60.0
-"""Timeout in seconds for loading the agents' files. Their processes have equally long to become ready."""
+LOADING_TIMEOUT_S = 60.0
+"""Seconds that loading the agents' files may take. Later, the stack waits equally long for the agents' processes."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,12 @@ class Request:
     resolved: ResolvedSettings
     run: str | None = None
     resume: bool = False
-    learner: bool = True
+    starts_learner: bool = True
     """Whether the stack starts a learner. If not, it waits for one to connect."""
     command: tuple[str, ...] = ()
     """The user's script, which replaces the learner."""
     quiet: bool = False
+    """Whether the script's output goes only to its log."""
     on_ready: Callable[[Mapping[str, Any]], None] | None = None
     """Called with what the user's own learner needs to connect, and later with the summary. By default, both are
     printed as lines."""
@@ -52,7 +53,7 @@ class Request:
     def opens_monitor(self) -> bool:
         """Whether the monitor opens in the terminal. It stays closed for a script, which uses the terminal itself, and
         without a learner, because the user must see how to start one."""
-        return self.learner and not self.command and not self.resolved.settings.headless
+        return self.starts_learner and not self.command and not self.resolved.settings.headless
 
 
 def check_request(request: Request, home: Home) -> None:
@@ -74,7 +75,7 @@ def check_request(request: Request, home: Home) -> None:
             tls.trust_file(settings.tls_ca)
     make_pools(agent_specs(settings), agents_per_process(settings))
     check_keys(settings.committee)
-    resolve(settings.notify, os.environ, home.find(request.run).path if request.resume else None)
+    resolve_recipients(settings.notify, os.environ, home.find(request.run).path if request.resume else None)
     if settings.committee.frontier.model:
         probe_set.read_prompts(Path(settings.committee.frontier.prompts))
     if isinstance(settings.kg, str) and not (Path(settings.kg) / GRAPH_FILE).is_file():
@@ -85,12 +86,12 @@ def check_request(request: Request, home: Home) -> None:
     if settings.agent_options:
         check_agents(settings)  # only a loaded agent can check its options
     if request.resume:
-        check_resumable(home.find(request.run), request.learner)
+        check_resumable(home.find(request.run), request.starts_learner)
     else:
         home.check_free(request.run)
 
 
-def check_resumable(folder: RunFolder, learner: bool = True) -> None:
+def check_resumable(folder: RunFolder, starts_learner: bool = True) -> None:
     """Raise ConfigError for a run that cannot be resumed, because it was imported or is completed.
 
     If the stack does not start the learner, a completed run is accepted: the user's own learner decides what to do.
@@ -100,7 +101,7 @@ def check_resumable(folder: RunFolder, learner: bool = True) -> None:
         raise ConfigError(
             f"run {folder.run!r} was imported and cannot be resumed; start one with `oven-controller run`"
         )
-    if learner and folder.status() == "completed":
+    if starts_learner and folder.status() == "completed":
         remedy = f"start another with `oven-controller up --recipe {recipe}`"
         if recipe == ATTACHED:
             remedy = (
@@ -121,19 +122,14 @@ def check_agents(settings: Settings) -> None:
 def load_agents(specs: Sequence[AgentSpec], mode: str) -> str:
     """Load the agents in a separate process and return its output. `mode` is `--check`, or `--options` to print their
     options as JSON. Raises ConfigError for an agent that cannot be loaded."""
-    command = process_command("agent", *Pool("", tuple(specs)).arguments, mode)
+    arguments = Pool("", tuple(specs)).arguments
     try:
-        result = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=LOAD_S)
+        return process_output("agent", *arguments, mode, timeout_s=LOADING_TIMEOUT_S)
     except subprocess.TimeoutExpired as error:
         files = ", ".join(spec.target for spec in specs if not spec.is_installed) or "the agents"
         raise ConfigError(
-            f"importing {files} took longer than {LOAD_S:g} s; importing a file must not block"
+            f"importing {files} took longer than {LOADING_TIMEOUT_S:g} s; importing a file must not block"
         ) from error
-    if result.returncode:
-        last_line = next(reversed(result.stderr.splitlines()), "the agent process failed without an error message")
-        error_type = ConfigError if result.returncode == ConfigError.exit_code else ProcessError
-        raise error_type(last_line.removeprefix("error: "))
-    return result.stdout
 
 
 async def check_server(request: Request) -> None:
@@ -151,7 +147,7 @@ async def check_server(request: Request) -> None:
 def _key_names(request: Request) -> list[str]:
     """Return the names of the keys that the stack's processes need."""
     settings = request.resolved.settings
-    learner = ["learner"] if request.learner or request.command else []
+    learner = ["learner"] if request.starts_learner or request.command else []
     agents = [pool.key for pool in make_pools(agent_specs(settings), agents_per_process(settings))]
     return ["admin", "mesh", "history", *learner, *agents, *settings.committee.judges]
 
@@ -166,8 +162,8 @@ def _credentials(settings: Settings, name: str) -> Credentials | None:
 async def exposure_warning(url: str, ca: str, trust: ssl.SSLContext | None) -> str:
     """Return a warning about an exposed server, or an empty string. `url` is one address, or several with commas.
 
-    Raises ConfigError for a server that accepts anyone, unless only this machine can reach it. If a server does not
-    answer, the later connection reports that.
+    Raises ConfigError for a server that accepts anyone, unless only this machine can reach it. Does not report a server
+    that does not answer, because `up` reports it when it connects.
     """
     warnings = [await _address_warning(address, ca, trust) for address in url.split(",")]
     return next((warning for warning in warnings if warning), "")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import shlex
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from oven_core.errors import ConfigError
+from oven_core.errors import ConfigError, ProcessError
 from oven_core.security import tls
 from oven_runs.home import relaunch
 from oven_runs.home.run_folder import RunFolder
@@ -58,6 +59,7 @@ class Pool:
     """
 
     key: str
+    """The name of the key on the server."""
     agents: tuple[AgentSpec, ...]
 
     @property
@@ -65,7 +67,7 @@ class Pool:
         return tuple(spec.name for spec in self.agents)
 
     @property
-    def process(self) -> str:
+    def process_name(self) -> str:
         return f"agent-{self.key}" if self.key in self.names else self.key
 
     @property
@@ -115,11 +117,11 @@ class Plan:
     def mesh(self, number: int = 1) -> Service:
         """Return the process of a mesh replica. The numbers start at 1, and all replicas share one key."""
         name = "mesh" if number == 1 else f"mesh-{number}"
-        env = self.environment("mesh") | {"OVEN_HISTORY_CREDS": self._key("history"), "OVEN_REPLICA": name}
+        env = self.environment("mesh") | {"OVEN_HISTORY_CREDS": self._key_path("history"), "OVEN_REPLICA": name}
         return self._stack_process(name, "mesh", (), env)
 
     def agents(self, pool: Pool) -> Service:
-        return self._agent(pool.process, pool.arguments, pool.key)
+        return self._agent(pool.process_name, pool.arguments, pool.key)
 
     def joining_agent(self, spec: AgentSpec, name: str, *, shadow: bool = False) -> Service:
         """Return the process of an agent that joins the stack's own agents."""
@@ -154,9 +156,8 @@ class Plan:
         """Return the learner's process. `resume_from` is a value of relaunch.RESUME_FROM. If it is empty, the learner
         starts from scratch, or as the recipe's settings specify."""
         defaults = {key: value for key, value in LEARNER_ENVIRONMENT.items() if key not in os.environ}
-        return self._stack_process(
-            "learner", "learner", (), self.environment("learner") | defaults | _restart_environment(resume_from)
-        )
+        env = self.environment("learner") | defaults | _restart_environment(resume_from)
+        return self._stack_process("learner", "learner", (), env)
 
     def script(self, command: Sequence[str], resume_from: str = "") -> Service:
         """Return the process of the user's script, which replaces the learner. `resume_from` works as in `learner`."""
@@ -166,13 +167,14 @@ class Plan:
     def environment(self, role: str, name: str = "") -> dict[str, str]:
         """Return the environment that a process needs to join the run. The user's script has the role `learner`.
 
-        The learner gets all public keys, to announce them. Every process gets the learner's public key, to verify it.
+        The learner gets all public keys, which it announces. Every process gets the learner's public key, with which
+        it verifies the learner's messages.
         """
         environment = {
             "OVEN_URL": self.url,
             "OVEN_RUN": self.folder.run,
             "OVEN_RUN_DIR": str(self.folder.path),
-            "OVEN_CREDS": self._key(role, name),
+            "OVEN_CREDS": self._key_path(role, name),
         }
         if ca := self.folder.info().tls_ca:
             environment[tls.ENVIRONMENT] = ca
@@ -186,7 +188,7 @@ class Plan:
         """Return the environment of a learner that the user starts. A resumed run continues at its last checkpoint."""
         return self.environment("learner") | ({relaunch.RESUME_FROM: relaunch.LATEST} if resumed else {})
 
-    def _key(self, role: str, name: str = "") -> str:
+    def _key_path(self, role: str, name: str = "") -> str:
         path = self.folder.credentials(role, name)  # type: ignore[arg-type]
         return str(path) if path else ""
 
@@ -202,6 +204,19 @@ def _restart_environment(resume_from: str) -> dict[str, str]:
 def process_command(process: str, *args: str) -> tuple[str, ...]:
     """Return the command of one of the stack's own processes. `process` is its name in `process_table`."""
     return (sys.executable, "-P", "-m", "oven_controller.stack.run_process", process, *args)
+
+
+def process_output(process: str, *args: str, timeout_s: float, stdin: str | None = None) -> str:
+    """Run one of the stack's own processes to its end, and return its output. Raises TimeoutExpired after `timeout_s`.
+    If the process fails, the last line of its stderr becomes a ConfigError or ProcessError, according to the exit code.
+    """
+    command = process_command(process, *args)
+    result = subprocess.run(command, input=stdin, capture_output=True, text=True, errors="replace", timeout=timeout_s)
+    if result.returncode:
+        last_line = next(reversed(result.stderr.splitlines()), f"the {process} process failed without an error message")
+        error_type = ConfigError if result.returncode == ConfigError.exit_code else ProcessError
+        raise error_type(last_line.removeprefix("error: "))
+    return result.stdout
 
 
 def export_lines(env: Mapping[str, str]) -> list[str]:

@@ -28,7 +28,9 @@ from oven_runs.server.embedded_server import EmbeddedServer
 READY_S = 60.0
 """Timeout in seconds for a process to become ready. Importing an SDK takes 20 s the first time on a busy machine."""
 KG_READY_S = 20.0
+"""Timeout in seconds for the prior service to respond."""
 LEARNER_GRACE_S = 20.0
+"""Grace period in seconds for the learner to save a checkpoint and end before it is killed."""
 GRACE_S = 5.0
 """Grace period in seconds for the other processes to end before they are killed."""
 POLL_S = 0.05
@@ -38,7 +40,7 @@ class StopRequested(Exception):
     """Raised when the user stops the stack while it is starting."""
 
 
-class _Start(NamedTuple):
+class _ProcessStart(NamedTuple):
     """A process to start, with the functions that its supervision needs."""
 
     service: Service
@@ -136,7 +138,7 @@ class Processes:
     async def start_meshes(self, count: int) -> None:
         """Start the replicas together. One running replica is enough for decisions."""
         services = [self._plan.mesh(number) for number in range(1, count + 1)]
-        starts = [_Start(mesh, partial(self._wait_for_mesh, mesh.name), self._lost_mesh_text) for mesh in services]
+        starts = [_ProcessStart(s, partial(self._wait_for_mesh, s.name), self._lost_mesh_text) for s in services]
         await self._start_all(starts, self._meshes)
 
     def _lost_mesh_text(self) -> str:
@@ -153,41 +155,42 @@ class Processes:
         if not is_ready and child.returncode is None:
             log = short_path(child.log)
             self._report(f"kg did not respond within {KG_READY_S:g} s; the run starts without it; see {log}")
-        start = _Start(service, self._wait_for_kg, lambda: "agents have no priors")
+        start = _ProcessStart(service, self._wait_for_kg, lambda: "agents have no priors")
         self._others.append(self._supervise(start, child))
         return is_ready
 
     async def start_agents(self, pools: list[Pool]) -> None:
-        def start_of(pool: Pool) -> _Start:
-            consequence = f"training continues without {'it' if len(pool.agents) == 1 else ', '.join(pool.names)}"
-            return _Start(
-                self._plan.agents(pool), partial(self._watch.wait_for_joins, *pool.names), lambda: consequence
-            )
+        def plan_start(pool: Pool) -> _ProcessStart:
+            lost_agents = "it" if len(pool.agents) == 1 else ", ".join(pool.names)
+            wait_until_ready = partial(self._watch.wait_for_joins, *pool.names)
+            consequence = f"training continues without {lost_agents}"
+            return _ProcessStart(self._plan.agents(pool), wait_until_ready, lambda: consequence)
 
-        await self._start_all([start_of(pool) for pool in pools], self._others)
+        await self._start_all([plan_start(pool) for pool in pools], self._others)
 
     async def start_members(self, members: list[str]) -> None:
-        def start_of(name: str) -> _Start:
+        def plan_start(name: str) -> _ProcessStart:
             wait_until_ready = partial(self._wait_for_listener, names.reward(name))
-            return _Start(self._plan.member(name), wait_until_ready, lambda: "the committee scores without it")
+            return _ProcessStart(self._plan.member(name), wait_until_ready, lambda: "the committee scores without it")
 
-        await self._start_all([start_of(name) for name in members], self._others)
+        await self._start_all([plan_start(name) for name in members], self._others)
 
     async def start_notifier(self) -> None:
         """Start the notifier without waiting for it, because it reads earlier events from the log."""
-        start = _Start(self._plan.notifier(), self._wait_for_notifier, lambda: "no messages are sent")
+        start = _ProcessStart(self._plan.notifier(), self._wait_for_notifier, lambda: "no messages are sent")
         self._others.append(self._supervise(start, await self._start_child(start.service)))
 
     async def start_probes(self) -> None:
-        """Fetch the probes in the background. The process ends by itself."""
+        """Fetch the frontier calibrator's answers in the background. The process ends by itself."""
         child = await self._start_child(self._plan.probes())
         self._probes_task = asyncio.create_task(self._report_end(child), name="probes")
 
     async def _report_end(self, child: Child) -> None:
         await child.wait()
         if child.returncode and not self._stop.is_set():
-            last_line = (child.tail().splitlines() or [describe_exit(child.returncode)])[-1].removeprefix("error: ")
-            self._report(f"there are no frontier metrics: {last_line}; see {short_path(child.log)}")
+            lines = child.tail().splitlines() or [describe_exit(child.returncode)]
+            cause = lines[-1].removeprefix("error: ")
+            self._report(f"there are no frontier metrics: {cause}; see {short_path(child.log)}")
 
     def has_member(self, name: str) -> bool:
         """Return whether the member has a process."""
@@ -232,7 +235,7 @@ class Processes:
             if process is not None:
                 process.kill()
 
-    async def _start_all(self, starts: list[_Start], supervised: list[SupervisedProcess]) -> None:
+    async def _start_all(self, starts: list[_ProcessStart], supervised: list[SupervisedProcess]) -> None:
         """Start the processes together, and append each to `supervised` as soon as it is ready."""
         ready_tasks = [asyncio.ensure_future(start.wait_until_ready()) for start in starts]
         try:
@@ -251,7 +254,7 @@ class Processes:
         self._record_pid(service.name, child.pid)
         return child
 
-    def _supervise(self, start: _Start, child: Child) -> SupervisedProcess:
+    def _supervise(self, start: _ProcessStart, child: Child) -> SupervisedProcess:
         self._starting_children.remove(child)
         service = start.service
         restartable = Restartable(service.name, service.start, start.wait_until_ready, start.consequence)
@@ -283,6 +286,7 @@ class Processes:
             await end(*tasks)
 
     async def _wait_for_mesh(self, replica: str) -> None:
+        """Wait until the replica answers a history request."""
         await self._wait_for_reply(Subjects(self._plan.folder.run).history_of(replica), HistoryRequest(limit=1).wire())
 
     async def _wait_for_kg(self) -> None:
@@ -297,7 +301,7 @@ class Processes:
                 await asyncio.sleep(POLL_S)
 
     async def _wait_for_notifier(self) -> None:
-        """Wait until the notifier has written its cursor, which it does after reading the log."""
+        """Wait until the notifier has written its state, which it does after reading the log."""
         before = notifier_state.modified_ns(self._plan.folder.path)
         while notifier_state.modified_ns(self._plan.folder.path) == before:
             await asyncio.sleep(POLL_S)

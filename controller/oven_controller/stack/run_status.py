@@ -1,4 +1,4 @@
-"""The status of a run, as `status --json` prints it. It is read from the run's log and, on this machine, its folder."""
+"""The status of a run, as `status --json` prints it, read from the run's log and from its folder on this machine."""
 
 from __future__ import annotations
 
@@ -203,21 +203,22 @@ def _autonomy(view: RunSummary) -> dict[str, str]:
     """Return the current autonomy level of each actuator. "" is for all others."""
     if view.started is None:
         return {}
-    rules = {"": view.started.rules.autonomy, **view.started.rules.autonomy_of}
-    return {**({} if "" in view.autonomy else rules), **view.autonomy}
+    if "" in view.autonomy:  # an operator set the level of all actuators, which replaces the rules
+        return dict(view.autonomy)
+    return {"": view.started.rules.autonomy, **view.started.rules.autonomy_of, **view.autonomy}
 
 
 def find_problems(
     view: RunSummary, processes: Sequence[dict[str, Any]], error: str, now: datetime, last_line: Callable[[str], str]
 ) -> list[str]:
-    """Return the problems of a running stack, one per line. `processes` have the fields of ProcessStatus. `error` says
-    why the log is unreadable, or is empty. `last_line` returns the last line of a process's log."""
+    """Return the problems of a running stack, one per line. `processes` have the fields of ProcessStatus. `error` is
+    the reason why the log is unreadable, if it is. `last_line` returns the last line of a process's log."""
     problems: list[str] = []
     unavailable_names = {entry["name"] for entry in processes if not entry["alive"] or entry["stopped"]}
-    names = [entry["name"] for entry in processes if entry["alive"] and entry["stopped"]]
-    if names:
-        verb = "is" if len(names) == 1 else "are"
-        problems.append(f"{', '.join(names)} {verb} frozen (stopped by a signal; `kill -CONT PID` resumes a process)")
+    frozen_names = [entry["name"] for entry in processes if entry["alive"] and entry["stopped"]]
+    if frozen_names:
+        subject = f"{', '.join(frozen_names)} {'is' if len(frozen_names) == 1 else 'are'}"
+        problems.append(f"{subject} frozen (stopped by a signal; `kill -CONT PID` resumes a process)")
     if "nats-server" in unavailable_names:
         problems.append("the bus does not respond; training continues with its last settings")
     meshes = [entry["name"] for entry in processes if _is_mesh(entry["name"])]
@@ -291,9 +292,9 @@ def _processes(folder: RunFolder) -> list[dict[str, Any]]:
         try:
             process = psutil.Process(pid)
             alive = process.status() != psutil.STATUS_ZOMBIE
-            family = [process, *([] if name == "up" else process.children(recursive=True))]
-            stopped = psutil.STATUS_STOPPED in [member.status() for member in family]
-            for member in family:
+            process_tree = [process, *([] if name == "up" else process.children(recursive=True))]
+            stopped = psutil.STATUS_STOPPED in [member.status() for member in process_tree]
+            for member in process_tree:
                 memory += member.memory_info().rss
         except psutil.Error:
             pass
@@ -314,13 +315,14 @@ def judge_costs(folder: RunFolder, view: RunSummary) -> dict[str, Any]:
     if not members and not view.judge_tokens:
         return {}
     committee = folder.earlier_settings().get("committee", {})
-    caps = {name: cap for name, cap in (committee.get("budget") or {}).items() if cap is not None}
+    budget = committee.get("budget") or {}
+    limits = {name: limit for name, limit in budget.items() if limit is not None}
     if not members:
-        return {"cost_usd": view.judge_usd, "tokens": int(view.judge_tokens), "calls": None, "budget": caps}
+        return {"cost_usd": view.judge_usd, "tokens": int(view.judge_tokens), "calls": None, "budget": limits}
     total = sum(members.values(), Spend())
     return {
         **_spend_fields(total),
-        "budget": caps,
+        "budget": limits,
         "members": {name: _spend_fields(spend) for name, spend in members.items()},
     }
 

@@ -28,9 +28,9 @@ ANSWER_S = 5.0
 """Timeout in seconds for the mesh's answer to a grant of trust."""
 
 
-async def run_alongside(folder: RunFolder, service: Service, agent: str, trust: Sequence[str] = ()) -> int:
-    """Run the agent and return its exit code. Its output goes to its log and to the terminal. `trust` lists the knobs
-    with which the agent is trusted as soon as it has joined."""
+async def run_alongside(folder: RunFolder, service: Service, agent: str, knobs: Sequence[str] = ()) -> int:
+    """Run the agent and return its exit code. Its output goes to its log and to the terminal. `knobs` are the
+    knobs with which the agent is trusted as soon as it has joined."""
     stop = asyncio.Event()
     offset = service.log.stat().st_size if service.log.exists() else 0
     child = await service.start()
@@ -44,7 +44,7 @@ async def run_alongside(folder: RunFolder, service: Service, agent: str, trust: 
     on_termination(on_signal, signal.SIGHUP)
     agent_ended = asyncio.Event()
     copy_task = asyncio.create_task(relay(service.log, offset, agent_ended))
-    trust_task = asyncio.create_task(_grant_trust(folder, agent, trust))
+    trust_task = asyncio.create_task(_grant_trust(folder, agent, knobs))
     tasks = {end_task, asyncio.create_task(stop.wait()), asyncio.create_task(_wait_until_down(folder))}
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -60,10 +60,10 @@ async def run_alongside(folder: RunFolder, service: Service, agent: str, trust: 
             await copy_task
 
 
-async def _grant_trust(folder: RunFolder, agent: str, actuators: Sequence[str]) -> None:
-    """Wait until the agent has joined and the learner has announced the operator's key. Then grant the trust and print
-    the answer."""
-    if not actuators:
+async def _grant_trust(folder: RunFolder, agent: str, knobs: Sequence[str]) -> None:
+    """Wait until the agent has joined and the learner has announced the operator's key. Then trust the agent with the
+    knobs, and print the answer."""
+    if not knobs:
         return
     run = LocalRun(folder)
     has_started = has_joined = False
@@ -75,7 +75,7 @@ async def _grant_trust(folder: RunFolder, agent: str, actuators: Sequence[str]) 
                     has_joined = event.body.state != "left"
                 if has_started and has_joined:
                     break
-        command = new_command("trust", agent=agent, actuators=tuple(actuators))
+        command = new_command("trust", agent=agent, actuators=tuple(knobs))
         print((await execute_command(run, command, ANSWER_S)).line(), flush=True)
     except OvenError as error:
         print(f"could not grant trust to {agent}: {error}", flush=True)

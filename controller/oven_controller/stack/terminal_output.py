@@ -82,17 +82,19 @@ class Screen:
             self(f"{end}; {line}")
 
 
-async def report_preparation(folder: RunFolder, out: Callable[[str], None], last_start: Callable[[], object]) -> None:
-    """Print what the learner does before its run starts: each stage immediately, and its progress every 10 s. End when
-    the result of `last_start` changes."""
-    earlier_start, last = last_start(), folder.preparation()
-    next_line = 0.0
-    while last_start() is earlier_start:
+async def report_preparation(folder: RunFolder, out: Callable[[str], None], newest_start: Callable[[], object]) -> None:
+    """Print what the learner does before its run starts: each stage immediately, and its progress every 10 s.
+
+    `newest_start` returns the newest RunStarted in the log. When it changes, the preparation is over.
+    """
+    earlier_start, last_text = newest_start(), folder.preparation()
+    next_line_at = 0.0
+    while newest_start() is earlier_start:
         text, now = folder.preparation(), time.monotonic()
-        is_new_stage = text.partition(":")[0] != last.partition(":")[0]
-        if text not in ("", last) and (is_new_stage or now >= next_line):
+        is_new_stage = text.partition(":")[0] != last_text.partition(":")[0]
+        if text not in ("", last_text) and (is_new_stage or now >= next_line_at):
             out(f"learner  {text}")
-            last, next_line = text, now + PREPARATION_S
+            last_text, next_line_at = text, now + PREPARATION_S
         await asyncio.sleep(POLL_S)
 
 

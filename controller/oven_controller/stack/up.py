@@ -80,11 +80,11 @@ class _Stack:
         self.folder = folder
         self.out = screen
         self.stop = asyncio.Event()
-        self.signal = 0
+        self.signal_number = 0
         self.script_offset = 0
-        self.ended = False
+        self.has_ended = False
         self.processes: Processes | None = None
-        self.members: MemberProcesses | None = None
+        self.member_processes: MemberProcesses | None = None
         self.server: embedded_server.EmbeddedServer | None = None
         self.printer = LinePrinter(screen, datetime.now(UTC), agent_names(self.settings))
         self.log_keeper = LogKeeper(folder, self.printer, screen)
@@ -111,7 +111,7 @@ class _Stack:
                 await self.processes.end_server()
             elif self.server is not None:
                 await self.server.stop()
-            self.ended = True
+            self.has_ended = True
 
     async def wait_for_monitor(self) -> None:
         """Wait until the user quits the monitor, or for a signal."""
@@ -151,8 +151,8 @@ class _Stack:
         settings = saved_addresses.save(self.folder.path, self.settings.notify)
         self.settings = self.settings.model_copy(update={"notify": settings})
         if settings.to and not self.request.resume:
-            notifier_state.save(self.folder.path, notifier_state.Cursor())
-        resolved = recipients.resolve(settings, os.environ, self.folder.path)
+            notifier_state.save(self.folder.path, notifier_state.NotifierState())
+        resolved = recipients.resolve_recipients(settings, os.environ, self.folder.path)
         if resolved:
             self.out(f"sending messages to {', '.join(recipient.name for recipient in resolved)}")
         for warning in recipients.tls_warnings(resolved):
@@ -194,11 +194,12 @@ class _Stack:
             watch = await resources.enter_async_context(
                 LogWatch(bus, self.folder.run, keyring, head, self.printer.on_earlier_event, self._on_event, mirror.add)
             )
-            keep_task = asyncio.create_task(self.log_keeper.keep(mirror, self.server is not None), name="keep-log")
-            resources.callback(keep_task.cancel)
+            flushing = self.log_keeper.flush_regularly(mirror, embedded=self.server is not None)
+            flush_task = asyncio.create_task(flushing, name="flush-log")
+            resources.callback(flush_task.cancel)
             processes = Processes(plan, bus, watch, self.stop, self.out, self._record_pid)
             self.processes = processes
-            self.members = MemberProcesses(processes, self.out)
+            self.member_processes = MemberProcesses(processes, self.out)
             if self.server is not None:
                 self._record_pid("nats-server", self.server.child.pid)
                 processes.supervise_server(self.server)
@@ -242,7 +243,7 @@ class _Stack:
         if self.settings.notify.to:
             await processes.start_notifier()
         await self._open_monitor(plan)
-        if self.request.command or self.request.learner:
+        if self.request.command or self.request.starts_learner:
             await self._start_learner(processes, plan, relaunch.LATEST if self.request.resume else "")
             return
         environment = plan.attached_learner(resumed=self.request.resume)
@@ -284,7 +285,8 @@ class _Stack:
         except BusError as error:
             self.out(f"no rules were added from kg: {error}")
             return
-        own_rules, rules = self.settings.rules, kg_rules.with_graph_rules(self.settings.rules, info)
+        own_rules = self.settings.rules
+        rules = kg_rules.with_graph_rules(own_rules, info)
         contradictions = len(rules.contradictions) - len(own_rules.contradictions)
         requirements = len(rules.requires) - len(own_rules.requires)
         self.settings = self.settings.model_copy(update={"rules": rules})
@@ -304,7 +306,7 @@ class _Stack:
 
     def _on_monitor_closed(self) -> str:
         """Return the line to print when the monitor is closed, or an empty string if the run has also ended."""
-        if self.ended or self.stop.is_set():
+        if self.has_ended or self.stop.is_set():
             return ""
         with contextlib.suppress(OSError):
             children = self.folder.info().children
@@ -317,24 +319,24 @@ class _Stack:
         script_ended = asyncio.Event()
         tasks: set[asyncio.Task[object]] = {stop_task}
         copy_task = None
-        tasks_before_start: set[asyncio.Task[object]] = set()
+        preparation_tasks: set[asyncio.Task[object]] = set()
         if learner is not None:
             tasks.add(asyncio.create_task(learner.wait()))
             if self.request.command and not self.request.quiet:
                 copy_task = asyncio.create_task(relay(learner.log, self.script_offset, script_ended))
             if not self.request.command:
                 report = report_preparation(self.folder, self.out, lambda: self.printer.view.started)
-                tasks_before_start = {asyncio.create_task(report)}
+                preparation_tasks = {asyncio.create_task(report)}
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             script_ended.set()
             if copy_task is not None:
                 await copy_task
-            await end(*tasks, *tasks_before_start)
+            await end(*tasks, *preparation_tasks)
 
     def _stop_exit_code(self) -> int:
-        return 130 if self.signal == signal.SIGINT else 0
+        return 130 if self.signal_number == signal.SIGINT else 0
 
     def _learner_exit_code(self, child: Child | None) -> int:
         """Return the exit code of a learner that ended by itself, or else the code for the signal."""
@@ -351,8 +353,8 @@ class _Stack:
     async def _end_processes(self, processes: Processes, bus: Bus, watch: LogWatch, code: int) -> None:
         """End the processes. The learner ends first, so that its checkpoint and last messages still reach the log.
         `code` is the exit code so far."""
-        if self.members is not None:
-            await self.members.close()
+        if self.member_processes is not None:
+            await self.member_processes.close()
         if self.stop.is_set():
             await self.out.close()
         if processes.learner is not None and processes.learner.returncode is None:
@@ -395,13 +397,13 @@ class _Stack:
     def _on_event(self, event: Event) -> None:
         self.printer.on_event(event)
         self.flood_detector.on_event(event)
-        if self.members is not None:
-            self.members.on_event(event)
+        if self.member_processes is not None:
+            self.member_processes.on_event(event)
 
     def _on_flood(self, agent: str) -> None:
         """Revoke the key of an agent that floods the log."""
         self.out(
-            f"agent {agent} exceeded {message_floods.PER_TICK} messages per tick by more than "
+            f"agent {agent} exceeded {message_floods.MESSAGES_PER_TICK} messages per tick by more than "
             f"{message_floods.MAX_EXCESS} messages, so its key is revoked"
         )
         task = asyncio.create_task(asyncio.to_thread(self._revoke, agent), name=f"revoke {agent}")
@@ -417,7 +419,7 @@ class _Stack:
     def on_signal(self, number: int) -> None:
         if self.stop.is_set() and self.processes is not None:  # the second signal
             self.processes.kill()
-        self.signal = self.signal or number
+        self.signal_number = self.signal_number or number
         self.stop.set()
 
     def _credentials(self) -> Credentials | None:

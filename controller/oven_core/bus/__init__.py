@@ -1,4 +1,4 @@
-"""The connection to NATS, by which processes publish messages, send requests, and read and write the log.
+"""The connection to NATS, through which processes publish messages, send requests, and read and write the log.
 
 Importing this package imports nats-py without aiohttp, which only ws:// and wss:// addresses need. Importing aiohttp
 takes a third of a process's start-up time. `nats_client.allow_websockets` imports it if necessary.

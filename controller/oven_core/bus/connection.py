@@ -1,7 +1,7 @@
 """Connect to the message bus, publish, subscribe, send requests, and read and write the log.
 
-This is a thin layer over nats-py. Connecting fails fast and states the reason, while nats-py alone retries bad
-credentials silently. An append reports its result, and a reader survives the loss of a server.
+This is a thin layer over nats-py. If the server refuses a connection, this layer raises an error with the reason, while
+nats-py would retry silently. An append reports its result. A reader of the log continues after the loss of a server.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ CONNECT_TIMEOUT_S = 3.0
 PATIENT_CONNECT_TIMEOUT_S = 15.0
 """Connection timeout in seconds if the server is known to run. An overloaded machine takes seconds to answer."""
 CLOSE_TIMEOUT_S = 1.0
-"""Timeout in seconds of nats-py's `close`, after which this module cancels its tasks."""
+"""Timeout of nats-py's `close` in seconds, after which this module cancels nats-py's tasks."""
 CANCEL_INTERVAL_S = 0.1
-"""Seconds between cancellations. nats-py's tasks need no cleanup, and several can miss one on Python 3.11."""
+"""Seconds between repeated cancellations. It is short because nats-py's tasks need no time to clean up."""
 LISTENER_TIMEOUT_S = 0.5
-"""Timeout in seconds of the listener check. The server reports a missing listener at once."""
+"""Timeout of the check for a listener in seconds. The server reports a missing listener at once."""
 
 
 class Bus(LogClient):
@@ -58,7 +58,7 @@ class Bus(LogClient):
         self._url = url
         self._on_change = on_change or (lambda: None)
         self._connected_once = False
-        self._no_server = False  # whether the last attempt found no server, so that waiting longer is useless
+        self._no_server = False  # whether the last attempt found no server
         self._refusal: BusError | None = None  # an error that another attempt cannot fix
         self._give_up_task: asyncio.Task[None] | None = None
         self._watch_task: asyncio.Task[None] | None = None
@@ -79,12 +79,12 @@ class Bus(LogClient):
         """Connect for the duration of a block.
 
         `url` is one server, or the servers of a cluster separated by commas. `on_change` is called when the connection
-        is lost, restored, or closed for good. `trust` has the trusted authorities: by default those in OVEN_TLS_CA, or
-        else the system's. `inbox` is the prefix of the subjects for replies, by default `inbox_prefix` of the user.
+        is lost, restored, or closed for good. `trust` holds the trusted authorities. The default is the authority in
+        OVEN_TLS_CA, or else those of the system. `inbox` is the prefix of the subjects for replies. The default is the
+        user's `inbox_prefix`.
 
         Raises RefusedError if the server refuses the credentials or its certificate is not trusted, and BusError if no
-        server answers.
-        """
+        server answers."""
         bus = await cls.open(
             url, credentials, name=name, timeout_s=timeout_s, on_change=on_change, trust=trust, inbox=inbox
         )
@@ -106,7 +106,7 @@ class Bus(LogClient):
         trust: ssl.SSLContext | None = None,
         inbox: str = "",
     ) -> Bus:
-        """Connect like `connect`, but leave closing to the caller. With `reconnect`, a lost connection is restored."""
+        """Connect like `connect`, but leave closing to the caller. `reconnect` restores a lost connection."""
         user = credentials.name if credentials else name or "anonymous"
         bus = cls(BusClient(), user, Signer(credentials) if credentials else None, url, on_change)
         options: dict[str, Any] = {
@@ -137,12 +137,12 @@ class Bus(LogClient):
         return bus
 
     async def _first_connection(self, options: Mapping[str, Any], timeout_s: float) -> None:
-        """Connect for the first time. Raises RefusedError or BusError, and then leaves nothing open."""
+        """Connect for the first time. If this raises RefusedError or BusError, nothing stays open."""
         loop = asyncio.get_running_loop()
         connect_task = asyncio.create_task(self.client.connect(**options))
         start, limit_s = loop.time(), timeout_s
         try:
-            # After a refusal nats-py would retry forever, silently.
+            # After a refusal, nats-py would retry silently forever. Without a server, a longer timeout does not help.
             while not connect_task.done() and self._refusal is None and loop.time() < start + limit_s:
                 await asyncio.wait({connect_task}, timeout=0.05)
                 limit_s = min(timeout_s, CONNECT_TIMEOUT_S) if self._no_server else timeout_s
@@ -154,7 +154,8 @@ class Bus(LogClient):
         if connect_task.done() and failure is None:
             self._connected_once = True
             return
-        cause = reason(failure) if failure else (self.errors[-1] if self.errors else "no answer")
+        last_error = self.errors[-1] if self.errors else "no answer"
+        cause = reason(failure) if failure else last_error
         if self._refusal is None and isinstance(failure, Exception):
             self._refusal = permanent_error(failure, self._url, self.name)
         await end(connect_task, limit_s=CLOSE_TIMEOUT_S, interval_s=CANCEL_INTERVAL_S)
@@ -176,14 +177,14 @@ class Bus(LogClient):
             watchdog.abort(self.client)
 
     async def _give_up(self) -> None:
-        """Close for good after a refused reconnection (a revoked key), which nats-py alone would retry."""
+        """Close for good after a refused reconnection, for example with a revoked key. nats-py would keep retrying."""
         self.client.stop_reconnecting()
         await self._on_close()
         with contextlib.suppress(Exception):
             async with asyncio.timeout(1):
                 await self.client.close()
 
-    async def _on_disconnect(self) -> None:  # called before reconnecting, so no message arrives before this count
+    async def _on_disconnect(self) -> None:  # nats-py calls it before it reconnects
         self.losses += 1
         self._on_change()
 
@@ -207,10 +208,9 @@ class Bus(LogClient):
         await self._end()
 
     async def abort(self) -> None:
-        """Close the connection within a second, whatever the server does, and leave no socket or task open.
+        """Close the connection within seconds, whatever the server does, and leave no socket or task open.
 
-        nats-py's `close` waits forever for a frozen server (github.com/nats-io/nats.py/issues/671).
-        """
+        nats-py's `close` waits forever for a frozen server (github.com/nats-io/nats.py/issues/671)."""
         if self._watch_task is not None:
             self._watch_task.cancel()
         self.client.discard_unsent()  # nats-py's `close` would wait until everything is written
@@ -218,10 +218,9 @@ class Bus(LogClient):
         await self._end()
 
     async def _end(self) -> None:
-        """Run nats-py's `close` for at most a second, then close the socket and cancel the remaining tasks.
+        """Run nats-py's `close` for at most CLOSE_TIMEOUT_S, then close the socket and cancel the remaining tasks.
 
-        Repeat this once if the client has reconnected, because a reconnection that misses its cancellation continues.
-        """
+        Repeat this once if tasks are left, because a reconnection can miss its cancellation and continue."""
         client = self.client
         for _ in range(2):
             close_task = asyncio.create_task(client.close())
@@ -248,21 +247,21 @@ class Bus(LogClient):
         queue: str = "",
         max_pending: int = DEFAULT_SUB_PENDING_MSGS_LIMIT,
     ) -> None:
-        """Subscribe. Subscribers with the same `queue` share the messages. Drop messages beyond `max_pending`."""
+        """Subscribe. Subscribers with the same `queue` share messages. Messages beyond `max_pending` are dropped."""
         try:
             await self.client.subscribe(subject, queue, cb=handle, pending_msgs_limit=max_pending)
         except (NatsError, OSError) as error:
             raise BusError(f"cannot subscribe to {subject}: {error}") from error
 
     async def subscribe_inline(self, subject: str, on_message: Callable[[InlineMessage], object]) -> None:
-        """Subscribe a callback that runs in the connection's reader. It must be quick and must not raise."""
+        """Subscribe a callback that runs in the reader of the connection. It must be quick and must not raise."""
         try:
             await self.client.subscribe_inline(subject, on_message)
         except (NatsError, OSError) as error:
             raise BusError(f"cannot subscribe to {subject}: {error}") from error
 
     async def flush(self, timeout_s: float = 2.0) -> None:
-        """Wait until the server answers a ping, which means that it has read all earlier messages. Raises BusError."""
+        """Wait until the server has read all earlier messages, by sending a ping. Raises BusError."""
         try:
             await self.client.flush(timeout_s)
         except (NatsError, OSError) as error:
@@ -283,7 +282,7 @@ class Bus(LogClient):
         return bytes(answer.data)
 
     async def has_listener(self, subject: str) -> bool:
-        """Return whether a subject has a listener, by sending an empty request and ignoring the answer."""
+        """Return whether a subject has a listener. This sends an empty request and ignores the answer."""
         try:
             await self.client.request(subject, b"", timeout=LISTENER_TIMEOUT_S)
         except NoRespondersError:

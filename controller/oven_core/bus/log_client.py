@@ -19,12 +19,12 @@ from oven_core.telemetry import tracing
 CONFIRM_TIMEOUT_S = 2.0
 """Maximum seconds that an append waits for the log's confirmation."""
 _WRONG_LAST_SEQUENCE = 10071
-"""The server's error code if a subject has a newer message than the append allows."""
+"""The server's error code for an append whose subject already has a newer message than it allows."""
 
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """An entry to append. Within the duplicate window, the log does not store a second one with the same message id."""
+    """An entry to append. The log ignores a repeated message id within streams.DUPLICATES_S."""
 
     subject: str
     data: bytes
@@ -41,12 +41,13 @@ class LogClient(LogReader):
     def __init__(self, client: BusClient, signer: Signer | None) -> None:
         super().__init__(client)
         self.signer = signer
-        """Signs appended messages. Readers verify who may sign what."""
+        """Signs appended messages. Readers check the signatures and whether the signer may write on the subject."""
 
     async def publish(self, subject: str, data: bytes, headers: dict[str, str] | None = None) -> None:
-        """Publish without waiting for an answer, and without an error if there is no listener. While the server is
-        unreachable, up to 32 MiB are buffered and sent later. Raises BusError beyond that, or if the connection is
-        closed for good."""
+        """Publish without waiting for an answer. A missing listener is not an error.
+
+        While the server is unreachable, up to 32 MiB are buffered and sent later. Raises BusError if the buffer is full
+        or the connection is closed for good."""
         try:
             await self.client.publish(subject, data, headers=headers)
         except (NatsError, OSError) as error:
@@ -65,10 +66,9 @@ class LogClient(LogReader):
     ) -> int:
         """Append to the log, signed if this connection has credentials, and return the sequence number.
 
-        With `once`, append only if the subject has nothing newer than `after_sequence`, and otherwise raise
-        AlreadyLoggedError. A `signature` from the original author replaces this connection's own; an empty one means
-        that the message is not signed. Raises BusError if the log did not store the message.
-        """
+        With `once`, append only if the subject has no message newer than `after_sequence`, and otherwise raise
+        AlreadyLoggedError. A `signature` replaces that of this connection, for example to copy a signed message. If it
+        is empty, the message is not signed. Raises BusError if the log did not store the message."""
         headers = self._entry_headers(subject, data, message_id, traceparent, signature)
         if once:
             headers["Nats-Expected-Last-Subject-Sequence"] = str(after_sequence)
@@ -77,11 +77,9 @@ class LogClient(LogReader):
     async def append_all(self, entries: Sequence[Entry], batch: str, *, traceparents: Sequence[str] = ()) -> int:
         """Append at most 1,000 entries, in order and with no other entry in between. Return the last sequence number.
 
-        The log stores all of them or none, as an atomic batch (nats-architecture-and-design, ADR-50) named `batch`. No
-        other current batch may have this name. If the log already has one of the messages, it refuses all of them.
-        Raises BusError if the log refused them or did not confirm them. Without a confirmation, it may have stored
-        them.
-        """
+        The log stores all of them or none, as an atomic batch (nats-architecture-and-design, ADR-50) with the unique
+        name `batch`. If the log already has one of the messages, it refuses all of them. Raises BusError if the log
+        refused them or did not confirm them. In the second case, it may have stored them."""
         last = len(entries)
         contexts = traceparents or [""] * last
         for number, (entry, context) in enumerate(zip(entries, contexts, strict=True), 1):

@@ -23,16 +23,16 @@ MAX_QUEUED = 65_536
 YIELD_INTERVAL = 256
 """Number of messages after which a reader yields to other tasks."""
 POLL_S = 0.5
-"""Seconds after which a waiting reader checks whether the connection was lost."""
+"""Seconds between checks of a waiting reader for a lost connection."""
 MAX_SILENCE_S = 3.0
-"""Maximum seconds without events and heartbeats, after which a reader creates a new consumer."""
+"""Seconds without an event or a heartbeat after which a reader creates a new consumer."""
 HEAD_CHECK_HEARTBEATS = 5
-"""Number of heartbeats (one per second) without an event after which a reader looks up the log's last sequence number.
-If the reader has not reached it after the same number of heartbeats again, it creates a new consumer."""
+"""Number of heartbeats (one per second) without an event after which a reader looks up the last sequence number of the
+log. If it has not reached that number after as many further heartbeats, it creates a new consumer."""
 
 
 class ReadQueue:
-    """A bounded queue between a subscription and one reader. Messages beyond MAX_QUEUED are dropped, leaving a gap."""
+    """A bounded queue between a subscription and one reader. Messages beyond MAX_QUEUED are dropped and leave a gap."""
 
     def __init__(self) -> None:
         self._messages: deque[InlineMessage] = deque()
@@ -46,8 +46,10 @@ class ReadQueue:
             self._arrival.set_result(None)
 
     async def next(self) -> InlineMessage | None:
-        """Return the next message, or None if none arrives within POLL_S. Waiting is the most expensive part of
-        reading, so a queued message is returned at once. Yield to the connection every YIELD_INTERVAL messages."""
+        """Return the next message, or None if none arrives within POLL_S.
+
+        A queued message is returned without waiting, because waiting is the most expensive part of reading. Other tasks
+        get a turn only every YIELD_INTERVAL messages."""
         self._count += 1
         if self._count % YIELD_INTERVAL == 0:
             await asyncio.sleep(0)
@@ -74,10 +76,10 @@ class LogReader:
     def __init__(self, client: BusClient) -> None:
         self.client = client
         self.losses = 0
-        """Number of times the connection was lost. nats-py reconnects and subscribes again. A plain subscriber misses
-        the messages in between, and can request them from `history`."""
+        """Number of times that the connection was lost. nats-py then reconnects and subscribes again, but a subscriber
+        misses the messages in between. It can request them on `history`."""
         self.closed = asyncio.Event()
-        """Set when the connection is closed for good: by `close`, or by an error that ends reconnecting."""
+        """Set when the connection is closed for good, either by `close` or by an error that ends reconnecting."""
 
     @property
     def jetstream(self) -> JetStreamContext:
@@ -97,11 +99,10 @@ class LogReader:
     ) -> AsyncGenerator[Event]:
         """Yield the events after the sequence number `after` in order, up to `until`, or forever if it is None.
 
-        The reader uses a push consumer without acknowledgements. It continues with a new one after the last event in
-        four cases: the consumer's count has a gap, the connection was lost, neither an event nor a heartbeat came for
-        three seconds, or only heartbeats arrive although the log has more events. (A consumer can stop in a cluster
-        whose leader is lost or partly isolated, nats-server issue 5679.) So no event is skipped or repeated.
-        """
+        No event is skipped or repeated. The reader uses a push consumer without acknowledgements. It creates a new one
+        that starts after the last event if there is a gap in the consumer's count, if the connection was lost, if it
+        receives nothing for MAX_SILENCE_S, or if it receives only heartbeats although the log has more events. The last
+        case occurs in a cluster whose leader is lost or partly isolated (nats-server issue 5679)."""
         last, stall_detector = after, _StallDetector(partial(self.head, run), filtered=bool(subjects))
         while until is None or last < until:
             await self._wait_until_connected()
@@ -119,7 +120,7 @@ class LogReader:
                     if message is None:
                         break
                     if not message.reply.startswith("$JS.ACK."):
-                        # A heartbeat states how many messages were delivered, which reveals that the last were lost.
+                        # A heartbeat states the number of delivered messages. It shows whether the last ones were lost.
                         delivered = int((message.headers or {}).get("Nats-Last-Consumer", 0))
                         if delivered >= next_number or await stall_detector.on_heartbeat(last):
                             break
@@ -146,7 +147,7 @@ class LogReader:
                     await subscription.unsubscribe()
 
     async def _next_message(self, queue: ReadQueue, losses: int) -> InlineMessage | None:
-        """Return the next message; None after MAX_SILENCE_S, or if the connection was lost since `losses`."""
+        """Return the next message, or None after MAX_SILENCE_S or if `self.losses` differs from `losses`."""
         silent_s = 0.0
         while (message := await queue.next()) is None:
             silent_s += POLL_S
@@ -161,7 +162,7 @@ class LogReader:
             await asyncio.sleep(0.05)
 
     async def _create_consumer(self, run: str, inbox: str, after: int, subjects: list[str] | None) -> tuple[str, int]:
-        """Create a consumer; return its name and its number of pending messages."""
+        """Create a consumer, and return its name and its number of pending messages."""
         config = ConsumerConfig(
             deliver_subject=inbox,
             deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
@@ -182,10 +183,12 @@ class _StallDetector:
 
     def __init__(self, head: Callable[[], Awaitable[int]], *, filtered: bool) -> None:
         self._read_head, self._filtered = head, filtered
-        self._heartbeats = self._head = self._retried_head = 0
+        self._heartbeats = 0  # since the newest event
+        self._head = 0  # last sequence number of the log at the newest check
+        self._retried_head = 0  # head for which a new consumer was created
 
     def reset(self) -> None:
-        """Restart the count, after a new consumer or an event."""
+        """Restart the count. Call this after an event and for a new consumer."""
         self._heartbeats = self._head = 0
 
     async def on_heartbeat(self, last: int) -> bool:
@@ -193,7 +196,7 @@ class _StallDetector:
         self._heartbeats += 1
         if self._heartbeats % HEAD_CHECK_HEARTBEATS == 0:
             if self._head > max(last, self._retried_head):
-                # Perhaps no event up to the head matches the filter, so one new consumer is enough.
+                # With a filter, perhaps no event up to the head matches. So retry only once for this head.
                 self._retried_head = self._head if self._filtered else 0
                 return True
             with contextlib.suppress(BusError):

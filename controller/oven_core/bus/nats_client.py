@@ -1,7 +1,6 @@
 """A nats-py client with fixes for TLS, cancellation and permanent failures, and with less work per message.
 
-Only this module and `watchdog` use nats-py's private attributes. pyproject.toml pins nats-py to the minor version for
-which they were written.
+Only this module and `watchdog` use nats-py's private attributes. So pyproject.toml pins nats-py to a minor version.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def allow_websockets() -> None:
-    """Give nats-py the aiohttp that `oven_core.bus` hid from it. Raises ConfigError if it is not installed."""
+    """Import aiohttp for nats-py, from which `oven_core.bus` hid it. Raises ConfigError if it is not installed."""
     import nats.aio.transport
 
     transport: Any = nats.aio.transport
@@ -42,13 +41,13 @@ def allow_websockets() -> None:
 _REFUSALS = ("authorization violation", "authentication expired", "authentication revoked")
 """Errors of nats-server 2.15 for refused credentials (server/errors.go)."""
 WRITE_AHEAD_BYTES = 64 << 10
-"""Bytes in the socket's buffer above which nats-py's flusher takes over, because it waits for a slow server."""
+"""Bytes in the socket's buffer above which nats-py's flusher writes instead, because it waits for a slow server."""
 _NO_RESPONDERS = b"NATS/1.0 503"
 _TLS_EOF = "returning true from eof_received() has no effect when using ssl"
 
 
 def _is_relevant(record: logging.LogRecord) -> bool:
-    """Return False for the harmless message that asyncio logs at the end of each connection upgraded to TLS."""
+    """Filter out the harmless message that asyncio logs at the end of each connection that was upgraded to TLS."""
     return record.msg != _TLS_EOF
 
 
@@ -73,16 +72,15 @@ class InlineMessage:
 class BusClient(Client):
     """A nats-py client with three fixes.
 
-    A tls:// address requires TLS. Otherwise a man in the middle could pretend that the server has none. A task that is
-    cancelled while it waits for the client ends. Each message takes fewer event loop iterations, because of
-    `request_ack`, `subscribe_inline`, and a single write for everything published in one iteration. An iteration takes
-    tens of microseconds in each of six processes, on cores that the training needs.
-    """
+    First, a tls:// address requires TLS. Otherwise a man in the middle could pretend that the server has none. Second,
+    a task that is cancelled while it waits for the client always ends. Third, each message takes fewer iterations of
+    the event loop, because of `request_ack`, `subscribe_inline`, and a single write for everything published in one
+    iteration. An iteration takes tens of microseconds in each of six processes, on cores that the training needs."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._ack_inbox = ""
-        self._ack_sid = 0
+        self._ack_inbox = ""  # prefix of the subjects for answers to `request_ack`
+        self._ack_sid = 0  # id of the subscription to them
         self._request_count = 0
         self._pending_acks: dict[bytes, asyncio.Future[bytes]] = {}
         self._inline_callbacks: dict[int, Callable[[InlineMessage], object]] = {}
@@ -99,10 +97,9 @@ class BusClient(Client):
         return subscription
 
     async def request_ack(self, subject: str, data: bytes, headers: dict[str, str], timeout_s: float) -> bytes:
-        """Send a request and return the body of the answer, which the reader delivers without a queue or a task.
+        """Send a request and return the body of the answer. The reader delivers it without a queue or a task.
 
-        Raises TimeoutError, NoRespondersError and other NatsErrors.
-        """
+        Raises TimeoutError, NoRespondersError and other NatsErrors."""
         if not self.is_connected:
             raise ConnectionClosedError
         if not self._ack_inbox:
@@ -148,7 +145,7 @@ class BusClient(Client):
             await super().flush(*args, **options)
 
     async def _process_pong(self) -> None:
-        if self._pongs and self._pongs[0].done():  # its caller gave up, which would end nats-py's reader
+        if self._pongs and self._pongs[0].done():  # its caller gave up; nats-py's reader would fail on it
             self._pongs[0] = asyncio.get_running_loop().create_future()
         await super()._process_pong()
 
@@ -162,11 +159,11 @@ class BusClient(Client):
         return None
 
     async def _send_ping(self, future: asyncio.Future[bool] | None = None) -> None:
-        self._write()  # first, because the pong means that the server has read everything before it
+        self._write()  # first, because a pong must mean that the server has read everything published before
         await super()._send_ping(future)
 
     def _writable_transport(self) -> TcpTransport | None:
-        """Return the transport, or None if it is not connected or the server is too slow to write to now."""
+        """Return the transport, or None if it is not connected or its buffer is too full for more writes."""
         transport = self._transport
         if not self.is_connected or not isinstance(transport, TcpTransport) or transport._io_writer is None:
             return None
@@ -216,7 +213,7 @@ def _time_out(answer: asyncio.Future[bytes]) -> None:
 
 
 def delivery(reply: str) -> Msg.Metadata:
-    """Return a consumer message's sequence numbers in the stream and in the consumer, from its reply subject."""
+    """Return the metadata of a consumer's message, such as its sequence numbers, from its reply subject."""
     return Msg.Metadata._from_reply(reply)
 
 
@@ -226,9 +223,9 @@ def reply_subject(request: Request) -> str:
 
 
 def permanent_error(error: Exception, url: str, user: str) -> BusError | None:
-    """Return the error for a connection failure that another attempt cannot fix, or None if it may be temporary. A
-    refusal is recognised by its type or the end of the server's message, because names in the message could contain
-    the same words."""
+    """Return the error for a connection failure that another attempt cannot fix, or None if it may be temporary.
+
+    Only the end of the server's message is compared, because names earlier in it could contain the same words."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return RefusedError(
             f"the certificate of {url} is not trusted ({error.verify_message or error}); name the authority "

@@ -14,16 +14,15 @@ from oven_core.protocol.completion_messages import CompletionsBatch, SampledGrou
 from oven_core.protocol.names import Subjects, completions_stream
 
 BATCH_BYTES = 512 * 1024
-"""Maximum size of a batch in bytes: half of the server's payload limit. One group is at most half of that."""
+"""Maximum size of a batch in bytes, half of the server's payload limit. One group has at most half of a batch."""
 NO_STREAM = 10059
 """The server's error code for a missing stream."""
 
 
 async def read_batch(bus: Bus, run: str, after: int, limit: int) -> CompletionsBatch:
-    """Return the newest `limit` groups after the sequence number `after`, or the oldest of them that fit into a batch.
+    """Return the newest `limit` groups after sequence number `after`. If they do not fit into a batch, drop the newest.
 
-    Messages that are not a SampledGroup are skipped. Raises BusError.
-    """
+    Messages that are not a SampledGroup are skipped. Raises BusError."""
     stream, subject, js = completions_stream(run), Subjects(run).completions, bus.jetstream
     groups: list[StoredGroup] = []
     size = 0
@@ -40,7 +39,7 @@ async def read_batch(bus: Bus, run: str, after: int, limit: int) -> CompletionsB
                 groups.append(StoredGroup(seq=seq, time=_rfc3339(message.time), group=group))
             next_seq = seq + 1
     except NotFoundError as error:
-        if groups:  # the oldest ones have been deleted
+        if groups:  # the remaining messages were deleted in the meantime
             return CompletionsBatch(groups=tuple(groups), head=groups[-1].seq)
         return CompletionsBatch(groups=(), head=after, has_stream=error.err_code != NO_STREAM)
     except (TimeoutError, NatsError, OSError) as error:

@@ -1,11 +1,11 @@
 """Create and delete the three JetStream streams of a run: the log, the agents' messages, and sampled completions.
 
-Agents publish to a separate votes stream, and the log copies their messages from it. Limits on the rate, size and age
+Agents publish to a separate votes stream, from which the log copies their messages. Limits on the rate, size and age
 of votes prevent a flooding agent from delaying the others. The log still has all messages in one order.
 
-Completions are kept in a stream instead of a process's memory, so that they survive if any process ends. The server
-limits the stream's bytes, messages and age. The stream sends no confirmations, so that writers never wait, and drops
-the oldest messages first. It has no consumer, because the history service reads it message by message.
+Completions are kept in a stream, so that they outlive the process that sampled them. The server limits the stream's
+bytes, messages and age, and drops the oldest messages first. It sends no confirmations, so writers never wait. The
+stream has no consumer, because the history service reads it message by message.
 """
 
 from __future__ import annotations
@@ -24,24 +24,23 @@ from oven_core.protocol.subjects import log_subjects, votes_subjects
 VOTE_BYTES, LOG_BYTES = 16 * 1024, 256 * 1024
 """Maximum bytes of one message in the votes stream and in the log."""
 MAX_VOTES, VOTES_AGE_S = 50, 1.0
-"""Maximum messages per subject in the votes stream, and the seconds after which the server deletes them from it."""
+"""Maximum number of messages per subject in the votes stream, and their maximum age in seconds."""
 COMPLETIONS_BYTES = 32 << 20
 """Maximum bytes of a run's sampled completions on the server's disk."""
 MAX_COMPLETIONS = 2000
 """Maximum number of stored groups of completions."""
 COMPLETIONS_AGE_S = 14 * 86400.0
-"""Maximum age in seconds. Completions contain training data, so they are deleted even if the run is kept."""
+"""Maximum age of completions in seconds. They contain training data, so they are deleted even if the run is kept."""
 COMPLETION_BYTES = 256 * 1024
 """Maximum bytes of one sampled group. The learner truncates its texts until it fits."""
 DUPLICATES_S = 120.0
-"""Seconds for which the log detects a repeated message id. Streams with sources have no default (server 2.15.1)."""
+"""Seconds in which the log detects a repeated message id. Streams with sources have no default (nats-server 2.15.1)."""
 
 
 def configs(run: str, replicas: int = 1, duplicates_s: float = DUPLICATES_S) -> tuple[StreamConfig, StreamConfig]:
     """Return the configurations of the votes stream and of the log, with 1, 3 or 5 `replicas` in a cluster.
 
-    The log must accept larger messages than the votes stream. Otherwise one large vote would stop all copying.
-    """
+    The log must accept larger messages than the votes stream. Otherwise one large vote would stop all copying."""
     votes = StreamConfig(
         name=votes_stream(run),
         subjects=votes_subjects(run),
@@ -105,7 +104,7 @@ async def exists(js: JetStreamContext, run: str) -> bool:
 
 
 async def create(js: JetStreamContext, run: str, replicas: int = 1, *, duplicates_s: float = DUPLICATES_S) -> None:
-    """Create the votes stream and the log. Raises NameInUseError if the log exists, or BusError if it cannot."""
+    """Create the votes stream and the log. Raises NameInUseError if the log exists, or BusError on a refusal."""
     if await exists(js, run):
         raise NameInUseError(
             f"run {run!r} already exists on this server; choose another name, or continue it with --resume"

@@ -1,8 +1,8 @@
 """A watchdog that aborts a silent connection, so that nats-py opens a new one.
 
-A frozen or disconnected server neither answers nor closes the connection. nats-py then blocks: its publisher waits on a
+A frozen or disconnected server neither answers nor closes the connection. nats-py then blocks. Its publisher waits on a
 full socket, and its reconnection and pings wait for a close that the server never confirms (nats.py issue 671). So the
-watchdog aborts the transport. nats-py then reconnects and subscribes again.
+watchdog aborts the transport, and nats-py reconnects and subscribes again.
 """
 
 from __future__ import annotations
@@ -19,20 +19,19 @@ log = logging.getLogger("oven.bus")
 
 CHECK_INTERVAL_S = 0.5
 MAX_SILENT_CHECKS = 4
-"""Maximum number of consecutive silent checks (2 s) before the connection is aborted. Checks are counted instead of
-seconds, so that a process that was itself frozen or starved does not blame its server when it wakes up."""
+"""Number of consecutive silent checks (2 s) after which the connection is aborted. Seconds are not counted, because a
+process that was frozen itself would abort its connection when it wakes up."""
 
 
 async def watch(client: Client) -> None:
     """Ping the server until the client is closed, and abort the transport if neither a pong nor a message arrives.
 
-    A client whose reconnection failed is closed for good, so that its owner notices.
-    """
+    A client that cannot reconnect is closed for good, so that its owner notices."""
     silent_checks, warned = 0, False
     writer, received, ping = _writer(client), _received_count(client), _Ping()
     while not client.is_closed:
         await asyncio.sleep(CHECK_INTERVAL_S)
-        if (current_writer := _writer(client)) is not writer:
+        if (current_writer := _writer(client)) is not writer:  # nats-py has opened a new connection
             writer, silent_checks, ping = current_writer, 0, _Ping()
         elif client.is_connected and (ping.is_answered or _received_count(client) != received):
             silent_checks = 0
@@ -43,7 +42,8 @@ async def watch(client: Client) -> None:
             if warned:
                 log.warning("the bus is answering again")
             warned = False
-            ping = ping if ping.is_pending else _Ping(client)
+            if ping.is_answered:
+                ping = _Ping(client)
         if silent_checks < MAX_SILENT_CHECKS:
             continue
         silent_checks = 0
@@ -51,7 +51,7 @@ async def watch(client: Client) -> None:
             log.warning("the bus was silent for %g s; reconnecting", CHECK_INTERVAL_S * MAX_SILENT_CHECKS)
             warned = True
         abort(client)
-        if client.is_connected:  # nats-py's reader may have ended, and then nothing would notice the abort
+        if client.is_connected:  # nats-py would not notice the abort if its reader has ended
             await client._process_op_err(StaleConnectionError())
         elif client.is_reconnecting and _has_given_up(client):
             log.error("the connection to the bus could not be restored")
@@ -61,14 +61,16 @@ async def watch(client: Client) -> None:
 
 
 def abort(client: Client) -> None:
-    """End the connection without waiting for the server. Calls that wait in nats-py fail with an error."""
+    """End the connection without waiting for the server. Calls that are waiting in nats-py raise an error."""
     if (writer := _writer(client)) is not None:
         with contextlib.suppress(AttributeError):  # raised by asyncio's TLS transport after it is closed
             writer.transport.abort()
 
 
 class _Ping:
-    """A ping in its own task, because sending may block. Cancelling it would make nats-py's reader fail."""
+    """A ping that is sent in its own task, because sending may block. Without a client, it counts as answered.
+
+    The task is never cancelled, because that would make nats-py's reader fail."""
 
     def __init__(self, client: Client | None = None) -> None:
         self._pong: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -81,10 +83,6 @@ class _Ping:
     @property
     def is_answered(self) -> bool:
         return self._sending is None or self._pong.done()
-
-    @property
-    def is_pending(self) -> bool:
-        return not self.is_answered
 
 
 def _writer(client: Client) -> Any:

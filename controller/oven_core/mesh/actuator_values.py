@@ -10,19 +10,19 @@ from typing import Literal
 from oven_core.protocol.messages import ActuatorSpec, Value
 
 SUM_TOLERANCE = 1e-3
-"""Maximum difference between 1 and the sum of a simplex's proposed shares, which are then normalised."""
-TOLERANCE = 1e-6
-"""Maximum relative difference between a value and its read-back. No actuator is stored in bf16, which is coarser."""
+"""Maximum difference between 1 and the sum of proposed shares of a simplex. They are normalised to a sum of 1."""
+READ_BACK_TOLERANCE = 1e-6
+"""Maximum relative difference between a value and its read-back. It is too small for bf16, which no actuator uses."""
 
 Direction = Literal["up", "down", "keep", "set"]
-"""`set` if the effective value is unknown or the kind has no order."""
+"""The direction of a change; `set` if the old value is unknown or the kind of actuator has no order."""
 
 _CONTROL_TO_SPACE = {code: " " for code in (*range(32), 127)}
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """The reason for refusing a value. `problem` completes "agent x proposed V for A, " and includes the remedy."""
+    """A refusal of a value. `problem` completes the sentence "agent x proposed V for A, …" and includes the remedy."""
 
     kind: Literal["type", "bounds"]
     problem: str
@@ -41,14 +41,15 @@ def number(value: Value) -> float | None:
 
 
 def shares(value: Value) -> dict[str, float]:
-    """Return a simplex's shares, or an empty dict for any other value."""
+    """Return the shares of a simplex, or an empty dict for any other value."""
     return value if isinstance(value, dict) else {}
 
 
 def coerce(spec: ActuatorSpec, value: Value) -> Value | Fault:
-    """Return `value` in the actuator's form, or the fault. A simplex is normalised, with its components in the
-    announced order. Bounds are not checked, because the learner may read back a value that would be refused as a
-    proposal."""
+    """Return `value` in the actuator's form, or the fault.
+
+    Shares are normalised and put in the announced order. Bounds are not checked, because the learner may read back a
+    value outside them."""
     if spec.kind == "scalar":
         scalar = number(value)
         if scalar is None:
@@ -82,8 +83,14 @@ def _normalise_simplex(spec: ActuatorSpec, proposed: dict[str, float]) -> Value 
     return {name: rounded(proposed[name] / total) for name in spec.choices}
 
 
+def coerce_proposal(spec: ActuatorSpec, value: Value) -> Value | Fault:
+    """Return `value` in the actuator's form and within its bounds, or the fault."""
+    coerced = coerce(spec, value)
+    return coerced if isinstance(coerced, Fault) else check_bounds(spec, coerced) or coerced
+
+
 def check_bounds(spec: ActuatorSpec, value: Value) -> Fault | None:
-    """Return the fault of a value of the correct kind outside the announced bounds, or None if it is inside."""
+    """Return a fault if a value of the correct kind is outside the announced bounds, or None."""
     scalar = number(value)
     amounts = {"": scalar} if scalar is not None else shares(value)
     for name, amount in amounts.items():
@@ -103,7 +110,7 @@ def bounds(spec: ActuatorSpec) -> str:
 
 
 def direction(before: Value, value: Value) -> Direction:
-    """Return the direction in which a scalar moves. Both scales are monotone, so the numbers can be compared."""
+    """Return the direction in which a scalar moves; `set` for any other value."""
     old, new = number(before), number(value)
     if old is None or new is None:
         return "set"
@@ -116,7 +123,7 @@ def variation(first: dict[str, float], second: dict[str, float]) -> float:
 
 
 def show(value: Value) -> str:
-    """Return a short text for a value in a reason, which is the same on every machine."""
+    """Return a short text for a value in a reason. It is the same on every machine."""
     if value is None:
         return "nothing"
     if isinstance(value, dict):
@@ -127,13 +134,13 @@ def show(value: Value) -> str:
     return f"{value:.6g}"
 
 
-def clip(text: str, size: int) -> str:
-    """Return `text` as one line of at most `size` bytes in UTF-8, because a decision has to fit into the log."""
+def clip(text: str, max_bytes: int) -> str:
+    """Return `text` as one line of at most `max_bytes` in UTF-8, because a decision has to fit into the log."""
     text = text.translate(_CONTROL_TO_SPACE).strip()
     data = text.encode()
-    if len(data) <= size:
+    if len(data) <= max_bytes:
         return text
-    return data[: size - 3].decode(errors="ignore").rstrip() + "…"
+    return data[: max_bytes - 3].decode(errors="ignore").rstrip() + "…"
 
 
 def _range_text(spec: ActuatorSpec) -> str:
@@ -146,9 +153,9 @@ def _format_names(names: tuple[str, ...]) -> str:
 
 
 def same_value(first: Value, second: Value) -> bool:
-    """Return whether two values are equal up to TOLERANCE."""
+    """Return whether two values are equal up to READ_BACK_TOLERANCE."""
     if isinstance(first, Mapping) and isinstance(second, Mapping):
         return set(first) == set(second) and all(same_value(first[name], second[name]) for name in first)
     if isinstance(first, int | float) and isinstance(second, int | float):
-        return math.isclose(first, second, rel_tol=TOLERANCE, abs_tol=1e-9)
+        return math.isclose(first, second, rel_tol=READ_BACK_TOLERANCE, abs_tol=1e-9)
     return first == second

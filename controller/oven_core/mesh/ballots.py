@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from oven_core.mesh.actuator_values import Fault, check_bounds, clip, coerce, show
+from oven_core.mesh.actuator_values import Fault, clip, coerce_proposal, show
 from oven_core.mesh.state import Agent, State
 from oven_core.protocol.messages import ActuatorSpec, BallotOpened, Value, Vote
 
@@ -15,10 +15,7 @@ _CHANGEABLE_FIELDS = {"value": None, "choices": (), "low": None, "high": None, "
 
 @dataclass(frozen=True, slots=True)
 class CastVote:
-    """An agent's newest vote on a ballot.
-
-    `value` is the agent's proposal, or the opening proposal if it voted `for`.
-    """
+    """An agent's newest vote on a ballot. `value` is its own proposal, or the opening proposal if it voted `for`."""
 
     vote: Vote
     value: Value
@@ -26,16 +23,15 @@ class CastVote:
 
 @dataclass(slots=True)
 class Ballot:
-    """An open ballot. `votes` includes votes of shadow agents, because the tally decides whose votes count."""
+    """An open ballot. `votes` includes the votes of shadow agents, which the tally does not count."""
 
     opened: BallotOpened
     votes: dict[str, CastVote] = field(default_factory=dict)
 
     def add_vote(self, name: str, vote: Vote, value: Value, is_shadow: bool = False) -> bool:
-        """Store the newest vote of an agent.
+        """Store an agent's newest vote. Return False if the agent may not vote, because it was not live at the opening.
 
-        Return False if the agent is not a shadow and was not live when the ballot opened.
-        """
+        A shadow may always vote."""
         if name not in self.opened.eligible and not is_shadow:
             return False
         if vote.stance == "for":
@@ -47,16 +43,14 @@ class Ballot:
         """Return why the ballot cannot stay open after the learner announced its actuator as `spec`, or an empty string
         if it can.
 
-        It must close if something other than choices, bounds or unit changed, or if a proposed value no longer fits.
-        """
+        It must close if something other than choices, bounds or unit changed, or if a proposed value no longer fits."""
         if spec.model_copy(update=_CHANGEABLE_FIELDS) != old.model_copy(update=_CHANGEABLE_FIELDS):
             return f"changing {spec.name} now has a different meaning"
         votes_for = [cast.value for cast in self.votes.values() if cast.vote.stance in ("propose", "for")]
         for value in (self.opened.proposal, *votes_for):
-            fitted = coerce(spec, value)
-            fault = fitted if isinstance(fitted, Fault) else check_bounds(spec, fitted)
-            if fault is not None:
-                return f"the proposed value is {show(value)}, {fault.problem}"
+            coerced = coerce_proposal(spec, value)
+            if isinstance(coerced, Fault):
+                return f"the proposed value is {show(value)}, {coerced.problem}"
         return ""
 
     def is_due(self, tick: int) -> bool:
@@ -64,10 +58,9 @@ class Ballot:
         return tick >= self.opened.closes_at_tick
 
     def is_complete(self, state: State, await_newcomers: bool = True) -> bool:
-        """Return whether every eligible agent that may still vote has voted.
+        """Return whether no further vote of an eligible agent is expected.
 
-        If `await_newcomers` is False, only agents that are trusted with this actuator are awaited.
-        """
+        If `await_newcomers` is False, only agents that are trusted with this actuator matter."""
         return all(
             name in self.votes or not self.may_still_vote(state, name)
             for name in self.opened.eligible
@@ -83,7 +76,7 @@ class Ballot:
         return self.opened.opened_by == name or self.is_trusted(state, name)
 
     def may_still_vote(self, state: State, name: str) -> bool:
-        """Return whether a counting vote may still come: the agent has not finished the tick or not seen the ballot."""
+        """Return whether the agent may vote and has not yet finished the tick or not yet seen the ballot."""
         agent = state.agents.get(name)
         if agent is None or not agent.is_live or state.is_shadow(name):
             return False
@@ -94,13 +87,16 @@ class Ballot:
 class Refusal:
     """A refused proposal. Only the first refusal with a given `key` is logged."""
 
-    key: tuple[str, str, str]  # (agent, actuator, kind of fault)
+    key: tuple[str, str, str]
+    """The agent, the actuator and the kind of fault."""
     reason: str
 
 
 def proposed_value(name: str, vote: Vote, agent: Agent | None, specs: Mapping[str, ActuatorSpec]) -> Value | Refusal:
-    """Return the proposal's value in the actuator's own form, or the refusal. The key of the refusal omits the name of
-    an unknown actuator. Otherwise an agent could fill the log with refusals by inventing names."""
+    """Return the proposal's value in the actuator's form, or the refusal.
+
+    The refusal's key does not contain the name of an unknown actuator. Otherwise an agent could fill the log with
+    refusals by inventing names."""
     request = f"agent {name} {request_text(vote.actuator, vote.value)}"
     if agent is None:
         return Refusal(
@@ -115,16 +111,14 @@ def proposed_value(name: str, vote: Vote, agent: Agent | None, specs: Mapping[st
     if vote.actuator not in agent.moves:
         remedy = "list the actuator in the `moves` of its AgentStatus"
         return Refusal((name, spec.name, "moves"), f"{request} without having announced it: {remedy}")
-    value = coerce(spec, vote.value)
-    fault = value if isinstance(value, Fault) else check_bounds(spec, value)
-    if fault is not None:
-        return Refusal((name, spec.name, fault.kind), f"{request}, {fault.problem}")
-    assert not isinstance(value, Fault)
+    value = coerce_proposal(spec, vote.value)
+    if isinstance(value, Fault):
+        return Refusal((name, spec.name, value.kind), f"{request}, {value.problem}")
     return value
 
 
 def opening_refusal(state: State, ballots: Mapping[str, Ballot], author: str, vote: Vote) -> Refusal | None:
-    """Return the refusal of a valid proposal that may not open a ballot, or None if it may."""
+    """Return a refusal if a valid proposal may not open a ballot now, or None if it may."""
     rules = state.rules
     request = f"agent {author} {request_text(vote.actuator, vote.value)}"
     if vote.confidence < rules.least_confidence:

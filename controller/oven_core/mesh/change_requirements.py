@@ -1,4 +1,4 @@
-"""Check whether a run meets the requirements of a change, and write changes in short notation ("lr_scale:down")."""
+"""Check whether a run has what a change needs, and write changes in a short notation ("optimizer.lr_scale:down")."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NEED_FORMS = '"actuator:NAME", "metric:PATTERN" or "held_out"'
 
 
 def is_met(need: str, actuators: Iterable[str], metrics: Iterable[str], held_out: bool) -> bool:
-    """Return whether the announced features meet the need. A need in an unknown form is never met."""
+    """Return whether the announced actuators and metrics meet the need. A need in an unknown form is never met."""
     kind, _, name = need.partition(":")
     if kind == "actuator":
         return name in actuators
@@ -25,15 +25,15 @@ def is_met(need: str, actuators: Iterable[str], metrics: Iterable[str], held_out
 
 
 def change_between(actuator: str, before: Value, value: Value) -> str:
-    """Return a change in short notation, "optimizer.lr_scale:down", or the bare name if its direction is unknown."""
+    """Return a change in the short notation, or only the actuator's name if the direction is unknown."""
     return change_name(actuator, scalar_direction(before, value))
 
 
 def change_name(actuator: str, direction: str) -> str:
-    """Return the short notation for moving an actuator in a direction."""
+    """Return the short notation for moving an actuator in this direction."""
     return f"{actuator}:{direction}" if direction in ("up", "down") else actuator
 
 
 def covers(pattern: str, change: str) -> bool:
-    """Return whether `pattern`, "name" or "name:up", includes this change."""
+    """Return whether `pattern` includes this change. A pattern without a direction includes both directions."""
     return pattern in (change, change.partition(":")[0])

@@ -1,4 +1,4 @@
-"""Hash of the source files that determine decisions. Replicas may publish for one run only if their hashes agree."""
+"""Hash the source files that determine decisions. Replicas may publish for the same run only if their hashes agree."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def hash_package(package: Path) -> str:
 
 
 def deciding_files(package: Path) -> list[Path]:
-    """Return the files that `hash_package` covers, in order. Whole folders are included so that no module is missed."""
+    """Return the files that `hash_package` covers, in order. It covers whole folders so that no module is missed."""
     paths = [path for folder in FOLDERS for path in (package / folder).rglob("*.py")]
     paths += [package / name for name in FILES]
     return sorted(paths, key=lambda path: path.relative_to(package).as_posix())

@@ -1,9 +1,9 @@
-"""The forecast behind a decision: the metric that will judge it, the expected change, and each voter's stake.
+"""The forecast behind a decision: the metric that will judge it, the expected change, and what each voter claimed.
 
 Agents choose the judging metric, but only from those for which the learner announces whether up or down is better.
-Otherwise an agent could choose the direction too, and name a metric that its own actuator moves (`learning_rate`). It
-could then never be wrong. Some actuators move their own metric (`moves_own_metric`: reward weights move the reward).
-Such changes are judged on held-out data, and without held-out data agents may not make them.
+Otherwise an agent could name a metric that its actuator sets (`learning_rate`) and the direction in which it moves, and
+would never be wrong. Some actuators move their own metric (`moves_own_metric`), as reward weights move the reward. Such
+changes are judged on held-out data. Without held-out data, agents may not make them.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ MAX_HORIZON = 10
 
 @dataclass(frozen=True, slots=True)
 class Stake:
-    """One voter's stake in a decision."""
+    """What one voter claimed about a decision. The outcome changes the voter's reputation accordingly."""
 
     agent: str
     stance: Literal["propose", "for", "against"]
     confidence: float
     expected: float
-    """The size of the change in the judging metric that the agent promised; 0 if it promised none."""
+    """The size of the change that the agent forecast for the judging metric; 0 without a forecast for it."""
     shadow: bool
     has_weight: bool
     """Whether the agent's vote had weight in the decision."""
     opened: bool
-    """Whether the agent opened the ballot, before any other agent had seen the problem."""
+    """Whether the agent opened the ballot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Forecast:
     sign: int
     """1 if higher is better, −1 if lower is better."""
     expected: float
-    """The change that the leading proposal promised; 0 if it named another metric or none."""
+    """The change that the leading proposal forecast; 0 if it named another metric or none."""
     horizon: int
     """Number of ticks after the change in which its effect should show."""
     stakes: tuple[Stake, ...]
@@ -62,10 +62,9 @@ def directed_metrics(metrics: tuple[MetricSpec, ...]) -> dict[str, MetricSpec]:
 def judging_metric(state: State, actuator: str, target: str) -> MetricSpec | None:
     """Return the metric that judges a change of `actuator` proposed for `target`.
 
-    This is the target if it can judge the change. Otherwise it is the main held-out metric (the fewest parts in its
-    name, then the first announced), so that an agent cannot avoid judgement by naming no target. Return None if no
-    metric can judge the change, or if the actuator has no outcome.
-    """
+    This is the target if it can judge the change. Otherwise it is the main held-out metric (`state.held_out`), so that
+    an agent cannot avoid judgement by naming no target. Return None if no metric can judge the change, or if the
+    actuator has no outcome."""
     spec = state.spec(actuator)
     if not spec.has_outcome:
         return None
@@ -89,9 +88,10 @@ def refuse_unjudged(author: str, vote: Vote, state: State) -> Refusal | None:
 
 
 def make_forecast(state: State, ballot: Ballot, spec: ActuatorSpec, lines: Sequence[TallyLine]) -> Forecast | None:
-    """Return the forecast of a ballot that passed, or None if no metric can judge the change. The leading proposal has
-    the most weight on the winning side, and is the last by name on a tie. Proposals on another side have no stake,
-    because their change was not made. The horizon is at least `rules.outcome_ticks`, so that harm has time to show."""
+    """Return the forecast of a ballot that passed, or None if no metric can judge the change.
+
+    The leading proposal is the one with the most weight on the winning side. Proposals on other sides have no stake,
+    because their changes were not made. The horizon is at least `rules.outcome_ticks`: harm needs time to show."""
     before = state.effective.get(spec.name)
     votes = [
         WeightedVote(line.agent, ballot.votes[line.agent].value, line.weight, line)
@@ -105,13 +105,13 @@ def make_forecast(state: State, ballot: Ballot, spec: ActuatorSpec, lines: Seque
     metric = judging_metric(state, spec.name, vote.target if vote else "")
     if metric is None:
         return None
-    promised = vote is not None and vote.target == metric.name and math.isfinite(vote.expected_change)
+    expected = vote.expected_change if vote is not None and vote.target == metric.name else 0.0
     min_horizon = state.rules.outcome_ticks
     stakeholders = {vote.agent for vote in side} | {line.agent for line in lines if line.stance == "against"}
     return Forecast(
         target=metric.name,
         sign=1 if metric.better == "up" else -1,
-        expected=vote.expected_change if vote is not None and promised else 0.0,
+        expected=expected if math.isfinite(expected) else 0.0,
         horizon=min(max(vote.horizon if vote else 0, min_horizon), MAX_HORIZON * min_horizon),
         stakes=tuple(_stake(ballot, line, metric.name) for line in lines if line.agent in stakeholders),
     )
@@ -119,13 +119,13 @@ def make_forecast(state: State, ballot: Ballot, spec: ActuatorSpec, lines: Seque
 
 def _stake(ballot: Ballot, line: TallyLine, target: str) -> Stake:
     vote = ballot.votes[line.agent].vote
-    promised = vote.stance != "against" and vote.target == target and math.isfinite(vote.expected_change)
+    has_forecast = vote.stance != "against" and vote.target == target and math.isfinite(vote.expected_change)
     assert line.stance in ("propose", "for", "against")
     return Stake(
         line.agent,
         line.stance,
         line.confidence,
-        abs(vote.expected_change) if promised else 0.0,
+        abs(vote.expected_change) if has_forecast else 0.0,
         line.shadow,
         has_weight=line.weight > 0,
         opened=line.agent == ballot.opened.opened_by,

@@ -1,6 +1,6 @@
-"""Guardrails that can reject a change after a successful vote.
+"""The guardrails: checks that can reject, limit or advise a change after a successful vote.
 
-Each check returns the reason for rejecting the change, with figures, or an empty string if the change may go ahead.
+Each check returns the reason for rejecting the change, with figures, or an empty string if it accepts the change.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from oven_core.protocol.rules import Rules
 BUDGET_SPENT: Final = "budget spent"
 """Prefix of the rejection reason when the intervention budget is used up."""
 MAX_LEARNER_REJECTIONS = 2
-"""Number of consecutive changes of one actuator that the learner may reject. After that, the mesh adopts no more. For
-example, if the training loop overrides a rate on its own, retrying would fail again. An applied `set` by a person
-resets the count."""
+"""Number of consecutive changes of one actuator that the learner may reject before the mesh adopts no more of them.
+
+For example, retries would always fail if the training loop overrides a rate. A person can reset the count with `set`,
+if the learner applies it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +34,15 @@ class Ruling:
     verdict: Literal["adopted", "rejected", "advised"]
     value: Value
     note: str
-    """The reason if a guardrail rejected or limited it; empty if none did."""
+    """The reason for rejecting, limiting or advising the change; empty if there is none."""
 
 
 def rule(state: State, spec: ActuatorSpec, tally: Tally, adopted_with: Sequence[str] = ()) -> Ruling:
     """Return the verdict on a change that passed the vote.
 
-    The size is limited first, so that every other guardrail judges the value that would be set. The other checks run
-    in the order below. A change that passes all of them is advised if autonomy is `advise`, or if a person has to
-    approve it. `adopted_with` lists the changes that are adopted together with this one.
-    """
+    The size is limited first, so that the checks judge the value that would be set. The first check that fails decides.
+    A change that passes all checks is advised if autonomy is `advise`, or if a person has to approve it.
+    `adopted_with` lists the changes that are adopted together with this one."""
     before = state.effective.get(spec.name)
     value, limit_note = limit_change(spec, before, tally.value, state.rules)
     rejection = (
@@ -65,7 +65,7 @@ def rule(state: State, spec: ActuatorSpec, tally: Tally, adopted_with: Sequence[
 
 
 def _approval_reason(state: State, spec: ActuatorSpec, tally: Tally) -> str:
-    """Return why a person has to approve this regardless of autonomy, or an empty string if none has to."""
+    """Return why a person has to approve the change regardless of autonomy, or an empty string."""
     if tally.only_newcomers:
         supporters = [line.agent for line in tally.lines if line.newcomer and line.stance in ("propose", "for")]
         names = clip(", ".join(supporters), 200)
@@ -75,9 +75,9 @@ def _approval_reason(state: State, spec: ActuatorSpec, tally: Tally) -> str:
 
 
 def check_approval(state: State, spec: ActuatorSpec, value: Value) -> str:
-    """Return why an operator cannot approve this advised value now, or an empty string if they can. Autonomy is not
-    checked, because the operator decides. The cool-down (which the advice itself started) and the maximum change size
-    are not checked either."""
+    """Return why an operator cannot approve this advised value now, or an empty string if they can.
+
+    Autonomy, the cool-down and the maximum change size are not checked, because the operator decides."""
     before = state.effective.get(spec.name)
     new_direction = direction(before, value)
     return (
@@ -97,10 +97,9 @@ def check_repeated_rollback(state: State, spec: ActuatorSpec, value: Value) -> s
 
 
 def limit_change(spec: ActuatorSpec, before: Value, value: Value, rules: Rules) -> tuple[Value, str]:
-    """Return `value` clamped to the maximum change size, and a note if it was clamped.
+    """Return `value` limited to the maximum change size, and a note if it was limited.
 
-    Bounds take precedence over the maximum change size: a value that is out of bounds may move further to get back in.
-    """
+    Bounds take precedence. So a value outside them may move further than the maximum to return inside."""
     if spec.kind == "simplex":
         return _limit_shares(spec, shares(before), shares(value), rules.max_shift)
     old, new = number(before), number(value)
@@ -110,14 +109,17 @@ def limit_change(spec: ActuatorSpec, before: Value, value: Value, rules: Rules) 
         low, high = old / rules.max_factor, old * rules.max_factor
         size = f"a factor of {rules.max_factor:.3g}"
     elif spec.low is not None and spec.high is not None:
-        reach = rules.max_fraction * (spec.high - spec.low)
-        low, high = old - reach, old + reach
+        max_step = rules.max_fraction * (spec.high - spec.low)
+        low, high = old - max_step, old + max_step
         size = f"{rules.max_fraction:.3g} of the range {show(spec.low)} to {show(spec.high)}"
     else:
         return value, ""
     limited = min(max(new, low), high)
-    limited = limited if spec.low is None else max(limited, spec.low)
-    limited = rounded(limited if spec.high is None else min(limited, spec.high))
+    if spec.low is not None:
+        limited = max(limited, spec.low)
+    if spec.high is not None:
+        limited = min(limited, spec.high)
+    limited = rounded(limited)
     if limited == new:
         return value, ""
     return limited, f"limited to {show(limited)}, {size} from {show(old)}, instead of {show(new)}"
@@ -150,7 +152,7 @@ def check_requirements(state: State, spec: ActuatorSpec, direction: str) -> str:
 
 
 def _describe_missing(need: str) -> str:
-    """Describe an unmet requirement."""
+    """Describe an unmet need, or state that its form is invalid."""
     if not NEED_PATTERN.fullmatch(need):
         return f"{clip(need, 120)!r}, which cannot be verified: use {NEED_FORMS} in rules.requires"
     kind, _, name = need.partition(":")
@@ -174,7 +176,7 @@ def _check_no_change(state: State, spec: ActuatorSpec, before: Value, value: Val
     min_change = state.rules.least_change
     old, new = number(before), number(value)
     if old is not None and new is not None:
-        change = 0.0 if new == old else abs(new - old) / abs(old) if old else math.inf
+        change = _relative_change(old, new)
     elif spec.kind == "simplex":
         change = variation(shares(value), shares(before))
     else:
@@ -185,11 +187,16 @@ def _check_no_change(state: State, spec: ActuatorSpec, before: Value, value: Val
     return f"no change: from {show(before)} to {show(value)} is {size}"
 
 
-def _check_pending_advice(state: State, spec: ActuatorSpec, value: Value, only_newcomers: bool) -> str:
-    """Return why pending advice blocks new advice, or an empty string.
+def _relative_change(old: float, new: float) -> float:
+    if old == 0:
+        return 0.0 if new == 0 else math.inf
+    return abs(new - old) / abs(old)
 
-    Repeating the same advice would only replace its id. Advice from newcomers never replaces older advice.
-    """
+
+def _check_pending_advice(state: State, spec: ActuatorSpec, value: Value, only_newcomers: bool) -> str:
+    """Return why pending advice blocks a change, or an empty string.
+
+    The same advice is not repeated, because only its id would change. Newcomers' advice never replaces older advice."""
     older = state.advised.get(spec.name)
     if older is None or state.tick > older.expires_at_tick or (older.value != value and not only_newcomers):
         return ""
@@ -208,22 +215,22 @@ def _check_learner_rejections(state: State, spec: ActuatorSpec) -> str:
 
 
 def _check_cooldown(state: State, spec: ActuatorSpec) -> str:
-    last = state.decided_tick.get(spec.name)
+    last = state.cooldown_starts.get(spec.name)
     if last is None or state.tick - last >= state.rules.cooldown_ticks:
         return ""
-    elapsed_ticks, required_ticks = state.tick - last, state.rules.cooldown_ticks
-    return f"cooling down: {elapsed_ticks} ticks since the last change of {spec.name}, {required_ticks} required"
+    ticks, required_ticks = state.tick - last, state.rules.cooldown_ticks
+    return f"cooling down: {ticks} ticks since the last change of {spec.name}, {required_ticks} required"
 
 
 def _check_budget(state: State, spec: ActuatorSpec, uncounted_changes: int = 0) -> str:
-    """Check the budget. `uncounted_changes` are adopted together with this one, and are not in `state.adopted` yet."""
-    if state.adopted + uncounted_changes < state.rules.max_interventions or not spec.intervenes:
+    """Check the budget. `uncounted_changes` are adopted together with this one and not yet in `state.interventions`."""
+    if state.interventions + uncounted_changes < state.rules.max_interventions or not spec.intervenes:
         return ""
-    return f"{BUDGET_SPENT}: {state.adopted} of {state.rules.max_interventions} interventions used"
+    return f"{BUDGET_SPENT}: {state.interventions} of {state.rules.max_interventions} interventions used"
 
 
 def check_contradictions(state: State, spec: ActuatorSpec, direction: str, adopted_with: Sequence[str] = ()) -> str:
-    """Return how this contradicts a change in flight or adopted with it, or an empty string if it does not."""
+    """Return the contradiction with a change in flight or adopted with this one, or an empty string."""
     change = change_name(spec.name, direction)
     contradictions = [
         (side, opposite)

@@ -1,13 +1,14 @@
 """Detect clear harm, and charge it to every agent that supported a change since the target was last healthy.
 
 An outcome is void if the next change closes its window early, or if nothing was measured before the change. So an agent
-that changed actuators fast enough could do any harm without being scored. Therefore the target's healthy level is also
-compared with the measurements since then, even if changes overlap. Harm is clear if the target fell by HARM_THRESHOLD
-standard errors and every new measurement is worse than every old one, or if the target is no longer finite.
+that changed actuators fast enough could do harm without being scored. Therefore this module also compares the healthy
+level of a target (a metric that judges changes) with later measurements, even if changes overlap. Harm is clear if the
+target fell by HARM_THRESHOLD standard errors and every new measurement is worse than every old one, or if the target is
+no longer finite.
 
 An agent that vetoed a change supported the unchanged state and is charged in the same way. A change made while the
-target is already falling is a remedy and is not charged for the earlier fall. A rollback is charged to no agent. After
-a rollback, measurements are compared with the restored step's original level.
+target is already falling counts as a remedy, and is not charged for that fall. Rollbacks are never charged. After a
+rollback, measurements are compared with the level that the target first had at the restored step.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from oven_core.mesh.measurements import Measurements, effect, is_sound
+from oven_core.mesh.measurements import MAX_TICK, Measurements, is_sound, measure_effect
 from oven_core.mesh.reputation import Stance
 
 HARM_THRESHOLD: Final = 4.0
-"""Threshold in standard errors. Every new measurement is tested, so chance would often exceed a threshold of two."""
+"""Threshold in standard errors. Two would often be exceeded by chance, because every new measurement is tested."""
 FALL_THRESHOLD: Final = 2.0
 """Minimum fall, in standard errors below the earlier measurements, at which a target counts as falling."""
 MIN_FALL: Final = 0.02
 """Minimum fall as a share of the level, because a constant level has no noise to compare with."""
 PATIENCE: Final = 5
-"""Number of horizons to look back for enough measurements of the healthy level."""
+"""Maximum number of horizons to look back for enough measurements of the healthy level."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ class Charge:
 
     target: str
     sign: int
+    """1 if higher is better, −1 if lower is better."""
     since: int
     agents: Mapping[str, Stance]
     before: tuple[float, ...]
@@ -59,26 +61,26 @@ class _WatchedTarget:
 class HarmWatch:
     """The targets that are watched for harm. `Outcomes` records changes here and checks every observation."""
 
-    samples: int
+    min_samples: int
+    """Number of measurements needed on each side of a comparison."""
     _watched: dict[str, _WatchedTarget] = field(default_factory=dict)
 
     def add_change(
         self, measurements: Measurements, target: str, sign: int, horizon: int, agents: Mapping[str, Stance], tick: int
     ) -> None:
-        """Record that `agents` made or vetoed a change at `tick` that is judged by `target`."""
+        """Record a change at `tick`, judged by `target`, that `agents` supported or vetoed."""
         if not agents:
             return
-        watched, veto = self._watched.get(target), "against" in agents.values()
-        if watched is not None and (
-            veto or self._gap(watched, self._newest(measurements, target, watched)) < FALL_THRESHOLD
-        ):
+        watched, is_veto = self._watched.get(target), "against" in agents.values()
+        # A change while the target is falling is a remedy, so its supporters are not added.
+        if watched is not None and (is_veto or self._gap_now(measurements, target, watched) < FALL_THRESHOLD):
             watched.agents |= agents
             watched.since, watched.horizon = tick, max(watched.horizon, horizon)
             return
         before = _sound_values(measurements.at_ticks(target, tick - horizon, tick))
-        if len(before) < self.samples:
-            before = _sound_values(measurements.at_ticks(target, tick - PATIENCE * horizon, tick))[-self.samples :]
-        if watched is None and (veto or not self._is_falling(before, sign)):
+        if len(before) < self.min_samples:
+            before = _sound_values(measurements.at_ticks(target, tick - PATIENCE * horizon, tick))[-self.min_samples :]
+        if watched is None and (is_veto or not self._is_falling(before, sign)):
             self._watched[target] = _WatchedTarget(sign, horizon, tick, before, dict(agents))
 
     def add_rollback(self, measurements: Measurements, step: float, tick: int) -> None:
@@ -88,19 +90,20 @@ class HarmWatch:
                 measurements.at_steps(target, step - watched.horizon, step, since=-1, until_tick=tick)
             )
             watched.since = tick
-            if len(watched.before) < self.samples:
+            if len(watched.before) < self.min_samples:
                 del self._watched[target]
 
     def charges(self, measurements: Measurements, tick: int) -> list[Charge]:
-        """Return the clear harm visible now. Stop watching harmed targets, and those healthy for two horizons."""
+        """Return the clear harm visible now. Stop watching harmed targets, and those without harm for two horizons."""
         charges: list[Charge] = []
         for target, watched in list(self._watched.items()):
             after = measurements.at_ticks(target, watched.since, tick)
-            if len(watched.before) < self.samples:  # nothing was measured before, so the first values are used
-                watched.before = _sound_values(after)[: self.samples]
-                watched.since = tick if len(watched.before) >= self.samples else watched.since
+            if len(watched.before) < self.min_samples:  # nothing was measured before, so the first values are used
+                watched.before = _sound_values(after)[: self.min_samples]
+                watched.since = tick if len(watched.before) >= self.min_samples else watched.since
                 continue
-            newest, not_finite = _sound_values(after)[-self.samples :], bool(after) and not is_sound(after[-1])
+            newest = _sound_values(after)[-self.min_samples :]
+            not_finite = bool(after) and not is_sound(after[-1])
             is_harmed = not_finite or self._gap(watched, newest) >= HARM_THRESHOLD
             if is_harmed:
                 charges.append(
@@ -110,26 +113,27 @@ class HarmWatch:
                 del self._watched[target]
         return charges
 
-    def _newest(self, measurements: Measurements, target: str, watched: _WatchedTarget) -> tuple[float, ...]:
-        return _sound_values(measurements.at_ticks(target, watched.since, 2**53))[-self.samples :]
+    def _gap_now(self, measurements: Measurements, target: str, watched: _WatchedTarget) -> float:
+        all_since = _sound_values(measurements.at_ticks(target, watched.since, MAX_TICK))
+        return self._gap(watched, all_since[-self.min_samples :])
 
     def _gap(self, watched: _WatchedTarget, after: tuple[float, ...]) -> float:
-        """Return how far the target fell, in standard errors, or 0 if it is no worse or too little was measured."""
-        if len(after) < self.samples or len(watched.before) < self.samples:
+        """Return how far the target fell, in standard errors, or 0 if it did not fall or too little was measured."""
+        if len(after) < self.min_samples or len(watched.before) < self.min_samples:
             return 0.0
         worst_before = min(watched.sign * value for value in watched.before)
         best_after = max(watched.sign * value for value in after)
-        change = effect(watched.before, after, watched.sign, watched.before)
+        change = measure_effect(watched.before, after, watched.sign, watched.before)
         if best_after >= worst_before or -change.gain < MIN_FALL * abs(change.before):
             return 0.0
         return -change.gain / change.noise if change.noise > 0 else 2 * HARM_THRESHOLD
 
     def _is_falling(self, before: tuple[float, ...], sign: int) -> bool:
         """Return whether the newest of these measurements are worse than the older ones."""
-        older, newest = before[: -self.samples], before[-self.samples :]
-        if len(older) < self.samples:
+        older, newest = before[: -self.min_samples], before[-self.min_samples :]
+        if len(older) < self.min_samples:
             return False
-        change = effect(older, newest, sign, older)
+        change = measure_effect(older, newest, sign, older)
         return change.gain < 0 and -change.gain >= FALL_THRESHOLD * change.noise
 
 

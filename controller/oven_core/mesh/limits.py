@@ -1,18 +1,18 @@
 """Limits that stop loops: repeated rollbacks, floods of votes, and back-and-forth changes of one actuator.
 
-**Rollbacks.** Repeating a rollback without a gain is a loop: the run trains the same steps again and ends where it
-began. So at most MAX_ROLLBACKS rollbacks may go back to a given step or further, until the held-out metric reaches a
-new best value. If one of them did harm, no other may go back to that step. Without held-out readings, a rollback that
-discards n steps counts until the run is n steps past the step where it happened.
+**Rollbacks.** A run that repeats a rollback without a gain trains the same steps again and again. So at most
+MAX_ROLLBACKS rollbacks may go back to a given step or further, until the held-out metric reaches a new best value. If
+one of them did harm, no other may go back to that step. Without held-out measurements, a rollback that discards n steps
+counts until the run is n steps past the step where it happened.
 
 **Votes.** An agent may cast a limited number of votes per tick, and have a limited number of open ballots. An agent
-whose ballot failed at the vote waits before it opens the next one on that actuator: one cool-down, twice that after the
-next failure, at most MAX_COOLDOWNS. A newcomer waits on every actuator, and also after advice that no person approved.
-Repeating a failed proposal with the same reasons is refused for REPEAT_COOLDOWNS cool-downs. A proposal that a
-guardrail rejected is not a failure, because it passed the vote.
+whose ballot failed at the vote has to wait before it opens the next one on that actuator. It waits one cool-down, and
+twice as long after each further failure, but at most MAX_COOLDOWNS. A newcomer waits on every actuator, and also after
+advice that no person approved. A repeated proposal with the same reasons is refused for REPEAT_COOLDOWNS cool-downs. A
+proposal that a guardrail rejected is not a failure, because it passed the vote.
 
-**Reversals.** If an actuator changes direction `rules.reversals` times, each within REVERSAL_WINDOWS outcome windows of
-the previous change, two agents disagree or one oscillates. From then on a person decides.
+**Reversals.** An actuator is frozen if it changes direction `rules.reversals` times, each time within REVERSAL_WINDOWS
+outcome windows of the previous change. Two agents disagree or one oscillates, so a person has to decide from then on.
 """
 
 from __future__ import annotations
@@ -46,26 +46,27 @@ class _Rollback:
 
 @dataclass(slots=True)
 class RollbackLimits:
-    """The rollbacks of one training, which decide whether another rollback may be adopted."""
+    """The rollbacks of one training. They decide whether another rollback may be adopted."""
 
     _rollbacks: list[_Rollback] = field(default_factory=list)
-    _peak: tuple[float, int] | None = None
-    """The best held-out reading (higher is better) and its tick."""
+    _best_quality: float | None = None
+    """The best measurement of the main held-out metric, with its sign set so that higher is better."""
+    _best_tick: int = -1
     _offsets: list[tuple[int, int]] = field(default_factory=list)
     """(tick, step − tick) for every tick at which the difference changed."""
     _furthest_step: float = 0.0
     """The highest step since the newest rollback."""
 
-    def observe(self, tick: int, step: int, reading: float | None) -> None:
-        """Record an observation. `reading` is the main held-out metric, with its sign set so that higher is better."""
+    def observe(self, tick: int, step: int, quality: float | None) -> None:
+        """Record an observation. `quality` is the main held-out metric, with its sign set so that higher is better."""
         if not self._offsets or self._offsets[-1][1] != step - tick:
             self._offsets.append((tick, step - tick))
         self._furthest_step = max(self._furthest_step, float(step))
-        if reading is not None and is_sound(reading) and (self._peak is None or reading > self._peak[0]):
-            self._peak = reading, tick
+        if quality is not None and is_sound(quality) and (self._best_quality is None or quality > self._best_quality):
+            self._best_quality, self._best_tick = quality, tick
 
     def add(self, receipt: Receipt) -> None:
-        """Record an applied rollback, whose receipt has the steps before and after."""
+        """Record an applied rollback. Its receipt states the steps before and after."""
         before, after = receipt.before, receipt.after
         if not isinstance(before, int | float) or not isinstance(after, int | float):
             return  # the receipt does not state steps
@@ -80,9 +81,11 @@ class RollbackLimits:
     def refusal_reason(self, tick: int) -> str:
         """Return why the run may not go back to `tick` now, or an empty string if it may."""
         step = self._step_at(tick)
-        earlier_or_same = (rollback for rollback in self._rollbacks if rollback.restored_step <= step)
-        rollbacks = [rollback for rollback in earlier_or_same if self._is_counted(rollback)]
-        progress = "no held-out reading has improved since" if self._peak else "the run has got no further since"
+        rollbacks = [
+            rollback for rollback in self._rollbacks if rollback.restored_step <= step and self._is_counted(rollback)
+        ]
+        has_quality = self._best_quality is not None
+        progress = "no held-out reading has improved since" if has_quality else "the run has got no further since"
         harm = next((rollback for rollback in rollbacks if rollback.did_harm), None)
         if harm is not None:
             return f"the rollback of tick {harm.tick} to step {harm.restored_step:.0f} did harm, and {progress}"
@@ -95,15 +98,16 @@ class RollbackLimits:
         )
 
     def _is_counted(self, rollback: _Rollback) -> bool:
-        if self._peak is not None:
-            return rollback.tick > self._peak[1]
+        """Return whether the run has not improved, or not got further, since the rollback."""
+        if self._best_quality is not None:
+            return rollback.tick > self._best_tick
         if rollback is not self._rollbacks[-1]:
             return True
         return self._furthest_step <= rollback.left_step + (rollback.left_step - rollback.restored_step)
 
     def _step_at(self, tick: int) -> int:
         """Return the step of the observation at `tick`, or of the one before it."""
-        index = bisect_right(self._offsets, (tick, 2**62)) - 1
+        index = bisect_right(self._offsets, tick, key=lambda offset: offset[0]) - 1
         return tick + self._offsets[max(index, 0)][1] if self._offsets else tick
 
 
@@ -113,7 +117,7 @@ _Argument: TypeAlias = tuple[str, str, tuple[str, ...]]
 
 @dataclass(slots=True)
 class _FailedBallots:
-    """Consecutive failed ballots of one agent on one actuator."""
+    """Consecutive failed ballots of one agent on one actuator, or of a newcomer on all actuators."""
 
     count: int
     tick: int
@@ -135,19 +139,19 @@ class _NewestChange:
 
 @dataclass
 class VoteLimits:
-    """The votes and changes of one training, which decide whether an agent may vote or open a ballot."""
+    """The votes and changes of one training. They decide whether an agent may vote or open a ballot."""
 
     _tick: int = -1
     _votes: Counter[str] = field(default_factory=Counter)
     _failed_ballots: dict[tuple[str, str], _FailedBallots] = field(default_factory=dict)
     _newest_changes: dict[str, _NewestChange] = field(default_factory=dict)
 
-    def exceeds_limit(self, agent: str, tick: int, rules: Rules) -> bool:
-        """Count a vote, and return whether the agent exceeds its limit for this tick."""
+    def count_vote(self, agent: str, tick: int, rules: Rules) -> bool:
+        """Count a vote. Return whether the agent is within its limit for this tick."""
         if tick != self._tick:
             self._tick, self._votes = tick, Counter()
         self._votes[agent] += 1
-        return self._votes[agent] > rules.votes_per_tick
+        return self._votes[agent] <= rules.votes_per_tick
 
     def wait_reason(self, agent: str, newcomer: bool, vote: Vote, tick: int, rules: Rules) -> str:
         """Return why the agent may not open this ballot now, or an empty string if it may."""
@@ -167,14 +171,14 @@ class VoteLimits:
         self._add_wait(agent, "" if newcomer else vote.actuator, tick, _argument(vote))
 
     def record_advice(self, newcomer: str, tick: int) -> None:
-        """Record that a newcomer's ballot became advice. Each one adds to the wait until a person approves one."""
+        """Record that a newcomer's ballot became advice. The wait grows until a person approves some of its advice."""
         self._add_wait(newcomer, "", tick, None)
 
     def _add_wait(self, agent: str, actuator: str, tick: int, argument: _Argument | None) -> None:
         before = self._failed_ballots.get((agent, actuator))
         count = before.count if before else 0
-        if before is None or before.tick != tick:  # the parts of a plan close together and count once
-            count = min(count, 30) + 1
+        if before is None or before.tick != tick:  # the ballots of a plan close together and count once
+            count = min(count, 30) + 1  # keeps 2**count small
         self._failed_ballots[agent, actuator] = _FailedBallots(count, tick, argument)
 
     def record_success(self, agent: str, actuator: str) -> None:
@@ -186,15 +190,14 @@ class VoteLimits:
         """Record a change that the agents' votes adopted."""
         if spec is None or spec.kind not in ("scalar", "choice"):
             return
-        new_direction, last = direction(decision.before, decision.value), self._newest_changes.get(spec.name)
-        is_quick = last is not None and decision.tick - last.tick <= REVERSAL_WINDOWS * rules.outcome_ticks
-        reversals = last.reversals if last is not None and is_quick else 0
-        if last is not None and is_quick and _reverses(spec, last, new_direction, decision.value):
-            reversals += 1
+        new_direction, reversals = direction(decision.before, decision.value), 0
+        last = self._newest_changes.get(spec.name)
+        if last is not None and decision.tick - last.tick <= REVERSAL_WINDOWS * rules.outcome_ticks:
+            reversals = last.reversals + _reverses(spec, last, new_direction, decision.value)
         self._newest_changes[spec.name] = _NewestChange(decision.tick, new_direction, decision.before, reversals)
 
     def frozen_reason(self, actuator: str, rules: Rules) -> str:
-        """Return why a person has to decide on this actuator, or an empty string if the agents may."""
+        """Return why the actuator is frozen, so that a person has to decide, or an empty string if it is not."""
         newest = self._newest_changes.get(actuator)
         if newest is None or newest.reversals < rules.reversals:
             return ""
@@ -202,7 +205,7 @@ class VoteLimits:
         return f"{actuator} changed direction {newest.reversals} times, last at tick {newest.tick}: {remedy}"
 
     def thaw(self, actuator: str) -> None:
-        """Let the agents change this actuator again, or all actuators if it is empty."""
+        """Let the agents change a frozen actuator again, or all actuators if `actuator` is empty."""
         for name in [actuator] if actuator else list(self._newest_changes):
             self._newest_changes.pop(name, None)
 

@@ -11,6 +11,8 @@ MAX_MEASUREMENTS = 512
 """Maximum number of stored measurements per metric."""
 MAX_METRICS = 128
 """Maximum number of stored metrics. The first ones announced with a better direction are stored."""
+MAX_TICK = 2**53
+"""Maximum valid tick. JSON readers may not represent a larger one exactly."""
 SOUND_LIMIT = 1e100
 """Absolute value beyond which a metric has diverged and its sums may overflow."""
 MAD_TO_SIGMA = 1.4826
@@ -44,14 +46,13 @@ class Measurements:
             stored.append((tick, step, value))
 
     def at_ticks(self, name: str, after: int, until: int) -> list[float]:
-        """Return the values of the ticks `after` < tick ≤ `until`."""
+        """Return the values at ticks with `after` < tick ≤ `until`."""
         return [value for tick, _, value in self._by_metric.get(name, ()) if after < tick <= until]
 
     def at_steps(self, name: str, after: float, until: float, *, since: int, until_tick: int) -> list[float]:
-        """Return the values of the steps `after` < step ≤ `until` within the ticks `since` < tick ≤ `until_tick`.
+        """Return the values at steps with `after` < step ≤ `until` and ticks with `since` < tick ≤ `until_tick`.
 
-        A step that the run passed twice in that time counts twice.
-        """
+        A step that the run passed twice in that time has two values."""
         return [
             value
             for tick, step, value in self._by_metric.get(name, ())
@@ -63,8 +64,7 @@ class Measurements:
 class Effect:
     """The means of a metric before and after a change.
 
-    `gain` is the difference in the better direction, and `noise` its standard error.
-    """
+    `gain` is the difference in the better direction, and `noise` its standard error."""
 
     before: float
     after: float
@@ -72,10 +72,11 @@ class Effect:
     noise: float
 
 
-def effect(before: Sequence[float], after: Sequence[float], sign: int, baseline: Sequence[float]) -> Effect:
-    """Compare the measurements before and after a change. `sign` is 1 if higher is better, else −1. The spread of one
-    measurement comes from the `baseline`, which is from before the change. Otherwise a change that makes the metric
-    noisy could hide behind that noise."""
+def measure_effect(before: Sequence[float], after: Sequence[float], sign: int, baseline: Sequence[float]) -> Effect:
+    """Compare the measurements before and after a change. `sign` is 1 if higher is better, else −1.
+
+    The spread of one measurement is estimated from `baseline`, also from before the change. Otherwise a change could
+    hide its harm by making the metric noisy."""
     mean_before, mean_after = mean(before), mean(after)
     noise = sigma(baseline) * math.sqrt(1 / len(before) + 1 / len(after))
     return Effect(mean_before, mean_after, (mean_after - mean_before) * sign, noise)
@@ -93,10 +94,8 @@ def median(values: Sequence[float]) -> float:
 def sigma(values: Sequence[float]) -> float:
     """Return the spread of one measurement, estimated from the median absolute deviation (Hampel 1974).
 
-    A single outlier hardly affects this deviation. If more than half of the values are equal, it is 0 although the
-    values vary, and any change would look certain. The standard deviation is then used instead. A constant sample has a
-    spread of 0.
-    """
+    A single outlier hardly affects this deviation. But if more than half of the values are equal, it is 0, and any
+    change would look certain. So the standard deviation is used in that case. Constant values have a spread of 0."""
     middle = median(values)
     robust_spread = MAD_TO_SIGMA * median([abs(value - middle) for value in values])
     if robust_spread > 0 or len(values) < 2:

@@ -1,7 +1,7 @@
 """Handle operators' commands: approve, veto, set, mute, trust and autonomy. Each command gets one reply.
 
 An operator overrides the limits on agents (autonomy, quorum, cool-down, budget, largest change), but never the
-announced bounds. The learner handles `hold`, `resume` and `stop` directly, and replies with a receipt.
+announced bounds. The learner handles `hold`, `resume` and `stop` itself, and replies with a receipt.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from oven_core.mesh.actuator_values import Fault, check_bounds, clip, coerce, direction, show
+from oven_core.mesh.actuator_values import Fault, clip, coerce_proposal, direction, show
 from oven_core.mesh.ballots import Ballot
 from oven_core.mesh.guardrails import check_approval, check_contradictions, check_requirements
 from oven_core.mesh.state import State
@@ -37,15 +37,14 @@ class Reply:
     reason: str
     adoption: Adoption | None = None
     closed_actuator: str = ""
-    """The actuator whose open ballot is rejected; empty if there is none."""
+    """The actuator whose open ballot the command closes; empty if it closes none."""
     close_reason: str = ""
 
 
 def respond(state: State, ballots: Mapping[str, Ballot], name: str, command: OperatorCommand) -> Reply | None:
     """Apply a command of operator `name` to `state`, and return the reply, or None if the learner answers it.
 
-    `ballots` maps each actuator to its open ballot. Never raises, whatever the command contains.
-    """
+    `ballots` maps each actuator to its open ballot. Never raises, whatever the command contains."""
     if command.action in LEARNER_ACTIONS:
         return None
     if not state.started or state.ended:
@@ -86,7 +85,7 @@ def _approve(state: State, operator: str, command: OperatorCommand) -> Reply:
     spec = state.specs.get(advised.actuator)
     if spec is None:
         return Reply(False, f"{decision} cannot be applied: {_unknown_actuator(state, advised.actuator)}")
-    value = _fitted_value(spec, advised.value)
+    value = coerce_proposal(spec, advised.value)
     if isinstance(value, Fault):
         return Reply(False, f"{decision} is no longer valid: {show(advised.value)} for {spec.name}, {value.problem}")
     if obstacle := check_approval(state, spec, value):
@@ -117,7 +116,7 @@ def _set_value(state: State, ballots: Mapping[str, Ballot], operator: str, comma
     spec = state.specs.get(command.actuator)
     if spec is None:
         return Reply(False, _unknown_actuator(state, command.actuator))
-    value = _fitted_value(spec, command.value)
+    value = coerce_proposal(spec, command.value)
     if isinstance(value, Fault):
         return Reply(False, f"{show(command.value)} cannot be set for {spec.name}, {value.problem}")
     before = state.effective.get(spec.name)
@@ -149,7 +148,7 @@ def _set_autonomy(state: State, command: OperatorCommand) -> Reply:
 
 
 def _change_trust(state: State, command: OperatorCommand) -> Reply:
-    """Grant or withdraw trust. It survives restarts of the agent, because a name belongs to the holder of its key."""
+    """Grant or withdraw trust. It outlasts restarts of the agent, because no other agent can use the same name."""
     agent, actuators = command.agent, command.actuators
     if agent not in state.agents:
         return Reply(False, f"{_unknown_agent(state, agent)}; start it before you trust it")
@@ -193,12 +192,6 @@ def _not_found_reason(state: State, command: OperatorCommand, action: str) -> st
     pending = [f"{advised.id} on {advised.actuator}" for advised in state.advised.values()]
     kind = "advised decision" if action == "approve" else "open ballot or advised decision"
     return f"there is no {kind} {show(target)}; advised decisions: {_format_names(pending)}"
-
-
-def _fitted_value(spec: ActuatorSpec, value: Value) -> Value | Fault:
-    """Return `value` in the actuator's form and within its bounds, or the fault."""
-    fitted = coerce(spec, value)
-    return fitted if isinstance(fitted, Fault) else check_bounds(spec, fitted) or fitted
 
 
 def _change_text(actuator: str, value: Value) -> str:

@@ -20,12 +20,12 @@ from oven_core.protocol.actuator_names import ROLLBACK
 from oven_core.protocol.messages import Decision, Outcome, OutcomeLine
 
 PATIENCE = 5
-"""Maximum number of horizons to wait for a rarely measured target after a change, and to look back before it."""
+"""Maximum number of horizons to wait for measurements of a target after a change, and to look back before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The period after a decision during which its target is watched."""
+    """The period after a change in which its target is watched, with the measurements from before the change."""
 
     decision: Decision
     forecast: Forecast
@@ -33,13 +33,13 @@ class Window:
     before: tuple[float, ...] = ()
     """The usable measurements before the change."""
     baseline: tuple[float, ...] = ()
-    """The measurements from which the spread of a single one is estimated."""
+    """The measurements from which the spread of a single measurement is estimated."""
     was_unsound: bool = False
     """Whether the newest measurement before the change was unusable."""
     few_discarded: bool = False
     """Whether a rollback discarded too few measurements to show a gain."""
     repeated_steps: tuple[float, float] | None = None
-    """The steps (after, until] that are trained again after a rollback, and compared with their first training."""
+    """The steps that are repeated after a rollback: those after the first number, up to and including the second."""
 
     @property
     def target(self) -> str:
@@ -52,19 +52,21 @@ class Window:
 
 
 class Scoring:
-    """Scores closed windows. Updates `state.reputations`, and earned trust in `state.trust`."""
+    """Scores closed windows, and updates `state.reputations` and the earned trust in `state.trust`."""
 
     def __init__(self, state: State) -> None:
         self._state = state
 
     def scored_outcome(
-        self, window: Window, after: tuple[float, ...], change: Effect | None, reason: str, y: float = 0.0
+        self, window: Window, after: tuple[float, ...], change: Effect | None, reason: str, fixed_success: float = 0.0
     ) -> Outcome:
-        """Return the outcome of a window with a result, and update reputations. `change` is None if the target was not
-        finite before or after. The outcome then has no figures, and its success is `y`."""
-        lines = self._judge(window, change, y)
-        beat = beat_probability(change.gain, change.noise) if change else y
-        is_harm = is_clearly_worse(change.gain, change.noise) if change else y == 0
+        """Return the outcome of a window with a result, and update reputations.
+
+        `change` is None if the target was not finite before or after. The outcome then has no figures, and its success
+        is `fixed_success`."""
+        lines = self._judge(window, change, fixed_success)
+        beat = beat_probability(change.gain, change.noise) if change else fixed_success
+        is_harm = is_clearly_worse(change.gain, change.noise) if change else fixed_success == 0
         if is_harm and window.decision.actuator == ROLLBACK:
             self._state.rollback_limits.record_harm(window.decision.id)
         forecast = window.forecast.expected * window.forecast.sign
@@ -81,7 +83,7 @@ class Scoring:
         )
 
     def unscored_outcome(self, window: Window, after: tuple[float, ...], reason: str) -> Outcome:
-        """Return the outcome of a window without a result. `reason` says why there is none."""
+        """Return the outcome of a window without a result, for this reason."""
         return Outcome(
             decision_id=window.decision.id,
             actuator=window.decision.actuator,
@@ -94,14 +96,14 @@ class Scoring:
             samples=(len(window.before), len(after)),
         )
 
-    def _judge(self, window: Window, change: Effect | None, y_without_figures: float) -> tuple[OutcomeLine, ...]:
-        """Update the reputations of all agents; return one line per voter."""
+    def _judge(self, window: Window, change: Effect | None, fixed_success: float) -> tuple[OutcomeLine, ...]:
+        """Update the reputations of all agents, and return one line per voter."""
         state, stakes = self._state, window.forecast.stakes
-        y = {
-            stake.agent: success(change.gain, change.noise, stake.expected) if change else y_without_figures
+        successes = {
+            stake.agent: success(change.gain, change.noise, stake.expected) if change else fixed_success
             for stake in stakes
         }
-        merits = {stake.agent: merit(stake.stance, stake.confidence, y[stake.agent]) for stake in stakes}
+        merits = {stake.agent: merit(stake.stance, stake.confidence, successes[stake.agent]) for stake in stakes}
         before = state.reputations
         state.reputations = updated_reputations(before, state.agents, merits, state.rules)
         for stake in stakes:
@@ -113,7 +115,7 @@ class Scoring:
                 stance=stake.stance,
                 shadow=stake.shadow,
                 confidence=stake.confidence,
-                success=rounded(y[stake.agent]),
+                success=rounded(successes[stake.agent]),
                 merit=rounded(merits[stake.agent]),
                 before=rounded(effective_reputation(before.get(stake.agent, 1.0))),
                 after=state.reputations[stake.agent],

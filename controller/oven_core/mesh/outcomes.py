@@ -2,29 +2,27 @@
 
 When a window closes, the reputations of the decision's voters change.
 
-A window opens with the receipt of an applied decision. It compares two sets of measurements. With H as the forecast's
-horizon, the earlier set covers the last H ticks, but none before the last other change judged by this metric. The
-later set covers the second half of the next H ticks, because a change needs time to show. For rarely measured metrics,
-both sets extend to `PATIENCE` · H ticks.
+A window opens with the receipt of an applied decision. It compares measurements from before and after the change. Let H
+be the horizon of the forecast, in ticks. The earlier measurements are from the last H ticks, but not from before
+another change that this metric judges. The later ones are from the second half of the next H ticks, because a change
+needs time to show. For rarely measured metrics, both periods extend to `PATIENCE` · H ticks.
 
-The earlier measurements serve as the forecast for doing nothing, as if the metric stayed where it is. This is wrong for
-a rollback, because the run trains the same steps again, and its loss would fall again without any remedy. So a
-rollback, and any change applied together with it, is judged on repeated steps. Once the run has reached them again, the
-last H discarded steps are compared with their second training. The noise of one measurement is the spread over all H
-ticks before the rollback. If a rollback discards too few measurements, it is judged for clear harm only, by comparing
-later measurements with the discarded ones.
+The comparison assumes that without the change, the metric would have stayed where it was. This is wrong for a rollback:
+the run trains the same steps again, and its loss would fall again without any remedy. So a rollback, and any change
+applied together with it, is judged on repeated steps. Measurements from the last H discarded steps are compared with
+those from the second time that the run trains these steps. The noise of one measurement is the spread over all H ticks
+before the rollback. A rollback that discards too few measurements is judged for clear harm only.
 
-Changes at the same tick, judged by the same metric, are a plan. Their effects cannot be separated, so all of them are
-judged by the same measurements. Otherwise windows on one metric never overlap. A window ends when its actuator changes
-again, or at a rollback. A window that closes before half its time is void, unless the metric is already much
-worse, because harm shows before benefit does. Otherwise an agent could hide harm behind its next change, or behind the
-rollback that repairs it.
+The effects of changes at the same tick cannot be separated, so the same measurements judge all of them. Otherwise,
+windows on one metric never overlap. A window also closes when its actuator changes again, or at a rollback. A window
+that closes before half its time is void, unless the metric is already worse by two standard errors. Without this
+exception, an agent could hide harm behind its next change, or behind the rollback that repairs it.
 
-In addition, clear harm (oven_core.mesh.harm) has its own outcome, charged to every agent that supported a change since
-the target was healthy.
+In addition, clear harm has its own outcome (oven_core.mesh.harm). All agents that supported a change since the target
+was healthy are charged.
 
-A target that stops being finite is a failure without figures, with success 0. A target that becomes finite again has
-success 1.
+If the target is no longer finite, the success is 0 and the outcome has no figures. If it becomes finite again, the
+success is 1.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ from oven_core.mesh.actuator_values import number, rounded
 from oven_core.mesh.ballots import Ballot
 from oven_core.mesh.forecast import Forecast, directed_metrics, judging_metric
 from oven_core.mesh.harm import Charge, HarmWatch
-from oven_core.mesh.measurements import Measurements, effect, is_sound, mean
+from oven_core.mesh.measurements import Measurements, is_sound, mean, measure_effect
 from oven_core.mesh.outcome_scoring import Scoring, Window
 from oven_core.mesh.reputation import Stance, effective_reputation, is_clearly_worse
 from oven_core.mesh.state import State, held_out
@@ -60,7 +58,7 @@ class _NewestRollback:
 
 
 class Outcomes:
-    """The open windows of one run. It changes only `reputations` and earned `trust` in the state."""
+    """The open windows of one run, which become outcomes. In the state, only reputations and earned trust change."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -87,7 +85,7 @@ class Outcomes:
         return closed_outcomes
 
     def attach_forecast(self, decision: Decision, forecast: Forecast | None) -> Decision:
-        """Return the decision with the forecast that judges it. An approval inherits the forecast of its advice."""
+        """Return the decision with the fields of its forecast. An approval inherits the forecast of its advice."""
         _, advice_forecast = self._expected.pop(decision.approves, (None, None))
         forecast = forecast or advice_forecast
         if forecast is None or decision.verdict == "rejected":
@@ -98,19 +96,19 @@ class Outcomes:
         return decision
 
     def observe(self, observation: Observation) -> list[Outcome]:
-        """Store the measurements; return the outcomes of the windows that are due."""
+        """Store the measurements, and return the outcomes of the windows that are due."""
         tick = self._state.tick
         if observation.tick < tick:
             return []
         self._step = observation.step
         self._measurements.add(tick, observation.step, observation.metrics)
-        for id, (decision, _) in list(self._expected.items()):
-            if tick > self._lapse_tick(decision):
-                del self._expected[id]
+        for decision, _ in list(self._expected.values()):
+            if tick > self._expiry_tick(decision):
+                del self._expected[decision.id]
         return [self._close(window) for window in list(self._open.values()) if self._is_due(window)]
 
     def apply_receipt(self, receipt: Receipt) -> list[Outcome]:
-        """Close the windows that an applied change disturbs, and open its own."""
+        """Close the windows that an applied change disturbs, and open a window for the change."""
         decision, forecast = self._expected.pop(receipt.decision_id, (None, None))
         spec = self._state.spec(receipt.actuator)
         if receipt.status != "applied" or not spec.has_outcome or self._state.ended:
@@ -156,23 +154,24 @@ class Outcomes:
             self._harm.add_change(self._measurements, held_out_metric.name, sign, forecast.horizon, agents, tick)
 
     def harm_outcomes(self, next_id: Callable[[], str]) -> list[Outcome]:
-        """Return an outcome for each clear harm visible at this tick, with an id from `next_id`."""
+        """Return an outcome with an id from `next_id` for each clear harm that is visible at this tick."""
         if self._state.ended or not self._state.rules.harm_charge:
             return []
         return [self._charge(next_id(), charge) for charge in self._harm.charges(self._measurements, self._state.tick)]
 
-    def _charge(self, id: str, charge: Charge) -> Outcome:
+    def _charge(self, outcome_id: str, charge: Charge) -> Outcome:
+        """Reduce the reputations of the charged agents, and return the outcome."""
         state, before = self._state, self._state.reputations
         after = dict(before)
         for agent in charge.agents:
             after[agent] = rounded(effective_reputation(before.get(agent, 1.0)) * (1 - state.rules.harm_charge))
             state.trust.revoke_earned(agent)
         state.reputations = after
-        change = None if charge.not_finite else effect(charge.before, charge.after, charge.sign, charge.before)
+        change = None if charge.not_finite else measure_effect(charge.before, charge.after, charge.sign, charge.before)
         figures = f"{change.before:.4g} → {change.after:.4g}" if change else "is no longer finite"
         agents = ", ".join(sorted(charge.agents))
         return Outcome(
-            decision_id=id,
+            decision_id=outcome_id,
             actuator="",
             target=charge.target,
             scored=True,
@@ -202,16 +201,16 @@ class Outcomes:
     def _open_window(self, decision: Decision, forecast: Forecast, tick: int) -> list[Outcome]:
         closed_outcomes = self._close_disturbed(decision.actuator, forecast.target, decision.id, tick, in_plan=True)
         self._open[decision.id] = Window(decision, forecast, tick)
-        for id, window in self._open.items():
-            if window.from_tick == tick:
-                self._open[id] = self._with_earlier_measurements(window)
+        for decision_id, window in self._open.items():
+            if window.from_tick == tick:  # includes other changes of the same plan
+                self._open[decision_id] = self._with_earlier_measurements(window)
         return closed_outcomes
 
     def _with_earlier_measurements(self, window: Window) -> Window:
         """Return the window with the measurements from before the change."""
         tick, name, horizon_start = window.from_tick, window.target, window.from_tick - window.forecast.horizon
         rollback = self._rollback if self._rollback is not None and self._rollback.tick == tick else None
-        samples = self._state.rules.outcome_samples
+        min_samples = self._state.rules.outcome_samples
         since = self._last_change("", tick)
         spec = self._state.spec(window.decision.actuator)
         if not spec.moves_weights:  # a rollback undoes earlier changes, so measurements after them count
@@ -225,13 +224,13 @@ class Outcomes:
             values = self._measurements.at_steps(name, *repeated, since=since, until_tick=tick)
         before = baseline = tuple(filter(is_sound, values))
         was_unsound = bool(values) and not is_sound(values[-1])
-        few_discarded = False
+        few_discarded = False  # whether the rollback discarded too few measurements
         if rollback is not None:
             baseline = tuple(filter(is_sound, self._measurements.at_ticks(name, horizon_start, tick)))
-            few_discarded = len(before) < samples
-        if len(before) < (1 if few_discarded else samples):
+            few_discarded = len(before) < min_samples
+        if len(before) < (1 if few_discarded else min_samples):  # look further back for a rarely measured metric
             values = self._measurements.at_ticks(name, max(since, tick - window.patience), tick)
-            before = tuple(filter(is_sound, values))[-samples:]
+            before = tuple(filter(is_sound, values))[-min_samples:]
             baseline = (baseline or before) if few_discarded else before
             was_unsound = bool(values) and not is_sound(values[-1])
         return replace(
@@ -248,8 +247,7 @@ class Outcomes:
     ) -> list[Outcome]:
         """Close the windows that a change of `actuator`, judged by `target`, disturbs.
 
-        With `in_plan`, changes of other actuators at the same tick may belong to the same plan.
-        """
+        With `in_plan`, windows of other actuators that opened at the same tick stay open, as parts of the same plan."""
         all_metrics = self._state.spec(actuator).moves_weights
         windows = [
             window
@@ -267,14 +265,14 @@ class Outcomes:
         elif elapsed < window.forecast.horizon:
             return False
         after = self._measurements_after(window)
-        has_diverged, sound_count = bool(after) and not is_sound(after[-1]), sum(map(is_sound, after))
+        has_diverged = bool(after) and not is_sound(after[-1])
+        sound_count = sum(map(is_sound, after))
         return has_diverged or elapsed >= window.patience or sound_count >= self._state.rules.outcome_samples
 
     def _measurements_after(self, window: Window) -> list[float]:
-        """Return the measurements after the change: those of the window's second half, or all if it closed early.
+        """Return the measurements in the second half of the window, or all after the change if it closes early.
 
-        After a rollback, return the measurements of the repeated steps.
-        """
+        After a rollback, return the measurements of the repeated steps."""
         if window.repeated_steps is not None:
             tick = window.from_tick
             return self._measurements.at_steps(
@@ -285,7 +283,7 @@ class Outcomes:
         return self._measurements.at_ticks(window.target, window.from_tick + settling_ticks, self._state.tick)
 
     def _close(self, window: Window, interruption: str = "") -> Outcome:
-        """Remove the window and return its outcome. If it closes early, `interruption` says why."""
+        """Remove the window and return its outcome. If it closes early, `interruption` is the reason."""
         del self._open[window.decision.id]
         values, min_samples = self._measurements_after(window), self._state.rules.outcome_samples
         after = tuple(value for value in values if is_sound(value))
@@ -304,7 +302,7 @@ class Outcomes:
         if len(after) < min_samples:
             reason = f"only {len(after)} measurements of {window.target} after it, {min_samples} required"
             return self._scoring.unscored_outcome(window, after, reason + suffix)
-        change = effect(window.before, after, window.forecast.sign, window.baseline)
+        change = measure_effect(window.before, after, window.forecast.sign, window.baseline)
         if (is_early or window.few_discarded) and not is_clearly_worse(change.gain, change.noise):
             if is_early:
                 reason = f"{interruption} before half of its {window.forecast.horizon} ticks"
@@ -316,17 +314,18 @@ class Outcomes:
         return self._scoring.scored_outcome(window, after, change, reason)
 
     def _is_early(self, window: Window) -> bool:
-        """Return whether less than half of the horizon has passed, or fewer than half of the steps were repeated."""
+        """Return whether less than half of the horizon has passed, or less than half of the steps were repeated."""
         if window.repeated_steps is not None:
             return 2 * self._step < sum(window.repeated_steps)
         return 2 * (self._state.tick - window.from_tick) < window.forecast.horizon
 
-    def _lapse_tick(self, decision: Decision) -> int:
-        """Return the tick after which the decision can no longer be applied."""
+    def _expiry_tick(self, decision: Decision) -> int:
+        """Return the last tick at which a receipt for the decision, or for its approval, may still arrive."""
         rules = self._state.rules
         return max(decision.expires_at_tick, decision.tick + rules.approve_ticks) + rules.outcome_ticks
 
     def _add_change_tick(self, metric: str, tick: int) -> None:
+        """Record a change that affects this metric, or all metrics if `metric` is empty."""
         newest, previous = self._change_ticks.get(metric, (-1, -1))
         if tick > newest:
             self._change_ticks[metric] = tick, newest
@@ -334,8 +333,7 @@ class Outcomes:
             self._change_ticks[metric] = newest, tick
 
     def _last_change(self, metric: str, before: int) -> int:
-        """Return the tick of the newest change before tick `before`; -1 if there is none.
+        """Return the tick of the newest change before tick `before`, or −1 if there is none.
 
-        Changes at one tick, such as a rollback and a rate cut, count as one.
-        """
+        Changes at the same tick, such as a rollback and a rate cut, count as one."""
         return max((tick for tick in self._change_ticks.get(metric, ()) if tick < before), default=-1)

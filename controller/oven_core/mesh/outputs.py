@@ -1,4 +1,4 @@
-"""Messages that a mesh replica has computed, and a check that the log contains the same ones."""
+"""The messages that a replica of the mesh computes, and a check that the log contains the same ones."""
 
 from __future__ import annotations
 
@@ -21,31 +21,33 @@ class Output:
     subject: str
     message: Message
     data: bytes = field(init=False, compare=False, repr=False)
-    """The encoded message. It is published, and compared with the log's copy."""
+    """The encoded message, which is published and compared with the entry in the log."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "data", self.message.wire())
 
 
 class ReadBack:
-    """A comparison of the log's entries on the mesh's own subjects with the outputs of this replica."""
+    """Compares the entries on the mesh's subjects in the log with the outputs of this replica."""
 
     def __init__(self, pending: MutableMapping[str, Output]) -> None:
-        """`pending` has the computed outputs that are not yet in the log, by subject. New log entries remove them."""
+        """`pending` holds the outputs that are not yet in the log, by subject. A new entry removes its output."""
         self.divergence: str | None = None
         """Description of the first output in the log that this replica would not have written, or None."""
         self._pending = pending
-        self._entry_hashes: dict[str, int] = {}  # subject → hash of its entry; StepClosed needs none
+        self._entry_hashes: dict[str, int] = {}  # by subject; StepClosed is recognised by its tick
 
     def repeats(self, event: Event, closed_tick: int) -> bool:
-        """Return whether the event repeats an earlier output byte for byte. An attacker who gets a server to write on
-        the mesh's subjects can copy signed messages. That must not stop a replica."""
+        """Return whether the event repeats an earlier output byte for byte.
+
+        An attacker can make a server write copies of signed messages on the mesh's subjects. They must not stop a
+        replica."""
         if isinstance(event.body, StepClosed):
             return event.body.tick <= closed_tick and event.subject not in self._pending
         return self._entry_hashes.get(event.subject) == hash(event.data)
 
     def compare(self, event: Event) -> None:
-        """Compare a new entry with the pending output of its subject."""
+        """Compare a new entry with the pending output on the same subject."""
         output = self._pending.pop(event.subject, None)
         if not isinstance(event.body, StepClosed):
             self._entry_hashes[event.subject] = hash(event.data)

@@ -1,8 +1,8 @@
 """Plans: one agent's proposals for several actuators, which the mesh adopts all together or not at all.
 
-Some changes only work together. A rollback without a cut of the learning rate fails again, and a cut without the
-rollback does not undo the harm. So the ballots of a plan close together, and a proposal counts only if every other part
-of its plan is adopted at the same time. A change that passes even without the plan's proposal is still adopted.
+Some changes only work together. After a rollback without a cut of the learning rate, the run fails again, and a cut
+without the rollback does not undo the harm. So the ballots of a plan close together. A proposal counts only if all the
+other parts of its plan are adopted at the same time. A change that passes without the plan's proposal is still adopted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from oven_core.protocol.messages import TallyLine, Value, Vote
 
 @dataclass(frozen=True, slots=True)
 class BallotResult:
-    """The verdict of tally and guardrails on one ballot."""
+    """The verdict of the tally and the guardrails on one ballot."""
 
     verdict: str
     before: Value
@@ -31,27 +31,27 @@ class BallotResult:
     """The reason for rejecting or limiting the change; empty if there is none."""
     lines: tuple[TallyLine, ...]
     only_newcomers: bool = False
-    """Whether only newcomers support it. It is then advised regardless of the plan's other ballots."""
+    """Whether only newcomers support the change. Then it is advised regardless of the other ballots of the plan."""
     veto: str = ""
-    """The agent whose veto rejected it."""
+    """The agent whose veto rejected the change; empty without a veto."""
     passed: bool = False
     """Whether the vote passed, regardless of what the guardrails decided."""
 
 
 BallotRule = Callable[[Ballot, frozenset[str], Sequence[str]], BallotResult]
-"""Function from (ballot, agents whose proposals do not count, changes adopted together with it) to its result."""
+"""A function that returns the result of a ballot. Its other arguments are the agents whose proposals do not count, and
+the changes that are adopted together with the ballot."""
 
 
 def other_parts(vote: Vote) -> tuple[str, ...]:
-    """Return the other actuators of a proposal's plan."""
+    """Return the other actuators in the plan of a proposal."""
     return tuple(name for name in vote.plan if name != vote.actuator) if vote.stance == "propose" else ()
 
 
 def linked_actuators(ballots: Mapping[str, Ballot], actuator: str, state: State) -> list[str]:
     """Return the actuators whose open ballots share a plan with this one, directly or through others.
 
-    They are in order of opening, and include the actuator itself.
-    """
+    The actuator itself is included. The order is that in which the ballots opened."""
     links = {name: {*_directly_linked(ballots, name, state)} for name in ballots}
     visited, frontier = set[str](), {actuator}
     while frontier:
@@ -62,17 +62,18 @@ def linked_actuators(ballots: Mapping[str, Ballot], actuator: str, state: State)
 
 
 def is_complete(ballots: Mapping[str, Ballot], actuator: str, state: State, await_newcomers: bool = True) -> bool:
-    """Return whether the ballot has every vote, and every proposal on it has the other parts of its plan. A missing
-    part is ignored if its agent has finished the tick. If `await_newcomers` is False, only votes with weight are
-    awaited."""
+    """Return whether no further vote is expected on the ballot, or on another part of a plan that it belongs to.
+
+    If `await_newcomers` is False, only votes with weight are expected."""
     ballot = ballots[actuator]
-    return ballot.is_complete(state, await_newcomers) and not any(
-        part not in ballots or name not in ballots[part].votes
-        for name, cast in ballot.votes.items()
-        if await_newcomers or ballot.may_link(state, name)
-        for part in other_parts(cast.vote)
-        if ballot.may_still_vote(state, name)
-    )
+    if not ballot.is_complete(state, await_newcomers):
+        return False
+    for name, cast in ballot.votes.items():
+        is_awaited = ballot.may_still_vote(state, name) and (await_newcomers or ballot.may_link(state, name))
+        votes = [ballots[part].votes if part in ballots else {} for part in other_parts(cast.vote)]
+        if is_awaited and not all(name in part_votes for part_votes in votes):
+            return False
+    return True
 
 
 def _directly_linked(ballots: Mapping[str, Ballot], actuator: str, state: State) -> Iterator[str]:
@@ -84,11 +85,12 @@ def _directly_linked(ballots: Mapping[str, Ballot], actuator: str, state: State)
 
 
 def settle(ballots: Sequence[Ballot], rule: BallotRule) -> list[tuple[Ballot, BallotResult]]:
-    """Return the results of ballots that close together. Proposals are removed until every one that counts belongs to a
-    complete plan. Removing one can break another plan, so the rule is applied again until none breaks."""
+    """Return the results of ballots that close together.
+
+    Excludes proposals whose plan is broken. This can break other plans, so the rule is applied until none breaks."""
     excluded_agents: dict[str, frozenset[str]] = {ballot.opened.actuator: frozenset() for ballot in ballots}
     initial: dict[str, BallotResult] = {}  # results before any plan broke
-    break_reasons: dict[str, str] = {}  # actuator → why the first plan with a part on its ballot broke
+    break_reasons: dict[str, str] = {}  # actuator → why the first broken plan on its ballot broke
     while True:
         results: dict[str, BallotResult] = {}
         adopted_changes: list[str] = []
@@ -125,7 +127,7 @@ def settle(ballots: Sequence[Ballot], rule: BallotRule) -> list[tuple[Ballot, Ba
 
 
 def _break_reason(agent: str, vote: Vote, ballots: Sequence[Ballot], results: Mapping[str, BallotResult]) -> str:
-    """Return why the rest of the plan cannot be adopted, or an empty string if it can."""
+    """Return why the other parts of the agent's plan are not adopted, or an empty string if they are."""
     by_actuator = {ballot.opened.actuator: ballot for ballot in ballots}
     for part in other_parts(vote):
         if part not in results or agent not in by_actuator[part].votes:
@@ -138,7 +140,7 @@ def _break_reason(agent: str, vote: Vote, ballots: Sequence[Ballot], results: Ma
 
 
 def _with_final_reason(result: BallotResult, initial: BallotResult, break_reason: str) -> BallotResult:
-    """Return the result with its final reason: the first rejection, or the break in its plan."""
+    """Return the result with its final reason: that of the first rejection, or why the plan broke."""
     if result.verdict != "rejected" or not break_reason or initial.verdict == "rejected":
         return initial if result.verdict == initial.verdict == "rejected" else result
     note = f"a plan is adopted as a whole or not at all: {break_reason}"

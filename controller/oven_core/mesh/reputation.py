@@ -1,29 +1,30 @@
 """Agents' reputations, and how the outcome of a decision changes them for the agents that voted on it.
 
-1. **Success** y in 0..1, for each voter. The gain has to reach half of the voter's promise, or two standard errors if
-   that is more. Success is linear around that point: 0 at two standard errors below it, 1 at two above.
-2. **Merit** in −1..1: half for the side that the voter took, half for the probability that it claimed. The second half
-   is the quadratic score (Brier 1950, "Verification of forecasts expressed in terms of probability"), scaled so that
-   even odds earn 0:
+1. **Success** y in 0..1, for each voter. The gain has to reach half of the change that the voter forecast, or two
+   standard errors if that is more. Success is linear around that point: 0 at two standard errors below it, 1 at two
+   above.
+2. **Merit** in −1..1, half for the side that the voter took, and half for the probability that it claimed. The second
+   half is the quadratic score (Brier 1950, "Verification of forecasts expressed in terms of probability"), scaled so
+   that even odds earn 0:
 
        merit = clip(½ · s · (2y − 1) + ½ · (1 − 4 · (y · (1 − p)² + (1 − y) · p²)), −1, 1)
 
-s is 1 for `propose` and `for`, −1 for `against`. p is the claimed probability that the change beats doing nothing. y is
-the probability that it did. The score is its expected value, so that no agent gains at y = ½. Taking a side claims at
-least even odds: a confidence below ½ counts as ½. Otherwise an agent could support harm forever at a confidence so low
-that it is "right" about it. A confidence below ½ also earns nothing. A `for` earns half but loses in full, because
-agreeing with good agents is cheap and should not pay for an agent's own harm.
+   Here, s is 1 for `propose` and `for`, and −1 for `against`. p is the claimed probability that the change beats doing
+   nothing, and y the probability that it did. The score is an expected value, so no agent gains at y = ½. A vote for a
+   side claims at least even odds, so a confidence below ½ counts as ½ and earns nothing. Otherwise an agent could
+   support harm forever at a low confidence. A `for` earns half but loses in full, because agreeing with good agents is
+   cheap and should not offset an agent's own harm.
 3. **Multiplicative weights** in linear form, r ← r · (1 + rate · merit), for agents that voted (Cesa-Bianchi,
    Mansour & Stoltz 2007, "Improved second-order bounds for prediction with expert advice"; after Freund & Schapire
    1997).
 4. **Fixed share** (Herbster & Warmuth 1998, "Tracking the best expert") as forgetting: for every known agent r ← r +
-   share · (1 − r), so that an agent that was wrong in another phase of training regains influence. Then r is clipped to
+   share · (1 − r). So an agent that was wrong in another phase of training regains influence. Then r is clipped to
    0..`reputation_most`.
 
-A bound follows from arithmetic alone. The merit of supporting a decision without success (y = 0) is −min(1, 2p²): −½ at
-even odds, −1 from p = 0.71 on. Each such outcome multiplies the reputation by 1 − rate · min(1, 2p²) before the share.
-So the reputation falls below `least_reputation` within N(p) such outcomes (see the table in docs/deciding.md). After
-that, the agent cannot veto and does not count towards the quorum.
+This bounds the influence of a bad agent. The merit of supporting a decision without success (y = 0) is −min(1, 2p²).
+That is −½ at even odds, and −1 from p = 0.71. Each such outcome multiplies the reputation by 1 − rate · min(1, 2p²)
+before the share. After N(p) of them (see the table in docs/deciding.md), the reputation is below `least_reputation`.
+From then on, the agent cannot veto and does not count towards the quorum.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ Stance = Literal["propose", "for", "against"]
 
 
 def success(gain: float, noise: float, promised: float) -> float:
-    """Return a voter's success, 0..1. `promised` is the size of the change that it forecast, or 0 if none."""
+    """Return a voter's success, 0..1. `promised` is the size of the change that the voter forecast, or 0 if none."""
     required_gain = max(promised / 2, 2 * noise)
     if noise <= 0:
         return 1.0 if gain > required_gain else 0.0
@@ -47,9 +48,9 @@ def success(gain: float, noise: float, promised: float) -> float:
 
 
 def beat_probability(gain: float, noise: float) -> float:
-    """Return the probability that the change beat doing nothing. It is ½ at a gain of 0, 0 at two standard errors
-    below, and 1 at two above. Confidences are compared with it. `success` requires more: a gain beyond the noise and
-    half of the promise."""
+    """Return the probability that the change beat doing nothing, with which confidences are compared.
+
+    It is ½ at a gain of 0, 0 at two standard errors below, and 1 at two above. `success` requires a larger gain."""
     if noise <= 0:
         return 0.5 if gain == 0 else float(gain > 0)
     return min(max(0.5 + gain / (4 * noise), 0.0), 1.0)
@@ -61,7 +62,7 @@ def is_clearly_worse(gain: float, noise: float) -> bool:
 
 
 def claimed_probability(stance: Stance, confidence: float) -> float:
-    """Return the probability of beating doing nothing that a vote claims for the change: at least ½ for its side."""
+    """Return the probability of beating doing nothing that a vote claims for the change. Its side has at least ½."""
     at_least_even = max(confidence, 0.5)
     return 1 - at_least_even if stance == "against" else at_least_even
 
@@ -89,8 +90,9 @@ def effective_reputation(reputation: float) -> float:
 def updated_reputations(
     reputations: Mapping[str, float], agents: Iterable[str], merits: Mapping[str, float], rules: Rules
 ) -> dict[str, float]:
-    """Return all reputations after one outcome, by name. Merit changes the reputations of voters, and forgetting those
-    of all `agents`. Each one depends only on its previous value, so the order of agents does not matter."""
+    """Return all reputations after one outcome, by name.
+
+    Merit changes the reputations of voters, and the fixed share those of all `agents`."""
     after = {}
     for agent in sorted({*reputations, *agents, *merits}):
         r = min(effective_reputation(reputations.get(agent, 1.0)), rules.reputation_most)

@@ -1,4 +1,4 @@
-"""The mesh's view of a run: actuators and their effective values, agents, the current tick, decisions in flight."""
+"""The state of a run as the mesh knows it: actuators and their values, agents, the tick, and decisions in flight."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from oven_core.protocol.operator_messages import OperatorCommand
 from oven_core.protocol.rules import Autonomy, Rules
 
 PACE_GAPS: Final = 50
-"""Number of gaps between observations whose median is the pace. One evaluation or pause does not change the median."""
+"""Number of gaps between observations. Their median is the pace, which one evaluation or pause hardly changes."""
 MEAN_PACE_OBSERVATIONS: Final = 1_000
-"""Number of observations for the mean pace. It is so large that a batch stored at once is only a small part."""
+"""Number of observations for the mean pace. It is large enough that a batch stored at once is only a small part."""
 MIN_SPAN_S: Final = 1.0
-"""Minimum time span in seconds for a mean pace. Below it, a few observations stored at once would look too fast."""
+"""Minimum time span in seconds for the mean pace, because a few observations stored at once would look too fast."""
 MIN_GAP_S: Final = 0.001
-"""Minimum gap in seconds. Observations that queued during an outage are stored closer together than they were made."""
+"""Minimum gap in seconds. Smaller ones are ignored, because the observations were queued during an outage."""
 
 
 @dataclass(slots=True)
@@ -47,9 +47,9 @@ class Agent:
     version: str = ""
     shadow: bool = False  # whether it joined as a shadow
     is_live: bool = True
-    cannot_fire: str = ""  # the reason why it can make no proposals in this run, or an empty string if it can
+    cannot_fire: str = ""  # the reason why it cannot propose anything in this run; empty if it can
     last_tick: int = 0  # tick of its newest message
-    done_tick: int = -1
+    done_tick: int = -1  # the newest tick that it has finished
     seen_ballot: str = ""  # id of the newest ballot that it has seen
 
 
@@ -59,7 +59,7 @@ class PendingChange:
 
     decision: Decision
     change: str
-    """The change in the notation of `needs`: "name:up"."""
+    """The change in the notation of oven_core.mesh.change_requirements, such as "name:up"."""
 
 
 def held_out(metrics: Iterable[MetricSpec]) -> MetricSpec | None:
@@ -69,14 +69,14 @@ def held_out(metrics: Iterable[MetricSpec]) -> MetricSpec | None:
 
 
 class NumberSet:
-    """A set of non-negative integers, for message numbers, which arrive almost in order, so that few are stored."""
+    """A set of message numbers. They arrive almost in order, so that few have to be stored."""
 
     def __init__(self) -> None:
         self._next = 0  # all numbers below it are in the set
-        self._others: set[int] = set()
+        self._others: set[int] = set()  # the other numbers in the set
 
     def add(self, n: int) -> bool:
-        """Add `n`; return whether it is new."""
+        """Add a number, and return whether it is new."""
         if n < self._next or n in self._others:
             return False
         self._others.add(n)
@@ -90,9 +90,8 @@ class NumberSet:
 class ObservationPace:
     """Converts a duration to ticks, using the times at which the log stored the newest observations.
 
-    The mesh has no clock. A rule in minutes becomes ticks when a decision is made, and every reader counts ticks after
-    that. The times come from the log, so each replica, and each replay, computes the same number.
-    """
+    The mesh has no clock. When it makes a decision, it converts times to ticks, which all readers count from then on.
+    The times of storage come from the log, so that each replica and each replay computes the same number of ticks."""
 
     _gaps: deque[float] = field(default_factory=lambda: deque(maxlen=PACE_GAPS))
     _newest: deque[float] = field(default_factory=lambda: deque(maxlen=MEAN_PACE_OBSERVATIONS))
@@ -106,20 +105,21 @@ class ObservationPace:
         self._last = stored_at
 
     def restart(self) -> None:
-        """Skip the time until the first observation after a restart of the learner, because it is not a step."""
+        """Ignore the gap before the first observation after a restart of the learner."""
         self._last = None
         self._newest.clear()
 
     def ticks(self, minutes: float) -> int:
-        """Return the number of ticks in this time at the median pace, rounded up, or 0 before a pace is known."""
+        """Return the number of ticks in this time at the median pace, rounded up, or 0 if no pace is known."""
         if not self._gaps or minutes <= 0:
             return 0
         return math.ceil(minutes * 60 / sorted(self._gaps)[len(self._gaps) // 2])
 
     def max_ticks(self, seconds: float) -> int:
-        """Return the number of ticks in this time at the median pace or the recent mean pace, whichever is faster. The
-        mean covers the newest `seconds`. The log stores a fast loop's observations in batches, and the gaps between
-        batches suggest too slow a pace. After a pause, the mean is too slow. Return 0 if no pace is known."""
+        """Return the number of ticks in this time at the faster of the median and mean pace, or 0 if none is known.
+
+        The mean covers the newest `seconds`. If a fast loop's observations are stored in batches, the median is too
+        slow, because only the gaps between batches count. After a pause, the mean is too slow."""
         if not self._newest or seconds <= 0:
             return 0
         newest = [time for time in self._newest if time > self._newest[-1] - seconds]
@@ -148,29 +148,27 @@ class State:
     effective: dict[str, Value] = field(default_factory=dict)
     agents: dict[str, Agent] = field(default_factory=dict)
     in_flight: dict[str, PendingChange] = field(default_factory=dict)  # by decision id
-    adopted: int = 0  # changes that count against the budget, without those that operators set
-    decided_tick: dict[str, int] = field(default_factory=dict)  # actuator → start of its cool-down
+    interventions: int = 0  # adopted changes that count against the budget, without those that operators set
+    cooldown_starts: dict[str, int] = field(default_factory=dict)  # actuator → start of its cool-down
     advised: dict[str, Decision] = field(default_factory=dict)  # actuator → its newest advice that can be approved
-    close_reasons: dict[str, str] = field(default_factory=dict)  # decision → why it cannot be approved or vetoed
-    autonomy: dict[str, Autonomy] = field(default_factory=dict)  # set by operators; "" for every other actuator
+    close_reasons: dict[str, str] = field(default_factory=dict)  # decision id → why it cannot be approved or vetoed
+    autonomy: dict[str, Autonomy] = field(default_factory=dict)  # set by operators, by actuator; "" for all others
     muted: set[str] = field(default_factory=set)
     incarnation: int = 0
-    refused: set[tuple[str, str, str]] = field(default_factory=set)
-    commands: dict[str, tuple[str, OperatorCommand]] = field(default_factory=dict)
+    logged_refusals: set[tuple[str, str, str]] = field(default_factory=set)  # see Refusal.key
+    commands: dict[str, tuple[str, OperatorCommand]] = field(default_factory=dict)  # id → operator and command
     counters: Counter[str] = field(default_factory=Counter)
     rollback_limits: RollbackLimits = field(default_factory=RollbackLimits)
     trust: Trust = field(default_factory=Trust)
     vote_limits: VoteLimits = field(default_factory=VoteLimits)
     pace: ObservationPace = field(default_factory=ObservationPace)
-    # actuator → the learner's reasons for consecutive rejections
-    learner_rejections: dict[str, list[str]] = field(default_factory=dict)
+    learner_rejections: dict[str, list[str]] = field(default_factory=dict)  # actuator → reasons, since its last success
     _numbers: NumberSet = field(default_factory=NumberSet)  # numbers of the incarnation's messages
 
     def is_new(self, message: LearnerMessage) -> bool:
-        """Return whether a learner's message counts: it is not a repetition, and is from the current incarnation.
+        """Return whether a learner's message is from the current incarnation and not a repetition.
 
-        A message of an earlier incarnation describes a process that has ended, and its settings.
-        """
+        A message from an earlier incarnation is ignored, because it describes a process that has ended."""
         if isinstance(message, RunStarted) and message.incarnation > self.incarnation:
             self.incarnation, self._numbers = message.incarnation, NumberSet()
         elif message.incarnation != self.incarnation:
@@ -184,13 +182,12 @@ class State:
     def start(self, message: RunStarted) -> None:
         """Start a new incarnation of the learner, whose settings replace the old ones.
 
-        Agents, the budget, decisions in flight or advised, and operators' settings (autonomy, muted agents) are kept.
-        Another training of the same script has different weights and data. So it starts with a full budget, and without
-        the cool-downs, advice and rollbacks of the previous training.
-        """
+        Agents, the budget, decisions in flight, advice and operators' settings (autonomy, muted agents) stay. Another
+        training of the same script has different weights and data. So it starts with a full budget, and without the
+        cool-downs, advice and rollbacks of the previous training."""
         if self.started and message.training != self.training:
             self.rollback_limits, self.vote_limits = RollbackLimits(), VoteLimits()
-            self.adopted, self.decided_tick = 0, {}
+            self.interventions, self.cooldown_starts = 0, {}
             for older in self.advised.values():
                 self.close_reasons[older.id] = f"lapsed when training {message.training} started"
             self.advised = {}
@@ -211,15 +208,14 @@ class State:
     def announce(self, spec: ActuatorSpec) -> bool:
         """Store an actuator that is new, or has new choices or bounds, and forget refusals of the old one.
 
-        Return False, and change nothing, if the actuator would become another kind.
-        """
+        Return False and change nothing if the kind of the actuator would change."""
         old = self.specs.get(spec.name)
         if old is not None and old.kind != spec.kind:
             self.counters["announced.other_kind"] += 1
             return False
         self.specs[spec.name] = spec
         self.learner_rejections.pop(spec.name, None)
-        self.refused = {key for key in self.refused if key[1] != spec.name}
+        self.logged_refusals = {key for key in self.logged_refusals if key[1] != spec.name}
         self._set_effective(spec, spec.value)
         return True
 
@@ -228,8 +224,8 @@ class State:
         self.step = observation.step
         metric = held_out(self.metrics)
         value = observation.metrics.get(metric.name) if metric else None
-        reading = -value if metric and value is not None and metric.better == "down" else value
-        self.rollback_limits.observe(observation.tick, observation.step, reading)
+        quality = -value if metric and value is not None and metric.better == "down" else value
+        self.rollback_limits.observe(observation.tick, observation.step, quality)
 
     def apply_receipt(self, receipt: Receipt) -> None:
         """Remove the receipt's decision from those in flight, and store the value that was read back."""
@@ -260,12 +256,12 @@ class State:
             agent.done_tick, agent.seen_ballot = status.tick, status.seen
 
     def apply_decision(self, decision: Decision) -> None:
-        """Store a decision. A change starts the cool-down and replaces older advice; an adopted one is in flight."""
+        """Store a decision. Unless it is rejected, it replaces older advice. An adopted one is now in flight."""
         if decision.verdict == "rejected":
             return
         actuator = decision.actuator
-        if decision.verdict != "advised":
-            self.decided_tick[actuator] = decision.tick
+        if decision.verdict == "adopted":
+            self.cooldown_starts[actuator] = decision.tick
         older = self.advised.pop(actuator, None)
         if older is not None:
             approved = older.id == decision.approves
@@ -279,23 +275,23 @@ class State:
             self.vote_limits.add_change(decision, self.specs.get(actuator), self.rules)
         self.in_flight[decision.id] = PendingChange(decision, change_between(actuator, decision.before, decision.value))
         if self.spec(actuator).intervenes:
-            self.adopted += not decision.command or bool(decision.approves)
+            self.interventions += not decision.command or bool(decision.approves)
         change = f"{actuator}, {show(decision.before)} → {show(decision.value)}"
         self.close_reasons[decision.id] = f"was adopted at tick {decision.tick} ({change})"
 
     def _set_effective(self, spec: ActuatorSpec, value: Value) -> None:
-        if spec.kind == "action":  # an action has no setting
+        if spec.kind == "action":  # an action has no value
             self.effective[spec.name] = None
             return
-        setting = coerce(spec, value)
-        if isinstance(setting, Fault):
+        coerced = coerce(spec, value)
+        if isinstance(coerced, Fault):
             self.counters["value.unreadable"] += 1
             self.effective.setdefault(spec.name, None)
         else:
-            self.effective[spec.name] = setting
+            self.effective[spec.name] = coerced
 
     def spec(self, actuator: str) -> ActuatorSpec:
-        """Return the announcement of an actuator, or a plain action if it is not announced."""
+        """Return the spec of an actuator, or that of a plain action if the actuator is not announced."""
         return self.specs.get(actuator) or ActuatorSpec(name=actuator, kind="action")
 
     def mark_live(self, name: str) -> Agent | None:
@@ -316,8 +312,9 @@ class State:
         return tuple(sorted(name for name, agent in self.agents.items() if agent.is_live))
 
     def is_shadow(self, name: str) -> bool:
-        """Return whether the agent's votes are logged but do not count. An agent is a shadow by the rules, because it
-        joined as one, because an operator muted it, or because its reputation is too low."""
+        """Return whether the agent's votes are logged but not counted.
+
+        The rules, the agent itself or an operator can make it a shadow, or its reputation is too low."""
         agent = self.agents.get(name)
         is_disreputable = self.reputations.get(name, 1.0) < self.rules.shadow_reputation
         return (
@@ -341,5 +338,5 @@ class State:
         return self.autonomy.get(actuator) or self.autonomy.get("") or self.rules.autonomy_for(actuator)
 
     def changes_in_flight(self) -> list[PendingChange]:
-        """Return the adopted decisions without a receipt that have not lapsed."""
+        """Return the adopted decisions without a receipt that have not expired."""
         return [pending for pending in self.in_flight.values() if self.tick <= pending.decision.expires_at_tick]

@@ -1,15 +1,15 @@
 """The core of the mesh: a deterministic state machine over one ordered log, without a clock, randomness or I/O.
 
-The state changes only on inputs: messages of the learner, the agents and the operators. The mesh's own outputs, read
-back from the log, are only removed from `pending`. So a replica that has replayed the whole log knows exactly which
-outputs are not published yet.
+Only inputs change the state: messages from the learner, the agents and the operators. When the mesh reads one of its
+own outputs from the log, it only removes the output from `pending`. So a replica that has replayed the whole log knows
+which outputs are not published yet.
 
 An observation is handled in this order. The tick advances. Due ballots close at the new tick, from which
 `apply_at_tick` is counted. Agents that were silent for too long are marked as not live. Ballots that were waiting only
 for those agents close. In lockstep, the tick may close.
 
-Lockstep waits for the live agents whose votes count, and never for a shadow. A shadow's votes change nothing. So the
-run stays repeatable, and a shadow that hangs delays nothing.
+Lockstep waits for the live agents whose votes count, and never for a shadow agent. A shadow's votes have no effect, so
+the run stays repeatable, and a shadow that hangs does not delay it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from oven_core.mesh import guardrails, operator_commands, plans, tally
 from oven_core.mesh.actuator_values import clip, direction
 from oven_core.mesh.ballots import Ballot, Refusal, bounded_value, opening_refusal, proposed_value
 from oven_core.mesh.forecast import Forecast, make_forecast, refuse_unjudged
+from oven_core.mesh.measurements import MAX_TICK
 from oven_core.mesh.outcomes import Outcomes
 from oven_core.mesh.outputs import OUTPUT_KINDS, Output, ReadBack
 from oven_core.mesh.state import State
@@ -48,15 +49,12 @@ from oven_core.protocol.messages import (
 from oven_core.protocol.operator_messages import CommandAnswer, OperatorCommand
 
 Verdict = Literal["adopted", "rejected", "advised"]
-_MAX_TICK = 2**53
-"""Maximum valid tick. JSON readers may not represent a larger one exactly."""
 
 
 class Mesh:
     """The mesh of one run, as one replica computes it.
 
-    Pass the log's events to `step` in order, and publish `pending`.
-    """
+    Pass the events of the log to `step` in order, and publish the outputs in `pending`."""
 
     def __init__(self, run: str) -> None:
         self.run = run
@@ -66,27 +64,25 @@ class Mesh:
         self.ballots: dict[str, Ballot] = {}
         """The open ballot of each actuator, in order of opening."""
         self.pending: dict[str, Output] = {}
-        """Outputs that are not yet in the log, by subject, in order of emission."""
+        """Outputs that are not yet in the log, by subject, in the order in which they were computed."""
         self._read_back = ReadBack(self.pending)
-        self._seq = 0
-        self._index = 0
+        self._seq = 0  # sequence number of the current event
+        self._index = 0  # number of ids that the current event has used
         self._stored_at = 0.0  # Unix time at which the current event was stored
         self._emitted: list[Output] = []
 
     def step(self, event: Event) -> list[Output]:
         """Handle the next event of the log, and return the outputs that it causes. They are also added to `pending`.
 
-        Never raises, whatever an agent writes, because all replicas must handle it alike. Signatures are verified
-        earlier (`signing.Keyring`), so a forged event arrives as Malformed. An event that was already handled is
-        skipped.
-        """
+        Skips events that were already handled. Never raises, whatever an agent writes, because all replicas must
+        handle it alike. `signing.Keyring` has verified the signatures, so a forged event arrives as Malformed."""
         if event.seq <= self._seq or not event.subject.startswith(f"{self.subjects.base}."):
             return []
         self._seq, self._index, self._emitted = event.seq, 0, []
         self._stored_at = event.time.timestamp()
         kind = names.kind(event.subject)
         if isinstance(event.body, Malformed):
-            # The mesh's own subjects are included, because a server can be made to write an acknowledgement there.
+            # This includes the mesh's own subjects. An attacker can make the server write an acknowledgement there.
             for fault in {"malformed", event.body.fault}:
                 self.state.counters[f"{fault}.{clip(kind, 40)}"] += 1
         elif kind in OUTPUT_KINDS:
@@ -102,7 +98,7 @@ class Mesh:
     def _on_message(self, body: Message, author: str) -> None:
         state = self.state
         if isinstance(body, LearnerMessage):
-            if isinstance(body, RunStarted | Observation) and body.tick > _MAX_TICK:
+            if isinstance(body, RunStarted | Observation) and body.tick > MAX_TICK:
                 state.counters["malformed.tick"] += 1
             elif state.is_new(body):
                 self._on_learner_message(body)
@@ -179,11 +175,11 @@ class Mesh:
         value: Value = None
         if vote.stance == "propose":
             proposed = proposed_value(author, vote, agent, state.specs)
-            refusal = proposed if isinstance(proposed, Refusal) else refuse_unjudged(author, vote, state)
-            if refusal is not None:
-                self._refuse(vote, refusal)
+            if not isinstance(proposed, Refusal):
+                proposed = refuse_unjudged(author, vote, state) or proposed
+            if isinstance(proposed, Refusal):
+                self._refuse(vote, proposed)
                 return
-            assert not isinstance(proposed, Refusal)
             value = proposed
         if agent is None:
             state.counters["refused.not_joined"] += 1
@@ -193,7 +189,7 @@ class Mesh:
             state.counters["shadow.proposed"] += 1
         elif ballot is None and (refusal := opening_refusal(state, self.ballots, author, vote)):
             self._refuse(vote, refusal)
-        elif state.vote_limits.exceeds_limit(author, state.tick, state.rules):
+        elif not state.vote_limits.count_vote(author, state.tick, state.rules):
             state.counters["vote.too_many"] += 1
         else:
             ballot = ballot or self._open(author, vote, value)
@@ -221,7 +217,7 @@ class Mesh:
         self._emit(self.subjects.answer(self._next_id()), answer)
 
     def _adopt(self, adoption: operator_commands.Adoption, command: str) -> Decision:
-        """Adopt an operator's value or approval. An approval includes the votes and the forecast of the advice."""
+        """Adopt a value that an operator set or approved. An approval keeps the votes and forecast of the advice."""
         advised, fields = adoption.advice, dict[str, Any]()
         if advised is not None:
             fields = {"approves": advised.id, "target": advised.target, "horizon": advised.horizon}
@@ -250,7 +246,7 @@ class Mesh:
         return ballot
 
     def _settle(self) -> None:
-        """Close the ballots that were waiting for this input and, in lockstep, the tick."""
+        """Close the ballots that are ready after this input and, in lockstep, the tick."""
         state = self.state
         self._close_ready()
         if not state.lockstep or not state.observed or state.ended or self.ballots or state.closed_tick >= state.tick:
@@ -260,8 +256,10 @@ class Mesh:
             self._emit(self.subjects.step(state.tick), StepClosed(tick=state.tick))
 
     def _close_ready(self) -> None:
-        """Close the ballots that are due or have every vote. Ballots that a plan links close together, but no later
-        than a window after one of them was due. Otherwise one plan after another could keep it open."""
+        """Close the ballots that are due or have all votes.
+
+        Ballots that a plan links close together. But a ballot closes alone when it is overdue by a whole window.
+        Otherwise a series of plans could keep it open."""
         tick, window = self.state.tick, self.state.rules.window_ticks
         for actuator in list(self.ballots):
             ballot = self.ballots.get(actuator)
@@ -274,20 +272,20 @@ class Mesh:
                 self._close([ballot])
 
     def _is_ready(self, actuator: str) -> bool:
-        """Return whether the ballot is due, or no vote is awaited.
+        """Return whether the ballot is due, or has all votes that it waits for.
 
-        A newcomer's vote is awaited only until the next tick, except in lockstep or if a quorum may need it.
-        """
+        It waits for newcomers only until the next tick, except in lockstep or if a quorum may need them."""
         state, ballot = self.state, self.ballots[actuator]
         if ballot.is_due(state.tick) or plans.is_complete(self.ballots, actuator, state):
             return True
         if state.lockstep or state.tick <= ballot.opened.tick:
             return False
-        return plans.is_complete(self.ballots, actuator, state, await_newcomers=False) and self._count(ballot).passed
+        has_trusted_votes = plans.is_complete(self.ballots, actuator, state, await_newcomers=False)
+        return has_trusted_votes and self._count_votes(ballot).passed
 
     def _close(self, ballots: list[Ballot]) -> None:
         state = self.state
-        closing = plans.settle(ballots, self._result)
+        closing = plans.settle(ballots, self._ballot_result)
         adopted = tuple(ballot.opened.actuator for ballot, result in closing if result.verdict == "adopted")
         for ballot, result in closing:
             actuator, verdict = ballot.opened.actuator, cast(Verdict, result.verdict)
@@ -299,24 +297,24 @@ class Mesh:
                 ballot.opened.id, actuator, verdict, result.value, result.reason, result.lines, forecast, plan=plan
             )
 
-    def _count(self, ballot: Ballot, excluded_agents: frozenset[str] = frozenset()) -> tally.Tally:
+    def _count_votes(self, ballot: Ballot, excluded_agents: frozenset[str] = frozenset()) -> tally.Tally:
         state, actuator = self.state, ballot.opened.actuator
         spec, before = state.specs[actuator], state.effective.get(actuator)
         return tally.count_votes(
             ballot, spec, before, state.rules, lambda agent: state.standing(agent, actuator), excluded_agents
         )
 
-    def _result(
+    def _ballot_result(
         self, ballot: Ballot, excluded_agents: frozenset[str], adopted_with: Sequence[str]
     ) -> plans.BallotResult:
         """Return the verdict of the tally and the guardrails on one ballot."""
         state, actuator = self.state, ballot.opened.actuator
         spec, before = state.specs[actuator], state.effective.get(actuator)
-        count = self._count(ballot, excluded_agents)
+        counted = self._count_votes(ballot, excluded_agents)
         verdict: Verdict = "rejected"
-        value, reason, note = count.value, count.reason, count.reason
-        if count.passed:
-            ruling = guardrails.rule(state, spec, count, adopted_with)
+        value, reason, note = counted.value, counted.reason, counted.reason
+        if counted.passed:
+            ruling = guardrails.rule(state, spec, counted, adopted_with)
             verdict, value, note = ruling.verdict, ruling.value, ruling.note
             reason = f"{reason}; {note}" if note else reason
         return plans.BallotResult(
@@ -326,14 +324,14 @@ class Mesh:
             direction(before, value),
             reason,
             note,
-            count.lines,
-            count.only_newcomers,
-            count.veto,
-            count.passed,
+            counted.lines,
+            counted.only_newcomers,
+            counted.veto,
+            counted.passed,
         )
 
     def _record_result(self, ballot: Ballot, result: plans.BallotResult) -> None:
-        """Make the opener of a failed ballot wait, and hold agents that vetoed it responsible for the consequences."""
+        """Record success or failure for the opener of the ballot, and a veto for the agents that voted against it."""
         state, opener = self.state, ballot.opened.opened_by
         actuator = ballot.opened.actuator
         if result.passed and result.only_newcomers:
@@ -354,8 +352,8 @@ class Mesh:
     def _refuse(self, vote: Vote, refusal: Refusal) -> None:
         """Log the first refusal of its kind, and count all of them."""
         self.state.counters[f"refused.{refusal.key[2]}"] += 1
-        if refusal.key not in self.state.refused:
-            self.state.refused.add(refusal.key)
+        if refusal.key not in self.state.logged_refusals:
+            self.state.logged_refusals.add(refusal.key)
             self._decide("", clip(vote.actuator, 120), "rejected", bounded_value(vote.value), refusal.reason, ())
 
     def _decide(
@@ -406,7 +404,7 @@ class Mesh:
             self._emit(self.subjects.outcome(outcome.decision_id), outcome)
 
     def _next_id(self) -> str:
-        """Return a unique id: the current event's sequence number and an index."""
+        """Return a unique id from the current event's sequence number and an index."""
         self._index += 1
         return f"{self._seq:012d}-{self._index - 1:02d}"
 

@@ -1,6 +1,6 @@
-"""Count the votes on a ballot and explain the result in a sentence.
+"""Count the votes on a ballot, and explain the result in a sentence.
 
-Sums are exact (`math.fsum`) and values are sorted before they are merged, so the result does not depend on the order of
+Sums are exact (`math.fsum`) and values are sorted before they are merged. So the result does not depend on the order of
 the votes or the names of the agents.
 """
 
@@ -13,13 +13,14 @@ from typing import TypeAlias
 
 from oven_core.mesh.actuator_values import clip, direction, rounded, show
 from oven_core.mesh.ballots import Ballot, request_text
+from oven_core.mesh.reputation import effective_reputation
 from oven_core.mesh.trust import Standing
-from oven_core.mesh.value_merge import TIE, WeightedVote, group_by_side, heaviest_side, merge_values
+from oven_core.mesh.value_merge import WEIGHT_TOLERANCE, WeightedVote, group_by_side, heaviest_side, merge_values
 from oven_core.protocol.messages import ActuatorSpec, TallyLine, Value
 from oven_core.protocol.rules import Rules
 
 MAX_SHADOW_LINES = 64
-"""Maximum number of lines of shadow agents in one tally, so that the decision always fits into the log."""
+"""Maximum number of shadow agents in one tally, so that the decision always fits into the log."""
 
 _Votes: TypeAlias = Sequence[WeightedVote]
 
@@ -35,9 +36,9 @@ class Tally:
     lines: tuple[TallyLine, ...]
     reason: str
     only_newcomers: bool = False
-    """Whether only newcomers support it, so that a person has to approve it."""
+    """Whether only newcomers support the change, so that a person has to approve it."""
     veto: str = ""
-    """The agent whose veto rejected it; empty without a veto."""
+    """The agent whose veto rejected the change; empty without a veto."""
 
 
 def count_votes(
@@ -53,10 +54,9 @@ def count_votes(
     `before` is the effective value, or None if it is unknown. `standing` maps an agent to its reputation and rights.
     The proposals of `excluded_agents` belong to a broken plan (oven_core.mesh.plans), and count as abstentions.
 
-    A vote without weight (a reputation or a confidence of 0) has no effect. A vote with a reputation below
+    A vote with a reputation or a confidence of 0 has no effect. The vote of an agent with a reputation below
     `rules.least_reputation` keeps its weight, but cannot veto and does not count towards the quorum. If only newcomers
-    support the change, they count as trusted agents, and a person has to approve the result.
-    """
+    support the change, they count as trusted agents, and a person has to approve the result."""
     lines, only_newcomers = _weighted_lines(ballot, standing, excluded_agents)
     counted_lines = [line for line in lines if not line.shadow and line.agent not in excluded_agents]
     votes = [
@@ -100,7 +100,7 @@ def count_votes(
 def _weighted_lines(
     ballot: Ballot, standing: Callable[[str], Standing], excluded_agents: Collection[str]
 ) -> tuple[tuple[TallyLine, ...], bool]:
-    """Return the tally's lines with the weights that count, and whether only newcomers support the change."""
+    """Return the lines of the tally with their final weights, and whether only newcomers support the change."""
     lines = tuple(
         line.model_copy(update={"weight": 0.0}) if line.agent in excluded_agents else line
         for line in tally_lines(ballot, standing)
@@ -123,15 +123,15 @@ def _majority_problem(name: str, side: _Votes, votes: _Votes, against: Sequence[
     if total <= 0:
         return "no vote has weight: every confidence or reputation is 0"
     share = math.fsum(vote.weight for vote in side) / total
-    if name == "away" or share < rules.majority - TIE:
+    if name == "away" or share < rules.majority - WEIGHT_TOLERANCE:
         return f"split: the largest side has {share:.3g} of the total weight {total:.3g}, {rules.majority:.3g} required"
     return ""
 
 
 def _check_quorum(side: _Votes, rules: Rules) -> tuple[bool, str]:
-    """Return whether the side has a quorum, and the part of the reason about it."""
+    """Return whether the side has a quorum, and the part of the reason about the quorum."""
     agreeing_votes = [vote for vote in side if _agrees(vote.line, rules)]
-    top_confidence = max((vote.line.confidence for vote in agreeing_votes if vote.specialist), default=None)
+    top_confidence = max((vote.line.confidence for vote in agreeing_votes if vote.by_specialist), default=None)
     if top_confidence is not None and top_confidence >= rules.specialist_confidence:
         return True, f"specialist quorum {rules.specialist_confidence:.3g}"
     if len(agreeing_votes) >= rules.agreeing:
@@ -142,15 +142,14 @@ def _check_quorum(side: _Votes, rules: Rules) -> tuple[bool, str]:
 
 
 def tally_lines(ballot: Ballot, standing: Callable[[str], Standing]) -> tuple[TallyLine, ...]:
-    """Return a line per eligible agent, in the ballot's order, then at most `MAX_SHADOW_LINES` of shadow voters."""
+    """Return one line per eligible agent, in the ballot's order, and then at most MAX_SHADOW_LINES lines of shadows."""
     eligible = [agent for agent in ballot.opened.eligible if not standing(agent).shadow]
     shadows = sorted(agent for agent in ballot.votes if agent not in eligible)[:MAX_SHADOW_LINES]
-    rationale_bytes = max(60, 6000 // max(1, len(eligible) + len(shadows)))
+    rationale_bytes = max(60, 6000 // max(1, len(eligible) + len(shadows)))  # so that all lines fit into the log
     lines = []
     for agent in (*eligible, *shadows):
         agent_standing = standing(agent)
-        reputation = agent_standing.reputation
-        reputation = rounded(reputation) if math.isfinite(reputation) and reputation > 0 else 0.0
+        reputation = rounded(effective_reputation(agent_standing.reputation))
         cast = ballot.votes.get(agent)
         if cast is None:
             lines.append(
@@ -179,12 +178,12 @@ def _reputable(line: TallyLine, rules: Rules) -> bool:
 
 
 def _agrees(line: TallyLine, rules: Rules) -> bool:
-    """Return whether the line counts for a quorum of several agents. A newcomer needs a confidence of 0.5."""
+    """Return whether the vote counts towards a quorum of several agents. A newcomer needs a confidence of 0.5."""
     return _reputable(line, rules) and (line.weight > 0 or (line.newcomer and line.confidence >= 0.5))
 
 
 def _as_trusted(line: TallyLine) -> TallyLine:
-    """Return the line of a newcomer with the weight of a trusted agent."""
+    """Return the line with the weight of a trusted agent if the agent is a newcomer."""
     if not line.newcomer or line.stance not in ("propose", "for", "against"):
         return line
     return line.model_copy(update={"weight": _weight(line.reputation, line.confidence)})

@@ -1,10 +1,10 @@
-"""Trust in agents, per actuator. The settings and operators grant it, and good outcomes earn it.
+"""Trust in agents, per actuator. Settings and operators grant trust, and good outcomes earn it.
 
-An agent without a grant is a newcomer. Its votes appear in the tally without weight. They cannot pass, veto or split a
+An agent without a grant is a newcomer. Its votes are in the tally without weight. They cannot pass, veto or split a
 ballot, but a vote that agrees with a trusted agent can complete a quorum. A change that only newcomers support is
-advised, so that a person can try it. After `rules.trusted_after` good outcomes of ballots that it opened itself on an
-actuator, an agent is trusted there as if it had a grant. Agreeing with others earns reputation but no trust. Clear harm
-revokes earned trust (oven_core.mesh.harm).
+advised, so that a person can try it. An agent earns trust with an actuator by `rules.trusted_after` good outcomes of
+ballots that it opened itself. Agreeing with others earns reputation but no trust. Clear harm revokes earned trust
+(oven_core.mesh.harm).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from oven_core.protocol.rules import ALL, Rules
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """An agent's standing on one actuator when the ballot closes, which decides how its vote counts."""
+    """An agent's reputation and rights on one actuator when the ballot closes, which decide how its vote counts."""
 
     reputation: float = 1.0
     shadow: bool = False
@@ -28,18 +28,19 @@ class Standing:
 
 @dataclass
 class Trust:
-    """The trust in each agent. Operators' decisions outrank the rules and trust earned by good outcomes."""
+    """The trust in each agent. Operators' decisions outrank the rules and earned trust."""
 
     rules: Rules = field(default_factory=Rules)
     _by_operators: dict[tuple[str, str], bool] = field(default_factory=dict)
     """(agent, actuator or ALL) → the newest decision of an operator."""
-    _earned: Counter[tuple[str, str]] = field(default_factory=Counter)
+    _good_outcomes: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """(agent, actuator) → number of good outcomes of ballots that the agent opened."""
 
     def set(self, agent: str, actuators: Iterable[str], trusted: bool) -> None:
-        """Record an operator's decision. Without `actuators`, it replaces the decisions about single actuators."""
+        """Record an operator's decision. If `actuators` is empty, it replaces all decisions about the agent."""
         names = set(actuators) or {ALL}
-        for key in [key for key in self._by_operators if key[0] == agent and ALL in names]:
-            del self._by_operators[key]
+        if ALL in names:
+            self._by_operators = {key: value for key, value in self._by_operators.items() if key[0] != agent}
         for actuator in names:
             self._by_operators[agent, actuator] = trusted
         if not trusted:
@@ -47,13 +48,13 @@ class Trust:
 
     def add_good_outcome(self, agent: str, actuator: str) -> None:
         """Count a good outcome of a ballot that the agent opened."""
-        self._earned[agent, actuator] += 1
+        self._good_outcomes[agent, actuator] += 1
 
     def revoke_earned(self, agent: str, actuators: Iterable[str] = (ALL,)) -> None:
-        """Remove the agent's good outcomes on these actuators."""
+        """Forget the agent's good outcomes on these actuators."""
         names = set(actuators)
-        for key in [key for key in self._earned if key[0] == agent and (ALL in names or key[1] in names)]:
-            del self._earned[key]
+        for key in [key for key in self._good_outcomes if key[0] == agent and (ALL in names or key[1] in names)]:
+            del self._good_outcomes[key]
 
     def is_trusted(self, agent: str, actuator: str) -> bool:
         """Return whether the agent's votes on this actuator can decide and veto."""
@@ -63,19 +64,20 @@ class Trust:
         granted = self.rules.trusted.get(agent, ())
         if self.rules.newcomers == "full" or actuator in granted or ALL in granted:
             return True
-        return self._earned[agent, actuator] >= self.rules.trusted_after
+        return self._good_outcomes[agent, actuator] >= self.rules.trusted_after
 
     def is_specialist(self, agent: str, actuator: str, declared: Iterable[str]) -> bool:
-        """Return whether the agent, if it is confident enough, is a quorum on its own for this actuator. A grant that
-        names the actuator makes it a specialist. With other trust, the agent must have declared the actuator as its
-        speciality."""
+        """Return whether the agent's vote alone can be a quorum on this actuator.
+
+        A grant that names the actuator makes the agent a specialist. With any other trust, it must have `declared` the
+        actuator as its speciality."""
         if not self.is_trusted(agent, actuator):
             return False
         is_named = self._by_operators.get((agent, actuator), False) or actuator in self.rules.trusted.get(agent, ())
         return is_named or actuator in declared
 
     def grants(self, agent: str) -> tuple[str, ...]:
-        """Return the actuators in the agent's grants, sorted, or only `ALL` if it is trusted with all of them."""
+        """Return the actuators in the agent's grants, sorted, or only `ALL` if it has a grant for all of them."""
         decisions = {actuator: trusted for (name, actuator), trusted in self._by_operators.items() if name == agent}
         by_rules = () if decisions.get(ALL) is False else self.rules.trusted.get(agent, ())
         granted = {actuator for actuator in by_rules if decisions.get(actuator, True)}
@@ -84,4 +86,8 @@ class Trust:
 
     def good_outcomes(self, agent: str) -> dict[str, int]:
         """Return the number of good outcomes of ballots that the agent opened, by actuator."""
-        return {actuator: count for (name, actuator), count in sorted(self._earned.items()) if name == agent and count}
+        return {
+            actuator: count
+            for (name, actuator), count in sorted(self._good_outcomes.items())
+            if name == agent and count
+        }

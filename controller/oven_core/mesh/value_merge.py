@@ -1,4 +1,4 @@
-"""Group votes into sides, and merge the values of a side into their weighted median on the actuator's scale."""
+"""Group votes into sides, and merge the values of one side into their weighted median on the actuator's scale."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from oven_core.mesh.actuator_values import check_bounds, direction, number, rounded, shares, variation
 from oven_core.protocol.messages import ActuatorSpec, TallyLine, Value
 
-TIE = 1e-9
-"""Relative difference below which weights count as equal. Weights have nine digits."""
+WEIGHT_TOLERANCE = 1e-9
+"""Relative difference below which sums of weights count as equal. Weights are rounded to nine digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +21,12 @@ class WeightedVote:
     value: Value
     weight: float
     line: TallyLine
-    specialist: bool = False  # whether the vote is a proposal by a specialist for the actuator
+    by_specialist: bool = False
+    """Whether the vote is a proposal by a specialist for the actuator."""
 
 
 def group_by_side(spec: ActuatorSpec, before: Value, votes: list[WeightedVote]) -> dict[str, list[WeightedVote]]:
-    """Group votes that agree: up or down for a scalar, by value for a choice, all in one side for an action."""
+    """Group votes into sides: by direction for a scalar or simplex, by value for a choice, one side for an action."""
     sides: dict[str, list[WeightedVote]] = {}
     centre = _centre(spec, votes) if spec.kind == "simplex" else {}
     for vote in votes:
@@ -48,10 +49,9 @@ def heaviest_side(sides: dict[str, list[WeightedVote]]) -> tuple[str, list[Weigh
 
 
 def _simplex_side(before: dict[str, float], value: dict[str, float], centre: dict[str, float]) -> str:
-    """Return `towards` or `away` from the votes' common centre, `keep`, or `set` if a point is unknown.
+    """Return whether a vote moves `towards` the common centre of the votes or `away` from it, or `keep`.
 
-    `away` never wins.
-    """
+    `away` never wins. Returns `set` if the effective value or the centre is unknown."""
     if not before or not centre:
         return "set"
     if value == before:
@@ -61,16 +61,16 @@ def _simplex_side(before: dict[str, float], value: dict[str, float], centre: dic
 
 
 def merge_values(spec: ActuatorSpec, side: list[WeightedVote]) -> Value:
-    """Return the merged value of a side, or None for an action whose supporters gave no argument."""
+    """Return the merged value of a side, or None for an action without an argument."""
     if spec.kind == "choice":
         return side[0].value
     if spec.kind == "simplex":
-        mean: dict[str, float] = {name: rounded(share) for name, share in _centre(spec, side).items()}
-        if check_bounds(spec, mean) is None:
-            return mean
-        # Medians of components, renormalised, may lie outside the bounds. The nearest proposal never does.
+        centre: dict[str, float] = {name: rounded(share) for name, share in _centre(spec, side).items()}
+        if check_bounds(spec, centre) is None:
+            return centre
+        # The normalised medians of the components may be outside the bounds, but no proposal is. Use the nearest one.
         proposals = [shares(vote.value) for vote in side if vote.weight > 0]
-        return min(proposals, key=lambda value: (variation(value, mean), tuple(value.values())))
+        return min(proposals, key=lambda value: (variation(value, centre), tuple(value.values())))
     weighted_values = [(value, vote.weight) for vote in side if (value := number(vote.value)) is not None]
     if not any(weight > 0 for _, weight in weighted_values):
         return None
@@ -80,6 +80,7 @@ def merge_values(spec: ActuatorSpec, side: list[WeightedVote]) -> Value:
 
 
 def _centre(spec: ActuatorSpec, votes: list[WeightedVote]) -> dict[str, float]:
+    """Return the normalised medians of a simplex's components, or an empty dict if no vote has weight."""
     if not any(vote.weight > 0 for vote in votes):
         return {}
     medians = {
@@ -93,17 +94,19 @@ def _centre(spec: ActuatorSpec, votes: list[WeightedVote]) -> dict[str, float]:
 
 
 def weighted_median(pairs: Sequence[tuple[float, float]], scale: str = "linear", lower: bool = False) -> float:
-    """Return the median of (value, weight) pairs whose total weight is positive. If the weight splits evenly between
-    two values, return their mean on the scale (arithmetic or geometric), or the smaller one with `lower`."""
+    """Return the median of (value, weight) pairs whose total weight is positive.
+
+    If two values divide the weight evenly, return their mean on the scale (arithmetic or geometric). With `lower`,
+    return the smaller value instead."""
     ordered = sorted(pair for pair in pairs if pair[1] > 0)
     total = math.fsum(weight for _, weight in ordered)
     weights_so_far: list[float] = []
     for index, (value, weight) in enumerate(ordered):
         weights_so_far.append(weight)
         twice_the_weight = 2 * math.fsum(weights_so_far)
-        if abs(twice_the_weight - total) <= TIE * total and not lower and index + 1 < len(ordered):
+        if abs(twice_the_weight - total) <= WEIGHT_TOLERANCE * total and not lower and index + 1 < len(ordered):
             next_value = ordered[index + 1][0]
             return math.sqrt(value) * math.sqrt(next_value) if scale == "log" else value / 2 + next_value / 2
-        if twice_the_weight >= total * (1 - TIE):
+        if twice_the_weight >= total * (1 - WEIGHT_TOLERANCE):
             return value
     raise ValueError("a weighted median needs at least one value with a weight above 0")

@@ -1,7 +1,7 @@
-"""Names of actuators that the code uses, and the specs of all actuators that this project's learner can announce.
+"""Names of the actuators that code refers to, and specs of all actuators that this project's learner can announce.
 
-The run's announcement describes the effect of each actuator (`ActuatorSpec.effect`). The mesh, the learner and the
-agents read it. The knowledge graph's linter and imported logs have no announcement, so they use `ACTUATORS`.
+The mesh, the learner and the agents read the specs that the run announces in RunStarted. The knowledge graph's linter
+and imported logs have no such announcement, so they use `ACTUATORS`.
 """
 
 from __future__ import annotations

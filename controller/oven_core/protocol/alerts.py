@@ -11,19 +11,19 @@ from oven_core.protocol.messages import LogMessage, Real
 MAX_SYMPTOM_LENGTH: Final = 64
 """Maximum length of a symptom's name, the same as for a node of the knowledge graph in a vote."""
 MAX_REASON_LENGTH: Final = 500
-"""Maximum length of the reason. The longest possible alert is under a fifth of the votes stream's message limit."""
+"""Maximum length of the reason. It keeps an alert below a fifth of the votes stream's message limit."""
 
 SymptomName = Annotated[str, Field(min_length=1, max_length=MAX_SYMPTOM_LENGTH, pattern=r"^[A-Za-z0-9_.:-]+$")]
 
 
 class Alert(LogMessage):
-    """agent → all. A symptom began or ended. An agent sends one alert when a symptom begins and one when it ends, and
-    repetitions have no effect. Alerts do not affect decisions, and the mesh ignores them."""
+    """agent → all. A symptom began or ended. An agent sends one alert when it begins and one when it ends. A repeated
+    alert has no effect. The mesh ignores alerts, so they do not affect decisions."""
 
     type: Literal["Alert"] = "Alert"
     state: Literal["raised", "cleared"]
     symptom: SymptomName = Field(
-        description="a symptom, from the knowledge graph if it has one, e.g. confidence_collapse"
+        description="name of the symptom, e.g. confidence_collapse; as in the knowledge graph if it is there"
     )
     metric: str = Field(min_length=1, max_length=120, description="the metric that shows it")
     value: Real = Field(description="the current value of the metric")

@@ -10,8 +10,7 @@ from oven_core.protocol.messages import ActuatorSpec, LearnerMessage, RunStarted
 
 
 class ActuatorAnnounced(LearnerMessage):
-    """learner → all. A new actuator, or one of the same kind with new choices or bounds. It is then treated like the
-    actuators in RunStarted."""
+    """learner → all. A new actuator, or new choices or bounds of one. It then counts like those in RunStarted."""
 
     type: Literal["ActuatorAnnounced"] = "ActuatorAnnounced"
     actuator: ActuatorSpec = Field(description="the complete spec, with the value that was read back")
@@ -20,7 +19,7 @@ class ActuatorAnnounced(LearnerMessage):
 
 
 class PromptsInjected(LearnerMessage):
-    """learner → all. Prompts were added to the training data. The log has their hashes but not their text."""
+    """learner → all. Prompts were added to the training data. The log contains their hashes but not their text."""
 
     type: Literal["PromptsInjected"] = "PromptsInjected"
     by: str = Field(min_length=1, max_length=64, description="person or agent that added them")
@@ -38,8 +37,9 @@ class PromptsInjected(LearnerMessage):
 
 
 def with_announced(run: RunStarted, announcement: ActuatorAnnounced) -> RunStarted:
-    """Return the run with the actuator added or replaced; unchanged if the actuator would become another kind."""
-    spec, names = announcement.actuator, [actuator.name for actuator in run.actuators]
+    """Return `run` with the announced actuator added or replaced. A replacement of another kind is ignored."""
+    spec = announcement.actuator
+    names = [actuator.name for actuator in run.actuators]
     if spec.name not in names:
         return run.model_copy(update={"actuators": (*run.actuators, spec)})
     index = names.index(spec.name)

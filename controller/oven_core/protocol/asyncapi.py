@@ -1,7 +1,7 @@
 """Generate an AsyncAPI 3.0 document of the protocol: the messages, subjects and permissions of each role.
 
-It is derived from the models, subjects and permissions in this package, for programs in any language.
-`oven-controller schema --asyncapi` prints it, and docs/protocol/asyncapi.json is its output.
+It describes the models, subjects and permissions in this package to programs in any language.
+`oven-controller schema --asyncapi` prints it, and docs/protocol/asyncapi.json is a copy.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _PARAMETERS: Final = {
     "tick": "the tick that it closes",
 }
 _ROLES: Final[tuple[Role, ...]] = ("learner", "mesh", "agent", "member", "operator", "monitor")
-"""Roles whose operations are listed. The others are parts of the stack and are not written in another language."""
+"""Roles whose operations are listed. The other roles belong to this project's own processes."""
 _REQUEST_NAMES: Final = {request.name for request in REQUESTS}
 
 
 def asyncapi() -> dict[str, Any]:
-    """Return the document, in a fixed order."""
+    """Return the document. Its keys are in a fixed order."""
     return {
         "asyncapi": "3.0.0",
         "info": {
@@ -64,12 +64,11 @@ def asyncapi() -> dict[str, Any]:
 
 
 def _models() -> dict[str, type[Message]]:
-    """Return every message that has its own subject, by name."""
+    """Return all messages that are sent on a subject, by name."""
     logged = [model for subject in SUBJECTS for model in subject.message_types]
     requests = [model for request in REQUESTS for model in (request.request_type, request.reply_type)]
-    return {
-        model.__name__: model for model in (*logged, *(entry.message_type for entry in UNLOGGED_SUBJECTS), *requests)
-    }
+    unlogged = [subject.message_type for subject in UNLOGGED_SUBJECTS]
+    return {model.__name__: model for model in (*logged, *unlogged, *requests)}
 
 
 def _channels() -> dict[str, Any]:
@@ -130,7 +129,7 @@ def _operations() -> dict[str, Any]:
         for action, verb in (("send", "publish"), ("receive", "subscribe")):
             for name, channel in _channels().items():
                 address = channel["address"]
-                # A role with a `>` permission sees requests but does not answer them.
+                # A role with a `>` permission can read requests but does not answer them.
                 is_request = action == "receive" and name in _REQUEST_NAMES
                 patterns = [subject for subject in allowed[verb]["allow"] if not (is_request and subject.endswith(">"))]
                 if address is None or not _is_allowed(patterns, address) or address in allowed[verb].get("deny", ()):
@@ -147,7 +146,7 @@ def _operations() -> dict[str, Any]:
 
 
 def _is_allowed(allowed: list[str], address: str) -> bool:
-    """Return whether a permission covers all subjects of an address, or only the one with the role's own name."""
+    """Return whether a permission covers all subjects of an address, or the one with the user's own name."""
     subject = address.replace("{run}", "RUN")
     own_subject = re.sub(r"{(agent|operator|member)}", "NAME", subject)
     all_subjects = re.sub(r"{\w+}", "*", subject)

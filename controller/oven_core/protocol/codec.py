@@ -1,4 +1,4 @@
-"""Decode messages, and explain why bytes are not a valid message on their subject."""
+"""Decode the messages of the log, state why an entry is not valid, and generate the JSON schemas."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _LOG_ADAPTER: Final[TypeAdapter[LogMessage]] = _adapter(
 _REQUEST_ADAPTER: Final = _adapter(model for kind in REQUESTS for model in (kind.request_type, kind.reply_type))
 
 Fault: TypeAlias = Literal["malformed", "version", "removed", "misplaced", "unsigned", "signature"]
-"""The reason why an entry of the log does not count: it is not a message, has another version, needs a removed
-feature, is on the wrong subject, lacks a required signature, or has a wrong signature."""
+"""The reason why readers skip an entry of the log: it is not a message, has another schema version, needs a removed
+feature, is on the wrong subject, lacks a required signature, or has a wrong one (in the order of the literals)."""
 _TRIAL_SUBJECTS: Final = ("trial", "branch")
-"""Kinds of subjects for trials, which earlier versions had."""
+"""Kinds of subjects that earlier versions used for trials, a removed feature."""
 
 
 class Malformed(BaseModel):
-    """The body of an entry that is not valid, with the reason. Readers skip and count such entries."""
+    """The body of an entry that is not valid. Readers skip and count such entries."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -43,7 +43,7 @@ class Malformed(BaseModel):
 
 
 def decode(subject_kind: str, data: bytes) -> LogMessage | Malformed:
-    """Return the message in `data`, or the reason why it is not valid. All replicas get the same result."""
+    """Return the message in `data`, or Malformed with the reason. All replicas get the same result."""
     if subject_kind in _TRIAL_SUBJECTS:
         return Malformed(reason=removed_content_message("trials"), fault="removed")
     try:
@@ -63,10 +63,9 @@ def decode(subject_kind: str, data: bytes) -> LogMessage | Malformed:
 
 
 def _removed_content(run_started: bytes) -> str:
-    """Return the removed feature that the run used, or an empty string if there is none.
+    """Return the name of a removed feature that the run used, or an empty string.
 
-    A run only had trials if the learner also announced the metric by which their arms were compared.
-    """
+    A run had trials only if `trials` announced the metric that compared their arms."""
     recorded = from_json(run_started)
     rules = recorded.get("rules", {})
     if recorded.get("trials") and rules.get("trials", "off") != "off":
@@ -80,5 +79,5 @@ def json_schema() -> dict[str, Any]:
 
 
 def service_schema() -> dict[str, Any]:
-    """Return the JSON Schema of requests and answers."""
+    """Return the JSON Schema of all requests and replies, by class name under `$defs`."""
     return _REQUEST_ADAPTER.json_schema()

@@ -23,18 +23,18 @@ class Completion(BaseModel):
 
 
 class ScoreRequest(Message):
-    """learner → remote committee member, as a request on `oven.reward.<member>`. Never in the log."""
+    """A request from the learner to a remote committee member for scores, on `oven.reward.<member>`."""
 
     type: Literal["ScoreRequest"] = "ScoreRequest"
     run: str
-    group: str = Field(description="the group's name, repeated in the answer")
+    group: str = Field(description="name of the group, repeated in the reply")
     prompt: str
     completions: tuple[Completion, ...] = Field(min_length=1, description="answers to that one prompt")
-    policy: str = Field(default="", description="description of the trained model (ModelDescription)")
-    domain: str = Field(default="", description="subject area of its tasks, for a specialist")
-    deadline_s: Real = Field(gt=0, description="seconds that the learner waits for the answer")
+    policy: str = Field(default="", description="the model in training, in words (ModelDescription)")
+    domain: str = Field(default="", description="subject area of the tasks, for members that are specialists")
+    deadline_s: Real = Field(gt=0, description="seconds that the learner waits for the reply")
     reference: str = Field(
-        default="", exclude_if=is_default, description="a correct answer, to test the judge with; absent: none is known"
+        default="", exclude_if=is_default, description="a correct answer, for tests of the judge; absent: none is known"
     )
     judge: JudgeSpec | None = Field(
         default=None,
@@ -45,7 +45,7 @@ class ScoreRequest(Message):
         default=0,
         ge=0,
         exclude_if=is_default,
-        description="number of times the member's model was swapped, each of which restarts its controls",
+        description="number of swaps of the member's model so far; each restarts the tests of the judge",
     )
 
 
@@ -56,7 +56,7 @@ class JudgeHealth(BaseModel):
 
     controls: int = Field(default=0, ge=0, description="number of groups so far with inserted answers of known quality")
     controls_failed: int = Field(default=0, ge=0, description="number of those groups that the judge got wrong")
-    quarantined: bool = Field(default=False, description="whether the judge is used for tests only")
+    quarantined: bool = Field(default=False, description="whether the judge is only tested, not used")
     order_flips: Real | None = Field(
         default=None,
         ge=0,
@@ -64,14 +64,14 @@ class JudgeHealth(BaseModel):
         description="share of pairs whose order changed when a group was shown in reverse order",
     )
     change_p: Real | None = Field(
-        default=None, ge=0, le=1, description="p-value of its current scores for old groups if the judge is unchanged"
+        default=None, ge=0, le=1, description="p-value of its new scores for old groups, if it is unchanged"
     )
     changes: int = Field(default=0, ge=0, description="number of detected changes of the judge")
     cut_texts: int = Field(default=0, ge=0, description="number of texts so far that were truncated")
 
 
 class ScoreReply(Message):
-    """remote committee member → learner. Scores for exactly the requested ids, or the reason for having none."""
+    """The reply to a ScoreRequest: scores for exactly the requested ids, or the reason for an abstention."""
 
     type: Literal["ScoreReply"] = "ScoreReply"
     member: str
@@ -81,11 +81,11 @@ class ScoreReply(Message):
         exclude_if=is_default,
         description="identity of the model that the request named; absent if it named none",
     )
-    scores: dict[str, Real] | None = Field(default=None, description="completion id → 0..1; null: it abstains")
+    scores: dict[str, Real] | None = Field(default=None, description="completion id → score, 0..1; null: abstention")
     reasons: dict[str, str] = Field(
         default_factory=dict,
         exclude_if=is_default,
-        description="completion id → the judge's reason, for people only; absent: it gave none",
+        description="completion id → the judge's reason, shown to people; absent: it gave none",
     )
     failure: str = Field(default="", description="the kind of failure behind an abstention, e.g. rate_limit")
     detail: str = Field(default="", max_length=500)
@@ -98,21 +98,22 @@ class ScoreReply(Message):
 
 
 class ProbeRequest(Message):
-    """learner → remote committee member, as a request on `oven.probe.<member>` to test another model. The member sends
-    the model one small question, and its current judge stays in use."""
+    """A request from the learner to a remote committee member to test another model, on `oven.probe.<member>`.
+
+    The member asks the model one small question. Its current judge stays in use."""
 
     type: Literal["ProbeRequest"] = "ProbeRequest"
     judge: JudgeSpec
-    deadline_s: Real = Field(gt=0, description="seconds that the learner waits for the answer")
+    deadline_s: Real = Field(gt=0, description="seconds that the learner waits for the reply")
 
 
 class ProbeReply(Message):
-    """remote committee member → learner. Without a failure, the model gave a usable verdict."""
+    """The reply to a ProbeRequest. Without a failure, the model gave a usable verdict."""
 
     type: Literal["ProbeReply"] = "ProbeReply"
     member: str
     judge: str = Field(description="identity of the tested model")
     failure: str = Field(default="", max_length=64, description="the kind of failure, e.g. auth; empty: success")
     detail: str = Field(
-        default="", max_length=500, description="description of the failure, or of what the model lacks"
+        default="", max_length=500, description="details of the failure, or features that the model lacks"
     )

@@ -1,4 +1,4 @@
-"""Messages with sampled groups of completions, which have their own subject and stream and are never in the run's log.
+"""Messages with sampled groups of completions. They have their own subject and stream, and are never in a run's log.
 
 They contain text from the training data and the policy, which the mesh must not read. They follow the same rules as the
 messages in oven_core.protocol.messages.
@@ -13,11 +13,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from oven_core.protocol.messages import Message, Real, is_default
 
 Form: TypeAlias = Literal["text", "shape"]
-"""The kind of text in a completion: written by the policy, or describing a sample that is not text."""
+"""The form of completions: `text` written by the policy, or descriptions (`shape`) of samples that are not text."""
 
 
 class ShownText(BaseModel):
-    """A text, complete or truncated. Part of SampledGroup."""
+    """A text, complete or with characters omitted in its middle or at its end. Part of SampledGroup."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
 
@@ -29,10 +29,8 @@ class ShownText(BaseModel):
 class ShownCompletion(ShownText):
     """One answer of a group. Part of SampledGroup."""
 
-    reward: Real | None = Field(default=None, description="absent if it has no reward")
-    advantage: Real | None = Field(
-        default=None, description="absent if it has no advantage, for example without a reward"
-    )
+    reward: Real | None = Field(default=None, description="null: it has no reward")
+    advantage: Real | None = Field(default=None, description="null: it has no advantage, for example without a reward")
 
 
 class MemberScores(BaseModel):
@@ -41,7 +39,7 @@ class MemberScores(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
 
     member: str
-    weight: Real | None = Field(default=None, description="its share or factor in the reward; absent if unknown")
+    weight: Real | None = Field(default=None, description="its share of the reward or its factor; null: unknown")
     scores: tuple[Real | None, ...] = Field(default=(), description="one per completion; null: no score")
     reasons: tuple[str, ...] = Field(
         default=(), exclude_if=is_default, description="the member's reasons, one per completion; absent: it gave none"
@@ -49,7 +47,7 @@ class MemberScores(BaseModel):
     abstained: str = Field(
         default="",
         exclude_if=is_default,
-        description="the kind of abstention if it has no scores, as in `committee/abstain/<kind>`",
+        description="kind of abstention, as in the metric `committee/abstain/<kind>`; empty: it scored",
     )
 
 
@@ -59,12 +57,12 @@ class SampledGroup(Message):
     type: Literal["SampledGroup"] = "SampledGroup"
     incarnation: int = Field(ge=1)
     number: int = Field(
-        ge=1, description="number of the learner's sample, from 1; missing samples were dropped or not shown"
+        ge=1, description="number of the learner's sample, from 1; gaps: samples that were dropped or not shown"
     )
     tick: int = Field(ge=0)
-    step: int = Field(ge=0, description="the optimizer step that first trained on it")
+    step: int = Field(ge=0, description="the first optimizer step that trained on it")
     group: int = Field(default=0, ge=0, description="index among the groups of that step, from 0")
-    groups: int = Field(default=1, ge=1, description="number of groups of that step")
+    groups: int = Field(default=1, ge=1, description="number of groups in that step")
     form: Form = "text"
     prompt: ShownText
     completions: tuple[ShownCompletion, ...] = ()
@@ -78,7 +76,7 @@ class SampledGroup(Message):
 
 
 class CompletionsRequest(Message):
-    """monitors, operators → mesh, as a request on `completions.stored`."""
+    """A request from a monitor or operator to the mesh for stored groups, on `oven.<run>.completions.stored`."""
 
     type: Literal["CompletionsRequest"] = "CompletionsRequest"
     after: int = Field(default=0, ge=0, description="sequence number of the last group that the sender has")
@@ -91,14 +89,14 @@ class StoredGroup(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
 
     seq: int
-    time: str = Field(description="when the server stored it, RFC 3339, UTC")
+    time: str = Field(description="time at which the server stored it, RFC 3339, UTC")
     group: SampledGroup
 
 
 class CompletionsBatch(Message):
-    """mesh → sender of the request. Groups in the order of the stream. A batch ends early if it would be too large."""
+    """The reply to a CompletionsRequest: groups in the order of the stream. It is shorter if it would be too large."""
 
     type: Literal["CompletionsBatch"] = "CompletionsBatch"
     groups: tuple[StoredGroup, ...]
-    head: int = Field(description="last sequence number of the stream at that time")
+    head: int = Field(description="last sequence number of the stream at the time of the reply")
     has_stream: bool = Field(default=True, description="whether this run has a stream of completions")

@@ -1,4 +1,4 @@
-"""An entry of the log: its sequence number, subject, storage time and message."""
+"""Events: the entries of a run's log, and their form in exported files and in `history` replies."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from oven_core.protocol.history_requests import LoggedEvent
 from oven_core.protocol.messages import LogMessage
 
 MESSAGE_ID, SIGNATURE = "Nats-Msg-Id", "Oven-Signature"
-_DATA = ', "data": '
+_DATA_FIELD = ', "data": '
 
 UNKNOWN_TIME = datetime.min.replace(tzinfo=UTC)
-"""The time of an event that was received live. Only the log has the time at which it was stored."""
+"""The time of an event that was received live. Only events that are read from the log have their storage time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +32,10 @@ class Event:
     time: datetime
     body: LogMessage | Malformed
     traceparent: str = field(default="", compare=False, repr=False)
-    """The trace context, if any. It is not part of the message, and exported lines do not include it."""
+    """The trace context, if any. It is not part of the message and is not exported."""
     message_id: str = ""
     signature: str = ""
-    """The message id and signature as received. `signing.Keyring` verifies the signature."""
+    """The signature as received. `signing.Keyring` verifies it."""
 
     @classmethod
     def read(
@@ -63,8 +63,8 @@ class Event:
         traceparent: str = "",
     ) -> Event:
         """Decode an event with the message id and signature in its headers. The signature is not verified yet."""
-        identity, signature = _header(headers, MESSAGE_ID), _header(headers, SIGNATURE)
-        return cls.read(seq, subject, data, time, traceparent, message_id=identity, signature=signature)
+        message_id, signature = _header(headers, MESSAGE_ID), _header(headers, SIGNATURE)
+        return cls.read(seq, subject, data, time, traceparent, message_id=message_id, signature=signature)
 
     @property
     def author(self) -> str:
@@ -74,10 +74,9 @@ class Event:
     def line(self) -> str:
         """Return the event as a line of `log --json` and log.jsonl.
 
-        The last field has the unchanged bytes of the message, so that an exported log replays byte for byte. If they
-        contain a line break, which is white space in JSON, `raw` has the original bytes. For an entry that is not a
-        message, the bytes are a string (PEP 383), and the line includes the reason.
-        """
+        The last field, `data`, is the message itself, so that an exported log replays byte for byte. Line breaks in it
+        become spaces; `raw` then holds the original bytes as a string. If the entry is Malformed, `data` is an object
+        with the reason and the bytes as a string. Bytes that are not UTF-8 are escaped as in PEP 383."""
         head: dict[str, Any] = {
             "seq": self.seq,
             "time": self.time.astimezone(UTC).isoformat(),
@@ -93,16 +92,15 @@ class Event:
             head["type"], data = self.body.type, text.replace("\r", " ").replace("\n", " ")
             if data != text:
                 head["raw"] = text
-        return json.dumps(head)[:-1] + _DATA + data + "}"
+        return json.dumps(head).removesuffix("}") + _DATA_FIELD + data + "}"
 
     @classmethod
     def from_line(cls, line: str) -> Event:
         """Decode an exported line. The signature is not verified yet.
 
-        Raises ValueError for a line that `line` did not write, for example a truncated one.
-        """
+        Raises ValueError for any other line, for example a truncated one."""
         line = line.strip()
-        head, separator, data = line.partition(_DATA)
+        head, separator, data = line.partition(_DATA_FIELD)
         if not separator or not data.endswith("}"):
             raise ValueError(f"not a line of an exported log: {line[:80]!r}")
         entry = from_json(head + "}")
@@ -142,6 +140,6 @@ class Event:
 
 
 def _header(headers: Mapping[str, str] | None, name: str) -> str:
-    """Return a header's value, or an empty string if it is too long or not printable ASCII (for JSON)."""
+    """Return a header's value, or an empty string if it is longer than 256 characters or not printable ASCII."""
     value = (headers or {}).get(name, "")
     return value if len(value) <= 256 and value.isascii() and value.isprintable() else ""

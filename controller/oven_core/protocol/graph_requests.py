@@ -1,4 +1,4 @@
-"""Requests to the knowledge graph, and its replies. They are not in the log.
+"""Requests to the service of the knowledge graph, and its replies. They are not in the log.
 
 They follow the same rules as the messages in oven_core.protocol.messages.
 """
@@ -25,7 +25,7 @@ class Symptom(BaseModel):
 
 
 class EvidencePath(BaseModel):
-    """A path through the knowledge graph that supports a change or objects to it."""
+    """A path through the knowledge graph that is evidence for or against a change."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -36,7 +36,7 @@ class EvidencePath(BaseModel):
 
 
 class DiagnoseRequest(Message):
-    """agents → kg, as a request on `oven.kg.diagnose`."""
+    """A request from an agent for causes and remedies of symptoms, on `oven.kg.diagnose`."""
 
     type: Literal["DiagnoseRequest"] = "DiagnoseRequest"
     phase: Phase = ""
@@ -53,7 +53,7 @@ class Cause(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     id: str
-    p: Real = Field(description="posterior given the symptoms (noisy-OR), for ranking only: it is not calibrated")
+    p: Real = Field(description="probability given the symptoms (noisy-OR); not calibrated, so for ranking only")
 
 
 class Remedy(BaseModel):
@@ -63,15 +63,15 @@ class Remedy(BaseModel):
 
     id: str
     changes: tuple[str, ...] = Field(
-        default=(), description='changes to make together, e.g. "optimizer.lr_scale:down"; empty: only advice'
+        default=(), description='changes to make together, e.g. "optimizer.lr_scale:down"; empty if it is only advice'
     )
-    score: Real = Field(description="weight of evidence as log-odds within ±2, for ranking only")
+    score: Real = Field(description="weight of the evidence as log-odds from −2 to 2, for ranking only")
     unmet: tuple[str, ...] = Field(default=(), description="preconditions that this run does not meet")
     paths: tuple[EvidencePath, ...] = ()
 
 
 class Diagnosis(Message):
-    """kg → agents. Causes and remedies, most likely first."""
+    """The reply to a DiagnoseRequest: causes and remedies, most likely first."""
 
     type: Literal["Diagnosis"] = "Diagnosis"
     graph: str = Field(description="SHA-256 of the graph that answered")
@@ -81,11 +81,11 @@ class Diagnosis(Message):
 
 
 class JudgeRequest(Message):
-    """agents → kg, as a request on `oven.kg.judge`."""
+    """A request from an agent for the evidence for and against a change, on `oven.kg.judge`."""
 
     type: Literal["JudgeRequest"] = "JudgeRequest"
     phase: Phase = ""
-    changes: str = Field(description='actuator and direction, "optimizer.lr_scale:down" or "run.rollback"')
+    changes: str = Field(description='actuator and direction, e.g. "optimizer.lr_scale:down" or "run.rollback"')
     symptoms: tuple[Symptom, ...] = Field(default=(), max_length=64)
     actuators: tuple[str, ...] = ()
     metrics: tuple[str, ...] = ()
@@ -94,25 +94,24 @@ class JudgeRequest(Message):
 
 
 class Judgement(Message):
-    """kg → agents. `barred`: a precondition is unmet, or the change contradicts one in flight. `objections` has the
-    paths."""
+    """The reply to a JudgeRequest. `barred`: a precondition is unmet, or the change contradicts one in flight."""
 
     type: Literal["Judgement"] = "Judgement"
     graph: str
     verdict: Literal["support", "neutral", "object", "barred"]
-    log_odds: Real = Field(description="within ±2")
+    log_odds: Real = Field(description="weight of the evidence for the change, from −2 to 2")
     supports: tuple[EvidencePath, ...] = ()
     objections: tuple[EvidencePath, ...] = ()
 
 
 class GraphInfoRequest(Message):
-    """anyone → kg, as a request on `oven.kg.info`."""
+    """A request for a summary of the graph, on `oven.kg.info`."""
 
     type: Literal["GraphInfoRequest"] = "GraphInfoRequest"
 
 
 class GraphInfo(Message):
-    """kg → sender. `contradictions` and `requirements` are added to the rules of the run before it starts."""
+    """The reply to a GraphInfoRequest. `contradictions` and `requirements` become rules of the run before it starts."""
 
     type: Literal["GraphInfo"] = "GraphInfo"
     graph: str
@@ -123,7 +122,7 @@ class GraphInfo(Message):
     large: str = Field(
         default="",
         exclude_if=is_default,
-        description="SHA-256 of the large graph that answers query, curriculum and token_prior; absent: this one",
+        description="SHA-256 of a separate large graph that answers query, curriculum and token_prior; absent if none",
     )
     contradictions: tuple[tuple[str, str], ...] = ()
     requirements: tuple[tuple[str, str], ...] = Field(
@@ -138,20 +137,20 @@ class Mastery(BaseModel):
 
     topic: str = Field(min_length=1, max_length=200)
     successes: Real = Field(
-        ge=0, allow_inf_nan=False, description="a count, with fractions if older answers have less weight"
+        ge=0, allow_inf_nan=False, description="a count; fractional if older answers have less weight"
     )
     failures: Real = Field(ge=0, allow_inf_nan=False)
 
 
 class CurriculumRequest(Message):
-    """agents → kg, as a request on `oven.kg.curriculum`."""
+    """A request from an agent for sampling shares of topics, on `oven.kg.curriculum`."""
 
     type: Literal["CurriculumRequest"] = "CurriculumRequest"
     mastery: tuple[Mastery, ...] = Field(min_length=1, max_length=1024)
     prerequisites: tuple[tuple[str, str], ...] = Field(
-        default=(), max_length=4096, description="(topic, its prerequisite), in addition to those of the graph"
+        default=(), max_length=4096, description="(topic, prerequisite) pairs, in addition to those of the graph"
     )
-    threshold: Confidence = Field(default=0.5, description="minimum lower bound of a prerequisite's mastery")
+    threshold: Confidence = Field(default=0.5, description="lower bound that the mastery of a prerequisite must reach")
     floor: Confidence = Field(
         default=0.05, description="share that is distributed evenly, so that every topic is sampled"
     )
@@ -170,7 +169,7 @@ class UnmetPrerequisite(BaseModel):
 
 
 class Curriculum(Message):
-    """kg → agents. Shares of the requested topics; they sum to 1."""
+    """The reply to a CurriculumRequest: sampling shares of the requested topics, which sum to 1."""
 
     type: Literal["Curriculum"] = "Curriculum"
     graph: str
@@ -185,17 +184,17 @@ class Curriculum(Message):
 
 
 class TokenPriorRequest(Message):
-    """learner → kg, as a request on `oven.kg.token_prior`."""
+    """A request from the learner for scores of important tokens, on `oven.kg.token_prior`."""
 
     type: Literal["TokenPriorRequest"] = "TokenPriorRequest"
     method: Literal["unigram", "kg"] = "unigram"
     vocabulary: tuple[str, ...] = Field(
         default=(),
         max_length=300_000,
-        description="texts of the tokens by id; for `kg`, which searches them for labels",
+        description="text of each token, by id; only for `kg`, which searches the texts for labels",
     )
     counts: tuple[int, ...] = Field(
-        default=(), max_length=300_000, description="how often each token occurs in the corpus; for `unigram`"
+        default=(), max_length=300_000, description="how often each token occurs in the corpus; only for `unigram`"
     )
     vocabulary_sha: str = Field(
         default="",
@@ -212,8 +211,10 @@ class TokenPriorRequest(Message):
 
 
 class RequestPart(Message):
-    """learner → kg, as a request on `oven.kg.upload`: a part of a TokenPriorRequest that is too large for one message.
-    The joined parts are its JSON, compressed with zlib. TokenPriorRequest.upload then has its id."""
+    """A part of a TokenPriorRequest that is too large for one message, sent by the learner on `oven.kg.upload`.
+
+    The joined parts are the request's JSON, compressed with zlib. A short TokenPriorRequest with their `upload` id
+    follows."""
 
     type: Literal["RequestPart"] = "RequestPart"
     upload: str = Field(pattern=r"^[0-9a-f]{32}$", description="random id, the same for all parts of a request")
@@ -223,7 +224,7 @@ class RequestPart(Message):
 
 
 class PartTaken(Message):
-    """kg → learner. A part has arrived."""
+    """The reply to a RequestPart: the part has arrived."""
 
     type: Literal["PartTaken"] = "PartTaken"
     upload: str
@@ -231,7 +232,7 @@ class PartTaken(Message):
 
 
 class TokenPrior(Message):
-    """kg → learner. Scores of the most important tokens, in at most a kilobyte."""
+    """The reply to a TokenPriorRequest: scores of the most important tokens, in at most a kilobyte."""
 
     type: Literal["TokenPrior"] = "TokenPrior"
     graph: str
@@ -243,24 +244,24 @@ class TokenPrior(Message):
 
 
 class GraphQuery(Message):
-    """anyone → kg, as a request on `oven.kg.query`."""
+    """A request to search the graph, on `oven.kg.query`."""
 
     type: Literal["GraphQuery"] = "GraphQuery"
     op: Literal["neighbors", "path", "ppr", "search"]
-    node: str = Field(default="", max_length=200, description="neighbors, path, ppr: the start node; search: the words")
-    to: str = Field(default="", max_length=200, description="path: the end node")
+    node: str = Field(default="", max_length=200, description="the start node; for search, the words")
+    to: str = Field(default="", max_length=200, description="the end node; only for path")
     relations: tuple[str, ...] = Field(
         default=(),
         max_length=64,
         exclude_if=is_default,
-        description="neighbors, path: follow only edges of these relations; empty: all relations",
+        description="relations whose edges neighbors and path follow; empty: all",
     )
     direction: Literal["both", "out", "in"] = Field(
         default="both",
         description="follow edges in both directions, forwards (out) or backwards (in); ignored by search; ppr accepts "
         "only both and out",
     )
-    depth: int = Field(default=1, ge=1, le=8, description="neighbors: maximum distance in edges")
+    depth: int = Field(default=1, ge=1, le=8, description="maximum distance in edges; only for neighbors")
     limit: int = Field(default=20, ge=1, le=200, description="maximum number of rows")
 
 
@@ -282,16 +283,16 @@ class QueryRow(BaseModel):
     depth: int = Field(
         default=0,
         exclude_if=is_default,
-        description="neighbors: distance in edges, if the request allowed several; else absent",
+        description="distance in edges; only for neighbors, if the request allowed more than one",
     )
     score: Real = Field(
         default=0.0,
-        description="ppr: share of the walk; search: number of matching words; large graph: weight of the edge",
+        description="ppr: share of the walk; search: number of matching words; in a large graph: weight of the edge",
     )
 
 
 class QueryAnswer(Message):
-    """kg → sender. `more`: the limit omitted further rows."""
+    """The reply to a GraphQuery. `more` is true if the limit cut off further rows."""
 
     type: Literal["QueryAnswer"] = "QueryAnswer"
     graph: str

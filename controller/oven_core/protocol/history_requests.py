@@ -13,7 +13,7 @@ from oven_core.protocol.messages import Message
 
 
 class HistoryRequest(Message):
-    """agents, monitors → mesh, as a request on `history`."""
+    """A request from an agent or a monitor to the mesh for the next events of the log, on `oven.<run>.history`."""
 
     type: Literal["HistoryRequest"] = "HistoryRequest"
     after: int = Field(default=0, ge=0, description="sequence number of the last event that the sender has")
@@ -26,7 +26,7 @@ class LoggedEvent(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     seq: int
-    time: str = Field(description="when the server stored it, RFC 3339, UTC")
+    time: str = Field(description="time at which the server stored it, RFC 3339, UTC")
     subject: str
     id: str = Field(default="", description="message id")
     signature: str = Field(default="", description="ed25519, base64, over subject, message id and body")
@@ -34,8 +34,8 @@ class LoggedEvent(BaseModel):
 
 
 class HistoryBatch(Message):
-    """mesh → sender of the request."""
+    """The reply to a HistoryRequest, with events in the order of the log."""
 
     type: Literal["HistoryBatch"] = "HistoryBatch"
     events: tuple[LoggedEvent, ...]
-    head: int = Field(description="last sequence number of the log at that time")
+    head: int = Field(description="last sequence number of the log at the time of the reply")

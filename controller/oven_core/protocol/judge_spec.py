@@ -1,4 +1,4 @@
-"""Specification of a committee member's model, for the log, score requests and probes. It never contains an API key."""
+"""The description of a committee member's model in the log and in requests. It never contains an API key."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ PREFIX: Final = "committee."
 OFF: Final = "off"
 """The choice of `committee.<member>` that mutes the member."""
 MAX_TOP_LOGPROBS: Final = 20
-"""Maximum number of alternatives per token. OpenAI and DeepSeek refuse more."""
+"""Maximum number of alternatives per token. OpenAI and DeepSeek refuse a higher one."""
 
 
 class JudgeSpec(BaseModel):
-    """A model behind an API, and the environment variable with its key in the member's process."""
+    """A model behind an API. The member's process reads the API key from an environment variable."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    provider: str = Field(min_length=1, max_length=64, description="provider, as in the settings of members")
+    provider: str = Field(min_length=1, max_length=64, description="the provider, as in the settings of members")
     model: str = Field(min_length=1, max_length=200, description="name of the model at the provider")
     base_url: str = Field(
         default="",
         max_length=500,
         pattern="^$|^https?://",
-        description="address of the API; empty: that of the provider",
+        description="address of the API; empty: the provider's default",
     )
     key_env: str = Field(
         default="",
         max_length=128,
         pattern="^$|^[A-Za-z_][A-Za-z0-9_]*$",
-        description="environment variable with the key; empty: the usual one of the provider",
+        description="environment variable with the API key; empty: the provider's default",
     )
-    logprobs: bool = Field(default=False, description="request the log-probabilities of its tokens")
-    top_logprobs: int = Field(default=5, ge=1, le=MAX_TOP_LOGPROBS, description="alternatives per token, with logprobs")
+    logprobs: bool = Field(default=False, description="whether to request log-probabilities of tokens")
+    top_logprobs: int = Field(default=5, ge=1, le=MAX_TOP_LOGPROBS, description="alternatives per token, if `logprobs`")
 
     @field_validator("base_url")
     @classmethod

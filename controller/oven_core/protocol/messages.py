@@ -1,28 +1,21 @@
-"""The messages of a run's log. They are JSON on the wire; `oven-controller schema` prints the JSON Schema.
+"""The messages of a run's log. They are JSON on the wire. `oven-controller schema` prints the JSON Schema.
 
-These rules apply to all of them, and to requests (committee_requests, graph_requests, history_requests):
+The docstring of a message begins with its writer and its readers, as in "learner → all".
+These rules apply to all messages, and to requests (committee_requests, graph_requests, history_requests):
 
-- Messages are frozen. Bodies have no timestamps and no trace ids, which are in headers.
+- Messages are frozen. Timestamps and trace ids are in headers, not in bodies.
 - Computed floats are rounded to nine significant digits, so that replicas on different machines write the same bytes.
-  NaN and infinities are the strings "NaN", "Infinity" and "-Infinity".
+  NaN and the infinities are written as the strings "NaN", "Infinity" and "-Infinity".
 - Unknown fields are ignored. An unknown schema version is refused.
-- The sender of an agent's or an operator's message is the last token of its subject, never a field, so that it cannot
-  be forged.
+- The last token of the subject names the agent or operator that sent the message. No field does, so the name cannot be
+  forged.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Final, Literal, Self, TypeAlias
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationInfo,
-    WithJsonSchema,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, WithJsonSchema, model_validator
 
 from oven_core.protocol.rules import Rules
 
@@ -37,19 +30,16 @@ _NOT_FINITE: Final = WithJsonSchema({"anyOf": [{"type": "number"}, {"enum": ["Na
 
 
 def _round_metrics(values: dict[str, float], info: ValidationInfo) -> dict[str, float]:
-    """Round new measurements.
+    """Round new measurements, but not those read from JSON.
 
-    Values read from a message were rounded by the sender. Rounding them again would make reading them two to four times
-    as slow.
-    """
+    The sender has already rounded the latter. Rounding them again would make decoding two to four times slower."""
     return values if info.mode == "json" else {name: _round_to_nine_digits(value) for name, value in values.items()}
 
 
 def is_default(value: object) -> bool:
-    """Return whether a field has its default and is omitted from the message.
+    """Return whether a field is empty and can be omitted from the message (`exclude_if`).
 
-    It is for fields that were added later, so that older messages keep their bytes.
-    """
+    Fields that were added later are omitted, so that older messages keep their bytes."""
     return not value
 
 
@@ -59,8 +49,7 @@ Metrics: TypeAlias = Annotated[dict[str, Annotated[float, _NOT_FINITE]], AfterVa
 Value: TypeAlias = Real | str | dict[str, Real] | None
 """A number for a scalar or an action, a name for a choice, shares for a simplex, or nothing."""
 Effect: TypeAlias = Literal["setting", "measures", "copies", "moves_weights", "ends_or_holds", "at_end"]
-"""The effect of a change on the run: it changes a setting, takes a measurement, copies the run, replaces the weights,
-ends or pauses the run, or selects the final weights, which only takes effect at the end."""
+"""The effect of an actuator's change on the run. ActuatorSpec.effect describes the values."""
 
 
 class Message(BaseModel):
@@ -83,24 +72,24 @@ class ActuatorSpec(BaseModel):
     name: str = Field(description="dotted, e.g. optimizer.lr_scale")
     kind: Literal["scalar", "choice", "simplex", "action"]
     scale: Literal["linear", "log"] = Field(
-        default="linear", description="scale on which values are merged; scalars only"
+        default="linear", description="scale on which proposed values are merged; scalars only"
     )
     unit: str = Field(default="", description='e.g. "× the user\'s schedule"')
     low: Real | None = Field(default=None, description="minimum value of a scalar, or of each share of a simplex")
     high: Real | None = Field(default=None, description="maximum value")
     choices: tuple[str, ...] = Field(default=(), description="values of a choice, or components of a simplex")
     value: Value = Field(default=None, description="the current value, read back from the trainer")
-    risky: bool = Field(default=False, description="the learner takes a snapshot before it applies a change")
+    risky: bool = Field(default=False, description="whether the learner takes a snapshot before it applies a change")
     effect: Effect = Field(
         default="setting",
         description="the effect of a change on the run: it changes a setting, takes a measurement, copies the run, "
-        "replaces the weights (a rollback or its undo), ends or pauses the run, or selects the final "
-        "weights. A choice may have the effect at_end; otherwise, only actions have an effect other than setting",
+        "replaces the weights (a rollback or its undo), ends or pauses the run, or selects the weights at the end. "
+        "Only a choice may have the effect at_end. Only an action may have the others, except setting",
     )
     moves_own_metric: bool = Field(
         default=False,
-        description="a change moves the metric that would judge it, as reward weights move the reward. So a held-out "
-        "metric judges it, and without one agents cannot change it",
+        description="whether a change moves the metric that would judge it, as reward weights move the reward. Then a "
+        "held-out metric judges the change, and agents cannot make it if the run has none",
     )
 
     @model_validator(mode="after")
@@ -121,18 +110,17 @@ class ActuatorSpec(BaseModel):
 
     @property
     def intervenes(self) -> bool:
-        """Whether a change affects the training now. A measurement, a copy, or a choice that only takes effect at the
-        end does not."""
+        """Whether a change affects the training at once, unlike a measurement, a copy or a choice of final weights."""
         return self.effect not in ("measures", "copies", "at_end")
 
     @property
     def moves_weights(self) -> bool:
-        """Whether measurements from before a change describe other weights."""
+        """Whether a change replaces the weights, so that earlier measurements describe other weights."""
         return self.effect == "moves_weights"
 
     @property
     def has_outcome(self) -> bool:
-        """Whether a metric can judge a change. A choice that only takes effect at the end is never scored."""
+        """Whether a metric can judge a change. A choice of final weights is never scored, for example."""
         return self.effect in ("setting", "moves_weights")
 
 
@@ -144,26 +132,26 @@ class MetricSpec(BaseModel):
     name: str
     unit: str = ""
     better: Literal["up", "down", "neither"] = "neither"
-    held_out: bool = Field(default=False, description="measured on data that the run never trains on")
+    held_out: bool = Field(default=False, description="whether it is measured on data that the run never trains on")
     ceiling: Real | None = Field(default=None, description="the best possible value, if one is known")
 
 
 class Horizon(BaseModel):
-    """The length of the run, against which `progress` in observations is measured. Part of RunStarted."""
+    """The planned length of the run. Observation.progress is a fraction of it. Part of RunStarted."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     max_steps: int | None = Field(default=None, description="optimizer steps")
-    seconds: float | None = Field(default=None, description="wall clock")
+    seconds: float | None = Field(default=None, description="wall-clock time")
     charge_rollbacks: bool = Field(
         default=False,
-        description="true: the run ends after max_steps gradient steps, including those that rollbacks discarded, so "
-        "that runs can be compared at equal cost; false: it ends when step reaches max_steps",
+        description="true: steps that rollbacks discarded also count towards max_steps, so that runs can be compared "
+        "at equal cost; false: the run ends when step reaches max_steps",
     )
 
     @property
     def is_known(self) -> bool:
-        """Whether the run has an end, without which `progress` means nothing."""
+        """Whether the run has a planned length, without which `progress` has no meaning."""
         return self.max_steps is not None or self.seconds is not None
 
 
@@ -171,16 +159,16 @@ class LogMessage(Message):
     """A message in a run's log. oven_core.protocol.subjects lists the subject of each class."""
 
     if TYPE_CHECKING:
-        type: str  # each class sets its own name, after the fields of its base
+        type: str  # each subclass declares its own, so that it follows the fields of the base class
 
 
 class LearnerMessage(LogMessage):
-    """A message from the learner. Readers recognise duplicates by (incarnation, n), the message id."""
+    """A message from the learner. The pair (incarnation, n) is its id, by which readers recognise duplicates."""
 
     incarnation: int = Field(
-        ge=1, description="how many times the learner has started in this run, counting this start"
+        ge=1, description="number of times that the learner has started in this run, including this one"
     )
-    n: int = Field(ge=0, description="number of the message in its incarnation, from 0")
+    n: int = Field(ge=0, description="number of the message within the incarnation, from 0")
 
 
 class RunStarted(LearnerMessage):
@@ -191,19 +179,19 @@ class RunStarted(LearnerMessage):
     training: str = Field(
         default="1",
         min_length=1,
-        description="name of this training, as named by the script; otherwise numbered from 1 in the order the "
-        "trainings were first started. Another training of the same script has different weights, data and settings",
+        description="name that the script gives this training; by default, its number in the order of first starts, "
+        "from 1. Another training of the same script has different weights, data and settings",
     )
-    tick: int = Field(default=0, ge=0, description="ticks already counted by earlier incarnations")
-    step: int = Field(default=0, ge=0, description="optimizer step that the learner starts from")
+    tick: int = Field(default=0, ge=0, description="number of ticks in earlier incarnations")
+    step: int = Field(default=0, ge=0, description="optimizer step from which the learner starts")
     horizon: Horizon = Horizon()
     actuators: tuple[ActuatorSpec, ...] = ()
     metrics: tuple[MetricSpec, ...] = ()
     unmeasured: dict[str, str] = Field(
-        default_factory=dict, description="metric that is not announced → what measuring it requires"
+        default_factory=dict, description="metric that is not announced → what measuring it would require"
     )
     rules: Rules = Rules()
-    lockstep: bool = Field(default=False, description="the learner waits for StepClosed at every tick")
+    lockstep: bool = Field(default=False, description="whether the learner waits for StepClosed at every tick")
     mesh_code: str = Field(
         default="", description="hash of the mesh's sources; a replica with another hash refuses to publish"
     )
@@ -213,7 +201,7 @@ class RunStarted(LearnerMessage):
     )
     keys: dict[str, str] = Field(
         default_factory=dict,
-        description="signer (learner, mesh, or an operator's name) → ed25519 public key, base64; empty: unsigned run",
+        description="learner, mesh or an operator's name → ed25519 public key, base64; empty if the run is unsigned",
     )
 
 
@@ -226,9 +214,9 @@ class RunEnded(LearnerMessage):
     tick: int
     step: int
     metrics: dict[str, Real] = Field(default_factory=dict, description="held-out metrics at the end")
-    lockstep_timeouts: int = Field(default=0, description="if above 0, the run is not repeatable")
+    lockstep_timeouts: int = Field(default=0, description="timeouts; above 0, the run is not repeatable")
     dropped_observations: int = Field(
-        default=0, description="observations lost because the bus was down and the buffer full"
+        default=0, description="number of observations lost because the bus was down and the buffer was full"
     )
 
 
@@ -238,7 +226,7 @@ class Observation(LearnerMessage):
     type: Literal["Observation"] = "Observation"
     tick: int = Field(ge=0, description="never decreases")
     step: int = Field(ge=0, description="optimizer step, which decreases at a rollback")
-    progress: Real = Field(ge=0, le=1, description="max(step / max_steps, elapsed / time budget)")
+    progress: Real = Field(ge=0, le=1, description="the larger of step / max_steps and elapsed time / time budget")
     metrics: Metrics
 
 
@@ -252,25 +240,25 @@ class AgentStatus(LogMessage):
     version: str = ""
     needs: tuple[str, ...] = Field(default=(), description="metrics, as patterns")
     moves: tuple[str, ...] = Field(default=(), description="actuators that it may propose for")
-    speciality: tuple[str, ...] = Field(default=(), description="actuators for which it can be a quorum alone")
-    shadow: bool = Field(default=False, description="its votes are logged and scored, but do not count")
+    speciality: tuple[str, ...] = Field(default=(), description="actuators for which its vote alone can be a quorum")
+    shadow: bool = Field(default=False, description="whether its votes are logged and scored, but not counted")
     reason: str = Field(
         default="", max_length=2000, description="why it cannot fire or why it left, or the text of a notice"
     )
 
 
 class Vote(LogMessage):
-    """agent → mesh, monitors. An agent's last vote on a ballot counts."""
+    """agent → mesh, monitors. A vote on a ballot. It may open the ballot. Only an agent's last vote counts."""
 
     type: Literal["Vote"] = "Vote"
     actuator: str
-    ballot: str = Field(default="", description="id of the ballot; empty: the open one, or a new one")
+    ballot: str = Field(default="", description="id of the ballot; empty: the actuator's open ballot or a new one")
     stance: Literal["propose", "for", "against", "abstain"]
     value: Value = Field(default=None, description="the proposed value")
     tick: int = Field(ge=0, description="the newest tick of the data behind the vote")
     target: str = Field(default="", description="metric that should improve")
     expected_change: Real = Field(default=0.0, description="change of the target, in its unit, within the horizon")
-    horizon: int = Field(default=0, ge=0, description="ticks until the change should show")
+    horizon: int = Field(default=0, ge=0, description="ticks within which the change should show")
     confidence: Confidence = Field(description="probability that the change beats doing nothing")
     rationale: str = Field(default="", max_length=2000, description="one sentence with figures")
     evidence: tuple[str, ...] = Field(default=(), max_length=32, description="e.g. paths in the knowledge graph")
@@ -302,10 +290,11 @@ class TallyLine(BaseModel):
     agent: str
     stance: Literal["propose", "for", "against", "abstain", "silent"]
     value: Value = None
-    shadow: bool = Field(default=False, description="logged and scored, but not counted: its weight is 0")
+    shadow: bool = Field(default=False, description="whether the vote is logged and scored, but has weight 0")
     newcomer: bool = Field(
         default=False,
-        description="on probation: without weight, unless only newcomers support it and a person has to approve it",
+        description="whether it is on probation: its vote has weight 0, unless only newcomers support the change and a "
+        "person has to approve it",
     )
     confidence: Real = 0.0
     reputation: Real = 1.0
@@ -314,18 +303,18 @@ class TallyLine(BaseModel):
 
 
 class Decision(LogMessage):
-    """mesh → learner, monitors. The result of a ballot or a command. The learner applies only adopted decisions. An
-    `advised` decision passed the vote, and an operator may approve it."""
+    """mesh → learner, monitors. The result of a ballot or a command. The learner applies only `adopted` decisions. An
+    `advised` decision passed the vote but waits for an operator's approval."""
 
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
 
     type: Literal["Decision"] = "Decision"
-    id: str = Field(description="sequence number of the event that caused it in 12 digits, a dash, a two-digit index")
+    id: str = Field(description="12-digit sequence number of the event that caused it, a dash and a two-digit index")
     ballot: str
     actuator: str
     verdict: Literal["adopted", "rejected", "advised"]
     value: Value = Field(description="the value to set, or the proposed value if it was rejected")
-    before: Value = Field(default=None, description="the effective value, if the mesh knew it")
+    before: Value = Field(default=None, description="the value before the change, if the mesh knew it")
     reason: str
     tally: tuple[TallyLine, ...]
     tick: int = Field(description="the mesh's tick when the ballot closed")
@@ -334,16 +323,16 @@ class Decision(LogMessage):
         description="last tick at which the learner may apply it, or at which advice can be approved"
     )
     snapshot_first: bool = Field(
-        default=False, description="the change is risky, so the learner takes a snapshot first"
+        default=False, description="whether the learner takes a snapshot first, because the change is risky"
     )
     target: str = Field(default="", description="the metric that judges its outcome; empty: no metric")
     expected_change: Real = Field(default=0.0, description="change of the target that the leading proposal forecast")
     horizon: int = Field(default=0, ge=0, description="ticks after its receipt in which the change should show")
     command: str = Field(default="", description="id of the operator's command that caused it (set, approve)")
-    approves: str = Field(default="", alias="of", description="the advised decision that was approved")
+    approves: str = Field(default="", alias="of", description="id of the advised decision that an operator approved")
     plan: tuple[str, ...] = Field(
         default=(),
-        description="actuators adopted together at this tick, including this one; all changes are applied or none",
+        description="actuators that are changed together, including this one; all changes are applied or none",
     )
 
 
@@ -354,10 +343,10 @@ class Receipt(LearnerMessage):
     type: Literal["Receipt"] = "Receipt"
     decision_id: str = Field(
         default="",
-        description="empty for a command, if the learner paused by itself, and for the run.best receipt, which "
-        "records which weights were kept",
+        description="empty for a command, for a pause by the learner itself, and for the receipt of run.best that "
+        "records the choice of weights",
     )
-    command: str = Field(default="", description="the operator's command that it answers, if any")
+    command: str = Field(default="", description="id of the operator's command that it answers, if any")
     actuator: str
     status: Literal["applied", "noop", "rejected", "skipped", "expired", "unknown"]
     before: Value = None
@@ -377,10 +366,10 @@ class OutcomeLine(BaseModel):
     shadow: bool = False
     confidence: Real
     success: Real = Field(
-        description="0..1: how clearly the gain exceeded half of this agent's forecast or two standard errors, "
-        "whichever is larger; 0.5: the gain was equal to it"
+        description="0..1: how clearly the gain exceeded the larger of half of this agent's forecast and two standard "
+        "errors; 0.5: the gain was equal to that"
     )
-    merit: Real = Field(description="−1..1: merit of its vote, which changes its reputation")
+    merit: Real = Field(description="−1..1: whether its vote was right, which changes its reputation")
     before: Real = Field(description="its reputation before the outcome")
     after: Real = Field(description="its reputation after the outcome")
 
@@ -391,7 +380,7 @@ class Outcome(LogMessage):
     type: Literal["Outcome"] = "Outcome"
     decision_id: str
     actuator: str
-    target: str = Field(description="the metric that judged it")
+    target: str = Field(description="the metric that judged the change")
     withheld: Literal[False] = Field(
         default=False, description="unused; kept so that recorded logs replay byte for byte"
     )
@@ -403,7 +392,7 @@ class Outcome(LogMessage):
     after: Real | None = Field(default=None, description="mean of the target after the change")
     samples: tuple[int, int] = Field(default=(0, 0), description="measurements before and after")
     gain: Real | None = Field(default=None, description="after − before, in the metric's better direction")
-    forecast: Real | None = Field(default=None, description="gain that the leading proposal forecast")
+    forecast: Real | None = Field(default=None, description="the gain forecast by the leading proposal")
     noise: Real | None = Field(default=None, description="standard error of the gain")
     control: None = Field(default=None, description="unused; kept so that recorded logs replay byte for byte")
     beat: Real | None = Field(
@@ -412,14 +401,14 @@ class Outcome(LogMessage):
     )
     charge: bool = Field(
         default=False,
-        description="clear harm, charged to all agents that supported changes since the target was healthy: "
-        "`decision_id` is the id of the outcome itself, and `actuator` is empty",
+        description="whether this is clear harm, charged to all agents that supported changes since the target was "
+        "healthy. Then `decision_id` is the id of the outcome itself, and `actuator` is empty",
     )
     lines: tuple[OutcomeLine, ...] = ()
 
 
 class StepClosed(LogMessage):
-    """mesh → learner, in lockstep. Every live agent whose votes count has finished the tick, and no ballot is open."""
+    """mesh → learner, in lockstep. All live agents whose votes count have finished the tick, and no ballot is open."""
 
     type: Literal["StepClosed"] = "StepClosed"
     tick: int

@@ -10,14 +10,14 @@ NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}$")
 
 
 def validate(kind: str, name: str) -> str:
-    """Return `name` if it can be a subject token and does not look like an option. Otherwise raise ConfigError."""
+    """Return `name` if it can be a token of a subject. Raises ConfigError otherwise, and if it looks like an option."""
     if not NAME.fullmatch(name) or name.startswith("-"):
         raise ConfigError(f"{kind} {name!r} is not a usable name: use 1 to 64 of A–Z a–z 0–9 _ -, not starting with -")
     return name
 
 
 class Subjects:
-    """The subjects of one run. An agent's or operator's name is a token, so that the server's permissions cover it."""
+    """The subjects of one run. Agents' and operators' names are tokens, so that the server's permissions cover them."""
 
     def __init__(self, run: str) -> None:
         base = f"oven.{validate('run', run)}"
@@ -33,19 +33,19 @@ class Subjects:
         self.all = f"{base}.>"
 
     def history_of(self, replica: str) -> str:
-        """Return the subject of history requests that only this replica answers, to check that it is running."""
+        """Return the subject of history requests that only this replica answers. They check that it is running."""
         return f"{self.history}.{replica}"
 
     def agent(self, name: str) -> str:
-        """Return the subject of statuses from an agent (AgentStatus)."""
+        """Return the subject of an agent's statuses (AgentStatus)."""
         return f"{self.base}.agent.{name}"
 
     def vote(self, name: str) -> str:
-        """Return the subject of votes from an agent."""
+        """Return the subject of an agent's votes."""
         return f"{self.base}.vote.{name}"
 
     def alert(self, name: str) -> str:
-        """Return the subject of alerts from an agent about symptoms."""
+        """Return the subject of an agent's alerts about symptoms."""
         return f"{self.base}.alert.{name}"
 
     def ballot(self, ballot_id: str) -> str:
@@ -74,12 +74,12 @@ class Subjects:
 
 
 def reward(member: str) -> str:
-    """Return the subject of requests for scores to a remote committee member."""
+    """Return the subject on which a remote committee member receives requests for scores."""
     return f"oven.reward.{validate('member', member)}"
 
 
 def probe(member: str) -> str:
-    """Return the subject of requests to a remote committee member to test another model."""
+    """Return the subject on which a remote committee member receives requests to test another model."""
     return f"oven.probe.{validate('member', member)}"
 
 
@@ -104,11 +104,11 @@ def completions_stream(run: str) -> str:
 
 
 def author(subject: str) -> str:
-    """Return the last token: the agent's or the operator's name, or a decision's id."""
+    """Return the last token of a subject. It is the author's name if the author is an agent or an operator."""
     return subject.rsplit(".", 1)[-1]
 
 
 def kind(subject: str) -> str:
-    """Return the token after the run: "vote", "observation", …"""
+    """Return the token after the run's name, for example "vote", or an empty string if there is none."""
     parts = subject.split(".", 3)
     return parts[2] if len(parts) > 2 else ""

@@ -1,4 +1,4 @@
-"""A table of an operator's actions, for the command line, the monitor's keys and the tools of coding agents."""
+"""A table of the actions of operators, for the command line, the monitor's keys and the tools of coding agents."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 Kind = Literal["decision", "actuator", "actuators", "agent", "value", "level"]
-"""The kind of an argument. `actuators` accepts several names. `value` accepts a number, a choice's name, shares or
-nothing."""
+"""The kind of an argument. `actuators` accepts several names. `value` accepts a number, the name of a choice, shares
+or nothing."""
 Answer = Literal["receipt", "mesh", "mesh, receipt"]
-"""The log messages that complete an action: the learner's receipt, the mesh's answer, or both in that order."""
+"""The messages that complete an action: the learner's receipt, the mesh's answer, or the answer and then a receipt."""
 
 
 @dataclass(frozen=True)
@@ -19,11 +19,11 @@ class Argument:
 
     name: str
     field: str
-    """The field of OperatorCommand for the argument."""
+    """The field of OperatorCommand that holds the argument."""
     kind: Kind
     help: str
     default: str | None = None
-    """The default; None if the argument is required. Actuators of the kind `action` require no value."""
+    """The default value. An argument without one is required, except `value` for actuators of the kind `action`."""
 
 
 @dataclass(frozen=True)
@@ -32,15 +32,15 @@ class Action:
 
     name: str
     title: str
-    """The action's name in the monitor."""
+    """The label of the action in the monitor."""
     summary: str
     """One line without a full stop."""
     detail: str
-    """Further explanation in sentences; may be empty."""
+    """Further sentences of explanation; may be empty."""
     answer: Answer
     arguments: tuple[Argument, ...] = ()
     examples: tuple[str, ...] = ("",)
-    """Arguments for the command line, as a shell reads them."""
+    """Arguments on the command line, with shell quoting; an empty string is a call without arguments."""
 
 
 _AGENT = Argument("agent", "agent", "agent", "The agent's name.")

@@ -1,4 +1,4 @@
-"""Commands from operators to a run, their keys, and the mesh's answers."""
+"""Messages with commands and keys of operators, and with the mesh's answers to commands."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ LEARNER_ACTIONS: Final = (*(action.name for action in ACTIONS.values() if action
 
 
 class OperatorCommand(LogMessage):
-    """operator → mesh. The learner handles hold, resume, stop, offer, add and remove itself, even if no mesh is
-    running."""
+    """operator → mesh, learner. The learner handles hold, resume, stop, offer, add and remove, even without a mesh."""
 
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
 
     type: Literal["OperatorCommand"] = "OperatorCommand"
-    id: str = Field(min_length=1, max_length=64, description="unique per command; a repetition is ignored")
+    id: str = Field(min_length=1, max_length=64, description="unique per command; repetitions are ignored")
     action: Literal[
         "approve",
         "veto",
@@ -45,31 +44,31 @@ class OperatorCommand(LogMessage):
         default="",
         max_length=64,
         alias="of",
-        description="approve: a decision; veto: a decision or a ballot; by id or actuator",
+        description="id or actuator of the decision to approve, or of the decision or ballot to veto",
     )
     actuator: str = Field(
         default="",
         max_length=128,
-        description="set, autonomy (empty: all of them); offer, add, remove: `committee.<member>`",
+        description="the actuator; for autonomy, empty: all of them; for offer, add and remove: `committee.<member>`",
     )
-    value: Value = Field(default=None, description="set: the value; add: the member's share of the weight, 0..1")
-    agent: str = Field(default="", max_length=64, description="mute, unmute, trust, distrust")
+    value: Value = Field(default=None, description="the value to set; for add, the member's share of the weight, 0..1")
+    agent: str = Field(default="", max_length=64, description="the agent to mute, unmute, trust or distrust")
     actuators: tuple[str, ...] = Field(
-        default=(), max_length=64, description="trust, distrust: the actuators; empty: all of them"
+        default=(), max_length=64, description="the actuators for trust and distrust; empty: all of them"
     )
-    autonomy: Autonomy | None = Field(default=None, description="autonomy: the new level")
+    autonomy: Autonomy | None = Field(default=None, description="the new level for autonomy")
     judge: JudgeSpec | None = Field(
         default=None,
         exclude_if=lambda judge: judge is None,
-        description="offer: the model that becomes a choice of `committee.<member>` after a successful probe; add: the "
-        "model of the new member",
+        description="for offer, the model that becomes a choice of `committee.<member>` after a successful probe; for "
+        "add, the model of the new member",
     )
     reason: str = Field(default="", max_length=2000)
 
 
 class OperatorKey(LogMessage):
     """operator → all. Registers or revokes a person's public key. Only the stack's operator, whose key the learner
-    announced, may send it. Keys of parts of the stack cannot be changed."""
+    announced, may send it. It cannot change the keys of the stack's own processes."""
 
     type: Literal["OperatorKey"] = "OperatorKey"
     name: str = Field(

@@ -1,9 +1,9 @@
 """Server permissions: the subjects that each role may publish and subscribe to.
 
-An agent's name is in its subjects, so the server itself stops it from voting under another name. Agents, monitors and
-operators have no access to the JetStream API, because it would let them bypass subject permissions (with a reply
-subject or a consumer's deliver subject). They catch up by sending requests to `history`, which never answers to an
-inbox of the learner or the mesh.
+An agent's name is part of its subjects, so the server stops it from voting under another name. Agents, monitors and
+operators have no access to the JetStream API. With it, they could bypass the permissions by naming any reply subject or
+a consumer's deliver subject. Instead, they request earlier events on `history`, whose service cannot write to the
+inboxes of the learner and the mesh.
 """
 
 from __future__ import annotations
@@ -35,22 +35,25 @@ def inbox_prefix(name: str) -> str:
 
 
 def score_inbox(name: str) -> str:
-    """Return the prefix for answers of committee members, which differs from that of the log's confirmations."""
+    """Return the prefix for replies of committee members, separate from the server's confirmations for the log."""
     return f"{inbox_prefix(name)}.score"
 
 
 def kg_inbox(name: str) -> str:
-    """Return the prefix for answers of the knowledge graph's service to the learner. It differs from that of the log's
-    confirmations, so that no stranger's request can make the service write there. No user's name contains a colon."""
+    """Return the prefix for replies of the knowledge graph's service to the learner.
+
+    The server's confirmations for the log have another prefix. Otherwise, a request with a forged reply subject could
+    make the service write there. The colon keeps the prefix apart from users' names."""
     return f"{inbox_prefix(name)}:kg"
 
 
 def permissions(
     role: Role, name: str, run: str, agents: Sequence[str] = (), *, completions: bool = False
 ) -> dict[str, Any]:
-    """Return the server's `permissions` block for one user of one run. `agents` share this key, in one process; by
-    default, only the agent `name` uses it. With `completions`, an agent may also read sampled prompts and completions,
-    as operators and monitors do."""
+    """Return the server's `permissions` block for one user of one run.
+
+    `agents` names the agents that share the key in one process; by default, only the agent `name` uses it. With
+    `completions`, an agent may also read sampled prompts and completions, as operators and monitors do."""
     names.validate("name", name)
     agent_names = [names.validate("agent", agent) for agent in agents or (name,)]
     subjects = Subjects(run)
@@ -95,13 +98,13 @@ def permissions(
     }
     block: dict[str, Any] = {"publish": {"allow": publish[role]}, "subscribe": {"allow": subscribe[role]}}
     if role in ("history", "kg"):
-        # Readers of the learner's or the mesh's messages see their inboxes, and could name one as a reply subject.
+        # Readers of messages from the learner or the mesh see its inbox, and could use it as a forged reply subject.
         block["publish"]["deny"] = [f"{inbox_prefix(user)}.>" for user in ("learner", "mesh", "history")]
     if role in ("agent", "monitor"):
-        # Only the learner may request token scores, which take seconds to compute.
+        # Only the learner may request token priors, which take seconds to compute.
         block["publish"]["deny"] = [*map(names.kg, LEARNER_KG_ENDPOINTS)]
     if role in ("operator", "monitor"):
-        # Reply inboxes of requests are private, and a subscriber in the replicas' queue would intercept requests.
+        # Inboxes in requests are private, and a subscriber that joined the queue of replicas would take requests.
         block["subscribe"]["deny"] = [subjects.history, subjects.history_of("*"), subjects.stored_completions]
     if role == "agent" and completions:
         block["publish"]["allow"].append(subjects.stored_completions)
@@ -110,12 +113,12 @@ def permissions(
 
 
 def _named_subjects(run: str, writer: Writer, user_names: Sequence[str]) -> list[str]:
-    """Return the subjects that the role writes and that end with one of these names."""
+    """Return the subjects that a role writes, one per kind and name at the end of the subject."""
     return [BY_KIND[kind].address(run, name) for kind in kinds_written_by(writer) for name in user_names]
 
 
 def _unlogged_subjects(run: str, writer: Writer) -> list[str]:
-    """Return the subjects outside the log that the role writes."""
+    """Return the subjects outside the log to which a role publishes."""
     return [unlogged.pattern(run) for unlogged in UNLOGGED_SUBJECTS if unlogged.writer == writer]
 
 

@@ -1,4 +1,4 @@
-"""The rules by which the mesh turns votes into decisions. `RunStarted` includes them, so every log has them."""
+"""The rules by which the mesh turns votes into decisions. Every log contains them, in RunStarted."""
 
 from __future__ import annotations
 
@@ -11,73 +11,75 @@ Autonomy = Literal["observe", "advise", "auto"]
 """`observe` logs the decision that would have been made and changes nothing. `advise` waits for a person. `auto`
 acts."""
 ALL: Final = "*"
-"""A grant for all actuators. The agent is also a specialist for those that it declares as its speciality."""
+"""A grant of trust for all actuators, in `Rules.trusted`."""
 
 
 class Rules(BaseModel):
-    """Every number that a tally or a guardrail reads. Ticks are observations, not seconds."""
+    """All settings of ballots, guardrails, trust and outcomes. A tick is one observation."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")  # on the wire; settings forbid unknown names
+    model_config = ConfigDict(frozen=True, extra="ignore")  # newer logs may have more fields
 
     window_ticks: int = Field(default=3, ge=1, le=1000, description="ticks after which an open ballot closes")
     silent_ticks: int = Field(default=50, ge=2, description="ticks of silence after which an agent counts as lost")
     apply_delay_ticks: int = Field(default=1, ge=1, description="ticks from a decision to its application")
-    expire_ticks: int = Field(default=20, ge=1, description="ticks after apply_at_tick when a decision lapses")
+    expire_ticks: int = Field(default=20, ge=1, description="ticks from apply_at_tick until a decision expires")
     expire_seconds: float = Field(
         default=0.0,
         ge=0,
         le=60,
-        description="seconds after which a decision lapses, if that takes longer than `expire_ticks` at the current "
-        "pace of the log; ignored in lockstep; 0, as in a log without this rule: ticks only",
+        description="seconds after which a decision expires, if they last longer than `expire_ticks` at the current "
+        "pace of the log; ignored in lockstep; 0, also in older logs: only ticks count",
     )
 
     specialist_confidence: float = Field(
-        default=0.6, ge=0, le=1, description="minimum confidence at which one specialist is a quorum"
+        default=0.6, ge=0, le=1, description="minimum confidence at which one specialist alone is a quorum"
     )
     agreeing: int = Field(default=2, ge=1, description="number of agreeing agents that are a quorum at any confidence")
     veto_confidence: float = Field(
-        default=0.7, ge=0, le=1, description="minimum confidence at which an `against` is a veto"
+        default=0.7, ge=0, le=1, description="minimum confidence at which a vote `against` is a veto"
     )
     majority: float = Field(default=2 / 3, gt=0.5, le=1, description="share of weight that the winning side needs")
 
-    max_factor: float = Field(default=10.0, gt=1, description="largest change of a log-scaled value in one decision")
+    max_factor: float = Field(default=10.0, gt=1, description="largest factor on a log-scaled value in one decision")
     max_fraction: float = Field(
-        default=0.25, gt=0, le=1, description="largest change of a linear value, as a share of its range"
+        default=0.25, gt=0, le=1, description="largest step of a linear value in one decision, as a share of its range"
     )
-    max_shift: float = Field(default=0.7, gt=0, le=1, description="largest change of a simplex, as total variation")
+    max_shift: float = Field(
+        default=0.7, gt=0, le=1, description="largest total variation of a simplex in one decision"
+    )
     least_change: float = Field(
         default=0.02, ge=0, description="relative change below which a proposal counts as no change"
     )
     cooldown_ticks: int = Field(default=5, ge=0, description="ticks between two decisions on one actuator")
-    max_interventions: int = Field(default=40, ge=0, description="adopted decisions per run, over all actuators")
+    max_interventions: int = Field(default=40, ge=0, description="maximum number of adopted decisions per run")
     contradictions: tuple[tuple[str, str], ...] = Field(
         default=(
             ("run.rollback", "optimizer.lr_scale:up"),
             ("run.hold", "run.rollback"),
             ("run.rollback", "run.undo_rollback"),
         ),
-        description="pairs that must not be in flight together; `:up` or `:down` limits one to a direction",
+        description="pairs of changes that must not be in flight together; `:up` or `:down` selects a direction",
     )
     requires: tuple[tuple[str, str], ...] = Field(
         default=(),
-        description='requirements as (change, need), where the need is "actuator:NAME", "metric:PATTERN" or '
-        '"held_out"; a change with an unmet need is rejected',
+        description='pairs of a change and its requirement: "actuator:NAME", "metric:PATTERN" or "held_out"; a change '
+        "with an unmet requirement is rejected",
     )
 
     newcomers: Literal["probation", "full"] = Field(
         default="probation",
-        description="rights of agents without a grant: `probation` lets them vote without deciding or vetoing until "
-        "they have good outcomes; `full` gives them all rights",
+        description="rights of agents without a grant. On `probation`, their votes neither decide nor veto until they "
+        "have enough good outcomes. `full` gives them all rights",
     )
     trusted: dict[str, tuple[str, ...]] = Field(
         default_factory=dict,
-        description="grants: agent → actuators for which it is trusted and a specialist; `*`: trusted with all, and a "
-        "specialist for those that it declares; installed agents have `*`",
+        description="agent → actuators for which it is trusted and a specialist. With `*`, it is trusted with all, but "
+        "a specialist only for those that it declares. Installed agents have `*`",
     )
     trusted_after: int = Field(
         default=2,
         ge=1,
-        description="good outcomes of its own ballots after which a newcomer is trusted with an actuator",
+        description="number of good outcomes of its own ballots after which a newcomer is trusted with an actuator",
     )
     least_confidence: float = Field(
         default=0.2, ge=0, le=1, description="minimum confidence of a proposal that opens a ballot"
@@ -85,7 +87,7 @@ class Rules(BaseModel):
     votes_per_tick: int = Field(default=16, ge=1, description="maximum votes per agent and tick")
     open_ballots: int = Field(default=8, ge=1, description="maximum open ballots per agent")
     reversals: int = Field(
-        default=3, ge=1, description="quick changes of direction after which a person has to decide on an actuator"
+        default=3, ge=1, description="quick changes of direction after which only a person may decide on an actuator"
     )
 
     shadow: tuple[str, ...] = Field(default=(), description="agents whose votes are logged and scored, but not counted")
@@ -94,8 +96,8 @@ class Rules(BaseModel):
         default=0.0,
         ge=0,
         le=10_080,
-        description="minutes for which an advised decision can be approved, if that is longer than `approve_ticks` at "
-        "the pace of the newest 50 observations; 0: ticks only",
+        description="minutes for which an advised decision can be approved, if they last longer than `approve_ticks` "
+        "at the pace of the newest 50 observations; 0: only ticks count",
     )
 
     outcome_ticks: int = Field(default=20, ge=2, description="minimum horizon of a decision, in ticks")
@@ -106,7 +108,7 @@ class Rules(BaseModel):
     )
     reputation_most: float = Field(default=2.0, ge=1, description="maximum reputation")
     least_reputation: float = Field(
-        default=0.25, ge=0, le=1, description="reputation below which a vote counts for no quorum and no veto"
+        default=0.25, ge=0, le=1, description="reputation below which a vote cannot be part of a quorum or be a veto"
     )
     shadow_reputation: float = Field(default=0.1, ge=0, le=1, description="reputation below which an agent is a shadow")
     harm_charge: float = Field(
@@ -114,10 +116,10 @@ class Rules(BaseModel):
     )
 
     autonomy: Autonomy = Field(default="auto", description="autonomy for actuators that are not in `autonomy_of`")
-    autonomy_of: dict[str, Autonomy] = Field(default_factory=dict, description="autonomy per actuator")
+    autonomy_of: dict[str, Autonomy] = Field(default_factory=dict, description="autonomy by actuator")
 
     def with_grants_for(self, agents: Iterable[str]) -> Rules:
-        """Return these rules with a grant for all actuators for each of `agents` that has no grant."""
+        """Return these rules with trust in all actuators for each of `agents` that has no grant yet."""
         grants = {name: (ALL,) for name in agents}
         return self.model_copy(update={"trusted": {**grants, **self.trusted}})
 

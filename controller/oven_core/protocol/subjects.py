@@ -1,8 +1,8 @@
-"""Tables of every subject (logged, unlogged and request/reply) with its message types, writer and readers.
+"""Tables of all subjects on the bus (logged, unlogged and request/reply) with their message types and writers.
 
-Everything else is derived from these tables: valid messages (oven_core.protocol.codec), signers
-(oven_core.security.signing), the server's permissions (oven_core.protocol.permissions), the log stream
-and the votes stream (oven_core.bus.streams), AsyncAPI and the tables in the docs.
+Other modules derive from them the valid messages (oven_core.protocol.codec), the signers (oven_core.security.signing),
+the server's permissions (oven_core.protocol.permissions), the log and votes streams (oven_core.bus.streams), the
+AsyncAPI document and the tables in the docs.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class Subject:
     kind: str
     message_types: tuple[type[LogMessage], ...]
     writer: Writer
-    """The role that writes it. Learner, mesh and operators sign. Agents do not, because the server lets each agent
-    publish only under its own name. Their messages go to the votes stream."""
+    """The role that publishes on it. Learner, mesh and operators sign their messages. Agents do not, because the server
+    lets each agent publish only under its own name. Agents' messages go to the votes stream."""
     last_token: str = ""
     """The meaning of the last token: the writer's name, or the message's id or tick; empty if there is none."""
     agents_may_read: bool = False
@@ -67,15 +67,15 @@ class Subject:
 
     @property
     def signed(self) -> bool:
-        """Whether its events are signed."""
+        """Whether messages on the subject are signed."""
         return self.writer != "agent"
 
     def pattern(self, run: str) -> str:
-        """Return the pattern of all subjects of the kind in one run."""
+        """Return the pattern that matches all subjects of the kind in one run."""
         return f"oven.{run}.{self.kind}" + (".*" if self.last_token else "")
 
     def address(self, run: str, last: str) -> str:
-        """Return one subject of the kind."""
+        """Return the subject of the kind with this last token, which is ignored if the kind has none."""
         return f"oven.{run}.{self.kind}" + (f".{last}" if self.last_token else "")
 
 
@@ -98,7 +98,7 @@ UNSIGNED: Final = tuple(subject.kind for subject in SUBJECTS if not subject.sign
 SIGNERS: Final[dict[str, str]] = {
     subject.kind: subject.writer for subject in SUBJECTS if subject.writer in ("learner", "mesh")
 }
-"""Kind → role that signs it. Operators sign with the key named at the end of the subject."""
+"""The signing role by kind. Operators are not listed: they sign with the key named at the end of the subject."""
 
 _KIND_OF: Final = {model: subject.kind for subject in SUBJECTS for model in subject.message_types}
 
@@ -126,28 +126,26 @@ def patterns_written_by(run: str, *writers: Writer) -> list[str]:
 def log_subjects(run: str) -> list[str]:
     """Return the subjects that the log stores directly.
 
-    A wildcard would overlap the votes stream's subjects, which NATS rejects (error 10065).
-    """
+    A wildcard would overlap the votes stream's subjects, which NATS rejects (error 10065)."""
     return [subject.pattern(run) for subject in SUBJECTS if subject.signed]
 
 
 def votes_subjects(run: str) -> list[str]:
-    """Return the subjects that the votes stream stores, and the log copies from there."""
+    """Return the subjects that the votes stream stores and from which the log copies."""
     return [subject.pattern(run) for subject in SUBJECTS if not subject.signed]
 
 
 @dataclass(frozen=True, slots=True)
 class UnloggedSubject:
-    """A kind of subject outside the log, `oven.<run>.<kind>`. The mesh does not read it, and it is absent from
-    replays."""
+    """A kind of subject outside the log, `oven.<run>.<kind>`. The mesh does not read it, and replays do not have it."""
 
     kind: str
     message_type: type[Message]
     writer: Writer
-    """The role that writes it. Operators, monitors, and agents whose key allows it may subscribe."""
+    """The role that publishes on it. Operators, monitors, and agents whose key allows it may subscribe."""
 
     def pattern(self, run: str) -> str:
-        """Return the subject in one run."""
+        """Return the subject in one run. It contains no wildcard."""
         return f"oven.{run}.{self.kind}"
 
 
@@ -160,7 +158,7 @@ class Request:
 
     name: str
     address: str
-    """The subject, with `{run}` or `{member}` in place of the name."""
+    """The subject, with the placeholder `{run}` or `{member}`."""
     request_type: type[Message]
     reply_type: type[Message]
 

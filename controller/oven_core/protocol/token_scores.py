@@ -1,10 +1,10 @@
 """Encode and decode the token prior: a few hundred tokens and their scores, in at most a kilobyte.
 
-The header is big-endian: magic `OVTP`, version (1 byte), Rice parameter (1), vocabulary size (4), number of tokens (4),
-lowest and highest score (4 + 4, IEEE 754), and the first 8 bytes of the vocabulary's SHA-256. A stream of bits follows:
-the gaps between the ids in ascending order, Rice-coded (Rice & Plaunt 1971), then the scores in the same order. Each
-score has 4 bits, linear from lowest to highest. The rest of the last byte is zero. A token that is not listed has at
-most the lowest score.
+The header is big-endian, with sizes in bytes: magic `OVTP` (4), version (1), Rice parameter (1), vocabulary size (4),
+number of tokens (4), lowest and highest score (4 each, IEEE 754), and the beginning of the vocabulary's SHA-256 (8).
+A stream of bits follows: the gaps between the token ids in ascending order, Rice-coded (Rice & Plaunt 1971), and then
+the scores in the same order. Each score has 4 bits, linear from lowest to highest. Zeros fill the last byte. A token
+that is not listed has at most the lowest score.
 """
 
 from __future__ import annotations
@@ -22,18 +22,20 @@ MAGIC: Final = b"OVTP"
 VERSION: Final = 1
 MAX_BYTES: Final = 1024
 MAX_LEVEL: Final = 15
+"""The highest score, in the 4 bits of a score."""
 _HEADER: Final = struct.Struct(">4sBBIIff8s")
 
 
 def vocabulary_sha(tokens: Sequence[str]) -> str:
-    """Return the SHA-256, in hex, of the tokens' texts by id, as canonical JSON."""
+    """Return the SHA-256, in hex, of the tokens' texts in the order of their ids, as compact JSON."""
     return hashlib.sha256(json.dumps(list(tokens), separators=(",", ":")).encode()).hexdigest()
 
 
 def encode(scores: Mapping[int, float], size: int, sha: str) -> bytes:
-    """Encode the prior `scores` (token id → finite score) for a vocabulary with this `size` and SHA-256. Tokens with
-    the lowest scores are omitted if the limit requires it. Raises ConfigError if an id is not in the vocabulary, or if
-    there are no scores."""
+    """Encode `scores` (token id → finite score) for a vocabulary with this size and SHA-256.
+
+    Omits tokens with the lowest scores if more than MAX_BYTES were needed. Raises ConfigError if an id is not in the
+    vocabulary, if a score is not finite, or if there are no scores."""
     invalid_ids = [id_ for id_, score in scores.items() if not 0 <= id_ < size or not math.isfinite(score)]
     if invalid_ids:
         raise ConfigError(
@@ -54,8 +56,9 @@ def token_count(blob: bytes) -> int:
 
 
 def decode(blob: bytes, size: int, sha: str) -> dict[int, float]:
-    """Decode a prior to token id → score. Raises ConfigError if `blob` is not a token prior, or if its vocabulary does
-    not match `size` and `sha`, because a prior for other tokens would be noise."""
+    """Decode a prior to token id → score.
+
+    Raises ConfigError if `blob` is not a token prior, or if it belongs to another vocabulary than `size` and `sha`."""
     if len(blob) < _HEADER.size or len(blob) > MAX_BYTES or blob[:4] != MAGIC:
         raise ConfigError(f"{len(blob)} bytes that begin with {blob[:4]!r} are not a token prior")
     _, version, rice, prior_size, count, low, high, prior_sha = _HEADER.unpack_from(blob)
@@ -67,21 +70,25 @@ def decode(blob: bytes, size: int, sha: str) -> dict[int, float]:
             f"one of {size} with {sha[:16]}…; request a new one"
         )
     stream = _BitReader(blob[_HEADER.size :])
-    ids, last = [], -1
+    ids, token = [], -1
     for _ in range(count):
-        last += 1 + (stream.read_unary() << rice | stream.read_bits(rice))
-        if last >= size:
-            raise ConfigError(f"the token prior is damaged: it contains token {last} of {size}")
-        ids.append(last)
+        token += 1 + (stream.read_unary() << rice | stream.read_bits(rice))
+        if token >= size:
+            raise ConfigError(f"the token prior is damaged: it contains token {token} of {size}")
+        ids.append(token)
     return {id_: low + (high - low) * stream.read_bits(4) / MAX_LEVEL for id_ in ids}
 
 
 def _pack(scores: Mapping[int, float], size: int, sha: str) -> bytes:
     ids = sorted(scores)
-    gaps = [id_ - last - 1 for last, id_ in zip([-1, *ids], ids, strict=False)]
+    gaps = [id_ - previous - 1 for previous, id_ in zip([-1, *ids], ids, strict=False)]
     rice = min(range(25), key=lambda k: sum((gap >> k) + 1 + k for gap in gaps))
     low, high = min(scores.values()), max(scores.values())
-    bits = ["1" * (gap >> rice) + "0" + (f"{gap & ((1 << rice) - 1):0{rice}b}" if rice else "") for gap in gaps]
+    bits = []
+    for gap in gaps:
+        bits.append("1" * (gap >> rice) + "0")
+        if rice:
+            bits.append(f"{gap & ((1 << rice) - 1):0{rice}b}")
     for id_ in ids:
         level = round(MAX_LEVEL * (scores[id_] - low) / (high - low)) if high > low else MAX_LEVEL
         bits.append(f"{level:04b}")

@@ -2,12 +2,12 @@
 
 It replays the whole log, publishes pending outputs, and then publishes the outputs of each new event. Any number of
 replicas may run. Every output has its own subject, which accepts one message from the mesh, so only one copy enters the
-log. A forged message on such a subject does not count and does not block the real one. All replicas know its sequence
-number from the log, and publish on the condition that the subject has nothing newer.
+log. A forged message on such a subject does not count. It does not block the real one either: all replicas know its
+sequence number from the log, and publish on the condition that the subject has nothing newer.
 
-The process also answers requests for past events and stored completions, for clients without access to the streams.
-Replies only go to inboxes. Otherwise a stranger could make the process write to a protected subject by naming it as the
-reply subject.
+The process also answers requests for past events and stored completions, for clients without access to the streams. It
+replies only to inboxes. Otherwise a client could name a protected subject as the reply subject and make the process
+write there.
 """
 
 from __future__ import annotations
@@ -82,8 +82,9 @@ async def _run_until_signal(url: str, run: str, replica: str) -> None:
 
 
 async def serve(bus: Bus, run: str, pin: str | None = None) -> None:
-    """Follow the log and publish outputs at the same time, forever. The next vote is read while the log confirms a
-    ballot. `pin` is the learner's public key, if known. Raises DivergedError if the log contradicts this replica."""
+    """Follow the log and publish outputs concurrently, forever. So votes are read while the log confirms a ballot.
+
+    `pin` is the learner's public key, if known. Raises DivergedError if the log contradicts this replica."""
     replica = _Replica(bus, run, pin)
     tasks = {asyncio.create_task(replica.follow()), asyncio.create_task(replica.publish())}
     try:
@@ -118,7 +119,7 @@ class _Replica:
             if isinstance(event.body, Malformed) and kind(event.subject) in OUTPUT_KINDS:
                 log.error("event %d on %s is ignored: %s", event.seq, event.subject, event.body.reason)
                 self._forged[event.subject] = event.seq
-                if event.subject in mesh.pending:  # the forgery came first, and the log refused the real output
+                if event.subject in mesh.pending:  # the forgery came first, so publish the real output again
                     outputs = [mesh.pending[event.subject]]
             if mesh.divergence:
                 log.error("%s", mesh.divergence)
@@ -138,8 +139,7 @@ class _Replica:
     async def publish(self) -> None:
         """Publish outputs without waiting for confirmations, so that a decision does not wait for its ballot.
 
-        A retried output arrives later than others, which is safe, because nothing depends on the order of outputs.
-        """
+        A retried output may arrive after later ones. That is safe, because nothing depends on the order of outputs."""
         async with asyncio.TaskGroup() as publishing:
             while True:
                 output = await self._outbox.get()
@@ -162,7 +162,7 @@ def _has_same_code(run_started: RunStarted) -> bool:
 
 
 def _has_mesh_key(bus: Bus, run_started: RunStarted) -> bool:
-    """Return whether this replica signs with the run's key for the mesh. Otherwise it would retry forever."""
+    """Return whether this replica signs with the run's key for the mesh. With another key, it would retry forever."""
     if run_started.keys and (bus.signer is None or run_started.keys.get(MESH) != bus.signer.public):
         log.error(
             "this replica's key is not the run's key for the mesh, so it publishes nothing; use the mesh.nk that "
@@ -173,10 +173,9 @@ def _has_mesh_key(bus: Bus, run_started: RunStarted) -> bool:
 
 
 async def _publish(bus: Bus, output: Output, traces: _Traces, after_sequence: int) -> None:
-    """Append the output to the log once, however often the bus fails, unless its subject has something newer.
+    """Append the output to the log once, with retries, unless its subject has a message newer than `after_sequence`.
 
-    Another replica's copy is just as good. If its bytes differ, the mesh notices when it reads them back.
-    """
+    That message is another replica's copy. If its bytes differ, the mesh notices when it reads them back."""
     span, may_be_logged = traces.open_span(output.message), False
     context = span.traceparent or traces.context_of(output.message)
     while True:
@@ -185,7 +184,7 @@ async def _publish(bus: Bus, output: Output, traces: _Traces, after_sequence: in
             span.end()
             return
         except AlreadyLoggedError:
-            if may_be_logged:  # the copy may be ours; otherwise another replica was first, and the span is not sent
+            if may_be_logged:  # otherwise the copy is from another replica, and this span is not sent
                 span.end()
             return
         except BusError as error:
@@ -197,26 +196,28 @@ async def _publish(bus: Bus, output: Output, traces: _Traces, after_sequence: in
 class _Traces:
     """The spans of a replica.
 
-    A ballot inherits the trace context of the vote that opened it. Its tally is a span from then until the decision.
-    """
+    A ballot inherits the trace context of the vote that opened it. A span covers its tally, from that vote until the
+    decision."""
 
     def __init__(self) -> None:
         self._contexts = tracing.Contexts()
 
     def add_event(self, event: Event, outputs: list[Output]) -> None:
-        """Link the outputs that an event caused to its trace, even while replaying the log."""
+        """Link the outputs that an event caused to the trace of the event, even while replaying the log."""
         for output in outputs if event.traceparent else ():
             if isinstance(output.message, BallotOpened | Decision):
                 self._contexts.add(output.message.id, event.traceparent)
 
     def context_of(self, message: Message) -> str:
+        """Return the trace context of an output, or an empty string."""
         if isinstance(message, BallotOpened):
             return self._contexts.get(message.id)
-        # A decision without a ballot refuses a vote, and continues the vote's trace.
-        return self._contexts.get(message.ballot or message.id) if isinstance(message, Decision) else ""
+        if isinstance(message, Decision):  # without a ballot, it refuses a vote and continues the vote's trace
+            return self._contexts.get(message.ballot or message.id)
+        return ""
 
     def open_span(self, message: Message) -> Span:
-        """Open a span for the tally of a decision; do nothing for other messages."""
+        """Open a span for the tally of a decision. For other messages, return a span that does nothing."""
         if not isinstance(message, Decision):
             return tracing.OFF
         attributes: dict[str, Attribute] = {
@@ -231,7 +232,7 @@ class _Traces:
 
 
 async def serve_history(bus: Bus, run: str, replica: str = "mesh") -> None:
-    """Answer requests for past events until the connection closes: those to any replica, and those to this one."""
+    """Answer requests for past events until the connection closes, both those to any replica and those to this one."""
 
     async def read(data: bytes) -> HistoryBatch:
         request = HistoryRequest.model_validate_json(data)
@@ -253,7 +254,7 @@ async def serve_history(bus: Bus, run: str, replica: str = "mesh") -> None:
 
 
 async def serve_completions(bus: Bus, run: str) -> None:
-    """Answer requests for stored completions until the connection closes. Any replica answers, once per request."""
+    """Answer requests for stored completions until the connection closes. One replica answers each request."""
 
     async def read(data: bytes) -> Message:
         request = CompletionsRequest.model_validate_json(data)
@@ -266,7 +267,7 @@ async def serve_completions(bus: Bus, run: str) -> None:
 
 
 def _reply_handler(bus: Bus, read: Callable[[bytes], Awaitable[Message]]) -> Callable[[Msg], Awaitable[None]]:
-    """Return a handler that answers each request with the result of `read` for its body. It never logs the body."""
+    """Return a handler that replies to each request with the result of `read` on its body. It never logs the body."""
 
     async def answer(message: Msg) -> None:
         if not message.reply.startswith("_INBOX_."):

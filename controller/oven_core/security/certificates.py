@@ -1,7 +1,7 @@
 """Create a private certificate authority and the server certificates that it signs.
 
-A bus that other machines can reach needs them. Only this module needs the package `cryptography` (extra `tls`).
-Importing it without that package raises ConfigError.
+A bus that other machines can reach needs them. Only this module uses the package `cryptography` (extra `tls`). Without
+that package, importing the module raises ConfigError.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ except ImportError as error:
     ) from error
 
 SERVER_DAYS = 825
-"""Validity of the server's certificate in days. Some clients refuse a longer validity."""
+"""Validity of the server's certificate in days. Some clients refuse a longer one."""
 AUTHORITY_DAYS = 3650
 """Validity of the authority's certificate in days."""
 
 
 def create_certificate(folder: Path, hosts: Sequence[str]) -> tuple[Certificate, Path]:
-    """Create a server certificate for `hosts` (names or addresses), and return it with the authority's certificate. In
-    `folder`, every user may read `ca.pem` and `server.pem`. Only the owner may read `ca.key` and `server.key` (mode
-    0600). An existing authority is reused, so that clients still trust it. Raises ConfigError."""
+    """Create a server certificate for `hosts` (names or addresses) in `folder`. Return it, and the authority's file.
+
+    Every user may read `ca.pem` and `server.pem`, but only the owner may read `ca.key` and `server.key` (mode 0600). An
+    existing authority is reused, so that clients still trust it."""
     authority, authority_key = _load_or_create_authority(folder)
     key = ec.generate_private_key(ec.SECP256R1())
     names = [_general_name(host) for host in hosts]

@@ -15,7 +15,7 @@ from oven_core.files import read_file, write_atomic
 
 @dataclass(frozen=True)
 class Credentials:
-    """A role's private key. `seed` is never logged: repr hides it."""
+    """The private key of a role or an agent. `repr` hides `seed`, so that it is never logged."""
 
     name: str
     seed: bytes
@@ -35,10 +35,9 @@ class Credentials:
 
     @classmethod
     def load(cls, path: Path) -> Credentials:
-        """Read a `.nk` file, whose stem is the role's name.
+        """Read a `.nk` file. The name is the file's stem.
 
-        Raises ConfigError for a file without a seed, or one that other users can read, because a key must be secret.
-        """
+        Raises ConfigError for a file without a seed, and for one that other users can read."""
         seed = read_file(path, "the credentials").strip()
         mode = stat.S_IMODE(path.stat().st_mode)
         if mode & 0o077:
@@ -62,7 +61,7 @@ class Credentials:
         """Write `<folder>/<name>.nk`, readable by its owner only."""
         path = folder / f"{self.name}.nk"
         write_secret(path, self.seed + b"\n")
-        folder.chmod(0o700)  # an existing folder keeps its mode otherwise
+        folder.chmod(0o700)  # the folder may have existed with another mode
         return path
 
 

@@ -20,9 +20,9 @@ from oven_core.security.credentials import Credentials, write_secret
 from oven_core.security.signing import public_key
 
 MAX_FILE_BYTES: Final = 256 << 10
-"""Maximum bytes of the file. A certificate authority with its chain has a few kilobytes, and a public key 50 bytes."""
+"""Maximum bytes of the file. An authority with its chain takes a few kilobytes, and a public key 50 bytes."""
 PersonRole = Literal["operator", "monitor"]
-"""The role of a person: an operator sends commands and reads, and a monitor only reads."""
+"""The role of a person. An operator reads and sends commands. A monitor only reads."""
 
 
 class PersonFile(BaseModel):
@@ -34,10 +34,10 @@ class PersonFile(BaseModel):
     run: str
     name: str
     role: PersonRole
-    url: str = Field(description="the server's address; empty: the user provides it")
+    url: str = Field(description="address of the server; empty: the user provides it")
     seed: str = Field(repr=False)
     keys: dict[str, str] = Field(default_factory=dict, description="signer → public key; empty: the run is unsigned")
-    tls_ca: str = Field(default="", description="PEM of the authority to trust; empty: the system's authorities")
+    tls_ca: str = Field(default="", description="the authority to trust, as PEM; empty: those of the system")
 
     @field_validator("run", "name")
     @classmethod
@@ -71,10 +71,9 @@ class PersonFile(BaseModel):
 
 
 def load(path: Path) -> PersonFile | Credentials:
-    """Read the file given by --creds: a person's credential file or an nkey seed (`.nk`).
+    """Read the file that --creds names, which is a person's credential file or an nkey seed (`.nk`).
 
-    Raises ConfigError for any other file, and for one that other users can read.
-    """
+    Raises ConfigError for any other file, and for one that other users can read."""
     data = read_file(path, "the credentials", MAX_FILE_BYTES).strip()
     if not data.startswith(b"{"):
         return Credentials.load(path)

@@ -1,4 +1,4 @@
-"""TLS settings of connections: trusted certificate authorities, valid addresses, and a warning if TLS is off."""
+"""TLS for connections to the bus: trusted authorities, checks of addresses, and a warning if TLS is off."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from oven_core.errors import ConfigError
 from oven_core.files import read_file
 
 ENVIRONMENT = "OVEN_TLS_CA"
-"""Environment variable with the path of the authority's file, for every process of a run."""
+"""Environment variable with the path of the trusted authority's file, for all processes of a run."""
 SCHEMES: Final = ("nats", "tls", "ws", "wss")
 """Schemes of addresses that nats-py can connect to."""
 
@@ -30,7 +30,7 @@ class Certificate(NamedTuple):
 
 def trust_file(ca: str | Path) -> ssl.SSLContext:
     """Return a context that trusts only the authority in this PEM file. Raises ConfigError."""
-    read_file(Path(ca), "the certificate authority")  # refuses a pipe, which could block forever
+    read_file(Path(ca), "the certificate authority")  # raises ConfigError for a pipe, which could block forever
     try:
         return ssl.create_default_context(cafile=str(ca))
     except ssl.SSLError as error:
@@ -42,7 +42,7 @@ def trust_file(ca: str | Path) -> ssl.SSLContext:
 
 
 def trust_text(pem: str, source: str) -> ssl.SSLContext:
-    """Return a context that trusts only this authority. `source` is its origin, for errors. Raises ConfigError."""
+    """Return a context that trusts only this authority. `source` names its origin in errors. Raises ConfigError."""
     try:
         return ssl.create_default_context(cadata=pem)
     except (ssl.SSLError, ValueError) as error:
@@ -56,7 +56,7 @@ def from_environment() -> ssl.SSLContext | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a name or an address only reaches this machine. A name that cannot be resolved does not."""
+    """Return whether a host name or address reaches only this machine. Return False if it cannot be resolved."""
     host = host.strip("[]")
     with contextlib.suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
@@ -78,10 +78,9 @@ def redact(url: str) -> str:
 
 
 def checked_addresses(url: str) -> list[str]:
-    """Return the servers of an address, which are separated by commas.
+    """Return the servers in `url`, which commas separate.
 
-    Raises ConfigError for a server with a user or a password, and for text that is not an address.
-    """
+    Raises ConfigError for a server with a user or a password, and for text that is not an address."""
     servers = [server.strip() for server in url.split(",")]
     for server in servers:
         if "@" in server:

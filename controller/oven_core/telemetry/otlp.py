@@ -22,9 +22,9 @@ log = logging.getLogger("oven.telemetry")
 
 PATH = "/v1/traces"
 ATTRIBUTE_CHARACTERS = 256
-"""Maximum length of an attribute. Agents choose some of them, such as the actuator's name in a vote."""
+"""Maximum length of an attribute. Agents choose some of them, for example the actuator's name in a vote."""
 POLL_S = 0.02
-"""Seconds between checks for a failing collector while waiting."""
+"""Seconds between checks for a failing collector during a flush."""
 
 _KINDS = {
     "internal": trace.SpanKind.INTERNAL,
@@ -36,11 +36,10 @@ _W3C = TraceContextTextMapPropagator()
 
 
 class Tracing:
-    """A separate tracer provider, because the global one and its current span belong to the training script.
+    """Creates and sends spans. It has its own tracer provider, because the global one belongs to the training script.
 
-    The resource consists of the service and the run. OpenTelemetry's detectors are not used, because they would add the
-    command line, among other things.
-    """
+    The resource consists of the service and the run. OpenTelemetry's detectors are not used, because they
+    would add the command line, among other things."""
 
     def __init__(self, process: str, run: str, exporter: SpanExporter, url: str) -> None:
         self.process, self.run = process, run
@@ -70,7 +69,7 @@ class Tracing:
         return _OpenSpan(self, otel_span, ended_ns)
 
     def end(self, otel_span: trace.Span, ended_ns: int | None) -> None:
-        """End a span and count it."""
+        """End a span, and count it if it was sampled."""
         with self._lock:
             self._ended_count += otel_span.get_span_context().trace_flags.sampled
         with _quiet():
@@ -88,7 +87,7 @@ class Tracing:
             log.warning("%d of %d spans did not reach %s", lost_count, self._ended_count, self._exporter.url)
 
     def _run_within(self, limit_s: float, call: Callable[[], object]) -> None:
-        """Run an SDK call in a thread until the limit, because it blocks while the exporter retries."""
+        """Run an SDK call in a thread and wait for it until the limit. The call blocks while the exporter retries."""
 
         def run() -> None:
             with _quiet():
@@ -129,7 +128,7 @@ class _OpenSpan(Span):
 
 
 class _ReportingExporter(SpanExporter):
-    """An exporter that logs only its first failure, in one line. OpenTelemetry's exporter would log every one."""
+    """An exporter that logs only its first failure, in one line. OpenTelemetry's exporter would log every failure."""
 
     def __init__(self, exporter: SpanExporter, url: str) -> None:
         self.url = url
@@ -156,7 +155,7 @@ class _ReportingExporter(SpanExporter):
         return result
 
     def _report_failure(self, cause: str = "") -> None:
-        """Warn after the first failed attempt, and record the failure, so that nothing waits for the collector."""
+        """Record a failed attempt, so that nothing waits for the collector, and warn about the first one."""
         self.is_failing = True
         if not self._has_reported:
             self._has_reported = True
@@ -168,10 +167,9 @@ class _ReportingExporter(SpanExporter):
 
 
 def collector(url: str) -> SpanExporter:
-    """Return an exporter that sends OTLP over HTTP to the collector at `url`, with or without the path.
+    """Return an exporter that sends OTLP over HTTP to the collector at `url`. The path in the URL is optional.
 
-    OTEL_EXPORTER_OTLP_HEADERS and _TIMEOUT apply as usual.
-    """
+    OTEL_EXPORTER_OTLP_HEADERS and _TIMEOUT apply as usual."""
     base = url.rstrip("/")
     return OTLPSpanExporter(endpoint=base if base.endswith(PATH) else base + PATH)
 
@@ -182,7 +180,7 @@ _thread_state = threading.local()
 
 @contextmanager
 def _quiet(on_failure: Callable[[], object] | None = None) -> Iterator[None]:
-    """Suppress OpenTelemetry's log records on this thread within the block, and call `on_failure` for warnings."""
+    """Suppress OpenTelemetry's log records in this thread within the block, and call `on_failure` for warnings."""
     previous = getattr(_thread_state, "on_failure", None)
     _thread_state.on_failure = on_failure or previous or (lambda: None)
     try:

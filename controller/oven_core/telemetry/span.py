@@ -14,21 +14,20 @@ Attribute = str | bool | int | float | tuple[str, ...]
 class Span:
     """An open span. A `with` block ends it, and marks it as failed if the block raises.
 
-    This class itself is used while telemetry is off: it does nothing, and its context is empty.
-    """
+    Instances of this class itself are used while telemetry is off. They do nothing, and their context is empty."""
 
     __slots__ = ()
 
     @property
     def traceparent(self) -> str:
-        """The context for the next message's header; empty while telemetry is off."""
+        """The trace context for the headers of messages; empty while telemetry is off."""
         return ""
 
     def set_attributes(self, attributes: Mapping[str, Attribute]) -> None:
-        """Add attributes. Spans leave the machine, so these must not contain text that a person or a model wrote."""
+        """Add attributes. Spans leave the machine, so attributes must not contain text from people or models."""
 
     def event(self, name: str, attributes: Mapping[str, Attribute], at_ns: int) -> None:
-        """Add an event at a Unix time. The same applies to its attributes."""
+        """Add an event at a Unix time. The restriction on attributes applies here, too."""
 
     def end(self, error_type: str = "") -> None:
         """End the span. A span that never ends is never sent."""

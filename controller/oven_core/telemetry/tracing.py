@@ -1,7 +1,7 @@
 """Tracing with OpenTelemetry. It is off unless OVEN_OTLP names a collector.
 
 Each step is one trace: observe → votes → tally → apply. Its context is in the header `traceparent` of each message (W3C
-Trace Context), never in a body, so the log has the same bytes with and without tracing.
+Trace Context) and never in a body. So the log has the same bytes with and without tracing.
 
 While tracing is off, OpenTelemetry is not imported and every span is `OFF`. While it is on, a separate thread sends
 spans to the collector. If the collector is down, the spans are lost and one line is logged.
@@ -26,17 +26,17 @@ VARIABLE = "OVEN_OTLP"
 FLUSH_S = 2.0
 """Seconds to wait for a slow collector at shutdown."""
 MAX_CONTEXTS = 1024
+"""Maximum number of trace contexts that `Contexts` stores."""
 
 OFF = Span()
 _active: Tracing | None = None
 
 
 def start(process: str, run: str, exporter: SpanExporter | None = None) -> None:
-    """Start tracing if OVEN_OTLP is set or an exporter is given, as the service `oven-<process>` with the resource
-    attribute `oven.run`. A second call for the same process and run changes nothing.
+    """Start tracing as the service `oven-<process>`, if OVEN_OTLP or `exporter` is set. The resource attribute
+    `oven.run` names the run. A second call for the same process and run changes nothing.
 
-    Raises ConfigError if OVEN_OTLP is not a URL, or if the extra [otel] is not installed.
-    """
+    Raises ConfigError if OVEN_OTLP is not a URL, or if the extra [otel] is not installed."""
     global _active
     url = os.environ.get(VARIABLE, "")
     if exporter is None and not url:
@@ -72,26 +72,27 @@ def span(
     began_ns: int | None = None,
     ended_ns: int | None = None,
 ) -> Span:
-    """Open a span under the context `parent` (empty: the root of a new trace). It starts now and ends when `end` is
-    called. `began_ns` and `ended_ns` (Unix time) set the times instead, for an interval that was measured earlier in
-    code that must not open spans."""
+    """Open a span that starts now and ends when `end` is called.
+
+    `parent` is its context; if it is empty, the span starts a new trace. `began_ns` and `ended_ns` (Unix time) replace
+    the times, for intervals that were measured in code that must not open spans."""
     if _active is None:
         return OFF
     return _active.span(name, parent, attributes or {}, kind, began_ns, ended_ns)
 
 
 def headers(traceparent: str) -> dict[str, str] | None:
-    """Return a message's headers with this context, or None for the empty context, so that no header is sent."""
+    """Return the headers of a message with this trace context, or None if the context is empty."""
     return {HEADER: traceparent} if traceparent else None
 
 
 def context_of(headers: Mapping[str, str] | None) -> str:
-    """Return the context of a message; empty without one, and while tracing is off."""
+    """Return the trace context in a message's headers; empty if there is none or while tracing is off."""
     return headers.get(HEADER, "") if _active is not None and headers else ""
 
 
 def flush(limit_s: float = FLUSH_S) -> None:
-    """Send the finished spans within the limit, without waiting for a collector that is known to be down."""
+    """Send the finished spans within the limit. Do not wait for a collector that is known to be down."""
     if _active is not None:
         _active.flush(limit_s)
 
@@ -105,7 +106,7 @@ def shutdown(limit_s: float = FLUSH_S) -> None:
 
 
 class Contexts:
-    """The `size` newest trace contexts, by the id of a ballot or decision, so that later spans can continue them."""
+    """The newest trace contexts, at most `size`, by the id of a ballot or decision. Later spans can continue them."""
 
     def __init__(self, size: int = MAX_CONTEXTS) -> None:
         self._size = size
@@ -119,11 +120,11 @@ class Contexts:
                 del self._by_key[next(iter(self._by_key))]
 
     def get(self, key: str) -> str:
-        """Return the context; empty if there is none."""
+        """Return the context with this key, or an empty string."""
         entry = self._by_key.get(key)
         return entry[0] if entry else ""
 
     def stored_ns(self, key: str) -> int | None:
-        """Return when the context was stored, in Unix time."""
+        """Return the Unix time at which the context was stored, or None."""
         entry = self._by_key.get(key)
         return entry[1] if entry else None

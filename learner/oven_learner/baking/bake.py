@@ -12,7 +12,7 @@ from oven_core.errors import ConfigError, UnknownNameError
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.baking.child_stack import ChildStack, StackAddress
 from oven_learner.client.held_out_evaluation import Measurements
-from oven_learner.completions.sample import Redact
+from oven_learner.completions.sample_message import Redact
 from oven_learner.rewards.verdicts import RewardFunction
 
 if TYPE_CHECKING:
@@ -63,14 +63,14 @@ def bake(
     TRL trains text models, and the remaining arguments go to GRPOConfig. Any other modality needs a Policy as its
     model, and the remaining arguments go to PolicyTrainerConfig.
 
-    If the environment does not name a stack, a child process runs one and ends with the script. That stack changes the
+    If the environment does not name a stack, a child process runs one until the script ends. That stack changes the
     training's knobs (autonomy `auto`) unless you pass `settings={"rules": {"autonomy": "observe"}}`. A resumed run
-    keeps its autonomy level.
+    keeps its level.
 
     Args:
         name, architecture, domain, description, output_format, scoring_guidance: the model's description for judges.
-        use_verifier: add a member that compares answers with the active teacher's answer, with a tenth of the weight.
-            The value may also be the folder or id of the sentence model.
+        use_verifier: add a committee member that compares answers with the active teacher's answer. It has a tenth of
+            the weight. The value may also be the folder or id of the sentence model.
         prompts: a list, or a PromptSource with topics. With a PromptSource, the weights of the topics become a knob,
             and new prompts can be added during training.
         teacher: the teacher that is active at the start. The default is the first.
@@ -79,7 +79,7 @@ def bake(
         rules: reward functions by name.
         members: remote judges of the committee, in the format of the settings.
         evaluate: a function that measures metrics on held-out data.
-        metrics: for each metric, its maximum and whether higher or lower is better. The reward's maximum is 1.
+        metrics: descriptions of metrics, with their maximum and whether higher is better. The reward's maximum is 1.
         redact: a function from text to text, applied to every prompt and completion before the monitor shows it. To
             show completions, pass `settings={"completions": {"every": 10}}`.
         settings: the settings of a new stack.
@@ -133,23 +133,23 @@ def bake(
         if modality == "text":
             from oven_learner.baking import text_training  # import TRL while the stack starts
 
-            options = text_training.arguments(*sizes, trainer_args)
+            config_args = text_training.config_args(*sizes, trainer_args)
             training = text_training.TextTraining(
                 **common_arguments,
                 tokenizer=tokenizer,
-                arguments=options,
+                config_args=config_args,
                 beta=trainer_args.get("beta"),
                 verifier=use_verifier,
             )
         else:
             from oven_learner.baking import policy_training
 
-            options = policy_training.arguments(*sizes, trainer_args)
-            training = policy_training.PolicyTraining(**common_arguments, arguments=options)
+            config_args = policy_training.config_args(*sizes, trainer_args)
+            training = policy_training.PolicyTraining(**common_arguments, config_args=config_args)
         if stack is not None:
             address = stack.address()
-        assert address is not None  # there is an existing stack or a new one
-        return training.oven(address, stack)
+        assert address is not None  # either the environment or the new stack has set it
+        return training.build(address, stack)
     except BaseException:
         if stack is not None:
             stack.end()
@@ -168,7 +168,7 @@ def _check_model(model: Any, tokenizer: Any, modality: str, use_verifier: bool |
 
 
 def _check_sizes(prompts: Any, group_size: int, prompts_per_step: int, total_steps: int) -> None:
-    """Check a list of prompts and the sizes. A PromptSource checks its own prompts."""
+    """Check that there are prompts and that the sizes are large enough. A PromptSource checks its own prompts."""
     if isinstance(prompts, str) or (isinstance(prompts, list | tuple) and not prompts):
         raise ConfigError("prompts= must be a list with at least one prompt, or a PromptSource")
     if group_size < 2 or prompts_per_step < 1 or total_steps < 1:
@@ -210,10 +210,10 @@ def _teacher_configs(teachers: TeacherArgument, tokenizer: Any) -> Sequence[Teac
     """Return the TeacherConfigs, weakest first. In a mapping from name to model, models use the policy's tokenizer."""
     if not isinstance(teachers, str | Path) and not teachers:
         return ()
-    from oven_learner.teachers import TeacherConfig, read_teachers, teachers_of
+    from oven_learner.teachers import TeacherConfig, parse_teachers, read_teachers
 
     if isinstance(teachers, str | Path):
         return read_teachers(teachers)
     if isinstance(teachers, Mapping):
         return [TeacherConfig(name=name, model=model, tokenizer=tokenizer) for name, model in teachers.items()]
-    return teachers_of(teachers, "teachers=")
+    return parse_teachers(teachers, "teachers=")

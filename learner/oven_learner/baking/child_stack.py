@@ -1,4 +1,4 @@
-"""Start a stack from a script. `up --no-learner` runs as a child process and ends with the script.
+"""Starts a stack for a training script. `up --no-learner` runs as a child process until the script ends.
 
 The child's standard input is a pipe. If the script is killed, the kernel closes the pipe, and the stack shuts down as
 on Ctrl-C. If the stack is killed, the script continues training.
@@ -36,7 +36,7 @@ class StackAddress:
 
 
 class ChildStack:
-    """A stack in a child process. It starts in the background while the script builds its trainer."""
+    """A stack in a child process, which starts in the background while the script builds its trainer."""
 
     def __init__(self, settings: Mapping[str, Any], run: str | None = None, resume: bool = False) -> None:
         """`settings` are in the format of a configuration file. `run` names the run, and `resume` continues it."""
@@ -58,8 +58,8 @@ class ChildStack:
         )
 
     def address(self) -> StackAddress:
-        """Wait until the stack is ready for a learner, and return its address. Raises ConfigError or ProcessError with
-        the stack's output if it does not start."""
+        """Wait until the stack is ready for a learner, and return its address. If the stack does not start, raises
+        ConfigError or ProcessError with its output."""
         if self._address is None:
             fields = json.loads(self._first_line())
             self._address = StackAddress(fields["run"], Path(fields["folder"]), fields["environment"])
@@ -72,17 +72,18 @@ class ChildStack:
         return self._process.pid
 
     def end(self) -> str:
-        """Shut down the stack as on Ctrl-C, and wait for it. Returns the run's summary, or the error output if there is
-        none. Further calls return ""."""
+        """Shut down the stack as on Ctrl-C, and wait for its end. Returns the run's summary, or the error output if
+        there is no summary. Further calls return ""."""
         if self._errors.closed:
             return ""
         self._config.unlink(missing_ok=True)
         try:
             stdout, _ = self._process.communicate(timeout=SHUTDOWN_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            self._process.kill()  # its children end with it
+            self._process.kill()  # its child processes end with it
             stdout, _ = self._process.communicate()
-        output = _summary(stdout or "") or self._error_output()
+        self._errors.seek(0)
+        output = _summary(stdout or "") or self._errors.read().strip()[-2000:]
         self._errors.close()
         return output
 
@@ -100,10 +101,6 @@ class ChildStack:
         error_class = ConfigError if code == ConfigError.exit_code else ProcessError
         raise error_class(f"the stack did not start (exit code {code}):\n{output}")
 
-    def _error_output(self) -> str:
-        self._errors.seek(0)
-        return self._errors.read().strip()[-2000:]
-
 
 def _summary(stdout: str) -> str:
     """Return the summary from the output of `up --json`, which prints one object at the start and one at the end."""
@@ -115,7 +112,7 @@ def _summary(stdout: str) -> str:
 
 @contextlib.contextmanager
 def stack_environment(address: StackAddress) -> Iterator[None]:
-    """Set the stack's environment variables in this process during the context, for attached trainers and judges."""
+    """Set the stack's environment variables in a `with` block, so that trainers and judges connect to the stack."""
     previous = {name: os.environ.get(name) for name in address.environment}
     os.environ.update(address.environment)
     try:

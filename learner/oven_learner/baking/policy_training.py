@@ -1,4 +1,4 @@
-"""Trains a policy other than a text model for `bake`, with GRPO."""
+"""Builds the training that `bake` runs for a Policy: a PolicyTrainer with an Oven as its handle."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 
 from oven_core.errors import ConfigError
 from oven_learner.baking.child_stack import ChildStack, StackAddress, stack_environment
-from oven_learner.baking.trainer_arguments import BakeArguments, check_names, save_steps
+from oven_learner.baking.trainer_arguments import BakeArguments, check_config_names, save_steps
 from oven_learner.baking.training_handle import Oven
-from oven_learner.baking.training_thread_calls import StepCalls
-from oven_learner.completions.sample import Redact
+from oven_learner.baking.training_thread_calls import TrainingThreadCalls
+from oven_learner.completions.sample_message import Redact
 from oven_learner.link.find_controller import Connection
 from oven_learner.policies import Policy, PolicyTrainer, PolicyTrainerConfig, checkpoint
 from oven_learner.rewards import ModelDescription, convene
@@ -27,16 +27,16 @@ RENAMED_FIELDS = {"conditions_per_step": "prompts_per_step", "max_steps": "total
 """Field of PolicyTrainerConfig → its name in `bake`."""
 
 
-class SteeredTrainer(PolicyTrainer):
+class OvenPolicyTrainer(PolicyTrainer):
     """A PolicyTrainer that an Oven controls, for the run at `address`."""
-
-    def __init__(self, address: StackAddress, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._address, self._calls = address, StepCalls()
-        self._on_announced: Callable[[], object] = lambda: None
 
     redact: Redact | None = None
     """A function applied to prompts and completions before the monitor shows them."""
+
+    def __init__(self, address: StackAddress, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._address, self._calls = address, TrainingThreadCalls()
+        self._on_announced: Callable[[], object] = lambda: None
 
     @property
     def trainer(self) -> PolicyTrainer:
@@ -54,7 +54,7 @@ class SteeredTrainer(PolicyTrainer):
             super().train(**{"recipe": "bake", "redact": self.redact, **options})
 
     def _resume(self) -> None:
-        """Load the newest checkpoint if the run is resumed. Called once all teachers are registered."""
+        """Load the newest checkpoint if the run is resumed. All teachers must already be registered."""
         if self.output is None or not os.environ.get(relaunch.RESUME_FROM):
             return
         if (newest := checkpoint.newest(self.output)) is not None:
@@ -62,18 +62,20 @@ class SteeredTrainer(PolicyTrainer):
         else:
             log.warning("resume: %s has no complete checkpoint of this run; training starts over", self.output)
 
-    def update(self, number: int, conditions: Sequence[Any]) -> dict[str, float]:
+    def update(self, batch_number: int, conditions: Sequence[Any]) -> dict[str, float]:
         """Run the waiting calls from other threads, and then update the weights."""
         if self.client is not None:
             self.client.while_held = self._calls.run_waiting_calls
         self._on_announced()
         self._calls.run_waiting_calls()
-        return super().update(number, conditions)
+        return super().update(batch_number, conditions)
 
 
-def arguments(group_size: int, prompts_per_step: int, total_steps: int, extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of PolicyTrainerConfig. Raises the same errors as `check_names`."""
-    check_names(extra, (field.name for field in fields(PolicyTrainerConfig)), RENAMED_FIELDS, "PolicyTrainerConfig")
+def config_args(group_size: int, prompts_per_step: int, total_steps: int, extra: Mapping[str, Any]) -> dict[str, Any]:
+    """Return PolicyTrainerConfig's arguments, with the user's `extra` ones. Raises as `check_config_names`."""
+    check_config_names(
+        extra, (field.name for field in fields(PolicyTrainerConfig)), RENAMED_FIELDS, "PolicyTrainerConfig"
+    )
     return {
         "max_steps": total_steps,
         "group_size": group_size,
@@ -94,19 +96,19 @@ class PolicyTraining(BakeArguments):
                 f"{type(self.model).__name__}; define `sample` and `step_log_probs` (oven_learner.policies)"
             )
 
-    def oven(self, address: StackAddress, stack: ChildStack | None) -> Oven:
-        """Build the training for the run at `address`. Raises ConfigError, UnknownNameError, TeacherRefusedError."""
+    def build(self, address: StackAddress, stack: ChildStack | None) -> Oven:
+        """Build the trainer for the run at `address`. Raises ConfigError or TeacherRefusedError."""
         description = ModelDescription.from_model(self.model, **self.model_details)
         with stack_environment(address):
-            committee = convene(self.rules, description=description, seed=self.arguments.get("seed", 0))
+            committee = convene(self.rules, description=description, seed=self.config_args.get("seed", 0))
             settings = Connection.find().committee
-        beta = self.arguments.get("beta", DEFAULT_BETA if self.teachers else 0.0)
-        trainer = SteeredTrainer(
+        beta = self.config_args.get("beta", DEFAULT_BETA if self.teachers else 0.0)
+        trainer = OvenPolicyTrainer(
             address,
             self.model,
             committee,
             self.prompts,
-            PolicyTrainerConfig(**{**self.arguments, "beta": beta}),
+            PolicyTrainerConfig(**{**self.config_args, "beta": beta}),
             teachers={config.name: config for config in self.teachers},
             teacher=self.teacher or "",
             evaluate=self.evaluate,

@@ -1,4 +1,4 @@
-"""Trains a causal language model for `bake`, with TRL's GRPOTrainer."""
+"""Builds the training that `bake` runs for a causal language model: TRL's GRPOTrainer with an Oven as its handle."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from oven_core.errors import ConfigError
 from oven_learner.baking.child_stack import ChildStack, StackAddress, stack_environment
-from oven_learner.baking.trainer_arguments import BakeArguments, check_names, save_steps
+from oven_learner.baking.trainer_arguments import BakeArguments, check_config_names, save_steps
 from oven_learner.baking.training_handle import Oven
-from oven_learner.baking.training_thread_calls import StepCalls
+from oven_learner.baking.training_thread_calls import TrainingThreadCalls
 from oven_learner.client.oven_client import OvenClient
 from oven_learner.hf.attach import attach
 from oven_learner.hf.callback import Attachment
@@ -41,9 +41,9 @@ CPU_DEFAULTS = {"use_cpu": True, "bf16": False, "dataloader_pin_memory": False}
 """Defaults on a machine without an accelerator. TRL's default is bfloat16, which raises ValueError on a CPU."""
 
 
-def arguments(group_size: int, prompts_per_step: int, total_steps: int, extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of GRPOConfig. Raises the same errors as `check_names`."""
-    check_names(extra, (field.name for field in fields(GRPOConfig) if field.init), RENAMED_FIELDS, "GRPOConfig")
+def config_args(group_size: int, prompts_per_step: int, total_steps: int, extra: Mapping[str, Any]) -> dict[str, Any]:
+    """Return GRPOConfig's arguments, with the user's `extra` ones. Raises the errors of `check_config_names`."""
+    check_config_names(extra, (field.name for field in fields(GRPOConfig) if field.init), RENAMED_FIELDS, "GRPOConfig")
     return {
         "max_steps": total_steps,
         "num_generations": group_size,
@@ -60,7 +60,7 @@ def arguments(group_size: int, prompts_per_step: int, total_steps: int, extra: M
 
 def check_tokenizer(model: Any, tokenizer: Any) -> None:
     """Raise ConfigError if the tokenizer is not loaded, has ids outside the model's vocabulary, or cannot pad."""
-    text_tokenizer = getattr(tokenizer, "tokenizer", tokenizer)  # a processor contains one
+    text_tokenizer = getattr(tokenizer, "tokenizer", tokenizer)  # a processor contains its tokenizer
     if not callable(getattr(text_tokenizer, "get_vocab", None)):
         raise ConfigError(f"tokenizer= is a {type(tokenizer).__name__}: expected a loaded tokenizer (AutoTokenizer)")
     highest_id, model_rows = max(text_tokenizer.get_vocab().values(), default=-1), vocabulary_rows(model)
@@ -74,8 +74,8 @@ def check_tokenizer(model: Any, tokenizer: Any) -> None:
 
 
 def repeat_to_fill(prompts: Sequence[str], generation_size: int) -> list[str]:
-    """Repeat all prompts equally often until they fill whole generations of `generation_size` prompts. TRL skips an
-    incomplete generation. With fewer prompts than that, it would not train at all."""
+    """Repeat a short list of prompts until it fills whole generations of `generation_size` prompts. TRL skips an
+    incomplete generation, so it would not train at all on fewer prompts."""
     if len(prompts) >= generation_size:
         return [*prompts]
     return [*prompts] * (generation_size // math.gcd(len(prompts), generation_size))
@@ -88,7 +88,7 @@ class AttachedTraining(TrainerCallback):
         self.trainer, self.teachers = attachment.trainer, teachers
         self._attachment = attachment
         self._on_announced: Callable[[], object] = lambda: None
-        self._calls = StepCalls()
+        self._calls = TrainingThreadCalls()
         attachment.trainer.add_callback(self)
 
     @property
@@ -130,9 +130,8 @@ class TextTraining(BakeArguments):
         if self.verifier and not self.teachers:
             raise ConfigError("use_verifier= needs a teacher's answers; pass teachers=, or omit use_verifier=")
 
-    def oven(self, address: StackAddress, stack: ChildStack | None) -> Oven:
-        """Build the training and attach it to the run at `address`. Raises ConfigError, UnknownNameError or
-        TeacherRefusedError."""
+    def build(self, address: StackAddress, stack: ChildStack | None) -> Oven:
+        """Build the trainer and attach it to the run at `address`. Raises ConfigError or TeacherRefusedError."""
         with stack_environment(address):
             settings, verifier = Connection.find().committee, self._verifier()
             committee = self._committee(verifier, settings.members)
@@ -157,8 +156,7 @@ class TextTraining(BakeArguments):
         return DraftVerifier(sentence_encoder(None if self.verifier is True else self.verifier, device))
 
     def _committee(self, verifier: DraftVerifier | None, members: Mapping[str, MemberSettings]) -> Committee:
-        """Build the committee. The verifier has a tenth of the total weight, and the other members share the rest
-        equally."""
+        """Build the committee. The verifier has a tenth of the weight, and the others share the rest equally."""
         description = ModelDescription.from_model(self.model, self.tokenizer, **self.model_details)
         rules, weights = dict(self.rules), {}
         if verifier is not None:
@@ -169,11 +167,11 @@ class TextTraining(BakeArguments):
                 )
             weights[VERIFIER] = verifier_weight([1.0] * (len(rules) + len(members)))
             rules[VERIFIER] = verifier
-        return convene(rules, weights=weights, description=description, seed=self.arguments.get("seed", 42))
+        return convene(rules, weights=weights, description=description, seed=self.config_args.get("seed", 42))
 
     def _trainer(self, committee: Committee, folder: Path) -> Any:
         output_dir = str(folder / "checkpoints" if folder.is_dir() else Path("checkpoints"))
-        config = GRPOConfig(**{"output_dir": output_dir, **self.arguments})
+        config = GRPOConfig(**{"output_dir": output_dir, **self.config_args})
         assert config.generation_batch_size and config.num_generations  # set by TRL
         if isinstance(self.prompts, PromptSource):
             dataset = self.prompts.dataset

@@ -1,4 +1,4 @@
-"""A handle to a training run under the controller. The script can swap judges and teachers, or stop the training.
+"""The handle that `bake` returns, with which a script swaps judges and teachers or stops the training.
 
 These calls are operator commands. They are signed, logged and answered like commands from the command line.
 """
@@ -37,7 +37,7 @@ from oven_runs.settings.committee_settings import CommitteeSettings, MemberSetti
 
 TEACHER = "teacher.active"
 COMMAND_TIMEOUT_S = 60.0
-"""Timeout of a command in seconds. Its receipt arrives between two steps, and a step may be long."""
+"""Timeout of a command in seconds. The learner only answers between two steps, and a step may be long."""
 Result = TypeVar("Result")
 
 
@@ -52,7 +52,7 @@ class Training(Protocol):
 
     @property
     def trainer(self) -> Any:
-        """The trainer."""
+        """TRL's GRPOTrainer for text models, otherwise a PolicyTrainer."""
 
     @property
     def teachers(self) -> NamedTeachers[Any] | None:
@@ -74,9 +74,9 @@ class Training(Protocol):
 
 
 class Oven:
-    """The handle that `bake` returns. If the script started its own stack, it ends after training, on `close()`, or at
-    the end of a `with` block. Each swap returns the learner's Receipt, or raises CommandRefusedError with the reason.
-    Before training starts, a swap sets the initial value and returns None."""
+    """The handle that `bake` returns. If the script started its own stack, the stack ends after training, on `close()`,
+    or at the end of a `with` block. Each swap returns the learner's Receipt, or raises CommandRefusedError with the
+    reason. Before training starts, a swap sets the initial value and returns None."""
 
     def __init__(
         self,
@@ -88,7 +88,6 @@ class Oven:
         verifier: DraftVerifier | None = None,
     ) -> None:
         self.trainer, self.teachers = training.trainer, training.teachers
-        """TRL's GRPOTrainer for text models, otherwise a PolicyTrainer."""
         self.committee, self.verifier = committee, verifier
         self.run_name, self.folder = address.run, address.folder
         self._training = training
@@ -103,8 +102,8 @@ class Oven:
         training.set_announcement_callback(self._on_announced)
 
     def run_sync(self) -> Any:
-        """Train to the end, and return the trainer's result. Raises ConfigError in a running event loop, which the call
-        would block. Use `await run()` there."""
+        """Train to the end, and return the trainer's result. Raises ConfigError if an event loop is running, because
+        this call would block it. Use `await run()` instead."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -112,7 +111,8 @@ class Oven:
         raise ConfigError("run_sync() would block the running event loop; use `await oven.run()`")
 
     async def run(self) -> Any:
-        """Train in a thread. If cancelled, end training after its current step and raise its errors."""
+        """Train in a thread, and return the trainer's result. If this task is cancelled, training ends after its
+        current step, and its errors are raised."""
         training = asyncio.create_task(asyncio.to_thread(self._train))
         try:
             return await asyncio.shield(training)
@@ -120,7 +120,7 @@ class Oven:
             self._cancelled = True
             self._stop_if_cancelled()
             while not training.done():
-                with contextlib.suppress(asyncio.CancelledError):  # it is already ending
+                with contextlib.suppress(asyncio.CancelledError):  # training is already ending
                     await asyncio.wait([training])
             training.result()
             raise
@@ -151,31 +151,31 @@ class Oven:
         top_logprobs: int = 5,
         name: str | None = None,
     ) -> Receipt | None:
-        """Replace a judge's model from the next step on. If several members have the role, `name` selects one.
+        """Replace the model of the judge with this role. If several members have the role, `name` selects one.
 
-        The new model first answers a test question in the member's process, which needs its API key. If it gives no
-        verdict, the old model stays, and CommandRefusedError contains the reason. Weight, role and metrics do not
-        change. Raises UnknownNameError, and ConfigError for an invalid model.
+        The new model first answers a test question in the member's process, which needs the model's API key. If the
+        model gives no verdict, the old one stays, and CommandRefusedError contains the reason. Otherwise it judges from
+        the next step on. Weight, role and metrics do not change. Raises UnknownNameError or ConfigError.
         """
         names = [find_member(self._settings.judges, role, name)]
         options = {"base_url": base_url, "key_env": key_env, "logprobs": logprobs, "top_logprobs": top_logprobs}
         return self._swap(names, provider, model, options).get(names[0])
 
     def swap_all_agents(self, *, provider: str, model: str, **options: Any) -> dict[str, Receipt]:
-        """Replace the model of every remote member, or of none if one cannot be replaced. `options` are those of
-        `swap_agent`. Returns one receipt per member."""
+        """Replace the model of every remote member. If one member cannot use it, none is changed. `options` are those
+        of `swap_agent`. Returns one receipt per member."""
         if not self._settings.judges:
             raise ConfigError("the committee has no remote members; pass members= to bake()")
         return self._swap([*self._settings.judges], provider, model, options)
 
     def register_teacher(self, config: TeacherConfig) -> None:
-        """Load another teacher and offer it as a choice from the next step on. It does not become active.
+        """Load another teacher, so that it can become active later.
 
-        The calling thread loads it while training continues. The teacher then scores a probe between two steps, or
+        The calling thread loads it while training continues. The teacher then scores a test batch between two steps, or
         while the run is held. There is no timeout, because a step may be long.
 
         Raises TeacherRefusedError with the reason. Raises ConfigError if this training run started without a teacher or
-        has ended. Raises BusError if the teacher is loaded but the log is unreachable.
+        has ended. Raises BusError if the log is unreachable, although the teacher is loaded.
         """
         teachers = self.teachers
         if teachers is None or not len(teachers):
@@ -187,15 +187,15 @@ class Oven:
         candidate = teachers.prepare(config.name, config, during_training=True)
         self._training.run_between_steps(partial(teachers.admit, candidate))
 
-        def is_offer(body: object) -> bool:
+        def announces_teacher(body: object) -> bool:
             if not isinstance(body, ActuatorAnnounced):
                 return False
             return body.actuator.name == TEACHER and config.name in body.actuator.choices
 
-        run_in_thread(wait_for_message(*self._position_in_log(), is_offer, None, self._ended.is_set))
+        run_in_thread(wait_for_message(*self._position_in_log(), announces_teacher, None, self._ended.is_set))
 
     def attach_to_model(self, model: Any) -> None:
-        """Set `model.teacher` to the active teacher and `model.verifier` to the verifier. Either may be None."""
+        """Set `model.teacher` to the active teacher and `model.verifier` to the verifier. Both may be None."""
         model.verifier = self.verifier
         model.teacher = self.teachers[self.teachers.active] if self.teachers else None
 
@@ -228,7 +228,7 @@ class Oven:
             self._training.client.request_stop("cancelled by the script")
 
     def _swap(self, names: list[str], provider: str, model: str, options: Mapping[str, Any]) -> dict[str, Receipt]:
-        """Replace the model of all these members, or of none."""
+        """Replace the model of all these members, or of none if one refuses it."""
         try:
             judge = JudgeSpec(provider=provider, model=model, **options)
         except ValidationError as error:
@@ -249,9 +249,9 @@ class Oven:
         return receipts
 
     def _set_initial_model(self, names: list[str], judge: JudgeSpec) -> None:
-        """Before training, probe the model in each member's process, and use it if all probes succeed."""
+        """Before training, test the model in each member's process, and use it if all tests succeed."""
         remote = self.committee.remote
-        assert remote is not None  # there are remote members
+        assert remote is not None  # because `names` are remote members
         probes = {name: remote.probe(name, judge) for name in names}
         for name, probe in probes.items():
             try:
@@ -265,8 +265,7 @@ class Oven:
 
     def _command(self, timeout_s: float = COMMAND_TIMEOUT_S, **command: Any) -> Receipt | None:
         """Send a command once training is announced, and wait for its result in the log. Returns the learner's receipt,
-        or None for an action without one. Raises CommandRefusedError with the reason, and BusError if no result appears
-        in time."""
+        or None for an action without one. Raises CommandRefusedError with the reason, and BusError after a timeout."""
         if not self._started:
             raise ConfigError(f"{command['action']} has no effect before training has started")
         if self._ended.is_set():
@@ -282,8 +281,7 @@ class Oven:
         return result.receipt
 
     def _operator_folder(self) -> Path:
-        """Return the run's folder, which contains the operator's key. Raises ConfigError if it is on another
-        machine."""
+        """Return the run's folder, with the operator's key. Raises ConfigError if it is on another machine."""
         if not self.folder.is_dir():
             raise ConfigError(
                 f"the folder of run {self.run_name!r} (OVEN_RUN_DIR), which contains the operator's key, is not on "
@@ -292,9 +290,9 @@ class Oven:
         return self.folder
 
     def _position_in_log(self) -> tuple[LocalRun, int]:
-        """Return the run, and a log sequence number before this training run's announcement."""
+        """Return the run and the last sequence number in its log before the learner connected."""
         client = self._training.client
-        assert client is not None  # the training run is announced
+        assert client is not None  # because training was announced
         return LocalRun(RunFolder(self._operator_folder())), client.seq_at_connect
 
 
@@ -325,8 +323,8 @@ def run_in_thread(coroutine: Coroutine[Any, Any, Result]) -> Result:
 async def send_command(
     run: LocalRun, after: int, command: OperatorCommand, timeout_s: float, has_ended: Callable[[], bool]
 ) -> CommandResult:
-    """Send a command once the log has announced the training run, after sequence number `after`. Stops waiting when
-    training ends."""
+    """Send a command once the log contains a RunStarted after sequence number `after`, and return its result. Stops
+    when training ends."""
     await wait_for_message(run, after, lambda body: isinstance(body, RunStarted), timeout_s, has_ended)
     return await execute_command(run, command, timeout_s, has_ended)
 
@@ -338,8 +336,7 @@ async def wait_for_message(
     timeout_s: float | None,
     has_ended: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Wait until the log has a matching message after sequence number `after`, or until `has_ended()`. Raises
-    BusError."""
+    """Wait until the log has a matching message after sequence number `after`, or until `has_ended()`."""
     async with asyncio.timeout(timeout_s), run.connect("operator") as bus:
         while not has_ended():
             async for batch in batches(bus, run.run, after):

@@ -13,20 +13,20 @@ from oven_core.errors import ConfigError, reason
 Call = tuple[Callable[[], object], "Future[object]"]
 
 
-class StepCalls:
+class TrainingThreadCalls:
     """A queue of calls from other threads. Each caller waits until the training thread has run its call."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: deque[Call] = deque()
         self._end_reason = ""
-        """The reason why no more steps will run, or empty."""
+        """The reason why no more steps will run, or an empty string."""
         self._training_thread = 0
         """Id of the training thread."""
 
     def submit(self, call: Callable[[], object]) -> None:
         """Run a function in the training thread, and wait for it. Re-raises its errors. Raises ConfigError if training
-        has ended or ends first, or if this is the training thread."""
+        ends before the call runs, or if this is the training thread."""
         if threading.get_ident() == self._training_thread:
             raise ConfigError("the training thread would wait for itself; call from another thread")
         result: Future[object] = Future()
@@ -37,12 +37,12 @@ class StepCalls:
         result.result()
 
     def run_waiting_calls(self) -> None:
-        """Run all waiting calls. Called in the training thread. Re-raises exceptions that end the thread."""
+        """Run all waiting calls, in the training thread. Re-raises exceptions that end the thread."""
         while (entry := self._next_call()) is not None:
             call, result = entry
             try:
                 result.set_result(call())
-            except Exception as error:  # raised in the calling thread
+            except Exception as error:  # `submit` raises it in the calling thread
                 result.set_exception(error)
             except BaseException as error:
                 result.set_exception(ConfigError(f"training ended during the call ({reason(error)})"))
@@ -50,8 +50,7 @@ class StepCalls:
 
     @contextmanager
     def during_training(self) -> Iterator[None]:
-        """Accept calls during a training run. Calls that are still waiting at the end, or come later, raise
-        ConfigError."""
+        """Accept calls during a training run. Calls that are not done at the end, or come later, raise ConfigError."""
         with self._lock:
             self._end_reason, self._training_thread = "", threading.get_ident()
         end_reason = "training has ended"
@@ -64,7 +63,8 @@ class StepCalls:
             with self._lock:
                 self._end_reason, self._training_thread = end_reason, 0
             while (entry := self._next_call()) is not None:
-                entry[1].set_exception(ConfigError(end_reason))
+                _, result = entry
+                result.set_exception(ConfigError(end_reason))
 
     def _next_call(self) -> Call | None:
         with self._lock:

@@ -1,1 +1,1 @@
-"""Samples of completions for the monitor. They are converted outside the training thread."""
+"""Samples of completions that the monitor shows. They are converted outside the training thread."""

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from oven_core import plugins
 from oven_core.errors import ConfigError, reason
-from oven_learner.completions.sample import Redact, Sample, group_fields
+from oven_learner.completions.sample_message import Redact, Sample, group_fields
 from oven_runs.settings.completions import CompletionsSettings
 
 
@@ -71,8 +71,7 @@ def choose_sampling(
     run_settings: CompletionsSettings | None, script_settings: Mapping[str, Any] | None, redact: Redact | None
 ) -> Sampling | None:
     """Return the settings for showing completions, or None if they are not shown. `script_settings` replace the
-    `run_settings`, which are None without a controller. Raises ConfigError for invalid settings or an unusable
-    redaction."""
+    `run_settings`, which are None without a controller. Raises ConfigError for invalid settings or redactions."""
     try:
         settings = CompletionsSettings.model_validate(script_settings) if script_settings is not None else run_settings
     except ValidationError as error:

@@ -18,7 +18,7 @@ from oven_learner.actuators import Actuators
 from oven_learner.client.held_out_evaluation import Measurements
 from oven_learner.client.loop_client import idle_client
 from oven_learner.completions.plain_text import as_text
-from oven_learner.completions.sample import Redact
+from oven_learner.completions.sample_message import Redact
 from oven_learner.completions.sampling import choose_sampling
 from oven_learner.hf.callback import Attachment, Options
 from oven_learner.hf.hooks.completion_samples import shows_completions

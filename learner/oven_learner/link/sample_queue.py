@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from oven_core.bus.connection import Bus
 from oven_core.errors import BusError
 from oven_core.protocol.names import Subjects
-from oven_learner.completions.sample import encode_group
+from oven_learner.completions.sample_message import encode_group
 from oven_learner.link.pipes import Outlet, pack_plain
 
 log = logging.getLogger("oven.learner")

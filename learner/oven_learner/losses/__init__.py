@@ -1,14 +1,14 @@
-"""Extra loss terms, called channels, each with a weight that can change during the run.
+"""Extra loss terms, called channels. The weight of each one can change during the run.
 
     trainer = ChannelTrainer(..., channels=[Distillation(0.5), Supervised(column="answer")])     # TRL's GRPOTrainer
     trainer = TextTrainer(..., channels=[MultiToken(0.1), TokenWeighted({262: 1.0})])            # transformers' Trainer
     oven.attach(trainer)                   # announces a knob channel.<name> for each channel
 
-The loss is exactly the trainer's own loss plus Σ weight × term over the active channels. A term is a mean over
-its tokens, for every loss type. TRL's entropy bonus follows the same convention. At weight 0 a channel computes
-nothing, uses no random numbers and publishes nothing.
+The loss is exactly the trainer's own loss plus Σ weight × term over the active channels. A term is a mean over its
+tokens, whatever the trainer's loss type, like TRL's entropy bonus. A channel with weight 0 computes nothing, uses no
+random numbers and publishes nothing.
 
-Names are imported on first use, so a process with a plain Trainer does not import TRL.
+The classes are imported on first use, so a process with a plain Trainer does not import TRL.
 """
 
 from __future__ import annotations

@@ -10,15 +10,14 @@ from transformers import ProcessorMixin
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from oven_core.errors import ConfigError
-from oven_learner.losses import loss_channel
-from oven_learner.losses.loss_channel import Channel, Rollouts, check_channels
+from oven_learner.losses.loss_channel import Channel, ChannelCheckpoints, Rollouts, check_channels, log_term
 
 
-class ChannelTrainer(GRPOTrainer):
+class ChannelTrainer(ChannelCheckpoints, GRPOTrainer):
     """A GRPOTrainer that adds `channels` to its loss while their weights are above 0. Raises ConfigError for duplicate
     channels, for processors that take images, and for setups that do not support a second forward pass per step: FSDP,
-    DeepSpeed, and DDP with re-entrant gradient checkpointing. All other features work as in TRL: vLLM in both modes,
-    PEFT, async rewards, tools, environments. Written for TRL 1.16 (`_compute_loss`, `_generate_and_score_completions`,
+    DeepSpeed, and DDP with re-entrant gradient checkpointing. All other features work as in TRL, including vLLM, PEFT,
+    async rewards, tools and environments. Written for TRL 1.16 (`_compute_loss`, `_generate_and_score_completions`,
     `_calculate_rewards`, `_metrics`)."""
 
     def __init__(self, *args: Any, channels: Iterable[Channel] = (), **kwargs: Any) -> None:
@@ -30,17 +29,11 @@ class ChannelTrainer(GRPOTrainer):
         for channel in self.channels:
             channel.bind(self)
 
-    def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Train. Raises ConfigError first if an active channel cannot be computed."""
-        for channel in self.channels:
-            channel.set_weight(channel.weight)  # raises if the weight is above 0 and the term cannot be computed
-        return super().train(*args, **kwargs)
-
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        self._scored_batch: tuple[Any, Any, Any] = (), (), None
+        self._scored_batch: tuple[Any, Any, Any] = (), (), None  # prompts, completion ids, rewards per function
         batch: dict[str, Any] = super()._generate_and_score_completions(inputs)
         if self.channels:
-            rollouts = self._rollouts(inputs)
+            rollouts = self._collect_rollouts(inputs)
             for channel in self.channels:
                 batch.update(channel.columns(rollouts))
         self._scored_batch = (), (), None
@@ -51,10 +44,10 @@ class ChannelTrainer(GRPOTrainer):
         self._scored_batch = prompts, completion_ids_list, rewards
         return rewards
 
-    def _rollouts(self, rows: list[dict[str, Any]]) -> Rollouts:
-        prompts, completion_ids, scores = self._scored_batch  # scores: (ranks · B, functions)
-        weights = self.reward_weights.to(scores.device).unsqueeze(0)
-        rewards = (scores * weights).nansum(dim=1).masked_fill(scores.isnan().all(dim=1), float("nan"))
+    def _collect_rollouts(self, rows: list[dict[str, Any]]) -> Rollouts:
+        prompts, completion_ids, function_rewards = self._scored_batch  # function_rewards: (ranks · B, functions)
+        weighted_rewards = function_rewards * self.reward_weights.to(function_rewards.device).unsqueeze(0)
+        rewards = weighted_rewards.nansum(dim=1).masked_fill(function_rewards.isnan().all(dim=1), float("nan"))
         tools = [self.tools or []] * len(rows)
         if self.environment_factories is not None:
             tools = [self._env_tools[name] for name in self._batch_environments]
@@ -66,26 +59,16 @@ class ChannelTrainer(GRPOTrainer):
         loss: Tensor = super()._compute_loss(model, inputs)  # type: ignore[no-untyped-call]
         for channel in self.channels:
             if channel.weight:
-                loss = loss + channel.weight * self._term(channel, model, inputs)
+                loss = loss + channel.weight * self._compute_term(channel, model, inputs)
         return loss
 
-    def _term(self, channel: Channel, model: Any, inputs: dict[str, Any]) -> Tensor:
+    def _compute_term(self, channel: Channel, model: Any, inputs: dict[str, Any]) -> Tensor:
         """Return the mean of the term over the micro-batch, divided by the number of micro-batches per step."""
         term_sum = channel.tally(model, inputs)
         mode: Literal["train", "eval"] = "train" if model.training else "eval"
-        loss_channel.log_term(self, channel, term_sum, mode)
+        log_term(self, channel, term_sum, mode)
         micro_batches = self.current_gradient_accumulation_steps if mode == "train" else 1
         return term_sum.total / term_sum.number.clamp(min=1) / micro_batches
-
-    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        super()._save_optimizer_and_scheduler(output_dir)
-        loss_channel.save_state(self, output_dir)
-
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """Load the state, with the channels' state. Raises ConfigError if the checkpoint has other channels."""
-        states = loss_channel.read_state(self, checkpoint)
-        super()._load_optimizer_and_scheduler(checkpoint)  # type: ignore[no-untyped-call]
-        loss_channel.load_state(self, states)
 
 
 def _check_support(trainer: Any) -> None:

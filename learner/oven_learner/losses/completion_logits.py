@@ -1,4 +1,4 @@
-"""Functions that compute a model's logits on completions and pad lists of tokens."""
+"""A function that computes a model's logits on completions, and one that pads rows of tokens."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def completion_logits(
 ) -> Tensor:
     """Return the logits at each completion token, (B, C, V), for a bare or wrapped model. `prompt` and `completion` are
     pairs of ids and mask, with shapes (B, P) and (B, C). `weights` replace the model's weights of the same names.
-    Unlike TRL's losses, this function materialises the logits: B·C·V numbers per model."""
+    Unlike TRL's losses, this function keeps all logits in memory, which are B·C·V numbers."""
     ids, mask = (torch.cat(parts, dim=1) for parts in zip(prompt, completion, strict=True))  # (B, P + C)
     length = completion[0].size(1)
-    bare = trainer.accelerator.unwrap_model(model)
-    bare = bare.get_base_model() if hasattr(bare, "get_base_model") else bare
+    bare_model = trainer.accelerator.unwrap_model(model)
+    bare_model = bare_model.get_base_model() if hasattr(bare_model, "get_base_model") else bare_model
     model_inputs = {"input_ids": ids, "attention_mask": mask, "use_cache": False}
-    if "logits_to_keep" in inspect.signature(bare.forward).parameters:  # some models cannot omit the prompt's logits
+    if "logits_to_keep" in inspect.signature(bare_model.forward).parameters:  # some models compute all logits
         model_inputs["logits_to_keep"] = length + 1
     with trainer.accelerator.autocast():
         output = model(**model_inputs) if weights is None else functional_call(model, dict(weights), (), model_inputs)

@@ -2,8 +2,8 @@
 
 The loss is the generalized Jensen-Shannon divergence. For a teacher with another tokenizer it is Universal Logit
 Distillation (Boizard et al. 2024, arXiv 2402.12030), as implemented by TRL 1.16's `trl.experimental.gold`. Completions
-are split where both tokenizers end a token. Within a piece, token probabilities are multiplied. Tokens in both
-vocabularies are compared by divergence, and all others by the L1 distance of the sorted probabilities.
+are split into pieces where both tokenizers end a token. Within a piece, token probabilities are multiplied. Tokens in
+both vocabularies are compared by divergence, and all others by the L1 distance of the sorted probabilities.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -29,7 +29,7 @@ from oven_learner.teachers.registry import LIMIT_BYTES
 from oven_learner.teachers.teacher_config import TeacherConfig
 
 IGNORED = -100
-"""Label with which ULDLoss marks tokens without a score."""
+"""Label of tokens that TRL's ULDLoss does not score."""
 PROMPTS = "oven_prompt"
 """Key in TRL's batch for the prompts, as the policy received them."""
 
@@ -38,8 +38,8 @@ def generalized_jsd(student: Tensor, teacher: Tensor, beta: float, temperature: 
     """Return the divergence per token in nats, (...) float32, from logits (..., V), with the student's gradient. P is
     the teacher and Q the student, each a softmax of logits / temperature. The divergence is β·KL(P ‖ M) + (1 − β)·KL(Q
     ‖ M) with M = β·P + (1 − β)·Q (Agarwal et al. 2024, arXiv 2306.13649, eq. 1). It vanishes at β = 0 and 1, so the
-    function uses its rescaled limits there. β = 0 is the forward KL(P ‖ Q). β = 1 is the reverse KL(Q ‖ P), which seeks
-    a mode of the teacher (Gu et al. 2024, arXiv 2306.08543)."""
+    function returns its rescaled limits there. β = 0 is the forward KL(P ‖ Q). β = 1 is the reverse KL(Q ‖ P), which
+    seeks a mode of the teacher (Gu et al. 2024, arXiv 2306.08543)."""
     log_q = _log_probabilities(student, temperature)
     log_p = _log_probabilities(teacher, temperature)
     if beta == 0:
@@ -51,7 +51,7 @@ def generalized_jsd(student: Tensor, teacher: Tensor, beta: float, temperature: 
 
 
 def _log_probabilities(logits: Tensor, temperature: float) -> Tensor:
-    """Return log-probabilities without infinities. Models may mask padded rows with -inf, and 0·∞ is NaN."""
+    """Return log-probabilities without infinities. Models may mask unused tokens with -inf, and 0·∞ is NaN."""
     return (logits.float() / temperature).log_softmax(-1).clamp(min=torch.finfo(torch.float32).min)
 
 
@@ -69,12 +69,12 @@ class Distillation(Channel):
     GRPO's own β may be 0. Unlike the KL term, this channel runs the teacher in every loss, so a swap takes effect at
     once. If the teacher's vocabulary has more rows than the policy's, it is normalised over the policy's rows.
 
-    `temperature` softens both distributions. With None it is the trainer's sampling temperature. Prompts, padding and
-    tool output do not count. Raises ConfigError for a β outside [0, 1] or a temperature that is not above 0.
+    `temperature` softens both distributions. None means the trainer's sampling temperature. Prompts, padding and tool
+    output do not count. Raises ConfigError for a β outside [0, 1] or a temperature that is not above 0.
 
-    `teacher` (a model, or a TeacherConfig) and its `tokenizer` fix the teacher, independent of `teacher.active`. Its
-    tokenizer may differ from the policy's. The default `beta` is then 0.5. The trainer's constructor loads and checks
-    the teacher, and raises TeacherRefusedError for an unsuitable one. `limit_bytes` is its maximum size.
+    Pass `teacher` (a model, or a TeacherConfig) and `tokenizer` for a fixed teacher, whose tokenizer may differ from
+    the policy's. The default `beta` is then 0.5. The trainer's constructor loads and checks the teacher, and raises
+    TeacherRefusedError for an unsuitable one. `limit_bytes` is its maximum size.
     """
 
     name = "distill"
@@ -134,7 +134,7 @@ class Distillation(Channel):
             )
 
     def columns(self, rollouts: Rollouts) -> dict[str, Any]:
-        """Return the raw prompts if the teacher has its own tokenizer, or else nothing."""
+        """Return the raw prompts if the channel has its own teacher, or else nothing."""
         return {PROMPTS: list(rollouts.prompts)} if self._cross_tokenizer is not None else {}
 
     def check(self) -> None:
@@ -167,8 +167,7 @@ class Distillation(Channel):
     def _cross_tokenizer_sum(
         self, cross_tokenizer: CrossTokenizer, student_logits: Tensor, is_counted: Tensor, inputs: dict[str, Any]
     ) -> TermSum:
-        """Return the sum for a teacher with another tokenizer. The mean distance of each completion is weighted by its
-        number of text tokens."""
+        """Return the sum for the channel's own teacher. Each completion adds mean distance times text tokens."""
         completions = []
         for row, (ids, mask) in enumerate(zip(inputs["completion_ids"].tolist(), is_counted.tolist(), strict=True)):
             indices = [position for position, counts in enumerate(mask) if counts]
@@ -185,22 +184,23 @@ class Distillation(Channel):
         teacher_prompts = pad_rows([completion.prompt for completion in completions], device, pad_left=True)
         teacher_tokens = pad_rows([completion.tokens for completion in completions], device)
         with torch.no_grad():
-            # The logits have the shape (rows, T, W).
+            # The logits have the shape (completions, T, W).
             teacher_logits = completion_logits(self._trainer, self._teacher, teacher_prompts, teacher_tokens)
-        for index, (row, positions, _, tokens, ends, teacher_ends) in enumerate(completions):
-            ids = inputs["completion_ids"][row, positions].tolist()
+        for index, completion in enumerate(completions):
+            row, positions, tokens = completion.row, completion.positions, completion.tokens
             distance = cross_tokenizer.distance(
                 student_logits[row, positions].float(),
                 teacher_logits[index, : len(tokens)].float(),
-                (ids, tokens),
-                (ends, teacher_ends),
+                (inputs["completion_ids"][row, positions].tolist(), tokens),
+                (completion.student_ends, completion.teacher_ends),
             )
             total = total + distance * len(positions)
-        return TermSum(total, torch.tensor(sum(len(item.positions) for item in completions), device=device))
+        token_count = sum(len(completion.positions) for completion in completions)
+        return TermSum(total, torch.tensor(token_count, device=device))
 
 
 class _Completion(NamedTuple):
-    """A completion with text, in the tokens of both models. Ends of tokens are in UTF-8 bytes."""
+    """A completion in the tokens of both models. The ends of tokens are positions in its text, in UTF-8 bytes."""
 
     row: int
     positions: list[int]  # positions of the student's text tokens in the row
@@ -212,9 +212,8 @@ class _Completion(NamedTuple):
 
 @torch.no_grad()
 def _load_teacher(trainer: Any, teacher: Any, tokenizer: Any, limit: int) -> tuple[Any, Any]:
-    """Return a loaded model and its tokenizer for `teacher`, a TeacherConfig or a model. The tokenizer may differ from
-    the policy's, because this teacher is never GRPO's reference. Raises TeacherRefusedError if the teacher is
-    unsuitable."""
+    """Load and check a teacher, given as a TeacherConfig or a model, and return its model and tokenizer. The tokenizer
+    may differ from the policy's. Raises TeacherRefusedError if the teacher is unsuitable."""
     accelerator = trainer.accelerator
     config = teacher if isinstance(teacher, TeacherConfig) else TeacherConfig(name="distill", model=teacher)
     if tokenizer is not None:
@@ -243,8 +242,8 @@ def _load_teacher(trainer: Any, teacher: Any, tokenizer: Any, limit: int) -> tup
 
 
 class CrossTokenizer:
-    """A distance between two models with different tokenizers, computed for one completion at a time. Raises
-    ConfigError for a tokenizer without token offsets."""
+    """Computes the distance between two models with different tokenizers, for one completion at a time. Raises
+    ConfigError for a teacher's tokenizer without token offsets."""
 
     def __init__(self, student: Any, teacher: Any, beta: float, temperature: float, device: torch.device) -> None:
         self.student, self.teacher = (getattr(tokenizer, "tokenizer", tokenizer) for tokenizer in (student, teacher))
@@ -280,8 +279,7 @@ class CrossTokenizer:
         self._special_ids = set(self.student.all_special_ids)
 
     def decode(self, ids: Sequence[int]) -> tuple[str, list[int], list[int]]:
-        """Return the text of the student's tokens, the indices of its text tokens, and the end of each in UTF-8
-        bytes."""
+        """Return the text of the student's tokens, the indices of its text tokens, and their ends in UTF-8 bytes."""
         positions = [position for position, token in enumerate(ids) if token not in self._special_ids]
         tokens = [ids[position] for position in positions]
         text = self._decode_tokens(tokens)
@@ -305,16 +303,15 @@ class CrossTokenizer:
         self, student: Tensor, teacher: Tensor, tokens: tuple[Sequence[int], Sequence[int]], ends: tuple[Any, Any]
     ) -> Tensor:
         """Return the mean loss over the pieces of one completion. `student` and `teacher` are the logits that predict
-        its tokens, (S, V) and (T, W). `tokens` and `ends` have lengths S and T."""
-        logits, labels, ids, offsets = zip(
-            *(self._uld_arguments(*side) for side in zip((student, teacher), tokens, ends, strict=True)), strict=True
-        )
-        loss: Tensor = self._loss(*logits, *labels, *ids, *offsets)
+        its tokens, (S, V) and (T, W). `tokens` and `ends` are pairs for student and teacher, of lengths S and T."""
+        student_arguments = self._uld_arguments(student, tokens[0], ends[0])
+        teacher_arguments = self._uld_arguments(teacher, tokens[1], ends[1])
+        loss: Tensor = self._loss(*chain.from_iterable(zip(student_arguments, teacher_arguments, strict=True)))
         return loss.squeeze()
 
     @staticmethod
     def _uld_arguments(logits: Tensor, tokens: Sequence[int], ends: Sequence[int]) -> tuple[Tensor, ...]:
-        """Return ULDLoss's arguments for one completion and one model, with a placeholder token before the text."""
+        """Return ULDLoss's arguments (logits, labels, ids, spans) for one model, with a placeholder before the text."""
         ids = torch.tensor([[0, *tokens]], device=logits.device)  # (1, S + 1)
         labels = ids.clone()
         labels[0, 0] = IGNORED
@@ -334,11 +331,11 @@ class CrossTokenizer:
                 return _byte_ends(text, encoded["offset_mapping"])
         text_length = len(text.encode())
         lengths = (len(self._decode_tokens(tokens[:count]).encode()) for count in range(1, len(tokens)))
-        # Half a character decodes to a replacement character, which can be longer than the character.
+        # Part of a character decodes to a replacement character, which may be longer than the whole character.
         return [*(min(text_length, length) for length in accumulate(lengths, max)), text_length]
 
 
 def _byte_ends(text: str, spans: Sequence[tuple[int, int]]) -> list[int]:
-    """Convert ends in characters to ends in bytes."""
+    """Return the ends of the spans, converted from characters to UTF-8 bytes."""
     offsets = [0, *accumulate(len(character.encode()) for character in text)]
     return [offsets[end] for _, end in spans]

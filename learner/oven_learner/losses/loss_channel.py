@@ -1,5 +1,5 @@
-"""A channel is an additional, weighted loss term. This module has the base class of channels, and the functions that
-log their metrics and save their state."""
+"""The base class of channels, which are additional, weighted loss terms, and the code that ChannelTrainer and
+TextTrainer share: a mixin for checkpoints, and a function that logs a channel's metrics."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Rollouts:
     completion_ids: Sequence[Sequence[int]]
     """Token ids without padding, including tool output."""
     rewards: Tensor
-    """(ranks · B): rewards of all ranks, each a weighted sum over reward functions. NaN if no function scored."""
+    """Rewards of all ranks, (ranks · B). Each is a weighted sum over reward functions, or NaN if no function scored."""
     tools: Sequence[Sequence[Any]]
     """Tools that were available when the row's prompt was rendered."""
     environments: Sequence[Any] | None
@@ -47,7 +47,7 @@ class TermSum(NamedTuple):
     total: Tensor
     number: Tensor
     gauges: Mapping[str, tuple[Tensor, Tensor]] = {}
-    """Name of each gauge → its sum over tokens or rows, and their number. Both have no gradient."""
+    """For each gauge, its sum over tokens or rows, and their number. Neither has a gradient."""
 
 
 class Channel(ABC):
@@ -90,7 +90,7 @@ class Channel(ABC):
         self._trainer = trainer
 
     def check(self) -> None:
-        """Raise ConfigError if the term cannot be computed. Called before training and before the weight leaves 0."""
+        """Raise ConfigError if the term cannot be computed. Called before training and for each positive weight."""
         return
 
     @property
@@ -108,7 +108,7 @@ class Channel(ABC):
         """Return the sum of the term over this micro-batch, and its number of tokens."""
 
     def announce(self, actuators: Actuators) -> None:
-        """Register the weight as the actuator `channel.<name>`, from 0 to the maximum."""
+        """Register the weight as the knob `channel.<name>`, from 0 to the maximum."""
         actuators.scalar(
             f"channel.{self.name}",
             lambda: self._weight,
@@ -143,9 +143,8 @@ def check_channels(channels: Sequence[Channel], provided_inputs: Collection[str]
 
 
 def log_term(trainer: Any, channel: Channel, term_sum: TermSum, mode: Literal["train", "eval"]) -> None:
-    """Add the term, its weight and its gauges to the trainer's metrics of this step. Uses TRL's `_metrics`, which
-    attached trainers publish. Every rank performs one collective of the same size. Values that no rank measured are not
-    logged."""
+    """Add the term, its weight and its gauges to the trainer's `_metrics` of this step, which attached trainers
+    publish. All ranks must call it, because it sums over ranks. Values that no rank measured are not logged."""
     zero = torch.zeros_like(term_sum.number)
     tensors = [term_sum.total, term_sum.number]  # alternately a sum, and the number of its terms
     for gauge in channel.gauges:
@@ -161,18 +160,45 @@ def log_term(trainer: Any, channel: Channel, term_sum: TermSum, mode: Literal["t
         metrics[f"channel/{channel.name}/weight"].append(channel.weight)
 
 
-def save_state(trainer: Any, folder: str) -> None:
-    """Save the state of the channels next to the optimizer state, on the rank that saves."""
-    states = {channel.name: channel.module.state_dict() for channel in trainer.channels if channel.module is not None}
-    if states and trainer.args.should_save:
-        torch.save(states, Path(folder, STATE_FILE))
+class ChannelCheckpoints:
+    """A mixin for trainers with `channels`. It checks them before training, and adds their state to checkpoints."""
+
+    channels: Sequence[Channel]
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """Train. Raises ConfigError first if an active channel cannot be computed."""
+        for channel in self.channels:
+            channel.set_weight(channel.weight)  # raises if the weight is above 0 and the term cannot be computed
+        return super().train(*args, **kwargs)  # type: ignore[misc]
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        super()._save_optimizer_and_scheduler(output_dir)  # type: ignore[misc]
+        trainer: Any = self
+        states = {channel.name: channel.module.state_dict() for channel in self.channels if channel.module is not None}
+        if states and trainer.args.should_save:
+            torch.save(states, Path(output_dir, STATE_FILE))
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """Load the state. Raises ConfigError if the checkpoint has other channels, to which its optimizer state would
+        belong."""
+        states = _read_state(self.channels, checkpoint)
+        super()._load_optimizer_and_scheduler(checkpoint)  # type: ignore[misc]
+        for channel in self.channels:
+            if channel.name in states and channel.module is not None:
+                try:
+                    channel.module.load_state_dict(states[channel.name])
+                except RuntimeError as error:
+                    raise ConfigError(
+                        f"the checkpoint's channel.{channel.name} does not fit this model: {error}; resume with the "
+                        "model of the checkpoint"
+                    ) from None
 
 
-def read_state(trainer: Any, checkpoint: str | None) -> dict[str, Any]:
-    """Return the state of each channel in the checkpoint, or {} without one. Raises ConfigError if channels differ."""
+def _read_state(channels: Iterable[Channel], checkpoint: str | None) -> dict[str, Any]:
+    """Return the channels' states in the checkpoint, or {} without one. Raises ConfigError for other channels."""
     if checkpoint is None:
         return {}
-    expected = [channel.name for channel in trainer.channels if channel.module is not None]
+    expected = [channel.name for channel in channels if channel.module is not None]
     file = Path(checkpoint, STATE_FILE)
     states: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True) if file.is_file() else {}
     if states.keys() != set(expected):
@@ -181,19 +207,6 @@ def read_state(trainer: Any, checkpoint: str | None) -> dict[str, Any]:
             "resume with the channels of the checkpoint"
         )
     return states
-
-
-def load_state(trainer: Any, states: dict[str, Any]) -> None:
-    """Restore the state that `read_state` returned. Raises ConfigError if it does not fit."""
-    for channel in trainer.channels:
-        if channel.name in states:
-            try:
-                channel.module.load_state_dict(states[channel.name])
-            except RuntimeError as error:
-                raise ConfigError(
-                    f"the checkpoint's channel.{channel.name} does not fit this model: {error}; resume with the model "
-                    "of the checkpoint"
-                ) from None
 
 
 def _format_names(channels: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""The channel `channel.sdpo`, which distils the policy from itself, with hints added to the teacher's prompts. The
+"""The channel `channel.sdpo`, which distils the policy from itself. As its own teacher, it sees prompts with hints. The
 method is from Hübotter et al. 2026 (arXiv 2601.20802). The wording of hints and the choice of a sibling match TRL
 1.16's `SuccessfulRolloutTeacherContextBuilder`."""
 
@@ -21,9 +21,9 @@ from oven_learner.losses.completion_logits import completion_logits, pad_rows
 from oven_learner.losses.loss_channel import Channel, Rollouts, TermSum
 
 HINTED = "oven_hinted"
-"""Key in TRL's batch for the prompts with hints. Each row has the tokens of its prompt, or None."""
+"""Key in TRL's batch for the tokens of each row's prompt with hints, or None for a row without hints."""
 MAX_PROMPT_TOKENS = 10_240
-"""Maximum tokens of a prompt with a hint. Longer prompts lose their beginning. TRL calls it `max_reprompt_len`."""
+"""Maximum tokens of a prompt with hints, like TRL's `max_reprompt_len`. Longer prompts are cut at the beginning."""
 Template: TypeAlias = str | Callable[[Mapping[str, Any], str], str | None]
 """A text with column names in braces, or a function that maps (row, completion text) to a hint or None."""
 PROMPT = "{prompt}{hints}\n\nCorrectly solve the original question.\n"
@@ -52,8 +52,8 @@ class Hints:
             raise ConfigError("channel.sdpo has no source of hints; set sibling=True, a feedback column, or a template")
 
     def prompts(self, rollouts: Rollouts, decode: Callable[[Sequence[int]], str], rank: int) -> list[Any]:
-        """Return the prompt of each row with hints, as a string or a conversation, or None for a row without hints.
-        With `sibling` and several ranks this is a collective, because a group may span two ranks."""
+        """Return each row's prompt with hints, as a string or a conversation, or None for a row without hints. With
+        `sibling`, all ranks must call it, because a group may span two ranks."""
         all_completions = gather_object([list(ids) for ids in rollouts.completion_ids]) if self.sibling else []
         hinted_prompts: list[Any] = []
         for row, prompt in enumerate(rollouts.prompts):
@@ -124,12 +124,12 @@ class MovingAverage(nn.Module):
         self.rate = rate
         self._names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
         for name in self._names:
-            self.register_buffer(_key(name), model.get_parameter(name).detach().float().clone())
+            self.register_buffer(_buffer_name(name), model.get_parameter(name).detach().float().clone())
         self.register_buffer("follows", torch.tensor(False))
 
     @property
     def is_following(self) -> bool:
-        """Whether the average follows the model. Checkpoints save this flag, so that a resumed average continues."""
+        """Whether the average follows the model. Checkpoints contain this flag."""
         return bool(self.get_buffer("follows"))
 
     def stop(self) -> None:
@@ -141,7 +141,7 @@ class MovingAverage(nn.Module):
         """Copy the current model, and start to follow it."""
         self.get_buffer("follows").fill_(True)
         for name in self._names:
-            self.get_buffer(_key(name)).copy_(model.get_parameter(name))
+            self.get_buffer(_buffer_name(name)).copy_(model.get_parameter(name))
 
     @torch.no_grad()
     def follow(self, model: nn.Module) -> None:
@@ -149,23 +149,23 @@ class MovingAverage(nn.Module):
         if not self.is_following:
             return
         for name in self._names:
-            average = self.get_buffer(_key(name))
+            average = self.get_buffer(_buffer_name(name))
             average.lerp_(model.get_parameter(name).detach().to(average), self.rate)
 
     def weights(self, model: nn.Module) -> Mapping[str, Tensor]:
         """Return the averages with the model's names and dtypes, for torch.func.functional_call."""
-        return {name: self.get_buffer(_key(name)).to(model.get_parameter(name)) for name in self._names}
+        return {name: self.get_buffer(_buffer_name(name)).to(model.get_parameter(name)) for name in self._names}
 
 
-def _key(name: str) -> str:
+def _buffer_name(name: str) -> str:
     """Return the name of a parameter's buffer, which must not contain a dot."""
     return name.replace(".", "/")
 
 
 class SelfDistillation(Channel):
-    """Divergence per token between the policy and a teacher that reads the same completion after a prompt with a hint.
-    Completions without a hint are skipped. TRL 1.16's functions (`experimental/sdpo/loss_utils`) compute the term. Its
-    SDPOTrainer is not used, because it is not a GRPOTrainer and mixes its loss differently.
+    """Divergence per token between the policy and a teacher that reads the same completion after a prompt with hints.
+    Completions without hints are skipped. The term is computed by functions of TRL 1.16's SDPOTrainer
+    (`experimental/sdpo/loss_utils`). The trainer itself is not a GRPOTrainer and mixes its losses differently.
 
     `teacher` is "live" for the current policy, or "ema" for its moving average with `rate` per step. The average starts
     from the policy when the weight rises above 0. The term compares the policy's `topk` tokens, plus one bucket for the
@@ -223,8 +223,7 @@ class SelfDistillation(Channel):
             trainer.add_callback(_FollowPolicy(self))
 
     def set_weight(self, weight: float) -> None:
-        """Set the weight, starting with the next step. When it rises from 0, buffered completions without hints are
-        dropped."""
+        """Set the weight, starting with the next step. A positive weight drops buffered completions without hints."""
         super().set_weight(weight)
         if self._average is not None and weight == 0:
             self._average.stop()
@@ -251,11 +250,11 @@ class SelfDistillation(Channel):
             return str(tokenizer.decode(ids, skip_special_tokens=True))
 
         prompts = self.hints.prompts(rollouts, decode, trainer.accelerator.process_index)
-        window = getattr(self._policy.config, "max_position_embeddings", None) or math.inf
+        context_length = getattr(self._policy.config, "max_position_embeddings", None) or math.inf
         prompt_tokens: list[list[int] | None] = []
         for prompt, tools, completion in zip(prompts, rollouts.tools, rollouts.completion_ids, strict=True):
-            tokens = None if prompt is None else self._tokens(prompt, tools)
-            fits = tokens is not None and len(tokens) + len(completion) <= window
+            tokens = None if prompt is None else self._tokenize(prompt, tools)
+            fits = tokens is not None and len(tokens) + len(completion) <= context_length
             prompt_tokens.append(tokens if fits else None)
         return {HINTED: prompt_tokens}
 
@@ -279,7 +278,7 @@ class SelfDistillation(Channel):
         hinted_prompts = pad_rows([tokens for tokens in prompt_tokens if tokens is not None], device, pad_left=True)
         hinted_logits = self._hinted_logits(hinted_prompts, completion)[is_counted]  # (tokens, V)
         prompt = inputs["prompt_ids"][rows], inputs["prompt_mask"][rows]
-        # Bypass DDP's forward: it broadcasts buffers, and other ranks may have no hints in this batch.
+        # DDP's forward would broadcast buffers, but other ranks may have no hints in this batch.
         policy = trainer.accelerator.unwrap_model(model)
         logits = completion_logits(trainer, policy, prompt, completion)[is_counted].float() / trainer.temperature
         tokens = completion[0][is_counted]
@@ -329,7 +328,7 @@ class SelfDistillation(Channel):
             policy.train(was_training)
         return logits.float() / float(self._trainer.temperature)
 
-    def _tokens(self, prompt: Any, tools: Any) -> list[int]:
+    def _tokenize(self, prompt: Any, tools: Any) -> list[int]:
         trainer = self._trainer
         if isinstance(prompt, str):
             ids = trainer.processing_class(text=prompt)["input_ids"]

@@ -14,7 +14,7 @@ from oven_learner.losses.completion_logits import completion_logits, pad_rows
 from oven_learner.losses.loss_channel import Channel, Rollouts, TermSum
 
 REFERENCES = "oven_reference"
-"""Key in TRL's batch for the references. Each row has a string or None."""
+"""Key in TRL's batch for each row's reference completion, a string or None."""
 IGNORED = -100  # cross_entropy's default ignore_index
 
 
@@ -56,8 +56,8 @@ class Supervised(Channel):
     def tally(self, model: Any, inputs: dict[str, Any]) -> TermSum:
         """Return the negative log-likelihood summed over the tokens of the references, and the number of tokens."""
         trainer, device = self._trainer, inputs["prompt_ids"].device
-        first_rows: dict[tuple[str, tuple[int, ...]], int] = {}  # text and prompt → first row with both
-        repeats: Counter[int] = Counter()  # first row → number of equal rows
+        first_rows: dict[tuple[str, tuple[int, ...]], int] = {}  # first row with a reference and a prompt
+        repeats: Counter[int] = Counter()  # number of rows that equal this first row
         for row, (text, prompt) in enumerate(zip(inputs[REFERENCES], inputs["prompt_ids"].tolist(), strict=True)):
             if text:
                 first_row = first_rows.setdefault((text, tuple(prompt)), row)

@@ -25,7 +25,7 @@ INITIAL_STD = 0.02
 
 class Head(nn.Module):
     """The head that predicts the token after the next one. It maps hidden states h (…, H) to h + W₂ silu(W₁ norm(h)),
-    as input for the model's output layer. W₂ is initially 0, so it starts out equal to the model's own head."""
+    as input for the model's output layer. W₂ is initially 0, so both heads make the same predictions at first."""
 
     def __init__(self, width: int, seed: int, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ class TokenWeighted(Channel):
         if not any(scores.values()):
             raise ConfigError("channel.kg: no token has a score above 0; pass at least one")
         self.scores = dict(scores)
-        """Token id → score."""
+        """Scores by token id."""
         self._score_by_token = torch.zeros(0)
 
     def bind(self, trainer: Any) -> None:

@@ -11,26 +11,24 @@ from torch import Tensor
 from transformers import Trainer, TrainerCallback
 
 from oven_core.errors import ConfigError
-from oven_learner.losses import loss_channel
-from oven_learner.losses.loss_channel import Channel, check_channels
+from oven_learner.losses.loss_channel import Channel, ChannelCheckpoints, check_channels, log_term
 
 LOGITS, HIDDEN = "oven_logits", "oven_hidden"
-"""Keys in a channel's batch for the model's logits (B, T, V) and its last hidden states (B, T, H). Both have
-gradients."""
+"""Keys in a channel's batch for the model's logits (B, T, V) and its last hidden states (B, T, H). With gradients."""
 IGNORED = -100
 """Label of tokens that do not count, the default `ignore_index` of cross_entropy and transformers."""
 
 
-class TextChannels:
+class TextChannels(ChannelCheckpoints):
     """A mixin that adds channels to a Trainer class: `class MyTrainer(TextChannels, Trainer)`. `channels` are added to
     the training loss while their weights are above 0. Evaluation uses the trainer's own loss alone, so that its
-    readings stay comparable. Raises ConfigError for duplicate channels, for a channel that needs a GRPOTrainer's
+    metrics stay comparable. Raises ConfigError for duplicate channels, for a channel that needs a GRPOTrainer's
     completions, and under FSDP and DeepSpeed, whose sharded parameters are not supported. Written for transformers 5.23
     (`compute_loss`, `create_optimizer`, `_clip_grad_norm`, `_save_optimizer_and_scheduler`,
     `_load_optimizer_and_scheduler`)."""
 
     _metrics: Any
-    """Mode → metric → values since the last log. TRL uses the same attribute, and attached trainers publish from it."""
+    """Values since the last log, by mode and metric. The attribute is TRL's, and attached trainers publish from it."""
 
     def __init__(self, *args: Any, channels: Iterable[Channel] = (), **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -48,12 +46,6 @@ class TextChannels:
             channel.bind(self)
         if self._channel_parameters():
             trainer.add_callback(ClearGradients(self._channel_parameters()))
-
-    def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Train. Raises ConfigError first if an active channel cannot be computed."""
-        for channel in self.channels:
-            channel.set_weight(channel.weight)  # raises if the weight is above 0 and the term cannot be computed
-        return super().train(*args, **kwargs)  # type: ignore[misc]
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
@@ -77,7 +69,7 @@ class TextChannels:
             batch[HIDDEN] = outputs.hidden_states[-1]
         is_share = self._loss_is_share_of_step(num_items_in_batch)
         for channel in active:
-            loss = loss + channel.weight * self._term(channel, model, batch, is_share)
+            loss = loss + channel.weight * self._compute_term(channel, model, batch, is_share)
         return (loss, outputs) if return_outputs else loss
 
     @property
@@ -86,12 +78,12 @@ class TextChannels:
         a second time. They also do so when a loss omits logits (Liger)."""
         return any(cls.__name__ == "SFTTrainer" for cls in type(self).__mro__)
 
-    def _term(self, channel: Channel, model: Any, inputs: dict[str, Any], is_share: bool) -> Tensor:
+    def _compute_term(self, channel: Channel, model: Any, inputs: dict[str, Any], is_share: bool) -> Tensor:
         """Return the mean of the term over the micro-batch, divided by the number of micro-batches if `is_share`."""
         trainer: Any = self
         with trainer.accelerator.autocast():
             term_sum = channel.tally(model, inputs)
-        loss_channel.log_term(self, channel, term_sum, "train")
+        log_term(self, channel, term_sum, "train")
         micro_batches = trainer.current_gradient_accumulation_steps if is_share else 1
         return term_sum.total / term_sum.number.clamp(min=1) / micro_batches
 
@@ -106,8 +98,7 @@ class TextChannels:
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
         """Return the trainer's optimizer with the parameters of the channels. Matrices are added to the first group.
-        Vectors are added to the last group, which has no weight decay. Parameters without a gradient do not move and
-        have no moments."""
+        Vectors are added to the last group, which has no weight decay. Parameters without a gradient do not move."""
         optimizer = super().create_optimizer(*args, **kwargs)  # type: ignore[misc]
         groups = getattr(optimizer, "optimizer", optimizer).param_groups
         existing_ids = {id(parameter) for group in groups for parameter in group["params"]}
@@ -129,21 +120,9 @@ class TextChannels:
         parameters = [*model.parameters(), *extra_parameters]
         return trainer.accelerator.clip_grad_norm_(parameters, trainer.args.max_grad_norm)
 
-    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        super()._save_optimizer_and_scheduler(output_dir)  # type: ignore[misc]
-        loss_channel.save_state(self, output_dir)
-
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """Load the state, with the channels' state. Raises ConfigError if the checkpoint has other channels, because
-        its optimizer state belongs to them."""
-        states = loss_channel.read_state(self, checkpoint)
-        super()._load_optimizer_and_scheduler(checkpoint)  # type: ignore[misc]
-        loss_channel.load_state(self, states)
-
 
 class ClearGradients(TrainerCallback):
-    """A callback that clears the gradients of the channels' parameters before each step, because the trainer does not
-    clear them."""
+    """A callback that clears the gradients of the channels' parameters before each step. The trainer does not."""
 
     def __init__(self, parameters: Sequence[torch.nn.Parameter]) -> None:
         self._parameters = parameters

@@ -1,4 +1,4 @@
-"""Batches of scored samples, their saved state, and the seed for sampling a batch."""
+"""Batches of scored samples for the PolicyTrainer, their saved state, and the seeding that makes them repeatable."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from oven_learner.policies.policy import Samples
 
 @dataclass
 class Batch:
-    """The scored groups of batch `number`. It is empty if all groups failed."""
+    """The scored groups of batch `number`. The batch is empty if no group could be scored."""
 
     number: int
     samples: Samples
@@ -28,27 +28,28 @@ class Batch:
     """Advantage of each sample, (B,)."""
     old_log_probs: Tensor | None = None
     """Log-probabilities at sampling time, (B, T). None if the batch is only used for one update."""
-    reference: tuple[str, Tensor] | None = None
-    """Name of a teacher and its log-probabilities, (B, T)."""
+    teacher_log_probs: tuple[str, Tensor] | None = None
+    """Name of a teacher and its log-probabilities, (B, T). None if they have not been computed yet."""
     metrics: dict[str, float] = field(default_factory=dict)
-    """Metrics of the samples, logged once."""
+    """Metrics of the samples. The trainer logs them with the first update only."""
 
     def take_metrics(self) -> dict[str, float]:
-        """Return the metrics of the samples on the first call, then {}."""
+        """Return the metrics of the samples on the first call, and {} on later calls."""
         metrics, self.metrics = self.metrics, {}
         return metrics
 
-    def parts(self, rows: int | None) -> Iterator[Tensor]:
-        """Yield the indices of the samples in parts of at most `rows`, each (R,) int64. None means one part."""
+    def row_chunks(self, max_rows: int | None) -> Iterator[Tensor]:
+        """Yield all row numbers in chunks (R,) int64 of at most `max_rows`. None means one chunk."""
         all_rows = torch.arange(len(self.samples), device=self.samples.mask.device)
-        return iter(torch.split(all_rows, rows or max(1, len(all_rows))))
+        return iter(torch.split(all_rows, max_rows or max(1, len(all_rows))))
 
-    def conditions_of(self, part: Tensor) -> list[Any]:
-        """Return one condition per row of `part`."""
-        return [self.conditions[row] for row in part.tolist()]
+    def select_conditions(self, rows: Tensor) -> list[Any]:
+        """Return the conditions of the samples with these row numbers."""
+        return [self.conditions[row] for row in rows.tolist()]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state without the outputs, which are already scored, and the reference, which is recomputed."""
+        """Return the state for a checkpoint. It omits the outputs, which are already scored, and the teacher's
+        log-probabilities, which are recomputed."""
         return {
             "number": self.number,
             "tensors": dict(self.samples.tensors),
@@ -59,7 +60,7 @@ class Batch:
         }
 
 
-def batch_of(state: dict[str, Any], device: torch.device) -> Batch:
+def restore_batch(state: dict[str, Any], device: torch.device) -> Batch:
     """Rebuild a batch from its `state_dict`."""
     tensors = {name: tensor.to(device) for name, tensor in state["tensors"].items()}
     old_log_probs = state["old"].to(device) if state["old"] is not None else None
@@ -68,10 +69,10 @@ def batch_of(state: dict[str, Any], device: torch.device) -> Batch:
 
 
 @contextmanager
-def fixed_seed(seed: int, number: int) -> Iterator[None]:
-    """Seed all random generators from the seed and the batch number, and restore them at the end of the block."""
+def batch_seed(seed: int, batch_number: int) -> Iterator[None]:
+    """Seed all random generators from `seed` and `batch_number` in a `with` block, and restore them afterwards."""
     state = random_state.capture()
-    set_seed(int.from_bytes(hashlib.sha256(f"batch {seed} {number}".encode()).digest()[:4], "big"))
+    set_seed(int.from_bytes(hashlib.sha256(f"batch {seed} {batch_number}".encode()).digest()[:4], "big"))
     try:
         yield
     finally:

@@ -12,14 +12,13 @@ from transformers import GenerationConfig
 
 from oven_core.errors import ConfigError
 from oven_learner.losses.completion_logits import pad_rows
-from oven_learner.policies.policy import Policy, Samples, to_network_device
+from oven_learner.policies.policy import Policy, Samples, network_device
 
 
 class CausalPolicy(Policy):
     """A policy that completes prompts. Conditions are strings, or conversations if the tokenizer has a chat template.
-    Outputs are strings without special tokens. Sampling uses no top-k, top-p or penalties, so that log-probabilities
-    match the sampling distribution. Raises ConfigError for a tokenizer without an end or padding token, or with more
-    tokens than the model."""
+    Outputs are strings without special tokens. Sampling uses no top-k, top-p or penalties, so log-probabilities match
+    it. Raises ConfigError if the tokenizer lacks an end or padding token, or has more tokens than the model."""
 
     def __init__(self, model: Any, tokenizer: Any, *, max_tokens: int = 256, temperature: float = 1.0) -> None:
         super().__init__()
@@ -28,11 +27,11 @@ class CausalPolicy(Policy):
         for name, token_id in (("eos_token", tokenizer.eos_token_id), ("pad_token", tokenizer.pad_token_id)):
             if token_id is None:
                 raise ConfigError(f"the tokenizer has no {name}; set tokenizer.{name}")
-        rows = int(model.get_output_embeddings().weight.shape[0])
-        if len(tokenizer) > rows:
+        model_tokens = int(model.get_output_embeddings().weight.shape[0])
+        if len(tokenizer) > model_tokens:
             raise ConfigError(
-                f"the tokenizer has {len(tokenizer):,} tokens, but the model only has {rows:,}; use the model's own "
-                "tokenizer, or resize the model's embeddings"
+                f"the tokenizer has {len(tokenizer):,} tokens, but the model only has {model_tokens:,}; use the "
+                "model's own tokenizer, or resize the model's embeddings"
             )
         if max_tokens < 1 or temperature <= 0:
             raise ConfigError(
@@ -41,11 +40,11 @@ class CausalPolicy(Policy):
             )
         self.model, self.tokenizer = model, tokenizer
         self.max_tokens, self.temperature = max_tokens, temperature
-        self._model_parameters = set(inspect.signature(model.forward).parameters)
+        self._forward_parameters = set(inspect.signature(model.forward).parameters)
 
     def sample(self, conditions: Sequence[Any], n: int) -> Samples:
-        """Sample `n` completions per condition, of up to `max_tokens` tokens each, including the end token."""
-        ids, mask = self._prompts(conditions)
+        """Sample `n` completions per condition. Each has at most `max_tokens` tokens, including the end token."""
+        ids, mask = self._encode_prompts(conditions)
         ids, mask = ids.repeat_interleave(n, dim=0), mask.repeat_interleave(n, dim=0)
         end, pad = self.tokenizer.eos_token_id, self.tokenizer.pad_token_id
         generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
@@ -69,22 +68,23 @@ class CausalPolicy(Policy):
         return Samples(tensors, is_counted.float(), texts)
 
     def step_log_probs(self, samples: Samples, conditions: Sequence[Any]) -> Tensor:
-        """Return the log-probability of each token at the sampling temperature, in float32 or better. The prompts come
-        from the samples, not from `conditions`."""
+        """Return the log-probability of each token at the sampling temperature, in at least float32. The prompts are
+        part of the samples, so `conditions` is unused."""
         prompts, completions = samples.tensors["prompt_ids"], samples.tensors["completion_ids"]
         ids = torch.cat([prompts, completions], dim=1)
         mask = torch.cat([samples.tensors["prompt_mask"], samples.mask.long()], dim=1)
         model_inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": mask}
-        if "position_ids" in self._model_parameters:
+        if "position_ids" in self._forward_parameters:
             model_inputs["position_ids"] = (mask.cumsum(-1) - 1).clamp(min=0)
-        if "logits_to_keep" in self._model_parameters:
+        if "logits_to_keep" in self._forward_parameters:
             model_inputs["logits_to_keep"] = completions.shape[1] + 1
         logits = self.model(**model_inputs).logits[:, -completions.shape[1] - 1 : -1] / self.temperature
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         log_probs: Tensor = logits.log_softmax(-1).gather(-1, completions.unsqueeze(-1)).squeeze(-1)
         return log_probs
 
-    def _prompts(self, conditions: Sequence[Any]) -> tuple[Tensor, Tensor]:
+    def _encode_prompts(self, conditions: Sequence[Any]) -> tuple[Tensor, Tensor]:
+        """Return the left-padded token ids of the prompts and their mask, each (prompts, P)."""
         rows = []
         for condition in conditions:
             is_text = isinstance(condition, str)
@@ -95,4 +95,4 @@ class CausalPolicy(Policy):
             if not row:
                 raise ConfigError(f"the prompt {text!r} has no tokens")
             rows.append(row)
-        return pad_rows(rows, to_network_device(torch.zeros(()), self.model).device, pad_left=True)
+        return pad_rows(rows, network_device(self.model), pad_left=True)

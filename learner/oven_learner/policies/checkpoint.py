@@ -1,5 +1,5 @@
-"""Checkpoints of a PolicyTrainer. A file next to the checkpoint record contains the full state for the next step. In
-this module, `trainer` is always the PolicyTrainer."""
+"""Checkpoints of a PolicyTrainer, from which training continues exactly. A file next to the checkpoint record contains
+the trainer's full state. In this module, `trainer` is always a PolicyTrainer."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ import torch
 from torch.distributed.checkpoint.stateful import Stateful
 
 from oven_core.errors import ConfigError, reason
-from oven_learner.policies.batch import batch_of
+from oven_learner.policies.batch import restore_batch
 from oven_learner.rollback import checkpoint_record
 from oven_learner.rollback.checkpoint_record import TRAINER_STATE, Record
 
-STATE = "policy_trainer.pt"
+STATE_FILE = "policy_trainer.pt"
 MAX_CHECKPOINTS = 2
 """Maximum number of checkpoints. Older ones are deleted."""
 TRAINING = "1"
-"""Number of the training run in its script. A PolicyTrainer always counts as the first."""
+"""Number of the trainer in its script, for the checkpoint record. A PolicyTrainer always counts as the first."""
 
 
 def save(trainer: Any, output: Path) -> Path:
-    """Write `checkpoint-STEP` to `output`, and return its path. It becomes valid only when everything is written."""
+    """Write `checkpoint-STEP` to `output`, and return its path. It is not valid until all its files are written."""
     folder = output / f"checkpoint-{trainer.step}"
     checkpoint_record.begin(folder)
-    torch.save(state_of(trainer), folder / STATE)
+    torch.save(trainer_state(trainer), folder / STATE_FILE)
     (folder / TRAINER_STATE).write_text(json.dumps({"global_step": trainer.step}) + "\n")
     client = trainer.client
     specs = client.actuators.specs() if client is not None else ()
@@ -37,12 +37,12 @@ def save(trainer: Any, output: Path) -> Path:
         run=os.environ.get("OVEN_RUN", ""),
         training=TRAINING,
         step=trainer.step,
-        trained=trainer.position,
+        trained=trainer.completed_updates,
         fresh=False,
         own=False,
         world=1,
         actuators={spec.name: spec.value for spec in specs if spec.kind != "action"},
-        model=_shapes(trainer),
+        model=_parameter_shapes(trainer),
     )
     checkpoint_record.finish(folder, record)
     complete = [path for path in checkpoint_record.all_checkpoints(output) if not checkpoint_record.defect(path)]
@@ -59,7 +59,7 @@ def newest(output: Path) -> Path | None:
 
 
 def abandon_after(output: Path | None, step: int) -> None:
-    """Mark the checkpoints of later steps as abandoned because of a rollback."""
+    """Mark the checkpoints of steps after `step` as abandoned, because training was rolled back to `step`."""
     if output is None:
         return
     for path, record in list(checkpoint_record.complete_checkpoints(output, os.environ.get("OVEN_RUN", ""), TRAINING)):
@@ -68,15 +68,15 @@ def abandon_after(output: Path | None, step: int) -> None:
 
 
 def load(trainer: Any, folder: Path) -> None:
-    """Restore a trainer that was created with the same arguments. Training then continues exactly as if it
-    had not been interrupted. Teachers are not restored, because the constructor creates them. Raises ConfigError for a
-    checkpoint that is incomplete or from another run."""
-    checkpoint_record.read_for_resume(folder, os.environ.get("OVEN_RUN", ""), _shapes(trainer))
+    """Restore a trainer that was created with the same arguments. Training then continues exactly as if it had not
+    been interrupted. Teachers are not restored, because the trainer's constructor creates them. Raises ConfigError for
+    a checkpoint that is incomplete or from another run."""
+    checkpoint_record.read_for_resume(folder, os.environ.get("OVEN_RUN", ""), _parameter_shapes(trainer))
     try:
-        state: dict[str, Any] = torch.load(folder / STATE, map_location="cpu", weights_only=True)
+        state: dict[str, Any] = torch.load(folder / STATE_FILE, map_location="cpu", weights_only=True)
     except Exception as error:
         raise ConfigError(
-            f"{folder / STATE} cannot be loaded ({reason(error)}). If it contains custom condition objects, use "
+            f"{folder / STATE_FILE} cannot be loaded ({reason(error)}). If it contains custom condition objects, use "
             "strings, numbers or tensors instead."
         ) from error
     trainer.policy.load_state_dict(state["policy"])
@@ -86,19 +86,20 @@ def load(trainer: Any, folder: Path) -> None:
             target.load_state_dict(saved_state)
     if trainer.scoring.committee is not None and state.get("committee") is not None:
         trainer.scoring.committee.load_state_dict(state["committee"])
-    trainer.step, trainer.position, trainer.skipped_steps = state["step"], state["position"], state["skipped"]
+    trainer.step, trainer.completed_updates = state["step"], state["position"]
+    trainer.skipped_steps = state["skipped"]
     trainer.conditions = list(state["conditions"])
     trainer.beta, trainer.epsilon = state["beta"], (state["epsilon"][0], state["epsilon"][1])
     if state["teacher"]:
         trainer.teachers.swap(state["teacher"])
     device = next(trainer.policy.parameters()).device
-    trainer.batch = batch_of(state["batch"], device) if state["batch"] is not None else None
+    trainer.batch = restore_batch(state["batch"], device) if state["batch"] is not None else None
 
 
-def state_of(trainer: Any) -> dict[str, Any]:
-    """Return the trainer's state as tensors and plain values."""
+def trainer_state(trainer: Any) -> dict[str, Any]:
+    """Return the contents of STATE_FILE, which are tensors and plain values."""
     batch, scheduler, source = trainer.batch, trainer.scheduler, trainer.source
-    is_reused = bool(trainer.position % trainer.config.updates_per_batch)
+    has_more_updates = bool(trainer.completed_updates % trainer.config.updates_per_batch)
     return {
         "policy": trainer.policy.state_dict(),
         "optimizer": trainer.optimizer.state_dict(),
@@ -106,15 +107,15 @@ def state_of(trainer: Any) -> dict[str, Any]:
         "source": source.state_dict() if isinstance(source, Stateful) else None,
         "committee": trainer.scoring.committee.state_dict() if trainer.scoring.committee is not None else None,
         "step": trainer.step,
-        "position": trainer.position,
+        "position": trainer.completed_updates,
         "skipped": trainer.skipped_steps,
         "conditions": trainer.conditions,
         "beta": trainer.beta,
         "epsilon": list(trainer.epsilon),
         "teacher": trainer.teachers.active,
-        "batch": batch.state_dict() if batch is not None and is_reused else None,
+        "batch": batch.state_dict() if batch is not None and has_more_updates else None,
     }
 
 
-def _shapes(trainer: Any) -> dict[str, tuple[int, ...]]:
+def _parameter_shapes(trainer: Any) -> dict[str, tuple[int, ...]]:
     return {name: tuple(parameter.shape) for name, parameter in trainer.policy.named_parameters()}

@@ -1,4 +1,4 @@
-"""Sources of conditions, such as prompts or intents, for which a policy is sampled."""
+"""Sources of conditions for a PolicyTrainer. A policy draws its samples for a condition, such as a prompt or intent."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from oven_core.errors import ConfigError
 
 @runtime_checkable
 class ConditionSource(Protocol):
-    """A source of conditions. If it has `state_dict` and `load_state_dict`, checkpoints save its position."""
+    """An endless source of conditions. If it has `state_dict` and `load_state_dict`, checkpoints save its position."""
 
     def next_batch(self, n: int) -> Sequence[Any]:
-        """Return the next n conditions."""
+        """Return the next `n` conditions."""
 
 
 class ShuffledConditions:
@@ -26,7 +26,7 @@ class ShuffledConditions:
         self._conditions, self._seed, self._used_count = list(conditions), seed, 0
 
     def next_batch(self, n: int) -> list[Any]:
-        """Return the next n conditions, continuing into the next epoch at the end."""
+        """Return the next `n` conditions. They may span two or more epochs."""
         return [self._next() for _ in range(n)]
 
     def state_dict(self) -> dict[str, Any]:
@@ -45,8 +45,8 @@ class ShuffledConditions:
         return order[position]
 
 
-def source_of(conditions: Any, seed: int) -> ConditionSource:
-    """Return a source for a list, or the source itself. Raises ConfigError for anything else."""
+def as_source(conditions: Any, seed: int) -> ConditionSource:
+    """Wrap a list in ShuffledConditions, and return a source unchanged. Raises ConfigError for anything else."""
     if isinstance(conditions, ConditionSource):
         return conditions
     if isinstance(conditions, Sequence) and not isinstance(conditions, str):

@@ -1,13 +1,13 @@
 """Diffusion models as policies, as in DDPO (Black et al. 2023, arXiv 2305.13301).
 
-The chain from noise to sample is a decision process. Given x_t and the intent (the encoded condition), x_{t−1} is
-Gaussian. Its mean is the scheduler's own step, and its deviation is η σ_t (Song et al. 2020, arXiv 2010.02502, eq. 16).
-So each denoising step has an exact log-density with a gradient through the network's prediction. Given x_t, the
-coordinates are independent. Each coordinate is a step of the objective with its own ratio, as in gaussian_policy.py.
-DDPO uses one ratio per denoising step instead. If the last denoising step has no noise, it does not count.
+The denoising chain from noise to sample is treated as a decision process. Given x_t and the intent (the encoded
+condition), x_{t−1} is Gaussian. Its mean is the scheduler's step, and its standard deviation is η σ_t (Song et al.
+2020, arXiv 2010.02502, eq. 16). So each denoising step has an exact log-density, which is differentiable through the
+network's prediction. The coordinates of x_{t−1} are independent. Each coordinate is a step of the GRPO objective with
+its own ratio, as in gaussian_policy.py. DDPO uses one ratio per denoising step. A last step without noise is masked.
 
-The KL to a teacher covers the steps of the chain, so the teacher needs the same noise schedule, steps and η. The
-density of a trajectory alone is unknown, so there is no KL to or from a Gaussian policy. This module needs the extra
+The KL to a teacher is computed over the chain, so the teacher needs the same noise schedule, steps and η. The density
+of the final trajectory alone is unknown, so there is no KL to or from a Gaussian policy. This module needs the extra
 `diffusion`.
 """
 
@@ -40,7 +40,7 @@ class DiffusionPolicy(Policy):
     """A policy that samples trajectories (F frames × D dimensions) in `steps` denoising steps. `network(x, t, intent)`
     predicts the scheduler's `prediction_type` for x (B, F, D), t (B,) int64 and the intent (B, I). The scheduler is
     diffusers' DDIM with `eta` above 0, or DDPM, which equals DDIM at η = 1. Raises ConfigError for other schedulers,
-    and if no step would have noise."""
+    and if no step would be noisy."""
 
     dims: int
 
@@ -66,27 +66,27 @@ class DiffusionPolicy(Policy):
         self.saved_arguments = {"frames": frames, "dims": dims, "steps": steps, "eta": eta}
         self.intent_dim = getattr(network, "intent_dim", None)
         self._times = [int(time) for time in self.scheduler.timesteps]
-        self._deviations = [eta * self._sigma(time) for time in self._times]
+        self._step_stds = [eta * self._noise_std(time) for time in self._times]
 
     def sample(self, conditions: Sequence[Any], n: int) -> Samples:
-        """Sample trajectories, each (F, D) float32. The samples include the whole denoising chain for later scoring."""
+        """Sample `n` trajectories (F, D) per condition. The samples include the denoising chains for later scoring."""
         with torch.no_grad():
-            intents = self._intents(conditions).repeat_interleave(n, dim=0)
+            intents = self._encode(conditions).repeat_interleave(n, dim=0)
             x = torch.randn(len(intents), self.frames, self.dims).to(intents)
             chain = [x]
-            for step, deviation in enumerate(self._deviations):
+            for step, std in enumerate(self._step_stds):
                 x = self._mean(step, x, self._predict(step, x, intents))
-                x = x + deviation * torch.randn_like(x) if deviation else x
+                x = x + std * torch.randn_like(x) if std else x
                 chain.append(x)
-        deviations = torch.tensor(self._deviations, device=x.device)
+        deviations = torch.tensor(self._step_stds, device=x.device)
         mask = (deviations > 0).float().repeat_interleave(self.frames * self.dims).expand(len(x), -1).clone()
         tensors = {"chain": torch.stack(chain, 1), "deviations": deviations.expand(len(x), -1).clone()}
         return Samples(tensors, mask, list(x.cpu()))
 
     def step_log_probs(self, samples: Samples, conditions: Sequence[Any]) -> Tensor:
         """Return the log-density of each coordinate in each denoising step, (B, steps · F · D). It is 0 for steps
-        without noise. Raises ConfigError for samples from another kind of policy, of another shape, or with another
-        noise schedule."""
+        without noise. Raises ConfigError for samples from another kind of policy, of another shape, or with other
+        noise."""
         if "chain" not in samples.tensors:
             raise ConfigError(
                 "these samples have no denoising chain, but a diffusion policy only scores whole chains; use it only "
@@ -100,23 +100,23 @@ class DiffusionPolicy(Policy):
                 "the policy's sizes"
             )
         deviations = samples.tensors["deviations"]  # (B, steps)
-        if not torch.allclose(deviations, deviations.new_tensor(self._deviations), rtol=1e-5, atol=0.0):
+        if not torch.allclose(deviations, deviations.new_tensor(self._step_stds), rtol=1e-5, atol=0.0):
             raise ConfigError(
                 "these samples have different noise; use the same noise schedule and eta for both policies"
             )
-        intents, log_probs = self._intents(conditions), []
-        for step, deviation in enumerate(self._deviations):
-            if not deviation:
+        intents, log_probs = self._encode(conditions), []
+        for step, std in enumerate(self._step_stds):
+            if not std:
                 log_probs.append(torch.zeros_like(chain[:, step]).flatten(1))
                 continue
             x, next_x = chain[:, step], chain[:, step + 1]
             mean = self._mean(step, x, self._predict(step, x, intents))
-            log_probs.append(normal_log_density(next_x, mean, mean.new_tensor(math.log(deviation))).flatten(1))
+            log_probs.append(normal_log_density(next_x, mean, mean.new_tensor(math.log(std))).flatten(1))
         return torch.cat(log_probs, 1)
 
     def denoising_loss(self, x: Tensor, conditions: Sequence[Any]) -> Tensor:
-        """Return the mean squared error of predictions for clips x (B, F, D) with random levels of noise, as a scalar.
-        Diffusion models are pretrained with this loss before they are trained on rewards."""
+        """Return the mean squared error of predictions for trajectories x (B, F, D) with random levels of noise, as a
+        scalar. Diffusion models are pretrained with this loss before they are trained on rewards."""
         noise = torch.randn_like(x)
         times = torch.randint(self.scheduler.config.num_train_timesteps, (len(x),), device=x.device)
         noisy = self.scheduler.add_noise(x, noise, times)
@@ -127,7 +127,7 @@ class DiffusionPolicy(Policy):
             target = x
         else:
             target = self.scheduler.get_velocity(x, noise, times)
-        return torch.nn.functional.mse_loss(self.network(noisy, times, self._intents(conditions)), target)
+        return torch.nn.functional.mse_loss(self.network(noisy, times, self._encode(conditions)), target)
 
     def _predict(self, step: int, x: Tensor, intents: Tensor) -> Tensor:
         times = torch.full((len(x),), self._times[step], device=x.device)
@@ -140,29 +140,28 @@ class DiffusionPolicy(Policy):
         return prediction
 
     def _mean(self, step: int, x: Tensor, prediction: Tensor) -> Tensor:
-        """Return the scheduler's own step with zero noise. If the scheduler clips x_0, the direction uses the clipped
-        value, like DDPM's posterior mean."""
+        """Return the mean of the next x, which is the scheduler's step with zero noise. If the scheduler clips its
+        estimate of x_0, the step uses the clipped value, like DDPM's posterior mean."""
         clips = bool(self.scheduler.config.clip_sample or self.scheduler.config.thresholding)
         options = {"eta": self.eta, "use_clipped_model_output": clips, "variance_noise": torch.zeros_like(x)}
         mean: Tensor = self.scheduler.step(prediction, self._times[step], x, **options).prev_sample
         return mean
 
-    def _sigma(self, time: int) -> float:
-        """Return σ_t at η = 1, from the scheduler's public table."""
+    def _noise_std(self, time: int) -> float:
+        """Return σ_t at η = 1, the standard deviation of the noise that the DDIM step at `time` adds."""
         next_time = time - self.scheduler.config.num_train_timesteps // self.steps
-        alpha = float(self.scheduler.alphas_cumprod[time])
-        next_alpha = float(
-            self.scheduler.alphas_cumprod[next_time] if next_time >= 0 else self.scheduler.final_alpha_cumprod
-        )
+        alphas = self.scheduler.alphas_cumprod
+        alpha = float(alphas[time])
+        next_alpha = float(alphas[next_time] if next_time >= 0 else self.scheduler.final_alpha_cumprod)
         return math.sqrt(max(0.0, (1 - next_alpha) / (1 - alpha) * (1 - alpha / next_alpha)))
 
-    def _intents(self, conditions: Sequence[Any]) -> Tensor:
+    def _encode(self, conditions: Sequence[Any]) -> Tensor:
         return to_network_device(self.encode(conditions), self.network)
 
 
 class TemporalUNet(torch.nn.Module):
     """A 1-D UNet over frames from diffusers, as in the planner Diffuser (Janner et al. 2022, arXiv 2205.09991). The
-    intent is added as extra channels. `frames` must be divisible by 4."""
+    intent is appended to each frame as extra channels. `frames` must be divisible by 4."""
 
     def __init__(self, intent_dim: int, frames: int, dims: int, *, channels: tuple[int, int] = (32, 64)) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""Gaussian policies over trajectories. A step of the GRPO objective is one coordinate of one frame, with an exact
-density. Whole frames would not work as steps. The density ratio of a frame with 72 coordinates leaves any clipping
-range after one update, and the k3 estimate of the KL overflows. The ratio of one coordinate is about as close to 1 as
-the ratio of a token, and the product over coordinates is the same."""
+"""Gaussian policies over trajectories. Each coordinate of each frame is one step of the GRPO objective, with an exact
+density. Whole frames would not work as steps: for 72 coordinates, the density ratio leaves any clipping range after one
+update, and the k3 estimate of the KL overflows. The ratio of one coordinate stays about as close to 1 as that of a
+token, and the product over all coordinates is the same."""
 
 from __future__ import annotations
 
@@ -15,22 +15,21 @@ from torch import Tensor
 from oven_core.errors import ConfigError
 from oven_learner.policies.policy import Policy, Samples, as_vectors, to_network_device
 
-LOG_DEVIATIONS = (-7.0, 2.0)
-"""Bounds of the log standard deviation, for deviations of 0.001 to 7 units. float32 cannot represent narrower
-densities."""
+LOG_STD_RANGE = (-7.0, 2.0)
+"""Bounds of the log standard deviation, for standard deviations of 0.001 to 7. Narrower ones exceed float32."""
 LOG_2_PI = math.log(2 * math.pi)
 
 
-def normal_log_density(x: Tensor, mean: Tensor, log_deviation: Tensor) -> Tensor:
+def normal_log_density(x: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
     """Return the log-density of independent Gaussians, elementwise, in nats."""
-    return -0.5 * (((x - mean) / log_deviation.exp()).square() + LOG_2_PI) - log_deviation
+    return -0.5 * (((x - mean) / log_std.exp()).square() + LOG_2_PI) - log_std
 
 
 class GaussianTrajectory(Policy):
     """A policy over trajectories of F frames × D dimensions. `network` maps intents (B, I) to means and log standard
     deviations (B, F, 2 · D), in that order. `encode` converts conditions to intents. By default, conditions are already
-    vectors. Given the intent, coordinates are independent. A trajectory's log-density is the sum over its coordinates.
-    The policy has to learn smoothness. Raises ConfigError if the network returns another shape."""
+    vectors. Given the intent, coordinates are independent, so a trajectory's log-density is the sum over its
+    coordinates, and smooth trajectories must be learned. Raises ConfigError if the network returns another shape."""
 
     def __init__(self, network: torch.nn.Module, encode: Callable[[Sequence[Any]], Tensor] = as_vectors) -> None:
         super().__init__()
@@ -51,15 +50,15 @@ class GaussianTrajectory(Policy):
                 f"the network returned the shape {tuple(parameters.shape)} for {len(conditions)} intents; expected "
                 "(intents, frames, 2 × dims)"
             )
-        mean, log_deviation = parameters.chunk(2, dim=-1)
-        return mean, log_deviation.clamp(*LOG_DEVIATIONS)
+        mean, log_std = parameters.chunk(2, dim=-1)
+        return mean, log_std.clamp(*LOG_STD_RANGE)
 
     def sample(self, conditions: Sequence[Any], n: int) -> Samples:
-        """Sample trajectories, each (F, D) float32."""
+        """Sample `n` trajectories per condition, each (F, D) float32."""
         with torch.no_grad():
-            mean, log_deviation = self.distribution(conditions)
-        mean, log_deviation = mean.repeat_interleave(n, dim=0), log_deviation.repeat_interleave(n, dim=0)
-        trajectories = mean + log_deviation.exp() * torch.randn_like(mean)
+            mean, log_std = self.distribution(conditions)
+        mean, log_std = mean.repeat_interleave(n, dim=0), log_std.repeat_interleave(n, dim=0)
+        trajectories = mean + log_std.exp() * torch.randn_like(mean)
         return Samples({"trajectory": trajectories}, torch.ones_like(trajectories).flatten(1), list(trajectories.cpu()))
 
     def step_log_probs(self, samples: Samples, conditions: Sequence[Any]) -> Tensor:
@@ -71,24 +70,23 @@ class GaussianTrajectory(Policy):
                 "teacher of Gaussian policies"
             )
         trajectories = samples.tensors["trajectory"]
-        mean, log_deviation = self.distribution(conditions)
+        mean, log_std = self.distribution(conditions)
         if mean.shape != trajectories.shape:
             raise ConfigError(
                 f"the policy's trajectories have {tuple(mean.shape[1:])} frames and dimensions, but these samples have "
                 f"{tuple(trajectories.shape[1:])}; use samples of the same shape"
             )
-        return normal_log_density(trajectories, mean, log_deviation).flatten(1)
+        return normal_log_density(trajectories, mean, log_std).flatten(1)
 
 
 class TrajectoryNetwork(torch.nn.Module):
-    """A two-layer network that predicts the means and log deviations of a frame from the intent and its time."""
+    """A two-layer network from the intent and a frame's time to the frame's means and log standard deviations."""
 
     def __init__(
         self, intent_dim: int, frames: int, dims: int, *, hidden: int = 128, waves: int = 8, log_deviation: float = -1.5
     ) -> None:
         """`waves` is the number of cosines that encode the time of a frame. The fastest has `waves` / 2 periods per
-        trajectory, which determines the smoothness of the initial means. `log_deviation` is the initial log
-        deviation."""
+        trajectory, which limits how fast the initial means vary. `log_deviation` is the initial log std."""
         super().__init__()
         self.arguments = {"intent_dim": intent_dim, "frames": frames, "dims": dims, "hidden": hidden, "waves": waves}
         """Constructor arguments, for saving."""
@@ -107,6 +105,6 @@ class TrajectoryNetwork(torch.nn.Module):
             self.head.bias[dims:] = log_deviation
 
     def forward(self, intents: Tensor) -> Tensor:
-        """Return means and log deviations (B, F, 2 · D) for intents (B, I)."""
+        """Return means and log standard deviations (B, F, 2 · D) for intents (B, I)."""
         output: Tensor = self.head(self.body(self.intent(intents)[:, None] + self.position(self.time)[None]))
         return output

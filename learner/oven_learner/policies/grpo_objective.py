@@ -1,26 +1,26 @@
 """The GRPO objective with TRL 1.16's defaults. Group advantages and the KL term are from Shao et al. 2024 (arXiv
-2402.03300). The mean over all steps is from DAPO (Yu et al. 2025, arXiv 2503.14476). The ratio on the KL term is from
-DeepSeek-V3.2 (arXiv 2512.02556)."""
+2402.03300). The mean over all steps is from DAPO (Yu et al. 2025, arXiv 2503.14476). The multiplication of the KL term
+by the ratio is from DeepSeek-V3.2 (arXiv 2512.02556)."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-STD_FLOOR = 1e-4
+STD_OFFSET = 1e-4
 """Constant added to a group's standard deviation, as in TRL."""
 MAX_LOG_RATIO = 20.0
 """Maximum difference between two log-probabilities of a step, in nats. Beyond it the ratio is constant and has no
-gradient. Tokens stay far below it. A narrow Gaussian can move by thousands in one update, and inf × 0 is NaN."""
+gradient. Tokens stay far below it. For a narrow Gaussian it can be thousands, and the ratio would overflow."""
 
 
 def advantages(rewards: Tensor, group_size: int) -> tuple[Tensor, Tensor]:
     """Return the advantage of each sample (B,), and the standard deviation of each group (G,) with divisor n − 1.
     `rewards` (B,) must be finite and in group order."""
     groups = rewards.view(-1, group_size)
-    deviation = groups.std(dim=1)
+    std = groups.std(dim=1)
     centred = groups - groups.mean(dim=1, keepdim=True)
-    return (centred / (deviation[:, None] + STD_FLOOR)).flatten(), deviation
+    return (centred / (std[:, None] + STD_OFFSET)).flatten(), std
 
 
 def objective(
@@ -34,10 +34,10 @@ def objective(
     epsilon: tuple[float, float],
     row_weight: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return three sums over the steps of some rows of a batch: the loss, the KL, and the number of clipped steps. The
-    last two are detached. The log-probabilities are (R, T) and come from the policy, from the policy at sampling time,
-    and from the teacher. With a β of 0 the teacher is not used. `advantage` is (R,). `row_weight` (R, 1) is the weight
-    of each step in a row. The weights of all steps in the batch must sum to 1."""
+    """Return the loss, the KL and the number of clipped steps, each summed over the steps of some rows of a batch. Only
+    the loss has a gradient. The log-probabilities (R, T) are those of the policy, of the policy at sampling time, and
+    of the teacher. With a β of 0, the teacher is not used. `advantage` is (R,). `row_weight` (R, 1) is the weight of
+    each step in a row. The weights of all steps in the batch must sum to 1."""
     ratio = torch.exp((log_probs - old_log_probs).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO))
     clipped_ratio = ratio.clamp(1 - epsilon[0], 1 + epsilon[1])
     advantage = advantage[:, None]
@@ -47,9 +47,9 @@ def objective(
         log_ratio = (teacher_log_probs - log_probs).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
         kl = (torch.exp(log_ratio) - log_ratio - 1) * ratio
         loss = loss + beta * kl
-    is_below = (ratio < 1 - epsilon[0]) & (advantage < 0)
-    is_above = (ratio > 1 + epsilon[1]) & (advantage > 0)
-    clipped_steps = ((is_below | is_above).float() * mask).sum()
+    clipped_below = (ratio < 1 - epsilon[0]) & (advantage < 0)
+    clipped_above = (ratio > 1 + epsilon[1]) & (advantage > 0)
+    clipped_steps = ((clipped_below | clipped_above).float() * mask).sum()
     return (loss * mask * row_weight).sum(), (kl.detach() * mask).sum(), clipped_steps
 
 

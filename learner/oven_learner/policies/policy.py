@@ -1,4 +1,5 @@
-"""The base class of policies for GRPO, which return samples and differentiable log-probabilities."""
+"""The base class of the policies that GRPO trains, and helpers for them. A policy draws samples and returns their
+differentiable log-probabilities."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ from oven_core.files import write_atomic
 from oven_learner.random_state import preserve_state
 
 DESCRIPTION, WEIGHTS, SCHEDULER = "policy.json", "policy.safetensors", "scheduler"
-"""Files of a saved policy, and the folder of a diffusion policy's scheduler in diffusers' format."""
-NETWORKS = ("TemporalUNet", "TrajectoryNetwork")
+"""Contents of a saved policy's folder: two files, and for diffusion policies the folder of diffusers' scheduler."""
+SAVABLE_NETWORKS = ("TemporalUNet", "TrajectoryNetwork")
 """Networks that store their constructor arguments, so that they can be recreated."""
 
 
@@ -54,12 +55,11 @@ class Samples:
 
 
 class Policy(torch.nn.Module):
-    """The base class of policies. Subclasses define `sample` and `step_log_probs`. Weights, device and state are
-    managed by the torch module. GRPO keeps policies in evaluation mode, because dropout would change log-probabilities
-    on every call."""
+    """The base class of policies. Subclasses define `sample` and `step_log_probs`, and otherwise work like any torch
+    module. GRPO keeps policies in evaluation mode, because dropout would change log-probabilities on every call."""
 
     dims: int | None = None
-    """Number of coordinates per frame of the samples, or None if there are no frames or the number is unknown."""
+    """Number of coordinates per frame, or None if the samples have no frames or the number is unknown."""
     intent_dim: int | None = None
     """Size of an encoded condition, or None if unknown."""
     saved_arguments: dict[str, Any] | None = None
@@ -75,26 +75,27 @@ class Policy(torch.nn.Module):
         raise NotImplementedError
 
     def save(self, folder: Path | str) -> None:
-        """Write a folder that `load_policy` can read. The `encode` function is not saved. Only trajectory policies
-        support this. The description is written last, so an interrupted write does not leave a valid policy. Raises
-        OSError if the folder cannot be written, and ConfigError for a network that is not in NETWORKS."""
-        kind, network = type(self).__name__, getattr(self, "network", None)
+        """Write a folder that `load_policy` can read, without the `encode` function. The description is written last,
+        so an interrupted write does not leave a valid policy. Raises OSError if the folder cannot be written.
+        Raises ConfigError for other policies than trajectory policies, and for networks not in SAVABLE_NETWORKS."""
+        class_name, network = type(self).__name__, getattr(self, "network", None)
         if self.saved_arguments is None:
-            raise ConfigError(f"a {kind} does not support save(); save its state_dict, or the model itself")
-        if not isinstance(network, torch.nn.Module) or type(network).__name__ not in NETWORKS:
+            raise ConfigError(f"a {class_name} does not support save(); save its state_dict, or the model itself")
+        if not isinstance(network, torch.nn.Module) or type(network).__name__ not in SAVABLE_NETWORKS:
             raise ConfigError(
-                f"the network is a {type(network).__name__}, but only {' or '.join(NETWORKS)} can be saved; save its "
-                "state_dict instead, and pass the network to the teacher with `model=`"
+                f"the network is a {type(network).__name__}, but only {' or '.join(SAVABLE_NETWORKS)} can be saved; "
+                "save its state_dict instead, and pass the network to the teacher with `model=`"
             )
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / DESCRIPTION).unlink(missing_ok=True)
-        save_file({key: value.detach().cpu().contiguous() for key, value in tensors_of(network)}, folder / WEIGHTS)
+        weights = {name: tensor.detach().cpu().contiguous() for name, tensor in named_tensors(network)}
+        save_file(weights, folder / WEIGHTS)
         scheduler: Any = getattr(self, "scheduler", None)
         if scheduler is not None:
             scheduler.save_pretrained(folder / SCHEDULER)
         description = Description(
-            policy=kind,
+            policy=class_name,
             arguments=self.saved_arguments,
             network=type(network).__name__,
             network_arguments=network.arguments,
@@ -106,9 +107,9 @@ class Policy(torch.nn.Module):
         return (self.step_log_probs(samples, conditions) * samples.mask).sum(-1)
 
 
-def tensors_of(network: torch.nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield all parameters and buffers with their names. Non-persistent buffers are included, because the meta device
-    does not compute them."""
+def named_tensors(network: torch.nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield all parameters and buffers with their names. Non-persistent buffers are included, because a network on
+    the meta device cannot compute them."""
     yield from network.named_parameters()
     yield from network.named_buffers()
 
@@ -118,14 +119,18 @@ def repeat_conditions(conditions: Sequence[Any], n: int) -> list[Any]:
     return [condition for condition in conditions for _ in range(n)]
 
 
-def to_network_device(inputs: Tensor, network: torch.nn.Module) -> Tensor:
-    """Move `inputs` to the network's device and dtype. For offloaded weights, accelerate's hooks know the device."""
-    weight = next(network.parameters())
-    device = weight.device
+def network_device(network: torch.nn.Module) -> torch.device:
+    """Return the device on which a network runs. For offloaded weights, accelerate's hooks contain the device."""
+    device: torch.device = next(network.parameters()).device
     if device.type == "meta":
         hooks: Iterator[Any] = (getattr(module, "_hf_hook", None) for module in network.modules())
         device = next(hook.execution_device for hook in hooks if hasattr(hook, "execution_device"))
-    return inputs.to(device, weight.dtype)
+    return device
+
+
+def to_network_device(inputs: Tensor, network: torch.nn.Module) -> Tensor:
+    """Move `inputs` to the network's device and dtype."""
+    return inputs.to(network_device(network), next(network.parameters()).dtype)
 
 
 def as_vectors(conditions: Sequence[Any]) -> Tensor:
@@ -140,8 +145,8 @@ def as_vectors(conditions: Sequence[Any]) -> Tensor:
 
 
 def check_policy(policy: Policy, conditions: Sequence[Any]) -> None:
-    """Raise ConfigError for an unusable policy, before training starts. The check samples twice for the first condition
-    and computes a gradient. It changes neither the policy's gradients nor the random generators."""
+    """Raise ConfigError before training starts if the policy cannot be trained. The check draws two samples for the
+    first condition and computes a gradient. It changes neither the policy's gradients nor the random generators."""
     if not isinstance(policy, Policy):
         raise ConfigError(f"{type(policy).__name__} is not a policy; subclass oven_learner.policies.Policy")
     trained_parameters = [parameter for parameter in policy.parameters() if parameter.requires_grad]

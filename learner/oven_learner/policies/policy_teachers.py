@@ -1,5 +1,4 @@
-"""Teachers of a policy, which are frozen policies of the same kind. The KL term pulls the policy towards the active
-teacher."""
+"""Teachers of a policy, which are frozen policies of the same kind. The KL term pulls it towards the active one."""
 
 from __future__ import annotations
 
@@ -22,9 +21,9 @@ AnyTeacher = Policy | TeacherConfig
 
 
 class PolicyTeachers(NamedTeachers[Policy]):
-    """The teachers of one policy. The first teacher that is added becomes active. A TeacherConfig contains the teacher,
-    or names the folder of a saved one. A loaded teacher uses the policy's `encode`. All kinds are supported, and all
-    strategies except "quantized"."""
+    """The teachers of one policy. The first one that is added becomes active. A TeacherConfig contains either the
+    teacher or the folder of a saved one, which then uses the policy's `encode`. All kinds of teachers are supported,
+    and all strategies except "quantized"."""
 
     def __init__(
         self,
@@ -35,7 +34,7 @@ class PolicyTeachers(NamedTeachers[Policy]):
         offload_folder: Path | str | None = None,
     ) -> None:
         """The first of the `conditions` is used to test new teachers. `limit_bytes` is the maximum size of all teachers
-        together. `offload_folder` is for weights on disk. None means the system's folder for temporary files."""
+        together. `offload_folder` receives weights on disk. None means the system's folder for temporary files."""
         super().__init__(limit_bytes, offload_folder)
         self._policy = policy
         self._conditions = conditions[:1]
@@ -48,7 +47,7 @@ class PolicyTeachers(NamedTeachers[Policy]):
 
     def swap(self, name: str) -> None:
         """Make `name` the active teacher, starting with the next step. Raises the same errors as `teachers[name]`."""
-        self[name]
+        self[name]  # raises for an unknown or a refused name
         self._active = name
 
     @property
@@ -71,8 +70,8 @@ class PolicyTeachers(NamedTeachers[Policy]):
 
     def _load(self, config: TeacherConfig) -> Any:
         if config.strategy == "quantized":
-            # Measured with the teachers of the motion recipe: the log-density of a coordinate was off by 7 nats in 8
-            # bits and by 49 nats in 4 bits, and a UNet was only 6 % smaller.
+            # With the motion recipe's teachers, the log-density of a coordinate was off by 7 nats with 8 bits and by
+            # 49 nats with 4 bits, and a UNet was only 6 % smaller.
             raise TeacherRefusedError(
                 "quantized weights distort a policy's log-densities, and convolutions cannot be quantized; use "
                 "the strategy 'resident', 'offload' or 'hybrid'"
@@ -109,11 +108,11 @@ class PolicyTeachers(NamedTeachers[Policy]):
     def _check_dimensions(self, config: TeacherConfig, teacher: Policy, probe: Samples) -> None:
         """Raise TeacherRefusedError if the dimensions in the config differ from the teacher's or the policy's."""
         sample, encode = probe.outputs[0], getattr(teacher, "encode", None)
-        frame = sample.shape[-1] if isinstance(sample, torch.Tensor) and sample.dim() else None
-        intent = encode(self._conditions).shape[-1] if encode is not None else None
+        frame_dim = sample.shape[-1] if isinstance(sample, torch.Tensor) and sample.dim() else None
+        intents = encode(self._conditions).shape[-1] if encode is not None else None
         for field, expected, widths in (
-            ("joint_dim", config.joint_dim, {"its frames": teacher.dims, "the policy's frames": frame}),
-            ("intent_dim", config.intent_dim, {"its intents": teacher.intent_dim, "the conditions' intents": intent}),
+            ("joint_dim", config.joint_dim, {"its frames": teacher.dims, "the policy's frames": frame_dim}),
+            ("intent_dim", config.intent_dim, {"its intents": teacher.intent_dim, "the conditions' intents": intents}),
         ):
             for source, width in widths.items():
                 if expected is not None and width is not None and expected != width:

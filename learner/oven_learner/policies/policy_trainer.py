@@ -1,4 +1,4 @@
-"""A GRPO trainer for any kind of policy. It runs in one process, on accelerate and `oven.connect`."""
+"""A GRPO trainer for any kind of policy. It runs in one process and connects to the controller."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from oven_learner.custom_loop import connect
 from oven_learner.hf.knobs.scalar_knobs import UserValues
 from oven_learner.optim.lr_scale import USER_BOUNDS
 from oven_learner.policies import checkpoint
-from oven_learner.policies.batch import Batch, fixed_seed
-from oven_learner.policies.condition_sources import ConditionSource, source_of
+from oven_learner.policies.batch import Batch, batch_seed
+from oven_learner.policies.condition_sources import ConditionSource, as_source
 from oven_learner.policies.grpo_objective import advantages, objective, row_weights
 from oven_learner.policies.policy import Policy, check_policy, repeat_conditions
 from oven_learner.policies.policy_teachers import AnyTeacher, PolicyTeachers
@@ -57,20 +57,20 @@ class PolicyTrainerConfig:
     epsilon_high: float | None = None
     """Clipping range of the ratio above 1. None means the same as `epsilon`."""
     loss_type: Literal["dapo", "grpo"] = "dapo"
-    """"dapo" is the mean over all steps of the batch. "grpo" is the mean over the steps of each sample, then over
-    samples."""
+    """The loss is the mean over all steps for "dapo", or over the steps of each sample and then samples for "grpo"."""
     updates_per_batch: int = 1
     """Number of updates per batch of samples, called num_iterations in TRL."""
     rows_per_pass: int | None = None
-    """Maximum samples per scoring pass, to save memory. None means all."""
+    """Maximum number of samples per forward pass, to save memory. None means all."""
     max_grad_norm: float | None = 1.0
     seed: int = 0
     """Seed for the samples of each batch and the order of conditions."""
     hold_after: int = 10
     """Consecutive steps without a scored group after which the run is held. A committee has its own setting."""
     lr_bounds: tuple[float, float] = USER_BOUNDS
+    """Lowest and highest learning rate during the run, as multiples of `learning_rate`."""
     beta_bounds: tuple[float, float] = USER_BOUNDS
-    """Lowest and highest value of the knob during the run, as multiples of the value set here. So is `lr_bounds`."""
+    """Lowest and highest β during the run, as multiples of `beta`."""
     save_steps: int = 0
     """Steps between checkpoints in `output_dir`. 0 means only one at the end."""
 
@@ -94,14 +94,11 @@ class PolicyTrainerConfig:
 
 
 class PolicyTrainer:
-    """A GRPO trainer for one policy and the rewards of its samples. Groups with a missing or infinite reward are
-    skipped in the loss. If all groups are skipped, the weights stay unchanged. The samples and rewards of a batch
-    depend only on the seed and the batch's number, so resuming from a checkpoint gives identical results. `conditions`
-    are a list, or a source with `next_batch(n)`. A condition may be a mapping with a "prompt" for the policy and other
-    columns for the rewards. The active teacher constrains the policy with weight `beta`. Order `teachers` from weak to
-    strong. With a β but no teachers, a frozen copy of the policy becomes the teacher "initial". `teacher` is the name
-    of the teacher that is active at the start. `evaluate` is the same as for `oven.connect`. Raises ConfigError before
-    the first step if training is not possible."""
+    """A GRPO trainer for one policy.
+
+    Groups with a missing or infinite reward are skipped in the loss. If all groups are skipped, the weights stay
+    unchanged. The random generators are seeded for each batch, so resuming from a checkpoint gives identical results.
+    """
 
     def __init__(
         self,
@@ -120,17 +117,27 @@ class PolicyTrainer:
         output_dir: Path | str | None = None,
         accelerator: Accelerator | None = None,
     ) -> None:
-        """The default `optimizer` is AdamW without weight decay. `metrics` describes metrics of `evaluate` and the
-        rewards, or adds details to existing metrics, such as the best possible reward."""
+        """Raises ConfigError if training is not possible.
+
+        Args:
+            rewards: a Committee, or reward functions by name, whose rewards are added.
+            conditions: a list, or a source with `next_batch(n)`. A condition may be a mapping with a "prompt" for the
+                policy and other columns for the rewards.
+            teachers: teachers by name, from weak to strong. With a β but no teachers, the policy's initial state
+                becomes the teacher "initial".
+            teacher: the teacher that is active at the start, by default the first.
+            optimizer: by default AdamW without weight decay.
+            evaluate, evaluate_every: the same as for `oven.connect`.
+            metrics: metrics of `evaluate` and the rewards, or details such as the highest possible reward.
+        """
         self.accelerator = accelerator or Accelerator()
         processes = self.accelerator.num_processes
         if processes > 1:
             raise ConfigError(f"PolicyTrainer supports one process, not {processes}; start it without a launcher")
         self.config, self.scoring = config, Scoring(rewards, config.group_size)
-        self.source = source_of(conditions, config.seed)
+        self.source = as_source(conditions, config.seed)
         self.conditions = self._next_conditions()
-        self.position = 0
-        """Number of completed updates."""
+        self.completed_updates = 0
         check_policy(policy, [prompt_of(self.conditions[0])])
         self.policy = policy.to(self.accelerator.device).eval()
         if optimizer is None:
@@ -158,7 +165,7 @@ class PolicyTrainer:
     def train(self, **options: Any) -> None:
         """Train up to `max_steps`, or until the run is stopped. `options` are passed to `oven.connect`."""
         actuators = options.pop("actuators", None) or Actuators()
-        self._announce(actuators)
+        self._register_knobs(actuators)
         options = {
             "model": self.policy,
             "optimizer": self.optimizer,
@@ -183,10 +190,10 @@ class PolicyTrainer:
             if self.scoring.committee is not None:
                 self.scoring.committee.close()
 
-    def _announce(self, actuators: Actuators) -> None:
-        """Register the same actuators as for TRL's GRPOTrainer. They are `grpo.beta` with a teacher, `teacher.active`
-        with two or more, `grpo.epsilon` if samples are reused, and a committee's actuators. `connect` registers the
-        learning rate and the gradient clip."""
+    def _register_knobs(self, actuators: Actuators) -> None:
+        """Register the same knobs as for TRL's GRPOTrainer: `grpo.beta` with a teacher, `teacher.active` with two or
+        more teachers, `grpo.epsilon` if a batch is used for several updates, and a committee's knobs. `connect`
+        registers the learning rate and the gradient clip."""
         config = self.config
         has_two_epsilons = config.epsilon_high is not None and config.epsilon_high != config.epsilon
 
@@ -220,11 +227,11 @@ class PolicyTrainer:
         specs = (*SAMPLE_METRICS, *((KL,) if len(self.teachers) else ()), *self.scoring.metric_specs())
         return (*(spec for spec in specs if spec.name not in user_names), *self._metrics)
 
-    def update(self, number: int, conditions: Sequence[Any]) -> dict[str, float]:
-        """Update the weights once with batch `number`, sampling it first if needed, and return the step's metrics. A
-        skipped step has the metrics of its samples, but no loss."""
-        if self.batch is None or self.batch.number != number:
-            self.batch = self.rollout(number, conditions)
+    def update(self, batch_number: int, conditions: Sequence[Any]) -> dict[str, float]:
+        """Update the weights once and return the step's metrics. The batch is sampled first unless an earlier update
+        already did. A skipped step has the metrics of its samples, but no loss."""
+        if self.batch is None or self.batch.number != batch_number:
+            self.batch = self.rollout(batch_number, conditions)
         metrics = self.batch.take_metrics()
         metrics[SKIPPED_STEPS.name] = float(not len(self.batch.samples))
         if not len(self.batch.samples):
@@ -239,10 +246,10 @@ class PolicyTrainer:
         self.optimizer.zero_grad()
         return metrics
 
-    def rollout(self, number: int, conditions: Sequence[Any]) -> Batch:
-        """Sample and score batch `number`. Unscored groups are dropped."""
+    def rollout(self, batch_number: int, conditions: Sequence[Any]) -> Batch:
+        """Sample and score a batch. Groups without a full set of rewards are dropped."""
         config, prompts = self.config, [prompt_of(condition) for condition in conditions]
-        with fixed_seed(config.seed, number), torch.no_grad():
+        with batch_seed(config.seed, batch_number), torch.no_grad():
             samples = self.policy.sample(prompts, config.group_size)
             if len(samples) != len(prompts) * config.group_size:
                 raise ConfigError(
@@ -253,26 +260,28 @@ class PolicyTrainer:
         is_scored = scores.rewards.view(-1, config.group_size).isfinite().all(1)  # (groups,)
         scored_rows = is_scored.repeat_interleave(config.group_size).nonzero().flatten()
         device = samples.mask.device
-        rows = repeat_conditions(prompts, config.group_size)
-        scored_conditions = [rows[row] for row in scored_rows.tolist()]
-        batch = Batch(number, samples.rows(scored_rows.to(device)), scored_conditions, torch.zeros(0, device=device))
+        row_prompts = repeat_conditions(prompts, config.group_size)
+        scored_prompts = [row_prompts[row] for row in scored_rows.tolist()]
+        scored_samples = samples.rows(scored_rows.to(device))
+        batch = Batch(batch_number, scored_samples, scored_prompts, advantages=torch.zeros(0, device=device))
         batch.metrics = dict(scores.metrics)
         self._missing_reasons.update(scores.missing_reasons)
         if len(scored_rows):
-            batch_advantages, deviation = advantages(scores.rewards[scored_rows], config.group_size)
+            batch_advantages, group_std = advantages(scores.rewards[scored_rows], config.group_size)
             batch.advantages = batch_advantages.to(device)
             log_probs = self._log_probs(self.policy, batch)
             batch.old_log_probs = log_probs if config.updates_per_batch > 1 else None
             mask = batch.samples.mask
             batch.metrics |= {
                 "reward": float(scores.rewards[scored_rows].mean()),
-                "reward_std": float(deviation.mean()),
-                "frac_reward_zero_std": float((deviation < 1e-8).float().mean()),
+                "reward_std": float(group_std.mean()),
+                "frac_reward_zero_std": float((group_std < 1e-8).float().mean()),
                 "entropy": float(-(log_probs * mask).sum() / mask.sum()),
                 "completions/mean_length": float(mask.sum(-1).mean()),
             }
-        publication = self.client, self.step, prompts, samples.outputs, scores, batch.advantages, scored_rows.tolist()
-        publish_groups(*publication, self.scoring)
+        publish_groups(
+            self.client, self.step, prompts, samples.outputs, scores, batch.advantages, scored_rows, self.scoring
+        )
         return batch
 
     def backward(self, batch: Batch) -> dict[str, float]:
@@ -280,18 +289,18 @@ class PolicyTrainer:
         teacher_log_probs = self._teacher_log_probs(batch) if self.beta else None
         weights, total = row_weights(batch.samples.mask, self.config.loss_type), batch.samples.mask.sum()
         sums = torch.zeros(3, device=total.device)
-        for part in batch.parts(self.config.rows_per_pass):
+        for rows in batch.row_chunks(self.config.rows_per_pass):
             with self.accelerator.autocast():
-                log_probs = self.policy.step_log_probs(batch.samples.rows(part), batch.conditions_of(part))
+                log_probs = self.policy.step_log_probs(batch.samples.rows(rows), batch.select_conditions(rows))
             loss, kl, clipped = objective(
                 log_probs,
-                log_probs.detach() if batch.old_log_probs is None else batch.old_log_probs[part],
-                None if teacher_log_probs is None else teacher_log_probs[part],
-                batch.advantages[part],
-                batch.samples.mask[part],
+                log_probs.detach() if batch.old_log_probs is None else batch.old_log_probs[rows],
+                None if teacher_log_probs is None else teacher_log_probs[rows],
+                batch.advantages[rows],
+                batch.samples.mask[rows],
                 beta=self.beta,
                 epsilon=self.epsilon,
-                row_weight=weights[part],
+                row_weight=weights[rows],
             )
             self.accelerator.backward(loss)
             sums += torch.stack([loss.detach(), kl / total, clipped / total])
@@ -303,20 +312,20 @@ class PolicyTrainer:
 
     def _loop(self, client: LoopClient) -> None:
         hold_after = self.scoring.committee.hold_after if self.scoring.committee else self.config.hold_after
-        for index, conditions in self._items():
+        for index, conditions in self._numbered_conditions():
             self.step = client.step + 1
             metrics = self.update(index // self.config.updates_per_batch, conditions)
             for callback in self.step_callbacks:
                 callback(self.step, metrics)
-            self.position = index + 1
-            cost = self.scoring.committee.take_cost() if self.scoring.committee else {}
-            client.observe(self.step, {**metrics, **cost})
+            self.completed_updates = index + 1
+            judge_costs = self.scoring.committee.take_cost() if self.scoring.committee else {}
+            client.observe(self.step, {**metrics, **judge_costs})
             if self.skipped_steps >= hold_after:
                 reasons = ", ".join(f"{kind} {count}" for kind, count in self._missing_reasons.most_common())
                 client.hold(f"no group had a reward in {self.skipped_steps} consecutive steps ({reasons or 'unknown'})")
                 self.skipped_steps = 0
             client.poll()
-            if client.step != self.step:  # after a rollback, the samples belong to other weights
+            if client.step != self.step:  # rolled back, so the samples came from other weights
                 self.step, self.batch = client.step, None
                 checkpoint.abandon_after(self.output, self.step)
             elif self.output and self.config.save_steps and self.step % self.config.save_steps == 0:
@@ -324,9 +333,9 @@ class PolicyTrainer:
             if client.stopping or client.step >= self.config.max_steps:
                 return
 
-    def _items(self) -> Iterator[tuple[int, list[Any]]]:
-        """Yield the number and conditions of each update."""
-        for index in itertools.count(self.position):
+    def _numbered_conditions(self) -> Iterator[tuple[int, list[Any]]]:
+        """Yield the index of each update, starting at 0 for a new run, and the conditions of its batch."""
+        for index in itertools.count(self.completed_updates):
             if index and index % self.config.updates_per_batch == 0:
                 self.conditions = self._next_conditions()
             yield index, self.conditions
@@ -341,13 +350,15 @@ class PolicyTrainer:
     def _teacher_log_probs(self, batch: Batch) -> Tensor:
         """Return the active teacher's log-probabilities, computed once per batch and again after a swap."""
         name = self.teachers.active
-        if batch.reference is None or batch.reference[0] != name:
-            batch.reference = name, self._log_probs(self.teachers[name], batch)
-        return batch.reference[1]
+        if batch.teacher_log_probs is None or batch.teacher_log_probs[0] != name:
+            batch.teacher_log_probs = name, self._log_probs(self.teachers[name], batch)
+        return batch.teacher_log_probs[1]
 
     @torch.no_grad()
     def _log_probs(self, policy: Policy, batch: Batch) -> Tensor:
-        parts = batch.parts(self.config.rows_per_pass)
+        chunks = batch.row_chunks(self.config.rows_per_pass)
         with self.accelerator.autocast():
-            log_probs = [policy.step_log_probs(batch.samples.rows(part), batch.conditions_of(part)) for part in parts]
+            log_probs = [
+                policy.step_log_probs(batch.samples.rows(rows), batch.select_conditions(rows)) for rows in chunks
+            ]
         return torch.cat(log_probs)

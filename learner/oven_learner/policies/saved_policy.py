@@ -1,5 +1,5 @@
-"""A function that loads a policy from the folder written by `Policy.save`. The folder contains a description, the
-weights, and the scheduler of a diffusion policy."""
+"""Loads a policy from a folder that `Policy.save` wrote. The folder contains a description, the weights, and a
+diffusion policy's scheduler."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from oven_core.errors import ConfigError, reason
 from oven_core.files import read_file
 from oven_learner.policies.diffusion_policy import DiffusionPolicy, TemporalUNet, diffusers
 from oven_learner.policies.gaussian_policy import GaussianTrajectory, TrajectoryNetwork
-from oven_learner.policies.policy import DESCRIPTION, SCHEDULER, WEIGHTS, Description, Policy, as_vectors, tensors_of
+from oven_learner.policies.policy import DESCRIPTION, SCHEDULER, WEIGHTS, Description, Policy, as_vectors, named_tensors
 
 REMEDY = "pass a folder that was written by `Policy.save`"
 
 POLICIES: Mapping[str, type[Policy]] = {"DiffusionPolicy": DiffusionPolicy, "GaussianTrajectory": GaussianTrajectory}
 NETWORKS: Mapping[str, type[nn.Module]] = {"TemporalUNet": TemporalUNet, "TrajectoryNetwork": TrajectoryNetwork}
-"""The only classes that are created, regardless of the folder's contents."""
+"""Classes by name in `policy.json`. No other class is ever created from a folder."""
 
 
 def load_policy(folder: Path | str, encode: Callable[[Sequence[Any]], Tensor] = as_vectors) -> Policy:
-    """Load a policy on the CPU, in evaluation mode. `encode` is a function, so it is not saved. Pass the original one.
-    Loading uses no random generator, so it does not affect training in another thread. Raises ConfigError if the folder
-    is missing or damaged, or has an unknown class or weights of another shape."""
+    """Load a policy on the CPU, in evaluation mode. `encode` must be the function that the policy was trained with,
+    because it is not saved. Loading uses no random generator, so it does not affect training in another thread. Raises
+    ConfigError if the folder is missing or damaged, or has an unknown class or weights of another shape."""
     folder = Path(folder)
     description = _read_description(folder)
     for name, choices in ((description.policy, POLICIES), (description.network, NETWORKS)):
@@ -63,18 +63,17 @@ def _read_description(folder: Path) -> Description:
 
 
 def _load_weights(network: nn.Module, folder: Path) -> None:
-    """Load weights and buffers into a network on the meta device. Raises ConfigError if the file is damaged or does not
-    match."""
+    """Load weights and buffers into a network on the meta device. Raises ConfigError if the file does not fit it."""
     path = folder / WEIGHTS
     try:
-        # Loaded tensors are unaligned and memory-mapped, and another `save` may change the file, so copy them.
+        # Loaded tensors are unaligned and memory-mapped, and another `save` may change the file, so they are copied.
         tensors = {name: tensor.clone() for name, tensor in load_file(path).items()}
     except Exception as error:
         raise ConfigError(f"{path} cannot be read and may be damaged: {reason(error)}; {REMEDY}") from error
-    expected = {name: tuple(tensor.shape) for name, tensor in tensors_of(network)}
+    expected = {name: tuple(tensor.shape) for name, tensor in named_tensors(network)}
     stored = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     for name in sorted(expected.keys() | stored.keys()):
-        if expected.get(name) != stored.get(name):
+        if stored.get(name) != expected.get(name):
             raise ConfigError(
                 f"{path} has {name!r} with the shape {stored.get(name, 'none')}, but {DESCRIPTION} requires "
                 f"{expected.get(name, 'none')}; {REMEDY}"

@@ -1,4 +1,4 @@
-"""Scores batches of samples with reward functions or a committee, and publishes some groups for people to read."""
+"""Scores the samples of a PolicyTrainer with reward functions or a committee, and publishes some groups to read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from oven_core.errors import ConfigError
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.client.loop_client import LoopClient
-from oven_learner.completions.sample import MemberVerdict, Sample
+from oven_learner.completions.sample_message import MemberVerdict, Sample
 from oven_learner.completions.sampling import SampleNumbers
 from oven_learner.hf.hooks.step_hooks import INFINITE, UNSCORED
 from oven_learner.policies.policy import repeat_conditions
@@ -52,9 +52,9 @@ class BatchScores:
 
 
 class Scoring:
-    """The rewards of a trainer, which are a Committee or the sum of named reward functions. A function abstains by
-    returning None or NaN. Functions have TRL's signature: `prompts` (the conditions), `completions` (the outputs of the
-    samples), and the other columns of conditions that are mappings with a "prompt"."""
+    """The rewards of a trainer: a Committee, or the sum of named reward functions. A function abstains by returning
+    None or NaN. Functions have TRL's signature, where `prompts` are the conditions and `completions` the samples'
+    outputs. If the conditions are mappings with a "prompt", their other entries are passed by name."""
 
     def __init__(self, rewards: Committee | Mapping[str, RewardFunction], group_size: int) -> None:
         if not isinstance(rewards, Committee) and not rewards:
@@ -62,15 +62,15 @@ class Scoring:
         self._group_size = group_size
         self.committee = rewards if isinstance(rewards, Committee) else None
         self._functions = {} if isinstance(rewards, Committee) else rewards
-        self.columns: dict[str, Tensor] = {}
-        """Name of a function → its rewards for the last batch, (B,). Empty with a committee."""
+        self.rewards_by_function: dict[str, Tensor] = {}
+        """Each function's rewards for the last batch, (B,). Empty with a committee."""
         if self.committee is not None:
             if self.committee.ahead:
                 raise ConfigError("committee.ahead=1 requires a GRPOTrainer, but this is a PolicyTrainer; set it to 0")
             self.committee.group_size = group_size
 
     def metric_specs(self) -> tuple[MetricSpec, ...]:
-        """Return the metrics of each batch."""
+        """Return the descriptions of the metrics that scoring a batch adds."""
         if self.committee is not None:
             return (UNSCORED, INFINITE, *self.committee.metric_specs())
         function_metrics = (MetricSpec(name=f"rewards/{name}/mean") for name in self._functions)
@@ -93,29 +93,30 @@ class Scoring:
 
     def _arguments(self, conditions: Sequence[Any], outputs: Sequence[Any], step: int) -> dict[str, Any]:
         rows = repeat_conditions(conditions, self._group_size)
-        columns = set.intersection(*(set(row) if isinstance(row, Mapping) else set() for row in rows)) - {"prompt"}
+        keys_of_rows = (set(row) if isinstance(row, Mapping) else set() for row in rows)
+        columns = sorted(set.intersection(*keys_of_rows) - {"prompt"})
         return {
-            **{name: [row[name] for row in rows] for name in sorted(columns)},
+            **{name: [row[name] for row in rows] for name in columns},
             "prompts": [prompt_of(row) for row in rows],
             "completions": list(outputs),
             "trainer_state": SimpleNamespace(global_step=step),
         }
 
     def _sum_rewards(self, arguments: Mapping[str, Any], rows: int) -> tuple[Tensor, dict[str, float], dict[str, int]]:
+        """Return the sum of the functions' rewards, their metrics, and the number of samples without a finite sum."""
         metrics: dict[str, float] = {}
-        columns = []
+        self.rewards_by_function = {}
         for name, function in self._functions.items():
             values = list(function(**arguments, log_metric=metrics.__setitem__))
             if len(values) != rows:
                 raise ConfigError(
                     f"the reward {name!r} returned {len(values)} numbers for {rows} samples; return one per sample"
                 )
-            column = torch.tensor([math.nan if value is None else float(value) for value in values])
-            if not bool(column.isnan().all()):
-                metrics[f"rewards/{name}/mean"] = float(column.nanmean())
-            columns.append(column)
-        self.columns = dict(zip(self._functions, columns, strict=True))
-        table = torch.stack(columns, 1)  # (B, functions)
+            function_rewards = torch.tensor([math.nan if value is None else float(value) for value in values])
+            if not bool(function_rewards.isnan().all()):
+                metrics[f"rewards/{name}/mean"] = float(function_rewards.nanmean())
+            self.rewards_by_function[name] = function_rewards
+        table = torch.stack(list(self.rewards_by_function.values()), 1)  # (B, functions)
         rewards = table.nansum(1).masked_fill(table.isnan().all(1), math.nan)
         missing_count = int((~rewards.isfinite()).sum())
         return rewards, metrics, {"no finite reward": missing_count} if missing_count else {}
@@ -133,26 +134,25 @@ def publish_groups(
     outputs: Sequence[Any],
     scores: BatchScores,
     advantages: Tensor,
-    scored_rows: Sequence[int],
+    scored_rows: Tensor,
     scoring: Scoring,
 ) -> None:
-    """Publish some groups of this step's batch if the sampling schedule requires it. `advantages` belong to
-    `scored_rows`."""
+    """Publish some groups of this step's batch if the schedule requires it. `advantages` are those of `scored_rows`."""
     sampling = client.sampling if client is not None else None
     if client is None or sampling is None or client.tick + 1 < sampling.schedule.due_step:
         return
     try:
         tick, groups = client.tick + 1, len(prompts)
         group_size = len(outputs) // groups
-        advantage_by_row = dict(zip(scored_rows, advantages.tolist(), strict=True))
+        advantage_by_row = dict(zip(scored_rows.tolist(), advantages.tolist(), strict=True))
         for turn in sampling.schedule.take(tick, groups):
             index = turn % groups
             rows = range(index * group_size, (index + 1) * group_size)
             rewards, group_outputs = scores.rewards[rows.start : rows.stop].tolist(), [outputs[row] for row in rows]
-            members = partial(_column_verdicts, scoring.columns, rows)
+            read_verdicts = partial(_function_verdicts, scoring.rewards_by_function, rows)
             if scoring.committee is not None:
-                members = partial(scoring.committee.evidence.group_verdicts, index)
-            sample = partial(_sample, prompts[index], group_outputs, rewards, members)
+                read_verdicts = partial(scoring.committee.evidence.group_verdicts, index)
+            sample = partial(_make_sample, prompts[index], group_outputs, rewards, read_verdicts)
             sampling.sample_count += 1
             numbers = SampleNumbers(sampling.sample_count, tick, step, index, groups)
             group_advantages = [advantage_by_row.get(row, math.nan) for row in rows]
@@ -161,12 +161,13 @@ def publish_groups(
         log.warning("completions of step %d are not shown: %s", step, type(error).__name__)
 
 
-def _sample(
-    prompt: Any, outputs: Sequence[Any], rewards: Sequence[float], members: Callable[[], list[MemberVerdict]]
+def _make_sample(
+    prompt: Any, outputs: Sequence[Any], rewards: Sequence[float], read_verdicts: Callable[[], list[MemberVerdict]]
 ) -> Sample:
-    return Sample(prompt, outputs, rewards, members())
+    return Sample(prompt, outputs, rewards, read_verdicts())
 
 
-def _column_verdicts(columns: Mapping[str, Tensor], rows: range) -> list[MemberVerdict]:
-    """Return the verdicts of the reward functions, which all have the weight 1."""
-    return [MemberVerdict(name, 1.0, column[rows.start : rows.stop].tolist()) for name, column in columns.items()]
+def _function_verdicts(rewards_by_function: Mapping[str, Tensor], rows: range) -> list[MemberVerdict]:
+    """Return the rewards of some rows as verdicts of the reward functions, which all have the weight 1."""
+    group = slice(rows.start, rows.stop)
+    return [MemberVerdict(name, 1.0, rewards[group].tolist()) for name, rewards in rewards_by_function.items()]

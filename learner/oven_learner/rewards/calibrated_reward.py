@@ -1,10 +1,11 @@
-"""A reward for answers that state a confidence, such as `[epistemic status: 85] The text is about cooking.` They come
-from activation oracles, which are models that answer questions about activations.
+"""A reward for answers that state a confidence, such as `[epistemic status: 85] The text is about cooking.` Activation
+oracles write such answers. They are models that answer questions about another model's activations.
 
 The reward is I − λ(c − I)² for an answer with informativeness I and confidence c. I is the members' mean score. Both
-terms are needed. Vague answers would win a pure calibration score, and informativeness alone ignores confidence. For
-answers with mean informativeness m and variance v, the mean reward is m − λ((c − m)² + v). The best confidence is m, so
-the rule is proper (Brier 1950). RLCR (Damani et al. 2025, arXiv 2507.16806) uses λ = 1, and I is either 0 or 1.
+terms are needed: vague answers would maximise a pure calibration score, and informativeness alone ignores confidence.
+For answers with mean informativeness m and variance v, the mean reward is m − λ((c − m)² + v). It is highest for a
+confidence of m, so the rule is proper (Brier 1950). RLCR (Damani et al. 2025, arXiv 2507.16806) is the special case of
+λ = 1, where I is either 0 or 1.
 """
 
 from __future__ import annotations
@@ -27,16 +28,15 @@ from oven_learner.rewards.calibration_error import bin_answers, brier, null_erro
 ANSWER_FORMAT = re.compile(r"\s*\[epistemic status: (100|[1-9]?[0-9])\]\s+(\S.*)", re.DOTALL)
 """Format of a complete answer, which is an integer from 0 to 100 followed by text."""
 MARK_LETTERS = "epistemicstatus"
-"""Letters of a confidence mark. The answer text must not contain a second mark, which would show the confidence to
-judges and could contradict the first."""
+"""Letters of the confidence mark. The answer's text must not contain a second mark, which would reveal the confidence
+to judges and could contradict the first mark."""
 FORMAT_COST = -0.5
-"""Reward of completions in the wrong format. It never pays to omit the format, because an answer with a confidence of 0
-earns I − λI², which is at least 0."""
+"""Reward of completions in the wrong format. It never pays, because a confidence of 0 earns I − λI² ≥ 0."""
 WINDOW = 1000
-"""Number of recent answers for calibration metrics. The error of a perfect forecaster is then 0.03, instead of 0.11
-with the 64 answers of one step."""
+"""Number of recent answers for calibration metrics. With fewer answers, even a perfect forecaster has a large
+calibration error: 0.03 for 1,000 answers, but 0.11 for 64."""
 SIMULATIONS = 300
-"""Simulations of a perfect forecaster per step. They take 6 ms of the training thread, and 1,000 would take 19 ms."""
+"""Simulations of a perfect forecaster per step. They take about 6 ms of the training thread."""
 KNOB = "reward.calibration"
 METRICS = (
     MetricSpec(name="confidence/mean", unit="mean of the confidences stated in this batch, 0 to 1"),
@@ -64,8 +64,7 @@ class OracleAnswer(NamedTuple):
 
 def parse_oracle_output(text: str) -> OracleAnswer | None:
     """Return the answer, or None for a wrong format. The format is wrong if there is no mark or a second one, a number
-    outside 0 to 100, or no text. There is no default confidence. With a default of 0.5, it would pay to omit the mark
-    for half-correct answers."""
+    outside 0 to 100, or no text. There is no default confidence, so omitting the mark never pays."""
     match = ANSWER_FORMAT.fullmatch(text)
     if match is None:
         return None
@@ -76,12 +75,12 @@ def parse_oracle_output(text: str) -> OracleAnswer | None:
 
 class CalibratedReward:
     """A Committee's reward for policies that state their confidence. It prepares the members' inputs and converts their
-    scores. Members see the data columns `text` and `question`, and the answer without its confidence, because that
-    could influence a judge. The reward uses the weighted mean of their scores, because a standardised aggregate may
-    leave [0, 1].
-    Completions in the wrong format get FORMAT_COST, and are excluded from calibration. `weight` is λ. Raises
-    ConfigError for a value outside [0, 1]. Above 1, a policy that is certainly wrong could beat one that is sometimes
-    correct, because p − λp(1 − p) falls at p = 0."""
+    scores. Members see the data columns `text` and `question`, and the answer without its confidence, which could
+    influence a judge. The reward uses the weighted mean of their scores, because a standardised aggregate may leave
+    [0, 1]. Completions in the wrong format get FORMAT_COST and are excluded from calibration.
+
+    `weight` is λ. Raises ConfigError for a value outside [0, 1]. With λ above 1, a policy that is always wrong could
+    beat one that is correct with a small probability p, whose best mean reward is p − λp(1 − p)."""
 
     def __init__(self, weight: float = 0.5) -> None:
         self.set_weight(weight)
@@ -115,7 +114,7 @@ class CalibratedReward:
         return questions, [answer.text if answer is not None else "" for answer in answers]
 
     def rewards(self, completions: Sequence[str], scores: Sequence[float]) -> list[float]:
-        """Return the reward I − λ(c − I)² per completion, or FORMAT_COST for a wrong format. `scores` has the Is."""
+        """Return the reward I − λ(c − I)² per completion, or FORMAT_COST for a wrong format. `scores` are the Is."""
         rewards = []
         for completion, score in zip(completions, scores, strict=True):
             answer = parse_oracle_output(completion)
@@ -128,7 +127,7 @@ class CalibratedReward:
         scores: Sequence[Sequence[float]],
         rewards: Sequence[Sequence[float]],
     ) -> dict[str, float]:
-        """Return the values of METRICS for the scored groups, or {} without any."""
+        """Return the values of METRICS for the scored groups, or {} if no group was scored."""
         pairs: list[tuple[float, float] | None] = []
         for group, group_scores in zip(completions, scores, strict=True):
             for completion, score in zip(group, group_scores, strict=True):
@@ -159,17 +158,16 @@ class CalibratedReward:
                 "calibration/brier": brier(confidences, informativeness),
                 "calibration/ece": bin_answers(confidences, informativeness).expected_error,
                 "calibration/ece_null": null.mean,
-                "calibration/ece_null_99": null.high,
+                "calibration/ece_null_99": null.percentile_99,
             }
         return metrics
 
     def metric_specs(self) -> tuple[MetricSpec, ...]:
-        """Return METRICS."""
+        """Return the descriptions of all metrics of this reward."""
         return METRICS
 
     def announce(self, actuators: Actuators) -> None:
-        """Register λ as `reward.calibration`. It changes the reward itself, so only held-out metrics can judge a
-        change."""
+        """Register λ as `reward.calibration`. It changes the reward, so only held-out metrics can judge a change."""
         actuators.scalar(KNOB, lambda: self.weight, self.set_weight, low=0.0, high=1.0, unit="λ", moves_own_metric=True)
 
     def state_dict(self) -> dict[str, Any]:

@@ -4,8 +4,8 @@ Outcomes in [0, 1] measure how correct an answer was. torchmetrics and scikit-le
 and agree with these functions on them (tests/unit/learner/test_calibration_error.py).
 
 Even a perfect forecaster has a positive error. Its expected value, the *null*, falls with the number of answers. For
-250 answers in 10 bins it is 0.06 if confidences are spread out, and 0.02 if all are equal. An error only has meaning
-relative to the null (Bröcker & Smith 2007, "Increasing the reliability of reliability diagrams").
+250 answers in 10 bins it is 0.06 if confidences are spread out, and 0.02 if all are equal. So an error should be
+compared with the null (Bröcker & Smith 2007, "Increasing the reliability of reliability diagrams").
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Floats = NDArray[np.float64]
 BINS = 10
 """Number of bins of equal width, [low, high). The last bin includes 1."""
 SIMULATIONS = 1000
-"""Number of simulations of a perfect forecaster. Ten of them are above the 99 % point."""
+"""Number of simulations of a perfect forecaster, of which ten exceed the 99th percentile."""
 SEED = 20260101
 """Seed of the simulations, so that equal confidences give an equal null."""
 
@@ -50,21 +50,20 @@ class Bins(NamedTuple):
 
 
 class Null(NamedTuple):
-    """The expected calibration error of a perfect forecaster with the same confidences."""
+    """The mean and 99th percentile of the calibration error of a perfect forecaster with the same confidences."""
 
     mean: float
-    high: float
-    """The 99 % point, which the error exceeds once in 100 times."""
+    percentile_99: float
 
 
-def bin_of(confidences: ArrayLike) -> NDArray[np.int64]:
-    """Return the bin of each confidence. A tolerance corrects products such as 0.29 · 100, which is below 29."""
+def bin_indices(confidences: ArrayLike) -> NDArray[np.int64]:
+    """Return the bin of each confidence. A small tolerance absorbs rounding errors in the multiplication."""
     bins = np.floor(np.asarray(confidences, dtype=np.float64) * BINS + 1e-9).astype(np.int64)
     return np.minimum(bins, BINS - 1)
 
 
 def bin_answers(confidences: ArrayLike, outcomes: ArrayLike) -> Bins:
-    """Sort answers into bins. Raises ValueError without answers, and for values outside [0, 1]."""
+    """Sort answers into bins. Raises ValueError if there are no answers, or if a value is outside [0, 1]."""
     stated, observed = (np.asarray(values, dtype=np.float64) for values in (confidences, outcomes))
     if not stated.size or stated.shape != observed.shape:
         raise ValueError(
@@ -72,8 +71,9 @@ def bin_answers(confidences: ArrayLike, outcomes: ArrayLike) -> Bins:
         )
     if not all(bool(((values >= 0) & (values <= 1)).all()) for values in (stated, observed)):
         raise ValueError("a confidence or an outcome is outside [0, 1]")
-    bins, columns = bin_of(stated), (np.ones_like(stated), stated, observed)
-    return Bins(*(np.bincount(bins, weights=values, minlength=BINS).astype(np.float64) for values in columns))
+    bins = bin_indices(stated)
+    summands = (np.ones_like(stated), stated, observed)
+    return Bins(*(np.bincount(bins, weights=values, minlength=BINS).astype(np.float64) for values in summands))
 
 
 def brier(confidences: ArrayLike, outcomes: ArrayLike) -> float:
@@ -82,8 +82,8 @@ def brier(confidences: ArrayLike, outcomes: ArrayLike) -> float:
 
 
 def null_error(confidences: ArrayLike, simulations: int = SIMULATIONS, seed: int = SEED) -> Null:
-    """Simulate outcomes that are correct with the stated probability. Raises ValueError without confidences. Outcomes
-    strictly between 0 and 1 vary less for the same mean, so both numbers are upper bounds for them."""
+    """Simulate answers that are correct with the stated probability. Raises ValueError without confidences. Outcomes
+    strictly between 0 and 1 vary less for the same mean, so for them both numbers are upper bounds."""
     errors = null_errors(confidences, simulations, np.random.default_rng(seed))
     return Null(float(errors.mean()), float(np.quantile(errors, 0.99)))
 
@@ -95,6 +95,6 @@ def null_errors(confidences: ArrayLike, simulations: int, generator: np.random.G
         raise ValueError("there are no confidences to simulate")
     levels, counts = np.unique(answers, return_counts=True)  # answers with equal confidence are simulated together
     correct_counts = generator.binomial(counts, levels, size=(simulations, len(levels)))
-    bin_membership = np.eye(BINS)[bin_of(levels)]  # (levels, BINS)
+    bin_membership = np.eye(BINS)[bin_indices(levels)]  # (levels, BINS)
     errors: Floats = np.abs((correct_counts - counts * levels) @ bin_membership).sum(axis=1) / answers.size
     return errors

@@ -1,4 +1,4 @@
-"""The reward committee, a reward function that asks all members and combines their scores."""
+"""The reward committee, a TRL reward function that asks all members and combines their scores."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from oven_core.protocol.judge_spec import OFF, JudgeSpec
 from oven_core.protocol.messages import MetricSpec
 from oven_learner import ranks
 from oven_learner.completions.plain_text import as_text
-from oven_learner.rewards.aggregation import DEFAULT_RULE, rule_named
+from oven_learner.rewards.aggregation import DEFAULT_RULE, find_rule
 from oven_learner.rewards.group import (
     BatchOutcome,
     Evidence,
     Group,
     RankRows,
-    abstentions_of,
     batch_rewards,
     build_groups,
+    count_abstentions,
     member_metrics,
     rule_verdict,
     to_group_order,
@@ -33,14 +33,14 @@ from oven_learner.rewards.group import (
 from oven_learner.rewards.judge_watch import JudgeWatch
 from oven_learner.rewards.member_models import Answers, MemberClient, MemberModels
 from oven_learner.rewards.model_description import ModelDescription
-from oven_learner.rewards.verdicts import KINDS, RewardFunction, RuleResult, Verdict, score_rows
+from oven_learner.rewards.verdicts import ABSTENTION_KINDS, RewardFunction, RuleResult, Verdict, score_rows
 
-if TYPE_CHECKING:  # imports numpy, which rules and judges do not need
+if TYPE_CHECKING:  # at run time it would import numpy, which rules and judges do not need
     from oven_learner.rewards.calibrated_reward import CalibratedReward
 
 log = logging.getLogger("oven.learner")
 
-COSTS = (
+COST_METRICS = (
     MetricSpec(name="committee/tokens", unit="tokens of judges since the last step, including evaluations"),
     MetricSpec(name="committee/cost_usd", unit="US dollars since the last step, for judges with a known price"),
 )
@@ -54,15 +54,18 @@ METRICS = (
     MetricSpec(
         name="committee/abstentions", better="down", unit="abstentions in this batch, at most one per member and group"
     ),
-    *(MetricSpec(name=f"committee/abstain/{kind}", better="down", unit=text) for kind, text in KINDS.items()),
+    *(
+        MetricSpec(name=f"committee/abstain/{kind}", better="down", unit=text)
+        for kind, text in ABSTENTION_KINDS.items()
+    ),
 )
 
 
 class Committee:
     """A reward function that combines the scores of its members.
 
-    Pass it as the only reward function of a GRPOTrainer, and to `attach(trainer, committee=...)`. `rules` are functions
-    with TRL's signature.
+    Pass it as the only reward function of a GRPOTrainer, and to `attach(trainer, committee=...)`. `rules` use TRL's
+    signature.
 
     Members have weight 1 by default, and all weights are divided by their sum. Rules of weight 0 are measured
     (`rewards/<member>/mean`) but do not count. Remote members of weight 0 are not asked, because answers cost money.
@@ -102,7 +105,7 @@ class Committee:
         self.rules, self.remote, self.calibration = dict(rules), remote, calibration
         self.hold_after, self.ahead = hold_after, ahead
         self.wait_for_answers: Callable[[Callable[[], Answers]], Answers] = lambda ask: ask()
-        """A function that calls its argument, which asks the remote members, and returns the answers."""
+        """Calls its argument, which asks remote members. GenerationAhead replaces it to let the trainer continue."""
         self.description = description
         self.group_size = 0
         """Number of completions per prompt, set by the attached trainer."""
@@ -110,10 +113,10 @@ class Committee:
         """Columns that may be empty for prompts added during training, set by the trainer's PromptSource."""
         self.last_outcome = BatchOutcome([])
         self.evidence = Evidence()
-        """The evidence behind `last_outcome`, on rank 0."""
+        """The evidence behind `last_outcome`, only on rank 0."""
         self.rows = range(0)
         """Rows of this rank in `last_outcome.rewards`."""
-        rule_named(rule)
+        find_rule(rule)  # raises for an unknown name
         self._rule, self._caution, self._quorum = rule, caution, quorum
         self._reference, self._warn_no_reference = reference, bool(reference)
         self._seed, self._run = seed, run
@@ -155,7 +158,7 @@ class Committee:
 
     @property
     def weights(self) -> dict[str, float]:
-        """Member → its share of the weight. The shares sum to 1."""
+        """Each member's share of the total weight. The shares sum to 1."""
         return dict(self._weights)
 
     def set_weights(self, weights: Mapping[str, float]) -> None:
@@ -181,9 +184,9 @@ class Committee:
         unknown member. Raises ConfigError for a model that is not a choice, or if too few members would remain."""
         if identity == OFF:
             self._check_removal(member)
-        before = self.judges.active(member)
+        previous = self.judges.active(member)
         self.judges.choose(member, identity)
-        if identity not in (before, OFF):  # evidence about the previous model says nothing about this one
+        if identity not in (previous, OFF):  # evidence about the previous model says nothing about this one
             self._restart_watch(member)
 
     def add_member(self, member: str, judge: JudgeSpec, share: float) -> None:
@@ -212,8 +215,8 @@ class Committee:
         self.judges.leave(member)
         self.watch.leave(member)
         self.members = tuple(name for name in self.members if name != member)
-        remaining = math.fsum(self._weights[name] for name in self.members)
-        self._weights = {name: self._weights[name] / remaining for name in self.members}
+        remaining_weight = math.fsum(self._weights[name] for name in self.members)
+        self._weights = {name: self._weights[name] / remaining_weight for name in self.members}
 
     def _check_removal(self, member: str) -> None:
         """Raise ConfigError if too few members would remain without this one."""
@@ -231,11 +234,11 @@ class Committee:
         return [name for name, weight in self._weights.items() if weight > 0 and not self.judges.is_muted(name)]
 
     def metric_specs(self) -> tuple[MetricSpec, ...]:
-        """Return the metrics logged per batch."""
+        """Return the descriptions of the metrics of each batch."""
         return (
             *(MetricSpec(name=f"rewards/{name}/mean", unit="0 to 1, over scored groups") for name in self.members),
             *METRICS,
-            *(COSTS if self.remote is not None else ()),
+            *(COST_METRICS if self.remote is not None else ()),
             *self.watch.metric_specs(),
             *(self.calibration.metric_specs() if self.calibration is not None else ()),
         )
@@ -249,7 +252,7 @@ class Committee:
         trainer_state: Any = None,
         **columns: Any,
     ) -> list[float | None]:
-        """Return one reward per completion, or None for groups without a quorum. Member failures never raise."""
+        """Return one reward per completion, or None for groups without a quorum. A member's failure never raises."""
         if self.group_size < 1:
             raise ConfigError("the committee has no trainer; call oven.attach(trainer, committee=...) first")
         originals = [as_text(completion) for completion in completions]
@@ -275,7 +278,7 @@ class Committee:
         if not has_ranks or ranks.rank() == 0:
             outcome, evidence = self._judge(build_groups(rows_by_rank, self.rules, self.group_size), step)
         outcome = ranks.broadcast_on_trainer_group(outcome)
-        # Set together, because another batch may have been judged while this one waited.
+        # Assigned only now, because another batch may have been judged while this one waited.
         self.rows, self.last_outcome, self.evidence = rows, outcome, evidence
         if log_metric is not None and self.rows.start == 0:
             for name, value in outcome.metrics.items():
@@ -303,7 +306,7 @@ class Committee:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load the state of a checkpoint. A judge starts without evidence if the checkpoint lacks it or has another
-        model for it. A resumed run then chooses that model again, which restores the evidence."""
+        model for it. When a resumed run chooses that model again, its evidence is restored."""
         self._saved_reliability, self._saved_models = dict(state.get("reliability", {})), dict(state.get("judges", {}))
         for member in self.judges.members:
             self._restart_watch(member)
@@ -344,10 +347,10 @@ class Committee:
         remote_voters = [name for name in self._voters() if name in remote.members] if remote else []
         requests: list[ScoreRequest] = []
         reasons: list[dict[str, Mapping[str, str]]] = []
-        generations = self.watch.generations
+        versions = self.watch.versions
         if remote is not None and remote_voters:
             self._batches += 1
-            requests = [self._request(remote, group, i, step) for i, group in enumerate(groups)]
+            requests = [self._build_request(remote, group, i, step) for i, group in enumerate(groups)]
             answers = self.wait_for_answers(partial(remote.ask, requests, self.judges.current(remote_voters)))
             for member in remote_voters:
                 for i, verdict in enumerate(answers[member]):
@@ -369,7 +372,7 @@ class Committee:
         for member in self.members:
             self._log_abstentions(member, verdicts)
         if remote is not None and remote_voters:
-            swapped_names = {name for name in remote_voters if self.watch.generations.get(name) != generations[name]}
+            swapped_names = {name for name in remote_voters if self.watch.versions.get(name) != versions[name]}
             for name in swapped_names:
                 remote.health.pop(name, None)
             for group, request, group_verdicts in zip(groups, requests, verdicts, strict=True):
@@ -390,7 +393,8 @@ class Committee:
 
     def _log_abstentions(self, member: str, verdicts: Sequence[Mapping[str, Verdict]]) -> None:
         """Log when a member starts or stops abstaining, instead of at every step."""
-        kinds, groups = abstentions_of(member, verdicts), sum(member in group_verdicts for group_verdicts in verdicts)
+        kinds = count_abstentions(member, verdicts)
+        groups = sum(member in group_verdicts for group_verdicts in verdicts)
         if kinds and member not in self._abstaining_names:
             summary = ", ".join(f"{kind} {count}" for kind, count in kinds.items())
             log.warning("committee member %s abstains on %d of %d groups: %s", member, kinds.total(), groups, summary)
@@ -399,9 +403,9 @@ class Committee:
             log.info("committee member %s scores again", member)
             self._abstaining_names.discard(member)
 
-    def _request(self, remote: MemberClient, group: Group, index: int, step: int) -> ScoreRequest:
-        """Build the request for a group. Equal completions are included once. Ids are sorted digests, so no answer can
-        mention its own id or position. A replay in lockstep sends the same request again."""
+    def _build_request(self, remote: MemberClient, group: Group, index: int, step: int) -> ScoreRequest:
+        """Build the request for a group. Equal completions are included once. They are sorted by id, which is a digest,
+        so an answer can mention neither its id nor its position. A replay sends the same requests again."""
         if self._warn_no_description and not self.description:
             log.warning(
                 "the members %s have no description of the model in training; pass one to the committee, for example "

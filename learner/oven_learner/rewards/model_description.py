@@ -1,4 +1,4 @@
-"""A description of the model in training for remote judges."""
+"""The description of the model in training that remote judges read."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ModelDescription(BaseModel):
 
     def to_agent_prompt(self) -> str:
         """Return the description as plain text, with one fact per line and without unknown values."""
-        sizes = [f"{_count(self.parameters)} parameters"] if self.parameters else []
+        sizes = [f"{_format_count(self.parameters)} parameters"] if self.parameters else []
         sizes += [f"a vocabulary of {self.vocabulary:,} tokens"] if self.vocabulary else []
         size_text = f" with {' and '.join(sizes)}" if sizes else ""
         lines = [
@@ -63,7 +63,7 @@ class ModelDescription(BaseModel):
         return "\n".join(lines)
 
 
-def _count(number: int) -> str:
+def _format_count(number: int) -> str:
     for size, unit in ((10**9, "billion"), (10**6, "million")):
         if number >= size:
             return f"{number / size:.3g} {unit}"

@@ -1,9 +1,9 @@
 """Estimates of each judge's reliability during the run. The judge's weight is multiplied by the estimate.
 
 A judge that agrees with the others gets 1. An unrelated or opposed judge falls to FLOOR. The estimate comes from
-agreement and from controls, which are tests with known answers. So it has the limits of a majority. If two judges
-contradict each other, it cannot tell which is correct, and judges with the same errors seem reliable. The user's rules
-keep their full weight. They only serve as witnesses: the judges' scores are compared with theirs.
+agreement and from controls, which are tests with known answers. So the majority can mislead it: it cannot tell which of
+two contradicting judges is correct, and judges that make the same errors seem reliable. The user's rules keep their
+full weight. They only serve as witnesses, with which the judges' scores are compared.
 
 The estimates use neither a clock nor random numbers. They are part of checkpoints (`state_dict`).
 """
@@ -17,19 +17,19 @@ from typing import Any, Final
 from oven_learner.rewards.aggregation import sees_difference, standardise
 
 MEMORY: Final = 0.98
-"""Decay of a group's evidence per further group. Half remains after 34 groups. So a judge that changes is detected
+"""Decay of a group's evidence with each later group. Half remains after 34 groups. So a judge that changes is detected
 within a few steps, and a single unusual step has little effect."""
 PRIOR_GROUPS: Final = 8.0
 """Weight of the prior in groups. With a lower weight, a few unusual groups at the start would decide."""
 PRIOR: Final = 0.6
-"""Prior correlation of a judge. Honest judges of short answers had 0.5 to 0.8."""
+"""Prior correlation of a judge with the others. Honest judges of short answers had 0.5 to 0.8."""
 FULL_WEIGHT_SHARE: Final = 0.5
 """Share of the best judge's agreement above which a judge keeps its full weight. A specialist on another aspect agrees
 less, but should keep its weight."""
 FLOOR: Final = 0.1
 """Minimum reliability. At 0 a judge would not count towards a quorum and could not recover."""
 MIN_WITNESSES: Final = 3
-"""Minimum number of members that see a difference. If only two disagree, either may be wrong."""
+"""Minimum number of members that see a difference. If only two do and they disagree, either may be wrong."""
 FAILED_CONTROL: Final = -1.0
 """Agreement recorded for a judge that was fooled by a known-bad answer, or scored a known-good one as wrong."""
 
@@ -57,8 +57,8 @@ class Reliability:
         return {name: min(1.0, max(FLOOR, value / (FULL_WEIGHT_SHARE * best))) for name, value in agreement.items()}
 
     def add_group(self, scores: Mapping[str, Sequence[float]], weights: Mapping[str, float]) -> None:
-        """Update the estimates with the voting members' scores of one group. Ignored if fewer than MIN_WITNESSES
-        members see a difference."""
+        """Update the estimates with the voting members' scores of one group, unless fewer than MIN_WITNESSES see a
+        difference."""
         standard_scores = {name: standardise(values) for name, values in scores.items() if sees_difference(values)}
         if len(standard_scores) < MIN_WITNESSES:
             return

@@ -1,6 +1,6 @@
-"""A client that asks remote members for their scores of each group, over the bus. Every wait has a deadline. The client
-has its own thread with an asyncio loop, and a connection that is separate from the log's. Each request has its own
-unguessable inbox, which the server closes after one message. So a member can neither answer for another one nor send
+"""The client that asks a committee's remote members for their scores, over the bus. Every wait has a deadline. The
+client runs an asyncio loop in its own thread, and its connection is separate from the log's. Each request has its own
+unguessable inbox, which the server closes after one message. So a member can neither answer for another member nor send
 more than one answer."""
 
 from __future__ import annotations
@@ -40,21 +40,23 @@ MAX_IN_FLIGHT = 64
 RECONNECT_TIMEOUT_S = 2.0
 """Seconds to wait for a lost connection before the members abstain. A server restart takes less time."""
 ABSENCE_TIMEOUT_S = 10.0
-"""Seconds to wait for a member that does not listen, which is longer than a restart. It applies once, until the member
-has answered again."""
+"""Seconds to wait for a member that does not listen, which is longer than a restart. After such a wait, later requests
+do not wait until the member has answered again."""
 JOIN_TIMEOUT_S = 30.0
-"""Seconds to wait for an added member's process, which imports an SDK on a machine that is training."""
+"""Seconds to wait for an added member's process. It must import a provider's SDK on a machine that is busy training."""
 RETRY_INTERVAL_S = 0.25
 """Seconds between requests to a member that does not listen."""
 GRACE_S = 2.0
-"""Extra seconds after the deadline, in case the loop is stuck."""
+"""Extra seconds after the deadline, after which the caller stops waiting for the loop."""
+NO_RESPONDERS = "503"
+"""NATS status of the reply to a request on a subject without a listener."""
 RETRIED_KINDS = (verdicts.MALFORMED, verdicts.WRONG_IDS, verdicts.OUT_OF_RANGE)
-"""Failures that are retried once. A member's own failure is not, because the member has already retried."""
+"""Failures that are retried once. A failure that the member reports is not, because the member has already retried."""
 
 
 class RemoteMembers:
     """A client of the members that listen on `oven.reward.<member>`. It connects on first use. `judges` contains the
-    members' configured models, if known."""
+    members' configured models, as far as known."""
 
     def __init__(
         self,
@@ -77,13 +79,13 @@ class RemoteMembers:
         self._thread: threading.Thread | None = None
         self._bus: Bus | None = None
         self._losses = 0
-        self._lost_event = asyncio.Event()
+        self._connection_lost = asyncio.Event()
         self._connect_lock = asyncio.Lock()
         self._absent_names: set[str] = set()
         self.faults: Counter[str] = Counter()
-        """Kind → number of unusable answers, including answers that were replaced by a retry."""
+        """Number of unusable answers of each kind, including those that a retry replaced."""
         self.health: dict[str, JudgeHealth] = {}
-        """Member → its latest report on its judge."""
+        """Each member's latest report on its judge."""
         self._reasons: dict[tuple[str, str], dict[str, str]] = {}
         self._cost = Cost()
         self._cost_lock = threading.Lock()
@@ -92,9 +94,9 @@ class RemoteMembers:
         """Return each member's verdict on every request by the given model, with scores in the order of completions.
         Members are asked concurrently, and the method returns within `deadline_s`. It never raises, because failures
         become abstentions. It is thread-safe."""
-        limit = time.monotonic() + self.deadline_s
+        deadline = time.monotonic() + self.deadline_s
         answers: Answers = {member: [Abstention(verdicts.DEADLINE)] * len(requests) for member in members}
-        coroutine = self._ask_all(requests, members, limit, answers)
+        coroutine = self._ask_all(requests, members, deadline, answers)
         future = asyncio.run_coroutine_threadsafe(coroutine, self._running_loop())
         try:
             future.result(timeout=self.deadline_s + GRACE_S)
@@ -104,8 +106,8 @@ class RemoteMembers:
         return {member: [*values] for member, values in answers.items()}
 
     def probe(self, member: str, model: JudgeSpec, *, is_new: bool = False) -> Future[str]:
-        """Send a model a test question in the member's process, within `deadline_s`. The result is empty if it returned
-        a verdict, otherwise the reason. With `is_new`, first wait up to JOIN_TIMEOUT_S for the process."""
+        """Send a model a test question in the member's process, within `deadline_s`. The result is an empty string if
+        it returned a verdict, otherwise the reason for the failure. With `is_new`, first wait up to JOIN_TIMEOUT_S."""
         return asyncio.run_coroutine_threadsafe(self._probe(member, model, is_new), self._running_loop())
 
     def join(self, member: str) -> None:
@@ -143,8 +145,8 @@ class RemoteMembers:
         with self._start_lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                # An event from another loop raises immediately, which would look like a lost connection.
-                self._lost_event, self._connect_lock = asyncio.Event(), asyncio.Lock()
+                # Waiting for an event of another loop would raise at once, which would look like a lost connection.
+                self._connection_lost, self._connect_lock = asyncio.Event(), asyncio.Lock()
                 self._thread = threading.Thread(target=self._loop.run_forever, name="oven-rewards", daemon=True)
                 self._thread.start()
             return self._loop
@@ -167,7 +169,7 @@ class RemoteMembers:
             return "the connection to the bus was lost during the probe"
         if isinstance(message, Abstention):
             return f"the process of {member} did not answer within {self.deadline_s:g} s"
-        if (message.headers or {}).get("Status") == "503":
+        if (message.headers or {}).get("Status") == NO_RESPONDERS:
             return f"the process of {member} does not listen; check with `oven-controller status` whether it is running"
         try:
             reply = ProbeReply.model_validate_json(message.data, strict=True)
@@ -181,10 +183,10 @@ class RemoteMembers:
         return ""
 
     async def _ask_all(
-        self, requests: Sequence[ScoreRequest], models: Mapping[str, RequestedModel], limit: float, answers: Answers
+        self, requests: Sequence[ScoreRequest], models: Mapping[str, RequestedModel], deadline: float, answers: Answers
     ) -> None:
         """Send all requests to all members, and write the answers to `answers`."""
-        bus = await self._connect(min(limit, time.monotonic() + RECONNECT_TIMEOUT_S))
+        bus = await self._connect(min(deadline, time.monotonic() + RECONNECT_TIMEOUT_S))
         if bus is None:
             for member in answers:
                 answers[member][:] = [Abstention(verdicts.BUS_DOWN)] * len(requests)
@@ -200,28 +202,28 @@ class RemoteMembers:
             try:
                 async with slots[member]:
                     answers[member][index] = await self._request_verdict(
-                        bus, member, member_requests[member][index], limit
+                        bus, member, member_requests[member][index], deadline
                     )
             except asyncio.CancelledError:
                 self.faults[verdicts.DEADLINE] += 1
                 raise
 
         tasks = [asyncio.create_task(ask_member(member, i)) for i in range(len(requests)) for member in answers]
-        await asyncio.wait(tasks, timeout=max(0.0, limit - time.monotonic()))
+        await asyncio.wait(tasks, timeout=max(0.0, deadline - time.monotonic()))
         await end(*tasks)
 
     def _on_connection_change(self) -> None:
         """Notify the pending requests if the connection was lost."""
         if self._bus is not None and self._bus.losses != self._losses:
             self._losses = self._bus.losses
-            self._lost_event.set()
-            self._lost_event = asyncio.Event()
+            self._connection_lost.set()
+            self._connection_lost = asyncio.Event()
 
-    async def _connect(self, limit: float) -> Bus | None:
-        """Connect if needed, and return the connection, or None if it cannot be opened by `limit`."""
+    async def _connect(self, deadline: float) -> Bus | None:
+        """Connect if needed, and return the connection, or None if it cannot be opened by `deadline`."""
         async with self._connect_lock:  # a probe and the committee's requests may run concurrently
             while self._bus is None or not self._bus.client.is_connected:
-                seconds_left = limit - time.monotonic()
+                seconds_left = deadline - time.monotonic()
                 if seconds_left <= 0:
                     return None
                 if self._bus is None or self._bus.client.is_closed:
@@ -239,23 +241,23 @@ class RemoteMembers:
             return self._bus
 
     async def _request_verdict(
-        self, bus: Bus, member: str, request: ScoreRequest, limit: float, retries: int = 1
+        self, bus: Bus, member: str, request: ScoreRequest, deadline: float, retries: int = 1
     ) -> Verdict:
-        verdict = await self._ask_until_present(bus, member, request, limit)
+        verdict = await self._ask_until_present(bus, member, request, deadline)
         if isinstance(verdict, Abstention):
             self.faults[verdict.kind] += 1
             if retries and verdict.kind in RETRIED_KINDS:
-                return await self._request_verdict(bus, member, request, limit, retries - 1)
+                return await self._request_verdict(bus, member, request, deadline, retries - 1)
         return verdict
 
-    async def _ask_until_present(self, bus: Bus, member: str, request: ScoreRequest, limit: float) -> Verdict:
-        """Ask until the member listens, or its absence timeout has passed. Ask again after a lost connection, because
-        the request or the answer was lost with it."""
-        wait_until = min(limit, time.monotonic() + self._absence_timeout_s)
-        while (seconds_left := limit - time.monotonic()) > 0:
+    async def _ask_until_present(self, bus: Bus, member: str, request: ScoreRequest, deadline: float) -> Verdict:
+        """Ask until the member listens or its absence timeout has passed. After a lost connection, ask again, because
+        the request or the answer may be lost."""
+        wait_until = min(deadline, time.monotonic() + self._absence_timeout_s)
+        while (seconds_left := deadline - time.monotonic()) > 0:
             verdict = await self._ask_once(bus, member, request.model_copy(update={"deadline_s": seconds_left}))
             if verdict is None:
-                new_bus = await self._connect(min(limit, time.monotonic() + RECONNECT_TIMEOUT_S))
+                new_bus = await self._connect(min(deadline, time.monotonic() + RECONNECT_TIMEOUT_S))
                 if new_bus is None:
                     return Abstention(verdicts.BUS_DOWN)
                 bus = new_bus
@@ -276,7 +278,7 @@ class RemoteMembers:
             message = await self._request(bus, names.reward(member), request.wire(), request.deadline_s, headers)
         if message is None or isinstance(message, Abstention):
             return message
-        if (message.headers or {}).get("Status") == "503":
+        if (message.headers or {}).get("Status") == NO_RESPONDERS:
             return Abstention(verdicts.NO_RESPONDER)
         verdict, cost, reply = read_reply(message.data, member, request)
         if reply is not None and reply.health is not None:
@@ -293,7 +295,7 @@ class RemoteMembers:
         """Send a message and wait for its answer. Return None if the connection was lost first."""
         inbox = f"{self._inbox}.{secrets.token_hex(16)}"
         answer: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
-        connection_loss = asyncio.ensure_future(self._lost_event.wait())
+        connection_loss = asyncio.ensure_future(self._connection_lost.wait())
         subscription = None
         try:
             subscription = await bus.client.subscribe(inbox, future=answer, max_msgs=1)

@@ -1,5 +1,5 @@
-"""The verdict of a member on a group, and functions that score with rules. A verdict is either scores in [0, 1] or an
-abstention with its reason. Rules are members with TRL's reward signature."""
+"""Verdicts of committee members on groups, and functions that score with rules. A verdict is either scores in [0, 1] or
+an abstention with its reason. Rules are members with TRL's reward signature."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RAISED, NOT_APPLICABLE, MALFORMED, OUT_OF_RANGE = "raised", "not_applicable", "m
 WRONG_IDS, NO_RESPONDER, DEADLINE, BUS_DOWN = "wrong_ids", "no_responder", "deadline", "bus_down"
 OTHER_JUDGE, TOO_LARGE, NO_DIFFERENCE, OTHER = "other_judge", "too_large", "no_difference", "other"
 
-KINDS = {
+ABSTENTION_KINDS = {
     RAISED: "a rule raised an error",
     NOT_APPLICABLE: "a rule returned None, or a remote member returned neither scores nor a failure",
     MALFORMED: "an answer that is not a ScoreReply of this member, or the wrong number of scores",
@@ -31,7 +31,7 @@ KINDS = {
     NO_DIFFERENCE: "equal scores for a group in which too few other members saw a difference",
     OTHER: "a member's own kind of failure that is not a plain word",
 }
-"""Kind of an abstention → its explanation. Remote members also have their own kinds of failure (`rate_limit`, …)."""
+"""Explanations of the kinds of abstentions. Remote members may report other kinds of failure (`rate_limit`, …)."""
 
 _KIND_PATTERN = re.compile(r"^[a-z][a-z0-9_]{0,31}$")
 
@@ -41,7 +41,7 @@ Scores: TypeAlias = tuple[float, ...]
 
 @dataclass(frozen=True, slots=True)
 class Abstention:
-    """A verdict without scores. `kind` says why."""
+    """A verdict without scores, for the reason `kind`."""
 
     kind: str
 
@@ -88,18 +88,18 @@ def to_kind(failure: str) -> str:
 
 
 def score_rows(
-    name: str, rule: RewardFunction, arguments: Mapping[str, Any], rows: int, references: Collection[str] = ()
+    name: str, rule: RewardFunction, arguments: Mapping[str, Any], row_count: int, references: Collection[str] = ()
 ) -> list[RuleResult]:
     """Score the rows of a batch with a rule. If the rule raises an error, it abstains on all rows. `references` are
-    columns that may be empty for prompts added during training, such as the answer. A rule with such a parameter skips
-    rows without a value, because its score would mean nothing there."""
-    incomplete_rows = _incomplete_rows(rule, arguments, rows, references)
+    columns, such as the answer, that may be empty for prompts added during training. A rule that uses such a column
+    skips the rows without a value, because its score would be meaningless there."""
+    incomplete_rows = _incomplete_rows(rule, arguments, row_count, references)
     if not incomplete_rows:
-        return _score(name, rule, arguments, rows)
-    results: list[RuleResult] = [Abstention(NOT_APPLICABLE)] * rows
-    complete_rows = [row for row in range(rows) if row not in incomplete_rows]
+        return _score(name, rule, arguments, row_count)
+    results: list[RuleResult] = [Abstention(NOT_APPLICABLE)] * row_count
+    complete_rows = [row for row in range(row_count) if row not in incomplete_rows]
     if complete_rows:
-        columns = {key: value for key, value in arguments.items() if _is_column(value, rows)}
+        columns = {key: value for key, value in arguments.items() if _is_column(value, row_count)}
         complete_columns = {key: [value[row] for row in complete_rows] for key, value in columns.items()}
         new_results = _score(name, rule, {**arguments, **complete_columns}, len(complete_rows))
         for row, result in zip(complete_rows, new_results, strict=True):
@@ -107,34 +107,35 @@ def score_rows(
     return results
 
 
-def _score(name: str, rule: RewardFunction, arguments: Mapping[str, Any], rows: int) -> list[RuleResult]:
+def _score(name: str, rule: RewardFunction, arguments: Mapping[str, Any], row_count: int) -> list[RuleResult]:
+    """Call the rule, and turn errors and invalid scores into abstentions."""
     try:
         values = list(rule(**arguments))
     except Exception as error:  # the error's text is not logged, because it may quote a prompt
         log.warning("the committee's rule %r raised %s, so it abstains", name, type(error).__name__)
-        return [Abstention(RAISED)] * rows
-    if len(values) != rows:
+        return [Abstention(RAISED)] * row_count
+    if len(values) != row_count:
         log.warning(
-            "the committee's rule %r abstains: it returned %d scores for %d completions", name, len(values), rows
+            "the committee's rule %r abstains: it returned %d scores for %d completions", name, len(values), row_count
         )
-        return [Abstention(MALFORMED)] * rows
+        return [Abstention(MALFORMED)] * row_count
     verdicts = [to_verdict([value]) for value in values]
     return [verdict if isinstance(verdict, Abstention) else verdict[0] for verdict in verdicts]
 
 
 def _incomplete_rows(
-    rule: RewardFunction, arguments: Mapping[str, Any], rows: int, references: Collection[str]
+    rule: RewardFunction, arguments: Mapping[str, Any], row_count: int, references: Collection[str]
 ) -> set[int]:
     """Return the rows without a value in a reference column that is named in the rule's signature."""
-    columns = [name for name in references if _is_column(arguments.get(name), rows)]
+    columns = [name for name in references if _is_column(arguments.get(name), row_count)]
     if all(value is not None for name in columns for value in arguments[name]):
         return set()
     try:
         used_columns = set(inspect.signature(rule).parameters).intersection(columns)
     except (TypeError, ValueError):  # without a signature the rule may use all columns
         used_columns = set(columns)
-    return {row for row in range(rows) if any(arguments[name][row] is None for name in used_columns)}
+    return {row for row in range(row_count) if any(arguments[name][row] is None for name in used_columns)}
 
 
-def _is_column(value: object, rows: int) -> bool:
-    return isinstance(value, list) and len(value) == rows
+def _is_column(value: object, row_count: int) -> bool:
+    return isinstance(value, list) and len(value) == row_count

@@ -1,7 +1,7 @@
 """Local teachers, which are models that a loss pulls the policy towards. They can be swapped during a run.
 
-A teacher is GRPO's reference in its KL term and in the channel `distill` (oven_learner.losses), or the teacher of a
-DistillationTrainer.
+A teacher is GRPO's reference in its KL term and in the channel `distill` (oven_learner.losses), or a
+DistillationTrainer's teacher.
 
     teachers = Teachers(trainer)                   # the trainer's own reference, if any, is "initial"
     teachers.add("strong", model, tokenizer)       # from weak to strong; raises TeacherRefusedError
@@ -15,6 +15,6 @@ its gradient, and this package chooses the model π_ref.
 
 from oven_learner.teachers.kl_knobs import announce_kl_knobs
 from oven_learner.teachers.registry import LIMIT_BYTES, Teachers
-from oven_learner.teachers.teacher_config import TeacherConfig, read_teachers, teachers_of
+from oven_learner.teachers.teacher_config import TeacherConfig, parse_teachers, read_teachers
 
-__all__ = ["LIMIT_BYTES", "TeacherConfig", "Teachers", "announce_kl_knobs", "read_teachers", "teachers_of"]
+__all__ = ["LIMIT_BYTES", "TeacherConfig", "Teachers", "announce_kl_knobs", "parse_teachers", "read_teachers"]

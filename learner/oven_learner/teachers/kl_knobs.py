@@ -1,4 +1,4 @@
-"""The actuators of GRPO's KL term: its weight `grpo.beta`, and its reference model `teacher.active`."""
+"""The knobs of GRPO's KL term: its weight `grpo.beta`, and its reference model `teacher.active`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ORDER = "weakest first"
 """Unit of `teacher.active`, which describes the order of its choices."""
 
 DEFAULT_BETA = 0.04
-"""Base of the upper bound if the user's β is 0, from Shao et al. 2024 (arXiv 2402.03300), section 4.2."""
+"""The β that determines the upper bound if the user's β is 0, from Shao et al. 2024 (arXiv 2402.03300, section 4.2)."""
 
 
 def announce_kl_knobs(
@@ -26,8 +26,8 @@ def announce_kl_knobs(
 ) -> None:
     """Register `grpo.beta` and `teacher.active` if there is a reference model. With PEFT there is always one, the
     policy without its adapter. A change of β affects the next step's loss. Buffered reference log-probabilities stay
-    valid for any β above 0. If there are none, the completions are generated again. `client` returns the running
-    training's client, or None before training."""
+    valid for any β above 0. If a buffered batch has none, its completions are generated again. `client` returns the
+    running training's client, or None before training."""
     grpo = _is_grpo(trainer)
     if grpo and has_reference(trainer):
         user_beta = float(trainer.args.beta or trainer.beta)
@@ -53,12 +53,12 @@ def announce_beta(
 
 
 class Announcer(Protocol):
-    """The part of a training client that is needed to announce changed actuators."""
+    """The part of a training client that announces changed knobs."""
 
     actuators: Actuators
 
     def announce(self, name: str) -> None:
-        """Announce the actuator's current state at the next step boundary."""
+        """Announce the knob's current state at the next step boundary."""
 
 
 def announce_teachers(
@@ -67,7 +67,7 @@ def announce_teachers(
     client: Callable[[], Announcer | None],
     uses_teacher: Callable[[], bool] = lambda: True,
 ) -> None:
-    """Register `teacher.active` if two or more teachers are loaded and `uses_teacher()` is true for the loss. Refused
+    """Register `teacher.active` if two or more teachers are loaded and the loss uses one (`uses_teacher()`). Refused
     teachers are also choices, so that requests for them are answered with the reason. A teacher that is added later
     becomes a choice, and the `client()` of the running training announces it."""
 

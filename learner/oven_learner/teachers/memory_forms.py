@@ -1,8 +1,8 @@
-"""The forms of a teacher in memory, with their sizes, the choice of the fastest form that fits, and quantization.
+"""The forms of a teacher in memory: their sizes, the choice of the fastest form that fits, and quantization.
 
 Linear layers are quantized with bitsandbytes, on GPUs and CPUs, to 8 bits (LLM.int8, Dettmers et al. 2022, arXiv
 2208.07339) or to 4 (NF4 with double quantization, Dettmers et al. 2023, arXiv 2305.14314). Embeddings, norms and the
-output head are not quantized. TRL's fused log-probabilities read the head's weight directly, not through its `forward`.
+output head are not quantized. TRL's fused log-probabilities read the head's weight directly, so it must be dense.
 """
 
 from __future__ import annotations
@@ -26,15 +26,14 @@ Form = Literal["resident", "8 bits", "4 bits", "offload"]
 """Forms of a teacher in memory, from the fastest to the smallest."""
 
 MAX_FREE_SHARE = 0.5
-"""Maximum share of the free memory for a new teacher. The activations and optimizer states of the first step need the
-rest."""
+"""Maximum share of free memory for a new teacher. The first step's activations and optimizer states need the rest."""
 BITS: dict[Form, Bits] = {"8 bits": 8, "4 bits": 4}
-"""Quantized form → its number of bits."""
+"""Number of bits of each quantized form."""
 BYTES_PER_WEIGHT = {"8 bits": 1.0, "4 bits": 0.53}
 """Bytes per weight of a quantized linear layer, including scales. NF4 has one 8-bit scale per 64 weights."""
 
 
-def tensors(model: nn.Module, *, buffers: bool = True) -> Iterator[Tensor]:
+def all_tensors(model: nn.Module, *, buffers: bool = True) -> Iterator[Tensor]:
     """Yield the parameters, the buffers, and the extra tensors of quantized layers."""
     for parameter in model.parameters():
         yield parameter.data
@@ -50,7 +49,7 @@ def tensors(model: nn.Module, *, buffers: bool = True) -> Iterator[Tensor]:
 def memory_bytes(model: nn.Module, *, buffers: bool = True) -> int:
     """Return the model's bytes in memory. Shared storages count once, and offloaded tensors do not count."""
     storage_bytes: dict[tuple[torch.device, int], int] = {}
-    for tensor in tensors(model, buffers=buffers):
+    for tensor in all_tensors(model, buffers=buffers):
         if tensor.device.type != "meta":
             storage = tensor.untyped_storage()
             storage_bytes[tensor.device, storage.data_ptr()] = storage.nbytes()
@@ -70,23 +69,23 @@ def _extra_tensors(owner: Any) -> Iterator[Tensor]:
 class Footprint:
     """The sizes of a model, which are known before it is loaded."""
 
-    total: int
+    total_bytes: int
     """Bytes of all parameters as stored."""
-    linear: int
-    """Bytes of the quantizable weights."""
-    weights: int
-    """Number of quantizable weights."""
+    quantizable_bytes: int
+    quantizable_weights: int
 
     def bytes_as(self, form: Form) -> int:
         """Return the approximate bytes of the model in this form."""
         if form == "resident":
-            return self.total
-        return 0 if form == "offload" else int(self.total - self.linear + BYTES_PER_WEIGHT[form] * self.weights)
+            return self.total_bytes
+        if form == "offload":
+            return 0
+        return int(self.total_bytes - self.quantizable_bytes + BYTES_PER_WEIGHT[form] * self.quantizable_weights)
 
 
 def fastest_fitting_form(footprint: Footprint, available_bytes: int, *, quantizable: bool) -> Form:
-    """Return the first of resident, 8 bits, 4 bits and offload that fits in `available_bytes`. `quantizable` says
-    whether quantized forms are possible."""
+    """Return the first of resident, 8 bits, 4 bits and offload that fits in `available_bytes`. The quantized forms are
+    only considered if `quantizable`."""
     forms: tuple[Form, ...] = ("resident", "8 bits", "4 bits") if quantizable else ("resident",)
     return next((form for form in forms if footprint.bytes_as(form) <= available_bytes), "offload")
 
@@ -127,8 +126,8 @@ def bitsandbytes_config(bits: Bits, dtype: torch.dtype) -> Any:
 
 def quantize(model: Any, bits: Bits, device: torch.device) -> None:
     """Quantize a model in place, layer by layer, and move the quantized layers to `device`. Layers that are already
-    quantized stay unchanged. Raises ConfigError if bitsandbytes is not installed, and TeacherRefusedError if there is
-    no linear layer."""
+    quantized stay unchanged. Raises ConfigError if bitsandbytes is not installed, and TeacherRefusedError without
+    them."""
     bnb = _bitsandbytes()
     from transformers.integrations.bitsandbytes import replace_with_bnb_linear
     from transformers.pytorch_utils import Conv1D
@@ -154,7 +153,7 @@ def quantize(model: Any, bits: Bits, device: torch.device) -> None:
 
 
 def linear_layers(model: Any) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the quantizable layers with their names, which are all linear layers except the output head."""
+    """Yield the quantizable layers and their names. These are all linear layers except the output head."""
     from transformers.pytorch_utils import Conv1D
 
     heads = set(_heads(model))
@@ -181,7 +180,7 @@ def _heads(model: Any) -> list[str]:
 
 def _bitsandbytes() -> Any:
     """Import and return bitsandbytes. Raises ConfigError if it is not installed."""
-    # Silence its warnings, one per float32 batch that it casts, and one about a missing faster kernel.
+    # It would warn about each float32 batch that it casts, and about a missing faster kernel.
     for name in ("bitsandbytes.autograd._functions", "bitsandbytes.backends.cpu.ops"):
         logging.getLogger(name).setLevel(logging.ERROR)
     try:

@@ -1,6 +1,6 @@
-"""Functions that load a teacher's model and tokenizer, choose its form in memory, and convert it to this form.
-Offloaded weights are stored in CPU memory for a GPU, or on disk for a CPU, using accelerate's hooks. The weights of a
-layer are loaded when a forward pass reaches it and dropped afterwards, so an idle teacher uses no memory."""
+"""Loads a teacher's model and tokenizer, chooses its form in memory, and converts the model to this form. Offloaded
+weights are stored in CPU memory for a GPU, or on disk for a CPU, using accelerate's hooks. A layer's weights are loaded
+when a forward pass reaches the layer and dropped afterwards, so an idle teacher uses no memory on the device."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def load_model(config: TeacherConfig, form: Form, device: torch.device, *, durin
     diffusion teacher, which cannot score tokens.
 
     Pass `during_training=True` if another thread may be training. transformers sets the default dtype of the whole
-    process while it creates a model, which would disturb a training step. So the model is then created in the current
-    default dtype and converted afterwards, which temporarily needs more memory."""
+    process while it creates a model, which would disturb a training step. With `during_training`, the model is created
+    in the current default dtype and converted afterwards, which temporarily needs more memory."""
     if config.kind == "diffusion":
         raise ConfigError(
             f"teacher {config.name!r} is a diffusion model, but this trainer's policy generates tokens; use a causal "
@@ -57,8 +57,8 @@ def load_model(config: TeacherConfig, form: Form, device: torch.device, *, durin
 
 
 def load_tokenizer(config: TeacherConfig) -> Any:
-    """Return the config's tokenizer, or the one in the model's folder, or None. Raises TeacherRefusedError if it cannot
-    be loaded."""
+    """Return the config's tokenizer, or the one in the model's folder, or None. Raises TeacherRefusedError on
+    failure."""
     if config.tokenizer is not None and not isinstance(config.tokenizer, str | os.PathLike):
         return config.tokenizer
     source = config.tokenizer or config.model_name
@@ -122,10 +122,10 @@ def offload(model: Any, device: torch.device, folder: Path | None = None, *, kee
     if keep_head:
         remove_hook_from_module(model.get_output_embeddings())
     else:
-        add_hook_to_module(model, _HeadInPlace(), append=True)
+        add_hook_to_module(model, _KeepHeadLoaded(), append=True)
 
 
-class _HeadInPlace(ModelHook):  # type: ignore[misc]
+class _KeepHeadLoaded(ModelHook):  # type: ignore[misc]
     """A hook that keeps the head's weight loaded during the whole forward pass. TRL's fused log-probabilities read the
     weight without calling the head, so the head's own hook would not load it."""
 
@@ -188,7 +188,7 @@ def choose_form(config: TeacherConfig, device: torch.device, bytes_left: int, *,
     footprint = expected_footprint(config)
     free_bytes = memory_forms.free_bytes(device)
     if config.model is not None:
-        # A model that is already on the device does not need its memory again.
+        # A model that is already on the device needs no additional memory.
         free_bytes += sum(tensor.nbytes for tensor in config.model.parameters() if tensor.device == device)
     available_bytes = min(bytes_left, int(memory_forms.MAX_FREE_SHARE * free_bytes))
     return memory_forms.fastest_fitting_form(

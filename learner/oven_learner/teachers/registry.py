@@ -37,8 +37,8 @@ class Candidate(Generic[Model]):
 
 
 class NamedTeachers(ABC, Generic[Model]):
-    """A registry of teachers in the order they were added. Add weaker teachers first. Subclasses define how to load a
-    teacher (`_prepare`), how the trainer tests it (`_admit`), and which one is active."""
+    """A registry of teachers in the order in which they were added, which should be from weak to strong. Subclasses
+    define how to load a teacher (`_prepare`), how the trainer tests it (`_admit`), and which one is active."""
 
     def __init__(self, limit_bytes: int, offload_folder: Path | str | None) -> None:
         self._limit = limit_bytes
@@ -54,8 +54,8 @@ class NamedTeachers(ABC, Generic[Model]):
     def add(self, name: str, teacher: Any, tokenizer: Any = None) -> None:
         """Check a teacher, given as a model or a TeacherConfig, freeze it, and make it available for swaps. During
         training, call this between two steps and on all ranks. If `tokenizer` is passed, its token ids are compared
-        with the policy's. Raises TeacherRefusedError if the teacher does not suit this policy, as do later requests for
-        its name. Raises ConfigError if the name is already used, or an optional package is missing."""
+        with the policy's. Raises TeacherRefusedError if the teacher does not suit this policy. Later requests for its
+        name then raise the same error. Raises ConfigError if the name is used, or a package is missing."""
         self.admit(self.prepare(name, teacher, tokenizer))
 
     def register(self, config: TeacherConfig) -> None:
@@ -66,7 +66,7 @@ class NamedTeachers(ABC, Generic[Model]):
         self, name: str, teacher: Any, tokenizer: Any = None, *, during_training: bool = False
     ) -> Candidate[Model]:
         """Load the teacher and convert it to its form in memory. This is the first and slower half of `add`. Pass
-        `during_training=True` if another thread may be running a training step; that step is not disturbed."""
+        `during_training=True` if another thread may be training, so that loading does not disturb a training step."""
         if not name:
             raise ConfigError("the teacher's name is empty; every teacher needs a name")
         self._check_unused(name)
@@ -81,8 +81,8 @@ class NamedTeachers(ABC, Generic[Model]):
             raise self._refuse(name, error) from error
 
     def admit(self, candidate: Candidate[Model]) -> None:
-        """Test the teacher with the trainer and make it available. This is the second half of `add`. Call it between
-        two steps."""
+        """Test the teacher with the trainer and make it available. It is the second half of `add`. Call it between
+        steps."""
         name = candidate.name
         self._reserve_name(name)
         try:
@@ -98,9 +98,8 @@ class NamedTeachers(ABC, Generic[Model]):
         self.on_add()
 
     def memory_form(self, name: str) -> Form:
-        """Return the teacher's form in memory: "resident", "8 bits", "4 bits" or "offload". Raises the same errors as
-        `teachers[name]`."""
-        self[name]
+        """Return the teacher's form in memory. Raises the same errors as `teachers[name]`."""
+        self[name]  # raises for an unknown or a refused name
         return self._forms.get(name, "resident")
 
     @property
@@ -110,7 +109,7 @@ class NamedTeachers(ABC, Generic[Model]):
 
     @property
     def refused(self) -> Mapping[str, str]:
-        """Name of a refused teacher → the reason."""
+        """The reasons for refusals, by the teacher's name."""
         return MappingProxyType(self._refused)
 
     @property
@@ -127,8 +126,7 @@ class NamedTeachers(ABC, Generic[Model]):
         return len(self._models)
 
     def __getitem__(self, name: str) -> Model:
-        """Return the model. Raises UnknownNameError for an unknown name, and TeacherRefusedError with the reason for a
-        refused teacher."""
+        """Return the model. Raises UnknownNameError for an unknown name, and TeacherRefusedError for a refused one."""
         if name in self._refused:
             raise TeacherRefusedError(self._refused[name])
         if name not in self._models:
@@ -200,7 +198,7 @@ class Teachers(NamedTeachers[Any]):
 
     @property
     def idle_models(self) -> Mapping[str, Any]:
-        """Name of a loaded but inactive teacher → its model. None means the policy without its adapter."""
+        """Models of the loaded but inactive teachers, by name. None means the policy without its adapter."""
         return {name: model for name, model in self._models.items() if model is not self._current_model}
 
     @property
@@ -214,10 +212,9 @@ class Teachers(NamedTeachers[Any]):
         )
 
     def swap(self, name: str) -> None:
-        """Make `name` the teacher, starting with the next optimizer step. Call it between two steps. A GRPOTrainer may
-        have buffered completions (steps_per_generation or num_iterations above 1), with log-probabilities of the old
-        teacher. They are dropped, and the next step generates again from the same prompts. Raises the same errors as
-        `teachers[name]`."""
+        """Make `name` the teacher, starting with the next optimizer step. Call it between two steps. Completions that a
+        GRPOTrainer has buffered (steps_per_generation or num_iterations above 1) have the old teacher's
+        log-probabilities. So they are dropped, and the next step generates them again. Raises as `teachers[name]`."""
         model = self[name]
         if model is self._current_model:
             return

@@ -1,4 +1,4 @@
-"""Functions that check whether a model can be used as a teacher."""
+"""Checks of a model that is to become a teacher. They raise TeacherRefusedError with the reason."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def check_own_weights(policy: torch.nn.Module, model: torch.nn.Module) -> None:
     policy_ids = {id(parameter) for parameter in policy.parameters()}
     if any(id(parameter) in policy_ids for parameter in model.parameters()):
         raise TeacherRefusedError("it shares parameters with the policy, which would also be frozen; pass a copy")
-    # TRL and accelerate patch `forward`, and a deep copy keeps the original's patch.
+    # TRL and accelerate patch `forward`. A deep copy has the same patch, which still runs the original model.
     patch = vars(model).get("forward")
     cells = getattr(getattr(patch, "__func__", patch), "__closure__", None) or ()
     owners = [getattr(cell.cell_contents, "__self__", model) for cell in cells]
@@ -45,8 +45,8 @@ def check_vocabulary(
     policy: Any, model: Any, policy_tokenizer: Any = None, teacher_tokenizer: Any = None, *, equal_rows: bool = False
 ) -> None:
     """Check that the policy's token ids mean the same to the teacher and are within its vocabulary. If the teacher's
-    tokenizer is passed, its tokens must equal the policy's, but the teacher's matrices may have more rows, because
-    models of a family are padded differently. Otherwise, or with `equal_rows`, the number of rows must be equal. Losses
+    tokenizer is passed, its tokens must equal the policy's. Its embeddings may then have more rows, because models of a
+    family are padded differently. Without a tokenizer, or with `equal_rows`, the number of rows must be equal. Losses
     that compare complete distributions need `equal_rows`."""
     teacher_rows, policy_rows = vocabulary_rows(model), int(policy.get_output_embeddings().weight.shape[0])
     is_too_small = teacher_rows < policy_rows

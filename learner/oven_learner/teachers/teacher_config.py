@@ -21,12 +21,11 @@ Bits = Literal[4, 8]
 class TeacherConfig(BaseModel):
     """The configuration of a named teacher. Pass its model as `model`, or a folder or Hub id as `model_name`.
 
-    The kinds `small` and `big` are causal language models. The kind does not determine their strength: teachers count
-    as stronger the later they are added. A `diffusion` teacher needs its number of joint coordinates (`joint_dim`) and
+    The kinds `small` and `big` are causal language models. The kind does not determine their strength. Teachers that
+    are added later count as stronger. A `diffusion` teacher needs its number of joint coordinates (`joint_dim`) and
     the size of its intent vector (`intent_dim`). `strategy` determines where the weights are stored, and `bits` applies
     to the strategy "quantized". `tokenizer` is a loaded tokenizer, or its folder or Hub id. By default it is the one in
-    the model's folder, if any. Raises ConfigError for an invalid value, and UnknownNameError for an unknown kind or
-    strategy."""
+    the model's folder, if any. Raises ConfigError for an invalid value, and UnknownNameError for an unknown kind."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
@@ -79,17 +78,16 @@ class TeacherConfig(BaseModel):
 
 
 def read_teachers(path: Path | str) -> list[TeacherConfig]:
-    """Read teachers, ordered from weak to strong, from a YAML list of mappings. Raises ConfigError or UnknownNameError
-    for an invalid file."""
+    """Read teachers, from weak to strong, from a YAML list of mappings. Raises ConfigError or UnknownNameError."""
     path = Path(path)
     try:
         entries = load_yaml(read_text(path, "the file of teachers"))
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}{place_of(error)}: {problem_of(error)}") from error
-    return teachers_of(entries, str(path))
+    return parse_teachers(entries, str(path))
 
 
-def teachers_of(entries: Any, source: str = "teachers") -> list[TeacherConfig]:
+def parse_teachers(entries: Any, source: str = "teachers") -> list[TeacherConfig]:
     """Build TeacherConfigs from parsed values. Errors name `source`."""
     if not isinstance(entries, Sequence) or isinstance(entries, str):
         raise ConfigError(f"{source} is a {type(entries).__name__}; expected a list with `- name: …` for each teacher")

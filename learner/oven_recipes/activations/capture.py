@@ -1,4 +1,4 @@
-"""Capture a model's activations: the outputs of its blocks for the last tokens of each text."""
+"""Captures a model's activations, which are the outputs of its blocks for the last tokens of each text."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from torch import Tensor
 from oven_core.errors import ConfigError
 from oven_learner.losses.completion_logits import pad_rows
 from oven_recipes.activations.injection import unchecked_passes
-from oven_recipes.activations.model_blocks import block_at, body, unwrap_model
+from oven_recipes.activations.model_blocks import block_at, model_body, unwrap_model
 
 MAX_TOKENS = 20
-"""Maximum number of activations per text."""
-ROWS = 32
-"""Number of texts per forward pass."""
+"""Maximum number of tokens per text whose activations are captured."""
+TEXTS_PER_PASS = 32
+"""Default number of texts per forward pass."""
 
 
 class Activation(NamedTuple):
-    """The output of block `layer` for the last K tokens of `text`. `vectors` has the shape (K, d)."""
+    """The output of block `layer` for the last tokens of `text`. `vectors` has the shape (tokens, hidden size)."""
 
     text: str
     layer: int
@@ -36,16 +36,18 @@ def capture(
     tokens: int | Sequence[int] = MAX_TOKENS,
     report: Callable[[int], object] = lambda done: None,
     *,
-    rows: int = ROWS,
+    rows: int = TEXTS_PER_PASS,
 ) -> list[Activation]:
-    """Return an Activation on the CPU for each text and layer, text by text. It covers the last `tokens` tokens, or all
-    if the text is shorter. `report` gets the number of finished texts.
+    """Return an Activation on the CPU for each text and layer, ordered by text. It covers the last `tokens` tokens of
+    the text, except its first token. `report` is called with the number of finished texts. `rows` is the number of
+    texts per forward pass.
 
-    The output of block k is `hidden_states[k + 1]` of transformers, except for the last block, where transformers
-    returns the output of its final norm. The first token is never captured, because it is an attention sink whose
-    activation contains nothing about the text (Xiao et al. 2023, arXiv 2309.17453). The model runs in evaluation mode
-    with its adapters disabled, and both are restored. Raises ConfigError for layers outside the model, for a number of
-    tokens outside 1 to 20, for a text of fewer than two tokens, and for activations that are not finite.
+    The first token is an attention sink, so its activation contains nothing about the text (Xiao et al. 2023, arXiv
+    2309.17453). The output of block k is `hidden_states[k + 1]` of transformers, except for the last block, where
+    transformers returns the output of its final norm. The model runs in evaluation mode with its adapters disabled.
+
+    Raises ConfigError for layers outside the model, for a number of tokens outside 1 to 20, for a text of fewer than
+    two tokens, and for activations that are not finite.
     """
     counts = [tokens] * len(texts) if isinstance(tokens, int) else list(tokens)
     if len(counts) != len(texts) or not all(1 <= count <= MAX_TOKENS for count in counts):
@@ -59,12 +61,12 @@ def capture(
                 "longer one"
             )
     captured: list[list[Activation]] = [[] for _ in texts]
-    order = sorted(range(len(texts)), key=lambda number: len(ids[number]))  # similar lengths need little padding
+    by_length = sorted(range(len(texts)), key=lambda number: len(ids[number]))  # similar lengths need little padding
     with _evaluation_mode(model), unchecked_passes(), torch.no_grad():
-        for start in range(0, len(order), rows):
+        for start in range(0, len(by_length), rows):
             report(start)
-            numbers = order[start : start + rows]
-            outputs = _outputs(model, [ids[number] for number in numbers], blocks)
+            numbers = by_length[start : start + rows]
+            outputs = _block_outputs(model, [ids[number] for number in numbers], blocks)
             for row, number in enumerate(numbers):
                 length = len(ids[number])
                 first = max(1, length - counts[number])
@@ -79,8 +81,9 @@ def capture(
     return [activation for text_activations in captured for activation in text_activations]
 
 
-def _outputs(model: Any, ids: Sequence[Sequence[int]], blocks: dict[int, torch.nn.Module]) -> dict[int, Tensor]:
-    """Return the outputs of the blocks, each (B, T, d). Texts are padded on the right, so positions need no shift."""
+def _block_outputs(model: Any, ids: Sequence[Sequence[int]], blocks: dict[int, torch.nn.Module]) -> dict[int, Tensor]:
+    """Return the outputs of the blocks, each with shape (batch, tokens, hidden size). Rows are padded on the right, so
+    the first token of each text has position 0."""
     batch, mask = pad_rows(ids, unwrap_model(model).device)
     outputs: dict[int, Tensor] = {}
 
@@ -92,7 +95,7 @@ def _outputs(model: Any, ids: Sequence[Sequence[int]], blocks: dict[int, torch.n
 
     hooks = [block.register_forward_hook(make_hook(layer)) for layer, block in blocks.items()]
     try:
-        body(model)(input_ids=batch, attention_mask=mask, use_cache=False)
+        model_body(model)(input_ids=batch, attention_mask=mask, use_cache=False)
     finally:
         for hook in hooks:
             hook.remove()

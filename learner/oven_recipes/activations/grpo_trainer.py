@@ -1,4 +1,4 @@
-"""TRL's GRPOTrainer for an oracle, with vectors injected into every pass of the policy and its reference."""
+"""TRL's GRPOTrainer for an oracle. Activations are injected into every pass of the policy and its reference."""
 
 from __future__ import annotations
 
@@ -10,52 +10,51 @@ from transformers import ProcessorMixin
 
 from oven_core.errors import ConfigError
 from oven_learner.losses.channel_trainer import ChannelTrainer
-from oven_recipes.activations.activation_store import ActivationStore, layer_of
-from oven_recipes.activations.injection import BLOCK, ActivationInjection
+from oven_recipes.activations.activation_store import ActivationStore, layer_in_key
+from oven_recipes.activations.injection import INJECTION_BLOCK, ActivationInjection
 
-KEYS = "oven_activation"
+BATCH_KEY = "oven_activation"
 """Key in TRL's batch for the rows' activation keys. TRL shuffles and splits this list together with other columns."""
 COLUMN = "activation"
 """Name of the dataset's column with the activation keys."""
 
 
 class ActivationGRPOTrainer(ChannelTrainer):
-    """A GRPOTrainer for rows with a `prompt` (see `oracle_prompt`) and an `activation`, a key into `store`. Vectors are
-    injected in generation and in the log-probabilities of the old policy, the reference and the loss. The reference
-    is the adapter `ref`, which TRL creates for a policy with an adapter. Without PEFT it is a separate model. Rows
-    without the key, or with None, train exactly as in a plain GRPOTrainer, bit for bit. The only exception is a model
-    with learnt positions (GPT-2), where every row's positions start at its first token, while TRL also counts the
-    padding. Raises ConfigError for features that do not run hooks or that create rows: vLLM, continuous batching,
-    torch.compile, a static cache, tools, rollouts, channels. Written for TRL 1.16 (`_generate_and_score_completions`,
-    `_get_per_token_logps_and_entropies`, `_compute_loss`)."""
+    """A GRPOTrainer for rows with a `prompt` (see `oracle_prompt`) and an `activation`, a key into `store`. The
+    activation's vectors are injected in generation, and when TRL computes log-probabilities and the loss. Rows without
+    an activation train exactly as in a plain GRPOTrainer. The only exception is a model with learnt positions (GPT-2):
+    here every row's positions start at its first token, while TRL also counts the padding.
 
-    def __init__(self, *args: Any, store: ActivationStore, block: int = BLOCK, **kwargs: Any) -> None:
+    Raises ConfigError for features that do not run hooks or that create rows: vLLM, continuous batching, torch.compile,
+    a static cache, tools, rollouts and channels. Overrides methods of TRL 1.16."""
+
+    def __init__(self, *args: Any, store: ActivationStore, block: int = INJECTION_BLOCK, **kwargs: Any) -> None:
         settings = kwargs.get("args") or (args[2] if len(args) > 2 else None)
-        _check_support(settings, kwargs)
+        _check_unsupported(settings, kwargs)
         super().__init__(*args, **kwargs)
         if isinstance(self.processing_class, ProcessorMixin):
             raise ConfigError("an oracle reads text and activations, but no images; pass a tokenizer, not a processor")
         self.store = store
         self.injection = ActivationInjection(self.model, self.processing_class, block)
-        if store.width not in (None, self.injection.width):
+        if store.hidden_size not in (None, self.injection.hidden_size):
             raise ConfigError(
-                f"{store.folder} has activations of size {store.width}, but the model's hidden size is "
-                f"{self.injection.width}; capture them from this model, or one with the same hidden size"
+                f"{store.folder} has activations of size {store.hidden_size}, but the model's hidden size is "
+                f"{self.injection.hidden_size}; capture them from this model, or one with the same hidden size"
             )
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         keys = [row.get(COLUMN) for row in inputs]
         with self._inject_rows(keys):
             batch: dict[str, Any] = super()._generate_and_score_completions(inputs)
-        batch[KEYS] = keys
+        batch[BATCH_KEY] = keys
         return batch
 
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Any:
-        with self.injection.vectors(None):  # a reward that runs the policy has its own texts
+        with self.injection.vectors(None):  # if a reward runs the policy, then on texts without activations
             return super()._calculate_rewards(*args, **kwargs)
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
-        with self._inject_rows(inputs[KEYS]):
+        with self._inject_rows(inputs[BATCH_KEY]):
             return super()._compute_loss(model, inputs)
 
     def _get_per_token_logps_and_entropies(
@@ -67,18 +66,18 @@ class ActivationGRPOTrainer(ChannelTrainer):
         batch_size: int | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Compute TRL's values in one pass, because chunks would need to know their rows in advance."""
-        self.injection.attach(model)  # the reference may be new
+        """Ignore `batch_size`, because the vectors are set for the rows of the whole batch."""
+        self.injection.attach(model)  # the reference model may be new
         return super()._get_per_token_logps_and_entropies(model, input_ids, attention_mask, logits_to_keep, **kwargs)
 
     def _inject_rows(self, keys: Sequence[str | None]) -> Any:
         if all(key is None for key in keys):
             return self.injection.vectors(None)
         vectors = [None if key is None else self.store.get(key) for key in keys]
-        return self.injection.vectors(vectors, [None if key is None else layer_of(key) for key in keys])
+        return self.injection.vectors(vectors, [None if key is None else layer_in_key(key) for key in keys])
 
 
-def _check_support(args: Any, options: dict[str, Any]) -> None:
+def _check_unsupported(args: Any, options: dict[str, Any]) -> None:
     """Raise ConfigError for settings under which the injection does not work."""
     problems = {
         "use_vllm": "vLLM does not run it",

@@ -1,4 +1,4 @@
-"""Access to the body of a causal language model and to its blocks. Oracle prompts call a block's index its layer."""
+"""Finds the body, the blocks and the size of a causal language model. Oracle prompts call a block's index its layer."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ def unwrap_model(model: Any) -> Any:
         model = inner
 
 
-def body(model: Any) -> nn.Module:
-    """Return the module below the language-model head, which is called with token ids."""
+def model_body(model: Any) -> nn.Module:
+    """Return the model without its language-model head. It is called with token ids."""
     module: nn.Module = unwrap_model(model).base_model
     return module
 
 
-def blocks(model: Any) -> nn.ModuleList:
+def decoder_blocks(model: Any) -> nn.ModuleList:
     """Return the decoder's blocks in order. Raises ConfigError for a model without recognisable blocks."""
-    decoder, count = unwrap_model(model).get_decoder(), depth(model)
+    decoder, count = unwrap_model(model).get_decoder(), block_count(model)
     for module in decoder.children():
         if isinstance(module, nn.ModuleList) and len(module) == count:
             return module
@@ -38,27 +38,26 @@ def blocks(model: Any) -> nn.ModuleList:
     )
 
 
-def depth(model: Any) -> int:
+def block_count(model: Any) -> int:
     """Return the number of blocks."""
     return int(unwrap_model(model).config.get_text_config().num_hidden_layers)
 
 
-def width(model: Any) -> int:
+def hidden_size(model: Any) -> int:
     """Return the number of elements of a hidden state."""
     return int(unwrap_model(model).config.get_text_config().hidden_size)
 
 
 def block_at(model: Any, index: int) -> nn.Module:
     """Return the block with this index, counted from 0. Raises ConfigError if the model has no such block."""
-    if not 0 <= index < depth(model):
-        raise ConfigError(
-            f"there is no block {index}; this model has blocks 0 to {depth(model) - 1}; see layer_at(model, percent)"
-        )
-    return blocks(model)[index]
+    last = block_count(model) - 1
+    if not 0 <= index <= last:
+        raise ConfigError(f"there is no block {index}; this model has blocks 0 to {last}; see layer_at(model, percent)")
+    return decoder_blocks(model)[index]
 
 
 def layer_at(model: Any, percent: float) -> int:
-    """Return the index of the block at `percent` of the depth, rounded down. Raises ConfigError outside [0, 100)."""
+    """Return the index of the block at a depth of `percent`, rounded down. Raises ConfigError outside [0, 100)."""
     if not 0 <= percent < 100:
         raise ConfigError(f"a depth of {percent:g} % is invalid; expected at least 0 and less than 100")
-    return int(depth(model) * percent / 100)
+    return int(block_count(model) * percent / 100)

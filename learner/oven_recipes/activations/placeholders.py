@@ -1,6 +1,6 @@
-"""The oracle's prompt, and a search for its placeholder tokens for activations. The wording follows Activation Oracles
-(Karvonen et al. 2025, github.com/adamkarvonen/activation_oracles), so that their adapters can be loaded: `Layer: <n>`,
-a line of placeholders, and the question."""
+"""Builds the oracle's prompt, and finds its placeholder tokens for activations. A prompt consists of `Layer: <n>`, a
+line of placeholders, and the question. The wording is that of Activation Oracles (Karvonen et al. 2025,
+github.com/adamkarvonen/activation_oracles), so that their adapters can be used."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any, NamedTuple
 from oven_core.errors import ConfigError
 
 PLACEHOLDER = " ?"
-"""Placeholder for one activation. Including the space, it is one token for GPT-2, Llama 3, Qwen and Gemma."""
-HEADER_TOKENS = 16
-"""Maximum tokens to search for the header before a run of placeholders. No tokenizer splits `Layer: 1000` and a newline
-into more than one token per character."""
-HEADER = re.compile(r"Layer\s*:\s*(\d(?:\s*\d)*)\s*\n\s*\Z")
-"""Pattern of the decoded header before the placeholders. Tokenizers without a decoder put spaces between tokens."""
+"""Placeholder for one activation. GPT-2, Llama 3, Qwen and Gemma encode it as one token, including the space."""
+MAX_HEADER_TOKENS = 16
+"""Number of tokens before the placeholders in which to look for the header, which has at most one token per character
+of `Layer: 1000` and a newline."""
+HEADER_PATTERN = re.compile(r"Layer\s*:\s*(\d(?:\s*\d)*)\s*\n\s*\Z")
+"""Pattern of the decoded header. Its spaces are optional, because some tokenizers decode with spaces between tokens."""
 
 
-class Places(NamedTuple):
+class PlaceholderSpan(NamedTuple):
     """The positions of a row's placeholders, `start` to `stop` - 1, and the layer in its header."""
 
     layer: int
@@ -41,19 +41,19 @@ def oracle_prompt(layer: int, count: int, question: str, tokenizer: Any = None) 
 
 
 def chat_text(tokenizer: Any, message: str) -> str:
-    """Return a user message in the model's chat template, up to the start of the answer, without the first token if the
-    tokenizer adds that itself. Without a tokenizer or a chat template, return the message unchanged."""
+    """Return a user message in the model's chat template, up to the start of the answer. If the tokenizer itself adds a
+    first token, the text does not contain it. Without a chat template, the message is returned unchanged."""
     if getattr(tokenizer, "chat_template", None) is None:
         return message
     turn = [{"role": "user", "content": message}]
     text: str = tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
-    first = tokenizer.bos_token
-    return text.removeprefix(first) if first and tokenizer("").input_ids[:1] == [tokenizer.bos_token_id] else text
+    adds_bos = tokenizer.bos_token and tokenizer("").input_ids[:1] == [tokenizer.bos_token_id]
+    return text.removeprefix(tokenizer.bos_token) if adds_bos else text
 
 
 class Placeholders:
-    """A search for placeholders in rows of token ids. Raises ConfigError for a tokenizer in which a placeholder is not
-    one separate token."""
+    """Finds placeholders in rows of token ids. Raises ConfigError for a tokenizer that does not encode each placeholder
+    as one separate token."""
 
     def __init__(self, tokenizer: Any) -> None:
         ids = tokenizer(PLACEHOLDER, add_special_tokens=False)["input_ids"]
@@ -64,30 +64,30 @@ class Placeholders:
             )
         self.token_id: int = ids[0]
         self._tokenizer = tokenizer
-        self._header = lru_cache(maxsize=4096)(self._decoded_header)
+        self._cached_layer = lru_cache(maxsize=4096)(self._layer_in_header)
         for count in (1, 3):
             text = oracle_prompt(count, count, "Is it so ? ?", tokenizer)
-            places = self.find(tokenizer(text)["input_ids"])
-            if places is None or (places.layer, places.stop - places.start) != (count, count):
+            span = self.find(tokenizer(text)["input_ids"])
+            if span is None or (span.layer, span.stop - span.start) != (count, count):
                 raise ConfigError(
-                    f"in a prompt with {count} placeholders, {places} was found; use a tokenizer that keeps "
+                    f"in a prompt with {count} placeholders, {span} was found; use a tokenizer that keeps "
                     f"`Layer: {count}`, the newlines and each {PLACEHOLDER!r} as separate tokens"
                 )
 
-    def find(self, ids: Sequence[int]) -> Places | None:
-        """Return the first run of placeholders after `Layer: n`, or None. Later runs are text in the question or the
-        completion."""
+    def find(self, ids: Sequence[int]) -> PlaceholderSpan | None:
+        """Return the first span of placeholders after `Layer: n`, or None. Later placeholders are text in the question
+        or the completion."""
         stop = 0
         while self.token_id in ids[stop:]:
             start = stop = ids.index(self.token_id, stop)
             while stop < len(ids) and ids[stop] == self.token_id:
                 stop += 1
-            layer = self._header(tuple(ids[max(0, start - HEADER_TOKENS) : start]))
+            layer = self._cached_layer(tuple(ids[max(0, start - MAX_HEADER_TOKENS) : start]))
             if layer is not None:
-                return Places(layer, start, stop)
+                return PlaceholderSpan(layer, start, stop)
         return None
 
-    def _decoded_header(self, ids: tuple[int, ...]) -> int | None:
+    def _layer_in_header(self, ids: tuple[int, ...]) -> int | None:
         """Return the layer if these tokens end with a header, otherwise None."""
-        match = HEADER.search(self._tokenizer.decode(list(ids), skip_special_tokens=True))
+        match = HEADER_PATTERN.search(self._tokenizer.decode(list(ids), skip_special_tokens=True))
         return None if match is None else int("".join(match[1].split()))

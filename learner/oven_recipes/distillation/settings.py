@@ -1,5 +1,4 @@
-"""The recipe's settings and named starts. This module does not import torch, so a launcher
-can list and check starts before any learner starts."""
+"""The settings and named starts of the recipe `distillation`. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -11,11 +10,11 @@ from oven_recipes import recipe_interface
 from oven_recipes.grpo.settings import SortingSettings, TeacherName
 
 TUNED_LEARNING_RATE = 1e-3
-"""The best of the learning rates tried with Adam on this policy over 30 steps."""
+"""The best learning rate of this policy with Adam over 30 steps."""
 
 
 class DistillationSettings(SortingSettings):
-    """Sizes and optimiser settings. The learning rate and the first teacher come from a `Start` instead."""
+    """All settings of the recipe, except the learning rate and the teachers, which come from a `Start`."""
 
     max_steps: int = Field(default=30, ge=1, le=10**9)
     prompts_per_step: int = Field(default=256, ge=1, description="prompts per step, each with one answer")
@@ -36,7 +35,7 @@ START_NAMES = ("tuned", "drill:lr-low", "drill:weak-teacher")
 
 @dataclass(frozen=True)
 class Start(recipe_interface.Start):
-    """A learning rate and a list of teachers, weakest first. `teacher` is the initially active one."""
+    """A learning rate and a list of teachers, weakest first. `teacher` is the one that is active first."""
 
     teachers: tuple[TeacherName, ...] = ("initial", "strong")
     teacher: TeacherName = "strong"

@@ -1,4 +1,4 @@
-"""Builds the recipe's training job: warm policy, prompts, teachers, TRL's trainer, and the held-out evaluation."""
+"""Builds the training job of the recipe `distillation`, with its policy, teachers, trainer and held-out evaluation."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from trl.trainer.distillation_trainer import DistillationTrainer
 from oven_core.protocol.messages import MetricSpec
 from oven_recipes.distillation.settings import DistillationSettings, Start
 from oven_recipes.grpo.evaluation import held_out_evaluation
-from oven_recipes.grpo.settings import accuracies
+from oven_recipes.grpo.settings import accuracy_specs
 from oven_recipes.grpo.sorting_policy import build_teachers, build_tokenizer, warm_policy
 from oven_recipes.grpo.sorting_task import training_pools
 from oven_recipes.quiet_libraries import quiet_libraries
@@ -18,8 +18,8 @@ from oven_recipes.training_runner import Job, trainer_arguments
 
 
 def build(settings: DistillationSettings, start: Start, seed: int, workdir: Path, cache: Path) -> Job:
-    """Build the job for one start. `workdir` gets the trainer's files, and `cache` stores warm policies between
-    runs."""
+    """Build the training job for one start. The trainer writes its files to `workdir`, and `cache` stores warm policies
+    between runs."""
     quiet_libraries()
     tokenizer = build_tokenizer()
     pools = training_pools(settings.lengths, settings.train_prompts, seed)
@@ -49,9 +49,9 @@ def build(settings: DistillationSettings, start: Start, seed: int, workdir: Path
 
 
 def recipe_metrics(settings: DistillationSettings) -> tuple[MetricSpec, ...]:
-    """Return the recipe's metrics, which are published in addition to the trainer's."""
+    """Return the recipe's own metrics, which are published in addition to the trainer's."""
     return (
         MetricSpec(name="entropy", unit="nats per token"),
         MetricSpec(name="completions/mean_length", unit="tokens"),
-        *accuracies(settings.levels),
+        *accuracy_specs(settings.levels),
     )

@@ -18,14 +18,14 @@ from oven_recipes.environments.repair_session import ToolResult
 
 OPENENV_EXTRA: Final = "openenv"
 CALL_TIMEOUT_S: Final = 120.0
-"""Seconds to wait for the result of a call, which may run the tests of a small function."""
+"""Timeout of one tool call in seconds. Some calls also run tests."""
 
 
 class OpenEnvRepair(RepairTools):
-    """An environment with one connection to the server and one attempt at a time."""
+    """An environment with one connection to the server and one attempt at a time. `client` is OpenEnv's synchronous
+    client. The class has no `close` method, because TRL would offer it to the policy as a tool."""
 
     def __init__(self, client: Any) -> None:
-        """`client` is OpenEnv's synchronous client. The class has no `close`, because TRL would offer it as a tool."""
         self._client = client
         self._solved = False
         self._feedback: str | None = None
@@ -52,16 +52,17 @@ class OpenEnvRepair(RepairTools):
 
 @contextlib.contextmanager
 def serve(instances: Sequence[Instance], repositories: Path | None = None) -> Iterator[Callable[[], RepairTools]]:
-    """Start a server process for these instances, and yield a factory of environments that connect to it."""
+    """Start a server process for these instances, and yield a factory of environments that connect to it.
+    `repositories` is the folder of clones, for instances that do not include their files."""
     if find_spec("openenv") is None:
         raise ConfigError(f'OpenEnv is not installed; run `pip install "oven-controller[{OPENENV_EXTRA}]"`')
     from openenv.core.generic_client import GenericEnvClient
 
     clients: list[Any] = []
     with tempfile.TemporaryDirectory(prefix="oven-openenv-") as folder:
-        file = Path(folder, "instances.jsonl")
-        file.write_text("".join(f"{instance.model_dump_json()}\n" for instance in instances))
-        command = [sys.executable, "-m", "oven_recipes.environments.openenv_server", str(file)]
+        instance_file = Path(folder, "instances.jsonl")
+        instance_file.write_text("".join(f"{instance.model_dump_json()}\n" for instance in instances))
+        command = [sys.executable, "-m", "oven_recipes.environments.openenv_server", str(instance_file)]
         command += [str(repositories)] if repositories else []
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         try:

@@ -1,8 +1,8 @@
-"""An OpenEnv server for the environment `repair`, on the loopback address (extra `openenv`).
+"""An OpenEnv server for the environment `repair`, on the loopback address. It needs the extra `openenv`.
 
-`python -m oven_recipes.environments.openenv_server INSTANCES.jsonl` prints the server's port, and exits when its
-standard input is closed. Any user of this machine may connect, because the server has no keys. The server runs code
-only in the sandbox.
+`python -m oven_recipes.environments.openenv_server INSTANCES.jsonl [REPOSITORIES]` prints the server's port, and exits
+when its standard input is closed. The server has no authentication, so any user of this machine can connect. Code from
+clients runs only in the sandbox.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class RepairAction(Action):  # type: ignore[misc]
 
 
 class RepairObservation(Observation):  # type: ignore[misc]
-    """The result of a call. `reward` is the call's effect on the tests. `solved` is about the whole attempt."""
+    """The result of a tool call. `reward` is the call's effect on the tests. `solved` and `feedback` describe the whole
+    attempt."""
 
     text: str = ""
     failed: bool = False
@@ -63,7 +64,7 @@ class RepairServerEnvironment(Environment[RepairAction, RepairObservation, State
     ) -> RepairObservation:
         """Start an attempt. Raises KeyError for an unknown instance."""
         instance = self._instances[instance_id]
-        self._session = RepairSession(instance, self._repositories.files(instance), self._tests)
+        self._session = RepairSession(instance, self._repositories.read_files(instance), self._tests)
         self._state = State(episode_id=episode_id or instance_id, step_count=0)
         return RepairObservation(
             text=instance.problem_statement, digest=self._session.digest, feedback=self._session.feedback
@@ -91,7 +92,7 @@ class RepairServerEnvironment(Environment[RepairAction, RepairObservation, State
 
 
 def main(arguments: list[str]) -> None:
-    """Run the server. Raises ConfigError for unusable instances."""
+    """Run the server. Raises ConfigError if an instance is invalid or its repository is missing."""
     repositories = Repositories(Path(arguments[1]) if len(arguments) > 1 else None)
     instances = {instance.instance_id: instance for instance in read_instances(Path(arguments[0]))}
     for instance in instances.values():
@@ -112,7 +113,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _exit_with_parent() -> None:
-    """Exit when standard input ends, because the parent process, which holds the other end of the pipe, has exited."""
+    """Exit when standard input is closed, which means that the parent process has exited."""
     sys.stdin.buffer.read()
     os._exit(0)
 

@@ -1,9 +1,9 @@
 """A recorder that turns TRL's rollouts in an environment into traces, with the state, action and reward of each step.
 
 A GRPOTrainer with an `environment_factory` runs the tool calls and stores the messages, but hides two things. It drops
-a result that would make the completion too long, although the call ran. It may also truncate a completion within a
-call. The recorder sees both the environment's calls and the trainer's messages, so it can mark such traces as
-`truncated`. It is written for TRL 1.16 (`_generate`, `_env_tools`, `_tokenizer`, `eos_token_ids`).
+a result that would make the completion too long, although the call ran. It may also truncate a completion in the middle
+of a call. The recorder sees both the environment's calls and the trainer's messages, so it can mark such traces as
+`truncated`. It uses internals of TRL 1.16: `_generate`, `_env_tools`, `_tokenizer` and `eos_token_ids`.
 """
 
 from __future__ import annotations
@@ -34,29 +34,30 @@ RESERVED_METHODS: Final = ("reset", "get_reward")
 
 @dataclass(frozen=True)
 class Call:
-    """A tool call that the environment ran, with its result (`text`) and, if known, reward and digest."""
+    """A tool call that the environment ran, with its result. The reward and the digest of the environment's state are
+    only known for some environments."""
 
     tool: str
-    text: str
+    result: str
     reward: float | None = None
     digest: str = ""
 
 
 @dataclass(frozen=True)
 class Rollout:
-    """The prompt's tokens, and the completion's tokens, mask and log-probabilities, of one rollout."""
+    """The tokens of one rollout. `mask` is 1 for the completion's sampled tokens, and 0 for the tool results."""
 
-    prompt: Sequence[int]
-    ids: Sequence[int]
+    prompt_ids: Sequence[int]
+    completion_ids: Sequence[int]
     mask: Sequence[int] | None
     logprobs: Sequence[float] | None
 
 
-def steps_of(
-    messages: list[Any], calls: list[Call], rollout: Rollout, lost: Counter[str], *, rewards_each_step: bool
+def build_steps(
+    messages: list[Any], calls: list[Call], rollout: Rollout, lost_content: Counter[str], *, rewards_each_step: bool
 ) -> tuple[tuple[TraceStep, ...], list[Call]]:
     """Return the steps of a rollout, and the calls whose results the policy never saw. `rewards_each_step` says whether
-    the environment rewards each step. `lost` counts the message content that a trace cannot represent, by kind."""
+    the environment rewards each step. `lost_content` counts the content that a trace cannot represent, by kind."""
     turns: list[tuple[Any, list[Any]]] = []  # the policy's messages, each with the results of its calls
     for message in messages:
         if message["role"] == "tool" and turns:
@@ -66,18 +67,20 @@ def steps_of(
     sampled = _sampled_turns(rollout, sum(action["role"] == "assistant" for action, _ in turns))
     steps: list[TraceStep] = []
     pending_calls = list(calls)
-    for turn, (action, results) in enumerate(turns):
+    for turn_index, (action, results) in enumerate(turns):
         is_truncated = bool(action.get("tool_calls")) and not results
         turn_calls = pending_calls if is_truncated else _take_calls(pending_calls, results)
         rewards = [call.reward for call in turn_calls if call.reward is not None]
         default_reward = 0.0 if rewards_each_step else None  # a step without a call changes no test
-        result_messages = tuple(_convert_result(result, f"{turn}-{n}", lost) for n, result in enumerate(results))
+        result_messages = tuple(
+            _convert_result(result, f"{turn_index}-{number}", lost_content) for number, result in enumerate(results)
+        )
         steps.append(
             TraceStep(
-                action=recorded_message(action, lost, f"{turn}"),
+                action=convert_message(action, lost_content, str(turn_index)),
                 result=None if is_truncated else result_messages,
                 reward=sum(rewards) if rewards else default_reward,
-                sampled=sampled[turn] if sampled else None,
+                sampled=sampled[turn_index] if sampled else None,
                 outcome=next((call.digest for call in reversed(turn_calls) if call.digest), ""),
             )
         )
@@ -87,59 +90,66 @@ def steps_of(
 
 
 def _take_calls(pending_calls: list[Call], results: list[Any]) -> list[Call]:
-    """Remove the calls of these results from `pending_calls`, and return them. Some results have no call, because the
-    tool does not exist or the arguments were not an object."""
+    """Remove the calls that gave these results from `pending_calls`, and return them. A result has no call if the tool
+    does not exist or the arguments were not an object."""
     count = 0
     for result in results:
         expected = result.get("name"), str(result["content"])
-        if count < len(pending_calls) and (pending_calls[count].tool, pending_calls[count].text) == expected:
+        if count < len(pending_calls) and (pending_calls[count].tool, pending_calls[count].result) == expected:
             count += 1
     calls = pending_calls[:count]
     del pending_calls[:count]
     return calls
 
 
-def _sampled_turns(rollout: Rollout, turns: int) -> list[Sampled] | None:
-    """Return the tokens of each turn, which are the runs of sampled tokens in the mask. Return None if there are more
-    or fewer runs than turns."""
+def _sampled_turns(rollout: Rollout, turn_count: int) -> list[Sampled] | None:
+    """Return the sampled tokens of each turn. A turn is a span of consecutive sampled tokens in the mask. Return None
+    if the number of spans is not `turn_count`."""
     if rollout.mask is None:
         return None
-    runs: list[Sampled] = []
+    turns: list[Sampled] = []
     stop = 0
-    for is_sampled, run in groupby(rollout.mask):
-        start, stop = stop, stop + len(list(run))
+    for is_sampled, span in groupby(rollout.mask):
+        start, stop = stop, stop + len(list(span))
         if is_sampled:
             logprobs = tuple(rollout.logprobs[start:stop]) if rollout.logprobs is not None else None
-            runs.append(Sampled(ids=tuple(rollout.ids[start:stop]), logprobs=logprobs))
-    return runs if len(runs) == turns else None
+            turns.append(Sampled(ids=tuple(rollout.completion_ids[start:stop]), logprobs=logprobs))
+    return turns if len(turns) == turn_count else None
 
 
-def recorded_message(message: Any, lost: Counter[str], turn: str = "") -> Message:
-    """Convert a message to a trace's format. Calls are numbered within the turn, because the trainer's have no ids.
-    `lost` has the same meaning as in `from_chat`."""
+def convert_message(message: Any, lost_content: Counter[str], turn: str = "") -> Message:
+    """Convert a message to the format of traces. The ids of its calls are built from `turn` and a number, because the
+    trainer's calls have no ids. `lost_content` has the same meaning as in `build_steps`."""
     tool_calls = message.get("tool_calls") or ()
     calls = [_convert_call(tool_call, f"{turn}-{number}") for number, tool_call in enumerate(tool_calls)]
-    return from_chat({**message, "tool_calls": calls}, lost)
+    return from_chat({**message, "tool_calls": calls}, lost_content)
 
 
 def _convert_call(tool_call: Any, call_id: str) -> dict[str, Any]:
-    """Convert a call. If the trainer could not parse it, use the name in `tool_call`, and its text as arguments."""
+    """Convert a call. If it has no `function`, the whole call is stored as the arguments."""
     function = tool_call.get("function") or {"name": tool_call.get("name", "unknown"), "arguments": tool_call}
     arguments = function["arguments"]
     text = arguments if isinstance(arguments, str) else json.dumps(arguments)
     return {"id": call_id, "name": function["name"], "arguments": text}
 
 
-def _convert_result(message: Any, call_id: str, lost: Counter[str]) -> Message:
-    content = text_of(message["content"], lost)  # a list if the tool also returned images
+def _convert_result(message: Any, call_id: str, lost_content: Counter[str]) -> Message:
+    content = text_of(message["content"], lost_content)  # the content is a list if the tool also returned images
     return Message(role="tool", content=content, call_id=call_id, name=message.get("name", ""))
 
 
 class Recorder:
     """A wrapper for an environment factory. Pass `environment` to the trainer as its `environment_factory` and `reward`
     as one of its `reward_funcs`, then `bind` the recorder to the trainer. Any TRL environment with a `get_reward`
-    works. If it has the attributes `newest_call` (a `ToolResult`) and `solved`, the rewards and digests of steps are
-    also recorded. `sink` is called with each trace once its reward is known."""
+    works. If it has the attribute `newest_call` (a `ToolResult`), the rewards and digests of steps are also recorded.
+
+    Args:
+        factory: Creates an environment.
+        sink: Called with each trace once its reward is known.
+        split: The split of the tasks.
+        name: The policy's name.
+        first: The number of the first trace. It must be higher than the numbers from an earlier process of this run.
+    """
 
     def __init__(
         self,
@@ -150,14 +160,12 @@ class Recorder:
         name: str = "",
         first: int = 0,
     ) -> None:
-        """`split` is the split of the tasks. `name` is the policy's name. `first` is the number of the first trace. It
-        must be higher than the numbers from an earlier process of this run."""
         self._factory, self._sink = factory, sink
-        self._split, self._name = split, name
+        self._split, self._policy_name = split, name
         self._trainer: Any = None
         self._rollouts: list[Rollout] = []
         self._tools: tuple[Tool, ...] = ()
-        self._count, self._lost_count = first, 0
+        self._next_number, self._lost_count = first, 0
 
     def environment(self) -> Any:
         """Return an environment whose calls are recorded. Raises ConfigError for one without `get_reward`."""
@@ -185,13 +193,10 @@ class Recorder:
 
         def generate_and_record(prompts: list[Any]) -> Any:
             generated = generate(prompts)
-            prompt_ids, ids, mask, _, logprobs, *_ = generated
-            self._rollouts = [
-                Rollout(
-                    prompt_ids[index], ids[index], mask[index] if mask else None, logprobs[index] if logprobs else None
-                )
-                for index in range(len(ids))
-            ]
+            prompt_ids, completion_ids, masks, _, logprobs, *_ = generated
+            missing = [None] * len(completion_ids)
+            columns = zip(prompt_ids, completion_ids, masks or missing, logprobs or missing, strict=True)
+            self._rollouts = [Rollout(*column) for column in columns]
             return generated
 
         trainer._generate = generate_and_record
@@ -212,10 +217,10 @@ class Recorder:
                 self._sink(
                     self._trace(prompt, messages, environment, self._rollouts[index], row, trainer_state.global_step)
                 )
-                self._lost_count = 0  # the stored trace contains the number
+                self._lost_count = 0  # the stored trace contains the previous value
             except Exception as error:  # for example a full disk, which must not stop the training
                 self._record_loss(error)
-            self._count += 1
+            self._next_number += 1
         self._rollouts = []
         return rewards
 
@@ -231,38 +236,39 @@ class Recorder:
         calls = list(environment.calls)
         lost_content: Counter[str] = Counter()
         has_rewards = hasattr(environment, "newest_call")
-        steps, lost_calls = steps_of(messages, calls, rollout, lost_content, rewards_each_step=has_rewards)
+        steps, lost_calls = build_steps(messages, calls, rollout, lost_content, rewards_each_step=has_rewards)
         ending, end_reason = self._ending(messages, rollout, lost_calls)
-        prompt_messages = tuple(recorded_message(message, lost_content) for message in prompt)
+        prompt_messages = tuple(convert_message(message, lost_content) for message in prompt)
         meta: dict[str, Any] = {
             "why": end_reason,
-            UNPARSED: self._unparsed(steps, rollout),
+            UNPARSED: self._unparsed_steps(steps, rollout),
             LOST_BEFORE: self._lost_count,
             TOKENS_LOST: bool(steps) and steps[0].sampled is None,
             "lost": dict(lost_content),
         }
         tokenizer = self._trainer._tokenizer
         return Trace(
-            id=f"{self._split or 'rollout'}-{step}-{self._rank}{self._count}",
-            task=task_of(row, self._split),
+            id=f"{self._split or 'rollout'}-{step}-{self._rank}{self._next_number}",
+            task=build_task(row, self._split),
             tools=self._tools,
             prompt=prompt_messages,
             steps=steps,
             reward=float(environment.get_reward()),
             solved=getattr(environment, "solved", None),
             ended=ending,
-            policy=Policy(model=self._name, step=step, vocabulary=vocabulary(tokenizer)),
+            policy=Policy(model=self._policy_name, step=step, vocabulary=vocabulary_digest(tokenizer)),
             meta={name: value for name, value in meta.items() if value},
         )
 
-    def _unparsed(self, steps: Sequence[TraceStep], rollout: Rollout) -> list[int]:
-        """Return the index of the step whose call the trainer could not parse, or []. The trainer treats such a call as
-        text, which ends the rollout, so it can only be the last step."""
+    def _unparsed_steps(self, steps: Sequence[TraceStep], rollout: Rollout) -> list[int]:
+        """Return the index of the step whose call the trainer could not parse, or an empty list. Only the last step can
+        have such a call, because the trainer treats it as text, which ends the rollout."""
         tokenizer = self._trainer._tokenizer
         sampled = steps[-1].sampled if steps and not steps[-1].action.calls else None
         if sampled is None or getattr(tokenizer, "response_template", None) is None:
             return []  # without a template, answers are not parsed for calls
-        prefix = [*rollout.prompt, *rollout.ids[: len(rollout.ids) - len(sampled.ids)]]
+        earlier_ids = rollout.completion_ids[: len(rollout.completion_ids) - len(sampled.ids)]
+        prefix = [*rollout.prompt_ids, *earlier_ids]
         try:
             response = tokenizer.parse_response(list(sampled.ids), prefix=prefix)
         except (ValueError, TypeError):  # TRL catches the same errors
@@ -271,15 +277,15 @@ class Recorder:
 
     def _ending(self, messages: list[Any], rollout: Rollout, lost_calls: Sequence[Call]) -> tuple[Ended, str]:
         """Return how the rollout ended, and the reason if the policy did not end it."""
-        last = messages[-1] if messages else {}
+        last_message = messages[-1] if messages else {}
         if lost_calls:
             tools = ", ".join(call.tool for call in lost_calls)
             return "truncated", f"the result of {tools} was dropped because it made the completion too long"
-        if not rollout.ids or rollout.ids[-1] not in self._trainer.eos_token_ids:
+        if not rollout.completion_ids or rollout.completion_ids[-1] not in self._trainer.eos_token_ids:
             return "truncated", "the completion was truncated at its maximum length"
-        if last.get("role") != "assistant":
+        if last_message.get("role") != "assistant":
             return "truncated", "the completion had no tokens left for an answer to the last result"
-        if last.get("tool_calls"):
+        if last_message.get("tool_calls"):
             rounds = sum(bool(message.get("tool_calls")) for message in messages) - 1
             if rounds >= self._trainer.max_tool_calling_iterations:
                 return "turns", f"the trainer allows {rounds} rounds of calls"
@@ -288,8 +294,8 @@ class Recorder:
 
 
 def _recording_class(cls: type[Any]) -> type[Any]:
-    """Return a subclass with the same name whose tools record their calls, and whose `reset` clears them. TRL cannot
-    find its `get_reward`, because the recorder returns the reward."""
+    """Return a subclass with the same name whose tools record their calls, and whose `reset` clears them. Its
+    `get_reward` is hidden from TRL, because the recorder returns the reward."""
 
     def reset(self: Any, **row: Any) -> Any:
         self.calls = []
@@ -318,17 +324,17 @@ def _recording_method(name: str, function: Callable[..., Any]) -> Callable[..., 
 
     @functools.wraps(function)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        has_reports = hasattr(self, "newest_call")
-        if has_reports:
+        reports_calls = hasattr(self, "newest_call")
+        if reports_calls:
             self.newest_call = None
         try:
             result = function(self, *args, **kwargs)
         except Exception as error:  # TRL reports the error to the policy and continues
             self.calls.append(Call(name, str({"error": str(error)})))
             raise
-        newest = self.newest_call if has_reports else None
-        report = (newest.reward, newest.digest) if newest is not None else ()
-        self.calls.append(Call(name, str(result), *report))
+        newest = self.newest_call if reports_calls else None
+        reward_and_digest = (newest.reward, newest.digest) if newest is not None else ()
+        self.calls.append(Call(name, str(result), *reward_and_digest))
         return result
 
     return call
@@ -339,13 +345,13 @@ def _describe_tool(function: Callable[..., Any]) -> Tool:
     return Tool(name=schema["name"], description=schema["description"], parameters=schema["parameters"])
 
 
-def vocabulary(tokenizer: Any) -> str:
+def vocabulary_digest(tokenizer: Any) -> str:
     """Return a digest of a tokenizer's vocabulary, 16 hexadecimal digits."""
     text_tokenizer = getattr(tokenizer, "tokenizer", tokenizer)  # a processor contains a tokenizer
     return hashlib.sha256(json.dumps(sorted(text_tokenizer.get_vocab().items())).encode()).hexdigest()[:16]
 
 
-def task_of(row: dict[str, Any], split: str) -> Task:
+def build_task(row: dict[str, Any], split: str) -> Task:
     """Build the task from a dataset row, using SWE-bench's columns if present."""
     return Task(
         id=str(row.get("instance_id", "")),

@@ -1,4 +1,4 @@
-"""The environment `repair` for TRL, whose public methods are the policy's tools."""
+"""The environment `repair` for TRL. Its public methods are the policy's tools."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class RepairTools(ABC):
 
     _fault: str | None = None
     newest_call: ToolResult | None = None
-    """Result of the last call, for the recorder's rewards and digests."""
+    """Result of the last call. The recorder reads its reward and digest."""
 
     @abstractmethod
     def reset(self, **row: Any) -> None:
@@ -25,7 +25,7 @@ class RepairTools(ABC):
     @property
     @abstractmethod
     def solved(self) -> bool:
-        """Whether the attempt was submitted and all tests that count pass."""
+        """Whether the attempt was submitted and all of the instance's tests pass."""
 
     @property
     @abstractmethod
@@ -33,8 +33,8 @@ class RepairTools(ABC):
         """Failing tests of an unsolved attempt, see `RepairSession.feedback`."""
 
     def get_reward(self) -> float:
-        """Return 1 if the attempt solved the task, otherwise 0. Raises ProcessError if a call did not run because the
-        sandbox or the server failed, because a reward of 0 would then be wrong."""
+        """Return 1 if the attempt solved the task, otherwise 0. Raises ProcessError if the sandbox or the server failed
+        during a call, because then the policy is not to blame for a failed attempt."""
         if self._fault is not None:
             raise ProcessError(f"the attempt has no reward, because the environment failed: {self._fault}")
         return float(self.solved)
@@ -95,20 +95,20 @@ class RepairTools(ABC):
 
 
 class RepairEnvironment(RepairTools):
-    """Tools that run in this process, with tests in the sandbox. `files` returns an instance's repository."""
+    """Tools that run in this process. `read_files` returns an instance's files as path → text."""
 
     def __init__(
-        self, instances: Mapping[str, Instance], files: Callable[[Instance], Mapping[str, str]], tests: Tests
+        self, instances: Mapping[str, Instance], read_files: Callable[[Instance], Mapping[str, str]], tests: Tests
     ) -> None:
-        self._instances, self._files, self._tests = instances, files, tests
+        self._instances, self._read_files, self._tests = instances, read_files, tests
         self._session: RepairSession | None = None
 
     def reset(self, **row: Any) -> None:
-        name = row["instance_id"]
-        if name not in self._instances:
-            raise UnknownNameError("instance", name, self._instances)
-        instance = self._instances[name]
-        self._session = RepairSession(instance, self._files(instance), self._tests)
+        instance_id = row["instance_id"]
+        if instance_id not in self._instances:
+            raise UnknownNameError("instance", instance_id, self._instances)
+        instance = self._instances[instance_id]
+        self._session = RepairSession(instance, self._read_files(instance), self._tests)
         self.newest_call = self._fault = None
 
     @property

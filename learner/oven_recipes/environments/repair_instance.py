@@ -1,4 +1,4 @@
-"""Repair tasks with the fields of SWE-bench's instances, read from a file. This module does not import torch."""
+"""Reads repair tasks from a file. They have the fields of SWE-bench's instances. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from oven_runs.traces import jsonl
 
 PATCH_PATHS: Final = re.compile(r"(?m)^(?:--- a/|\+\+\+ b/|rename from |rename to |diff --git a/.+ b/)([^\t\n]+)")
 """Pattern of the paths in a git patch."""
-REPO: Final = re.compile(r"[\w.-]+/[\w.-]+")
+REPO_PATTERN: Final = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def _as_list(value: Any) -> Any:
@@ -23,13 +23,13 @@ def _as_list(value: Any) -> Any:
     return json.loads(value) if isinstance(value, str) else value
 
 
-Names = Annotated[tuple[str, ...], BeforeValidator(_as_list)]
+TestNames = Annotated[tuple[str, ...], BeforeValidator(_as_list)]
 
 
 class Instance(BaseModel):
     """A repair task, with a repository at a commit, a problem, and tests that decide whether a repair is correct.
-    Unlike in SWE-bench, a task may include a small repository in `files`, with its `solution`. Without `files`, the
-    repository is a checkout."""
+    Unlike in SWE-bench, `files` may contain a small repository, and `solution` its repair. If `files` is empty, the
+    files are read from a clone of `repo`."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")  # the published sets have more columns
 
@@ -39,24 +39,24 @@ class Instance(BaseModel):
     problem_statement: str
     patch: str = ""
     test_patch: str = ""
-    FAIL_TO_PASS: Names
+    FAIL_TO_PASS: TestNames
     """Tests that fail before a correct repair and pass after it."""
-    PASS_TO_PASS: Names = ()
+    PASS_TO_PASS: TestNames = ()
     """Tests that pass before the repair and must pass after it."""
     files: dict[str, str] = {}
     """Path → text of a file in the repository, including tests."""
     solution: dict[str, str] = {}
-    """Path → text of a file that a correct repair changes, for generated tasks."""
+    """Path → text of each file that a correct repair changes, after the repair. Only generated tasks have it."""
 
     @property
     def tests(self) -> tuple[str, ...]:
-        """All tests that count, as `path::name`."""
+        """The tests that decide whether the task is solved, as `path::name`."""
         return (*self.FAIL_TO_PASS, *self.PASS_TO_PASS)
 
     @property
     def test_paths(self) -> frozenset[str]:
-        """Test files, and the files that the test patch adds to a checkout, such as data and helpers. A repair may not
-        change them."""
+        """Paths that a repair may not change: test files, and other files in a clone's test patch, such as data and
+        helpers."""
         patched_paths = () if self.files else PATCH_PATHS.findall(self.test_patch)
         return frozenset(patched_paths) | {test.partition("::")[0] for test in self.tests}
 
@@ -66,16 +66,16 @@ def parse_instance(row: Mapping[str, Any], source: str) -> Instance:
     try:
         instance = Instance.model_validate(row)
     except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(f"{source}: {field}: {first['msg']}; every SWE-bench instance needs this field") from None
+        problem = error.errors()[0]
+        field = ".".join(str(part) for part in problem["loc"])
+        raise ConfigError(f"{source}: {field}: {problem['msg']}; every SWE-bench instance needs this field") from None
     except ValueError as error:  # a string that should contain a list
         raise ConfigError(
             f"{source}: FAIL_TO_PASS and PASS_TO_PASS must be lists or JSON strings of lists: {error}"
         ) from None
     if not instance.FAIL_TO_PASS:
         raise ConfigError(f"{source}: {instance.instance_id} has no FAIL_TO_PASS tests, which show that it is solved")
-    if not REPO.fullmatch(instance.repo):
+    if not REPO_PATTERN.fullmatch(instance.repo):
         raise ConfigError(f"{source}: repo {instance.repo[:100]!r} is invalid; expected owner/name, as in SWE-bench")
     return instance
 

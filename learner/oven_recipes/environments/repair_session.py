@@ -1,4 +1,4 @@
-"""An attempt at a repair task, with tool calls on a workspace, and rewards for each call and for the attempt."""
+"""One attempt at a repair task. The policy's tool calls change a workspace, and each call has a reward."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from oven_recipes.environments.repair_instance import Instance
 from oven_recipes.environments.sandboxed_tests import Framework, Outcome
 
 MAX_CHARACTERS: Final = 4000
-"""Maximum characters of a file or of search results per call. Several of them must fit into a context."""
+"""Maximum length of the text that a call returns, in characters. A context must have space for several results."""
 MAX_RESULTS: Final = 50
 """Maximum number of search results, in lines."""
 
@@ -42,12 +42,10 @@ class Workspace:
         return hashlib.sha256(data).hexdigest()[:16]
 
     def list_files(self, folder: str) -> str:
-        """Return the paths under a folder, one per line. An empty name means the repository. Raises ToolError for an
-        unknown folder."""
-        inside = _normalise(folder) if folder not in ("", ".", "/") else ""
-        matches = [
-            path for path in sorted(self._files) if not inside or path.startswith(f"{inside}/") or path == inside
-        ]
+        """Return the paths under a folder, one per line. An empty string, "." and "/" mean the repository's root.
+        Raises ToolError for an unknown folder."""
+        root = _normalise(folder) if folder not in ("", ".", "/") else ""
+        matches = [path for path in sorted(self._files) if not root or path.startswith(f"{root}/") or path == root]
         if not matches:
             raise ToolError(f"no folder {folder[:200]}")
         return _truncate("\n".join(matches))
@@ -118,13 +116,13 @@ class ToolResult:
 
     text: str
     reward: float
-    """The call's effect on the tests: the share that newly passes minus the share that newly fails, from -1 to 1. The
-    rewards of an attempt's calls add up to the attempt's total gain."""
+    """The change in the share of passing tests, from -1 to 1. The rewards of all calls add up to the change over the
+    whole attempt."""
     failed: bool
     """Whether the call was invalid."""
     digest: str
-    """Digest of the environment's state after the call: the workspace, and whether it was submitted. Equal digests mean
-    equal states."""
+    """Digest of the attempt's state after the call. The state is the workspace, and whether it was submitted. Equal
+    digests mean equal states."""
 
 
 class Tests(Protocol):
@@ -135,8 +133,8 @@ class Tests(Protocol):
 
 
 class RepairSession:
-    """An attempt at an instance. Tests run after each edit, to compute its reward. The policy cannot change the
-    instance's test files. Raises ProcessError if none of the tests exists at the start, because an attempt without
+    """An attempt at an instance. The tests run after each edit, to compute the edit's reward. The policy cannot change
+    the instance's test files. Raises ProcessError if none of the tests exists at the start, because an attempt without
     tests has no reward."""
 
     def __init__(self, instance: Instance, files: Mapping[str, str], tests: Tests) -> None:
@@ -173,25 +171,26 @@ class RepairSession:
 
     @property
     def feedback(self) -> str | None:
-        """Failing tests of an unsolved attempt, as a hint for `channel.sdpo`. None if it is solved."""
+        """The failing tests, as a hint for the training channel `channel.sdpo`. None if the attempt solved the task."""
         if self.solved:
             return None
-        failing = self._failing()
+        failing = self._failing_tests()
         return f"failed: {' '.join(failing)}" if failing else "all tests pass, and it was not submitted"
 
     @property
     def digest(self) -> str:
-        """Digest of the environment's state, see `ToolResult.digest`."""
+        """Digest of the attempt's state, see `ToolResult.digest`."""
         return f"{self._workspace.digest}{'+' if self.submitted else ''}"
 
     def call(self, tool: str, arguments: Mapping[str, Any]) -> ToolResult:
-        """Run a tool call. An invalid call does not raise, but returns a string that describes the error."""
-        before = self.passing_count
+        """Run a tool call. If it is invalid, the result's text describes the error."""
+        passing_before = self.passing_count
         try:
             text, failed = self._find_tool(tool, arguments)(**arguments), False
         except ToolError as error:
             text, failed = f"error: {error}", True
-        return ToolResult(text, (self.passing_count - before) / len(self._outcomes), failed, self.digest)
+        reward = (self.passing_count - passing_before) / len(self._outcomes)
+        return ToolResult(text, reward, failed, self.digest)
 
     def _find_tool(self, tool: str, arguments: Mapping[str, Any]) -> Callable[..., str]:
         """Return the tool's method. Raises ToolError for an unknown tool or invalid arguments."""
@@ -203,8 +202,8 @@ class RepairSession:
             raise ToolError(f"{tool} takes {', '.join(TOOLS[tool]) or 'no arguments'}")
         if invalid_names := [name for name, value in arguments.items() if not isinstance(value, str)]:
             raise ToolError(f"{invalid_names[0]} must be a string")
-        run: Callable[..., str] = getattr(self, f"_{tool}", None) or getattr(self._workspace, tool)
-        return run
+        method: Callable[..., str] = getattr(self, f"_{tool}", None) or getattr(self._workspace, tool)
+        return method
 
     def _edit(self, path: str, old: str, new: str) -> str:
         self._workspace.edit(path, old, new)
@@ -212,7 +211,7 @@ class RepairSession:
         return "edited"
 
     def _run_tests(self) -> str:
-        failing = self._failing()
+        failing = self._failing_tests()
         if not failing:
             return f"{len(self._outcomes)} passed"
         more = f" and {len(failing) - MAX_NAMED_TESTS} more" if len(failing) > MAX_NAMED_TESTS else ""
@@ -220,7 +219,7 @@ class RepairSession:
         details = f" ({', '.join(sorted(unfinished_outcomes))})" if unfinished_outcomes else ""
         return f"{len(failing)} of {len(self._outcomes)} failed{details}: {' '.join(failing[:MAX_NAMED_TESTS])}{more}"
 
-    def _failing(self) -> list[str]:
+    def _failing_tests(self) -> list[str]:
         return [test.partition("::")[2] for test, outcome in self._outcomes.items() if outcome != "passed"]
 
     def _submit(self) -> str:

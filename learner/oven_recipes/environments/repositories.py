@@ -1,4 +1,4 @@
-"""Access to the source files of instances, from the instance itself or from a local clone at the instance's commit."""
+"""Reads the files of an instance, from the instance itself or from a local clone at the instance's commit."""
 
 from __future__ import annotations
 
@@ -54,14 +54,15 @@ class Repositories:
                 f"{path} does not have the commit {instance.base_commit[:40]} of {instance.instance_id}; fetch it"
             ) from None
 
-    def files(self, instance: Instance) -> Mapping[str, str]:
-        """Return the instance's files as path → text, including its tests. Raises the same errors as `check`."""
+    def read_files(self, instance: Instance) -> Mapping[str, str]:
+        """Return the instance's files as path → text, including its tests. Raises ConfigError like `check`, and if git
+        fails."""
         if instance.files:
             return instance.files
         self.check(instance)
         path = self.clone_path(instance)
         assert path is not None
-        with tempfile.TemporaryDirectory(prefix="oven-index-") as folder:  # keeps git from writing to the clone
+        with tempfile.TemporaryDirectory(prefix="oven-index-") as folder:  # git writes here instead of into the clone
             objects = Path(path, _git(path, "rev-parse", "--git-path", "objects").decode().strip()).absolute()
             git = partial(_git, path, GIT_INDEX_FILE=f"{folder}/index", GIT_OBJECT_DIRECTORY=folder,
                           GIT_ALTERNATE_OBJECT_DIRECTORIES=str(objects))  # fmt: skip
@@ -74,9 +75,9 @@ class Repositories:
 
 def _read_texts(git: Callable[..., bytes], description: str, tree: str) -> dict[str, str]:
     """Return the regular text files of a git tree as path → text. `description` names the tree in errors. Raises
-    ConfigError for a partial clone. `git archive` is not used, because it applies the repository's attributes, which
-    change some files and often exclude the tests."""
-    blobs: dict[str, bytes] = {}
+    ConfigError for a partial clone. `git archive` would apply the repository's attributes, which change some files and
+    often exclude the tests."""
+    blobs: dict[str, bytes] = {}  # path → the blob's object name
     for row in git("ls-tree", "-r", "-z", "-l", tree).split(b"\0")[:-1]:
         attributes, _, raw_name = row.partition(b"\t")
         name, (mode, _, blob, size) = os.fsdecode(raw_name), attributes.split()
@@ -89,8 +90,8 @@ def _read_texts(git: Callable[..., bytes], description: str, tree: str) -> dict[
     contents = io.BytesIO(git("cat-file", "--batch", stdin=b"".join(blob + b"\n" for blob in blobs.values())))
     files = {}
     for name in blobs:
-        length = int(contents.readline().split()[2])
-        content = contents.read(length + 1)[:-1]
+        length = int(contents.readline().split()[2])  # the header is "name type length"
+        content = contents.read(length + 1)[:-1]  # without the newline that ends each blob
         with contextlib.suppress(UnicodeDecodeError):
             files[name] = content.decode()
     return files

@@ -17,9 +17,10 @@ from oven_llm.sandbox.locked_sandbox import open_sandbox
 from oven_llm.sandbox.profiles import Profile
 
 Outcome: TypeAlias = Literal["passed", "failed", "missing", "timeout", "died"]
-"""Outcome of a test. "failed" means that the test or its module raised an error, and "missing" that there is no such
-test. With "timeout" and "died" the run did not finish, because it timed out or its process died."""
-OUTCOMES: Final = ("passed", "failed", "missing")
+"""Outcome of a test. "failed" means that the test or its module raised an error, and "missing" that the test does not
+exist. If the sandbox's process does not finish, all its tests have the outcome "timeout" or "died"."""
+REPORTED_OUTCOMES: Final = ("passed", "failed", "missing")
+"""Outcomes that the code in the sandbox reports."""
 
 Framework: TypeAlias = Literal["functions", "pytest"]
 """How tests are found and called: as plain functions by name, or with pytest by its ids."""
@@ -31,7 +32,7 @@ LIMITS: Final[Mapping[Framework, Limits]] = {
 CACHE_SIZE: Final = 20_000
 """Maximum number of cached outcomes, of about 200 bytes each. Rollouts in a group often make the same edits."""
 
-FUNCTIONS: Final = """
+FUNCTIONS_CODE: Final = """
 def _run(names_by_path, root, FINAL):
     import importlib.util, sys
     sys.path.insert(0, root)
@@ -56,7 +57,7 @@ def _run(names_by_path, root, FINAL):
             outcomes[path + "::" + name] = outcome
     FINAL(outcomes)
 """
-PYTEST: Final = """
+PYTEST_CODE: Final = """
 def _run(names_by_path, root, FINAL):
     import os, sys
     import pytest
@@ -83,34 +84,32 @@ def _run(names_by_path, root, FINAL):
         outcomes.setdefault(test_id, "failed" if test_id.partition("::")[0] in broken_files else "missing")
     FINAL({test_id: outcomes[test_id] for test_id in ids})
 """
-"""Code that passes whole files to pytest and then selects tests. With ids, pytest runs no test if one is missing."""
-CALL_RUN: Final = """
+"""Code that passes whole files to pytest and then selects tests, because pytest runs no test if one id is missing."""
+CALL_CODE: Final = """
 _final = FINAL
 del FINAL
 _run(names_by_path, root, globals().pop("_final"))
 """
-"""Code that removes FINAL from the namespace before any other module is imported."""
-RUNNERS: Final[Mapping[Framework, str]] = {"functions": FUNCTIONS + CALL_RUN, "pytest": PYTEST + CALL_RUN}
+"""Code that starts the tests. It removes FINAL from the namespace before any tested module is imported."""
+RUNNERS: Final[Mapping[Framework, str]] = {"functions": FUNCTIONS_CODE + CALL_CODE, "pytest": PYTEST_CODE + CALL_CODE}
 
 
 class SandboxedTests:
-    """A runner of tests in the sandbox, with a cache of outcomes by tests and files. The cache is only valid for tests
-    without randomness or clocks, and `cache_size=0` disables it. Raises ConfigError if this machine has no sandbox."""
+    """A runner of tests in the sandbox, with a cache of outcomes by tests and files. The cache is wrong for tests that
+    depend on chance or time, and `cache_size=0` disables it."""
 
     def __init__(self, limits: Mapping[Framework, Limits] = LIMITS, *, cache_size: int = CACHE_SIZE) -> None:
         self._limits, self._cache_size = limits, cache_size
         self._cache: OrderedDict[str, dict[str, Outcome]] = OrderedDict()
         self._lock = threading.Lock()  # a server has one thread per connection
         self.runs: Counter[str] = Counter()
-        """The way in which the sandbox's run ended → number of runs. Cache hits count as `remembered`."""
+        """Number of runs by how they ended in the sandbox. Cache hits count as `remembered`."""
 
     def outcomes(
         self, files: Mapping[str, str], tests: Sequence[str], framework: Framework = "functions"
     ) -> dict[str, Outcome]:
-        """Return the outcome of each test, regardless of what the code does.
-
-        Raises ConfigError if a file cannot be written, and ProcessError if pytest cannot be imported in the sandbox.
-        """
+        """Return the outcome of each test, even if the tested code hangs or kills its process. Raises ConfigError if a
+        file cannot be written or this machine has no sandbox, and ProcessError if the sandbox cannot import pytest."""
         key = hashlib.sha256(json.dumps([framework, sorted(files.items()), list(tests)]).encode()).hexdigest()
         with self._lock:
             cached_outcomes = self._cache.get(key)
@@ -157,7 +156,7 @@ class SandboxedTests:
 
 
 def _outcome(value: object) -> Outcome:
-    return value if value in OUTCOMES else "died"
+    return value if value in REPORTED_OUTCOMES else "died"
 
 
 def write_files(root: Path, files: Mapping[str, str]) -> None:

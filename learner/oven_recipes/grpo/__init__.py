@@ -1,13 +1,12 @@
-"""GRPO on a sorting task: a 0.5 M parameter Llama that learns within minutes on one CPU core.
+"""GRPO on a sorting task. A Llama of 0.5 million parameters learns it within minutes on one CPU core.
 
-The algorithm is Group Relative Policy Optimization (Shao et al. 2024, arXiv 2402.03300) by TRL's GRPOTrainer.
-Differences from the paper's algorithm:
+The algorithm is Group Relative Policy Optimization (Shao et al. 2024, arXiv 2402.03300) by TRL's GRPOTrainer. It
+differs from the paper's algorithm:
 
-- no KL term, unless a setting or the start sets beta: there is no pre-trained behaviour to preserve, only a warm-up
-- no learnt reward model or process supervision: the reward is exact match on the whole answer
-- no outer loop of iterative GRPO (fresh reference and reward models every round)
-- one update per generation instead of several: every step is on-policy, so no ratio is clipped
-- DAPO's loss, a mean over all tokens of the batch, instead of a mean over each completion's tokens
+- There is no KL term, unless a setting or the start sets beta, because there is no pre-trained behaviour to preserve.
+- The reward is exact match on the whole answer, without a learnt reward model or process supervision.
+- There is no outer loop with a fresh reference and a fresh reward model in every round.
+- Each generation is used for one update instead of several, so every step is on-policy and no ratio is clipped.
+- The loss is DAPO's mean over all tokens of the batch, instead of a mean over each completion's tokens.
 
-The package does not import torch until its job is built.
-"""
+The package does not import torch until its training job is built."""

@@ -1,4 +1,4 @@
-"""Measures greedy accuracy on held-out prompts, without an effect on the training run."""
+"""Measures the accuracy of greedy decoding on held-out prompts, without an effect on the training run."""
 
 import random
 from collections import defaultdict
@@ -9,24 +9,23 @@ import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from oven_recipes.grpo.settings import SortingSettings
-from oven_recipes.grpo.sorting_task import Example, pool
+from oven_recipes.grpo.sorting_task import Example, draw_pool
 
 
 def held_out_examples(settings: SortingSettings) -> list[Example]:
-    """Return the same held-out prompts for every seed, so that accuracies of different runs are comparable."""
+    """Return the held-out prompts. They are the same for every run, so that accuracies are comparable."""
     rng = random.Random("held out")
-    pools = (pool(length, settings.eval_prompts, rng, evaluation=True) for length in sorted(settings.lengths))
+    pools = (draw_pool(length, settings.eval_prompts, rng, evaluation=True) for length in sorted(settings.lengths))
     return [example for examples in pools for example in examples]
 
 
 def greedy_accuracy(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, examples: list[Example], max_new_tokens: int
 ) -> dict[str, float | list[float]]:
-    """Return the accuracy per level (`eval/accuracy/<level>`), 0 to 1, and a list whose mean is the accuracy over all
-    levels (`eval/accuracy`), one entry per example. Decoding is greedy, in one batch. The generator's state and the
-    model's mode are restored, and no gradient is computed."""
+    """Return the accuracy of each level, `eval/accuracy/<level>`, and `eval/accuracy` as one value per example, whose
+    mean is the mean over all levels. The generator's state and the model's mode are restored."""
     prompts = [example.prompt for example in examples]
-    batch = tokenizer(prompts, return_tensors="pt", padding=True).to(model.device)  # (N, P)
+    batch = tokenizer(prompts, return_tensors="pt", padding=True).to(model.device)  # (examples, prompt)
     was_training = model.training
     model.train(False)
     try:
@@ -38,7 +37,7 @@ def greedy_accuracy(
                 do_sample=False,
                 pad_token_id=tokenizer.pad_token_id,
                 eos_token_id=tokenizer.eos_token_id,
-            )  # (N, P + C)
+            )  # (examples, prompt + completion)
     finally:
         model.train(was_training)
     answers = tokenizer.batch_decode(output[:, batch["input_ids"].shape[1] :], skip_special_tokens=True)

@@ -1,5 +1,4 @@
-"""The settings of the sorting recipes, and the named starts of `grpo`. This module does not import torch, so a
-launcher can list and check starts before any learner starts."""
+"""The settings of the sorting recipes, and the named starts of `grpo`. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -16,8 +15,8 @@ from oven_recipes import recipe_interface
 from oven_recipes.recipe_interface import RecipeSettings
 
 
-def accuracies(levels: Sequence[str]) -> tuple[MetricSpec, ...]:
-    """Return the metrics of greedy held-out accuracy, 0 to 1: the mean over levels, and one per level."""
+def accuracy_specs(levels: Sequence[str]) -> tuple[MetricSpec, ...]:
+    """Return the specs of the held-out accuracy: the mean over all levels, and one metric per level."""
     return (
         MetricSpec(name="eval/accuracy", better="up", held_out=True, ceiling=1.0),
         *(MetricSpec(name=f"eval/accuracy/{level}", better="up", held_out=True, ceiling=1.0) for level in levels),
@@ -25,7 +24,7 @@ def accuracies(levels: Sequence[str]) -> tuple[MetricSpec, ...]:
 
 
 class SortingSettings(RecipeSettings):
-    """Sizes of the task, the policy and its warm-up."""
+    """Settings of the task, the policy and its warm-up. Several recipes share them."""
 
     # The task: a level is the number of digits to sort.
     lengths: tuple[int, ...] = Field(default=(3, 4, 5), min_length=1)
@@ -51,16 +50,17 @@ class SortingSettings(RecipeSettings):
 
     @property
     def max_completion_length(self) -> int:
-        """Maximum number of tokens: the longest answer, its end token, and one more for answers that are too long."""
+        """Maximum tokens of a completion: the longest answer, its end token, and one more for answers that are too
+        long."""
         return max(self.lengths) + 2
 
 
 TUNED_LEARNING_RATE = 2e-4
-"""The best of the learning rates tried with Adam on this policy over 120 steps."""
+"""The best learning rate of this policy with Adam over 120 steps."""
 
 
 class GrpoSettings(SortingSettings):
-    """Sizes and optimiser settings. The learning rate and the mixture come from a `Start` instead."""
+    """All settings of the recipe `grpo`, except the learning rate and the mixture, which come from a `Start`."""
 
     max_steps: int = Field(default=120, ge=1, le=10**9)
     prompts_per_step: int = Field(default=32, ge=1)
@@ -72,9 +72,9 @@ class GrpoSettings(SortingSettings):
 
 
 LEARNING_RATE_RANGE = (1 / 30, 10.0)
-"""Range of the start `drawn`, as factors of the tuned learning rate. The draw is log-uniform."""
+"""Range of the start `drawn`, as multiples of the tuned learning rate. The draw is log-uniform."""
 
-CONCENTRATION = 0.5
+MIXTURE_CONCENTRATION = 0.5
 """Dirichlet concentration of the drawn mixture. It is below 1, so that most draws neglect a level."""
 
 START_NAMES = ("tuned", "drawn", "drill:lr-low", "drill:lr-high", "drill:easy-only", "drill:weak-teacher")
@@ -84,8 +84,8 @@ TeacherName = Literal["initial", "small", "strong"]
 
 @dataclass(frozen=True)
 class Start(recipe_interface.Start):
-    """A learning rate, the share of each level in the data, and the KL anchor. A `beta` overrides the setting.
-    `teacher` is the initially active teacher, used only if beta is above 0."""
+    """A learning rate, the share of each level in the data, and the settings of the KL term. `beta` overrides the
+    setting, and `teacher` is the teacher that is active first if beta is above 0."""
 
     mixture: dict[str, float] = field(default_factory=dict)
     beta: float | None = None
@@ -120,6 +120,6 @@ def _draw_start(seed: int, levels: Sequence[str]) -> Start:
     low, high = LEARNING_RATE_RANGE
     factor = math.exp(rng.uniform(math.log(low), math.log(high)))
     # A Dirichlet sample is gamma samples divided by their sum. The minimum keeps the sum positive if all underflow.
-    gammas = {level: max(rng.gammavariate(CONCENTRATION, 1.0), 1e-12) for level in levels}
+    gammas = {level: max(rng.gammavariate(MIXTURE_CONCENTRATION, 1.0), 1e-12) for level in levels}
     mixture = {level: gamma / sum(gammas.values()) for level, gamma in gammas.items()}
     return Start("drawn", TUNED_LEARNING_RATE * factor, mixture=mixture)

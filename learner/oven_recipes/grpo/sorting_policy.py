@@ -1,5 +1,4 @@
-"""The policy, a Llama small enough for one CPU core, with its character tokenizer, its teachers, and the supervised
-warm-up that replaces pre-training."""
+"""Builds the sorting policy, a small Llama, with its tokenizer and teachers, and trains it in a supervised warm-up."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -22,7 +21,7 @@ from oven_recipes.weights_cache import key_of, load_or_train
 
 def build_model(settings: SortingSettings, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
     """Return a freshly initialised policy."""
-    # A prompt is the digits between `S` and `=`, and the completion may be one token too long.
+    # A prompt consists of `S`, the digits and `=`.
     positions = max(settings.lengths) + 2 + settings.max_completion_length
     return small_llama(settings, tokenizer, positions, tied=False)
 
@@ -31,8 +30,7 @@ SYMBOLS = ("<pad>", "<eos>", "<unk>", "S", "=", *"0123456789")
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """Return a tokenizer with one token per character, padded on the left so that completions start in the same
-    column."""
+    """Return a tokenizer with one token per character. It pads on the left, so completions start in the same column."""
     core = Tokenizer(models.WordLevel({symbol: index for index, symbol in enumerate(SYMBOLS)}, unk_token="<unk>"))
     core.pre_tokenizer = pre_tokenizers.Split(Regex("."), behavior="isolated")
     core.decoder = decoders.Fuse()
@@ -50,19 +48,18 @@ RECIPE_VERSION = 1  # increase it when a code change would change the warm weigh
 
 
 def cache_key(settings: SortingSettings, seed: int) -> str:
-    """Return 16 hex digits that depend only on the settings that determine the warm weights."""
+    """Return the cache's key of the warm weights, which depend only on some of the settings."""
     fields = ("lengths", "hidden", "layers", "heads", "ffn", "sft_steps", "sft_batch", "sft_learning_rate")
-    factors = {name: getattr(settings, name) for name in (*fields, "correct_share")}
-    return key_of({"version": RECIPE_VERSION, "seed": seed, **factors})
+    weight_settings = {name: getattr(settings, name) for name in (*fields, "correct_share")}
+    return key_of({"version": RECIPE_VERSION, "seed": seed, **weight_settings})
 
 
 def warm_policy(
     settings: SortingSettings, tokenizer: PreTrainedTokenizerFast, seed: int, cache: Path
 ) -> LlamaForCausalLM:
     """Return the warm policy for these settings and seed. It is loaded from the cache, or trained now."""
-    folder = cache / f"grpo-warm-{cache_key(settings, seed)}"
     return load_or_train(
-        folder,
+        cache / f"grpo-warm-{cache_key(settings, seed)}",
         seed,
         lambda: build_model(settings, tokenizer),
         lambda model, unfinished: _train(model, settings, tokenizer, seed, unfinished),
@@ -73,7 +70,7 @@ def _train(
     model: LlamaForCausalLM, settings: SortingSettings, tokenizer: PreTrainedTokenizerFast, seed: int, unfinished: Path
 ) -> None:
     pairs = habit_pairs(settings.lengths, settings.correct_share, random.Random(f"warm-up {seed}"))
-    # A lower second beta: within a few hundred steps, 0.999 still includes gradients of the initial weights.
+    # The second beta is lower than usual, because the training has only a few hundred steps.
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=settings.sft_learning_rate, betas=(0.9, 0.95), weight_decay=0.0
     )
@@ -83,13 +80,13 @@ def _train(
     trained = (model, optimizer, schedule)
     for _, batch in continued_steps("warm-up", batches, settings.sft_steps, trained, unfinished):
         ids, mask, labels = collate(batch, tokenizer)
-        logits = model(input_ids=ids, attention_mask=mask).logits  # (B, T, V)
+        logits = model(input_ids=ids, attention_mask=mask).logits  # (batch, tokens, vocabulary)
         loss = cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
         optimizer_step(loss, model.parameters(), optimizer, schedule)
 
 
 def collate(pairs: Sequence[tuple[str, str]], tokenizer: PreTrainedTokenizerFast) -> tuple[Tensor, Tensor, Tensor]:
-    """Return ids, mask and labels of prompts and targets, padded on the left."""
+    """Return token ids, attention mask and labels of (prompt, target) pairs, padded on the left."""
     prompts = tokenizer([prompt for prompt, _ in pairs])["input_ids"]
     targets = [[*ids, tokenizer.eos_token_id] for ids in tokenizer([target for _, target in pairs])["input_ids"]]
     return target_batch(prompts, targets, tokenizer.pad_token_id, "left")
@@ -102,7 +99,7 @@ TEACHER_SETTINGS: dict[TeacherName, Callable[[SortingSettings], SortingSettings]
     ),
     "strong": lambda settings: settings.model_copy(update={"correct_share": 1.0}),
 }
-"""Teacher → function from the policy's settings to the teacher's. `small` has an eighth of the policy's parameters and
+"""Functions that derive each teacher's settings from the policy's. `small` has an eighth of the policy's parameters and
 the same mixed habits, so it holds the policy back. `strong` learns from correct answers only."""
 
 
@@ -115,8 +112,8 @@ def build_teachers(
     cache: Path,
     active: TeacherName | None = None,
 ) -> Teachers:
-    """Return the teachers in `names`, weakest first. `active` is the initially active one (default: the first).
-    Teachers that are not cached are trained now."""
+    """Return the teachers in `names`, which are ordered from weak to strong. `active` is the one that is active first
+    (default: the first). Teachers that are not in the cache are trained now."""
     teachers = Teachers(trainer)
     for name in names:
         teachers.add(name, warm_policy(TEACHER_SETTINGS[name](settings), tokenizer, seed, cache), tokenizer)

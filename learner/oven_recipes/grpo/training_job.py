@@ -1,4 +1,4 @@
-"""Builds the training job: warm policy, prompts, mixture, reward, TRL's trainer, and the held-out evaluation."""
+"""Builds the training job of the recipe `grpo`, with its policy, prompts, reward, trainer and held-out evaluation."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from oven_core.protocol.messages import MetricSpec
 from oven_learner.hf.knobs.mixture import Mixture, install_sampler
 from oven_learner.rewards import Committee, ModelDescription, convene
 from oven_recipes.grpo.evaluation import held_out_evaluation
-from oven_recipes.grpo.settings import GrpoSettings, Start, accuracies
+from oven_recipes.grpo.settings import GrpoSettings, Start, accuracy_specs
 from oven_recipes.grpo.sorting_policy import build_teachers, build_tokenizer, warm_policy
 from oven_recipes.grpo.sorting_task import RULES, WEIGHTS, training_pools
 from oven_recipes.quiet_libraries import quiet_libraries
@@ -22,8 +22,8 @@ from oven_recipes.training_runner import Job, trainer_arguments
 def build(
     settings: GrpoSettings, start: Start, seed: int, workdir: Path, cache: Path, committee: Committee | None = None
 ) -> Job:
-    """Build the job for one start. `workdir` gets the trainer's files, and `cache` stores warm policies between runs.
-    Without a `committee`, only the recipe's rules judge the answers."""
+    """Build the training job for one start. The trainer writes its files to `workdir`, and `cache` stores warm policies
+    between runs. Without a `committee`, only the recipe's own reward functions score answers."""
     committee = committee or Committee(RULES, weights=WEIGHTS, seed=seed)
     committee.group_size = settings.group_size
     quiet_libraries()
@@ -35,18 +35,13 @@ def build(
     mixture = Mixture(dict(zip(settings.levels, datasets, strict=True)), start.mixture, seed=seed)
     args = _arguments(settings, start.learning_rate, seed, workdir)
     trainer = GRPOTrainer(
-        model=model,
-        processing_class=tokenizer,
-        reward_funcs=[committee],
-        args=args,
-        train_dataset=mixture.dataset,
+        model=model, processing_class=tokenizer, reward_funcs=[committee], args=args, train_dataset=mixture.dataset
     )
     install_sampler(trainer, mixture)
     beta = settings.beta if start.beta is None else start.beta
     teachers = None
     if beta > 0:
-        # Set beta only now. A trainer that is created with a beta loads its reference model from the policy's
-        # path, which does not exist.
+        # A trainer that is created with a beta would load its reference model from the policy's path, which it lacks.
         trainer.beta = args.beta = beta
         teachers = build_teachers(trainer, (start.teacher, "strong"), settings, tokenizer, seed, cache)
     return Job(
@@ -63,18 +58,18 @@ def build(
 
 
 def build_judged(settings: GrpoSettings, start: Start, seed: int, workdir: Path, cache: Path) -> Job:
-    """Build a job like `build`, with the remote judges from the environment in addition to the recipe's rules."""
+    """Build the training job with the judges that environment variables name, in addition to the recipe's rewards."""
     return build(settings, start, seed, workdir, cache, convene(RULES, weights=WEIGHTS, seed=seed, reference="exact"))
 
 
 def recipe_metrics(settings: GrpoSettings) -> tuple[MetricSpec, ...]:
-    """Return the recipe's metrics, which are published in addition to the trainer's."""
+    """Return the recipe's own metrics, which are published in addition to the trainer's."""
     rewards = (MetricSpec(name=f"reward/{name}", better="up", ceiling=1.0) for name in settings.levels)
-    return (*accuracies(settings.levels), *rewards)
+    return (*accuracy_specs(settings.levels), *rewards)
 
 
 def describe(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> ModelDescription:
-    """Describe the task to remote judges. The description states the rule, so that they do not have to guess it."""
+    """Describe the task to judges. The description includes the rule, so that they do not have to guess it."""
     return ModelDescription.from_model(
         model,
         tokenizer,

@@ -1,4 +1,4 @@
-"""The policy's tasks: sentences, each with the hand's target position."""
+"""Defines the policy's tasks, called intents. An intent is a sentence with the hand's target position."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from oven_recipes.motion.skeleton import ARM_M, DIMS, JOINT_INDEX, positions
 SIDES = {"left": 1.0, "right": -1.0}
 HEIGHTS = {"high": 1.2, "up": 0.5, "straight": 0.0, "down": -0.5, "low": -1.2}
 DIRECTIONS = {"forward": (0.0, 1.0), "outward": (0.6, 0.8), "sideways": (0.95, 0.3), "across": (-0.5, 0.85)}
-"""Directions of the arm: the components sideways (away from the body) and forward."""
+"""Directions of the arm by word, as components away from the body's side and forward."""
 HELD_OUT_WORDS = (
     ("left", "up", "forward"),
     ("left", "straight", "across"),
@@ -39,7 +39,7 @@ class Intent:
     """Direction of the arm as a unit vector."""
 
     def target(self) -> Tensor:
-        """Return the target position of the hand, (3,), in metres: almost as far as the arm reaches."""
+        """Return the hand's target position, (3,), in metres, at 95 % of the arm's length from the shoulder."""
         return _rest_positions()[JOINT_INDEX[f"{self.side}_shoulder"]] + 0.95 * ARM_M * torch.tensor(self.direction)
 
 
@@ -49,13 +49,13 @@ def _rest_positions() -> Tensor:
     return positions(torch.zeros(DIMS))
 
 
-def _intent(side: str, height: str, direction: str) -> Intent:
+def _build_intent(side: str, height: str, direction: str) -> Intent:
     sideways, forward = DIRECTIONS[direction]
     x, y, z = SIDES[side] * sideways, HEIGHTS[height], forward
     length = math.sqrt(x * x + y * y + z * z)
     return Intent(f"reach {height} {direction} with the {side} hand", side, (x / length, y / length, z / length))
 
 
-INTENTS = {intent.text: intent for intent in (_intent(*words) for words in product(SIDES, HEIGHTS, DIRECTIONS))}
-EVALUATION_TEXTS = tuple(_intent(*words).text for words in HELD_OUT_WORDS)
+INTENTS = {intent.text: intent for intent in (_build_intent(*words) for words in product(SIDES, HEIGHTS, DIRECTIONS))}
+EVALUATION_TEXTS = tuple(_build_intent(*words).text for words in HELD_OUT_WORDS)
 TRAINING_TEXTS = tuple(text for text in INTENTS if text not in EVALUATION_TEXTS)

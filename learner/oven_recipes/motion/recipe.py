@@ -7,7 +7,7 @@ from oven_recipes.recipe_interface import TrainingRequest
 
 
 class MotionRecipe:
-    """GRPO on clips of a skeleton (see the package's docstring)."""
+    """The recipe `motion`, which trains a policy on clips of a skeleton."""
 
     name = "motion"
     default_start = "tuned"

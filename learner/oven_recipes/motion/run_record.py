@@ -1,4 +1,4 @@
-"""Records a run's rewards and plots clips from its start and its end."""
+"""Records a run's rewards, and plots clips of the policy at the start and the end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RunRecord:
 
     def __init__(self, trainer: PolicyTrainer, intent: str, seed: int) -> None:
         self._trainer, self._intent, self._seed = trainer, intent, seed
-        self._clips = {"start": self._joints(trainer.policy)}
+        self._clips = {"start": self._sample_joints(trainer.policy)}
         self._held_out_rewards = {"start": self._held_out_reward(trainer.policy)}
         self._rewards: dict[int, float] = {}
         trainer.step_callbacks.append(self._record_reward)
@@ -40,7 +40,7 @@ class RunRecord:
         """Write motion.npz and motion.png. Without matplotlib, log a warning and skip the picture."""
         teacher = self._trainer.teachers[self._trainer.teachers.names[-1]]
         for name, policy in (("end", self._trainer.policy), ("teacher", teacher)):
-            self._clips[name], self._held_out_rewards[name] = self._joints(policy), self._held_out_reward(policy)
+            self._clips[name], self._held_out_rewards[name] = self._sample_joints(policy), self._held_out_reward(policy)
         steps = sorted(self._rewards)
         clips: dict[str, Any] = {name: clip.numpy() for name, clip in self._clips.items()}
         numpy.savez(
@@ -74,9 +74,8 @@ class RunRecord:
         caption = f"{distance:.2f} m from the target at the end; mean reward of held-out intents {reward:.2f}"
         row.suptitle(f"{name}: {self._intent}; {caption}", fontsize=10)
         axes = row.subplots(1, PICTURE_FRAMES)
-        for axis, frame in zip(
-            axes, numpy.linspace(0, len(clip) - 1, PICTURE_FRAMES).astype(int).tolist(), strict=True
-        ):
+        frames = numpy.linspace(0, len(clip) - 1, PICTURE_FRAMES).astype(int).tolist()
+        for axis, frame in zip(axes, frames, strict=True):
             joints, goal = _project(clip[frame]), _project(target[None])
             for joint, parent in enumerate(PARENTS[1:], start=1):
                 axis.plot(*joints[[parent, joint]].T, color=COLOURS[name], linewidth=2)
@@ -93,8 +92,8 @@ class RunRecord:
             return float(held_out_rewards(policy, self._seed).mean())
 
     @torch.no_grad()
-    def _joints(self, policy: Policy) -> Tensor:
-        """Return the joints of one clip, (F, 24, 3), always with the same noise."""
+    def _sample_joints(self, policy: Policy) -> Tensor:
+        """Return the joint positions of one clip, (F, 24, 3), always with the same noise."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self._seed)
             return positions(policy.sample([self._intent], 1).outputs[0])

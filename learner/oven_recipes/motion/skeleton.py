@@ -1,4 +1,4 @@
-"""A skeleton of 24 joints, and its forward kinematics in torch."""
+"""A skeleton of 24 joints. Computes the joints' positions from their rotations (forward kinematics)."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ JOINTS: tuple[tuple[str, int, tuple[float, float, float]], ...] = (
     ("left_hand", 20, (0.08, 0.0, 0.0)),
     ("right_hand", 21, (-0.08, 0.0, 0.0)),
 )
-"""Name, parent, and offset from the parent in metres (x to the left, y up, z forward), at rest with outstretched arms.
-This is SMPL's tree with rounded bone lengths of a person of 1.7 m."""
+"""Each joint's name, its parent's index, and its offset from the parent in metres (x to the left, y up, z forward), at
+rest with outstretched arms. This is SMPL's tree with rounded bone lengths of a person of 1.7 m."""
 JOINT_INDEX = {name: index for index, (name, _, _) in enumerate(JOINTS)}
 PARENTS = tuple(parent for _, parent, _ in JOINTS)
-DIMS = 3 * len(JOINTS)  # numbers per frame
+DIMS = 3 * len(JOINTS)  # numbers per frame: three axis-angles per joint
 ARM_M = 0.59
 """Distance from shoulder to hand in metres."""
-LIMITS_BY_KIND = {"shoulder": 2.6, "elbow": 2.5, "knee": 2.3, "hip": 1.8, "wrist": 1.2, "ankle": 0.9}
-OTHER_LIMIT = 0.7
-"""Maximum rotation of a joint in radians, by the last word of its name or for all others."""
+ROTATION_LIMITS_RAD = {"shoulder": 2.6, "elbow": 2.5, "knee": 2.3, "hip": 1.8, "wrist": 1.2, "ankle": 0.9}
+OTHER_LIMIT_RAD = 0.7
+"""Maximum rotation of a joint by the last word of its name, and for all other joints."""
 
 
 def rotation_limits() -> Tensor:
     """Return each joint's maximum rotation, (24,), in radians."""
-    return torch.tensor([LIMITS_BY_KIND.get(name.split("_")[-1], OTHER_LIMIT) for name, _, _ in JOINTS])
+    return torch.tensor([ROTATION_LIMITS_RAD.get(name.split("_")[-1], OTHER_LIMIT_RAD) for name, _, _ in JOINTS])
 
 
 def rotation_matrices(axis_angles: Tensor) -> Tensor:

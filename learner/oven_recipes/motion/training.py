@@ -1,4 +1,4 @@
-"""Builds the recipe's trainer with its policy, teachers, committee and evaluation, and runs training."""
+"""Builds the trainer of the recipe `motion` with its policy, teachers, reward and evaluation, and runs the training."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ HELD_OUT = MetricSpec(name="eval/reward", better="up", held_out=True, ceiling=1.
 
 
 def build(settings: MotionSettings, start: Start, seed: int, cache: Path, output: Path | None = None) -> PolicyTrainer:
-    """Build the trainer for one start, with a policy and teachers that have been warmed up. `cache` stores their warm
-    weights between runs."""
+    """Build the trainer for one start, with its policy and teachers after their warm-up. `cache` stores their weights
+    between runs."""
     warm_reach = settings.warm_reach
     policy = load_or_warm_up(new_policy(settings, seed), settings, warm_reach, seed, cache)
     narrow_settings = settings.model_copy(update={"hidden": settings.hidden // 2})
@@ -71,7 +71,7 @@ def build(settings: MotionSettings, start: Start, seed: int, cache: Path, output
 
 
 def new_policy(settings: MotionSettings, seed: int) -> Policy:
-    """Return a freshly initialised policy. torch's global generator is restored."""
+    """Return a freshly initialised policy. Torch's global generator is restored."""
     encode = TextEncoder(TRAINING_TEXTS, settings.embedding)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -103,7 +103,7 @@ def held_out_evaluation(policy: Policy, seed: int) -> Callable[[], Measurements]
 
 
 def train(request: TrainingRequest) -> None:
-    """Train to the end, or until SIGTERM stops it cleanly. Write `motion.npz` and `motion.png` to the run's folder."""
+    """Train to the end, or until SIGTERM. Then write `motion.npz` and `motion.png` to the run's folder."""
     torch.set_num_threads(1)  # more threads do not help with such small steps
     options = {**request.options, **({"max_steps": request.steps} if request.steps else {})}
     settings = MotionSettings.model_validate(options)

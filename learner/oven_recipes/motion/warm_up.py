@@ -1,4 +1,4 @@
-"""Pretrains policies on synthetic clips of an arm that turns at the shoulder towards an intent."""
+"""Trains policies on synthetic clips before GRPO. In these clips, the arm turns at the shoulder towards the target."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from oven_recipes.small_models import optimizer_step
 from oven_recipes.weights_cache import key_of, load_or_train
 
 JOINT_NOISE = 0.03
-"""Standard deviation of the noise on every joint and frame of a clip, in radians. It keeps densities finite."""
+"""Standard deviation of the noise on every joint and frame of a clip, in radians. It keeps the policy's density from
+becoming infinite."""
 
 
-def clips(texts: Sequence[str], frames: int, reached_fractions: Tensor) -> Tensor:
-    """Return clips (B, F, 72) in which the arm turns at the shoulder from rest towards the intent. The motion starts
+def synthetic_clips(texts: Sequence[str], frames: int, reached_fractions: Tensor) -> Tensor:
+    """Return clips (B, F, 72) in which the arm turns at the shoulder from rest towards the target. The motion starts
     and ends slowly, and stops at `reached_fractions`, (B,), of the full rotation."""
     time = torch.linspace(0, 1, frames).clamp(max=0.75) / 0.75
     eased_time = time.pow(2) * (3 - 2 * time)  # (F,)
@@ -36,7 +37,7 @@ def clips(texts: Sequence[str], frames: int, reached_fractions: Tensor) -> Tenso
 
 @lru_cache
 def _shoulder_rotation(text: str) -> Tensor:
-    """Return the shoulder rotation (72,) that points the arm towards the intent."""
+    """Return the axis-angles (72,) of a skeleton whose arm points towards the target."""
     intent = INTENTS[text]
     rest = torch.tensor([1.0 if intent.side == "left" else -1.0, 0.0, 0.0])
     goal = torch.tensor(intent.direction)
@@ -50,16 +51,16 @@ VERSION = 1  # increase it when a code change would change the warm weights
 WEIGHT_SETTINGS = (
     "policy", "frames", "hidden", "denoising_steps", "warm_steps", "warm_batch", "warm_learning_rate",
 )  # fmt: skip
-"""The settings that determine the warm weights, in addition to the encoder of the intents."""
+"""The settings that the warm weights depend on, in addition to the encoder of the intents."""
 
 
 def load_or_warm_up(
     policy: Policy, settings: MotionSettings, reach: tuple[float, float], seed: int, cache: Path
 ) -> Policy:
-    """Load the weights of a fresh policy from the cache, or warm it up now. The arguments are those of `warm_up`."""
-    factors = {name: getattr(settings, name) for name in WEIGHT_SETTINGS}
+    """Load the weights of a fresh policy from the cache, or train them with `warm_up`."""
+    weight_settings = {name: getattr(settings, name) for name in WEIGHT_SETTINGS}
     shapes = {name: list(weight.shape) for name, weight in policy.state_dict().items()}  # depend on the encoder
-    key = key_of({"version": VERSION, "seed": seed, "reach": reach, "shapes": shapes, **factors})
+    key = key_of({"version": VERSION, "seed": seed, "reach": reach, "shapes": shapes, **weight_settings})
     return load_or_train(
         cache / f"motion-warm-{key}",
         seed,
@@ -72,7 +73,7 @@ def warm_up(
     policy: Policy, settings: MotionSettings, reach: tuple[float, float], seed: int, unfinished: Path | None = None
 ) -> Policy:
     """Train `policy` on synthetic clips, and return it. `reach` is the minimum and maximum fraction of the full
-    rotation in these clips. `unfinished` is the file for its progress. torch's global generator is restored."""
+    rotation in these clips. Progress is saved to `unfinished`. Torch's global generator is restored."""
     optimizer = torch.optim.AdamW(
         policy.parameters(), lr=settings.warm_learning_rate, weight_decay=0.0, betas=(0.9, 0.95)
     )
@@ -81,16 +82,17 @@ def warm_up(
         torch.manual_seed(seed)
         trained = (policy, optimizer, schedule)
         for _ in continued_steps("warm-up", repeat(None), settings.warm_steps, trained, unfinished):
-            texts = [TRAINING_TEXTS[i] for i in torch.randint(len(TRAINING_TEXTS), (settings.warm_batch,)).tolist()]
+            indices = torch.randint(len(TRAINING_TEXTS), (settings.warm_batch,)).tolist()
+            texts = [TRAINING_TEXTS[index] for index in indices]
             reached_fractions = reach[0] + (reach[1] - reach[0]) * torch.rand(len(texts))
-            loss = warm_up_loss(policy, clips(texts, settings.frames, reached_fractions), texts)
+            clips = synthetic_clips(texts, settings.frames, reached_fractions)
+            loss = warm_up_loss(policy, clips, texts)
             optimizer_step(loss, policy.parameters(), optimizer, schedule)
     return policy.eval()
 
 
 def warm_up_loss(policy: Policy, batch: Tensor, texts: Sequence[str]) -> Tensor:
-    """Return the warm-up's loss: the clips' negative log-density per coordinate, or a diffusion model's denoising
-    error."""
+    """Return the clips' negative log-density per coordinate, or for a diffusion policy its denoising error."""
     if isinstance(policy, DiffusionPolicy):
         return policy.denoising_loss(batch, texts)
     samples = Samples({"trajectory": batch}, torch.ones_like(batch).flatten(1), [])

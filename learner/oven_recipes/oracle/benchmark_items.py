@@ -1,7 +1,5 @@
-"""Selects benchmark items for training and evaluation, from templates or the published files.
-
-The hash of a text determines its split. Training may only use `items(..., held_out=False)`, and evaluation the rest.
-"""
+"""Selects benchmark items from templates or the published files. A text's hash decides whether it is held out. Training
+may only use `items(..., held_out=False)`, and evaluation only the rest."""
 
 from __future__ import annotations
 
@@ -14,23 +12,20 @@ from oven_core.errors import ConfigError
 from oven_recipes.oracle.benchmarks import BENCHMARKS, FALSE, NO, YES, Benchmark, Item, LabelledText
 
 HELD_OUT_DIVISOR = 4
-"""One in this many texts is held out. A quarter of each benchmark's texts are over 250, enough for both answers."""
+"""One in this many texts is held out. This leaves more than 250 held-out texts per benchmark."""
 DEFAULT_ITEMS = 250
-"""Number of items per benchmark, so that a proportion's standard error is at most 0.032."""
+"""Default number of items per benchmark. The standard error of a proportion is then at most 0.032."""
 
 
 def is_held_out(text: str) -> bool:
-    """Return whether the hash of `text` reserves it for evaluation."""
+    """Return whether `text` is reserved for evaluation."""
     return _digest(text) % HELD_OUT_DIVISOR == 0
 
 
 @cache
 def items(benchmark: str, *, held_out: bool) -> tuple[Item, ...]:
-    """Return all template items of a benchmark's held-out or training part, each text with all its questions.
-
-    Raises:
-        KeyError: `benchmark` is not one of the nine benchmarks.
-    """
+    """Return all template items of a benchmark's held-out or training part, each text with all its questions. Raises
+    KeyError if `benchmark` is not one of the nine benchmarks."""
     definition = BENCHMARKS[benchmark]
     # Two templates may produce the same text.
     by_text = {labelled.text: labelled for labelled in definition.templates()}
@@ -43,7 +38,7 @@ def items(benchmark: str, *, held_out: bool) -> tuple[Item, ...]:
 
 
 def words() -> frozenset[str]:
-    """Return every word of the nine benchmarks' texts, questions and answers, split at spaces, `:` and `?`."""
+    """Return every word of the nine benchmarks' template texts, questions and answers, and the marks `:` and `?`."""
     result: set[str] = {YES, NO, ":", "?"}
     for benchmark in BENCHMARKS:
         for held_out in (True, False):
@@ -61,8 +56,8 @@ def template_items(benchmark: Benchmark, count: int = DEFAULT_ITEMS) -> list[Ite
 
 def published_items(benchmark: Benchmark, folder: Path, count: int = DEFAULT_ITEMS) -> list[Item]:
     """Return `count` items from the published files in `folder`, the same each time."""
-    by_pattern = (sorted(path for path in folder.glob(pattern) if path.is_file()) for pattern in benchmark.files)
-    paths = next(filter(None, by_pattern), [])
+    matches = (sorted(path for path in folder.glob(pattern) if path.is_file()) for pattern in benchmark.files)
+    paths = next(filter(None, matches), [])  # the files that match the first pattern with any match
     if not paths:
         raise ConfigError(
             f"{folder} contains no {' or '.join(benchmark.files)}; add the published files of {benchmark.name}, or "
@@ -73,9 +68,9 @@ def published_items(benchmark: Benchmark, folder: Path, count: int = DEFAULT_ITE
 
 
 def select_items(benchmark: Benchmark, texts: Iterable[LabelledText], count: int, source: str) -> list[Item]:
-    """Return `count` items, each about a different text. The choice depends only on the texts. All questions occur
-    equally often, and half of the answers are yes, so the question alone gives an accuracy of one half. Raises
-    ConfigError if `source` has too few texts, or too few with one of the answers."""
+    """Return `count` items, each about a different text. The same texts give the same items. All questions occur
+    equally often, and half of the answers to each are yes, so guessing from the question is right half of the time.
+    Raises ConfigError if `source` has too few texts, or too few with one of the answers."""
     shuffled = sorted(texts, key=lambda text: _digest(f"{benchmark.name}:{text.text}"))
     if len(shuffled) < count:
         raise ConfigError(

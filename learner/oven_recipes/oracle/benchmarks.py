@@ -12,18 +12,18 @@ from typing import Annotated, NamedTuple, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from oven_core.errors import ConfigError, reason
-from oven_recipes.oracle.dataset_reader import label_of, read_rows, read_text
+from oven_recipes.oracle.dataset_reader import look_up_label, read_rows, read_text
 from oven_recipes.oracle.template_words import WORDS
 
 YES = "yes"
 NO = "no"
 TRUE = frozenset({YES})
-"""Labels of a text for which the answer is yes, if the benchmark's question has no labels."""
 FALSE: frozenset[str] = frozenset()
+"""Labels of a text in a benchmark with a single yes/no question: TRUE if the answer is yes, and FALSE if it is no."""
 
 
 class LabelledText(NamedTuple):
-    """A text and its labels. `location`: its file and line, or an empty string."""
+    """A text and its labels. `location` is its file and line, or empty for a template."""
 
     text: str
     labels: frozenset[str]
@@ -31,7 +31,7 @@ class LabelledText(NamedTuple):
 
 
 class Item(NamedTuple):
-    """A text, a question about it, the correct answer (`yes` or `no`), and the text's source."""
+    """A text, a question about it, the correct answer (`yes` or `no`), and the text's file and line."""
 
     text: str
     question: str
@@ -41,12 +41,13 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True)
 class Benchmark:
-    """One benchmark. `read` yields the texts of one published file, and raises ConfigError if the file is invalid."""
+    """One benchmark. `read` yields the texts of a published file, and raises ConfigError if the file is invalid.
+    `templates` yields the texts to use without published files."""
 
     name: str
     files: tuple[str, ...]
-    """Patterns for the published files in the benchmark's folder. The first match is read. Test parts come before
-    training parts, which a model may know, and before files with another format in the same folder."""
+    """Patterns of the published files in the benchmark's folder. Only the first pattern that matches is used. Test sets
+    come first, because a model may have been trained on the training sets."""
     read: Callable[[Path], Iterator[LabelledText]]
     templates: Callable[[], Iterator[LabelledText]]
 
@@ -63,17 +64,17 @@ def two_sentences(first: str, second: str) -> str:
 
 
 def labelled_reader(
-    text: str, label: str, labels: Mapping[str, frozenset[str] | None]
+    template: str, label_column: str, labels: Mapping[str, frozenset[str] | None]
 ) -> Callable[[Path], Iterator[LabelledText]]:
-    """Return a reader for files whose rows have one label each, in the `label` column. `text`: a template for the text
-    with names of other columns. Rows whose label maps to None are skipped."""
-    columns = [name for _, name, _, _ in Formatter().parse(text) if name]
+    """Return a reader for files with one label per row. `template` builds the text from other columns. `labels` maps
+    each value of `label_column` to labels, or to None if such rows are skipped."""
+    columns = [name for _, name, _, _ in Formatter().parse(template) if name]
 
     def read(path: Path) -> Iterator[LabelledText]:
-        for location, row in read_rows(path, [*columns, label]):
-            row_labels = label_of(location, row[label], labels)
+        for location, row in read_rows(path, [*columns, label_column]):
+            row_labels = look_up_label(location, row[label_column], labels)
             if row_labels is not None:
-                yield LabelledText(text.format(**row).strip(), row_labels, location)
+                yield LabelledText(template.format(**row).strip(), row_labels, location)
 
     return read
 
@@ -82,7 +83,7 @@ _Value = TypeVar("_Value")
 
 
 def _another(values: Sequence[_Value], index: int, choice: int) -> _Value:
-    """Return one of the values other than `values[index]`. `choice` is any number and selects it."""
+    """Return a value other than `values[index]`. Different numbers `choice` select different values."""
     return values[(index + 1 + choice % (len(values) - 1)) % len(values)]
 
 
@@ -103,7 +104,7 @@ def _geometry_of_truth_templates() -> Iterator[LabelledText]:
             yield LabelledText(f"{lead}{first} is {comparative} than {second}", labels)
 
 
-class _Sample(BaseModel):
+class _RelationSample(BaseModel):
     model_config = ConfigDict(coerce_numbers_to_str=True)
 
     subject: str
@@ -112,7 +113,7 @@ class _Sample(BaseModel):
 
 class _Relation(BaseModel):
     prompt_templates: Annotated[list[Annotated[str, StringConstraints(pattern=r"\{\}")]], Field(min_length=1)]
-    samples: list[_Sample]
+    samples: list[_RelationSample]
 
 
 def _read_relations(path: Path) -> Iterator[LabelledText]:
@@ -181,13 +182,14 @@ def _ag_news_templates() -> Iterator[LabelledText]:
 
 
 TAGS = {"per": "a person", "geo": "a place", "gpe": "a place", "org": "an organization"}
-"""Entity type in the question, by the part of the tag after `B-` or `I-`."""
-OTHER_TAGS = ("tim", "art", "nat", "eve")  # no question asks about these entity types
+"""Entity type in the question, by tag without its prefix `B-` or `I-`."""
+OTHER_TAGS = ("tim", "art", "nat", "eve")
+"""Tags of entity types that no question asks about."""
 
 
 def _read_ner(path: Path) -> Iterator[LabelledText]:
-    """Return the labelled sentences. Only a sentence's first row contains its number. The published file is Latin-1
-    and must be converted to UTF-8."""
+    """Return the labelled sentences of the file, which has one row per word. Only a sentence's first row contains its
+    number. The published file is Latin-1 and must be converted to UTF-8."""
     labels_by_tag = {f"{prefix}-{tag}": TAGS.get(tag) for prefix in "BI" for tag in (*TAGS, *OTHER_TAGS)} | {"O": None}
     sentences: list[tuple[str, list[str], set[str]]] = []
     for location, row in read_rows(path, ("Sentence #", "Word", "POS", "Tag")):
@@ -197,7 +199,7 @@ def _read_ner(path: Path) -> Iterator[LabelledText]:
             raise ConfigError(f"{location}: there is a word before the first `Sentence: 1`; download the file again")
         _, tokens, labels = sentences[-1]
         tokens.append(row["Word"])
-        if (label := label_of(location, row["Tag"], labels_by_tag)) is not None:
+        if (label := look_up_label(location, row["Tag"], labels_by_tag)) is not None:
             labels.add(label)
     return (LabelledText(" ".join(tokens), frozenset(labels), location) for location, tokens, labels in sentences)
 

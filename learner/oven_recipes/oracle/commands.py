@@ -19,7 +19,7 @@ from oven_recipes.oracle.evaluation_report import EvaluationReport
 from oven_recipes.oracle.generated_answers import generate_answers
 from oven_recipes.quiet_libraries import quiet_libraries
 
-REPORT_FILE, DIAGRAM_FILE = "evaluation.json", "reliability.png"
+REPORT_NAME, DIAGRAM_NAME = "evaluation.json", "reliability.png"
 
 
 def evaluate(
@@ -52,13 +52,13 @@ def evaluate(
     )
     report = EvaluationReport.measure(evaluation, str(oracle.path))
     if out is not None:
-        report.write(out / REPORT_FILE, out / DIAGRAM_FILE)
+        report.write(out / REPORT_NAME, out / DIAGRAM_NAME)
     if as_json:
         print(json.dumps(report.as_json()))
         return 0
     say(*report.lines())
     if out is not None:
-        say(f"wrote this report to {out / REPORT_FILE} and {out / DIAGRAM_FILE}")
+        say(f"wrote this report to {out / REPORT_NAME} and {out / DIAGRAM_NAME}")
     return 0
 
 
@@ -75,7 +75,7 @@ def _create_output_folder(out: Path | None) -> None:
 
 
 PAIR_BENCHMARK = "snli"
-"""A benchmark about pairs of sentences. Its question does not suit a single text."""
+"""The benchmark about pairs of sentences. Its question makes no sense for a single text."""
 
 
 def ask(
@@ -123,7 +123,7 @@ def ask(
 
 
 def standard_questions() -> list[str]:
-    """Return the benchmarks' questions that suit any text."""
+    """Return the benchmarks' questions that can be asked about any text."""
     return [
         question
         for name, benchmark in BENCHMARKS.items()

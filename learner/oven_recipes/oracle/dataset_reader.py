@@ -1,4 +1,4 @@
-"""Reads rows from published CSV, TSV, JSON and JSONL files. Errors name the file, the line and a remedy."""
+"""Reads rows from published CSV, TSV, JSON and JSONL files. Errors contain the file, the line and a remedy."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ MAX_FIELD_CHARACTERS = min(sys.maxsize, 2**24)
 
 
 def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each row of a .csv, .tsv or .jsonl file, or of the list in a .json file, with its location. TSV has no
-    quoting, as in GLUE. Raises ConfigError for a row without one of `columns`, and for a truncated file."""
+    """Yield the location and the values of each row of a .csv, .tsv or .jsonl file, or of the list in a .json file. TSV
+    files have no quoting, as in GLUE. Raises ConfigError if a row lacks one of `columns`, or the file is damaged."""
     try:
         with csv_field_limit(MAX_FIELD_CHARACTERS):
             for location, row in _records(path):
@@ -66,7 +66,7 @@ def read_text(path: Path) -> str:
         ) from error
 
 
-def label_of(location: str, label: object, values: Mapping[str, Any]) -> Any:
+def look_up_label(location: str, label: object, values: Mapping[str, Any]) -> Any:
     """Return the value of `label` in `values`. Raises ConfigError for an unknown label."""
     key = str(label).strip()
     if key not in values:

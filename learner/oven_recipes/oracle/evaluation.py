@@ -1,7 +1,7 @@
 """Evaluates an oracle on the nine benchmarks at several depths, with texts that it was not trained on.
 
-Each evaluation runs twice: with the text's own activations, and with those of another text (shuffled). Correct answers
-in the second run do not come from the activations."""
+Each evaluation asks all questions twice, with the text's own activations, and with those of another text (shuffled).
+The accuracy with shuffled activations shows how often the oracle is right without reading the activations."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Source = Literal["published files", "templates"]
 
 
 class BenchmarkItems(NamedTuple):
-    """A benchmark's items, and whether they come from the published files."""
+    """A benchmark's items and their source."""
 
     name: str
     source: Source
@@ -40,14 +40,14 @@ class BenchmarkItems(NamedTuple):
 
 
 class OracleAnswer(NamedTuple):
-    """One answer, with its item's number in the benchmark. The depth is a percentage of the model's blocks."""
+    """One answer. `number` is its item's number in the benchmark. `depth` is a percentage of the model's blocks."""
 
     benchmark: str
     number: int
     depth: float
     output: str
     confidence: float | None
-    """Stated confidence from 0 to 1; None if the output does not parse."""
+    """Stated confidence from 0 to 1, or None if the output cannot be parsed."""
     is_correct: bool
 
 
@@ -67,14 +67,14 @@ class EvaluationResult:
         return compute_scores(to_scorable(self.shuffled))
 
     def metrics(self) -> Measurements:
-        """Return the metrics: `eval/accuracy` as one value per answer, and the others as means. Calibration metrics are
-        missing if no answer can be parsed."""
+        """Return the metrics. `eval/accuracy` has one value per answer, and the others are means. Calibration metrics
+        are missing if no answer can be parsed."""
         metrics: dict[str, float | Sequence[float]] = {
             "eval/accuracy": [float(answer.is_correct) for answer in self.answers]
         }
         for name in dict.fromkeys(answer.benchmark for answer in self.answers):
-            outcomes = [answer.is_correct for answer in self.answers if answer.benchmark == name]
-            metrics[f"eval/accuracy/{name}"] = sum(outcomes) / len(outcomes)
+            is_correct = [answer.is_correct for answer in self.answers if answer.benchmark == name]
+            metrics[f"eval/accuracy/{name}"] = sum(is_correct) / len(is_correct)
         metrics["eval/accuracy_shuffled"] = self.shuffled_overall.accuracy.value
         overall = self.overall
         for name, estimate in (("brier", overall.brier), ("ece", overall.ece), ("mce", overall.mce)):
@@ -86,8 +86,8 @@ class EvaluationResult:
 
 
 def metric_specs() -> tuple[MetricSpec, ...]:
-    """Return the specs of the metrics in `EvaluationResult.metrics`. The chance level of `eval/accuracy_shuffled` is
-    0.5. `eval/ece_null` is the expected ECE of a perfectly calibrated forecaster."""
+    """Return the specs of the metrics in `EvaluationResult.metrics`. `eval/accuracy_shuffled` is 0.5 for guessing.
+    `eval/ece_null` is the expected ECE of a perfectly calibrated forecaster."""
     accuracies = ("eval/accuracy", *(f"eval/accuracy/{name}" for name in BENCHMARKS))
     return (
         *(MetricSpec(name=name, better="up", held_out=True, ceiling=1.0) for name in accuracies),
@@ -98,9 +98,8 @@ def metric_specs() -> tuple[MetricSpec, ...]:
 
 
 def benchmark_items(folder: Path | None = None, count: int = DEFAULT_ITEMS) -> list[BenchmarkItems]:
-    """Return `count` items of each benchmark: published items if `folder` contains a folder with the benchmark's name,
-    and otherwise templates. Raises ConfigError if `folder` contains no benchmark, and the errors of
-    `published_items`."""
+    """Return `count` items of each benchmark. They come from published files if `folder` contains a folder with the
+    benchmark's name, and otherwise from templates. Raises ConfigError if `folder` or its files cannot be used."""
     if folder is not None and not folder.is_dir():
         raise ConfigError(f"--benchmarks {folder} is not a folder; create it, or omit the option")
     if folder is not None and not any((folder / name).is_dir() for name in BENCHMARKS):
@@ -119,9 +118,9 @@ def benchmark_items(folder: Path | None = None, count: int = DEFAULT_ITEMS) -> l
 
 
 class OracleEvaluation:
-    """An evaluation of one oracle on a set of items. Activations are captured once, because adapters do not change
-    them. Raises ConfigError if a text has fewer than two tokens or exceeds the model's context, and the errors of
-    `capture`."""
+    """An evaluation of one oracle on a set of items. Activations are captured only once, because training the adapter
+    does not change them. `tokens` is the maximum number of activations per text, and `rows` the batch size. With a
+    `temperature` of 0, decoding is greedy. Raises ConfigError for a text that is too short or too long."""
 
     def __init__(
         self,
@@ -136,7 +135,6 @@ class OracleEvaluation:
         temperature: float = 0.0,
         rows: int = BATCH_ROWS,
     ) -> None:
-        """`tokens`: maximum activations per text. `temperature`: 0 for greedy decoding. `rows`: batch size."""
         self.benchmarks = list(benchmarks)
         self.depths = tuple(depths)
         self._model, self._tokenizer, self._injection = model, tokenizer, injection
@@ -157,13 +155,12 @@ class OracleEvaluation:
 
     def run(self) -> EvaluationResult:
         """Ask about all items at all depths, with their own activations and with shuffled activations."""
-        own_numbers = {benchmark.name: list(range(len(benchmark.items))) for benchmark in self.benchmarks}
-        cycles = {benchmark.name: random_cycle(len(benchmark.items), benchmark.name) for benchmark in self.benchmarks}
-        return EvaluationResult(self._answers(own_numbers), self._answers(cycles))
+        own = {benchmark.name: list(range(len(benchmark.items))) for benchmark in self.benchmarks}
+        shuffled = {benchmark.name: random_cycle(len(benchmark.items), benchmark.name) for benchmark in self.benchmarks}
+        return EvaluationResult(self._ask_all(own), self._ask_all(shuffled))
 
-    def _answers(self, sources: Mapping[str, Sequence[int]]) -> list[OracleAnswer]:
-        """Ask about all items. `sources`: for each benchmark, the numbers of the items whose activations are
-        used, in item order."""
+    def _ask_all(self, sources: Mapping[str, Sequence[int]]) -> list[OracleAnswer]:
+        """Ask about all items. Item i of a benchmark is asked with the activations of item `sources[benchmark][i]`."""
         requests = [
             (benchmark.name, number, depth, item)
             for benchmark in self.benchmarks
@@ -195,8 +192,8 @@ class OracleEvaluation:
 
 
 def check_text(model: Any, tokenizer: Any, text: str, location: str) -> list[int]:
-    """Return the text's token ids. Raises ConfigError if there are too few or too many. `location` identifies the text
-    in error messages."""
+    """Return the text's token ids. Raises ConfigError if there are fewer than two, or more than the model's context.
+    `location` identifies the text in error messages."""
     ids: list[int] = tokenizer(text)["input_ids"]
     context = context_length(model)
     if len(ids) < 2:
@@ -210,8 +207,8 @@ def check_text(model: Any, tokenizer: Any, text: str, location: str) -> list[int
 
 
 def parse_answer(output: str, answer: str) -> tuple[float | None, bool]:
-    """Return the stated confidence from 0 to 1, and whether the first word is the correct answer. Return (None, False)
-    if the output cannot be parsed."""
+    """Return the confidence from 0 to 1 that the output states, and whether its first word is the correct answer.
+    Return (None, False) if the output cannot be parsed."""
     parsed = parse_oracle_output(output)
     if parsed is None:
         return None, False
@@ -229,11 +226,13 @@ def random_cycle(count: int, name: str) -> list[int]:
 
 
 def to_scorable(answers: Sequence[OracleAnswer]) -> list[ScorableAnswer]:
-    """Convert answers for scoring. Answers about one text at several depths share a number."""
-    numbers: dict[tuple[str, int], int] = {}
+    """Convert answers for scoring. All answers about the same text have the same text number."""
+    text_numbers: dict[tuple[str, int], int] = {}
     return [
         ScorableAnswer(
-            numbers.setdefault((answer.benchmark, answer.number), len(numbers)), answer.confidence, answer.is_correct
+            text_numbers.setdefault((answer.benchmark, answer.number), len(text_numbers)),
+            answer.confidence,
+            answer.is_correct,
         )
         for answer in answers
     ]

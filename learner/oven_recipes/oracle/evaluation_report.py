@@ -1,4 +1,4 @@
-"""Writes the report of an evaluation as JSON, as a table and as a diagram, with an interval for each figure."""
+"""Writes the report of an evaluation as JSON, as a table and as a reliability diagram."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOTE = (
     "the mean ECE of a perfect forecaster with the stated confidences; shuffled: with the activations of another text"
 )
 MAX_UNKNOWN_SHARE = 0.2
-"""Above this share of unknown tokens, the report warns that a benchmark's figures are not informative."""
+"""Share of unknown tokens above which the report warns that a benchmark's figures are not informative."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class EvaluationReport:
         write_diagram(diagram, f"{self.oracle}: nine benchmarks, {source}", self.result.overall)
 
     def lines(self) -> list[str]:
-        """Return the report as readable lines: a table of the benchmarks, with remarks."""
+        """Return the report as lines for a terminal: a table of the benchmarks, and remarks below it."""
         header = (
             f"{'benchmark':18} {'texts':15} {'accuracy':19} {'shuffled':9} {'ECE':19} {'null':6} {'Brier':19} unparsed"
         )
@@ -118,24 +118,23 @@ def _scores(answers: Sequence[OracleAnswer], benchmark: str | None = None, depth
 
 def _row(name: str, source: str, scores: Scores, shuffled: Scores) -> str:
     null = "" if scores.ece_null is None else f"{scores.ece_null:.3f}"
-    return (
-        f"{name:18} {source:15} {_format(scores.accuracy):19} {shuffled.accuracy.value:<9.3f} {_format(scores.ece):19} "
-        f"{null:6} {_format(scores.brier):19} {scores.unparsed}"
-    )
+    accuracy, ece, brier = map(_format_estimate, (scores.accuracy, scores.ece, scores.brier))
+    shuffled_accuracy = f"{shuffled.accuracy.value:<9.3f}"
+    return f"{name:18} {source:15} {accuracy:19} {shuffled_accuracy} {ece:19} {null:6} {brier:19} {scores.unparsed}"
 
 
-def _format(estimate: Estimate | None) -> str:
+def _format_estimate(estimate: Estimate | None) -> str:
     return "" if estimate is None else f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
 
 
 BAR_COLOR, GAP_COLOR, LINE_COLOR = "#9db8d2", "#c03a2b", "#444444"
 CAPTION_BOX = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85}
-"""Style of the caption's background, because bars may extend behind it."""
+"""Style of the caption's background. It keeps the caption readable in front of the bars."""
 
 
 def write_diagram(path: Path, title: str, scores: Scores) -> None:
-    """Write the reliability diagram (Murphy & Winkler 1977) as a PNG: accuracy against stated confidence, with counts
-    below. Raises ConfigError if matplotlib is not installed or the file cannot be written."""
+    """Write the reliability diagram (Murphy & Winkler 1977) as a PNG. It shows the accuracy for each range of stated
+    confidence, and the number of answers below. Raises ConfigError if matplotlib is not installed or writing fails."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure

@@ -1,8 +1,8 @@
 """Computes the accuracy and calibration (ECE, MCE and Brier score) of answers with stated confidences.
 
-An unparsed answer is wrong and has no confidence, so it affects accuracy but not calibration. Intervals are 95 %
-percentile bootstraps over texts, because answers about one text at several depths are not independent. Resampling adds
-noise to each bin, so the intervals of ECE and MCE are too high if the confidences are almost perfectly calibrated."""
+An unparsed answer counts as wrong and has no confidence, so it affects accuracy but not calibration. The 95 % intervals
+are percentile bootstraps over texts, because answers about one text at several depths are not independent. Resampling
+adds noise to each bin, so the intervals of ECE and MCE are too high if the answers are almost perfectly calibrated."""
 
 from __future__ import annotations
 
@@ -12,19 +12,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from oven_learner.rewards.calibration_error import BINS, SEED, Bins, Floats, bin_answers, bin_of, brier, null_error
+from oven_learner.rewards.calibration_error import BINS, SEED, Bins, Floats, bin_answers, bin_indices, brier, null_error
 
 RESAMPLES = 1000
-"""Number of bootstrap resamples. 25 of them lie beyond each end of a 95 % interval."""
+"""Number of bootstrap resamples, of which 25 lie beyond each end of a 95 % interval."""
 
 
 class ScorableAnswer(NamedTuple):
-    """One answer to score."""
+    """One answer to score. `text_number` identifies the text that it is about."""
 
-    text: int
-    """Number of the text that the answer is about."""
+    text_number: int
     confidence: float | None
-    """Stated confidence from 0 to 1; None if the answer cannot be parsed."""
+    """Stated confidence from 0 to 1, or None if the answer cannot be parsed."""
     is_correct: bool
 
 
@@ -39,7 +38,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Bin:
-    """The count and means of the answers with low ≤ confidence < high (≤ high in the last bin)."""
+    """The answers with low ≤ confidence < high (≤ high in the last bin): their number, mean confidence and accuracy."""
 
     low: float
     high: float
@@ -85,33 +84,35 @@ def compute_scores(answers: Sequence[ScorableAnswer]) -> Scores:
         mce=_estimate(bins.maximum_error, resampled["mce"]),
         brier=_estimate(brier(confidences, outcomes), resampled["brier"]),
         ece_null=null.mean,
-        ece_null_99=null.high,
+        ece_null_99=null.percentile_99,
         bins=_bins(bins),
     )
 
 
 def _resampled_scores(answers: Sequence[ScorableAnswer]) -> dict[str, Floats]:
-    """Return each score for all resamples of the texts, with shape (RESAMPLES,). A score is NaN without confidences."""
-    _, text = np.unique([answer.text for answer in answers], return_inverse=True)  # (N,), from 0 on
+    """Return each score for all resamples of the texts, with shape (RESAMPLES,). Calibration scores are NaN for a
+    resample without confidences."""
+    _, text_indices = np.unique([answer.text_number for answer in answers], return_inverse=True)  # (N,), from 0 on
     correct = np.array([answer.is_correct for answer in answers], dtype=np.float64)
     confidences = np.array([np.nan if answer.confidence is None else answer.confidence for answer in answers])
     has_confidence = ~np.isnan(confidences)
-    one_hot = np.eye(BINS)[bin_of(np.nan_to_num(confidences))] * has_confidence[:, None]  # (N, BINS)
+    one_hot = np.eye(BINS)[bin_indices(np.nan_to_num(confidences))] * has_confidence[:, None]  # (N, BINS)
     errors = np.where(has_confidence, correct - confidences, 0.0)[:, None]
     columns = np.hstack([one_hot, one_hot * errors, errors**2, correct[:, None], np.ones((len(answers), 1))])
-    sums = np.zeros((text.max() + 1, columns.shape[1]))  # sums over the answers about each text
-    np.add.at(sums, text, columns)
+    sums = np.zeros((text_indices.max() + 1, columns.shape[1]))  # sums over the answers about each text
+    np.add.at(sums, text_indices, columns)
     texts = len(sums)
     repetitions = np.random.default_rng(SEED).multinomial(texts, np.full(texts, 1 / texts), size=RESAMPLES)
-    resamples = repetitions @ sums
-    counts, gaps = resamples[:, :BINS], np.abs(resamples[:, BINS : 2 * BINS])
-    total = counts.sum(axis=1)
+    resamples = repetitions @ sums  # (RESAMPLES, columns)
+    bin_counts, bin_gaps = resamples[:, :BINS], np.abs(resamples[:, BINS : 2 * BINS])
+    squared_errors, correct_counts, answer_counts = resamples[:, 2 * BINS :].T
+    confidence_counts = bin_counts.sum(axis=1)
     with np.errstate(invalid="ignore", divide="ignore"):
         return {
-            "accuracy": resamples[:, -2] / resamples[:, -1],
-            "ece": gaps.sum(axis=1) / total,
-            "mce": np.where(counts > 0, gaps / counts, 0).max(axis=1),
-            "brier": resamples[:, 2 * BINS] / total,
+            "accuracy": correct_counts / answer_counts,
+            "ece": bin_gaps.sum(axis=1) / confidence_counts,
+            "mce": np.where(bin_counts > 0, bin_gaps / bin_counts, 0).max(axis=1),
+            "brier": squared_errors / confidence_counts,
         }
 
 

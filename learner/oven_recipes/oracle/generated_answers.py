@@ -16,11 +16,11 @@ from oven_recipes.activations.model_blocks import unwrap_model
 from oven_recipes.activations.placeholders import oracle_prompt
 
 BATCH_ROWS = 128
-"""Prompts per batch. On a CPU, the small model is fastest with 64 to 256."""
+"""Default number of prompts per batch. On a CPU, the small model is fastest with 64 to 256."""
 
 
 def context_length(model: Any) -> int | None:
-    """Return the model's maximum number of positions; None if its configuration does not specify it."""
+    """Return the model's maximum number of tokens, or None if its configuration does not specify it."""
     return getattr(unwrap_model(model).config.get_text_config(), "max_position_embeddings", None)
 
 
@@ -38,16 +38,15 @@ def generate_answers(
     rows: int = BATCH_ROWS,
 ) -> list[str]:
     """Return the oracle's output for each activation and its question, without special tokens. With `temperature` 0,
-    decoding is greedy. Otherwise answers are sampled with `seed`. Prompts of similar length share a batch to reduce
-    padding, and keys and values are cached. The model's mode and the random generators are restored. Raises ConfigError
-    if a prompt and its answer exceed the model's positions."""
+    decoding is greedy. Otherwise answers are sampled with `seed`. The model's mode and the random generators are
+    restored. Raises ConfigError if a prompt and its answer exceed the model's context."""
     prompts = [
         oracle_prompt(activation.layer, len(activation.vectors), question, tokenizer)
         for activation, question in zip(activations, questions, strict=True)
     ]
     ids: list[list[int]] = tokenizer(prompts)["input_ids"] if prompts else []
     _check_lengths(model, ids, questions, max_new_tokens)
-    order = sorted(range(len(ids)), key=lambda number: len(ids[number]))
+    by_length = sorted(range(len(ids)), key=lambda number: len(ids[number]))  # similar lengths need little padding
     answers = [""] * len(ids)
     config = _generation_config(tokenizer, max_new_tokens, temperature)
     device = unwrap_model(model).device
@@ -57,13 +56,13 @@ def generate_answers(
     try:
         with torch.random.fork_rng(devices=devices):
             torch.manual_seed(seed)
-            for start in range(0, len(order), rows):
-                numbers = order[start : start + rows]
-                batch, mask = pad_rows([ids[number] for number in numbers], device, pad_left=True)  # (B, P)
+            for start in range(0, len(by_length), rows):
+                numbers = by_length[start : start + rows]
+                batch, mask = pad_rows([ids[number] for number in numbers], device, pad_left=True)  # (batch, prompt)
                 layers = [activations[number].layer for number in numbers]
                 vectors = [activations[number].vectors for number in numbers]
                 with injection.vectors(vectors, layers):
-                    output = model.generate(input_ids=batch, attention_mask=mask, generation_config=config)  # (B, P+C)
+                    output = model.generate(input_ids=batch, attention_mask=mask, generation_config=config)
                 texts = tokenizer.batch_decode(output[:, batch.shape[1] :], skip_special_tokens=True)
                 for number, answer in zip(numbers, texts, strict=True):
                     answers[number] = answer
@@ -73,8 +72,7 @@ def generate_answers(
 
 
 def _generation_config(tokenizer: Any, max_new_tokens: int, temperature: float) -> GenerationConfig:
-    """Return a separate generation config, because the model's own may sample, truncate the distribution or penalise
-    repetition."""
+    """Return a config to use instead of the model's, which may truncate the distribution or penalise repetition."""
     sampling: dict[str, Any] = {"do_sample": False}
     if temperature > 0:
         sampling = {"do_sample": True, "temperature": temperature, "top_k": 0}

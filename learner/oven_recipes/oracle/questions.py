@@ -1,4 +1,4 @@
-"""Prompts with questions for an oracle, their known answers, and a reader for question files."""
+"""Defines prompts with questions for an oracle and their known answers, and reads files with questions."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from oven_runs.traces import jsonl
 
 
 class KnownAnswer(NamedTuple):
-    """Known answers to a question, in lower case. `specific` lists true and specific answers, and `vague` true but
-    vague ones. All other answers are wrong, and `wrong` lists examples."""
+    """Known answers to a question, in lower case. Answers in `specific` are true and specific, and those in `vague` are
+    true but vague. All other answers are wrong, and `wrong` has examples of them."""
 
     specific: tuple[str, ...]
     vague: tuple[str, ...] = ()
@@ -57,11 +57,9 @@ def read_questions(path: Path, tokenizer: Any, limit: int | None = None) -> list
 
     {"wildchat_question": "Hey there! …", "language": "english", "oracle_questions": ["Is the user frustrated?", …]}
 
-    The file has no answers, so judges score them. Errors never quote the prompt.
-
-    A repeated prompt is returned once, with all its questions. Raises ConfigError, naming file, line and remedy, for a
-    missing, empty, truncated or non-UTF-8 file, for lines in another format, for empty questions, and for prompts in
-    which `tokenizer` finds fewer than two tokens.
+    The file has no answers, so judges must score the oracle's. A repeated prompt is returned once, with all its
+    questions. Raises ConfigError, without quoting the prompt, if the file cannot be read, if a line has another format,
+    or if a prompt has fewer than two tokens.
     """
     by_prompt: dict[str, QuestionedPrompt] = {}
     for number, values in jsonl.read_rows(path):

@@ -1,4 +1,4 @@
-"""The `oracle` recipe for `up`."""
+"""The entry point of the recipe `oracle` for `up`."""
 
 from oven_recipes.oracle.settings import OracleSettings, parse_start
 from oven_recipes.trained_recipe import TrainedRecipe

@@ -1,7 +1,8 @@
-"""Saves and loads oracles. A saved oracle has an adapter in peft's format, a record of its training, and its model.
+"""Saves and loads oracles. The folder of a saved oracle contains:
 
-oracle/oracle.json   oracle/adapter_config.json, adapter_model.safetensors
-oracle/model/        the model and its tokenizer, unless the record names a hub id or a folder of the user
+oracle.json                                      a record of its training
+adapter_config.json, adapter_model.safetensors   its adapter, in peft's format
+model/                                           its model and tokenizer, unless the record names the user's model
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from oven_recipes.activations.capture import MAX_TOKENS
 from oven_recipes.oracle.evaluation import DEPTHS
 from oven_recipes.oracle.user_model import load_adapter, load_model
 
-FOLDER, RECORD, MODEL = "oracle", "oracle.json", "model"
-ADAPTER = "adapter_config.json"
+ORACLE_FOLDER, MODEL_FOLDER = "oracle", "model"
+RECORD_FILE, ADAPTER_FILE = "oracle.json", "adapter_config.json"
 
 
 class TrainingRecord(BaseModel):
-    """The content of oracle.json: how an oracle was trained. Evaluations and questions use the same settings."""
+    """The content of oracle.json: the settings with which an oracle was trained, and with which it is evaluated."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -36,7 +37,7 @@ class TrainingRecord(BaseModel):
 
 
 class SavedOracle(NamedTuple):
-    """An oracle loaded from `path`."""
+    """An oracle that was loaded from `path`."""
 
     model: Any
     tokenizer: Any
@@ -45,55 +46,57 @@ class SavedOracle(NamedTuple):
 
 
 def save_oracle(policy: Any, tokenizer: Any, run: Path, record: TrainingRecord) -> Path:
-    """Write the folder `oracle` in a run's folder, replacing its contents, and return it. `policy` is a PeftModel with
-    the adapter `default`. The model is saved too if `record` does not name one."""
-    folder = run / FOLDER
+    """Save an oracle in the subfolder `oracle` of a run's folder, and return this subfolder. `policy` is a PeftModel
+    with the adapter `default`. Its model is also saved, once per run, unless `record` names it."""
+    folder = run / ORACLE_FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    if not record.model and not (folder / MODEL).is_dir():
+    if not record.model and not (folder / MODEL_FOLDER).is_dir():
         with policy.disable_adapter():
-            _save_base(policy, tokenizer, folder / MODEL)
+            _save_base(policy, tokenizer, folder / MODEL_FOLDER)
     policy.save_pretrained(folder, selected_adapters=["default"])
-    write_atomic(folder / RECORD, record.model_dump_json())
+    write_atomic(folder / RECORD_FILE, record.model_dump_json())
     return folder
 
 
 def load_oracle(path: Path) -> SavedOracle:
-    """Load the newest oracle at `path`: a run's folder, one of its checkpoints, a folder from `save_oracle`, or a peft
-    adapter. Raises ConfigError if there is none, or if it cannot be loaded."""
+    """Load the newest oracle at `path`, which may be a run's folder, one of its checkpoints, a folder from
+    `save_oracle`, or a peft adapter. Raises ConfigError if there is no oracle, or if it cannot be loaded."""
     if not path.is_dir():
         raise ConfigError(f"{path} is not a folder; use a run's folder, or one with an oracle's adapter")
-    if (path / FOLDER / RECORD).is_file():
+    if (path / ORACLE_FOLDER / RECORD_FILE).is_file():
         return _load_from_run(path)
     run = path.parent.parent
-    if (path / ADAPTER).is_file() and (run / FOLDER / RECORD).is_file():
-        return _load(path, _read_record(run / FOLDER), run / FOLDER)
-    if (path / RECORD).is_file():
+    if (path / ADAPTER_FILE).is_file() and (run / ORACLE_FOLDER / RECORD_FILE).is_file():
+        return _load(path, _read_record(run / ORACLE_FOLDER), run / ORACLE_FOLDER)
+    if (path / RECORD_FILE).is_file():
         return _load(path, _read_record(path), path)
-    if (path / ADAPTER).is_file():
-        return _load(path, TrainingRecord(model=_model_of(path)), path)
+    if (path / ADAPTER_FILE).is_file():
+        return _load(path, TrainingRecord(model=_base_model_name(path)), path)
     raise ConfigError(
-        f"{path} contains no oracle: neither {FOLDER}/{RECORD}, which a run of the recipe oracle writes after its "
-        f"supervised stage, nor {ADAPTER}; use another run or folder"
+        f"{path} contains no oracle: neither {ORACLE_FOLDER}/{RECORD_FILE}, which a run of the recipe oracle writes "
+        f"after its supervised stage, nor {ADAPTER_FILE}; use another run or folder"
     )
 
 
 def _load_from_run(run: Path) -> SavedOracle:
     """Return the last saved oracle or the newest complete checkpoint, whichever is newer."""
-    record, saved_at = _read_record(run / FOLDER), (run / FOLDER / RECORD).stat().st_mtime
+    record, saved_at = _read_record(run / ORACLE_FOLDER), (run / ORACLE_FOLDER / RECORD_FILE).stat().st_mtime
     checkpoints = [
         checkpoint
         for checkpoint in all_checkpoints(run / "checkpoints")
         if not defect(checkpoint)
-        and (checkpoint / ADAPTER).is_file()
-        and (checkpoint / ADAPTER).stat().st_mtime > saved_at
+        and (checkpoint / ADAPTER_FILE).is_file()
+        and (checkpoint / ADAPTER_FILE).stat().st_mtime > saved_at
     ]
-    return _load(checkpoints[-1] if checkpoints else run / FOLDER, record, run / FOLDER)
+    return _load(checkpoints[-1] if checkpoints else run / ORACLE_FOLDER, record, run / ORACLE_FOLDER)
 
 
 def _load(adapter: Path, record: TrainingRecord, folder: Path) -> SavedOracle:
-    name = record.model or str(folder / MODEL)
-    if not record.model and not (folder / MODEL).is_dir():
-        raise ConfigError(f"{folder}: {RECORD} names no model, and the folder {MODEL} is missing; copy it there")
+    name = record.model or str(folder / MODEL_FOLDER)
+    if not record.model and not (folder / MODEL_FOLDER).is_dir():
+        raise ConfigError(
+            f"{folder}: {RECORD_FILE} names no model, and the folder {MODEL_FOLDER} is missing; copy it there"
+        )
     model, tokenizer = load_model(name, "auto")
     policy = load_adapter(model, name, str(adapter))
     policy.eval()
@@ -102,25 +105,25 @@ def _load(adapter: Path, record: TrainingRecord, folder: Path) -> SavedOracle:
 
 def _read_record(folder: Path) -> TrainingRecord:
     try:
-        return TrainingRecord.model_validate_json((folder / RECORD).read_bytes())
+        return TrainingRecord.model_validate_json((folder / RECORD_FILE).read_bytes())
     except (OSError, ValidationError) as error:
-        raise ConfigError(f"cannot read {folder / RECORD}: {reason(error)}; use another run or folder") from error
+        raise ConfigError(f"cannot read {folder / RECORD_FILE}: {reason(error)}; use another run or folder") from error
 
 
-def _model_of(adapter: Path) -> str:
+def _base_model_name(adapter: Path) -> str:
     try:
         name = PeftConfig.from_pretrained(str(adapter)).base_model_name_or_path
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise ConfigError(f"cannot read {adapter / ADAPTER}: {reason(error)}; use another folder") from error
+        raise ConfigError(f"cannot read {adapter / ADAPTER_FILE}: {reason(error)}; use another folder") from error
     if not name:
         raise ConfigError(
-            f"{adapter / ADAPTER} does not name its model; set base_model_name_or_path to the model's folder or hub id"
+            f"{adapter / ADAPTER_FILE} names no model; set base_model_name_or_path to the model's folder or hub id"
         )
     return str(name)
 
 
 def _save_base(policy: Any, tokenizer: Any, folder: Path) -> None:
-    """Save the model without adapters, with the original names of the layers that peft has wrapped."""
+    """Save the model without its adapters, and with the weight names that it had before peft wrapped its layers."""
     base = policy.get_base_model()
     weights = {
         name.replace(".base_layer.", "."): value

@@ -1,6 +1,4 @@
-"""The recipe's settings and its named starting points.
-
-This module does not import torch, so a launcher can list and check starts before it starts a learner."""
+"""The settings of the recipe `oracle` and its named starts. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -21,11 +19,11 @@ SMALL_MODEL_DEFAULTS: dict[str, Any] = {
     "sft_lr": 3e-3,
     "sft_batch": 32,
 }
-"""Defaults for the small model. A learning rate of 1e-6 would hardly change an adapter with a hundred thousand
-weights in 60 steps. The model's answers are only a few words long."""
+"""Defaults for the small model. With the usual learning rate of 1e-6, 60 steps would hardly change its small adapter.
+Its answers are only a few words long."""
 CONSTANT_SHARE = 0.95
-"""Share of answers for `drill:constant-confidence` that state the same confidence. The others state any confidence. If
-the policy never sampled a different one, no reward could change it, and the drill would have no remedy."""
+"""Share of answers for `drill:constant-confidence` that state the same confidence. The others state a random one. If
+the policy never sampled another confidence, no reward could change it, and the drill would have no remedy."""
 CONSTANT_PERCENT, HIGH_PERCENTS = 50, (90, 100)
 """Confidences in the drills' answers, from 0 to 100: a constant and a range."""
 
@@ -59,8 +57,8 @@ def _resolve_checkpoint(checkpoint: str) -> str:
 
 
 class OracleSettings(recipe_interface.RecipeSettings):
-    """The recipe's settings. The defaults suit the activation oracle with 8 B parameters. Without a `model`,
-    SMALL_MODEL_DEFAULTS replaces some of them."""
+    """The recipe's settings. The defaults are for an oracle with 8 billion parameters. Without a `model`, some of them
+    are replaced by SMALL_MODEL_DEFAULTS."""
 
     stage: Literal["sft", "grpo"] = Field(default="grpo", description="sft: end the run after the supervised stage")
 
@@ -126,7 +124,7 @@ class OracleSettings(recipe_interface.RecipeSettings):
 
     @model_validator(mode="after")
     def _small_model_defaults(self) -> OracleSettings:
-        """Apply the small model's defaults, which then do not count as set by the user."""
+        """Apply the small model's defaults to fields that the user has not set, without marking them as set."""
         if self.model is None:
             for name, value in SMALL_MODEL_DEFAULTS.items():
                 if name not in self.model_fields_set:
@@ -140,15 +138,15 @@ class OracleSettings(recipe_interface.RecipeSettings):
         return self
 
 
-NAMES = ("tuned", "drill:constant-confidence", "drill:overconfident", "drill:lr-high")
+START_NAMES = ("tuned", "drill:constant-confidence", "drill:overconfident", "drill:lr-high")
 
 Confidence = Literal["spread", "constant", "overconfident"]
-"""Confidence to teach in the supervised stage: all values, mostly one constant, or always high."""
+"""Distribution of the confidences to teach in the supervised stage: all values, mostly one constant, or always high."""
 
 
 @dataclass(frozen=True)
 class Start(recipe_interface.Start):
-    """A learning rate, and the confidence to teach in the supervised stage."""
+    """A learning rate, and the distribution of confidences to teach in the supervised stage."""
 
     confidence: Confidence = "spread"
 
@@ -157,10 +155,10 @@ class Start(recipe_interface.Start):
 
 
 def parse_start(text: str, seed: int, settings: OracleSettings) -> Start:
-    """Return the start named `text` (one of `NAMES`). Raises ValueError with the nearest names for an unknown start,
-    and for a drill that would plant its fault in the user's own adapter."""
-    if text not in NAMES:
-        raise recipe_interface.no_such_start(text, NAMES)
+    """Return the start named `text`, one of `START_NAMES`. Raises ValueError for an unknown start, and for a drill that
+    needs the supervised stage if the user's adapter replaces this stage."""
+    if text not in START_NAMES:
+        raise recipe_interface.no_such_start(text, START_NAMES)
     if text in ("tuned", "drill:lr-high"):
         return Start(*recipe_interface.learning_rate_start(text, settings.lr))
     if settings.oracle_lora_path:

@@ -1,5 +1,4 @@
-"""Builds and pre-trains the built-in small model, a Llama with eight blocks and a million parameters, and its word
-tokenizer."""
+"""Builds and pre-trains the recipe's small model, a Llama with a million parameters, and builds its word tokenizer."""
 
 from __future__ import annotations
 
@@ -35,14 +34,14 @@ from oven_recipes.weights_cache import key_of, load_or_train
 
 PAD, EOS, UNKNOWN = "<pad>", "<eos>", "<unk>"
 LAYER, STATUS = "Layer:", "[epistemic status:"
-"""First tokens of an oracle's prompt and of the status line in its answer."""
+"""First tokens of an oracle's prompt, and of the status in its answer, which states its confidence."""
 PUNCTUATION = ("\n", "?", ".", ":", ",", "!", "]", PLACEHOLDER)
 CONTEXT_LENGTH = 160
-"""Number of positions, which is twice the longest pre-training row."""
+"""The model's context in tokens, twice the length of the longest pre-training row."""
 
 
 class Sizes(NamedTuple):
-    """The model's dimensions. With the vocabulary of about 700 words, the default has 0.95 million parameters."""
+    """The model's dimensions. With a vocabulary of about 700 words, the default has 0.95 million parameters."""
 
     hidden: int = 96
     ffn: int = 256
@@ -50,12 +49,12 @@ class Sizes(NamedTuple):
     heads: int = 4
 
 
-SIZES = Sizes()
+DEFAULT_SIZES = Sizes()
 
 
 @cache
 def vocabulary() -> tuple[str, ...]:
-    """Return the words of the offline prompts, questions and benchmark templates, and the numbers up to 100."""
+    """Return the words of all template prompts, questions and benchmark texts, and the numbers up to 100."""
     texts: Iterable[str] = chain(
         *(
             (*attribute.values, *attribute.values.values(), *attribute.open, *attribute.closed)
@@ -68,12 +67,12 @@ def vocabulary() -> tuple[str, ...]:
         benchmark_words(),
     )
     words = {word for text in texts for word in text.replace("?", "").replace("{}", "").split()}
-    return tuple(sorted(word for word in words if word.isalpha())) + tuple(str(n) for n in range(101))
+    return tuple(sorted(word for word in words if word.isalpha())) + tuple(str(number) for number in range(101))
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """Build a tokenizer with one token per word, in lower case and with the space before it. Punctuation marks and line
-    ends are separate tokens."""
+    """Build a tokenizer with one token per word. A word's token includes the space before it and ignores case.
+    Punctuation marks and newlines are separate tokens."""
     tokens = (PAD, EOS, UNKNOWN, *PUNCTUATION, *(f" {word}" for word in vocabulary()))
     core = Tokenizer(models.WordLevel({token: number for number, token in enumerate(tokens)}, unk_token=UNKNOWN))
     core.normalizer = normalizers.Sequence(
@@ -103,49 +102,48 @@ def build_model(sizes: Sizes, tokenizer: PreTrainedTokenizerFast) -> LlamaForCau
 
 
 NOTES_FIRST_SHARE = 0.5
-"""Share of rows that list the text's facts before the questions. The list contains the answers word for word, which
-makes it easier to learn to compare a question with a text."""
+"""Share of rows with notes, a list of the text's facts, before the questions. In the other rows, notes come last. Notes
+contain the answers word for word, so it is easier to learn to answer from them than from the text."""
 ORACLE_FORMAT_SHARE = 0.3
-"""Share of rows that look like an oracle's prompt, with the text in place of the activations. An adapter cannot teach
-words that its model has never written. The confidences in these rows are random."""
-BENCHMARK_ROWS = 2
-"""Benchmark rows per prompt row. A prompt row is about twice as long."""
-READING_SHARE = 0.6
-"""Share of the steps, at the end, that also train on rows about activations."""
-READING_ROWS = 2
-"""Rows about activations per row of `Schedule.rows`. Half of them use the benchmarks' texts."""
+"""Share of rows in the format of an oracle's prompt, with the text instead of activations, and random confidences. They
+teach the model the words of this format."""
+BENCHMARK_ROW_RATIO = 2
+"""Number of benchmark rows per prompt row. Benchmark rows are about half as long."""
+QUERY_STEP_SHARE = 0.6
+"""Share of the steps, at the end, that also train on queries, which are questions about activations."""
+QUERIES_PER_ROW = 2
+"""Number of queries per prompt row. Half of them are about the benchmarks' texts."""
 QUESTIONS_PER_PROMPT = 4
-"""Number of questions after a prompt."""
+"""Number of questions in a prompt's row."""
 BENCHMARK_TEXTS = 1000
-"""Number of texts from the benchmarks' training parts that rows about activations use."""
+"""Number of texts from the benchmarks' training parts for queries."""
 TEXT_WEIGHT = 0.1
-"""Loss weight of tokens outside the answers, because most of a random text is unpredictable."""
+"""Loss weight of tokens outside the answers. It is low because a random text is mostly unpredictable."""
 
 
 class Schedule(NamedTuple):
-    """Number of training steps, rows per step, and the maximum learning rate."""
+    """Number of training steps, prompt rows per step, and the maximum learning rate."""
 
     steps: int
     rows: int
     learning_rate: float
 
 
-SCHEDULE = Schedule(steps=350, rows=12, learning_rate=0.04)
-"""Schedule of the small model."""
-ADAM_RATE = 0.25
-"""AdamW's learning rate relative to Muon's."""
+DEFAULT_SCHEDULE = Schedule(steps=350, rows=12, learning_rate=0.04)
+ADAM_RATE_FACTOR = 0.25
+"""AdamW's learning rate as a multiple of Muon's."""
 VERSION = 3
-"""Version of pre-training. Increase it when a code change alters the resulting weights."""
+"""Version of pre-training. Increase it when a code change would change the weights."""
 
 Piece = tuple[str, bool]
 """A string and whether it is an answer."""
 
 
 def load_small_model(
-    tokenizer: Any, seed: int, cache: Path, sizes: Sizes = SIZES, schedule: Schedule = SCHEDULE
+    tokenizer: Any, seed: int, cache: Path, sizes: Sizes = DEFAULT_SIZES, schedule: Schedule = DEFAULT_SCHEDULE
 ) -> tuple[PreTrainedModel, str]:
     """Return the small model and its name in the keys of activations. It is loaded from the cache, or pre-trained if
-    the cache has no valid entry."""
+    the cache does not contain it."""
     inputs = {"version": VERSION, "seed": seed, "words": tokenizer.get_vocab(), "sizes": sizes, "schedule": schedule}
     name = f"own-{key_of(inputs)}"
     folder = cache / f"oracle-{name}"
@@ -159,7 +157,7 @@ def load_small_model(
     return model, name
 
 
-class Reading(NamedTuple):
+class ActivationQuery(NamedTuple):
     """A question about the activations of the last `tokens` tokens of `text`."""
 
     text: str
@@ -168,8 +166,8 @@ class Reading(NamedTuple):
 
 
 def template_rows(rng: random.Random) -> Iterator[list[Piece]]:
-    """Yield an endless stream of rows. Each has a prompt, questions with answers, and the prompt's attribute values
-    with broader terms."""
+    """Yield rows forever. Each has a prompt, questions with answers, and notes: the values of the prompt's attributes,
+    with their broader terms."""
     while True:
         yield _template_row(prompts(1, rng)[0], rng)
 
@@ -190,7 +188,7 @@ def _template_row(prompt: TemplatePrompt, rng: random.Random) -> list[Piece]:
 def _row(text: str, pieces: list[Piece], notes: Sequence[str], rng: random.Random) -> list[Piece]:
     row: list[Piece] = [(text, False)]
     if rng.random() < ORACLE_FORMAT_SHARE:
-        row.insert(0, (f"Layer: {rng.randrange(SIZES.layers)}\n", False))
+        row.insert(0, (f"Layer: {rng.randrange(DEFAULT_SIZES.layers)}\n", False))
         pieces = _with_statuses(pieces, rng)
     note_pieces: list[Piece] = [("\n", False), *((note, True) for note in notes)] if notes else []
     body = note_pieces + pieces if rng.random() < NOTES_FIRST_SHARE else pieces + note_pieces
@@ -208,53 +206,52 @@ def _with_statuses(pieces: list[Piece], rng: random.Random) -> list[Piece]:
 
 
 def benchmark_rows(rng: random.Random) -> Iterator[list[Piece]]:
-    """Yield an endless stream of rows. Each has a text from a benchmark's training part, all its questions and answers,
-    and its labels if the benchmark has any. All benchmarks appear equally often."""
+    """Yield rows forever. Each has a text from a benchmark's training part, all its questions and answers, and its
+    labels if the benchmark has any. All benchmarks appear equally often."""
     sources = []
     for benchmark, question in QUESTIONS.items():
         items_by_text = groupby(items(benchmark, held_out=False), key=lambda item: item.text)
-        label_of = {question.wording.format(label): label for label in question.labels}
+        labels_by_wording = {question.wording.format(label): label for label in question.labels}
         texts = [(text, [(item.question, item.answer) for item in text_items]) for text, text_items in items_by_text]
-        sources.append((label_of, texts))
+        sources.append((labels_by_wording, texts))
     while True:
-        label_of, texts = rng.choice(sources)
+        labels_by_wording, texts = rng.choice(sources)
         text, answered_questions = rng.choice(texts)
         rng.shuffle(answered_questions)
         pieces: list[Piece] = []
         for question_text, answer in answered_questions:
             pieces += [("\n" + question_text, False), (answer, True)]
-        labels = [label for wording, label in label_of.items() if (wording, YES) in answered_questions]
-        yield _row(text, pieces, (labels or [ABSENT]) if label_of else [], rng)
+        labels = [label for wording, label in labels_by_wording.items() if (wording, YES) in answered_questions]
+        yield _row(text, pieces, (labels or [ABSENT]) if labels_by_wording else [], rng)
 
 
-def draw_readings(
+def draw_queries(
     tokenizer: Any, layers: Sequence[int], count: int, benchmarks: Sequence[QuestionedPrompt], rng: random.Random
-) -> list[Reading]:
-    """Return `count` questions about activations, each about a different text and a random layer."""
+) -> list[ActivationQuery]:
+    """Return `count` queries, each about a different text and a random layer."""
     template_prompts = [
         QuestionedPrompt(prompt.text, questions(prompt, rng)) for prompt in prompts(count - count // 2, rng)
     ]
     sampled_prompts = [*template_prompts, *rng.sample(benchmarks, count // 2)]
     counts = [rng.randint(1, MAX_TOKENS) for _ in sampled_prompts]
-    readings = []
+    queries = []
     for prompt, tokens in zip(sampled_prompts, counts, strict=True):
-        [lesson] = rng.sample(build_lessons([prompt], "", [rng.choice(layers)]), 1)
+        lesson = rng.sample(build_lessons([prompt], "", [rng.choice(layers)]), 1)[0]
         available = len(tokenizer(prompt.prompt)["input_ids"]) - 1  # the first token is never captured
-        readings.append(Reading(prompt.prompt, min(tokens, available), lesson))
-    return readings
+        queries.append(ActivationQuery(prompt.prompt, min(tokens, available), lesson))
+    return queries
 
 
-def read_activations(model: Any, tokenizer: Any, readings: Sequence[Reading]) -> list[Tensor]:
-    """Return the model's current activations for each question. They are data, so no gradients flow into the pass that
-    computes them."""
+def read_activations(model: Any, tokenizer: Any, queries: Sequence[ActivationQuery]) -> list[Tensor]:
+    """Return the model's current activations for each query, without gradients."""
     layers = range(model.config.num_hidden_layers)
-    texts, tokens = [reading.text for reading in readings], [reading.tokens for reading in readings]
-    activations = capture(model, tokenizer, texts, layers, tokens)
-    return [activations[index * len(layers) + reading.lesson.layer].vectors for index, reading in enumerate(readings)]
+    texts, tokens = [query.text for query in queries], [query.tokens for query in queries]
+    activations = capture(model, tokenizer, texts, layers, tokens)  # ordered by text, then by layer
+    return [activations[index * len(layers) + query.lesson.layer].vectors for index, query in enumerate(queries)]
 
 
 def collate(rows: Sequence[list[Piece]], tokenizer: Any) -> tuple[Tensor, Tensor]:
-    """Return token ids (B, T), padded on the right, and their loss weights (B, T)."""
+    """Return token ids and their loss weights, each (batch, tokens), padded on the right."""
     encoded = []
     for row in rows:
         ids: list[int] = []
@@ -277,49 +274,51 @@ def weighted_loss(model: Any, ids: Tensor, weights: Tensor) -> Tensor:
 
 def _draw_steps(
     tokenizer: Any, layers: Sequence[int], schedule: Schedule, seed: int
-) -> Iterator[tuple[list[list[list[Piece]]], list[Reading], Any]]:
-    """Yield the random data of each step: rows for each pass, questions about activations, and their batch."""
+) -> Iterator[tuple[list[list[list[Piece]]], list[ActivationQuery], Any]]:
+    """Yield the random data of each step: the rows of each pass, the queries, and the queries' tokens."""
     rng = random.Random(f"pre-training {seed}")
-    sources = ((template_rows(rng), schedule.rows), (benchmark_rows(rng), schedule.rows * BENCHMARK_ROWS))
+    sources = ((template_rows(rng), schedule.rows), (benchmark_rows(rng), schedule.rows * BENCHMARK_ROW_RATIO))
     benchmarks = benchmark_prompts(BENCHMARK_TEXTS, rng)
     for step in itertools.count():
-        rows = [[next(source) for _ in range(count)] for source, count in sources]
-        readings: list[Reading] = []
-        if step >= (1 - READING_SHARE) * schedule.steps:
-            readings = draw_readings(tokenizer, layers, schedule.rows * READING_ROWS, benchmarks, rng)
-        lessons, counts = [reading.lesson for reading in readings], [reading.tokens for reading in readings]
-        batch = supervised_stage.collate(lessons, counts, tokenizer, "spread", rng, clean=True) if readings else None
-        yield rows, readings, batch
+        rows_of_passes = [[next(source) for _ in range(count)] for source, count in sources]
+        queries: list[ActivationQuery] = []
+        batch = None
+        if step >= (1 - QUERY_STEP_SHARE) * schedule.steps:
+            queries = draw_queries(tokenizer, layers, schedule.rows * QUERIES_PER_ROW, benchmarks, rng)
+            lessons, counts = [query.lesson for query in queries], [query.tokens for query in queries]
+            batch = supervised_stage.collate(lessons, counts, tokenizer, "spread", rng, always_correct=True)
+        yield rows_of_passes, queries, batch
 
 
 def pretrain(model: Any, tokenizer: Any, schedule: Schedule, seed: int, unfinished: Path) -> None:
     """Train the model on texts, each followed by questions about it and their answers.
 
-    To answer them, the model has to store the answers in its activations of the text. A large model can use activations
-    in its residual stream without training, but a model with a million weights cannot. So the last steps also ask about
-    its current activations of other texts. Held-out texts are never used. Muon trains the matrices, in half as many
-    steps as AdamW at these sizes. AdamW trains the rest.
+    This teaches the model to store the answers in its activations of the text. A large model can use injected
+    activations without training, but this small model cannot. So the last steps also ask about its current activations
+    of other texts. Held-out texts are never used.
 
-    Prompt rows and benchmark rows differ in length, so they go through separate passes. `unfinished` is the file for
-    the progress.
+    Muon trains the matrices, in half as many steps as AdamW would need, and AdamW trains the rest. Prompt rows and
+    benchmark rows have separate passes, because they differ in length. Progress is saved to the file `unfinished`.
     """
     matrices = [weight for name, weight in model.named_parameters() if weight.ndim == 2 and "embed" not in name]
     other_weights = [weight for name, weight in model.named_parameters() if weight.ndim != 2 or "embed" in name]
     optimizers: list[torch.optim.Optimizer] = [
         Float32Muon(matrices, lr=schedule.learning_rate),
-        torch.optim.AdamW(other_weights, lr=schedule.learning_rate * ADAM_RATE, betas=(0.9, 0.95), weight_decay=0.0),
+        torch.optim.AdamW(
+            other_weights, lr=schedule.learning_rate * ADAM_RATE_FACTOR, betas=(0.9, 0.95), weight_decay=0.0
+        ),
     ]
     schedules = [warmup_decay_schedule(optimizer, schedule.steps) for optimizer in optimizers]
     model.train()
-    draws = _draw_steps(tokenizer, range(model.config.num_hidden_layers), schedule, seed)
+    step_data = _draw_steps(tokenizer, range(model.config.num_hidden_layers), schedule, seed)
     trained = (model, *optimizers, *schedules)
-    steps = continued_steps("pre-training the small model", draws, schedule.steps, trained, unfinished)
-    for _, (rows_of_passes, readings, batch) in steps:
+    steps = continued_steps("pre-training the small model", step_data, schedule.steps, trained, unfinished)
+    for _, (rows_of_passes, queries, batch) in steps:
         for rows in rows_of_passes:
             weighted_loss(model, *collate(rows, tokenizer)).backward()  # type: ignore[no-untyped-call]
-        if readings:
-            lessons = [reading.lesson for reading in readings]
-            vectors = read_activations(model, tokenizer, readings)
+        if queries:
+            lessons = [query.lesson for query in queries]
+            vectors = read_activations(model, tokenizer, queries)
             with ActivationInjection(model, tokenizer) as injection:
                 lesson_loss(model, injection, lessons, vectors, batch).backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -1,7 +1,7 @@
-"""The supervised stage, which teaches an oracle the answer format, with confidences over the whole range.
+"""The supervised stage, which teaches an oracle to read activations and the format of its answers.
 
-The confidence is drawn first. The higher it is, the more often the answer is correct, but high confidences overstate
-accuracy and low ones understate it. So GRPO can improve calibration without having to discover the format."""
+For each example, a confidence is drawn first. The higher it is, the more often the answer is correct. But high
+confidences overstate the accuracy and low ones understate it, so that GRPO has a calibration error to correct."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ from oven_recipes.weights_cache import key_of, load_weights, store_weights, unfi
 CORRECT_SHARES = (0.5, 0.95)
 """Shares of correct answers at confidences of 0 and 100."""
 UNINFORMED_CORRECT_SHARE = 0.725
-"""Share of correct answers if the confidence is not informative: the mean of CORRECT_SHARES."""
+"""Share of correct answers if the confidence is not informative. It is the mean of CORRECT_SHARES."""
 SPECIFIC_SHARE = 0.7
 """Share of correct answers that are specific. GRPO can increase it."""
-CLEAN_SHARE = 0.6
+ALL_CORRECT_STEP_SHARE = 0.6
 """Share of the steps, at the start, with correct answers only, so that the model learns to read activations sooner."""
 CONFIDENCE_STEP = 5
-"""Confidences are multiples of this, like those that people state."""
-CACHE_SETTINGS = ("lora_rank", "sft_steps", "sft_batch", "sft_lr", "most_activations")
-"""Settings that the stage depends on, in addition to its data."""
+"""Step between two possible confidences, in percent. People state round numbers, too."""
+WEIGHT_SETTINGS = ("lora_rank", "sft_steps", "sft_batch", "sft_lr", "most_activations")
+"""Settings that the stage's weights depend on, in addition to its data."""
 VERSION = 1
-"""Version of the stage. Increase it when a code change alters the resulting weights."""
-BATCHES_TO_SORT = 8
-"""Number of batches to draw together. Their lessons are sorted by length and then split into batches."""
+"""Version of the stage. Increase it when a code change would change the weights."""
+POOLED_BATCHES = 8
+"""Number of batches whose lessons are drawn together and sorted by length."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """The model whose activations are read. With an adapter, it is also the model that reads them."""
+    """The model whose activations are captured. With an adapter, it is also the oracle that reads them."""
 
     model: Any
     tokenizer: Any
@@ -62,8 +62,8 @@ class Subject:
     store: ActivationStore
 
     def capture(self, prompts: Sequence[QuestionedPrompt], limit: int) -> None:
-        """Add the prompts' missing activations to the store. A text's digest decides how many of its last tokens are
-        stored, from 1 to `limit`, so that all runs of a model store the same tokens."""
+        """Capture the prompts' activations that are not in the store. A text's hash decides how many of its last tokens
+        are captured, from 1 to `limit`, so that all runs of a model store the same tokens."""
         texts = dict.fromkeys(prompt.prompt for prompt in prompts)
         keys = {text: [activation_key(self.name, text, layer) for layer in self.layers] for text in texts}
         if missing_texts := [text for text in texts if any(key not in self.store for key in keys[text])]:
@@ -82,21 +82,21 @@ def run_supervised_stage(
     seed: int,
     cache: Path,
 ) -> None:
-    """Train the adapter `default` of `policy`, a PeftModel on the subject, or load it from a valid cache entry.
-    `prompts` have known answers, and their activations are stored. Torch's global generator is restored. Raises
-    ConfigError if no answer is known, and the errors of `ActivationInjection`."""
+    """Train the adapter `default` of `policy`, a PeftModel on the subject, or load it from the cache. The prompts'
+    activations must be in the subject's store. Torch's global generator is restored. Raises ConfigError if no question
+    has a known answer."""
     from peft import get_peft_model_state_dict, set_peft_model_state_dict
 
-    stage_lessons = build_lessons(prompts, subject.name, subject.layers)
-    if not stage_lessons and settings.sft_steps:
+    lessons = build_lessons(prompts, subject.name, subject.layers)
+    if not lessons and settings.sft_steps:
         raise ConfigError(
             "the supervised stage requires questions with known answers: omit --questions, or start with a trained "
             "oracle (--oracle-lora-path)"
         )
     inputs = {
         "version": VERSION, "seed": seed, "model": subject.name, "layers": subject.layers, "confidence": confidence,
-        "lessons": key_of({"lessons": stage_lessons}),
-        **{field: getattr(settings, field) for field in CACHE_SETTINGS},
+        "lessons": key_of({"lessons": lessons}),
+        **{field: getattr(settings, field) for field in WEIGHT_SETTINGS},
     }  # fmt: skip
     folder = cache / f"oracle-supervised-{key_of(inputs)}"
     if (weights := load_weights(folder)) is not None:
@@ -105,12 +105,12 @@ def run_supervised_stage(
         return
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        train(policy, subject, stage_lessons, settings, confidence, seed, unfinished_file(folder))
+        train(policy, subject, lessons, settings, confidence, seed, unfinished_file(folder))
     store_weights(get_peft_model_state_dict(policy), folder)
 
 
 class Lesson(NamedTuple):
-    """A question about a text's activations at one layer, and its known answer."""
+    """A question about a text's activations at one layer, and its known answer. `key` is the activations' key."""
 
     key: str
     layer: int
@@ -149,11 +149,13 @@ def build_lessons(prompts: Sequence[QuestionedPrompt], name: str, layers: Sequen
     ]
 
 
-def teaching_output(answer: KnownAnswer, confidence: Confidence, rng: random.Random, *, clean: bool = False) -> str:
-    """Return an output to teach. `confidence` determines how its stated confidence is drawn, and the probability of a
-    correct answer. With `clean`, the answer is always correct and specific."""
+def teaching_output(
+    answer: KnownAnswer, confidence: Confidence, rng: random.Random, *, always_correct: bool = False
+) -> str:
+    """Return an output to teach. Its stated confidence, and whether its answer is correct, are drawn according to
+    `confidence`. With `always_correct`, the answer is correct and specific."""
     percent, correct_probability = _draw_confidence(confidence, rng)
-    if clean:
+    if always_correct:
         return f"[epistemic status: {percent}] {rng.choice(answer.specific)}"
     choices = answer.specific
     if rng.random() >= correct_probability and answer.wrong:
@@ -177,14 +179,13 @@ def _draw_confidence(confidence: Confidence, rng: random.Random) -> tuple[int, f
 def train(
     policy: Any,
     subject: Subject,
-    stage_lessons: Sequence[Lesson],
+    lessons: Sequence[Lesson],
     settings: OracleSettings,
     confidence: Confidence,
     seed: int,
     unfinished: Path,
 ) -> None:
-    """Train the weights of `policy` that require gradients on random lessons from `stage_lessons`. `unfinished` is the
-    file for its progress."""
+    """Train the weights of `policy` that require gradients on random lessons. Progress is saved to `unfinished`."""
     rng = random.Random(f"supervised {seed}")
     weights = [weight for weight in policy.parameters() if weight.requires_grad]
     optimizer = torch.optim.AdamW(weights, lr=settings.sft_lr, betas=(0.9, 0.95), weight_decay=0.0)
@@ -193,22 +194,19 @@ def train(
     policy.train()
     try:
         batches = similar_length_batches(
-            lambda: rng.choices(stage_lessons, k=settings.sft_batch * BATCHES_TO_SORT),
+            lambda: rng.choices(lessons, k=settings.sft_batch * POOLED_BATCHES),
             settings.sft_batch,
             lambda lesson: len(store.get(lesson.key)),
             rng,
         )
 
-        def collated(step: int, batch: Sequence[Lesson]) -> tuple[Sequence[Lesson], list[Tensor], Any]:
+        def add_tensors(step: int, batch: Sequence[Lesson]) -> tuple[Sequence[Lesson], list[Tensor], Any]:
             vectors = [store.get(lesson.key) for lesson in batch]
-            clean = step < CLEAN_SHARE * settings.sft_steps
-            return (
-                batch,
-                vectors,
-                collate(batch, list(map(len, vectors)), subject.tokenizer, confidence, rng, clean=clean),
-            )
+            counts, all_correct = list(map(len, vectors)), step < ALL_CORRECT_STEP_SHARE * settings.sft_steps
+            tensors = collate(batch, counts, subject.tokenizer, confidence, rng, always_correct=all_correct)
+            return batch, vectors, tensors
 
-        collated_batches = itertools.starmap(collated, enumerate(batches))
+        collated_batches = itertools.starmap(add_tensors, enumerate(batches))
         trained = (torch.nn.ParameterList(weights), optimizer, schedule)
         steps = continued_steps("supervised stage", collated_batches, settings.sft_steps, trained, unfinished)
         for _, (batch, vectors, batch_tensors) in steps:
@@ -226,15 +224,14 @@ def lesson_loss(
     vectors: Sequence[Tensor],
     batch_tensors: tuple[Tensor, Tensor, Tensor],
 ) -> Tensor:
-    """Return the mean cross-entropy, in nats, of the oracle's correct answers about `vectors`. `batch_tensors`: the
-    result of `collate`."""
+    """Return the mean cross-entropy of the outputs to teach, in nats. `batch_tensors` is the result of `collate`."""
     ids, mask, labels = (tensor.to(model.device) for tensor in batch_tensors)
     with injection.vectors(vectors, [lesson.layer for lesson in batch]):
         return _cross_entropy(model(input_ids=ids, attention_mask=mask).logits, labels)
 
 
 def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the mean cross-entropy in nats of logits (B, T, V), over all labels (B, T) that are not ignored."""
+    """Return the mean cross-entropy of logits (batch, tokens, vocabulary) in nats, over all labels except -100."""
     return cross_entropy(logits[:, :-1].flatten(0, 1).float(), labels[:, 1:].flatten())
 
 
@@ -245,26 +242,26 @@ def collate(
     confidence: Confidence,
     rng: random.Random,
     *,
-    clean: bool = False,
+    always_correct: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return token ids, attention mask and labels, each (B, T), padded on the right. `counts` are the numbers of
-    activations per lesson. Only the oracle's output is scored."""
+    """Return token ids, attention mask and labels, each (batch, tokens), padded on the right. `counts` has the number
+    of activations per lesson. Only the tokens of the oracle's output have labels."""
     prompt_texts = [
         oracle_prompt(lesson.layer, count, lesson.question, tokenizer)
         for lesson, count in zip(batch, counts, strict=True)
     ]
     prompts = tokenizer(prompt_texts)["input_ids"]
-    responses = [teaching_output(lesson.answer, confidence, rng, clean=clean) for lesson in batch]
+    responses = [teaching_output(lesson.answer, confidence, rng, always_correct=always_correct) for lesson in batch]
     targets = [[*ids, tokenizer.eos_token_id] for ids in tokenizer(responses, add_special_tokens=False)["input_ids"]]
     return target_batch(prompts, targets, tokenizer.pad_token_id or 0, "right")
 
 
 VECTORS, LAYERS = "oven_vectors", "oven_layers"
-"""Batch keys of the rows' activations and of their layers."""
+"""Keys of the rows' activations and layers in a batch of SupervisedTrainer."""
 
 
 class SupervisedTrainer(Trainer):
-    """A Trainer that injects activations and computes the loss of the oracle's output."""
+    """A Trainer that runs only the supervised stage. It injects activations in each forward pass."""
 
     def __init__(
         self,

@@ -1,5 +1,4 @@
-"""Template prompts and questions with known answers, for training without a question file. Half of the questions are
-open. Half of the closed questions have the answer no."""
+"""Generates prompts and questions with known answers from templates, for training without a question file."""
 
 from __future__ import annotations
 
@@ -12,21 +11,21 @@ from oven_recipes.oracle.questions import KnownAnswer, Question, QuestionedPromp
 from oven_recipes.oracle.template_words import ATTRIBUTES, WORDS
 
 OPTIONAL_PART_PROBABILITY = 0.8
-"""Probability that a prompt has a place, and independently that it has a greeting."""
+"""Probability that a prompt has a place, and also that it has a greeting."""
 HELD_OUT_DIVISOR = 5
-"""One in this many prompts is held out of training."""
+"""One in this many prompts is reserved for evaluation."""
 
 
 @dataclass(frozen=True)
 class TemplatePrompt:
-    """A prompt and its attribute values."""
+    """A prompt, and the values of its attributes, for example of its topic."""
 
     text: str
     values: Mapping[str, str]
 
 
 def is_held_out(text: str) -> bool:
-    """Return whether a prompt belongs to the evaluation set. The split depends only on the prompt's hash."""
+    """Return whether a prompt is reserved for evaluation."""
     return blake2b(text.encode(), digest_size=4).digest()[0] % HELD_OUT_DIVISOR == 0
 
 
@@ -81,7 +80,7 @@ def template_dataset(seed: int, count: int = DEFAULT_PROMPTS, *, evaluation: boo
 
 
 def questions(prompt: TemplatePrompt, rng: random.Random, count: int = QUESTIONS_PER_PROMPT) -> tuple[Question, ...]:
-    """Return `count` questions about the prompt's attributes: half are open, a quarter have the answer yes, and a
+    """Return `count` questions about the prompt's attributes. Half are open, a quarter have the answer yes, and a
     quarter the answer no."""
     result: list[Question] = []
     while len(result) < count:
@@ -98,28 +97,28 @@ def questions(prompt: TemplatePrompt, rng: random.Random, count: int = QUESTIONS
 
 
 def open_question(prompt: TemplatePrompt, name: str, rng: random.Random) -> Question:
-    """Return a question about an attribute's value. The value is a specific answer, and a broader term is a vague
-    one."""
+    """Return an open question about an attribute. Its value is a specific answer, and a broader term is a vague one."""
     attribute, value = ATTRIBUTES[name], prompt.values[name]
-    broad = attribute.values[value]
+    broader_term = attribute.values[value]
     terms = dict.fromkeys((*attribute.values, *attribute.values.values()))
-    wrong = tuple(term for term in terms if term not in (value, broad))
-    return Question(rng.choice(attribute.open), KnownAnswer((value,), (broad,) if broad != value else (), wrong))
+    wrong = tuple(term for term in terms if term not in (value, broader_term))
+    vague = (broader_term,) if broader_term != value else ()
+    return Question(rng.choice(attribute.open), KnownAnswer((value,), vague, wrong))
 
 
 def closed_question(prompt: TemplatePrompt, name: str, expect_yes: bool, rng: random.Random) -> Question:
-    """Return a yes/no question about an attribute's value. "yes" or "no" is a vague answer. It is specific if
-    it also states the true value."""
+    """Return a yes/no question about an attribute. "yes" or "no" alone is a vague answer. With the true value, it is a
+    specific one."""
     attribute, value = ATTRIBUTES[name], prompt.values[name]
     other_values = [candidate for candidate in attribute.values if candidate != value]
     named_value = value if expect_yes else rng.choice(other_values)
     word, opposite = (YES, NO) if expect_yes else (NO, YES)
-    broad = attribute.values[value]
+    broader_term = attribute.values[value]
     wrong = (
         opposite,
         *(f"{opposite} {other_value}" for other_value in other_values),
         *(f"{word} {other_value}" for other_value in other_values),
     )
-    vague = (word, f"{word} {broad}") if broad != value else (word,)
+    vague = (word, f"{word} {broader_term}") if broader_term != value else (word,)
     answer = KnownAnswer((f"{word} {value}",), vague, wrong)
     return Question(rng.choice(attribute.closed).format(named_value), answer)

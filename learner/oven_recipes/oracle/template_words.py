@@ -1,7 +1,7 @@
-"""Loads the words in the template texts of the nine benchmarks and the offline prompts from templates.yaml.
+"""Loads templates.yaml, which contains the words of the template prompts and of the nine benchmarks' template texts.
 
-The small model can learn these words. The templates are not the published benchmarks, so every result from them is
-marked `templates`."""
+The small model can learn these words. The template texts are not the published benchmarks, so reports mark every result
+from them with `templates`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pydantic import BaseModel, ConfigDict
 
 
 class BenchmarkQuestion(NamedTuple):
-    """A benchmark's question, with a placeholder for a label in its wording."""
+    """A benchmark's question. Its wording has a placeholder for a label, unless it has no labels."""
 
     wording: str
     labels: tuple[str, ...]
-    """Labels to ask about; an empty tuple if the question has no label, as in "is this statement true?"."""
+    """Labels to ask about. Empty for a question without a label, such as "is this statement true?"."""
 
 
 Texts = tuple[str, ...]
@@ -70,10 +70,10 @@ QUESTIONS = WORDS.questions
 
 
 class Attribute(NamedTuple):
-    """An attribute of prompts that questions ask about."""
+    """An attribute of template prompts, such as the topic, which questions ask about."""
 
     values: Mapping[str, str]
-    """For each value, a broader term that is also true, or the value itself if there is none."""
+    """Value → a broader term that is also true, or the value itself if there is none."""
     open: Texts
     """Wordings of an open question."""
     closed: Texts
@@ -94,4 +94,4 @@ _VALUES: Mapping[str, Mapping[str, str]] = {
     "manner": {manner: manner for manner in WORDS.manners},
 }
 ATTRIBUTES = {name: Attribute(_VALUES[name], *wordings) for name, wordings in WORDS.attributes.items()}
-"""The attributes in offline prompts."""
+"""The attributes of template prompts by name."""

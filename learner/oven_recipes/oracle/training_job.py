@@ -1,4 +1,4 @@
-"""Builds the recipe's training job, with its model, activations, trainer, reward and evaluations."""
+"""Builds the training job of the recipe `oracle`, with its model, activations, trainer, reward and evaluations."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from oven_recipes.oracle.evaluation_report import EvaluationReport
 from oven_recipes.oracle.questions import QuestionedPrompt, read_questions
 from oven_recipes.oracle.saved_oracle import TrainingRecord, save_oracle
 from oven_recipes.oracle.settings import OracleSettings, Start
-from oven_recipes.oracle.small_model import SCHEDULE, SIZES, build_tokenizer, load_small_model
+from oven_recipes.oracle.small_model import DEFAULT_SCHEDULE, DEFAULT_SIZES, build_tokenizer, load_small_model
 from oven_recipes.oracle.supervised_stage import Subject, SupervisedTrainer, benchmark_prompts, run_supervised_stage
 from oven_recipes.oracle.template_questions import template_dataset
 from oven_recipes.oracle.user_model import fresh_adapter, load_adapter, load_model
@@ -39,9 +39,8 @@ from oven_recipes.training_runner import Job, trainer_arguments
 
 
 def training_rows(subject: Subject, prompts: Sequence[QuestionedPrompt], seed: int) -> list[dict[str, Any]]:
-    """Return one row per question, with the oracle's `prompt` and the key of its activation. Judges see `text` and
-    `question`. `specific_answers` and `vague_answers` contain the known answers, if there are any. Each question is
-    about one layer, which the seed determines."""
+    """Return one dataset row per question, with the oracle's prompt and the key of its activation. The reward uses the
+    other columns, which contain the known answers if there are any. The seed determines each question's layer."""
     rng = random.Random(f"layers {seed}")
     rows = []
     for prompt in prompts:
@@ -61,15 +60,15 @@ def training_rows(subject: Subject, prompts: Sequence[QuestionedPrompt], seed: i
 
 
 REFERENCE_BETA = 1e-6
-"""A positive β that makes TRL create the adapter `ref` from the supervised adapter. The actual β is set afterwards.
-Without `ref`, raising β later would pull towards the model without any adapter."""
+"""A positive β that makes TRL create the adapter `ref`, a copy of the supervised one. The actual β is set afterwards.
+Without `ref`, raising β later would pull the policy towards the model without any adapter."""
 log = logging.getLogger("oven.learner")
 
 
 class EvaluationFiles(TrainerCallback):
-    """Writes `evaluation-start.json`, `evaluation-end.json` and a PNG for each. An evaluation does not affect the
-    training. If it fails, the reason is logged and training continues. The callback writes the first evaluation. The
-    job writes the last one, because the final weights are chosen after the callbacks."""
+    """Evaluates the policy at the start and the end, and writes a JSON file and a diagram for each evaluation. If an
+    evaluation fails, the reason is logged and training continues. The job itself calls `write` at the end, because the
+    final weights are chosen after the callbacks."""
 
     def __init__(self, evaluation: OracleEvaluation, policy: Any, folder: Path, *, at_start: bool) -> None:
         self._evaluation, self._policy, self._folder, self._at_start = evaluation, policy, folder, at_start
@@ -79,7 +78,7 @@ class EvaluationFiles(TrainerCallback):
             self.write("start", 0)
 
     def write(self, phase: str, step: int) -> None:
-        """Evaluate the policy and write the files. `phase`: "start" or "end"."""
+        """Evaluate the policy and write the files. `phase` is "start" or "end"."""
         try:
             with preserve_state(self._policy):
                 report = EvaluationReport.measure(self._evaluation, f"at the {phase}, step {step}")
@@ -93,27 +92,29 @@ class EvaluationFiles(TrainerCallback):
             log.info("%s", line)
 
 
-RULES = {"informativeness": informativeness}
+REWARD_FUNCTIONS = {"informativeness": informativeness}
 """Reward functions for data with known answers."""
 PRETRAIN_SEED = 1
 """Seed of the small model, which is the same in all runs. A run's own seed determines its data, adapter and answers."""
 BETA_BOUNDS = (0.01, 100.0)
-"""Bounds of β as multiples of the user's β. The upper bound is high enough to stop a runaway KL."""
+"""Bounds of β as multiples of the user's β. The upper bound is high enough to stop the KL divergence from growing."""
 
 
 def build(
     settings: OracleSettings, start: Start, seed: int, workdir: Path, cache: Path, committee: Committee | None = None
 ) -> Job:
-    """Build the job for one start. The trainer writes its files to `workdir`. The oracle and evaluations are saved in
-    its parent. `cache` stores small models, supervised adapters and activations between runs. Without a `committee`,
-    only known answers are scored. Raises ConfigError for unusable models, adapters and data."""
+    """Build the training job for one start. The trainer writes its files to `workdir`. The oracle and its evaluations
+    are saved in the parent folder. `cache` stores small models, supervised adapters and activations between runs. The
+    default committee scores only questions with known answers. Raises ConfigError for unusable models and data."""
     quiet_libraries()
     subject = load_subject(settings, seed, cache)
     if settings.stage == "sft":
         return _supervised_job(settings, start, seed, workdir, subject)
-    committee = committee or Committee(RULES, seed=seed, calibration=CalibratedReward(settings.calibration_lambda))
-    is_judged = committee.remote is not None and bool(committee.remote.members)
-    prompts = _questioned_prompts(settings, seed, subject, judged=is_judged)
+    if committee is None:
+        calibration = CalibratedReward(settings.calibration_lambda)
+        committee = Committee(REWARD_FUNCTIONS, seed=seed, calibration=calibration)
+    has_judges = committee.remote is not None and bool(committee.remote.members)
+    prompts = _grpo_prompts(settings, seed, subject, has_judges=has_judges)
     policy = _adapter(settings, subject)
     if settings.oracle_lora_path is None:
         lesson_prompts = _lesson_prompts(settings, seed)
@@ -157,9 +158,9 @@ def build(
 
 
 def build_judged(settings: OracleSettings, start: Start, seed: int, workdir: Path, cache: Path) -> Job:
-    """Build the job, scored by known answers and by the remote judges that the environment variables name."""
+    """Build the training job with a reward from known answers and from the judges that environment variables name."""
     calibration = CalibratedReward(settings.calibration_lambda)
-    committee = convene(RULES, seed=seed, calibration=calibration) if settings.stage == "grpo" else None
+    committee = convene(REWARD_FUNCTIONS, seed=seed, calibration=calibration) if settings.stage == "grpo" else None
     return build(settings, start, seed, workdir, cache, committee)
 
 
@@ -168,26 +169,26 @@ def load_subject(settings: OracleSettings, seed: int, cache: Path) -> Subject:
     model: Any
     if settings.model is None:
         tokenizer = build_tokenizer()
-        sizes = SIZES._replace(hidden=settings.hidden, ffn=settings.hidden * SIZES.ffn // SIZES.hidden)
-        steps = SCHEDULE.steps if settings.pretrain_steps is None else settings.pretrain_steps
-        schedule = SCHEDULE._replace(steps=steps)
+        sizes = DEFAULT_SIZES._replace(
+            hidden=settings.hidden, ffn=settings.hidden * DEFAULT_SIZES.ffn // DEFAULT_SIZES.hidden
+        )
+        steps = DEFAULT_SCHEDULE.steps if settings.pretrain_steps is None else settings.pretrain_steps
+        schedule = DEFAULT_SCHEDULE._replace(steps=steps)
         model, name = load_small_model(tokenizer, PRETRAIN_SEED, cache, sizes, schedule)
     else:
         model, tokenizer = load_model(settings.model, settings.dtype)
         name = settings.model
     layers = tuple(dict.fromkeys(layer_at(model, depth) for depth in settings.layer_percents))
-    # One folder per model and number of tokens: a store has one hidden size, and a key does not include the number.
+    # A store has one hidden size, and its keys do not contain the number of tokens, so each combination has a folder.
     digest = hashlib.sha256(f"{name}\0{settings.most_activations}".encode()).hexdigest()[:16]
     return Subject(model, tokenizer, name, layers, ActivationStore(cache / f"oracle-activations-{digest}"))
 
 
-def _questioned_prompts(
-    settings: OracleSettings, seed: int, subject: Subject, *, judged: bool
-) -> list[QuestionedPrompt]:
-    """Return the prompts with questions for GRPO. Raises ConfigError if nothing can score their answers."""
+def _grpo_prompts(settings: OracleSettings, seed: int, subject: Subject, *, has_judges: bool) -> list[QuestionedPrompt]:
+    """Return the prompts for GRPO. Raises ConfigError if they have no known answers and there is no judge."""
     if settings.questions is None:
         return _lesson_prompts(settings, seed)
-    if not judged:
+    if not has_judges:
         raise ConfigError(
             f"{settings.questions} has questions without answers, but no judge is configured to score them: add a "
             "judge with the role informativeness (docs/judging.md), or omit --questions"
@@ -196,7 +197,7 @@ def _questioned_prompts(
 
 
 def _lesson_prompts(settings: OracleSettings, seed: int) -> list[QuestionedPrompt]:
-    """Return prompts with known answers, from templates and from the training parts of the benchmarks' templates."""
+    """Return prompts with known answers: template prompts, and training texts of the benchmarks."""
     return [
         *template_dataset(seed, settings.train_texts),
         *benchmark_prompts(settings.train_texts, random.Random(f"benchmark prompts {seed}")),
@@ -211,7 +212,7 @@ def _adapter(settings: OracleSettings, subject: Subject) -> Any:
 
 
 def _supervised_job(settings: OracleSettings, start: Start, seed: int, workdir: Path, subject: Subject) -> Job:
-    """Build a job for the supervised stage only. Its adapter starts at zero or at the user's adapter."""
+    """Build a job for the supervised stage only. It trains the user's adapter, or a new one."""
     prompts = _lesson_prompts(settings, seed)
     subject.capture(prompts, settings.most_activations)
     policy = _adapter(settings, subject)
@@ -220,9 +221,9 @@ def _supervised_job(settings: OracleSettings, start: Start, seed: int, workdir: 
 
 
 def _common_arguments(settings: OracleSettings, trainer: Any, subject: Subject, workdir: Path) -> dict[str, Any]:
-    """Return the arguments that the jobs of both stages share. They evaluate all held-out items at the start and the
-    end, and some of them during training. The oracle is saved before and after training."""
-    policy, run = trainer.accelerator.unwrap_model(trainer.model), workdir.parent
+    """Return the arguments of `Job` that both stages share. The oracle is evaluated on many items at the start and the
+    end, and on a few during training. It is saved before and after training."""
+    policy, run_folder = trainer.accelerator.unwrap_model(trainer.model), workdir.parent
     evaluation = partial(
         OracleEvaluation,
         policy,
@@ -234,16 +235,16 @@ def _common_arguments(settings: OracleSettings, trainer: Any, subject: Subject, 
     )
     quick_evaluation = evaluation(benchmark_items(settings.benchmarks, settings.quick_items))
     full_evaluation = evaluation(benchmark_items(settings.benchmarks, settings.eval_items))
-    files = EvaluationFiles(full_evaluation, policy, run, at_start=settings.initial_eval)
-    trainer.add_callback(files)
+    evaluation_files = EvaluationFiles(full_evaluation, policy, run_folder, at_start=settings.initial_eval)
+    trainer.add_callback(evaluation_files)
     if not any(workdir.glob("checkpoint-*")):  # a resumed run has a newer adapter in its checkpoint
-        save_oracle(policy, subject.tokenizer, run, _training_record(settings))
+        save_oracle(policy, subject.tokenizer, run_folder, _training_record(settings))
 
     def finish() -> None:
         step = int(trainer.state.global_step)
         if trainer.accelerator.is_main_process:
-            save_oracle(policy, subject.tokenizer, run, _training_record(settings, step))
-            files.write("end", step)
+            save_oracle(policy, subject.tokenizer, run_folder, _training_record(settings, step))
+            evaluation_files.write("end", step)
 
     return {
         "evaluate": lambda: quick_evaluation.run().metrics(),

@@ -1,5 +1,5 @@
-"""Loads the user's model and oracle adapter from folders or the Hugging Face hub. Loading errors are reported before
-training, in one line with a remedy."""
+"""Loads the user's model and oracle adapter from folders or the Hugging Face hub, and creates new adapters. Errors are
+reported in one line with a remedy."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from oven_core.errors import ConfigError
 
 ALPHA_PER_RANK = 2
-"""LoRA's α divided by the rank: 128 / 64, as for Activation Oracles."""
+"""LoRA's α divided by its rank, as for Activation Oracles (128 / 64)."""
 LOADING_ERRORS = (OSError, ValueError, KeyError, RuntimeError, SafetensorError, ImportError)
 """Errors that transformers, peft and safetensors raise for a missing, damaged or unsuitable model."""
 
 
 def load_model(name: str, dtype: str) -> tuple[PreTrainedModel, Any]:
-    """Return the model and its tokenizer, padded on the left. `name` is a folder or a hub id. With `dtype` "auto", the
-    stored type is used. Raises ConfigError."""
+    """Return the model and its tokenizer, which pads on the left. `name` is a folder or a hub id. With `dtype` "auto",
+    the stored type is used. Raises ConfigError if they cannot be loaded."""
     try:
         config = AutoConfig.from_pretrained(name)
         tokenizer = AutoTokenizer.from_pretrained(name)
@@ -39,8 +39,8 @@ def load_model(name: str, dtype: str) -> tuple[PreTrainedModel, Any]:
 
 
 def fresh_adapter(model: PreTrainedModel, rank: int) -> Any:
-    """Return `model` with a new adapter, `default`, on all linear layers except the head. It has no effect before
-    training (Hu et al. 2021, arXiv 2106.09685)."""
+    """Return `model` with a new LoRA adapter, `default`, on all linear layers except the head (Hu et al. 2021, arXiv
+    2106.09685). It has no effect before training."""
     config = LoraConfig(
         r=rank, lora_alpha=ALPHA_PER_RANK * rank, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM"
     )
@@ -48,7 +48,7 @@ def fresh_adapter(model: PreTrainedModel, rank: int) -> Any:
 
 
 def load_adapter(model: PreTrainedModel, model_name: str, path: str) -> Any:
-    """Return `model` with the adapter at `path`, ready for training."""
+    """Return `model` with the adapter at `path`, ready for training. Raises ConfigError if they do not fit."""
     try:
         config = PeftConfig.from_pretrained(path)
         weights = load_peft_weights(path, device="cpu")
@@ -58,7 +58,7 @@ def load_adapter(model: PreTrainedModel, model_name: str, path: str) -> Any:
     remedy = f"it was trained for {base_model}: set that model with --model, or use an adapter of {model_name}"
     if _is_hub_id(base_model) and _is_hub_id(model_name) and base_model.lower() != model_name.lower():
         raise ConfigError(f"adapter {path} does not belong to {model_name}; {remedy}")
-    config.inference_mode, config.base_model_name_or_path = False, None  # peft inserts the name of the adapter
+    config.inference_mode, config.base_model_name_or_path = False, None  # peft fills in the name of `model`
     try:
         policy = _with_adapter(model, config)
     except LOADING_ERRORS as error:
@@ -101,6 +101,6 @@ def _loading_problem(kind: str, name: str, error: BaseException) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    """Return the error's type and first line, which is enough to search for it."""
+    """Return the error's type and the first line of its message."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0][:160]}" if lines else type(error).__name__

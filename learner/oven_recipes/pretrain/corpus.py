@@ -1,4 +1,4 @@
-"""Reads a folder of text as sub-corpora, and splits each by file into training and held-out text."""
+"""Reads a folder of text as sub-corpora, and splits the files of each into training and held-out text."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from oven_core.errors import ConfigError
 log = logging.getLogger("oven.learner")
 
 MAX_SUB_CORPORA = 16
-"""Maximum number of sub-corpora. Beyond it, the smallest sub-folders are merged as `others`."""
+"""Maximum number of sub-corpora. If there are more, the smallest are merged as `others`."""
 OTHERS, MODULES, PACKAGES = "others", "modules", "packages"
-"""Names of sub-corpora that are not sub-folders. The last two are those of the standard library."""
+"""Names of sub-corpora that are not sub-folders. The standard library has the last two."""
 SKIPPED_FOLDERS = frozenset(
     ("__pycache__", "site-packages", "dist-packages", "test", "tests", "idle_test", "idlelib", "lib2to3", "distutils",
      "encodings", "ensurepip", "pydoc_data", "turtledemo")
 )  # fmt: skip
-"""Names of folders of the standard library to skip: tests, tables, and folders that some Python builds lack."""
+"""Folders of the standard library to skip. They contain tests or tables, or some Python builds lack them."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class File:
     text: str
 
     @property
-    def size(self) -> int:
+    def byte_count(self) -> int:
         """Size in bytes."""
         return len(self.text.encode())
 
@@ -52,9 +52,9 @@ class SubCorpus:
 
 
 def read(folder: Path | None, held_out: float, max_bytes: int) -> list[SubCorpus]:
-    """Return the sub-corpora of `folder`, or of the standard library, largest first. `held_out` is the share of each to
-    hold out. Duplicate files count once. Raises ConfigError for a folder without text, and if no file can be held out
-    because each is alone in its sub-folder."""
+    """Return the sub-corpora of `folder`, or of the standard library, largest first. `held_out` is the share of each
+    that is held out. Raises ConfigError for a folder without text, and if no file can be held out because each
+    sub-corpus has only one."""
     root = folder or Path(sysconfig.get_path("stdlib"))
     files = _read_texts(root, list(_paths_in_folder(root) if folder else _python_paths(root)), max_bytes)
     remedy = "give a folder of UTF-8 text files with --corpus"
@@ -69,7 +69,7 @@ def read(folder: Path | None, held_out: float, max_bytes: int) -> list[SubCorpus
             f"{root} contains {len(files)} text file{'s' * (len(files) > 1)}, each alone in its sub-folder, so no file "
             f"can be held out: split one in two, or {remedy}"
         )
-    return sorted(sub_corpora, key=lambda corpus: (-sum(file.size for file in corpus.train), corpus.name))
+    return sorted(sub_corpora, key=lambda corpus: (-sum(file.byte_count for file in corpus.train), corpus.name))
 
 
 def _paths_in_folder(folder: Path) -> Iterator[tuple[str, Path]]:
@@ -93,26 +93,26 @@ def _walk(folder: Path, excluded: frozenset[str] = frozenset()) -> Iterator[Path
 
 
 def _sort_key(path: Path) -> str:
-    """Return a file's sort key. It is the same on every machine, and as good as random."""
+    """Return a hash of the path. It sorts files in a random order that is the same on every machine."""
     return hashlib.sha256(path.as_posix().encode()).hexdigest()
 
 
 def _read_texts(folder: Path, paths: list[tuple[str, Path]], max_bytes: int) -> list[File]:
-    """Read as many files as fit. Skip duplicates, so that held-out text is not also training text under another
-    name."""
-    by_digest: dict[str, File] = {}
-    size = 0
+    """Read files up to a total of `max_bytes`. Duplicates are skipped, so that held-out text is never also training
+    text."""
+    by_text: dict[str, File] = {}
+    total_bytes = 0
     for count, (sub_corpus, path) in enumerate(sorted(paths, key=lambda entry: _sort_key(entry[1]))):
         text = _read_text(folder / path, max_bytes)
-        if not text or text in by_digest:
+        if not text or text in by_text:
             continue
         file = File(sub_corpus, path.as_posix(), text)
-        if size + file.size > max_bytes:
-            log.info("%s: read %d of %d files, %.3g MB of text", folder, count, len(paths), size / 1e6)
+        if total_bytes + file.byte_count > max_bytes:
+            log.info("%s: read %d of %d files, %.3g MB of text", folder, count, len(paths), total_bytes / 1e6)
             break
-        by_digest[text] = file
-        size += file.size
-    return list(by_digest.values())
+        by_text[text] = file
+        total_bytes += file.byte_count
+    return list(by_text.values())
 
 
 def _read_text(path: Path, max_bytes: int) -> str:
@@ -128,18 +128,18 @@ def _merge_smallest(files: Sequence[File]) -> Iterator[File]:
     """Merge the smallest sub-corpora, so that at most MAX_SUB_CORPORA remain."""
     sizes: Counter[str] = Counter()
     for file in files:
-        sizes[file.sub_corpus] += file.size
-    kept_count = MAX_SUB_CORPORA if len(sizes) <= MAX_SUB_CORPORA else MAX_SUB_CORPORA - 1
-    names = {name for name, _ in sizes.most_common(kept_count)}
-    return (file if file.sub_corpus in names else replace(file, sub_corpus=OTHERS) for file in files)
+        sizes[file.sub_corpus] += file.byte_count
+    keep_count = MAX_SUB_CORPORA if len(sizes) <= MAX_SUB_CORPORA else MAX_SUB_CORPORA - 1
+    unmerged_names = {name for name, _ in sizes.most_common(keep_count)}
+    return (file if file.sub_corpus in unmerged_names else replace(file, sub_corpus=OTHERS) for file in files)
 
 
 def _split(name: str, files: Sequence[File], share: float) -> SubCorpus:
-    """Hold out the first files, about `share` of the text. The seed has no effect, so all runs use the same files."""
-    target_size, held_out, size = share * sum(file.size for file in files), [], 0
+    """Hold out the first files, about `share` of the text. All runs on the same folder hold out the same files."""
+    target_bytes, held_out, held_out_bytes = share * sum(file.byte_count for file in files), [], 0
     for file in files[:-1]:
-        if size >= target_size:
+        if held_out_bytes >= target_bytes:
             break
         held_out.append(file)
-        size += file.size
+        held_out_bytes += file.byte_count
     return SubCorpus(name, tuple(files[len(held_out) :]), tuple(held_out))

@@ -1,7 +1,4 @@
-"""The recipe's settings and named starts.
-
-This module does not import torch, so a launcher can list and check starts before it starts a learner.
-"""
+"""The settings and named starts of the recipe `pretrain`. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 from oven_recipes import recipe_interface
 
 TUNED_LEARNING_RATE = 2e-3
-"""The best of the learning rates tried with Adam on this model over 400 steps."""
+"""The best learning rate of this model with Adam over 400 steps."""
 
 
 def _check_folder(path: Path) -> Path:
@@ -60,7 +57,7 @@ def _check_prior(prior: str) -> str:
 
 
 class PretrainSettings(recipe_interface.RecipeSettings):
-    """Sizes and optimiser settings. The learning rate comes from a `Start` instead."""
+    """Settings of the text, the model, the optimizer and the knobs. The learning rate comes from a `Start` instead."""
 
     # The text.
     corpus: Annotated[Path, AfterValidator(_check_folder)] | None = Field(
@@ -135,7 +132,7 @@ class PretrainSettings(recipe_interface.RecipeSettings):
 
 
 LEARNING_RATE_RANGE = (1 / 30, 30.0)
-"""Range of the start `drawn`, as factors of the tuned learning rate. The draw is log-uniform."""
+"""Range of the start `drawn`, as multiples of the tuned learning rate. The draw is log-uniform."""
 
 START_NAMES = ("tuned", "drawn", "drill:lr-low", "drill:lr-high", "drill:decay-high")
 
@@ -152,7 +149,7 @@ class Start(recipe_interface.Start):
 
 
 def parse_start(text: str, seed: int, settings: PretrainSettings) -> Start:
-    """Return the start named `text`. Only `drawn` uses the seed."""
+    """Return the start named `text`. Only `drawn` uses the seed. Raises ValueError for an unknown name."""
     match text:
         case "tuned" | "drill:lr-low" | "drill:lr-high":
             return Start(*recipe_interface.learning_rate_start(text, TUNED_LEARNING_RATE))

@@ -1,8 +1,8 @@
-"""Token priors: scores that scale the rows of the embedding and weight the tokens of `channel.kg`.
+"""Loads the token prior, and scales the embedding with it. A token prior gives some tokens a score between 0 and 1. It
+also weights the tokens in the loss of the knob `channel.kg`.
 
-Scores are between 0 and 1. They come from token frequencies in the corpus, from the stack's knowledge graph, or from
-a file that `oven-controller kg token-prior --to FILE` wrote for this vocabulary. Frequencies alone are the control
-experiment for the graph.
+The scores come from token frequencies in the corpus, from the stack's knowledge graph, or from a file that
+`oven-controller kg token-prior --to FILE` wrote for this vocabulary. Frequencies are a baseline for the graph.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ log = logging.getLogger("oven.learner")
 TOKEN_COUNT: Final = 358
 """Number of tokens with a score, as in the system that the agents are based on, whose scores had 976 bytes."""
 STRENGTH: Final = 0.1
-"""Share by which a score of 1 lengthens its token's row of the embedding, as in that system."""
+"""A token's embedding is scaled by 1 + STRENGTH · score, as in that system."""
 TIMEOUT_S: Final = 150.0
 """Timeout of the whole request in seconds. The service gives up after 120."""
 PART_TIMEOUT_S: Final = 10.0
@@ -51,9 +51,9 @@ MAX_PART_BYTES: Final = 360_000
 def request_token_prior(
     connection: Connection, vocabulary: Sequence[str], *, k: int = TOKEN_COUNT, deadline_s: float = TIMEOUT_S
 ) -> TokenPrior:
-    """Request the scores of `k` tokens from the knowledge graph's service. This also works inside a running event loop.
-    `vocabulary` contains the tokens as strings, by id. Raises BusError if the service refuses or does not answer in
-    time, and ConfigError for a vocabulary that cannot be requested."""
+    """Request the scores of `k` tokens from the knowledge graph's service. `vocabulary` contains the tokens as strings,
+    by id. May be called while an event loop runs. Raises BusError if the service refuses or does not answer in time,
+    and ConfigError for an invalid vocabulary."""
     try:
         request = TokenPriorRequest(
             method="kg", vocabulary=tuple(vocabulary), vocabulary_sha=vocabulary_sha(vocabulary), k=k
@@ -85,7 +85,7 @@ async def _request(connection: Connection, request: TokenPriorRequest, deadline_
 
 
 async def _upload(bus: Bus, body: bytes) -> bytes:
-    """Upload the request in parts, and return the short request that names the upload."""
+    """Upload the request in parts, and return a short request that refers to the upload."""
     compressed, upload_id = zlib.compress(body, 6), secrets.token_hex(16)
     parts = [compressed[start : start + MAX_PART_BYTES] for start in range(0, len(compressed), MAX_PART_BYTES)]
     for number, part in enumerate(parts):
@@ -96,32 +96,32 @@ async def _upload(bus: Bus, body: bytes) -> bytes:
     return TokenPriorRequest(upload=upload_id).wire()
 
 
-ANSWER_FILE: Final = "token_prior.bin"
-"""File next to a run's checkpoints with the service's answer. A restarted learner uses the same scores, even if the
-graph has changed."""
+SCORES_FILE: Final = "token_prior.bin"
+"""File next to a run's checkpoints with the scores from the service. A restarted learner uses the same scores, even if
+the graph has changed."""
 
 
 def find_prior(
-    source: str, texts: Sequence[str], counts: Tensor, folder: Path, vocabulary: Path
+    source: str, token_texts: Sequence[str], counts: Tensor, folder: Path, vocabulary_file: Path
 ) -> dict[int, float] | None:
     """Return scores between 0 and 1 by token id, or None without a prior. `source` is none, unigram, kg, or the path of
-    a file. `texts` are the tokens by id, and `counts`, int64 [vocabulary], are their counts in the training text. The
-    service's answer is stored in `folder`. `vocabulary` is the file with `texts`, for error messages. Raises
-    ConfigError if no service answers, if no score is above 0, and if the scores belong to another vocabulary."""
-    sha = vocabulary_sha(texts)
+    a file. `token_texts` has the tokens as strings, by id, and `counts` their counts in the training text. Scores from
+    the service are stored in `folder`. `vocabulary_file` is only for error messages. Raises ConfigError if no service
+    answers, if no score is above 0, and if the scores belong to another vocabulary."""
+    sha = vocabulary_sha(token_texts)
     if source == NO_PRIOR:
         return None
     if source == UNIGRAM:
         blob, origin = _unigram_scores(counts, sha), "the corpus's frequencies"
     elif source == KG:
-        blob, origin = _scores_from_service(texts, folder), "the knowledge graph"
+        blob, origin = _scores_from_service(token_texts, folder), "the knowledge graph"
     else:
         blob, origin = read_file(Path(source), "the token prior", MAX_BYTES), source
     try:
-        scores = decode(blob, len(texts), sha)
+        scores = decode(blob, len(token_texts), sha)
     except ConfigError as error:
         raise ConfigError(
-            f"{origin}: {error}; make one with `oven-controller kg token-prior {vocabulary} --method kg --to FILE`"
+            f"{origin}: {error}; make one with `oven-controller kg token-prior {vocabulary_file} --method kg --to FILE`"
         ) from error
     if not all(map(math.isfinite, scores.values())):
         raise ConfigError(f"{origin} is damaged: its scores are not finite numbers; create it again")
@@ -135,8 +135,8 @@ def find_prior(
 
 
 def scale_to_0_to_1(scores: Mapping[int, float]) -> dict[int, float]:
-    """Return scores from a graph unchanged, because they are between 0 and 1. Other scores are log probabilities, which
-    are scaled so that the lowest becomes 0 and the highest 1."""
+    """Scale log probabilities so that the lowest becomes 0 and the highest 1. Scores that are already between 0 and 1,
+    as those from a graph, are returned unchanged."""
     low, high = min(scores.values(), default=0.0), max(scores.values(), default=0.0)
     if low >= 0 and high <= 1:
         return dict(scores)
@@ -145,7 +145,7 @@ def scale_to_0_to_1(scores: Mapping[int, float]) -> dict[int, float]:
 
 @torch.no_grad()
 def scale_embedding(model: Any, prior: Mapping[int, float]) -> None:
-    """Scale each row by 1 + STRENGTH · score, once, before training. A tied output row is scaled with it."""
+    """Scale the embeddings of the tokens in `prior`, once, before training. This also scales tied output weights."""
     rows = model.get_input_embeddings().weight  # [vocabulary, hidden]
     ids = torch.tensor(list(prior), device=rows.device)
     scores = torch.tensor(list(prior.values()), dtype=rows.dtype, device=rows.device)
@@ -153,7 +153,7 @@ def scale_embedding(model: Any, prior: Mapping[int, float]) -> None:
 
 
 def _unigram_scores(counts: Tensor, sha: str) -> bytes:
-    """Return log probabilities of the most frequent tokens, as many as the service would return."""
+    """Return the encoded log probabilities of the most frequent tokens, as many as the service would return."""
     total, most_frequent = int(counts.sum()), counts.topk(min(TOKEN_COUNT, int((counts > 0).sum())))
     scores = {
         int(token): math.log(int(count) / total)
@@ -162,8 +162,8 @@ def _unigram_scores(counts: Tensor, sha: str) -> bytes:
     return encode(scores, len(counts), sha)
 
 
-def _scores_from_service(texts: Sequence[str], folder: Path) -> bytes:
-    file = folder / ANSWER_FILE
+def _scores_from_service(token_texts: Sequence[str], folder: Path) -> bytes:
+    file = folder / SCORES_FILE
     if file.is_file():
         return read_file(file, "the token prior", MAX_BYTES)
     remedy = "start it with `oven-controller up` and the setting kg on, or give a file, `unigram` or `none`"
@@ -174,7 +174,7 @@ def _scores_from_service(texts: Sequence[str], folder: Path) -> bytes:
             f"token_prior = {KG} needs the prior service of a stack, which was not found: {remedy}"
         ) from None
     try:
-        answer = request_token_prior(connection, texts, k=TOKEN_COUNT)
+        answer = request_token_prior(connection, token_texts, k=TOKEN_COUNT)
     except BusError as error:
         raise ConfigError(f"token_prior = {KG}: the prior service did not answer ({error}): {remedy}") from error
     log.info("token prior: graph %s…; measured: %s", answer.graph[:12], answer.ablation)

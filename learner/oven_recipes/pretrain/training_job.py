@@ -1,4 +1,4 @@
-"""Builds the training job: corpus, tokens, model, mixture, Hugging Face's Trainer, and the held-out evaluation."""
+"""Builds the training job of the recipe `pretrain`, with its corpus, model, trainer and held-out evaluation."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from oven_recipes.training_runner import Job, trainer_arguments
 
 def build_model(settings: PretrainSettings, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
     """Build a freshly initialised model in float32. Torch's global generator determines its weights. Raises ConfigError
-    if the sizes or the configuration do not give a language model over the corpus's rows."""
+    if the sizes or the configuration do not give a language model for the corpus's rows."""
     config: PreTrainedConfig
     if settings.model is None:
         if settings.hidden % settings.heads or settings.hidden // settings.heads % 2:
@@ -89,20 +89,20 @@ def _load_configuration(file: Path) -> PreTrainedConfig:
         ) from error
 
 
-METRIC = "eval/bits_per_byte"
-BATCH = 64  # rows per forward pass of an evaluation
+BITS_PER_BYTE = "eval/bits_per_byte"
+EVALUATION_BATCH_ROWS = 64  # rows per forward pass of an evaluation
 
 
 def served_metric(choice: str) -> str:
-    """Return the metric's name for weights that are rounded for serving, such as eval/int4/bits_per_byte."""
-    return METRIC.replace("/", f"/{choice}/", 1)
+    """Return the metric's name for weights that are rounded to `choice` for serving, such as
+    eval/int4/bits_per_byte."""
+    return BITS_PER_BYTE.replace("/", f"/{choice}/", 1)
 
 
 def held_out_rows(streams: Mapping[str, Tensor], length: int, row_count: int) -> dict[str, Tensor]:
-    """Return windows of `length` tokens by sub-corpus, int64 [rows, length], spread evenly over its stream. There are
-    about `row_count` rows in total, and at least one per sub-corpus. Every run on the same text gets the same ones.
-    Neighbouring windows share one token, so that every token but the first is predicted. Shorter streams are skipped.
-    """
+    """Return about `row_count` windows of `length` tokens, int64 [rows, length], by sub-corpus. They are spread evenly
+    over its stream, and every sub-corpus has at least one. Neighbouring windows share one token, so that every token
+    except the first is predicted. Streams that are shorter than a window are skipped."""
     windows = {name: stream.unfold(0, length, length - 1) for name, stream in streams.items() if len(stream) >= length}
     total = sum(len(name_windows) for name_windows in windows.values())
     rows = {}
@@ -116,29 +116,31 @@ def held_out_rows(streams: Mapping[str, Tensor], length: int, row_count: int) ->
 def bits_per_byte(
     model: PreTrainedModel, rows: Mapping[str, Tensor], byte_lengths: Tensor
 ) -> dict[str, float | list[float]]:
-    """Return `eval/bits_per_byte` as one contribution per row, whose mean is the metric, and the metric of each of
-    several sub-corpora: the surprise in bits at all tokens of a row but the first, divided by the bytes of these tokens
-    (`byte_lengths`, int64 [vocabulary], in which the token that ends a file has none). Uses no random generator, and
-    restores the model's mode."""
+    """Return the bits per byte of the held-out rows: the surprise at all tokens of a row except the first, divided by
+    these tokens' bytes. `byte_lengths` is the result of `token_byte_lengths`. The metric has one value per row, whose
+    mean is the bits per byte. If there are several sub-corpora, each also has a metric."""
     nats: dict[str, list[float]] = {}
-    sizes: dict[str, int] = {}
+    byte_counts: dict[str, int] = {}
     was_training = model.training
     model.train(False)
     try:
         for name, name_rows in rows.items():
             nats[name] = [
                 row_nats
-                for batch in torch.split(name_rows, BATCH)
+                for batch in torch.split(name_rows, EVALUATION_BATCH_ROWS)
                 for row_nats in _surprise(model, batch.to(model.device))
             ]
-            sizes[name] = int(byte_lengths[name_rows[:, 1:]].sum())
+            byte_counts[name] = int(byte_lengths[name_rows[:, 1:]].sum())
     finally:
         model.train(was_training)
     row_values = [row_nats for name_nats in nats.values() for row_nats in name_nats]
-    nats_at_1_bit = math.log(2) * sum(sizes.values()) / len(row_values)  # of an average row at 1 bit per byte
-    metrics: dict[str, float | list[float]] = {METRIC: [row_nats / nats_at_1_bit for row_nats in row_values]}
+    mean_row_bytes = sum(byte_counts.values()) / len(row_values)
+    nats_at_1_bit = math.log(2) * mean_row_bytes  # of an average row at 1 bit per byte
+    metrics: dict[str, float | list[float]] = {BITS_PER_BYTE: [row_nats / nats_at_1_bit for row_nats in row_values]}
     if len(rows) > 1:
-        metrics |= {f"{METRIC}/{name}": math.fsum(nats[name]) / (math.log(2) * sizes[name]) for name in rows}
+        metrics |= {
+            f"{BITS_PER_BYTE}/{name}": math.fsum(nats[name]) / (math.log(2) * byte_counts[name]) for name in rows
+        }
     return metrics
 
 
@@ -152,12 +154,12 @@ def _surprise(model: PreTrainedModel, batch: Tensor) -> list[float]:
 LR_BOUNDS = (0.001, 1000.0)
 """Bounds of the learning-rate knob. They are so wide that they do not reveal a random start to an agent."""
 WEIGHT_BITS = "eval/weight_bits"
-"""Metric that reports the quantisation during an evaluation, as the bits of a linear layer's weight."""
+"""Metric of the quantisation during an evaluation, in bits per weight of a linear layer."""
 
 
 def build(settings: PretrainSettings, start: Start, seed: int, workdir: Path, cache: Path) -> Job:
-    """Build the job for one start. `workdir` gets the trainer's files, and `cache` stores tokens between runs. The seed
-    determines the weights and the order of the rows. The held-out split depends on the text alone."""
+    """Build the training job for one start. The trainer writes its files to `workdir`, and `cache` stores tokens
+    between runs. The seed determines the weights and the order of the rows, but not which text is held out."""
     sub_corpora = corpus.read(settings.corpus, settings.held_out, int(settings.corpus_megabytes * 1e6))
     tokenized = tokens.tokenize(sub_corpora, settings.vocabulary, cache)
     mixture = Mixture(tokens.split_into_rows(tokenized.train, settings.context), seed=seed)
@@ -168,7 +170,8 @@ def build(settings: PretrainSettings, start: Start, seed: int, workdir: Path, ca
             f"(recipe_options.held_out = {settings.held_out:g})"
         )
     lengths = tokens.token_byte_lengths(tokenized.tokenizer)
-    prior = find_prior(settings.token_prior, tokenized.texts, tokenized.counts, workdir, tokenized.vocabulary_file)
+    token_texts, counts = tokenized.token_texts, tokenized.counts
+    prior = find_prior(settings.token_prior, token_texts, counts, workdir, tokenized.vocabulary_file)
     set_seed(seed)
     model = build_model(settings, tokenized.tokenizer)
     channels: list[Channel] = [MultiToken(settings.mtp_weight)]
@@ -178,24 +181,16 @@ def build(settings: PretrainSettings, start: Start, seed: int, workdir: Path, ca
     rounding, actuators = FakeQuantisation(model), Actuators()
     rounding.write(settings.quantisation)
     quantisation.announce(actuators, rounding)
-    trainer = TextTrainer(
-        model=model,
-        args=_arguments(settings, start, seed, workdir),
-        train_dataset=mixture.dataset,
-        channels=channels,
-    )
+    args = _arguments(settings, start, seed, workdir)
+    trainer = TextTrainer(model=model, args=args, train_dataset=mixture.dataset, channels=channels)
     install_sampler(trainer, mixture)
 
-    def evaluate() -> dict[str, float | list[float]]:
-        return _measure_both(
-            lambda: bits_per_byte(trainer.accelerator.unwrap_model(trainer.model), held_out, lengths),
-            rounding,
-            settings.served,
-        )
+    def measure() -> dict[str, float | list[float]]:
+        return bits_per_byte(trainer.accelerator.unwrap_model(trainer.model), held_out, lengths)
 
     return Job(
         trainer=trainer,
-        evaluate=evaluate,
+        evaluate=lambda: _measure_with_rounding(measure, rounding, settings.served),
         evaluate_every=settings.eval_every,
         metrics=recipe_metrics(tuple(held_out), settings.served),
         lr_bounds=LR_BOUNDS,
@@ -204,30 +199,30 @@ def build(settings: PretrainSettings, start: Start, seed: int, workdir: Path, ca
     )
 
 
-def _measure_both(
+def _measure_with_rounding(
     measure: Callable[[], dict[str, float | list[float]]], rounding: FakeQuantisation, served: str
 ) -> dict[str, float | list[float]]:
-    """Return the held-out measurement with the forward pass's current weights. If the weights will be served rounded,
-    plain and rounded weights are measured separately, so that no knob makes either metric jump."""
+    """Return the held-out metrics with the current quantisation. If the weights will be served with rounding, measure
+    plain and rounded weights separately instead, so that a change of the knob does not make either metric jump."""
     if served == quantisation.NONE:
         return measure() | {WEIGHT_BITS: float(rounding.bits)}
     current = rounding.read()
     try:
         rounding.write(served)
-        rounded = measure()[METRIC]
+        rounded_values = measure()[BITS_PER_BYTE]
         rounding.write(quantisation.NONE)
         metrics = measure() | {WEIGHT_BITS: float(rounding.bits)}
     finally:
         rounding.write(current)
-    return metrics | {served_metric(served): rounded if isinstance(rounded, float) else fmean(rounded)}
+    rounded = rounded_values if isinstance(rounded_values, float) else fmean(rounded_values)
+    return metrics | {served_metric(served): rounded}
 
 
 def recipe_metrics(held_out: Sequence[str], served: str = quantisation.NONE) -> tuple[MetricSpec, ...]:
-    """Return the recipe's metrics, which are published in addition to the trainer's: bits per byte of the held-out
-    text, and the rounding of the weights."""
-    sub_corpus_metrics = [f"{METRIC}/{name}" for name in held_out] if len(held_out) > 1 else []
+    """Return the recipe's own metrics: the bits per byte of the held-out text, and the bits of the weights."""
+    sub_corpus_metrics = [f"{BITS_PER_BYTE}/{name}" for name in held_out] if len(held_out) > 1 else []
     rounded = [served_metric(served)] if served != quantisation.NONE else []
-    names = (METRIC, *sub_corpus_metrics, *rounded)
+    names = (BITS_PER_BYTE, *sub_corpus_metrics, *rounded)
     return (
         *(MetricSpec(name=name, better="down", held_out=True, unit="bits per byte") for name in names),
         MetricSpec(name=WEIGHT_BITS, unit="bits"),

@@ -1,4 +1,4 @@
-"""Runs a policy's attempts at several tasks in parallel, without a trainer, for the warm-up and evaluations."""
+"""Runs a policy's attempts at several tasks in parallel, without a trainer. The warm-up and evaluations use it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trl.chat_template_utils import parse_response
 
 from oven_learner.losses.completion_logits import pad_rows
 from oven_recipes.environments.repair_session import RepairSession
-from oven_recipes.repair.chat_format import ASSISTANT, after_results
+from oven_recipes.repair.chat_format import ASSISTANT_HEADER, after_results
 
 MAX_TURNS = 12
 """Maximum number of calls per attempt. An attempt that needs more is going in circles."""
@@ -25,32 +25,37 @@ def attempt_all(
     *,
     temperature: float = 1.0,
 ) -> None:
-    """Run all sessions to the end. `max_tokens` limits the tokens of each attempt, including results. `temperature` 0
-    is greedy. Restores the model's mode and computes no gradient. Sampling uses torch's global generator."""
+    """Run all sessions to the end. Sampling uses torch's global generator.
+
+    Args:
+        max_tokens: Maximum number of tokens per attempt, including the results of calls.
+        temperature: Sampling temperature. 0 means greedy decoding.
+    """
     contexts: list[list[int]] = [prompt_ids(tokenizer, session.instance.problem_statement) for session in sessions]
-    budget = [max_tokens] * len(sessions)
+    budgets = [max_tokens] * len(sessions)  # remaining tokens of each attempt
     active = list(range(len(sessions)))
-    prefix = tokenizer(ASSISTANT)["input_ids"]
+    prefix = tokenizer(ASSISTANT_HEADER)["input_ids"]
     was_training = model.training
     model.train(False)
     try:
         for _ in range(MAX_TURNS):
-            active = [index for index in active if budget[index] > 0]
+            active = [index for index in active if budgets[index] > 0]
             if not active:
                 break
-            active_contexts, max_budget = [contexts[index] for index in active], max(budget[index] for index in active)
+            active_contexts = [contexts[index] for index in active]
+            max_budget = max(budgets[index] for index in active)
             answers = _sample_answers(model, tokenizer, active_contexts, max_budget, temperature)
             callers = []
             for index, full_answer in zip(active, answers, strict=True):
-                answer = full_answer[: budget[index]]
+                answer = full_answer[: budgets[index]]
                 contexts[index] += answer
-                budget[index] -= len(answer)
+                budgets[index] -= len(answer)
                 calls = parse_response(tokenizer, answer, prefix=prefix).get("tool_calls")
                 if calls and answer[-1] == tokenizer.eos_token_id:
                     texts = [_call_tool(sessions[index], call["function"]) for call in calls]
                     result_ids = tokenizer(after_results(texts))["input_ids"]
                     contexts[index] += result_ids
-                    budget[index] -= len(result_ids)
+                    budgets[index] -= len(result_ids)
                     callers.append(index)
             active = callers
     finally:
@@ -58,7 +63,7 @@ def attempt_all(
 
 
 def prompt_ids(tokenizer: PreTrainedTokenizerFast, statement: str) -> list[int]:
-    """Return the tokens of a task, up to the start of the policy's first answer."""
+    """Return the tokens of a problem statement, up to the start of the policy's first answer."""
     ids: list[int] = tokenizer.apply_chat_template(  # type: ignore[assignment]
         [{"role": "user", "content": statement}], add_generation_prompt=True, tokenize=True, return_dict=False
     )
@@ -78,20 +83,20 @@ def _sample_answers(
     temperature: float,
 ) -> list[list[int]]:
     """Sample an answer to each context, up to its end-of-turn token."""
-    pad, end = tokenizer.pad_token_id, tokenizer.eos_token_id
-    ids, mask = pad_rows(contexts, model.device, pad_left=True)  # (B, P)
+    end_id = tokenizer.eos_token_id
+    ids, mask = pad_rows(contexts, model.device, pad_left=True)  # (batch, prompt)
     sampling = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature else {"do_sample": False}
     with torch.no_grad():
         output = model.generate(  # type: ignore[misc]
             input_ids=ids,
             attention_mask=mask,
             max_new_tokens=max_tokens,
-            pad_token_id=pad,
-            eos_token_id=end,
+            pad_token_id=tokenizer.pad_token_id,
+            eos_token_id=end_id,
             **sampling,
-        )  # (B, P + C)
+        )  # (batch, prompt + completion)
     answers = output[:, ids.size(1) :].tolist()
-    return [answer[: answer.index(end) + 1] if end in answer else answer for answer in answers]
+    return [answer[: answer.index(end_id) + 1] if end_id in answer else answer for answer in answers]
 
 
 def solved_share(sessions: Sequence[RepairSession]) -> float:

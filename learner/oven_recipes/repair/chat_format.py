@@ -1,4 +1,4 @@
-"""Builds the policy's tokenizer (words, digits and punctuation) and its chat template with tool calls."""
+"""The policy's chat format. Builds its tokenizer of words, digits and punctuation, and defines its chat template."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ CALL_PARTS: Final = (
     CALL_START + '{"name": "', '", "arguments": {', '"path": "', '"text": "', '"folder": "', '", "old": "',
     '", "new": "', '"}}' + CALL_END, "}}" + CALL_END, CALL_START, CALL_END,
 )  # fmt: skip
-"""Fixed parts of calls, with one token each. Otherwise punctuation would be half of an attempt's length."""
+"""Fixed parts of tool calls. Each is one token, because otherwise half of an attempt's tokens would be punctuation."""
 
 PIECE_PATTERN: Final = r"\\n| {4}| ?[A-Za-z_]+| ?[0-9]| ?[^\w\s\\]+(?: [^\w\s\\]+)*|\n+|\\| "
-"""Pieces whose borders no token crosses: words, digits, indents, runs of punctuation, newlines in JSON strings."""
+"""Pattern of the largest possible tokens: words, digits, indents, runs of punctuation, and newlines."""
 MAX_VOCABULARY: Final = 640
-"""Maximum size of the vocabulary: the words of the tasks, and 256 bytes, so that every text can be encoded."""
+"""Maximum size of the vocabulary. It has the words of the tasks, and all 256 bytes, so that it can encode any text."""
 
-TEMPLATE: Final = (
+CHAT_TEMPLATE: Final = (
     "{%- for message in messages %}"
     "{{- '<|im_start|>' + message.role + '\n' }}"
     "{%- if message.role == 'assistant' %}"
@@ -42,12 +42,13 @@ TEMPLATE: Final = (
     "{%- endfor %}"
     "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}"
 )
-"""The chat template: ChatML with Qwen's format of calls. Tools are not listed, because the policy knows them."""
+"""The chat template, which is ChatML with Qwen's format of tool calls. It does not list the tools, because the policy
+learns them from demonstrations."""
 
-ASSISTANT: Final = f"{BEGIN}assistant\n"
-"""The start of an answer."""
+ASSISTANT_HEADER: Final = f"{BEGIN}assistant\n"
+"""The text before an answer."""
 
-RESPONSE: Final[dict[str, Any]] = {
+RESPONSE_TEMPLATE: Final[dict[str, Any]] = {
     "defaults": {"role": "assistant"},
     "start_anchor": "<|im_start|>assistant\n",
     "fields": {
@@ -61,16 +62,16 @@ RESPONSE: Final[dict[str, Any]] = {
         "content": {"close_pattern": r"<\|im_end\|>\s*", "content": "text"},
     },
 }
-"""The schema with which transformers parses an answer into a message."""
+"""The rules by which transformers parses an answer into a message with tool calls."""
 
 
 def after_results(texts: Iterable[str]) -> str:
-    """Return the template's text between the end of an answer with calls and the next answer."""
-    return "\n" + "".join(f"{BEGIN}tool\n{text}{END}\n" for text in texts) + ASSISTANT
+    """Return the text between an answer with tool calls and the next answer. `texts` are the calls' results."""
+    return "\n" + "".join(f"{BEGIN}tool\n{text}{END}\n" for text in texts) + ASSISTANT_HEADER
 
 
 def build_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
-    """Build a tokenizer for `texts`, with padding on the left. The same texts give the same tokenizer."""
+    """Train a tokenizer on `texts`. It pads on the left. The same texts give the same tokenizer."""
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -81,23 +82,23 @@ def build_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
     core.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=MAX_VOCABULARY,
-        special_tokens=[AddedToken(mark, special=True, normalized=False) for mark in SPECIAL_TOKENS],
+        special_tokens=[AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    marks = re.compile("|".join(re.escape(mark) for mark in sorted(CALL_PARTS, key=len, reverse=True)))
-    core.train_from_iterator((marks.sub(" ", text) for text in texts), trainer)
-    core.add_tokens([AddedToken(mark, normalized=False) for mark in CALL_PARTS])
+    call_parts = re.compile("|".join(re.escape(part) for part in sorted(CALL_PARTS, key=len, reverse=True)))
+    core.train_from_iterator((call_parts.sub(" ", text) for text in texts), trainer)
+    core.add_tokens([AddedToken(part, normalized=False) for part in CALL_PARTS])
     tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=core, pad_token=PAD, eos_token=END, padding_side="left", clean_up_tokenization_spaces=False
     )
-    tokenizer.chat_template = TEMPLATE
-    tokenizer.response_template = RESPONSE
+    tokenizer.chat_template = CHAT_TEMPLATE
+    tokenizer.response_template = RESPONSE_TEMPLATE
     return tokenizer
 
 
 def render(conversations: Iterable[list[dict[str, Any]]]) -> list[str]:
-    """Render each conversation as text, with the template."""
-    blank = build_tokenizer(())
-    texts: list[str] = blank.apply_chat_template(list(conversations), tokenize=False)  # type: ignore[assignment]
+    """Render each conversation as text with the chat template."""
+    untrained = build_tokenizer(())
+    texts: list[str] = untrained.apply_chat_template(list(conversations), tokenize=False)  # type: ignore[assignment]
     return texts

@@ -1,4 +1,4 @@
-"""The recipe's settings, and its named initial learning rates ("starts"). This module does not import torch."""
+"""The settings of the recipe `repair`, and its named initial learning rates ("starts"). Does not import torch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 
 from oven_recipes.environments.repair_instance import Instance
-from oven_recipes.environments.small_functions import check_function_kinds, tasks
+from oven_recipes.environments.repair_task_generator import check_function_kinds, generate_tasks
 from oven_recipes.recipe_interface import RecipeSettings, Start, learning_rate_start, no_such_start
 
 TUNED_LEARNING_RATE = 3e-4
@@ -55,9 +55,11 @@ class RepairSettings(RecipeSettings):
     eval_every: int = Field(default=10, ge=1, description="steps between held-out evaluations")
     traces: bool = Field(default=True, description="write each rollout's trace into the run's folder, traces.jsonl")
 
-    def tasks(self, seed: int | str, count: int, *, evaluation: bool = False) -> list[Instance]:
-        """Generate tasks from one side of the split. Raises ValueError for an unknown kind of function."""
-        return tasks(seed, count, evaluation=evaluation, kinds=self.function_kinds, neighbour=self.neighbour)
+    def generate_tasks(self, seed: int | str, count: int, *, evaluation: bool = False) -> list[Instance]:
+        """Generate tasks for training or evaluation. Raises ValueError if there are fewer than `count`."""
+        return generate_tasks(
+            seed, count, evaluation=evaluation, kinds=self.function_kinds, with_neighbour=self.neighbour
+        )
 
 
 def parse_start(text: str, seed: int, settings: RepairSettings) -> Start:

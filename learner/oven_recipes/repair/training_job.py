@@ -1,4 +1,4 @@
-"""Builds the recipe's training job: warm policy, tasks, trainer with the environment, recorder, and evaluation."""
+"""Builds the training job of the recipe `repair`, and collects traces of its warm policy's attempts."""
 
 from __future__ import annotations
 
@@ -37,14 +37,15 @@ from oven_runs.traces.trace_records import Trace
 SOLVED = MetricSpec(name="eval/solved", better="up", held_out=True, ceiling=1.0)
 PASSING = MetricSpec(name="eval/tests_passing", better="up", held_out=True, ceiling=1.0)
 HELD_OUT = "held out"
-"""Seed of the held-out tasks. It is the same for every run, so that runs can be compared."""
+"""Seed of the held-out tasks. All runs use the same tasks, so that they can be compared."""
 
 
 def solved_evaluation(
     trainer: Any, tokenizer: PreTrainedTokenizerFast, settings: RepairSettings, tests: Tests
 ) -> Callable[[], dict[str, float | list[float]]]:
-    """Return a greedy evaluation of the trainer's policy: the share of solved tasks, and the share of passing tests."""
-    held_out_tasks = settings.tasks(HELD_OUT, settings.eval_tasks, evaluation=True)
+    """Return a function that evaluates the trainer's policy with greedy decoding. It measures which tasks are solved,
+    and the mean share of passing tests."""
+    held_out_tasks = settings.generate_tasks(HELD_OUT, settings.eval_tasks, evaluation=True)
 
     def evaluate() -> dict[str, float | list[float]]:
         sessions = [RepairSession(instance, instance.files, tests) for instance in held_out_tasks]
@@ -58,12 +59,13 @@ def solved_evaluation(
 
 
 def build(settings: RepairSettings, start: Start, seed: int, workdir: Path, cache: Path) -> Job:
-    """Build the job for one start. The trainer's files go to `workdir`, and the traces to its parent. `cache` stores
-    warm policies."""
+    """Build the training job for one start. The trainer writes its files to `workdir`, and traces are written to its
+    parent folder. `cache` is the folder of trained warm policies."""
     tests = SandboxedTests()
-    file = workdir.parent / "traces.jsonl"
-    sink = file_sink(file) if settings.traces else None
-    trainer = repair_trainer(settings, start, seed, workdir, cache, tests=tests, sink=sink, first=count_lines(file))
+    trace_file = workdir.parent / "traces.jsonl"
+    sink = file_sink(trace_file) if settings.traces else None
+    first_trace = count_lines(trace_file)
+    trainer = repair_trainer(settings, start, seed, workdir, cache, tests=tests, sink=sink, first_trace=first_trace)
     return Job(
         trainer=trainer,
         evaluate=solved_evaluation(trainer, trainer.processing_class, settings, tests),
@@ -87,29 +89,29 @@ def repair_trainer(
     environment: Callable[[], RepairTools] | None = None,
     sink: Callable[[Trace], None] | None = None,
     split: str = "train",
-    first: int = 0,
+    first_trace: int = 0,
     **arguments: Any,
 ) -> Any:
-    """Build only the trainer, for callers with their own training loop. `seed` determines the tasks and the sampling,
-    and the warm policy if `policy_seed` is None. `instances` are the tasks. By default, training tasks are generated.
-    `environment` replaces the environments that run in this process. `sink` receives the trace of each rollout, which
-    contains the `split`. `first` is the number of the first trace. `arguments` go to GRPOConfig. Raises ConfigError if
-    there is no task."""
+    """Build only the trainer, for callers with their own training loop. `seed` is the seed of tasks and sampling, and
+    also of the warm policy unless `policy_seed` is given. Without `instances`, training tasks are generated. Without
+    `environment`, a factory, the environments run in this process. `sink` is called with the trace of each rollout,
+    whose number starts at `first_trace`. `split` is the traces' split. `arguments` go to GRPOConfig. Raises
+    ConfigError if there is no task."""
     quiet_libraries()
     tests = tests or SandboxedTests()
     model, tokenizer = warm_policy(settings, seed if policy_seed is None else policy_seed, cache, tests)
-    tasks = settings.tasks(f"training {seed}", settings.train_tasks) if instances is None else list(instances)
+    tasks = settings.generate_tasks(f"training {seed}", settings.train_tasks) if instances is None else list(instances)
     if not tasks:
         raise ConfigError("there is no task to attempt; give at least one instance")
-    recorder = Recorder(
-        environment or local_environments(tasks, tests), sink or _discard, split=split, name="repair", first=first
-    )
+    factory = environment or local_environments(tasks, tests)
+    sink = sink or (lambda trace: None)
+    recorder = Recorder(factory, sink, split=split, name="repair", first=first_trace)
     trainer = trainer_class(
         model=model,
         processing_class=tokenizer,
         reward_funcs=[recorder.reward],
         args=GRPOConfig(**(_arguments(settings, start.learning_rate, seed, workdir) | arguments)),
-        train_dataset=dataset_of(tasks),
+        train_dataset=build_dataset(tasks),
         environment_factory=recorder.environment,
     )
     recorder.bind(trainer)
@@ -119,16 +121,16 @@ def repair_trainer(
 def local_environments(
     instances: Sequence[Instance], tests: SandboxedTests, repositories: Repositories | None = None
 ) -> Callable[[], RepairTools]:
-    """Return a factory of environments that run in this process."""
+    """Return a factory of environments that run in this process. Raises ConfigError if a repository is missing."""
     repositories = repositories or Repositories()
     for instance in instances:
         repositories.check(instance)
     by_id: Mapping[str, Instance] = {instance.instance_id: instance for instance in instances}
-    return lambda: RepairEnvironment(by_id, repositories.files, tests)
+    return lambda: RepairEnvironment(by_id, repositories.read_files, tests)
 
 
-def dataset_of(instances: Sequence[Instance]) -> Dataset:
-    """Return a dataset in TRL's format: a prompt of one message, and the task's fields for the trace."""
+def build_dataset(instances: Sequence[Instance]) -> Dataset:
+    """Return a dataset in TRL's format. Each row has a prompt of one message, and the task's fields for the trace."""
     return Dataset.from_list(
         [
             {
@@ -149,15 +151,11 @@ def file_sink(path: Path) -> Callable[[Trace], None]:
 
 
 def count_lines(path: Path) -> int:
-    """Return the number of lines, or 0 without a file. The traces of a resumed run continue the numbers in the file."""
+    """Return the number of lines in a file, or 0 if it does not exist."""
     if not path.is_file():
         return 0
     with path.open("rb") as file:
         return sum(1 for _ in file)
-
-
-def _discard(trace: Trace) -> None:
-    """Discard traces."""
 
 
 def _arguments(settings: RepairSettings, learning_rate: float, seed: int, workdir: Path) -> dict[str, Any]:
@@ -182,18 +180,21 @@ def collect_traces(
     repositories: Path | None = None,
     openenv: bool = False,
 ) -> Iterator[list[Trace]]:
-    """Yield the traces of `group_size` attempts at each instance, in batches of `prompts_per_step` instances, by the
-    warm policy of `policy_seed` (default: `seed`). Skip the batches of the first `finished` traces. It seeds torch's
-    global generator for each batch. The same arguments give the same traces, in this process or behind OpenEnv. Raises
-    ConfigError for an instance whose repository is missing, and ProcessError if an attempt was not recorded."""
+    """Let the warm policy attempt each instance `group_size` times. Yields the traces of `prompts_per_step` instances
+    at a time, without the first `finished` traces. The same arguments give the same traces, with or without OpenEnv,
+    because torch's global generator is seeded for each batch.
+
+    `policy_seed` is the seed of the warm policy (default: `seed`). `repositories` is the folder of clones for instances
+    that do not include their files. `openenv` runs the environments on an OpenEnv server. Raises ConfigError if a
+    repository is missing, and ProcessError if an attempt was not recorded."""
     traces: list[Trace] = []
     tests = SandboxedTests()
-    unique = list({instance.instance_id: instance for instance in instances}.values())
-    with contextlib.ExitStack() as exits:
-        environment: Callable[[], Any] = local_environments(unique, tests, Repositories(repositories))
+    unique_instances = list({instance.instance_id: instance for instance in instances}.values())
+    with contextlib.ExitStack() as stack:
+        environment: Callable[[], Any] = local_environments(unique_instances, tests, Repositories(repositories))
         if openenv:
-            environment = exits.enter_context(serve(unique, repositories))
-        workdir = exits.enter_context(tempfile.TemporaryDirectory(prefix="oven-collect-"))
+            environment = stack.enter_context(serve(unique_instances, repositories))
+        workdir = stack.enter_context(tempfile.TemporaryDirectory(prefix="oven-collect-"))
         trainer = repair_trainer(
             settings,
             parse_start("tuned", seed, settings),
@@ -202,11 +203,11 @@ def collect_traces(
             cache,
             tests=tests,
             policy_seed=policy_seed,
-            instances=unique,
+            instances=unique_instances,
             environment=environment,
             sink=traces.append,
             split="collected",
-            first=finished,
+            first_trace=finished,
             per_device_eval_batch_size=settings.prompts_per_step * settings.group_size,
         )
         trainer.remove_callback(PrinterCallback)
@@ -215,7 +216,7 @@ def collect_traces(
             progress.report(first * settings.group_size)
             batch = instances[first : first + settings.prompts_per_step]
             set_seed(random.Random(f"batch {first} {seed}").getrandbits(32))
-            trainer.evaluate(eval_dataset=dataset_of(batch))
+            trainer.evaluate(eval_dataset=build_dataset(batch))
             if len(traces) != (expected := len(batch) * settings.group_size):
                 raise ProcessError(
                     f"{len(traces)} of {expected} attempts were recorded; the warning above shows the reason"

@@ -1,4 +1,4 @@
-"""Warms up a policy with supervised training on demonstrations, until it solves a given share of unseen tasks."""
+"""Trains the policy on generated demonstrations before GRPO, until it solves a given share of unseen tasks."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from oven_learner.optim.float32_muon import Float32Muon
 from oven_recipes.environments.repair_instance import Instance
 from oven_recipes.environments.repair_session import RepairSession, Tests
+from oven_recipes.environments.repair_task_generator import OPERATOR_SWAPS, TrustedTests, generate_tasks
 from oven_recipes.environments.sandboxed_tests import SandboxedTests
-from oven_recipes.environments.small_functions import SWAPS, TrustedTests, tasks
 from oven_recipes.preparation import continued_steps
 from oven_recipes.repair.attempts import attempt_all, solved_share
-from oven_recipes.repair.chat_format import ASSISTANT, build_tokenizer, render
+from oven_recipes.repair.chat_format import ASSISTANT_HEADER, build_tokenizer, render
 from oven_recipes.repair.settings import RepairSettings
 from oven_recipes.small_models import optimizer_step, similar_length_batches, small_llama
 from oven_recipes.weights_cache import key_of, load_or_train
@@ -43,17 +43,17 @@ class Habits:
     """Probabilities of actions in demonstrations."""
 
     correct_edit: float = 0.5
-    """Probability that the first edit is correct. Otherwise it inserts a wrong line."""
+    """Probability that the first edit is correct. Otherwise the new code is wrong."""
     look_around: float = 0.1
     """Probability of listing files or searching for the function's name before reading the file."""
     run_tests: float = 0.8
     """Probability of running the tests after the first edit."""
     retry: float = 0.5
-    """Probability of correcting the edit after failing tests. Otherwise it is submitted unchanged."""
+    """Probability of correcting the edit after failing tests. Otherwise the wrong edit is submitted."""
 
 
 def demonstration(instance: Instance, habits: Habits, rng: random.Random) -> list[Message]:
-    """Return the messages of one attempt, from the problem statement to the end."""
+    """Return the messages of one attempt at the instance, from the problem statement to the end."""
     solution = instance.solution
     attempt = _Attempt(RepairSession(instance, instance.files, TrustedTests()), instance.problem_statement)
     path, _, description = instance.problem_statement.partition(": ")
@@ -68,7 +68,7 @@ def demonstration(instance: Instance, habits: Habits, rng: random.Random) -> lis
     attempt.call("edit", {"path": path, "old": old, "new": _wrong_edit(new, old, rng) if is_wrong else new})
     if rng.random() < habits.run_tests:
         attempt.call("run_tests", {})
-        if not attempt.passes and rng.random() < habits.retry:
+        if not attempt.all_tests_pass and rng.random() < habits.retry:
             old, new = replacement(attempt.files[path], solution[path])
             attempt.call("edit", {"path": path, "old": old, "new": new})
             attempt.call("run_tests", {})
@@ -89,7 +89,7 @@ class _Attempt:
         return self._session.files
 
     @property
-    def passes(self) -> bool:
+    def all_tests_pass(self) -> bool:
         return self._session.passing_count == len(self._session.outcomes)
 
     def call(self, tool: str, arguments: dict[str, str]) -> None:
@@ -103,13 +103,14 @@ class _Attempt:
 
 
 def replacement(current: str, solution: str) -> tuple[str, str]:
-    """Return (old, new) of the shortest edit of whole lines from `current` to `solution`, without the indent of the
-    first line. `old` occurs once in `current`."""
+    """Return the arguments `old` and `new` with which the tool `edit` changes `current` to `solution`. They are the
+    shortest range of whole lines for which `old` occurs once, without the indent of the first line."""
     before, after = current.splitlines(keepends=True), solution.splitlines(keepends=True)
     opcodes = difflib.SequenceMatcher(a=before, b=after, autojunk=False).get_opcodes()
     changes = [opcode for opcode in opcodes if opcode[0] != "equal"]
-    (_, old_start, _, new_start, _), (_, _, old_stop, _, new_stop) = changes[0], changes[-1]
-    if old_start == old_stop or new_start == new_stop:  # one side is empty, so include the next line to mark the place
+    _, old_start, _, new_start, _ = changes[0]
+    _, _, old_stop, _, new_stop = changes[-1]
+    if old_start == old_stop or new_start == new_stop:  # the edit only inserts or deletes, so include the next line
         old_stop, new_stop = old_stop + 1, new_stop + 1
     while True:
         old = "".join(before[old_start:old_stop]).rstrip("\n")
@@ -130,12 +131,13 @@ def _wrong_edit(new: str, old: str, rng: random.Random) -> str:
 
 
 def _mutate(text: str, rng: random.Random) -> str:
+    """Return `text` with one digit or one operator changed, or unchanged if it has none."""
     digits = list(re.finditer(r"\d", text))
     if digits and rng.random() < 0.5:
         match = rng.choice(digits)
         digit = str(min(9, max(0, int(match[0]) + rng.choice((-1, 1)))))
         return text[: match.start()] + digit + text[match.end() :]
-    swaps = [(old, new) for old, new in SWAPS if old in text]
+    swaps = [(old, new) for old, new in OPERATOR_SWAPS if old in text]
     if not swaps:
         return text
     old, new = rng.choice(swaps)
@@ -145,7 +147,7 @@ def _mutate(text: str, rng: random.Random) -> str:
 log = logging.getLogger(__name__)
 
 RECIPE_VERSION = 2  # increase it when a code change would change the warm weights
-RAMP_STEPS = 30  # steps over which the learning rate rises
+RAMP_STEPS = 30  # number of steps in which the learning rate rises to its maximum
 CONTEXT_WEIGHT = 0.2
 """Loss weight of tokens that the policy did not write. Predicting files teaches the policy to copy from them."""
 POOLED_BATCHES = 16
@@ -153,26 +155,26 @@ POOLED_BATCHES = 16
 MUON_RATE_FACTOR = 4.0
 """Muon's learning rate as a multiple of Adam's."""
 CONTEXT_LENGTH = 640
-"""Context length of the policy in tokens, enough for a statement and the longest attempt with its results."""
+"""Context length of the policy in tokens. The longest attempt fits, with its problem statement and results."""
 VOCABULARY_DEMONSTRATIONS = 400
-"""Number of demonstrations for the vocabulary, which contain all words of the tasks."""
-WARM_UP = "warm-up"
+"""Number of demonstrations that the tokenizer is trained on. They contain all words of the tasks."""
+WARM_UP_SEED = "warm-up"
 """Seed of the tasks that measure the warm-up. Neither training nor evaluation uses them."""
 WEIGHT_SETTINGS = (
     "function_kinds", "neighbour", "hidden", "layers", "heads", "ffn", "demonstrations",
     "correct_first_edit_share", "sft_batch", "sft_learning_rate", "sft_steps", "sft_eval_every", "sft_tasks",
     "warmup_target", "max_completion_length",
 )  # fmt: skip
-"""The settings that determine the warm weights."""
+"""The settings that the warm weights depend on."""
 
 
 def warm_policy(
     settings: RepairSettings, seed: int, cache: Path, tests: Tests | None = None
 ) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
-    """Return the warm policy for these settings and seed, and its tokenizer. The policy comes from the cache, or is
-    trained now if the entry is missing or damaged."""
-    factors = {name: getattr(settings, name) for name in WEIGHT_SETTINGS}
-    key = key_of({"version": RECIPE_VERSION, "seed": seed, **factors})
+    """Return the warm policy for these settings and seed, and its tokenizer. The policy is loaded from the cache, or
+    trained if the cache does not contain it."""
+    weight_settings = {name: getattr(settings, name) for name in WEIGHT_SETTINGS}
+    key = key_of({"version": RECIPE_VERSION, "seed": seed, **weight_settings})
     tokenizer = vocabulary()
     model = load_or_train(
         cache / f"repair-warm-{key}",
@@ -189,14 +191,14 @@ def build_model(settings: RepairSettings, tokenizer: PreTrainedTokenizerFast) ->
 
 
 def vocabulary() -> PreTrainedTokenizerFast:
-    """Return the tokenizer. All runs share it, so that pairs from the traces of one run can train another."""
+    """Return the tokenizer. It is the same in all runs, so that traces of one run can train the policy of another."""
     return build_tokenizer(_vocabulary_texts())
 
 
 @functools.cache
 def _vocabulary_texts() -> tuple[str, ...]:
     rng = random.Random("vocabulary")
-    instances = tasks("vocabulary", VOCABULARY_DEMONSTRATIONS, neighbour=True)
+    instances = generate_tasks("vocabulary", VOCABULARY_DEMONSTRATIONS, with_neighbour=True)
     return tuple(render(demonstration(instance, Habits(), rng) for instance in instances))
 
 
@@ -209,8 +211,9 @@ def _train(
     unfinished: Path,
 ) -> None:
     """Train the policy until it solves the required share of unseen tasks."""
-    habits, habit_rng = Habits(correct_edit=settings.correct_first_edit_share), random.Random(f"demonstrations {seed}")
-    instances = settings.tasks(f"demonstrations {seed}", settings.demonstrations)
+    habits = Habits(correct_edit=settings.correct_first_edit_share)
+    habit_rng = random.Random(f"demonstrations {seed}")
+    instances = settings.generate_tasks(f"demonstrations {seed}", settings.demonstrations)
     texts = render(demonstration(instance, habits, habit_rng) for instance in instances)
     examples = [(ids, answer_mask(ids, tokenizer)) for ids in tokenizer(texts)["input_ids"]]
     rng = random.Random(f"warm-up {seed}")
@@ -219,12 +222,12 @@ def _train(
         lambda: rng.sample(examples, pool), settings.sft_batch, lambda example: len(example[0]), rng
     )
     optimizers = _optimizers(model, settings.sft_learning_rate)
-    schedules = [
-        LambdaLR(
-            optimizer, lambda done: min(1.0, (done + 1) / RAMP_STEPS) * (1 - 0.9 * (done + 1) / settings.sft_steps)
-        )
-        for optimizer in optimizers
-    ]
+
+    def rate_factor(done: int) -> float:
+        step = done + 1
+        return min(1.0, step / RAMP_STEPS) * (1 - 0.9 * step / settings.sft_steps)
+
+    schedules = [LambdaLR(optimizer, rate_factor) for optimizer in optimizers]
     model.train()
     trained = (model, *optimizers, *schedules)
     for done, batch in continued_steps("warm-up", batches, settings.sft_steps, trained, unfinished):
@@ -247,11 +250,11 @@ def _train(
 
 
 def _optimizers(model: LlamaForCausalLM, learning_rate: float) -> list[torch.optim.Optimizer]:
-    """Return Muon for the layers' matrices and Adam for the rest. This needs a third of the steps of Adam alone."""
+    """Return Muon for the layers' matrices and Adam for the rest. Adam alone would need three times as many steps."""
     matrices = [parameter for name, parameter in model.named_parameters() if parameter.ndim == 2 and "layers" in name]
     matrix_ids = {id(matrix) for matrix in matrices}
     rest = [parameter for parameter in model.parameters() if id(parameter) not in matrix_ids]
-    # A lower second beta: within a few hundred steps, 0.999 still includes gradients of the initial weights.
+    # The second beta is lower than usual, because the training has only a few hundred steps.
     adam = torch.optim.AdamW(rest, lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.0)
     return [adam, Float32Muon(matrices, lr=MUON_RATE_FACTOR * learning_rate)]
 
@@ -263,8 +266,8 @@ Example = tuple[list[int], list[bool]]
 def measure_solved(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, settings: RepairSettings, tests: Tests
 ) -> float:
-    """Return the share of unseen tasks that the policy solves at temperature 1. The tasks are always the same."""
-    unseen_tasks = settings.tasks(WARM_UP, settings.sft_tasks, evaluation=True)
+    """Return the share of unseen tasks that the policy solves at temperature 1. All measurements use the same tasks."""
+    unseen_tasks = settings.generate_tasks(WARM_UP_SEED, settings.sft_tasks, evaluation=True)
     sessions = [RepairSession(instance, instance.files, tests) for instance in unseen_tasks]
     with torch.random.fork_rng(devices=[]):
         attempt_all(model, tokenizer, sessions, settings.max_completion_length)
@@ -272,15 +275,15 @@ def measure_solved(
 
 
 def answer_mask(ids: Sequence[int], tokenizer: PreTrainedTokenizerFast) -> list[bool]:
-    """Mark the tokens of a conversation that the policy wrote: each answer, with its end-of-turn token."""
-    head = tokenizer(ASSISTANT)["input_ids"]
-    written_mask = [False] * len(ids)
-    inside = False
+    """Return whether each token of a conversation belongs to an answer of the policy or ends it."""
+    header = tokenizer(ASSISTANT_HEADER)["input_ids"]
+    mask = []
+    in_answer = False
     for index, token in enumerate(ids):
-        inside = inside or list(ids[index - len(head) : index]) == head
-        written_mask[index] = inside
-        inside = inside and token != tokenizer.eos_token_id
-    return written_mask
+        in_answer = in_answer or list(ids[index - len(header) : index]) == header
+        mask.append(in_answer)
+        in_answer = in_answer and token != tokenizer.eos_token_id
+    return mask
 
 
 def collate(rows: Sequence[Example], tokenizer: PreTrainedTokenizerFast) -> tuple[Tensor, Tensor, Tensor]:

@@ -20,7 +20,7 @@ from oven_core.protocol.messages import Observation, RunEnded
 from oven_core.protocol.names import Subjects
 from oven_core.replica.replica_process import serve_completions
 from oven_core.security.credentials import Credentials
-from oven_learner.completions.sample import MemberVerdict, Sample
+from oven_learner.completions.sample_message import MemberVerdict, Sample
 from oven_learner.completions.sampling import SampleNumbers, Sampling, choose_sampling
 from oven_learner.link.process_link import ProcessLink
 from oven_learner.link.sample_queue import MAX_WAITING

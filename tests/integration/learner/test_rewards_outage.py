@@ -26,7 +26,7 @@ from oven_learner.hf.attach import attach
 from oven_learner.rewards import Committee
 from oven_learner.rewards.remote_members import RemoteMembers
 from oven_recipes.grpo.settings import parse_start
-from oven_recipes.grpo.sorting_task import RULES, WEIGHTS, example
+from oven_recipes.grpo.sorting_task import RULES, WEIGHTS, make_example
 from oven_recipes.grpo.training_job import build
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
@@ -54,7 +54,7 @@ class Judge:
     async def answer(self, message: Msg) -> None:
         request = ScoreRequest.model_validate_json(message.data)
         self.policies.add(request.policy)
-        right = example(request.prompt.strip("S=")).answer
+        right = make_example(request.prompt.strip("S=")).answer
         scores = {c.id: 0.9 if c.text == right else 0.1 for c in request.completions}
         await self.bus.publish(message.reply, ScoreReply(member="judge", group=request.group, scores=scores).wire())
 

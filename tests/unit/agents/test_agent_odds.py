@@ -7,7 +7,7 @@ import pytest
 
 from oven_agents.sdk.window import Window
 from oven_agents.stats.confidence import SOLO_CONFIDENCE, confidence, solo_confidence, tentative_confidence
-from oven_core.mesh.measurements import effect
+from oven_core.mesh.measurements import measure_effect
 from oven_core.mesh.reputation import beat_probability
 from oven_core.protocol.messages import MetricSpec, Observation, RunStarted
 from oven_core.protocol.rules import Rules
@@ -46,7 +46,7 @@ def test_the_stated_confidence_matches_later_outcomes(gain: float) -> None:
         seen = window([*noisy(deviation, 40, seed + 1000), *before])
         confidences.append(confidence(seen, hit_rate=1.0, target="loss", gain=gain, horizon=horizon))
         after = [draw.gauss(3.0 - gain, deviation) for _ in range(horizon // 2)]
-        measured = effect(before, after, -1, before)
+        measured = measure_effect(before, after, -1, before)
         came.append(beat_probability(measured.gain, measured.noise))
     assert fmean(confidences) == pytest.approx(max(SOLO_CONFIDENCE, fmean(came)), abs=0.06)
 

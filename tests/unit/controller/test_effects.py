@@ -57,9 +57,9 @@ def test_a_scripts_own_measurement_costs_no_intervention_and_has_no_outcome() ->
     for _ in range(3):
         decision = change(log, "my.probe")
         assert (decision.verdict, decision.target) == ("adopted", "")
-    assert log.mesh.state.adopted == 0
+    assert log.mesh.state.interventions == 0
     assert change(log, "my.shuffle").target == "loss"
-    assert log.mesh.state.adopted == 1
+    assert log.mesh.state.interventions == 1
     assert "budget spent" in change(log, LR, 0.5).reason
     assert change(log, "my.probe").verdict == "adopted", "and can be asked for when the budget is spent"
     watch(log, 12, 0.8)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.mesh_log import RUN, event
 
-from oven_controller.stack.message_floods import MAX_EXCESS, PER_TICK, FloodDetector
+from oven_controller.stack.message_floods import MAX_EXCESS, MESSAGES_PER_TICK, FloodDetector
 from oven_core.protocol.messages import AgentStatus, Observation
 
 
@@ -31,11 +31,13 @@ def test_a_flood_is_reported_once_and_affects_no_other_agent() -> None:
 
 
 def test_allowance_grows_with_ticks() -> None:
-    ticks = [step for tick in range(1, 200) for step in (("", tick), ("amy", PER_TICK))]
+    ticks = [step for tick in range(1, 200) for step in (("", tick), ("amy", MESSAGES_PER_TICK))]
     assert flooding_agents(ticks) == []
-    assert flooding_agents([step for tick in range(1, 200) for step in (("", tick), ("eve", 3 * PER_TICK))]) == ["eve"]
+    assert flooding_agents(
+        [step for tick in range(1, 200) for step in (("", tick), ("eve", 3 * MESSAGES_PER_TICK))]
+    ) == ["eve"]
 
 
-@given(st.lists(st.integers(0, PER_TICK)))
+@given(st.lists(st.integers(0, MESSAGES_PER_TICK)))
 def test_an_agent_within_its_share_is_never_dropped(counts: list[int]) -> None:
     assert flooding_agents([step for tick, count in enumerate(counts) for step in (("", tick), ("amy", count))]) == []

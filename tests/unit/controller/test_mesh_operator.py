@@ -35,7 +35,7 @@ def test_advice_says_how_to_approve_it_and_starts_no_cool_down() -> None:
     log, advice = advised(approve_ticks=30)
     assert (advice.verdict, advice.value, advice.expires_at_tick) == ("advised", 0.5, 30)
     assert advice.reason.endswith(f"advised: approve with `oven-controller approve {advice.id}` within 30 ticks")
-    assert not log.mesh.state.in_flight and log.mesh.state.adopted == 0
+    assert not log.mesh.state.in_flight and log.mesh.state.interventions == 0
     log.propose("amy", 0.6, confidence=0.9)
     log.vote("bob", "for")
     assert (log.verdict, log.last.value) == ("advised", 0.6), "nothing was changed that would have to settle"
@@ -52,7 +52,7 @@ def test_an_approval_applies_the_advice(by_id: bool) -> None:
     assert made.reason == f"approved by operator ann: it is flat; {advice.reason}"
     assert (answer.command, answer.operator, answer.action, answer.done) == ("c1", "ann", "approve", True)
     assert answer.decision == made.id and answer.tick == 2
-    assert list(log.mesh.state.in_flight) == [made.id] and log.mesh.state.adopted == 1
+    assert list(log.mesh.state.in_flight) == [made.id] and log.mesh.state.interventions == 1
     log.operator("c2", "approve", of=advice.id)
     assert f"was approved as decision {made.id}: there is nothing left to approve" in refused(log)
 
@@ -168,7 +168,7 @@ def test_set_overrides_everything_but_the_bounds() -> None:
     )  # fmt: skip
     assert log.answers[-1].reason == f"set {LR} to 64, although {need}; {conflict}"
     log.operator("c2", "set", actuator=LR, value=0.01)
-    assert log.last.value == 0.01 and log.mesh.state.adopted == 0, "an operator has no budget"
+    assert log.last.value == 0.01 and log.mesh.state.interventions == 0, "an operator has no budget"
     for value, words in ((1000.0, "outside its bounds 0.01 to 100"), ("x", "but a finite number is required")):
         log.operator(f"bad {value}", "set", actuator=LR, value=value)
         assert words in refused(log) and "cannot be set for optimizer.lr_scale" in refused(log)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from oven_core.mesh.measurements import effect
+from oven_core.mesh.measurements import measure_effect
 from oven_core.mesh.reputation import Stance, is_clearly_worse, merit, success, updated_reputations
 from oven_core.protocol.rules import Rules
 
@@ -119,7 +119,7 @@ def test_the_bound_is_what_the_documentation_says() -> None:
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=20), st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=20))
 def test_an_effect_does_not_depend_on_order_and_follows_the_sign(before: list[float], after: list[float]) -> None:
-    seen = effect(before, after, 1, before)
-    assert effect(before[::-1], after[::-1], 1, before[::-1]) == seen
-    turned = effect(before, after, -1, before)
+    seen = measure_effect(before, after, 1, before)
+    assert measure_effect(before[::-1], after[::-1], 1, before[::-1]) == seen
+    turned = measure_effect(before, after, -1, before)
     assert (turned.gain, turned.noise) == (-seen.gain, seen.noise) and seen.noise >= 0

@@ -14,7 +14,7 @@ from tests.support.webhook_server import Reply, WebhookServer
 from oven_controller.notify.message import Message, Notice
 from oven_controller.notify.notifier import Delivery
 from oven_controller.notify.outbox import Outbox
-from oven_controller.notify.recipients import resolve
+from oven_controller.notify.recipients import resolve_recipients
 from oven_runs.settings.notifications import NotifySettings
 
 PASSWORD, TOKEN, PATH = "pa55word", "token-0123456789", "path-0123456789"
@@ -34,7 +34,7 @@ def propagating_logger() -> Iterator[None]:
 
 def post(url: str, caplog: pytest.LogCaptureFixture) -> str:
     settings = NotifySettings.model_validate({"to": [{"url": url, "headers": {"X-Token": "TOKEN"}}]})
-    (recipient,) = resolve(settings, {"TOKEN": TOKEN})
+    (recipient,) = resolve_recipients(settings, {"TOKEN": TOKEN})
     failure = recipient.send(Message("r", [HELD]))
     assert not any(secret in failure + caplog.text for secret in (PASSWORD, TOKEN, PATH))
     return failure
@@ -87,7 +87,7 @@ def test_an_unreachable_server_and_one_that_does_not_speak_http(caplog: pytest.L
 async def test_a_server_that_hangs_costs_one_attempt_and_no_notice() -> None:
     saves: list[Any] = []
     with WebhookServer(Reply(hangs=True)) as server:
-        (recipient,) = resolve(NotifySettings.model_validate({"to": server.url}), {})
+        (recipient,) = resolve_recipients(NotifySettings.model_validate({"to": server.url}), {})
         sender = Delivery("r", recipient, Outbox(), lambda: saves.append(1))
         sender.outbox.add(HELD)
         await sender.send_next()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from oven_controller.notify import saved_addresses
-from oven_controller.notify.recipients import resolve
+from oven_controller.notify.recipients import resolve_recipients
 from oven_core.errors import ConfigError
 from oven_runs.settings.notifications import NotifySettings, safe_address
 from oven_runs.settings.resolution import notify_settings
@@ -46,7 +46,7 @@ def test_saved_settings_refer_to_addresses_in_a_private_file(tmp_path: Path) -> 
         "saved:1 https://hooks.example/…", "env:OPS", "saved:1 https://hooks.example/…",
     ]  # fmt: skip
     again = NotifySettings.model_validate_json(settings.model_dump_json())
-    recipients = resolve(again, {"OPS": HOOK + "2", "A": "v"}, tmp_path)
+    recipients = resolve_recipients(again, {"OPS": HOOK + "2", "A": "v"}, tmp_path)
     assert [recipient.url for recipient in recipients] == [HOOK, HOOK + "2", HOOK]
     assert [recipient.name for recipient in recipients] == [
         "https://hooks.example/…",
@@ -59,10 +59,10 @@ def test_saved_settings_refer_to_addresses_in_a_private_file(tmp_path: Path) -> 
     file = tmp_path / "notify" / "addresses.json"
     file.chmod(0o644)
     with pytest.raises(ConfigError, match="has mode 0644: other users can read"):
-        resolve(again, {}, tmp_path)
+        resolve_recipients(again, {}, tmp_path)
     file.unlink()
     with pytest.raises(ConfigError, match="missing from the run's folder; pass it again with --notify"):
-        resolve(again, {}, tmp_path)
+        resolve_recipients(again, {}, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_wrong_settings_are_refused_without_repeating_secrets(settings: dict[str
 )
 def test_unusable_addresses_are_refused(url: str, message: str) -> None:
     with pytest.raises(ValueError) as error:  # noqa: PT011
-        resolve(settings_of(url), {"WRONG": SECRET, "ROUND": "env:NOPE"})
+        resolve_recipients(settings_of(url), {"WRONG": SECRET, "ROUND": "env:NOPE"})
     assert message in str(error.value)
 
 

@@ -22,12 +22,12 @@ def specs(*names: str) -> list[AgentSpec]:
 def test_installed_agents_share_a_process_and_files_do_not() -> None:
     installed = [AgentSpec(name, name) for name in ("lr", "curriculum")]
     agent_pools = make_pools([installed[0], *specs("mine"), installed[1]], None)
-    assert [(pool.process, pool.names) for pool in agent_pools] == [
+    assert [(pool.process_name, pool.names) for pool in agent_pools] == [
         ("agents-1", ("lr", "curriculum")),
         ("agent-mine", ("mine",)),
     ]
     alone = make_pools([installed[0], *specs("mine")], None)
-    assert [(pool.process, pool.names) for pool in alone] == [("agent-lr", ("lr",)), ("agent-mine", ("mine",))]
+    assert [(pool.process_name, pool.names) for pool in alone] == [("agent-lr", ("lr",)), ("agent-mine", ("mine",))]
 
 
 def test_an_agent_cannot_have_the_name_of_a_key() -> None:

@@ -11,7 +11,7 @@ from tests.support.activations import FAMILIES, SIZE, lora, model, stirred, text
 from tests.support.attached import THIRD_PARTY
 
 from oven_core.errors import ConfigError
-from oven_recipes.activations.activation_store import ActivationStore, activation_key, layer_of
+from oven_recipes.activations.activation_store import ActivationStore, activation_key, layer_in_key
 from oven_recipes.activations.capture import Activation, capture
 from oven_recipes.activations.injection import ActivationInjection
 
@@ -77,9 +77,11 @@ def test_the_store_gives_back_what_was_put_in_and_writes_nothing_twice(tmp_path:
     assert store.add("tiny", captured) == keys and len(list(store.folder.iterdir())) == 1
     other_keys = store.add("another", captured[:1])
     again = ActivationStore(tmp_path / "kept")
-    assert len(again) == len(set(keys)) + 1 and again.width == SIZE and other_keys[0] in again
+    assert len(again) == len(set(keys)) + 1 and again.hidden_size == SIZE and other_keys[0] in again
     for key, activation in zip(keys, captured, strict=True):
-        assert key == activation_key("tiny", activation.text, activation.layer) and layer_of(key) == activation.layer
+        assert (
+            key == activation_key("tiny", activation.text, activation.layer) and layer_in_key(key) == activation.layer
+        )
         assert torch.equal(again.get(key), activation.vectors)
     everything = b"".join(path.read_bytes() for path in store.folder.iterdir())
     assert not any(activation.text.encode() in everything for activation in captured)  # a prompt is in no file
@@ -91,7 +93,7 @@ def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="capture it with"):
         store.get("0.1")
     with pytest.raises(ConfigError, match="not the key of an activation"):
-        layer_of("unchanged")
+        layer_in_key("unchanged")
     [path] = tmp_path.iterdir()
     whole = path.read_bytes()
     ActivationStore(tmp_path / "wide").add("wide", [Activation("cat", 1, torch.ones(1, 2 * SIZE))])

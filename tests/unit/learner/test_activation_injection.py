@@ -12,7 +12,7 @@ from tests.support.attached import THIRD_PARTY
 
 from oven_core.errors import ConfigError
 from oven_recipes.activations.injection import ActivationInjection, inject_vectors, unchecked_passes
-from oven_recipes.activations.model_blocks import blocks
+from oven_recipes.activations.model_blocks import decoder_blocks
 from oven_recipes.activations.placeholders import oracle_prompt
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
@@ -33,7 +33,7 @@ def prompts(side: str = "left") -> Any:
 def outputs(module: Any, block: int, run: Any) -> list[torch.Tensor]:
     """What the block put out in each pass, as the next block is given it."""
     seen: list[torch.Tensor] = []
-    hook = blocks(module)[block + 1].register_forward_pre_hook(
+    hook = decoder_blocks(module)[block + 1].register_forward_pre_hook(
         lambda _m, args, kwargs: seen.append((args[0] if args else kwargs["hidden_states"]).detach().clone()),
         with_kwargs=True,
     )
@@ -153,7 +153,9 @@ def test_passes_whose_places_cannot_be_told_are_refused() -> None:
         run(vectors(2, 1, 3), batch={**prompts(), "cu_seq_lens_q": torch.tensor([0, 3])})
     injection = ActivationInjection(plain_model := model(), tokenizer())
     with injection.vectors(vectors(2, 1, 3)), pytest.raises(RuntimeError, match="outside of its model's pass"):
-        blocks(plain_model)[1](torch.ones(1, 2, SIZE), position_embeddings=(torch.ones(1, 2, 8), torch.ones(1, 2, 8)))
+        decoder_blocks(plain_model)[1](
+            torch.ones(1, 2, SIZE), position_embeddings=(torch.ones(1, 2, 8), torch.ones(1, 2, 8))
+        )
 
 
 @pytest.mark.parametrize(

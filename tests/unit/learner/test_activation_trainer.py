@@ -22,7 +22,7 @@ from oven_learner.losses.sft import Supervised
 from oven_learner.rewards import Committee
 from oven_learner.testing import FakeLink
 from oven_recipes.activations.activation_store import ActivationStore
-from oven_recipes.activations.model_blocks import body
+from oven_recipes.activations.model_blocks import model_body
 from oven_recipes.activations.placeholders import oracle_prompt
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
@@ -75,7 +75,9 @@ def test_without_vectors_it_is_trl_bit_for_bit(tmp_path: Path) -> None:
 def test_the_oracle_never_sees_a_word_of_the_text(tmp_path: Path) -> None:
     job = oracle(tmp_path, adapted(), beta=0.1, num_iterations=2)
     seen: list[torch.Tensor] = []
-    body(job.model).register_forward_pre_hook(lambda _m, _a, kwargs: seen.append(kwargs["input_ids"]), with_kwargs=True)
+    model_body(job.model).register_forward_pre_hook(
+        lambda _m, _a, kwargs: seen.append(kwargs["input_ids"]), with_kwargs=True
+    )
     words = tokenizer()
     forbidden_ids = {words.convert_tokens_to_ids(word) for word in TOLD}
     prompts = {tuple(words(row["prompt"])["input_ids"]) for row in job.train_dataset}

@@ -26,7 +26,7 @@ from oven_core.errors import ConfigError, UnknownNameError
 from oven_core.protocol.messages import MetricSpec, RunStarted
 from oven_learner.baking import text_training
 from oven_learner.baking.child_stack import StackAddress
-from oven_learner.baking.policy_training import SteeredTrainer
+from oven_learner.baking.policy_training import OvenPolicyTrainer
 from oven_learner.baking.training_handle import Oven, find_member
 from oven_learner.policies import PolicyTrainerConfig
 from oven_learner.testing import FakeLink
@@ -109,7 +109,7 @@ def test_it_trains_as_the_same_trainer_does_with_attach(tmp_path: Path, monkeypa
     judges = oven.Committee({"vowels": vowels}, seed=42, description="Answers the prompts.")
     config = GRPOConfig(
         output_dir=str(tmp_path),
-        **text_training.arguments(4, 2, 20, steps),
+        **text_training.config_args(4, 2, 20, steps),
     )
     rows = Dataset.from_list([{"prompt": letter} for letter in "abcdefgh"])
     job: Any = GRPOTrainer(
@@ -161,11 +161,11 @@ def test_a_verifier_compares_with_the_teachers_own_answers(tmp_path: Path, monke
 def test_a_policy_in_a_resumed_run_continues_from_its_newest_checkpoint(tmp_path: Path) -> None:
     """Bit for bit, and with a teacher that was registered by then."""
 
-    def job(resumed: bool = False) -> SteeredTrainer:
+    def job(resumed: bool = False) -> OvenPolicyTrainer:
         again = {relaunch.RESUME_FROM: relaunch.LATEST} if resumed else {}
         config = PolicyTrainerConfig(max_steps=8, save_steps=5, group_size=4, conditions_per_step=2, beta=0.1)
         address = StackAddress("one", tmp_path, {"OVEN_RUN": "one"} | again)
-        trainer = SteeredTrainer(address, policies.made("gaussian"), {"liked": policies.liked}, policies.INTENTS,
+        trainer = OvenPolicyTrainer(address, policies.made("gaussian"), {"liked": policies.liked}, policies.INTENTS,
                              config, teachers={"first": policies.made("gaussian", 1)}, output_dir=tmp_path)  # fmt: skip
         trainer.teachers.add("late", policies.made("gaussian", 2))
         return trainer

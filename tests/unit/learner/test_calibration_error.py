@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import brier_score_loss
 from torchmetrics.functional.classification import binary_calibration_error
 
-from oven_learner.rewards.calibration_error import BINS, bin_answers, bin_of, brier, null_error
+from oven_learner.rewards.calibration_error import BINS, bin_answers, bin_indices, brier, null_error
 
 HUNDREDTHS = st.integers(0, 100).map(lambda n: n / 100)
 ANSWERS = st.lists(st.tuples(HUNDREDTHS, st.floats(0, 1, allow_subnormal=False)), min_size=1, max_size=60)
@@ -55,7 +55,7 @@ def test_hard_outcomes_against_the_libraries(seed: int) -> None:
 
 
 def test_a_confidence_of_1_is_in_the_last_bin_and_hundredths_are_in_the_right_bins() -> None:
-    assert bin_of([n / 100 for n in range(101)]).tolist() == [min(n // 10, 9) for n in range(101)]
+    assert bin_indices([n / 100 for n in range(101)]).tolist() == [min(n // 10, 9) for n in range(101)]
     assert bin_answers([1.0, 0.9], [0.0, 1.0]).expected_error == pytest.approx(0.45)
     theirs = binary_calibration_error(torch.tensor([1.0, 0.9]), torch.tensor([0, 1]), n_bins=BINS, norm="l1")
     assert float(theirs) == pytest.approx(0.55), "there it is a bin of its own"
@@ -69,7 +69,7 @@ def test_the_null_of_a_perfect_forecaster() -> None:
         errors = [bin_answers(stated, rng.random(250) < stated).expected_error for _ in range(2000)]
         null_errors = null_error(stated)
         assert null_errors.mean == pytest.approx(np.mean(errors), abs=0.002)
-        assert null_errors.high == pytest.approx(np.quantile(errors, 0.99), abs=0.012)
+        assert null_errors.percentile_99 == pytest.approx(np.quantile(errors, 0.99), abs=0.012)
     assert null_error(np.arange(1, 500, 2) / 500).mean == pytest.approx(0.0625, abs=0.001)
     assert null_error(np.full(250, 0.6)).mean == pytest.approx(0.024, abs=0.001)
     assert null_error(spread) == null_error(spread)

@@ -10,7 +10,7 @@ from tests.support.attached import THIRD_PARTY
 from tests.support.policies import liked, trainer
 
 from oven_core.protocol.completion_messages import SampledGroup
-from oven_learner.completions.sample import encode_group
+from oven_learner.completions.sample_message import encode_group
 from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]

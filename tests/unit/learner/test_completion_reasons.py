@@ -15,7 +15,7 @@ from tests.support.unswappable import Unswappable
 from oven_core.bus.streams import COMPLETION_BYTES
 from oven_core.protocol.committee_requests import ScoreRequest
 from oven_core.protocol.completion_messages import SampledGroup
-from oven_learner.completions.sample import MemberVerdict, Sample, encode_group, group_fields
+from oven_learner.completions.sample_message import MemberVerdict, Sample, encode_group, group_fields
 from oven_learner.rewards import Committee
 from oven_learner.rewards.calibrated_reward import CalibratedReward
 from oven_learner.rewards.member_models import RequestedModel

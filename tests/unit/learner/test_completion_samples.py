@@ -22,7 +22,7 @@ from oven_core.protocol.completion_messages import SampledGroup
 from oven_core.protocol.messages import LearnerMessage, Observation
 from oven_learner.actuators import Actuators
 from oven_learner.client.oven_client import OvenClient
-from oven_learner.completions.sample import encode_group
+from oven_learner.completions.sample_message import encode_group
 from oven_learner.completions.sampling import choose_sampling
 from oven_learner.hf.attach import attach
 from oven_learner.hf.hooks.completion_samples import CompletionSamples

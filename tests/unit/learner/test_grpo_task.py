@@ -7,26 +7,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oven_recipes.grpo.sorting_task import exact_match, example, habit_pairs, is_held_out, pool
+from oven_recipes.grpo.sorting_task import draw_pool, exact_match, habit_pairs, is_held_out, make_example
 
 digit_strings = st.text("0123456789", min_size=1, max_size=8)
 
 
 def test_an_example_reads_as_documented() -> None:
-    task = example("5203")
+    task = make_example("5203")
     assert (task.prompt, task.answer, task.level) == ("S5203=", "0235", "len4")
 
 
 @given(digit_strings)
 def test_the_answer_is_the_digits_in_order(digits: str) -> None:
-    answer = example(digits).answer
+    answer = make_example(digits).answer
     assert list(answer) == sorted(digits)
 
 
 @pytest.mark.parametrize("length", [3, 4, 5])
 def test_training_and_held_out_prompts_are_disjoint(length: int) -> None:
-    train = {e.prompt for e in pool(length, 500, random.Random(1))}
-    held = {e.prompt for e in pool(length, 100, random.Random(1), evaluation=True)}
+    train = {e.prompt for e in draw_pool(length, 500, random.Random(1))}
+    held = {e.prompt for e in draw_pool(length, 100, random.Random(1), evaluation=True)}
     assert len(train) == 500 and len(held) == 100
     assert not train & held
 

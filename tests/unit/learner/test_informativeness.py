@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from oven_learner.rewards.informativeness import informativeness, informativeness_of
+from oven_learner.rewards.informativeness import informativeness, score_answer
 
 WHAT, RIGHT = ["yes cooking", "cooking"], ["yes", "yes home"]
 
@@ -28,7 +28,7 @@ WHAT, RIGHT = ["yes cooking", "cooking"], ["yes", "yes home"]
     ],
 )
 def test_the_whole_answer_has_to_be_a_known_one(answer: str, worth: float) -> None:
-    assert informativeness_of(answer, WHAT, RIGHT) == worth
+    assert score_answer(answer, WHAT, RIGHT) == worth
 
 
 def test_without_known_answers_the_rule_abstains() -> None:

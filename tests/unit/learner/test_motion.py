@@ -17,7 +17,7 @@ from oven_recipes.motion.rewards import weighted_score
 from oven_recipes.motion.run_record import RunRecord
 from oven_recipes.motion.settings import MotionSettings, parse_start
 from oven_recipes.motion.training import build, new_policy
-from oven_recipes.motion.warm_up import clips, warm_up, warm_up_loss
+from oven_recipes.motion.warm_up import synthetic_clips, warm_up, warm_up_loss
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
@@ -31,7 +31,7 @@ def test_warm_up_learns_the_clips_and_leaves_the_generator_alone() -> None:
     settings = MotionSettings(**SMALL)
     policy = new_policy(settings, 1)
     torch.manual_seed(0)
-    held = clips(TRAINING_TEXTS, settings.frames, torch.full((len(TRAINING_TEXTS),), 0.5))
+    held = synthetic_clips(TRAINING_TEXTS, settings.frames, torch.full((len(TRAINING_TEXTS),), 0.5))
     before, state = float(warm_up_loss(policy, held, TRAINING_TEXTS).detach()), torch.get_rng_state()
     warm_up(policy, settings, (0.3, 0.8), 1)
     assert float(warm_up_loss(policy, held, TRAINING_TEXTS).detach()) < before - 0.5

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("transformers")
 
-from oven_learner.rewards.informativeness import informativeness_of
+from oven_learner.rewards.informativeness import score_answer
 from oven_recipes.oracle.benchmark_items import items
 from oven_recipes.oracle.questions import QuestionedPrompt
 from oven_recipes.oracle.small_model import CONTEXT_LENGTH, benchmark_rows, build_tokenizer, collate, template_rows
@@ -66,7 +66,7 @@ def test_answers_follow_from_the_text(prompts: list[QuestionedPrompt]) -> None:
     ],
 )
 def test_a_right_answer_scores_half_and_an_explained_one_scores_full(answer: str, informative: float) -> None:
-    assert informativeness_of(answer, ("no six",), ("no", "no several")) == informative
+    assert score_answer(answer, ("no six",), ("no", "no several")) == informative
 
 
 def test_pre_training_never_sees_what_is_held_out_and_its_rows_fit(tokenizer: Any) -> None:

@@ -15,7 +15,7 @@ from tests.support.policies import conditions, liked, made
 from oven_core.errors import ConfigError, TeacherRefusedError
 from oven_learner.baking import training_handle as baking
 from oven_learner.baking.child_stack import StackAddress
-from oven_learner.baking.policy_training import SteeredTrainer
+from oven_learner.baking.policy_training import OvenPolicyTrainer
 from oven_learner.baking.training_handle import CommandRefusedError, Oven
 from oven_learner.policies import PolicyTeachers, PolicyTrainerConfig
 from oven_learner.rewards import Committee
@@ -26,7 +26,7 @@ from oven_runs.settings.committee_settings import CommitteeSettings
 FOR_EVER = 10**6
 
 
-class Linked(SteeredTrainer):
+class Linked(OvenPolicyTrainer):
     """On a link without a bus."""
 
     before: Callable[[], object] = staticmethod(lambda: None)

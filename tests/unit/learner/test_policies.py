@@ -91,7 +91,7 @@ def test_denoising_matches_the_scheduler(library_scheduler: str, clip: bool) -> 
                 drawn.append(scheduler.step(predicted, time, chain[:, step], **options).prev_sample)
             noise = torch.randn(predicted.shape, generator=torch.Generator().manual_seed(9))
             mean = policy._mean(step, chain[:, step], predicted)  # noqa: SLF001
-            deviation = policy._deviations[step]  # noqa: SLF001
+            deviation = policy._step_stds[step]  # noqa: SLF001
             torch.testing.assert_close(drawn[0], mean + deviation * noise, rtol=1e-4, atol=1e-4)
             if deviation:
                 density += Normal(mean, deviation).log_prob(chain[:, step + 1]).sum((1, 2))  # type: ignore[no-untyped-call]

@@ -196,7 +196,7 @@ def test_damaged_or_foreign_checkpoints_are_refused(tmp_path: Path) -> None:
     pytest.importorskip("diffusers")
     with pytest.raises(ConfigError, match="from another model"):
         checkpoint.load(trainer("diffusion"), folder)
-    (folder / checkpoint.STATE).write_bytes(b"cut")
+    (folder / checkpoint.STATE_FILE).write_bytes(b"cut")
     with pytest.raises(ConfigError, match="has 3 bytes"):
         checkpoint.load(trainer("gaussian"), folder)
 

@@ -14,7 +14,7 @@ import torch
 
 from oven_recipes import preparation
 from oven_recipes.activations.activation_store import ActivationStore
-from oven_recipes.environments.small_functions import TrustedTests
+from oven_recipes.environments.repair_task_generator import TrustedTests
 from oven_recipes.grpo import sorting_policy
 from oven_recipes.grpo.settings import SortingSettings
 from oven_recipes.motion.settings import MotionSettings

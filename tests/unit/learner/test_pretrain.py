@@ -88,7 +88,11 @@ def test_whole_files_are_held_out_and_none_is_on_both_sides(folder: Path) -> Non
     for part in parts_of(folder):
         trained, held = {file.path for file in part.train}, {file.path for file in part.held_out}
         assert trained and held and not trained & held and len(trained | held) == 8
-        assert 0.2 <= sum(f.size for f in part.held_out) / sum(f.size for f in (*part.train, *part.held_out)) < 0.4
+        assert (
+            0.2
+            <= sum(f.byte_count for f in part.held_out) / sum(f.byte_count for f in (*part.train, *part.held_out))
+            < 0.4
+        )
     assert parts_of(folder) == parts_of(folder)
 
 
@@ -119,15 +123,15 @@ def test_tokens_say_every_byte_and_a_damaged_cache_is_made_anew(tmp_path: Path, 
     lengths = tokens.token_byte_lengths(first.tokenizer)
     for part in parts:
         for stream, files in ((first.train[part.name], part.train), (first.held_out[part.name], part.held_out)):
-            assert int(lengths[stream].sum()) == sum(file.size for file in files)
+            assert int(lengths[stream].sum()) == sum(file.byte_count for file in files)
             assert first.tokenizer.decode(stream.tolist()) == "".join(file.text + tokens.END for file in files)
     (entry,) = tmp_path.iterdir()
-    (entry / tokens.TOKENS).write_bytes(b"no tensors")
+    (entry / tokens.TOKENS_FILE).write_bytes(b"no tensors")
     second = tokens.tokenize(parts, 300, tmp_path)
     assert all(torch.equal(first.train[name], second.train[name]) for name in first.train)
-    written_at = (entry / tokens.TOKENS).stat().st_mtime_ns
+    written_at = (entry / tokens.TOKENS_FILE).stat().st_mtime_ns
     tokens.tokenize(parts, 300, tmp_path)
-    assert (entry / tokens.TOKENS).stat().st_mtime_ns == written_at
+    assert (entry / tokens.TOKENS_FILE).stat().st_mtime_ns == written_at
 
 
 def test_bits_per_byte_is_what_a_loop_over_tokens_says(tmp_path: Path, home: Home) -> None:

@@ -19,7 +19,7 @@ from oven_core.protocol.graph_requests import TokenPrior
 from oven_core.protocol.token_scores import encode, vocabulary_sha
 from oven_learner.testing import FakeLink
 from oven_recipes.pretrain import corpus, token_prior, tokens
-from oven_recipes.pretrain.token_prior import ANSWER_FILE, STRENGTH
+from oven_recipes.pretrain.token_prior import SCORES_FILE, STRENGTH
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
@@ -48,7 +48,7 @@ def weighted(job: Any) -> dict[int, float]:
 
 def test_without_a_prior_nothing_is_scaled_and_there_is_no_channel(tmp_path: Path, home: Home) -> None:
     assert [channel.name for channel in home.job(tmp_path).trainer.channels] == ["mtp"]
-    assert not (tmp_path / ANSWER_FILE).exists()
+    assert not (tmp_path / SCORES_FILE).exists()
 
 
 def test_unigram_has_the_frequent_tokens_and_scales_their_rows(
@@ -103,7 +103,7 @@ def test_the_stacks_graph_is_asked_once_in_a_run(
     monkeypatch.setenv("OVEN_URL", "nats://127.0.0.1:1")
     monkeypatch.setenv("OVEN_RUN", "r")
     requests: list[Any] = []
-    served = blob(len(words.texts), vocabulary_sha(words.texts), t40=1.0, t50=0.5)
+    served = blob(len(words.token_texts), vocabulary_sha(words.token_texts), t40=1.0, t50=0.5)
 
     def ask(connection: Any, vocabulary: Any, **how: Any) -> TokenPrior:
         requests.append((connection.run, list(vocabulary), how))
@@ -122,5 +122,5 @@ def test_the_stacks_graph_is_asked_once_in_a_run(
     with pytest.raises(ConfigError, match=r"the prior service did not answer \(no one answers .*`unigram` or `none`"):
         home.job(tmp_path, token_prior="kg")
     first, again = (weighted(home.job(tmp_path, token_prior="kg")) for _ in range(2))
-    assert first == again == {40: 1.0, 50: 0.5} and (tmp_path / ANSWER_FILE).read_bytes() == served
-    assert len(requests) == 2 and requests[1] == ("r", words.texts, {"k": 358})
+    assert first == again == {40: 1.0, 50: 0.5} and (tmp_path / SCORES_FILE).read_bytes() == served
+    assert len(requests) == 2 and requests[1] == ("r", words.token_texts, {"k": 358})

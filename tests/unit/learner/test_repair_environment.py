@@ -15,9 +15,9 @@ from oven_llm.sandbox.limits import Limits
 from oven_recipes.environments.repair_environment import RepairEnvironment
 from oven_recipes.environments.repair_instance import Instance, read_instances
 from oven_recipes.environments.repair_session import RepairSession
+from oven_recipes.environments.repair_task_generator import FUNCTION_KINDS, TrustedTests, generate_tasks, git_patch
 from oven_recipes.environments.repositories import Repositories
 from oven_recipes.environments.sandboxed_tests import Outcome, SandboxedTests
-from oven_recipes.environments.small_functions import FUNCTION_KINDS, TrustedTests, make_patch, tasks
 from oven_recipes.repair.warm_policy import Habits, demonstration
 
 FILES = {
@@ -171,7 +171,7 @@ class TestInstances:
         with pytest.raises(ConfigError, match=r"owner/shop, but there is no clone at .*git clone https://github"):
             Repositories(tmp_path).check(instances[0])
         with pytest.raises(ConfigError, match="--repositories"):
-            Repositories().files(instances[0])
+            Repositories().read_files(instances[0])
 
     @pytest.mark.parametrize(
         ("text", "message"),
@@ -240,16 +240,16 @@ def test_a_checkout_is_worked_on_at_its_commit_and_its_tests_run_by_pytest(tmp_p
         update={
             "files": {},
             "base_commit": commit.stdout.decode().strip(),
-            "test_patch": make_patch({}, {"tests/test_shop.py": test, "tests/data.txt": "4\n"}),
+            "test_patch": git_patch({}, {"tests/test_shop.py": test, "tests/data.txt": "4\n"}),
             "FAIL_TO_PASS": ("tests/test_shop.py::TestTotal::test_a",),
             "PASS_TO_PASS": (),
         }
     )
     repositories = Repositories(tmp_path)
-    assert repositories.files(instance) == files | {
+    assert repositories.read_files(instance) == files | {
         "shop.py": FILES["shop.py"], "tests/test_shop.py": test, "tests/data.txt": "4\n",
     }  # fmt: skip
-    environment_ = RepairEnvironment({"shop-1": instance}, repositories.files, SandboxedTests())
+    environment_ = RepairEnvironment({"shop-1": instance}, repositories.read_files, SandboxedTests())
     environment_.reset(instance_id="shop-1", prompt=[])
     assert environment_.run_tests() == "1 of 1 failed: TestTotal::test_a"
     assert "contains tests" in environment_.edit("tests/data.txt", "4", "5"), (
@@ -260,7 +260,7 @@ def test_a_checkout_is_worked_on_at_its_commit_and_its_tests_run_by_pytest(tmp_p
     environment_.submit()
     assert environment_.solved and environment_.get_reward() == 1 and environment_.feedback is None
     with pytest.raises(ConfigError, match="git apply failed"):
-        repositories.files(instance.model_copy(update={"test_patch": make_patch({"a.py": "a\n"}, {"a.py": "b\n"})}))
+        repositories.read_files(instance.model_copy(update={"test_patch": git_patch({"a.py": "a\n"}, {"a.py": "b\n"})}))
     with pytest.raises(ConfigError, match="does not have the commit 1111"):
         repositories.check(instance.model_copy(update={"base_commit": "1" * 40}))
     with pytest.raises(UnknownNameError, match="shop-1"):
@@ -269,39 +269,39 @@ def test_a_checkout_is_worked_on_at_its_commit_and_its_tests_run_by_pytest(tmp_p
     blob = parsed.stdout.decode().strip()
     (path / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
     with pytest.raises(ConfigError, match=r"lacks 'shop.py'; .* make a full clone"):
-        repositories.files(instance)
+        repositories.read_files(instance)
 
 
 class TestGeneratedTasks:
     def test_tasks_are_reproducible_and_the_splits_share_no_function(self) -> None:
-        train, unseen = tasks(0, 200), tasks(0, 100, evaluation=True)
-        assert [task.instance_id for task in tasks(0, 200)] == [task.instance_id for task in train]
+        train, unseen = generate_tasks(0, 200), generate_tasks(0, 100, evaluation=True)
+        assert [task.instance_id for task in generate_tasks(0, 200)] == [task.instance_id for task in train]
         right = {task.solution[path(task)] for task in train}
         assert not right & {task.solution[path(task)] for task in unseen}
         assert {task.instance_id.split("-")[0] for task in train} == {kind.name for kind in FUNCTION_KINDS}
         with pytest.raises(ValueError, match="unknown kind of function 'cube'"):
-            tasks(0, 1, kinds=("cube",))
+            generate_tasks(0, 1, kinds=("cube",))
 
     def test_each_fails_what_it_says_and_its_patch_passes_all(self) -> None:
-        for task in tasks(1, 50) + tasks(1, 50, neighbour=True):
+        for task in generate_tasks(1, 50) + generate_tasks(1, 50, with_neighbour=True):
             before = TrustedTests().outcomes(task.files, task.tests)
             assert {name for name, outcome in before.items() if outcome == "failed"} == set(task.FAIL_TO_PASS)
             after = TrustedTests().outcomes(task.files | task.solution, task.tests)
             assert set(after.values()) == {"passed"}
 
     def test_git_applies_its_patch(self, tmp_path: Path) -> None:
-        for task in tasks(1, 5, neighbour=True):
+        for task in generate_tasks(1, 5, with_neighbour=True):
             (tmp_path / path(task)).write_text(task.files[path(task)])
             subprocess.run(["git", "apply"], input=task.patch, cwd=tmp_path, text=True, check=True)
             assert (tmp_path / path(task)).read_text() == task.solution[path(task)]
 
     def test_the_sandbox_agrees_with_the_quick_way(self, sandboxed: SandboxedTests) -> None:
-        for task in tasks(2, 6, neighbour=True):
+        for task in generate_tasks(2, 6, with_neighbour=True):
             assert sandboxed.outcomes(task.files, task.tests) == TrustedTests().outcomes(task.files, task.tests)
 
     def test_a_demonstration_without_mistakes_solves_its_task(self) -> None:
         rng = random.Random(0)
-        for task in tasks(3, 50) + tasks(3, 50, neighbour=True):
+        for task in generate_tasks(3, 50) + generate_tasks(3, 50, with_neighbour=True):
             session = RepairSession(task, task.files, TrustedTests())
             for message in demonstration(task, Habits(correct_edit=1.0, look_around=1.0, run_tests=1.0), rng):
                 for call in message.get("tool_calls", ()):
@@ -311,7 +311,7 @@ class TestGeneratedTasks:
     def test_a_demonstration_with_mistakes_may_recover(self) -> None:
         rng = random.Random(0)
         habits = Habits(correct_edit=0.0, look_around=0.0, run_tests=1.0, retry=1.0)
-        lengths = {len(demonstration(task, habits, rng)) for task in tasks(4, 50)}
+        lengths = {len(demonstration(task, habits, rng)) for task in generate_tasks(4, 50)}
         assert max(lengths) == 14  # read, edit, run_tests, edit, run_tests, submit; and the end
 
 

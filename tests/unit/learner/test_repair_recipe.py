@@ -16,8 +16,8 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from oven_core.errors import ConfigError, ProcessError
 from oven_learner.testing import FakeLink
-from oven_recipes.environments.small_functions import TrustedTests, tasks
-from oven_recipes.repair.chat_format import ASSISTANT, END
+from oven_recipes.environments.repair_task_generator import TrustedTests, generate_tasks
+from oven_recipes.repair.chat_format import ASSISTANT_HEADER, END
 from oven_recipes.repair.settings import RepairSettings, parse_start
 from oven_recipes.repair.training_job import build, count_lines
 from oven_recipes.repair.warm_policy import (
@@ -47,7 +47,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_each_word_of_the_tasks_is_a_token_and_any_text_survives() -> None:
     words: Any = vocabulary()
-    for task in tasks("other", 50, neighbour=True):
+    for task in generate_tasks("other", 50, with_neighbour=True):
         text = f"{task.problem_statement}\n{task.files[task.problem_statement.partition(':')[0]]}"
         assert words.decode(words(text)["input_ids"]) == text
         statement_words = task.problem_statement.partition(") ")[2].split()
@@ -59,12 +59,12 @@ def test_each_word_of_the_tasks_is_a_token_and_any_text_survives() -> None:
 
 def test_the_policys_answers_are_told_from_what_it_reads() -> None:
     words: Any = vocabulary()
-    messages = demonstration(tasks(0, 1)[0], Habits(), random.Random(0))
+    messages = demonstration(generate_tasks(0, 1)[0], Habits(), random.Random(0))
     ids: list[int] = words.apply_chat_template(messages, tokenize=True, return_dict=False)
     scored = answer_mask(ids, words)
     text = words.decode([token for token, answer in zip(ids, scored, strict=True) if answer])
     assert text.count(END) == sum(message["role"] == "assistant" for message in messages)
-    assert "<|im_start|>" not in text and text.endswith(f"done{END}") and ASSISTANT not in text
+    assert "<|im_start|>" not in text and text.endswith(f"done{END}") and ASSISTANT_HEADER not in text
     rows = [(ids, scored), (ids[:5], scored[:5])]
     padded, mask, weights = collate(rows, words)
     assert padded.shape == mask.shape == weights.shape == (2, len(ids))
@@ -167,7 +167,7 @@ class TestCollect:
             call("traces collect", [str(tmp_path / "nowhere" / "traces.jsonl")])
 
     def test_an_instance_without_its_repository_is_refused_before_anything_is_trained(self, tmp_path: Path) -> None:
-        row = tasks(0, 1)[0].model_dump(exclude={"files"}) | {
+        row = generate_tasks(0, 1)[0].model_dump(exclude={"files"}) | {
             "repo": "django/django",
             "FAIL_TO_PASS": '["tests/a.py::b"]',
         }

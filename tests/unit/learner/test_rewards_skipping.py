@@ -22,7 +22,7 @@ from oven_core.protocol.messages import RunEnded, RunStarted, Value
 from oven_core.protocol.operator_messages import OperatorCommand
 from oven_learner.hf.attach import attach
 from oven_learner.rewards import Committee
-from oven_learner.rewards.skip_unscored import MICRO_BATCH_MEANS, ROW_MEANS, TOKEN_MEANS, UnscoredGroupSkipper
+from oven_learner.rewards.unscored_groups import MICRO_BATCH_MEANS, ROW_MEANS, TOKEN_MEANS, UnscoredGroupSkipper
 from oven_learner.rewards.verdicts import Verdict
 from oven_learner.testing import FakeLink
 

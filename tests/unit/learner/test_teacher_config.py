@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from oven_core.errors import ConfigError
-from oven_learner.teachers import TeacherConfig, read_teachers, teachers_of
+from oven_learner.teachers import TeacherConfig, parse_teachers, read_teachers
 
 
 @pytest.mark.parametrize(
@@ -44,4 +44,4 @@ def test_a_list_in_yaml_is_read(tmp_path: Path) -> None:
     assert small == TeacherConfig(name="small", model_name="here/small")
     assert (big.strategy, big.bits) == ("quantized", 4)
     assert (moves.joint_dim, moves.intent_dim) == (72, 384)
-    assert teachers_of([small, {"name": "big", "model_name": "b"}])[0] is small
+    assert parse_teachers([small, {"name": "big", "model_name": "b"}])[0] is small

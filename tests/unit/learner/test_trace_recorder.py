@@ -13,13 +13,13 @@ import pytest
 
 from oven_core.errors import ProcessError
 from oven_learner.losses.channel_trainer import ChannelTrainer
-from oven_recipes.environments.recorder import Rollout, steps_of
+from oven_recipes.environments.recorder import Rollout, build_steps
 from oven_recipes.environments.repair_environment import RepairEnvironment
+from oven_recipes.environments.repair_task_generator import TrustedTests, generate_tasks
 from oven_recipes.environments.sandboxed_tests import Outcome
-from oven_recipes.environments.small_functions import TrustedTests, tasks
 from oven_recipes.repair.chat_format import END, after_results
 from oven_recipes.repair.settings import RepairSettings, parse_start
-from oven_recipes.repair.training_job import dataset_of, repair_trainer
+from oven_recipes.repair.training_job import build_dataset, repair_trainer
 from oven_recipes.repair.warm_policy import Habits, demonstration, vocabulary
 from oven_runs.traces.completeness import check
 from oven_runs.traces.trace_records import Trace
@@ -28,7 +28,7 @@ SMALL = RepairSettings(
     hidden=16, layers=1, heads=2, ffn=16, demonstrations=8, sft_batch=2, sft_steps=1, sft_tasks=1, train_tasks=4,
     prompts_per_step=2, group_size=2, max_completion_length=300, max_steps=1,
 )  # fmt: skip
-TASKS = tasks("recorded", 4)
+TASKS = generate_tasks("recorded", 4)
 Script = Callable[[str, int], str]
 """(statement, turn) → the policy's answer, without its end-of-turn token where it is cut."""
 
@@ -75,7 +75,7 @@ def recorded(
     )
     trainer.script = script
     trainer.model.train()
-    trainer._generate_and_score_completions([*dataset_of(TASKS[:2])] * 2)
+    trainer._generate_and_score_completions([*build_dataset(TASKS[:2])] * 2)
     return traces
 
 
@@ -248,7 +248,7 @@ def test_what_a_trace_has_no_place_for_is_counted(folder: Path) -> None:
     message = {"role": "assistant", "content": "", "tool_calls": [{"type": "custom", "name": "look"}]}
     result = {"role": "tool", "name": "look", "content": Pictures().look()}
     lost: Counter[str] = Counter()
-    ((step,), waiting) = steps_of(
+    ((step,), waiting) = build_steps(
         [message, result], [], Rollout([], [1, 2], [1, 1], None), lost, rewards_each_step=False
     )
     assert step.action.calls[0].name == "look" and not waiting

@@ -9,10 +9,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from oven_core.errors import ConfigError
-from oven_learner.baking.training_thread_calls import StepCalls
+from oven_learner.baking.training_thread_calls import TrainingThreadCalls
 
 
-def submit_from_another_thread(calls: StepCalls, call: Callable[[], object]) -> Future[None]:
+def submit_from_another_thread(calls: TrainingThreadCalls, call: Callable[[], object]) -> Future[None]:
     """Returns once it waits."""
     thread = ThreadPoolExecutor(1)
     future = thread.submit(calls.submit, call)
@@ -23,7 +23,7 @@ def submit_from_another_thread(calls: StepCalls, call: Callable[[], object]) -> 
 
 
 def test_it_is_called_in_the_trainings_thread_and_the_asker_gets_what_it_raised() -> None:
-    calls, seen = StepCalls(), []
+    calls, seen = TrainingThreadCalls(), []
 
     def wrong() -> None:
         raise ConfigError("the asker's")
@@ -40,7 +40,7 @@ def test_it_is_called_in_the_trainings_thread_and_the_asker_gets_what_it_raised(
 
 
 def test_calls_are_rejected_when_training_ends() -> None:
-    calls, seen = StepCalls(), []
+    calls, seen = TrainingThreadCalls(), []
     with calls.during_training():
         waiting = submit_from_another_thread(calls, lambda: seen.append(1))
     for late in (waiting, submit_from_another_thread(calls, lambda: seen.append(2))):
@@ -53,7 +53,7 @@ def test_calls_are_rejected_when_training_ends() -> None:
 
 
 def test_the_error_that_ended_training_is_raised_to_later_callers() -> None:
-    calls = StepCalls()
+    calls = TrainingThreadCalls()
     futures: list[Future[None]] = []
 
     def train() -> None:
@@ -68,7 +68,7 @@ def test_the_error_that_ended_training_is_raised_to_later_callers() -> None:
 
 
 def test_an_interrupt_during_a_call_is_the_trainings_and_no_asker_waits_for_ever() -> None:
-    calls = StepCalls()
+    calls = TrainingThreadCalls()
 
     def interrupted() -> None:
         raise KeyboardInterrupt
@@ -89,16 +89,16 @@ def test_an_interrupt_during_a_call_is_the_trainings_and_no_asker_waits_for_ever
 
 
 def test_calls_from_the_trainings_own_thread_are_refused() -> None:
-    calls = StepCalls()
+    calls = TrainingThreadCalls()
     with calls.during_training(), pytest.raises(ConfigError, match="would wait for itself"):
         calls.submit(lambda: None)
 
 
 def test_asking_while_training_ends_is_answered_in_every_order() -> None:
     for _ in range(50):
-        calls, start = StepCalls(), threading.Barrier(5)
+        calls, start = TrainingThreadCalls(), threading.Barrier(5)
 
-        def asker(calls: StepCalls = calls, start: threading.Barrier = start) -> str:
+        def asker(calls: TrainingThreadCalls = calls, start: threading.Barrier = start) -> str:
             start.wait()
             try:
                 calls.submit(lambda: None)

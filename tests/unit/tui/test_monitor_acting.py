@@ -83,7 +83,7 @@ def test_the_state_that_answers_a_preview_is_the_meshs() -> None:
     for event in recorded():
         mesh.step(event)
         seen.feed(event)
-        for field in ("tick", "specs", "effective", "autonomy", "muted", "advised", "adopted", "decided_tick"):
+        for field in ("tick", "specs", "effective", "autonomy", "muted", "advised", "interventions", "cooldown_starts"):
             if not mesh.pending:  # what it has computed and not read back stands in its state already
                 assert getattr(seen.state, field) == getattr(mesh.state, field), (event.seq, field)
     for value in (0.5, 4.0, 200.0, "warm"):

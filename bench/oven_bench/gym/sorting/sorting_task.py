@@ -16,7 +16,7 @@ from torch import Tensor
 
 from oven_bench.gym.seeded_draws import generator
 from oven_learner.rewards.aggregation import aggregate, agreement
-from oven_recipes.grpo.sorting_task import Example, pool
+from oven_recipes.grpo.sorting_task import Example, draw_pool
 
 LENGTHS = (3, 4, 5)
 LEVELS = tuple(f"level_{length}" for length in LENGTHS)
@@ -66,14 +66,14 @@ def as_prompts(examples: Sequence[Example]) -> Prompts:
 def pools() -> tuple[Prompts, ...]:
     """The training prompts of each level, the same for every seed."""
     rng = random.Random("gym prompts")
-    return tuple(as_prompts(pool(length, TRAINED, rng)) for length in LENGTHS)
+    return tuple(as_prompts(draw_pool(length, TRAINED, rng)) for length in LENGTHS)
 
 
 @cache
 def held_out() -> Prompts:
     """The held-out prompts of all levels. None of them is in `pools`."""
     rng = random.Random("gym held out")
-    return as_prompts([row for length in LENGTHS for row in pool(length, HELD_OUT, rng, evaluation=True)])
+    return as_prompts([row for length in LENGTHS for row in draw_pool(length, HELD_OUT, rng, evaluation=True)])
 
 
 def draw(count: int, mixture: Mapping[str, float], generator: torch.Generator) -> Prompts:

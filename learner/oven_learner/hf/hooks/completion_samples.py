@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import Any
 
 from oven_learner.client.oven_client import OvenClient
-from oven_learner.completions.sample import MemberVerdict, Sample
+from oven_learner.completions.sample_message import MemberVerdict, Sample
 from oven_learner.completions.sampling import SampleNumbers, Sampling
 from oven_learner.hf.hooks.step_hooks import StepEnd, StepHook
 from oven_learner.ranks import Ranks

@@ -20,7 +20,7 @@ from oven_learner.optim.optimizer_gauges import OptimizerGauges
 from oven_learner.ranks import Ranks
 from oven_learner.rewards.committee import Committee
 from oven_learner.rewards.generation_ahead import STEPS_AHEAD, GenerationAhead
-from oven_learner.rewards.skip_unscored import UnscoredGroupSkipper
+from oven_learner.rewards.unscored_groups import UnscoredGroupSkipper
 
 log = logging.getLogger("oven.learner")
 

@@ -1,19 +1,20 @@
-"""Excludes unscored groups from the loss of TRL's GRPOTrainer, and skips steps without scored groups.
+"""Excludes unscored groups from the loss of TRL's GRPOTrainer, and skips steps without any scored group.
 
-TRL gives a completion without a reward an advantage of 0. That stops its policy gradient, but it still counts in the
-loss's denominator and in the KL term. A step without any reward still changes the weights, by Adam's momentum and
-weight decay. In an experiment, 15 such steps reduced greedy accuracy from 0.87 to 0.33.
+TRL gives completions without a reward an advantage of 0. They have no policy gradient then, but they still count in the
+KL term and in the loss's denominator. In a step without any reward, Adam's momentum and weight decay still change the
+weights. In an experiment, 15 such steps reduced greedy accuracy from 0.87 to 0.33.
 
-So the rows of a group without a quorum lose their completion mask, as in TRL's own `mask_truncated_completions`. The
-other rows are weighted as in a batch without the unscored ones:
+This module therefore masks the completions of unscored groups, as TRL does for `mask_truncated_completions`. The other
+rows get the weights that they would have in a batch without the unscored ones:
 
 - dapo, cispo, vespo: the token count that divides the loss is recomputed.
 - grpo, sapo, luspo, dr_grpo (means over rows): advantages and β are multiplied by all groups / scored groups.
 - bnpo: nothing changes, because each micro-batch is divided by its own tokens. Without a scored row its loss is 0.
 
-The load-balancing loss of a mixture of experts still includes the prompts of skipped groups. A step without a scored
-row calls neither the optimizer nor the scheduler. accelerate's flag for a skipped step informs HF's Trainer. The step
-still counts towards the budget of steps, which is meant to limit the training time.
+The load-balancing loss of a mixture of experts still includes the prompts of unscored groups.
+
+A skipped step calls neither the optimizer nor the scheduler. HF's Trainer learns of the skip from accelerate's overflow
+flag. The step still counts towards `max_steps`, so that skipped steps cannot prolong the training.
 
 Written for TRL 1.16 (`_generate_and_score_completions`, `_compute_loss`) and accelerate 1.x.
 """
@@ -30,26 +31,26 @@ import torch
 from oven_core.errors import ConfigError
 from oven_learner.rewards.committee import Committee
 
-SCORED, FACTOR = "oven_scored", "oven_factor"
-"""Keys in TRL's batch, present only if a group was skipped. They are the mask of scored rows, (B,) bool, and the factor
-on the loss, a scalar."""
+SCORED_ROWS, LOSS_FACTOR = "oven_scored", "oven_factor"
+"""Keys that this module adds to TRL's batch if a group is unscored: the mask of scored rows, (B,) bool, and the factor
+by which the loss of the other rows is multiplied, a scalar."""
 TOKEN_MEANS = ("dapo", "cispo", "vespo")
 ROW_MEANS = ("grpo", "sapo", "luspo", "dr_grpo")
 MICRO_BATCH_MEANS = ("bnpo",)
-"""Loss types whose loss is a mean over tokens, over rows, or over the tokens of a micro-batch."""
+"""TRL's loss types, grouped by whether the loss is a mean over tokens, over rows, or over a micro-batch's tokens."""
 NEUTRAL_VALUES = {
     "completion_mask": 0, "old_per_token_logps": 0, "ref_per_token_logps": 0, "sampling_per_token_logps": 0,
     "importance_sampling_ratio": 1,
 }  # fmt: skip
-"""Key in TRL's batch → its value in unscored rows. The policy's own log-probabilities are also 0 there, so the ratio is
-1 and cannot overflow."""
+"""Values that replace TRL's tensors in unscored rows. TRL sets the policy's log-probabilities to 0 where the mask is 0,
+so all ratios are 1 there and cannot overflow."""
 BATCH_PREFIXES = ("completions/", "committee/", "reward")
-"""Prefixes of metrics that are measured before the loss and stay valid in a skipped step."""
+"""Prefixes of metrics that are computed before the loss, so that they are valid even in a skipped step."""
 
 
 class UnscoredGroupSkipper:
-    """A wrapper that skips the unscored groups and steps of one trainer. Call `install` before `train()`, and `begin`
-    once the optimizer exists. Raises ConfigError for an unsupported trainer."""
+    """Makes one trainer skip its unscored groups and steps. Call `install` before `train()`, and `begin` once the
+    optimizer exists. Raises ConfigError for an unsupported trainer."""
 
     def __init__(self, trainer: Any, committee: Committee) -> None:
         if getattr(trainer, "reward_funcs", None) != [committee]:
@@ -66,7 +67,9 @@ class UnscoredGroupSkipper:
         """Whether the current optimizer step has a scored row."""
         self._consecutive_skips = 0
         self._is_skipped = False
+        """Whether the last optimizer step was skipped."""
         self._abstentions: Counter[str] = Counter()
+        """Number of abstentions of each kind since the last step that was not skipped."""
         self._generate, self._loss = trainer._generate_and_score_completions, trainer._compute_loss
 
     def install(self) -> None:
@@ -82,7 +85,7 @@ class UnscoredGroupSkipper:
         if not hasattr(optimizer.step, "oven_skips"):
             self._optimizer, self._take_step = optimizer, optimizer.step
 
-            @wraps(optimizer.step)  # keeps the marker of torch's schedulers
+            @wraps(optimizer.step)  # copies the attributes that torch's schedulers have set on it
             def step(closure: Any = None) -> None:
                 self._step(closure)
 
@@ -90,10 +93,11 @@ class UnscoredGroupSkipper:
             optimizer.step = step
 
     def end_step(self, step_metrics: dict[str, float]) -> tuple[dict[str, float], str]:
-        """Return the valid metrics of a step at its end, and a reason to hold the run, or "". For a skipped step, loss,
+        """Return the valid metrics of a finished step, and a reason to hold the run, or "". For a skipped step, loss,
         gradient norm and entropy are omitted."""
-        valid_prefixes = BATCH_PREFIXES if self._is_skipped else ""
-        metrics = {name: value for name, value in step_metrics.items() if name.startswith(valid_prefixes)}
+        metrics = dict(step_metrics)
+        if self._is_skipped:
+            metrics = {name: value for name, value in step_metrics.items() if name.startswith(BATCH_PREFIXES)}
         metrics["committee/skipped_steps"] = float(self._is_skipped)
         if self._consecutive_skips < self._committee.hold_after:
             return metrics, ""
@@ -116,7 +120,7 @@ class UnscoredGroupSkipper:
                 self._exclude_unscored(batch, outcome.groups, outcome.skipped_groups)
         return batch
 
-    def _exclude_unscored(self, batch: dict[str, Any], groups: int, skipped: int) -> None:
+    def _exclude_unscored(self, batch: dict[str, Any], groups: int, unscored_groups: int) -> None:
         """Mask the unscored rows of a batch, and reweight the others."""
         trainer, outcome = self._trainer, self._committee.last_outcome
         device = batch["completion_mask"].device
@@ -126,23 +130,23 @@ class UnscoredGroupSkipper:
                 batch[name] = batch[name].masked_fill(~scored_rows.unsqueeze(1), neutral_value)
         tokens = batch["completion_mask"] * batch.get("tool_mask", 1)
         batch["num_items_in_batch"] = trainer.accelerator.gather(tokens.sum()).sum()
-        batch[SCORED] = scored_rows
+        batch[SCORED_ROWS] = scored_rows
         zero_std_shares = trainer._metrics["train"].get("frac_reward_zero_std")
-        if skipped == groups:
+        if unscored_groups == groups:
             if zero_std_shares:
                 zero_std_shares.pop()
             return
-        factor = groups / (groups - skipped)
+        factor = groups / (groups - unscored_groups)
         if zero_std_shares:
-            zero_std_shares[-1] *= factor  # TRL counts a group without rewards as one with a spread
+            zero_std_shares[-1] *= factor  # TRL counts unscored groups in the denominator
         if trainer.loss_type in ROW_MEANS:
             batch["advantages"] = batch["advantages"] * factor
-            batch[FACTOR] = torch.tensor(factor)
+            batch[LOSS_FACTOR] = torch.tensor(factor)
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
-        trainer, scored, factor = self._trainer, inputs.get(SCORED), inputs.get(FACTOR)
+        trainer, scored_rows, factor = self._trainer, inputs.get(SCORED_ROWS), inputs.get(LOSS_FACTOR)
         if trainer.model.training:
-            self._has_scored_row = self._has_scored_row or scored is None or bool(scored.any())
+            self._has_scored_row = self._has_scored_row or scored_rows is None or bool(scored_rows.any())
         beta = trainer.beta
         if factor is not None:
             trainer.beta = beta * float(factor)
@@ -152,7 +156,7 @@ class UnscoredGroupSkipper:
             trainer.beta = beta
 
     def _step(self, closure: Any = None) -> None:
-        """Step the optimizer, unless no rank has a scored row."""
+        """Step the optimizer if any rank has a scored row, and otherwise skip the step."""
         has_scored_row, self._has_scored_row = self._on_any_rank(self._has_scored_row), False
         self._is_skipped = not has_scored_row
         optimizer = self._optimizer
@@ -165,10 +169,10 @@ class UnscoredGroupSkipper:
         self._consecutive_skips += 1
         optimizer._is_overflow = True
         if optimizer.scaler is not None and self._trainer.args.max_grad_norm > 0:
-            optimizer.scaler.update()  # clipping has unscaled the gradients, which is allowed once per update
+            optimizer.scaler.update()  # clipping has unscaled the gradients, and the scaler allows that once per update
 
     def _on_any_rank(self, flag: bool) -> bool:
-        """Whether the flag is set on any rank, so that either all ranks step or none does."""
+        """Return whether the flag is set on any rank, so that either all ranks step or none does."""
         accelerator = self._trainer.accelerator
         if accelerator.num_processes == 1:
             return flag
@@ -176,5 +180,5 @@ class UnscoredGroupSkipper:
 
 
 def _is_safe_to_log(record: logging.LogRecord) -> bool:
-    """Whether to log the record. TRL's warning about a row without a reward is dropped, because it quotes the row."""
+    """Return whether to log a record. TRL's warning about a row without a reward is not, because it quotes the row."""
     return "All reward functions returned None" not in str(record.msg)

@@ -1,7 +1,7 @@
 """Converts a sampled group of completions into the message for the monitor.
 
-`group_fields` runs in a thread of the training's process, so that text is redacted and truncated before it leaves it.
-The more expensive `encode_group` validates the message and builds the JSON in the link's process.
+`group_fields` runs in a thread of the training's process, so text is redacted and truncated before it leaves this
+process. The more expensive `encode_group` validates the message and builds the JSON in the link's process.
 """
 
 from __future__ import annotations
@@ -19,18 +19,17 @@ from oven_runs.settings.completions import CompletionsSettings
 Redact: TypeAlias = Callable[[str], str]
 """A function that maps the text of a prompt, a completion or a reason to the text that may be shown.
 
-It is called in a thread of the training's process, with the complete text. If it raises, or does not return text, the
-sample is not shown.
+It is called in a thread of the training's process, with the complete text. If it fails, the sample is not shown.
 """
-END_FRACTION = 4
-"""A truncated text keeps its last limit/END_FRACTION characters, because the answer is often there."""
+END_DIVISOR = 4
+"""A truncated text of n characters includes the last n / END_DIVISOR characters, where the answer often is."""
 REASON_CHARACTERS = 500
-"""Maximum number of characters in a member's reason. Prompts ask judges for 25 words."""
+"""Maximum number of characters in a member's reason. Judges are asked for 25 words."""
 HEADERS_BYTES = 1024
 """Number of bytes reserved for headers within the stream's message limit."""
 MIN_CHARACTERS = 16
-"""Minimum number of characters to which strings are shortened. A message that is still too large is dropped, because
-shorter strings would not help."""
+"""Minimum number of characters to which texts are shortened. A message that is still too large is dropped, because
+shorter texts would not help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,7 @@ class MemberVerdict:
     """One score per completion. None if the member scored no completion."""
     abstained: str = ""
     reasons: Mapping[str, str] | None = None
-    """Text of a completion → the member's reason."""
+    """The member's reasons by the completion's text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +65,17 @@ def group_fields(
     redact: Redact | None,
 ) -> dict[str, Any]:
     """Return the fields of a SampledGroup as strings, numbers, tuples and dicts. `position` contains its numeric
-    fields, such as tick and step. Raises any error that `redact` raises, and TypeError if it does not return text."""
+    fields, such as tick and step. Re-raises errors of `redact`, and raises TypeError if it does not return text."""
     completions = list(sample.completions[: settings.completions])
     limit = min(settings.characters, COMPLETION_BYTES // (1 + len(completions)))
-    rewards = _numbers(_weighted_sums(sample.members) if sample.rewards is None else sample.rewards, len(completions))
+    rewards = _to_numbers(
+        _weighted_sums(sample.members) if sample.rewards is None else sample.rewards, len(completions)
+    )
     texts = [_describe(completion) for completion in completions]
     shown_completions = [
         # Trainers give a completion without a reward an advantage of 0, which is not a measurement.
         _text_fields(text, limit, redact) | {"reward": reward, "advantage": advantage if reward is not None else None}
-        for text, reward, advantage in zip(texts, rewards, _numbers(advantages, len(texts)), strict=True)
+        for text, reward, advantage in zip(texts, rewards, _to_numbers(advantages, len(texts)), strict=True)
     ]
     return {
         **position,
@@ -88,8 +89,8 @@ def group_fields(
 
 
 def encode_group(fields: dict[str, Any], max_bytes: int = COMPLETION_BYTES - HEADERS_BYTES) -> bytes | None:
-    """Return the message in at most `max_bytes`, or None if that is impossible. The strings are halved until the
-    message fits, because a control character takes six bytes of JSON."""
+    """Return the message in at most `max_bytes`, or None if that is impossible. The limit on texts is halved
+    until the message fits, because some characters take up to six bytes of JSON."""
     limit = max(len(text["text"]) + len(text["end"]) for text in (fields["prompt"], *fields["completions"]))
     while True:
         wire = SampledGroup.model_validate(_shorten(fields, limit)).wire()
@@ -104,7 +105,12 @@ def _shorten(fields: dict[str, Any], limit: int) -> dict[str, Any]:
     """Truncate each prompt, completion and reason to `limit` characters."""
     members = [{**member, "reasons": tuple(text[:limit] for text in member["reasons"])} for member in fields["members"]]
     completions = [_truncate(completion, limit) for completion in fields["completions"]]
-    return {**fields, "prompt": _truncate(fields["prompt"], limit), "completions": completions, "members": members}
+    return {
+        **fields,
+        "prompt": _truncate(fields["prompt"], limit),
+        "completions": completions,
+        "members": members,
+    }
 
 
 def _truncate(text_fields: dict[str, Any], limit: int) -> dict[str, Any]:
@@ -113,8 +119,8 @@ def _truncate(text_fields: dict[str, Any], limit: int) -> dict[str, Any]:
     excess = len(begin) + len(end) - limit
     if excess <= 0:
         return text_fields
-    end = end if text_fields["cut"] else begin
-    tail = end[len(end) - min(len(end), limit // END_FRACTION) :]
+    end = end if text_fields["cut"] else begin  # a text that was not cut before has its end in "text"
+    tail = end[len(end) - min(len(end), limit // END_DIVISOR) :]
     return {**text_fields, "text": begin[: limit - len(tail)], "cut": text_fields["cut"] + excess, "end": tail}
 
 
@@ -135,14 +141,14 @@ def _member_fields(verdict: MemberVerdict, texts: Sequence[str], redact: Redact 
     shown_reasons = [_text_fields(text, REASON_CHARACTERS, redact)["text"] for text in reasons] if any(reasons) else []
     return {
         "member": make_encodable(verdict.member),
-        "weight": _numbers([verdict.weight], 1)[0],
-        "scores": () if verdict.scores is None else _numbers(verdict.scores, len(texts)),
+        "weight": _to_numbers([verdict.weight], 1)[0],
+        "scores": () if verdict.scores is None else _to_numbers(verdict.scores, len(texts)),
         "abstained": make_encodable(verdict.abstained),
         "reasons": tuple(shown_reasons),
     }
 
 
-def _numbers(values: Sequence[float | None], count: int) -> tuple[float | None, ...]:
+def _to_numbers(values: Sequence[float | None], count: int) -> tuple[float | None, ...]:
     """Return `count` numbers, with None for missing values and NaN."""
     numbers = [None if value is None or math.isnan(value) else float(value) for value in values[:count]]
     return (*numbers, *[None] * (count - len(numbers)))

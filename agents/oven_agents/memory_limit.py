@@ -1,7 +1,7 @@
 """Limits the memory of an agent process, so that a leaking agent cannot starve training.
 
-The kernel enforces the limit (RLIMIT_DATA) on each process, including child processes. So the agent's allocation fails
-before the machine runs out of memory. In an agent's code this raises MemoryError, which the session handles. Anywhere
+The kernel enforces the limit (RLIMIT_DATA) on each process, including child processes. So an allocation fails before
+the machine runs out of memory. In an agent's code, the failure raises MemoryError, which the session handles. Anywhere
 else, the process exits and reports the reason.
 """
 
@@ -27,7 +27,7 @@ def set_limit(megabytes: int) -> None:
 
 
 def out_of_memory_message(*agents: str) -> str:
-    """Return the error message for a process with these agents that ran out of memory: the limit and the remedy."""
+    """Return the error message for a process that ran out of memory, with the limit and the remedy."""
     limit_bytes = resource.getrlimit(resource.RLIMIT_DATA)[0]
     subject = f"agent{'s' if len(agents) > 1 else ''} {', '.join(agents)}"
     if limit_bytes == resource.RLIM_INFINITY:

@@ -1,4 +1,4 @@
-"""Load a graph of causes and remedies, built-in or from a file, and check it with the lint."""
+"""Load a graph of causes and remedies, the built-in one or one from a file, and check it with the lint."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from oven_kg.graph.knowledge import Knowledge
 from oven_kg.graph.lint import lint
 
 MAX_BYTES: Final = 64 * 2**20
-"""Maximum size of a YAML file in bytes. In memory it takes about ten times as much."""
+"""Maximum size of a YAML file in bytes. In memory, the file takes about ten times as much."""
 MAX_FAULTS: Final = 5
 """Maximum number of faults in an error message."""
 

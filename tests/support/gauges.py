@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from oven_agents import Agent
 from oven_agents.sdk.agent_session import Session
 from oven_agents.sdk.alternative_plans import without_graph
-from oven_agents.shipped.learning_rate import ALIGNMENT
+from oven_agents.stats.optimizer_gauges import GRAD_COSINE
 from oven_core.protocol.actuator_names import ACTUATORS
 from oven_core.protocol.messages import ActuatorSpec, MetricSpec, Observation, Receipt, RunStarted, Value, Vote
 
@@ -16,7 +16,7 @@ LEVELS = ("len3", "len4", "len5")
 
 
 def started(mixture: dict[str, float] | None = None, *, missing: str = "") -> RunStarted:
-    names = ("reward", "loss", "grad_norm", "learning_rate", "frac_reward_zero_std", ALIGNMENT)
+    names = ("reward", "loss", "grad_norm", "learning_rate", "frac_reward_zero_std", GRAD_COSINE)
     metrics = tuple(MetricSpec(name=name) for name in (*names, *(f"reward/{n}" for n in LEVELS)) if name != missing)
     return RunStarted(
         incarnation=1,
@@ -40,7 +40,7 @@ def started(mixture: dict[str, float] | None = None, *, missing: str = "") -> Ru
 def observe(tick: int, **metrics: float) -> Observation:
     named = {name.replace("__", "/"): value for name, value in metrics.items()}
     if "cos" in named:
-        named[ALIGNMENT] = named.pop("cos")
+        named[GRAD_COSINE] = named.pop("cos")
     return Observation(incarnation=1, n=tick, tick=tick, step=tick, progress=0.1, metrics=named)
 
 

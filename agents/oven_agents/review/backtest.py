@@ -113,7 +113,7 @@ class BacktestReport(BaseModel):
 
 @dataclass
 class RecordedOutcome:
-    """The course of a vote's target metric in the recording."""
+    """The development of a vote's target metric in the recording."""
 
     before: float | None
     """Mean of the target's last measurements up to the vote."""
@@ -172,7 +172,7 @@ class Backtest:
 
     @property
     def same_votes(self) -> bool | None:
-        """Whether the recorded votes were the same, apart from the graph's evidence. None if it took no part."""
+        """Whether the recorded votes were the same, apart from the graph's evidence. None if the agent took no part."""
         recorded = self.replay.recorded.get(self.name)
         if recorded is None:
             return None

@@ -1,8 +1,8 @@
 """Stores recent observations by metric, so that a window returns a metric's series faster in a review.
 
-A plain `Window` reads all its observations for every series. A review reads a million series of one run, and with these
-windows it takes a third of the time. The results are the same. A series with steps that a rollback discarded is
-computed as in a plain window.
+A plain `Window` searches its observations for every series. A review reads a million series of one run, and it takes a
+third of the time with these windows. The results are the same. A series that contains discarded steps is computed as in
+a plain window.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SPARE_ENTRIES = 4096
 
 
 class _Column:
-    """The measurements of one metric: the observation's number in the run, its tick, and the value."""
+    """The measurements of one metric: the number of the observation in the run, its tick, and the value."""
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
@@ -36,8 +36,8 @@ class _Column:
 class Columns:
     """The newest observations of one run, by metric. Call `add` once with each observation, in the log's order."""
 
-    def __init__(self, size: int = WINDOW_LENGTH) -> None:
-        self._size = size
+    def __init__(self, window_length: int = WINDOW_LENGTH) -> None:
+        self._window_length = window_length
         self.clear()
 
     def clear(self) -> None:
@@ -56,7 +56,7 @@ class Columns:
             column.numbers.append(self.count)
             column.ticks.append(observation.tick)
             column.values.append(value)
-            if len(column.numbers) > self._size + SPARE_ENTRIES:
+            if len(column.numbers) > self._window_length + SPARE_ENTRIES:
                 for entries in (column.numbers, column.ticks, column.values):
                     del entries[:SPARE_ENTRIES]
         self._newest = observation
@@ -65,7 +65,7 @@ class Columns:
     @property
     def oldest(self) -> int:
         """The number of the first observation in the window."""
-        return max(0, self.count - self._size)
+        return max(0, self.count - self._window_length)
 
     def column(self, metric: str) -> _Column:
         return self._columns.get(metric) or _Column()

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from oven_agents.review.open_loop_replay import CastVote
-from oven_agents.sdk.alternative_plans import SYMPTOM
+from oven_agents.sdk.alternative_plans import SYMPTOM_PREFIX
 from oven_core.mesh.measurements import median, sigma
 from oven_core.protocol.actuator_names import ROLLBACK
 from oven_core.protocol.messages import MetricSpec
@@ -24,9 +24,9 @@ from oven_core.protocol.rules import Rules
 MIN_ERRORS: Final = 2.0
 """Number of standard errors by which a target must get worse to count as harm."""
 MEDIAN_ERROR_RATIO: Final = 1.2533
-"""Ratio between the standard errors of a median and of a mean. A median is used because it ignores a brief symptom."""
-PATIENCE: Final = 5
-"""Number of horizons before a flag, and after it, that are searched for measurements of a rarely measured target."""
+"""Ratio between the standard errors of a median and of a mean. Medians are used because they ignore brief symptoms."""
+SEARCHED_HORIZONS: Final = 5
+"""Number of horizons before and after a flag that are searched for measurements of a rarely measured target."""
 SLOW_SYMPTOMS: Final = frozenset({"gradients_aligned", "starved_level", "loss_plateau", "reward_plateau"})
 """Symptoms of a healthy run that could learn faster."""
 FlagKind = Literal["false alarm", "harm", "unknown"]
@@ -86,18 +86,18 @@ class Flag:
     @property
     def symptoms(self) -> list[str]:
         entries = (entry for cast in self.plans[0] for entry in cast.vote.evidence)
-        return list(dict.fromkeys(e.removeprefix(SYMPTOM) for e in entries if e.startswith(SYMPTOM)))
+        return list(dict.fromkeys(e.removeprefix(SYMPTOM_PREFIX) for e in entries if e.startswith(SYMPTOM_PREFIX)))
 
     @property
-    def back(self) -> int | None:
+    def rollback_tick(self) -> int | None:
         """The tick to which the plan rolls back, or None without a rollback."""
         values = [cast.vote.value for cast in self.plans[0] if cast.vote.actuator == ROLLBACK]
         return int(values[0]) if values and isinstance(values[0], int | float) else None
 
 
 def flags(votes: Iterable[CastVote], rules: Rules) -> list[Flag]:
-    """Return the flags in tick order. A proposal is a repetition if the last flag has the same agent,
-    actuators and directions, and is at most a horizon or the lifetime of a decision ago."""
+    """Return the flags in tick order. A proposal repeats the last flag with the same agent, actuators and directions,
+    unless that flag's last repetition is more than a horizon and more than a decision's lifetime ago."""
     latest: dict[tuple[str, frozenset[tuple[str, str]]], Flag] = {}
     flags_so_far: list[Flag] = []
     lifetime = rules.apply_delay_ticks + rules.expire_ticks + rules.cooldown_ticks
@@ -138,7 +138,7 @@ def judge(
     changes: Sequence[tuple[int, str]],
     min_samples: int,
 ) -> tuple[FlagKind, str]:
-    """Return whether a flag looks like a false alarm, and a sentence about its target afterwards."""
+    """Return the likely kind of a flag, and a sentence about the development of its target afterwards."""
     vote = flag.first.vote
     if not vote.target or not vote.horizon:
         return "unknown", "it has no target and horizon, so it cannot be judged"
@@ -158,19 +158,23 @@ def _compare(
 ) -> tuple[FlagKind, str]:
     """Compare a flag's target before and after the flag. `sign` is 1 if higher is better, otherwise −1."""
     target, horizon = flag.first.vote.target, flag.first.vote.horizon
-    from_tick = flag.tick if flag.back is None else min(flag.back, flag.tick)
-    end = series.count_until(from_tick)
-    begin = min(bisect_left(series.ticks, series.ticks[end - 1] - horizon + 1), max(0, end - min_samples)) if end else 0
-    before = [value for value in series.values[begin:end] if math.isfinite(value)]
-    if len(before) < min_samples or series.ticks[begin] < from_tick - PATIENCE * horizon:
+    from_tick = flag.tick if flag.rollback_tick is None else min(flag.rollback_tick, flag.tick)
+    before_end = series.count_until(from_tick)
+    before_begin = max(0, before_end - min_samples)
+    if before_end:
+        first_tick = series.ticks[before_end - 1] - horizon + 1
+        before_begin = min(before_begin, bisect_left(series.ticks, first_tick))
+    before = [value for value in series.values[before_begin:before_end] if math.isfinite(value)]
+    if len(before) < min_samples or series.ticks[before_begin] < from_tick - SEARCHED_HORIZONS * horizon:
         return "unknown", f"{target} was measured too rarely before it"
-    start = series.count_until(flag.tick + horizon // 2)
-    stop = max(series.count_until(flag.tick + horizon), start + min_samples)
-    after = series.values[start:stop]
-    if len(after) < min_samples or series.ticks[start + min_samples - 1] > flag.tick + PATIENCE * horizon:
+    after_begin = series.count_until(flag.tick + horizon // 2)
+    after_end = max(series.count_until(flag.tick + horizon), after_begin + min_samples)
+    after = series.values[after_begin:after_end]
+    last_needed = after_begin + min_samples - 1
+    if len(after) < min_samples or series.ticks[last_needed] > flag.tick + SEARCHED_HORIZONS * horizon:
         return "unknown", f"{target} was measured too rarely after it, or the run ended first"
-    last = series.ticks[start + len(after) - 1]
-    run_change = next((description for tick, description in changes if series.ticks[begin] < tick <= last), "")
+    first_tick, last_tick = series.ticks[before_begin], series.ticks[after_begin + len(after) - 1]
+    run_change = next((description for tick, description in changes if first_tick < tick <= last_tick), "")
     if run_change:
         return "unknown", f"{run_change} before its horizon ended"
     invalid = [value for value in after if not math.isfinite(value)]

@@ -68,7 +68,7 @@ def charted_metrics(report: Report) -> list[str]:
 
 
 def _charts(report: Report) -> str:
-    charts = [chart(name, report.series[name], report.flags, *report.span) for name in charted_metrics(report)]
+    charts = [chart(name, report.series[name], report.flags, *report.tick_range) for name in charted_metrics(report)]
     legend = ""
     if report.flags:
         legend = '<p class="soft">Numbered lines are flags: <b class="harm">harm</b>, <b class="late">false alarm</b>, '
@@ -139,18 +139,18 @@ TOP = 18
 BOTTOM = 22
 """Bottom margin in pixels, for the ticks."""
 MAX_COLUMNS = 400
-"""Maximum number of columns in a chart. Each shows the range of a metric over a stretch of ticks."""
+"""Maximum number of columns in a chart. Each shows the range of a metric over a few ticks."""
 VISIBLE_SHARE = 0.99
-"""Share of the stretches that the axis covers, so that a spike does not flatten the rest."""
+"""Share of the columns that the axis covers, so that a spike does not flatten the rest."""
 CROP_FACTOR = 1.0
-"""Distance beyond the axis, as a multiple of its length, above which values are cropped instead of extending it."""
+"""Distance from the axis, as a multiple of its length, beyond which values are cropped. Closer ones extend the axis."""
 MAX_MARKS = 200
 """Maximum number of flags in a chart."""
 CSS_CLASSES = {"false alarm": "late", "harm": "harm", "unknown": "open"}
 
 
 @dataclass(frozen=True, slots=True)
-class _Stretch:
+class _ColumnRange:
     """The range of a metric over the ticks of one column."""
 
     column: int
@@ -160,10 +160,10 @@ class _Stretch:
 
 def chart(name: str, series: Series, flags: Sequence[Flag], first: int, last: int) -> str:
     """Return a metric's chart with numbered flags from tick `first` to `last`. It is empty without finite values."""
-    stretches = _stretches(series, first, last)
-    if not stretches:
+    ranges = _column_ranges(series, first, last)
+    if not ranges:
         return ""
-    low, high = _axis(stretches)
+    low, high = _axis(ranges)
     span = high - low or abs(high) or 1.0
 
     def x(tick: float) -> float:
@@ -174,16 +174,16 @@ def chart(name: str, series: Series, flags: Sequence[Flag], first: int, last: in
         return TOP + (HEIGHT - TOP - BOTTOM) * (1 - share)
 
     column_width = max(1, last - first) / MAX_COLUMNS
-    tops = [f"{x(first + (s.column + 0.5) * column_width):.1f},{y(s.high):.1f}" for s in stretches]
-    bottoms = [f"{x(first + (s.column + 0.5) * column_width):.1f},{y(s.low):.1f}" for s in reversed(stretches)]
+    tops = [f"{x(first + (item.column + 0.5) * column_width):.1f},{y(item.high):.1f}" for item in ranges]
+    bottoms = [f"{x(first + (item.column + 0.5) * column_width):.1f},{y(item.low):.1f}" for item in reversed(ranges)]
     ticks = "".join(
         f'<text x="{LEFT - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{value:.4g}</text>'
         f'<line x1="{LEFT}" x2="{WIDTH - 8}" y1="{y(value):.1f}" y2="{y(value):.1f}" class="grid"/>'
         for value in dict.fromkeys((low, (low + high) / 2, high))
     )
     marks = "".join(_mark(number, flag, x(flag.tick)) for number, flag in enumerate(flags[:MAX_MARKS], 1))
-    outside = sum(s.high > high or s.low < low for s in stretches)
-    note = f"; {outside} of {len(stretches)} columns extend beyond the axis" if outside else ""
+    outside = sum(item.high > high or item.low < low for item in ranges)
+    note = f"; {outside} of {len(ranges)} columns extend beyond the axis" if outside else ""
     return (
         f"<figure><figcaption>{escape(name)}{note}</figcaption>"
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(name)} over the run">{ticks}'
@@ -202,19 +202,19 @@ def _mark(number: int, flag: Flag, x: float) -> str:
     )
 
 
-def _stretches(series: Series, first: int, last: int) -> list[_Stretch]:
+def _column_ranges(series: Series, first: int, last: int) -> list[_ColumnRange]:
     extremes: dict[int, tuple[float, float]] = {}
     for tick, value in zip(series.ticks, series.values, strict=True):
         if math.isfinite(value):
             column = min(MAX_COLUMNS - 1, MAX_COLUMNS * (tick - first) // max(1, last - first))
             low, high = extremes.get(column, (value, value))
             extremes[column] = min(low, value), max(high, value)
-    return [_Stretch(column, low, high) for column, (low, high) in sorted(extremes.items())]
+    return [_ColumnRange(column, low, high) for column, (low, high) in sorted(extremes.items())]
 
 
-def _axis(stretches: Sequence[_Stretch]) -> tuple[float, float]:
-    lows, highs = sorted(s.low for s in stretches), sorted(s.high for s in stretches)
-    outside_count = int((1 - VISIBLE_SHARE) * len(stretches))
+def _axis(ranges: Sequence[_ColumnRange]) -> tuple[float, float]:
+    lows, highs = sorted(item.low for item in ranges), sorted(item.high for item in ranges)
+    outside_count = int((1 - VISIBLE_SHARE) * len(ranges))
     low, high = lows[outside_count], highs[len(highs) - 1 - outside_count]
     margin = CROP_FACTOR * (high - low)
     if not margin:

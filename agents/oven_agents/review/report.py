@@ -1,4 +1,4 @@
-"""The report of a review, with output as JSON data and as text."""
+"""The report of a review, as JSON data and as text."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ class Report:
     run: str
     start: RunStarted
     ticks: int
-    steps: tuple[int, int]
-    span: tuple[int, int]
+    """Number of ticks."""
+    step_range: tuple[int, int]
+    """Lowest and highest step."""
+    tick_range: tuple[int, int]
     """First and last tick."""
     agents: Sequence[str]
     flags: list[Flag]
@@ -39,7 +41,7 @@ class Report:
     assumed: Sequence[str] = ()
     """Knobs that are not in the log and were added for the review."""
     source_notes: Sequence[str] = ()
-    """Remarks on the log that was reviewed, for readers of the report."""
+    """Remarks about the log for readers of the report."""
     series: Mapping[str, Series] = field(default_factory=dict)
 
     @property
@@ -49,7 +51,7 @@ class Report:
         return [name for name in self.agents if name not in flagging_agents and name not in self.cannot_fire]
 
     @property
-    def likely(self) -> Counter[str]:
+    def kind_counts(self) -> Counter[str]:
         """Number of flags by their likely kind."""
         return Counter(flag.likely for flag in self.flags)
 
@@ -63,16 +65,16 @@ class Report:
         """The result in one sentence."""
         able = len(self.agents) - len(self.cannot_fire)
         able_agents = f"{able} of {len(self.agents)} agents"
-        over = f"{counted(self.ticks, 'tick')} (steps {self.steps[0]:,} to {self.steps[1]:,})"
+        over = f"{counted(self.ticks, 'tick')} (steps {self.step_range[0]:,} to {self.step_range[1]:,})"
         if not able:
             return f"{self.run}: no agent could judge this run of {over}; the reasons are below"
         if not self.flags:
             return f"{self.run}: no flags in {over}; {able_agents} could judge it"
-        likely = self.likely
+        counts = self.kind_counts
         parts = [
-            f"{likely['false alarm']} {'looks' if likely['false alarm'] == 1 else 'look'} like a false alarm",
-            f"the run got worse after {likely['harm']}",
-            f"{likely['unknown']} unknown",
+            f"{counts['false alarm']} {'looks' if counts['false alarm'] == 1 else 'look'} like a false alarm",
+            f"the run got worse after {counts['harm']}",
+            f"{counts['unknown']} unknown",
         ]
         return (
             f"{self.run}: {counted(len(self.flags), 'flag')} in {over}, {self.adopted} would have been adopted; "
@@ -85,15 +87,15 @@ class Report:
             "run": self.run,
             "gist": self.summary,
             "ticks": self.ticks,
-            "first_step": self.steps[0],
-            "last_step": self.steps[1],
+            "first_step": self.step_range[0],
+            "last_step": self.step_range[1],
             "agents": list(self.agents),
             "flags": [self._flag(flag) for flag in self.flags],
             "notices": [{"step": step, "agent": agent, "text": text} for step, agent, text in self.notices],
             "adopted": self.adopted,
-            "false_alarms": self.likely["false alarm"],
-            "followed_by_harm": self.likely["harm"],
-            "unknown": self.likely["unknown"],
+            "false_alarms": self.kind_counts["false alarm"],
+            "followed_by_harm": self.kind_counts["harm"],
+            "unknown": self.kind_counts["unknown"],
             "silent": self.silent,
             "cannot_fire": dict(self.cannot_fire),
             "raised": {name: {"times": len(errors), "first": errors[0]} for name, errors in self.raised.items()},

@@ -65,15 +65,16 @@ class _Extent:
 
     start: RunStarted | None = None
     assumed: Sequence[str] = ()
-    """Knobs of the newest start that are not in the log."""
+    """Knobs that were added to the newest start and are not in the log."""
     ticks: int = 0
-    steps: tuple[int, int] = (0, 0)
-    span: tuple[int, int] = (0, 0)
+    step_range: tuple[int, int] = (0, 0)
+    tick_range: tuple[int, int] = (0, 0)
 
     def add(self, observation: Observation) -> None:
-        first = (observation.step, observation.tick) if not self.ticks else (self.steps[0], self.span[0])
-        self.steps = min(first[0], observation.step), max(self.steps[1], observation.step)
-        self.span = first[1], observation.tick
+        first_tick = self.tick_range[0] if self.ticks else observation.tick
+        lowest_step = self.step_range[0] if self.ticks else observation.step
+        self.step_range = min(lowest_step, observation.step), max(self.step_range[1], observation.step)
+        self.tick_range = first_tick, observation.tick
         self.ticks += 1
 
 
@@ -106,8 +107,8 @@ def review(
         run=run,
         start=extent.start,
         ticks=extent.ticks,
-        steps=extent.steps,
-        span=extent.span,
+        step_range=extent.step_range,
+        tick_range=extent.tick_range,
         agents=sorted(agents),
         flags=flags(replay.proposals, extent.start.rules),
         cannot_fire=replay.cannot_fire,
@@ -120,7 +121,7 @@ def review(
 
 
 def _judge(report: Report, events: Iterable[Event], replay: OpenLoopReplay) -> None:
-    """Judge the flags by the measurements of their targets. A second pass over the log stores only these metrics."""
+    """Judge the flags by the measurements of their targets. This second pass over the log stores only a few metrics."""
     charted = {flag.first.vote.target for flag in report.flags} | {"learning_rate", "grad_norm"}
     charted |= set(html_page.headline_metrics(report))
     series_by_metric: dict[str, Series] = {}

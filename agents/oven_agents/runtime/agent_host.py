@@ -1,4 +1,4 @@
-"""Runs one or more agents in one process. They share a connection, which may publish only on their own subjects."""
+"""Runs one or more agents in one process. They share a connection that may only publish on their own subjects."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ from oven_runs.settings.agent_options import describe_agent, parse_assignment
 log = logging.getLogger("oven.agent")
 
 REPEAT_S = 0.25
-"""Seconds to wait before a retry: of the `done` status in lockstep mode, or of a failed request for history."""
+"""Seconds to wait before repeating the `done` status in lockstep mode, or a failed request for history."""
 MAX_REPEATS = 20
-"""Maximum number of repetitions of the `done` status, so that a paused run does not fill its log overnight."""
+"""Maximum number of repetitions of the `done` status, so that a paused run does not fill its log."""
 HISTORY_TIMEOUT_S = 15.0
 """Seconds to keep requesting the history while no mesh replica answers."""
 HISTORY_REPLY_TIMEOUT_S = 2.0
@@ -124,10 +124,10 @@ async def host(
     The agents share the connection, and each event is read and verified once for all of them. An agent that raises
     an exception abstains. An agent that never returns also blocks the other agents of its process.
 
-    The live subscriptions start before history is read, so that no event is missed. Sessions drop duplicates. After a
-    lost connection, live events wait until history has filled the gap, because they are verified with the keys from
-    history. Events that arrive while the agents work are absorbed together before the next vote. `pin` is the learner's
-    public key, if known.
+    The live subscriptions start before the history is read, so that no event is missed. Sessions drop duplicates. After
+    a lost connection, live events wait until the history has filled the gap, because they are verified with keys from
+    the history. Events that arrive while the agents work are absorbed together before the next vote. `pin` is the
+    learner's public key, if known.
 
     Raises BusError if there is no server at the start, or if the connection is closed permanently.
     """

@@ -1,7 +1,7 @@
 """Runs companions: background coroutines for work that is too slow for a vote, such as calling a language model.
 
-`vote` is synchronous and never waits. It leaves a question for the companion and reads the answer at a later tick.
-Companions exist only in a live run. Replays, backtests and the gym do not start them.
+An agent's `vote` is synchronous and must not wait. It leaves a question for the companion and reads the answer at a
+later tick. Companions exist only in a live run. Replays, backtests and the gym do not start them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class RunContext:
     folder: Path
     """The run's folder. It does not exist if the process runs on a different machine."""
     settings: dict[str, Any]
-    """The run's settings as `up` resolved them; empty without a folder."""
+    """The run's settings as resolved by `up`, or an empty dict if there is no folder."""
     ask_graph: AskService
     """Sends a request to the prior service."""
     read_log: ReadLog = _no_log

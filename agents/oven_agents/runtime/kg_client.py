@@ -1,11 +1,12 @@
 """Consults the knowledge graph before a proposal is published. The graph can choose a plan, add sources, or veto.
 
-If the service is down or late, the vote is published unchanged, with the agent's first plan. The mesh has separate
-rules against the changes that the graph forbids, so such a vote does no harm.
+If the service is down or late, the vote is published unchanged, with the agent's first plan. Such a vote does no harm,
+because the mesh has separate rules against the changes that the graph forbids.
 
-`consultation` is a generator: it yields each request as (endpoint, request) and receives the reply, or None.
-`answer_requests` answers the requests with a function in this process, `answer_requests_by_service` with the prior
-service, the process that serves the knowledge graph on the bus."""
+`consultation` is a generator that yields each request as (endpoint, request) and receives the reply, or None.
+`answer_requests` answers its requests with a function in this process. `answer_requests_by_service` answers them with
+the prior service, which is the process that serves the knowledge graph on the bus.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from typing import Final, TypeAlias, TypeVar
 from pydantic import ValidationError
 
 from oven_agents.sdk.alternative_plans import (
-    SYMPTOM,
+    SYMPTOM_PREFIX,
     Alternatives,
     Plan,
     TopicShares,
@@ -46,7 +47,7 @@ RETRY_AFTER_S: Final = 5.0
 MAX_EVIDENCE: Final = 32
 """Maximum number of entries in `Vote.evidence`."""
 HEADER_BYTES: Final = 1024
-"""Number of bytes of a vote's size limit that are reserved for its headers."""
+"""Number of bytes that are reserved for headers within a vote's size limit."""
 
 Messages: TypeAlias = list[Vote | AgentStatus | Alert]
 AskPrior: TypeAlias = Callable[[str, bytes], bytes | None]
@@ -64,7 +65,8 @@ _Result = TypeVar("_Result")
 def judge_request(vote: Vote, run: RunStarted, knobs: Mapping[str, Knob], in_flight: Sequence[str]) -> JudgeRequest:
     """Return the request to judge a proposal, with its change, its symptoms, and the run's actuators and metrics."""
     knob = knobs.get(vote.actuator)
-    symptoms = dict.fromkeys(entry.removeprefix(SYMPTOM) for entry in vote.evidence if entry.startswith(SYMPTOM))
+    entries = [entry for entry in vote.evidence if entry.startswith(SYMPTOM_PREFIX)]
+    symptoms = dict.fromkeys(entry.removeprefix(SYMPTOM_PREFIX) for entry in entries)
     return JudgeRequest(
         phase=phase(run),
         changes=change_between(vote.actuator, knob.value if knob else None, vote.value),

@@ -8,19 +8,18 @@ from oven_agents.sdk.window import Window
 from oven_core.protocol.alerts import Alert
 
 MAX_ACTIVE = 8
-"""Maximum number of active symptoms per agent. Readers of alerts keep no more. More usually have a common cause."""
+"""Maximum number of active symptoms per agent. Readers of alerts keep no more. More would usually share one cause."""
 
 
 class ActiveSymptoms:
-    """The symptoms that one agent has raised and not cleared."""
+    """The symptoms that one agent has raised and not yet cleared."""
 
     def __init__(self) -> None:
         self._active: dict[str, Alert] = {}
 
     def changes(self, current: Iterable[Alert], window: Window) -> list[Alert]:
         """Return the alerts to publish, given all symptoms of this tick. Cleared alerts come first, with the newest
-        value of their metric. Symptoms beyond MAX_ACTIVE are dropped. Raises TypeError for anything that is not an
-        alert."""
+        value of the metric. Symptoms beyond MAX_ACTIVE are dropped. Raises TypeError if an entry is not an alert."""
         present: dict[str, Alert] = {}
         for alert in current:
             if not isinstance(alert, Alert):

@@ -1,4 +1,4 @@
-"""The base class of agents. An agent declares its metrics and actuators, then votes on each window."""
+"""The base class of agents. An agent declares the metrics and actuators that it uses, then votes on each window."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from oven_core.protocol.messages import BallotOpened, RunStarted, Vote
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A message for people, without a vote. It is logged once, until the agent sends a notice about another topic."""
+    """A message for people, without a vote. It is logged again only after a notice about another topic."""
 
     about: str
-    """The topic in a word or two. Notices with the same topic count as one, even if their figures differ."""
+    """The topic in a few words. Notices about the same topic count as one, even if their figures differ."""
     text: str
     """One sentence that tells a person where to look."""
 
@@ -32,7 +32,7 @@ SHARE: Final = (0.0, 1.0)
 
 
 class Agent:
-    """Base class for agents. Agents keep no state outside the window, so they vote the same after a restart."""
+    """Base class for agents. An agent keeps no state outside the window, so a restart does not change its votes."""
 
     version: ClassVar[str] = "1"
     needs: ClassVar[tuple[str, ...]] = ()
@@ -42,11 +42,12 @@ class Agent:
     speciality: ClassVar[tuple[str, ...]] = ()
     """The actuators in `moves` for which this agent alone is a quorum, if it is confident enough."""
     options: ClassVar[Mapping[str, tuple[float, float]]] = {}
-    """Option → (minimum, maximum). Every numeric attribute in capitals that has a docstring is an option, named in
-    lower case. An option without bounds here keeps the sign of its default (oven_runs.settings.agent_options)."""
+    """Bounds of the agent's options: name → (minimum, maximum). Every numeric class attribute in capitals that has a
+    docstring is an option, under its name in lower case. An option without bounds must keep the sign of its default
+    (oven_runs.settings.agent_options)."""
     unrepeatable: ClassVar[str] = ""
-    """The reason why the agent's votes cannot be recomputed from a log, as the end of a sentence that starts with the
-    agent's name. Empty if they can be recomputed."""
+    """The reason why the agent's votes cannot be recomputed from a log, or an empty string if they can. It is the end
+    of a sentence that starts with the agent's name."""
 
     def vote(self, window: Window) -> Answer:
         """Return the vote on the newest tick, or None to abstain. Ticks that arrive during the call are skipped."""

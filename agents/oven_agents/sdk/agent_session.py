@@ -1,4 +1,4 @@
-"""The session of one agent in one run. It turns events into votes, alerts and statuses. The host adds the bus."""
+"""The session of one agent in one run, without a bus. It turns events into votes, alerts and statuses."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from oven_core.protocol.messages import (
 )
 
 WINDOW_LENGTH = 512
-"""Maximum observations in a window."""
+"""Maximum number of observations in a window."""
 HEARTBEAT_TICKS = 10
 """Number of ticks between heartbeats without votes. The mesh stops waiting for an agent after `silent_ticks`."""
 ALREADY_LOGGED = "already logged"
-"""The reason for withholding a proposal that is already in the log: on an open ballot, or rejected recently."""
-PATIENCE = 20
-"""Number of consecutive windows on which an agent may raise before the session stops calling it."""
+"""The reason for withholding a proposal that is on an open ballot already, or was rejected recently."""
+MAX_FAILURES = 20
+"""Number of consecutive windows on which an agent raises an exception before the session stops calling it."""
 
 
 class Session:
@@ -45,7 +45,7 @@ class Session:
     def __init__(
         self, agent: Agent, name: str, *, shadow: bool = False, windows: Callable[..., Window] = Window
     ) -> None:
-        """Create a session. A `shadow` agent's votes do not count. `windows` creates a window from its fields."""
+        """Create a session. The votes of a `shadow` agent do not count. `windows` is called to create each window."""
         self.agent = agent
         self.name = name
         self.shadow = shadow
@@ -81,9 +81,9 @@ class Session:
 
     def absorb(self, body: LogMessage | Malformed) -> None:
         """Add an event. Duplicates change nothing. A learner message is identified by its incarnation (the number of
-        learner starts) and its number `n`, other messages by their id. Alerts must be this agent's own, from before a
-        restart. Only events of the same subject arrive in order, because each subscription has its own queue. A receipt
-        may arrive before its decision, and a decision before its ballot."""
+        learner starts) and its number `n`, other messages by their id. Only this agent's own alerts may be added. They
+        restore its active symptoms after a restart. Only events of the same subject arrive in order, because each
+        subscription has its own queue. A receipt may arrive before its decision, and a decision before its ballot."""
         if isinstance(body, RunStarted | RunEnded | ActuatorAnnounced | Observation | Receipt):
             subject = "run" if isinstance(body, RunStarted | RunEnded | ActuatorAnnounced) else body.type
             if (body.incarnation, body.n) <= self._latest_messages.get(subject, (0, -1)):
@@ -245,7 +245,7 @@ class Session:
         for receipt in self._receipts:  # a later receipt may have arrived before the announcement
             if receipt.actuator == spec.name and (receipt.incarnation, receipt.n) > announcement_id:
                 self._apply_receipt(receipt)
-        if self._out_of_memory or self._failures >= PATIENCE:
+        if self._out_of_memory or self._failures >= MAX_FAILURES:
             return
         before, self._reason = self._reason, self._cannot_fire(run)
         if bool(before) != bool(self._reason):
@@ -296,10 +296,10 @@ class Session:
         except (Exception, SystemExit) as error:
             self.problems.append(traceback.format_exc())
             self._failures += 1
-            if self._failures < PATIENCE:
+            if self._failures < MAX_FAILURES:
                 return []
             self._reason = (
-                f"raised an error on {PATIENCE} consecutive windows, most recently {type(error).__name__}: {error}"
+                f"raised an error on {MAX_FAILURES} consecutive windows, most recently {type(error).__name__}: {error}"
             )
             return [self._status("cannot_fire", self._reason[:2000])]
         self._failures = 0
@@ -316,10 +316,14 @@ class Session:
         if isinstance(answer, Alternatives | Plan):
             plans = answer.plans if isinstance(answer, Alternatives) else (answer,)
             reason = self._withholding_reason([vote for plan in plans for vote in plan.votes], tick)
-            return ([], [], _withheld_notice(plans[0].votes, reason)) if reason else ([answer], [], None)
+            if reason:
+                return [], [], _withheld_notice(plans[0].votes, reason)
+            return [answer], [], None
         if isinstance(answer, TopicShares):
             vote, reason = answer.resolve(None), self._withholding_reason([answer.vote], tick)
-            return ([], [], _withheld_notice([vote], reason) if vote else None) if reason else ([answer], [], None)
+            if reason:
+                return [], [], _withheld_notice([vote], reason) if vote else None
+            return [answer], [], None
         proposals = [answer] if isinstance(answer, Vote) else list(answer or ())
         reasons = [(vote, self._withholding_reason([vote], tick)) for vote in proposals]
         notice = next((notice for vote, reason in reasons if (notice := _withheld_notice([vote], reason))), None)
@@ -342,8 +346,7 @@ class Session:
 
     def _redundancy_reason(self, vote: Vote, tick: int) -> str:
         """Return the reason why a proposal is redundant now, or an empty string if it is not. An actuator cools down
-        after a change, and after a proposal of this agent was rejected or became advice. Rejected proposals of other
-        agents do not count."""
+        after a change, and after a proposal of this agent (but not of others) was rejected or became advice."""
         if vote.stance != "propose":
             return ""
         ballot = self._ballots.get(vote.actuator)
@@ -365,19 +368,9 @@ class Session:
         tick = self._observations[-1].tick if self._observations else 0
         if state == "done":
             return AgentStatus(state="done", tick=tick, seen=self._latest_ballot)
-        return AgentStatus.model_validate(
-            {
-                "state": state,
-                "tick": tick,
-                "seen": self._latest_ballot,
-                "reason": reason,
-                "version": self.agent.version,
-                "needs": self.agent.needs,
-                "moves": self.agent.moves,
-                "speciality": self.agent.speciality,
-                "shadow": self.shadow,
-            }
-        )
+        content = {"state": state, "tick": tick, "seen": self._latest_ballot, "reason": reason, "shadow": self.shadow}
+        declared = {name: getattr(self.agent, name) for name in ("version", "needs", "moves", "speciality")}
+        return AgentStatus.model_validate(content | declared)
 
 
 def _withheld_notice(votes: Sequence[Vote], reason: str) -> Notice | None:

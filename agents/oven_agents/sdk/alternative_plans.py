@@ -1,7 +1,7 @@
 """Alternative plans for the same symptoms. The knowledge graph chooses one. Without it, the first plan is published.
 
-An agent sees symptoms. A symptom can have several causes, and each cause has its own remedy, so metrics alone often
-allow more than one plan. The graph shows which of them is most likely to help."""
+An agent detects symptoms. A symptom can have several causes, and each cause has its own remedy, so metrics alone often
+allow more than one plan. The graph shows which plan is most likely to help."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from oven_core.protocol.graph_requests import (
 )
 from oven_core.protocol.messages import AgentStatus, RunStarted, Value, Vote
 
-SYMPTOM = "symptom:"
-"""The evidence entry "symptom:loss_spike" names a node of the graph."""
+SYMPTOM_PREFIX = "symptom:"
+"""Prefix of evidence that names a symptom, which is a node of the graph: "symptom:loss_spike"."""
 MAX_REMEDIES = 50
-"""Maximum number of remedies in a diagnosis. In a shorter list, an omitted remedy would seem unknown."""
+"""Maximum number of remedies to request. It is high because an omitted remedy would seem unknown to the graph."""
 MAX_PREREQUISITES = 8
 """Maximum number of unmet prerequisites in a vote. A vote can have at most 32 entries of evidence."""
 MIN_LEARNABILITY = 1e-6
-"""Added to the learnability of each topic, so that the sum is never 0."""
+"""Amount added to each topic's learnability, so that the sum is never 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,14 @@ class Plan:
     def of_changes(cls, window: Window, remedy: str, changes: Mapping[str, Value], **vote: Any) -> Plan:
         """Create a plan that sets each actuator to its value. `vote` has the other arguments of `Window.propose`."""
         return cls.of_votes(remedy, [window.propose(name, value, **vote) for name, value in changes.items()])
+
+    @classmethod
+    def of_numbers(cls, window: Window, remedy: str, changes: Mapping[str, float], *, why: str, **vote: Any) -> Plan:
+        """Create a plan like `of_changes`, in which each vote's reason ends with the new value."""
+        proposals = [
+            window.propose(name, value, why=f"{why}; {name} → {value:.3g}", **vote) for name, value in changes.items()
+        ]
+        return cls.of_votes(remedy, proposals)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +79,7 @@ class TopicShares:
     shares: Mapping[str, float]
     """Topic → current share."""
     learnable: Mapping[str, float]
-    """Topic → how much of it can still be learnt, at least 0."""
+    """Topic → learnability, at least 0. Shares are in proportion to it."""
     waiting: frozenset[str]
     """Topics that have to wait if each level builds on the level before it."""
     min_share: float
@@ -111,7 +119,8 @@ class TopicShares:
         )
 
     def _target_shares(self, waiting: Collection[str]) -> dict[str, float]:
-        weights = {topic: gain * (topic not in waiting) + MIN_LEARNABILITY for topic, gain in self.learnable.items()}
+        learnable = {topic: 0.0 if topic in waiting else gain for topic, gain in self.learnable.items()}
+        weights = {topic: gain + MIN_LEARNABILITY for topic, gain in learnable.items()}
         free_share, total = 1 - self.min_share * len(weights), sum(weights.values())
         target = {topic: round(self.min_share + free_share * weight / total, 3) for topic, weight in weights.items()}
         target[self.rounding_topic] += 1 - sum(target.values())
@@ -124,7 +133,7 @@ UnsentMessage = Vote | AgentStatus | Alert | Plan | Alternatives | TopicShares
 
 def offer(plans: Sequence[Plan], symptoms: Mapping[str, float]) -> Alternatives | None:
     """Return the plans that have votes, with the symptoms added to each vote's evidence, or None if there are none."""
-    evidence = tuple(SYMPTOM + node for node in symptoms)
+    evidence = tuple(SYMPTOM_PREFIX + node for node in symptoms)
     alternatives = tuple(
         Plan.of_votes(
             plan.remedy, [vote.model_copy(update={"evidence": (*vote.evidence, *evidence)}) for vote in plan.votes]
@@ -155,10 +164,9 @@ def phase(run: RunStarted) -> Phase:
 
 
 def rank_plans(alternatives: Alternatives, diagnosis: Diagnosis | None) -> list[Plan]:
-    """Return the plans, best first. Plans are ranked by the graph's score of their remedies. Ties keep the agent's
-    order, and plans that the graph does not know come last. Without a diagnosis, or if the graph knows no plan, the
-    agent's order is kept. Plans that the run cannot apply are dropped. If the graph knows no plan that the run can
-    apply, the agent's first plan comes first."""
+    """Return the plans, best first, ranked by the graph's scores of their remedies. Ties keep the agent's order, and
+    plans that the graph does not know come last. Without a diagnosis, or if the graph knows no plan, the agent's order
+    is kept. Plans with unmet requirements are dropped. If no known plan is feasible, the agent's first plan leads."""
     remedies = {remedy.id: remedy for remedy in (diagnosis.remedies if diagnosis else ())}
     feasible = [plan for plan in alternatives.plans if plan.remedy in remedies and not remedies[plan.remedy].unmet]
     feasible.sort(key=lambda plan: -remedies[plan.remedy].score)

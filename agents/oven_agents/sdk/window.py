@@ -10,6 +10,9 @@ from oven_core.protocol.actuator_names import ROLLBACK, UNDO
 from oven_core.protocol.alerts import MAX_REASON_LENGTH, Alert
 from oven_core.protocol.messages import ActuatorSpec, BallotOpened, Observation, Receipt, RunStarted, Value, Vote
 
+MIN_KNOB_FACTOR = 1.2
+"""Minimum factor by which `Knob.lowered_to` and `Knob.raised_to` change a knob."""
+
 
 @dataclass(frozen=True, slots=True)
 class Knob:
@@ -40,6 +43,16 @@ class Knob:
         high = self.spec.high if self.spec.high is not None else value
         return min(max(value, low), high)
 
+    def lowered_to(self, value: float) -> float | None:
+        """Return `value` clipped to the announced bounds, or None if that hardly lowers the knob (MIN_KNOB_FACTOR)."""
+        lowered = self.bounded(value)
+        return lowered if lowered <= self.number / MIN_KNOB_FACTOR else None
+
+    def raised_to(self, value: float) -> float | None:
+        """Return `value` clipped to the announced bounds, or None if that hardly raises the knob (MIN_KNOB_FACTOR)."""
+        raised = self.bounded(value)
+        return raised if raised >= self.number * MIN_KNOB_FACTOR else None
+
 
 def change_of(receipt: Receipt) -> float:
     """Return the change of a numeric actuator, or 0 for other kinds."""
@@ -62,7 +75,7 @@ class Window:
     commanded: Set[str] = frozenset()
     """Ids of decisions that an operator made or approved."""
     new_ticks: int = 1
-    """Ticks since the agent's last window, at least 1. An agent that lags behind a fast run skips ticks."""
+    """Number of ticks since the agent's last window, at least 1. An agent that lags behind a fast run skips ticks."""
     earlier: Sequence[tuple[int, int, float]] = ()
     """(tick, step, value) of held-out readings older than `observations` that no rollback discarded."""
 
@@ -98,18 +111,18 @@ class Window:
         return values
 
     def surviving_series(self, metric: str, *, after: int = -1, last: int | None = None) -> list[tuple[int, float]]:
-        """Return (tick, value) like `series`, without the measurements that a rollback discarded. So values after a
-        rollback are compared with those before the restored snapshot, not with those of the failure."""
+        """Return (tick, value) of the same measurements as `series`, without those that a rollback discarded. So values
+        after a rollback are compared with those before the restored snapshot, and not with those of the failure."""
         survivors: list[tuple[int, float]] = []
         newer_step = max_step = self.last.step
-        abandoned = self._abandoned_ticks()
+        abandoned_ranges = self._abandoned_ranges()
         for observation in reversed(self.observations):
             tick, step = observation.tick, observation.step
             if tick <= after or len(survivors) == last:
                 break
-            if abandoned and any(start < tick <= end for start, end in abandoned):
+            if abandoned_ranges and any(start < tick <= end for start, end in abandoned_ranges):
                 continue
-            if step > newer_step:  # the step went back here
+            if step > newer_step:  # a rollback happened after this observation
                 max_step = min(max_step, newer_step - 1)
             newer_step = step
             value = observation.metrics.get(metric)
@@ -118,15 +131,14 @@ class Window:
         survivors.reverse()
         return survivors
 
-    def _abandoned_ticks(self) -> list[tuple[int, int]]:
+    def _abandoned_ranges(self) -> list[tuple[int, int]]:
         """Return the tick ranges (start, end] between each undone rollback and its undo."""
         jumps = [r for r in self.receipts if r.actuator in (ROLLBACK, UNDO) and r.status == "applied"]
         return [(rollback.tick, undo.tick) for rollback, undo in pairwise(jumps) if undo.actuator == UNDO]
 
     @property
     def jumps(self) -> list[Receipt]:
-        """Receipts that replaced the run's weights, oldest first: rollbacks, undos, and actions of the training
-        script."""
+        """Receipts that replaced the run's weights, oldest first: rollbacks, undos, and actions of training scripts."""
         actuators = self._weight_actuators()
         return [r for r in self.receipts if r.actuator in actuators and r.status == "applied"]
 
@@ -138,10 +150,10 @@ class Window:
         return [r for r in self.receipts if r.actuator == actuator and r.status == "applied"]
 
     def last_change_tick(self, *actuators: str) -> int:
-        """Return the tick of the last change of any of these actuators, or −1 if there was none. Statistics from before
-        that tick describe another configuration. Without names, all actuators count except those that only copy or
-        measure. A name that ends with `.*` matches all actuators with that prefix, such as `committee.*`. The name
-        `run.rollback` also covers everything else that replaces the weights, such as undoing a rollback."""
+        """Return the tick of the last change of any of these actuators, or −1 if there was none. Measurements from
+        before that tick describe another configuration. Without names, all actuators count except those that only copy
+        or measure. A name such as `committee.*` matches all actuators with that prefix. The name `run.rollback` also
+        covers everything else that replaces the weights, such as undoing a rollback."""
         watched_names = set(actuators) or {name for name, knob in self.knobs.items() if knob.spec.intervenes}
         if ROLLBACK in actuators:
             watched_names |= self._weight_actuators()
@@ -163,17 +175,10 @@ class Window:
     ) -> Vote:
         """Propose to set `actuator` to `value`. `confidence` is the probability that this is better than no change."""
         return Vote(
-            actuator=actuator,
-            stance="propose",
-            value=value,
-            tick=self.tick,
-            target=target,
-            expected_change=expected_change,
-            horizon=horizon,
-            confidence=confidence,
-            rationale=why,
+            actuator=actuator, stance="propose", value=value, tick=self.tick, target=target,
+            expected_change=expected_change, horizon=horizon, confidence=confidence, rationale=why,
             evidence=tuple(evidence),
-        )
+        )  # fmt: skip
 
     def alert(self, symptom: str, metric: str, *, value: float, expected: float, why: str = "") -> Alert:
         """Report a current symptom, for `Agent.alerts`. `expected` is the bound that `value` exceeds."""
@@ -202,5 +207,5 @@ class Window:
 
 
 def is_named(actuator: str, names: Collection[str]) -> bool:
-    """Return whether `names` contains the actuator, or a prefix of it that ends with `.*`."""
+    """Return whether `names` contains the actuator, or a pattern such as `committee.*` that matches it."""
     return actuator in names or any(name.endswith(".*") and actuator.startswith(name[:-1]) for name in names)

@@ -1,4 +1,4 @@
-"""Lowers the weight of an auxiliary loss term that dominates the loss, or that is no longer useful late in the run."""
+"""Lowers the weight of an auxiliary loss term that dominates the loss, or that has stopped falling late in the run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KNOB_PREFIX, METRIC_PREFIX, MTP = "channel.", "channel/", "channel.mtp"
 
 class AuxiliaryLoss(Agent):
     """Signals: an auxiliary term (weight × term) makes up more than MAX_SHARE of the loss over WINDOW steps. Or the run
-    is past LATE_PROGRESS and the term has stopped falling. A term that helps at the start competes with the objective
+    is past LATE_PROGRESS and the term has stopped falling: a term that helps at the start competes with the objective
     at the end.
 
     Actions: halves the term's weight, `channel.<name>`, but only once for the second reason. DeepSeek-V3 lowers the
@@ -31,17 +31,16 @@ class AuxiliaryLoss(Agent):
     """
 
     moves = ("channel.distill", "channel.sft", "channel.sdpo", MTP, "channel.z_loss")
-    """Terms of the shipped trainers, and one common term. The mesh needs exact names."""
+    """Knobs of the shipped trainers' terms, and of one other common term. The mesh needs exact names."""
     speciality = (MTP,)
     options = dict.fromkeys(("max_share", "late_progress"), SHARE)
 
     WINDOW = 40
-    """Number of steps for the median of a term's share. The two halves show whether the term still falls. The number
-    was not tuned. With fewer steps noise decides, and with more the agent waits longer."""
+    """Number of newest steps for the median of a term's share. The two halves show whether the term still falls."""
     MAX_SHARE = 0.6
     """Share of the loss, 0 to 1, above which a term is too heavy. Above 0.95 it is the objective itself."""
     LATE_PROGRESS = 0.75
-    """Progress, 0 to 1, after which the weight of a flat term is halved. A rule of thumb."""
+    """Progress, 0 to 1, after which the weight of a flat term is halved. This is a rule of thumb."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         terms = _terms(run)
@@ -71,12 +70,13 @@ class AuxiliaryLoss(Agent):
         is_late = window.progress > self.LATE_PROGRESS and is_flat and not window.applied(knob.spec.name)
         if not is_late and not self.MAX_SHARE < share < 0.95:
             return None
-        halved = knob.bounded(knob.number / 2)
-        if halved > knob.number / 1.2:
+        halved = knob.lowered_to(knob.number / 2)
+        if halved is None:
             return None
         # The loss includes the term, so it falls with the weight even if the model does not improve.
         target = held_out_metric(window.run) or objective(window.run)
-        confidence = (solo_confidence if is_late and knob.spec.name == MTP else tentative_confidence)(window.run)
+        may_act_alone = is_late and knob.spec.name == MTP
+        confidence = solo_confidence(window.run) if may_act_alone else tentative_confidence(window.run)
         why = (
             f"{name} makes up {share:.0%} of the loss at {window.progress:.0%} of the run"
             f"{' and has stopped falling' if is_late else ''}: {knob.spec.name} {knob.number:.3g} → {halved:.3g}"

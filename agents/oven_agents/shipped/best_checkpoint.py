@@ -12,17 +12,18 @@ from oven_agents.sdk.alternative_plans import Alternatives, Plan, offer
 from oven_agents.sdk.window import Window
 from oven_agents.stats.evaluation_request import can_evaluate, request_evaluation
 from oven_agents.stats.objective import apply_sign, held_out_metric, objective, readings
-from oven_agents.stats.optimizer_gauges import LENGTH, RATE, growth_of, shrink_share, unexplained_jump
+from oven_agents.stats.optimizer_gauges import LEARNING_RATE, UPDATE_RATIO, growth_of, shrink_share, unexplained_jump
 from oven_agents.stats.policy_shift import is_off_policy
-from oven_agents.stats.robust_statistics import bending_noise
+from oven_agents.stats.robust_statistics import bending_noise, expected_maximum
 from oven_agents.stats.rollback_success import last_rollback_failed
 from oven_agents.stats.symptoms import is_active
 from oven_core.protocol.actuator_names import BEST, EVALUATE
 from oven_core.protocol.alerts import Alert
 from oven_core.protocol.messages import RunStarted, Value, Vote
 
-ROLLBACK, SCALE, SKIP = "run.rollback", "optimizer.lr_scale", "data.skip"
+ROLLBACK, LR_SCALE, SKIP = "run.rollback", "optimizer.lr_scale", "data.skip"
 SYMPTOMS = {"up": "policy_collapse", "down": "heldout_loss_rises"}
+"""Symptom of a drop, by the direction in which the held-out metric is better."""
 
 
 class BestCheckpoint(Agent):
@@ -31,51 +32,50 @@ class BestCheckpoint(Agent):
     the noise, and MIN_FALL_RATIO times any earlier drop. The mean of two or three consecutive readings may meet these
     conditions with less noise. A single reading must drop SINGLE_READING_FACTOR times as far, unless the run can
     measure on request and a second reading agrees (oven_agents.stats.evaluation_request). An alert needs
-    MAX_AVERAGED readings that are all much worse than the best of the whole run. A slow decline counts here, too.
+    MAX_AVERAGED readings that are all much worse than the best of the whole run, even after a slow decline.
 
-    Actions: early stopping with the best weights restored (Prechelt 1998, "Early stopping – but when?", doi
-    10.1007/3-540-49430-8_3, criterion GL), except that the run continues. If data can be skipped and steps have not
-    become longer, the agent also skips SKIPPED_BATCHES batches. Otherwise, or if a skip was tried, it also cuts the
-    rate, by its growth or by CUT, because neither a cut nor a rollback alone is enough. Three cases get a rollback
-    alone at first: a drop from one reading to the next, steps that became longer at the same rate (a rollback restores
-    the moments, too), and weights that moved by more than the steps. If the rate was cut since the best reading, the
-    first rollback has no second cut.
+    Actions: rolls back to the best reading. This is early stopping with the best weights restored (Prechelt 1998,
+    "Early stopping – but when?", doi 10.1007/3-540-49430-8_3, criterion GL), except that the run continues. If data can
+    be skipped and steps have not become longer, the agent also skips SKIPPED_BATCHES batches. Otherwise, or if a skip
+    was tried, it also cuts the rate, by its growth or by CUT, because neither a cut nor a rollback alone is enough.
+    Three cases get a rollback alone at first: a drop from one reading to the next, steps that became longer at the same
+    rate (a rollback restores the moments, too), and weights that moved by more than the steps. If the rate was cut
+    since the best reading, the first rollback has no second cut.
     After MAX_ROLLBACKS rollbacks without a new best, the agent leaves the run alone. After a failed rollback
     (oven_agents.stats.rollback_success), it only rolls back if the rate has grown. It does nothing if completions were
     sampled from a different policy (oven_agents.stats.policy_shift).
 
     False alarms: noise is the deviation of the readings around a trend. The threshold is SIGMAS deviations beyond the
-    expected maximum of that many readings. A few readings give a poor estimate, hence the comparison with earlier
-    drops. With independent normal noise and 6 to 30 readings, there are 7 false alarms in 1,000 readings if there is
-    only noise or a slow trend, and 4 if the run improved by twenty times the noise. A second reading makes them rarer.
-    Of runs of 10 to 100 readings with this noise, 2 to 3 in 100 had a false alert if nothing was learnt, and none of
-    500 that learnt.
+    expected maximum of that many readings. A few readings give a poor estimate of the noise, hence the comparison with
+    earlier drops. With independent normal noise and 6 to 30 readings, there are 7 false alarms in 1,000 readings if the
+    run does not learn, and 4 if it improved by twenty times the noise. A second reading makes them rarer. In runs of 10
+    to 100 readings with this noise, 2 to 3 in 100 had a false alert if nothing was learnt, and none of 500 that learnt.
 
     Limits: the agent reacts late if readings are rare, and it needs more than MIN_READINGS of them. It does not see
     harm that only slows the gain. It rolls back to the best reading and not to the last healthy step, so up to one
     interval between readings is lost as well.
     """
 
-    moves = (ROLLBACK, SCALE, SKIP, EVALUATE)
-    speciality = (ROLLBACK, SCALE, SKIP, EVALUATE)
+    moves = (ROLLBACK, LR_SCALE, SKIP, EVALUATE)
+    speciality = (ROLLBACK, LR_SCALE, SKIP, EVALUATE)
     options = dict.fromkeys(("min_lost_share", "min_relative_loss", "confidence", "second_confidence"), SHARE)
 
     MIN_READINGS = 5
     """Minimum number of held-out readings before the newest. Fewer give a poor estimate of their noise."""
     MIN_LOST_SHARE = 0.1
-    """Minimum drop as a fraction of what the run has learnt. Two bad readings in a row doubled false alarms."""
+    """Minimum drop, as a fraction of what the run has learnt."""
     SIGMAS = 3.3
-    """Minimum drop beyond the expected maximum, in standard deviations of the noise. See the false alarms above."""
+    """Minimum drop beyond the expected maximum of the noise, in standard deviations. See the false alarms above."""
     MIN_RELATIVE_LOSS = 0.02
-    """Minimum drop as a fraction of the best reading. It decides if the run has learnt little."""
+    """Minimum drop, as a fraction of the best reading. It decides if the run has learnt little."""
     MIN_FALL_RATIO = 2.0
     """Minimum ratio to the largest earlier drop below the best reading, for runs whose readings go up and down."""
     SINGLE_READING_FACTOR = 2.0
     """Multiple of the limits above that a single reading must exceed if there is no second one."""
     CAUSAL_GROWTH = 1.8
-    """Minimum growth of the rate, or of a step's length, at which it is the cause. Less is often noise."""
+    """Minimum growth at which the rate, or the step length, counts as the cause. Less is often noise."""
     CUT = 8.0
-    """Divisor of the rate in a cut. A divisor of 4 was slightly worse in two cases."""
+    """Divisor of the rate in a cut if the rate has not grown."""
     SKIPPED_BATCHES = 100
     """Number of batches to skip, as for divergence. Too few leave the run in bad data, and too many cost good data."""
     MAX_ROLLBACKS = 2
@@ -118,20 +118,18 @@ class BestCheckpoint(Agent):
         return [window.alert(symptom, metric.name, value=new, expected=old, why=why)]
 
     def is_past_best(self, values: Sequence[float]) -> bool:
-        """Return whether the newest readings are all much worse than the best one. The drop must exceed
-        MIN_RELATIVE_LOSS of the best reading, the noise, and MIN_FALL_RATIO times the largest drop before it. A slow
-        decline counts, unlike in `lost_share`."""
+        """Return whether the newest readings are all much worse than the best one, even after a slow decline. The drop
+        must exceed MIN_RELATIVE_LOSS of the best, the noise, and MIN_FALL_RATIO times the largest drop before it."""
         before = values[: values.index(max(values)) + 1]
         if len(values) - len(before) < self.MAX_AVERAGED or len(values) <= self.MIN_READINGS:
             return False
-        best, expected_maximum = before[-1], math.sqrt(2 * math.log(len(values)))
-        noise = (expected_maximum + self.SIGMAS) * bending_noise(values)
+        best, noise = before[-1], (expected_maximum(len(values)) + self.SIGMAS) * bending_noise(values)
         min_loss = max(self.MIN_RELATIVE_LOSS * abs(best), noise, self.MIN_FALL_RATIO * _largest_fall(before))
         return best - max(values[-self.MAX_AVERAGED :]) > min_loss
 
     def vote(self, window: Window) -> Alternatives | Vote | None:
         metric = held_out_metric(window.run)
-        if metric is None or not {ROLLBACK, SCALE} <= window.knobs.keys() or shrink_share(window) > 0.5:
+        if metric is None or not {ROLLBACK, LR_SCALE} <= window.knobs.keys() or shrink_share(window) > 0.5:
             return None  # the weight_decay agent handles shrinking weights, which the rate does not cause
         points = readings(window, last=self.MAX_READINGS)
         if not points or not window.is_new(points[-1][0]):
@@ -154,9 +152,10 @@ class BestCheckpoint(Agent):
             return None  # a person or agent with more information requested the reading, and decides
         if bad_count == 1 and can_evaluate(window) and self.lost_share(values, self.SINGLE_READING_FACTOR) is None:
             return request_evaluation(window, why)
-        was_cut = not was_tried and any(receipt.tick > best_tick for receipt in window.applied(SCALE))
-        is_single = was_cut or best_tick == points[-bad_count - 1][0]
-        choice = self._choose_remedy(window, best_tick, was_tried, is_single=is_single)
+        was_cut = not was_tried and any(receipt.tick > best_tick for receipt in window.applied(LR_SCALE))
+        # The best reading was the last one before the drop, or the cause was already treated.
+        may_not_recur = was_cut or best_tick == points[-bad_count - 1][0]
+        choice = self._choose_remedy(window, best_tick, was_tried, may_not_recur=may_not_recur)
         if choice is None:
             return None
         remedy, changes, text = choice
@@ -169,27 +168,26 @@ class BestCheckpoint(Agent):
         return offer([plan], {SYMPTOMS[metric.better]: min(1.0, share)})
 
     def _choose_remedy(
-        self, window: Window, tick: int, was_tried: bool, *, is_single: bool
+        self, window: Window, best_tick: int, was_tried: bool, *, may_not_recur: bool
     ) -> tuple[str, dict[str, float], str] | None:
-        """Return the remedy's name, its changes in addition to the rollback, and their description. `is_single` means
-        that a rollback alone may be enough, because the cause may not recur. Return None if no remedy is left that
-        differs from the last attempt."""
-        rate_growth, length_growth = (growth_of(window, name) for name in (RATE, LENGTH))
+        """Return the remedy's name, its changes in addition to the rollback, and their description. If the cause
+        `may_not_recur`, a rollback alone may be enough. Return None if every remedy was tried already."""
+        rate_growth, length_growth = growth_of(window, LEARNING_RATE), growth_of(window, UPDATE_RATIO)
         if rate_growth < self.CAUSAL_GROWTH and last_rollback_failed(window):
             return None
         if not was_tried and rate_growth < self.CAUSAL_GROWTH:
             if SKIP in window.knobs and length_growth < self.CAUSAL_GROWTH:
                 text = f" and skip {self.SKIPPED_BATCHES} batches"
                 return "rollback_and_skip", {SKIP: float(self.SKIPPED_BATCHES)}, text
-            if is_single or length_growth >= self.CAUSAL_GROWTH:
+            if may_not_recur or length_growth >= self.CAUSAL_GROWTH:
                 return "rollback", {}, ""
-        if unexplained_jump(window, tick, window.tick - tick):  # only further steps repair such weights
+        if unexplained_jump(window, best_tick, window.tick - best_tick):  # only further steps repair such weights
             return None if was_tried else ("rollback", {}, "")
-        knob = window.knobs[SCALE]
-        lowered = knob.bounded(knob.number / (rate_growth if rate_growth >= self.CAUSAL_GROWTH else self.CUT))
-        if lowered > knob.number / 1.2:
+        knob = window.knobs[LR_SCALE]
+        lowered = knob.lowered_to(knob.number / (rate_growth if rate_growth >= self.CAUSAL_GROWTH else self.CUT))
+        if lowered is None:
             return None
-        return "rollback_and_cut", {SCALE: lowered}, f" and {SCALE} {knob.number:.3g} → {lowered:.3g}"
+        return "rollback_and_cut", {LR_SCALE: lowered}, f" and {LR_SCALE} {knob.number:.3g} → {lowered:.3g}"
 
     def _count_bad_readings(self, values: Sequence[float]) -> int:
         """Return the number of consecutive newest readings that show the drop."""
@@ -197,8 +195,8 @@ class BestCheckpoint(Agent):
         return sum(1 for _ in takewhile(lambda prefix: self.lost_share(prefix) is not None, shorter))
 
     def lost_share(self, values: Sequence[float], factor: float = 1.0) -> float | None:
-        """Return the share of what was learnt that the newest reading has lost beyond the limits, or None. `factor`
-        multiplies the limits. `values` are at least four values, oldest first, where higher is better."""
+        """Return the share of what was learnt that the newest readings have lost, or None if the loss is within the
+        limits. `factor` multiplies the limits. `values` has at least four values, oldest first. Higher is better."""
         max_count = max(1, min(self.MAX_AVERAGED, len(values) - self.MIN_READINGS))
         shares = (self._averaged_lost_share(values, count, factor) for count in range(1, max_count + 1))
         return next((share for share in shares if share is not None), None)
@@ -208,9 +206,7 @@ class BestCheckpoint(Agent):
         before, newest = values[:-count], values[-count:]
         best, deviation = max(before), bending_noise(before)
         learnt, lost = best - before[0], best - fmean(newest)
-        # The expected maximum of n readings, in standard deviations above their level.
-        expected_maximum = math.sqrt(2 * math.log(len(before)))
-        noise = (expected_maximum + self.SIGMAS) * deviation / math.sqrt(count)
+        noise = (expected_maximum(len(before)) + self.SIGMAS) * deviation / math.sqrt(count)
         min_loss = factor * max(
             self.MIN_LOST_SHARE * learnt,
             self.MIN_RELATIVE_LOSS * abs(best),

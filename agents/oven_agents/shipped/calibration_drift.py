@@ -9,26 +9,27 @@ from oven_agents.sdk.alternative_plans import Alternatives, Plan, offer
 from oven_agents.sdk.window import Window
 from oven_agents.stats.confidence import solo_confidence, tentative_confidence
 from oven_agents.stats.objective import apply_sign, held_out_metric, objective
-from oven_agents.stats.symptoms import ECE, NULL, NULL99, as_alerts, calibration_drift, calibration_readings
+from oven_agents.stats.symptoms import ECE, ECE_NULL, ECE_NULL_99, as_alerts, calibration_drift, calibration_readings
 from oven_core.protocol.alerts import Alert
 from oven_core.protocol.messages import MetricSpec, RunStarted
 
-LAMBDA, BETA, SCALE, ROLLBACK = "reward.calibration", "grpo.beta", "optimizer.lr_scale", "run.rollback"
+LAMBDA, BETA, LR_SCALE, ROLLBACK = "reward.calibration", "grpo.beta", "optimizer.lr_scale", "run.rollback"
 TARGETS = ("eval/brier", "eval/ece")
 """Held-out metrics by which a change is judged, the best one first. Only the Brier score is a proper score."""
 
 
 class CalibrationDrift(Agent):
-    """Signals: the expected calibration error of the newest answers exceeds the 99 % quantile of its null distribution,
-    which is the error of a perfect forecaster with the same confidences. This must hold at two readings that share at
-    most half of their answers, and the error must not be falling. At 250 answers the quantile is 0.06 for spread
-    confidences and 0.02 for equal ones, so no fixed bound would do (Roelofs et al. 2022, arXiv 2012.08668, on the bias
-    of binned errors).
+    """Signals: the expected calibration error of the newest answers exceeds the 99 % quantile of its null distribution
+    (the errors of a perfect forecaster with the same confidences). It must do so at two readings that share at most
+    half of their answers, and it must not be falling. At 250 answers, the quantile is 0.06 for spread confidences and
+    0.02 for equal ones, so a fixed bound would not work (Roelofs et al. 2022, arXiv 2012.08668, on the bias of binned
+    errors).
 
-    Actions: raises an alert for as long as the drift lasts. It offers four plans: a larger weight λ for the calibration
-    term in the reward; a rollback to the last calibrated tick at half the learning rate; a larger β, because the
-    reference model is calibrated if its training made it so; and a lower learning rate. The agent is confident enough
-    to act alone on λ or with a rollback, because the error is certain and both undo it directly.
+    Actions: raises an alert for as long as the drift lasts, and offers four plans. The first is a larger weight λ for
+    the calibration term in the reward. The second is a rollback to the last calibrated tick at half the learning rate.
+    The third is a larger β, which helps if the reference model is calibrated. The fourth is a lower learning rate. The
+    agent is confident enough to act alone on λ or with a rollback, because the error is certain and both undo it
+    directly.
 
     False alarms: an error that twice exceeds the null's 99 % quantile and MIN_EXCESS_ECE occurs in less than 1 % of
     simulated healthy runs of 240 ticks. A policy that starts badly calibrated and improves raises an alert, but gets no
@@ -40,21 +41,21 @@ class CalibrationDrift(Agent):
     """
 
     needs = (ECE,)
-    moves = (LAMBDA, ROLLBACK, SCALE, BETA)
-    speciality = (LAMBDA, ROLLBACK, SCALE, BETA)
+    moves = (LAMBDA, ROLLBACK, LR_SCALE, BETA)
+    speciality = (LAMBDA, ROLLBACK, LR_SCALE, BETA)
 
     WAIT_TICKS = 20
-    """Number of ticks without a vote after a change of the agent's knobs, until readings cover only later answers."""
+    """Number of ticks to wait after a change of the agent's knobs, until readings cover only later answers."""
     MIN_RECOVERY = 0.01
-    """Minimum fall of the error within WAIT_TICKS / 2 ticks that counts as recovery: a third of a reading's noise."""
+    """Minimum fall of the error within WAIT_TICKS / 2 readings that counts as recovery."""
     LAMBDA_FACTOR = 2.0
-    """Factor of λ, the smallest one with a visible effect within a few dozen steps. λ is at most 1."""
+    """Factor of λ: the smallest one with a visible effect within a few dozen steps."""
     MIN_LAMBDA = 0.1
     """Minimum λ after a raise, 0 to 1, because multiplying 0 changes nothing."""
     RATE_FACTOR = 0.5
     """Factor of the learning rate, both with a rollback and alone."""
     BETA_FACTOR = 2.0
-    """Factor of β. `entropy_collapse` uses the same."""
+    """Factor of β, as in `entropy_collapse`."""
     MIN_BETA = 0.05
     """Minimum β after a raise, as in the first reports on GRPO for language models."""
     GAIN = 0.03
@@ -64,15 +65,15 @@ class CalibrationDrift(Agent):
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         published = {metric.name for metric in run.metrics}
-        if ECE not in published or not published & {NULL, NULL99}:
-            return f"the run publishes no {ECE} with {NULL99} or {NULL}{unmeasured_reasons(run, ECE)}"
+        if ECE not in published or not published & {ECE_NULL, ECE_NULL_99}:
+            return f"the run publishes no {ECE} with {ECE_NULL_99} or {ECE_NULL}{unmeasured_reasons(run, ECE)}"
         return None  # without a knob it still raises alerts
 
     def alerts(self, window: Window) -> Sequence[Alert]:
         return as_alerts(window, calibration_drift(calibration_readings(window)))
 
     def vote(self, window: Window) -> Alternatives | None:
-        since = window.last_change_tick(LAMBDA, ROLLBACK, SCALE, BETA)
+        since = window.last_change_tick(LAMBDA, ROLLBACK, LR_SCALE, BETA)
         if since >= 0 and window.tick < since + self.WAIT_TICKS:
             return None
         readings = calibration_readings(window)
@@ -87,36 +88,27 @@ class CalibrationDrift(Agent):
         knobs, target = window.knobs, _target(window.run)
         alone_confidence, shared_confidence = solo_confidence(window.run), tentative_confidence(window.run)
         plans = []
-        weight, beta, rate = knobs.get(LAMBDA), knobs.get(BETA), knobs.get(SCALE)
+        weight, beta, scale = knobs.get(LAMBDA), knobs.get(BETA), knobs.get(LR_SCALE)
         if weight is not None and held_out_metric(window.run) is not None:
             raised = weight.bounded(max(self.LAMBDA_FACTOR * weight.number, self.MIN_LAMBDA))
             if raised > weight.number:
                 plans.append(("raise_calibration", {LAMBDA: raised}, alone_confidence))
-        if calibrated_tick is not None and ROLLBACK in knobs and SCALE in knobs:
-            rollback: dict[str, float] = {
-                ROLLBACK: float(calibrated_tick),
-                SCALE: knobs[SCALE].bounded(self.RATE_FACTOR * knobs[SCALE].number),
-            }
-            plans.append(("rollback_and_cut", rollback, alone_confidence))
+        if calibrated_tick is not None and ROLLBACK in knobs and scale is not None:
+            lowered = scale.bounded(self.RATE_FACTOR * scale.number)
+            rollback_and_cut = {ROLLBACK: float(calibrated_tick), LR_SCALE: lowered}
+            plans.append(("rollback_and_cut", rollback_and_cut, alone_confidence))
         if beta is not None:
             raised_beta = beta.bounded(max(self.BETA_FACTOR * beta.number, self.MIN_BETA))
             if raised_beta > beta.number:
                 plans.append(("raise_beta", {BETA: raised_beta}, shared_confidence))
-        if rate is not None:
-            lowered = rate.bounded(self.RATE_FACTOR * rate.number)
-            if lowered < rate.number:
-                plans.append(("lower_lr", {SCALE: lowered}, shared_confidence))
-        change = apply_sign(target, self.GAIN)
+        if scale is not None:
+            lowered = scale.bounded(self.RATE_FACTOR * scale.number)
+            if lowered < scale.number:
+                plans.append(("lower_lr", {LR_SCALE: lowered}, shared_confidence))
         offered_plans = [
-            Plan.of_votes(
-                remedy,
-                [
-                    window.propose(
-                        name, value, confidence=confidence, why=f"{why}; {name} → {value:.3g}", target=target.name,
-                        expected_change=change, horizon=int(self.HORIZON),
-                    )
-                    for name, value in changes.items()
-                ],
+            Plan.of_numbers(
+                window, remedy, changes, confidence=confidence, why=why, target=target.name,
+                expected_change=apply_sign(target, self.GAIN), horizon=int(self.HORIZON),
             )
             for remedy, changes, confidence in plans
         ]  # fmt: skip
@@ -124,5 +116,6 @@ class CalibrationDrift(Agent):
 
 
 def _target(run: RunStarted) -> MetricSpec:
+    """Return the metric by which a change is judged."""
     announced = {spec.name: spec for spec in run.metrics if spec.held_out and spec.better != "neither"}
     return next((announced[name] for name in TARGETS if name in announced), held_out_metric(run) or objective(run))

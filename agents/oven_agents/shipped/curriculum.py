@@ -46,17 +46,17 @@ class Curriculum(Agent):
     MIN_TICKS = 5
     """Minimum number of ticks with a reward since the last change. A rollback's first tick still shows the collapse."""
     WAIT_TICKS = 15
-    """Number of ticks after a change of the mixture without another one, so that its effect can show."""
+    """Number of ticks to wait after a change of the mixture, so that its effect can show."""
     FLOOR = 0.1
     """Minimum share of the mixture for each level, so that forgetting shows."""
     MASTERED_REWARD = 0.95
-    """Minimum reward, 0 to 1, of a mastered level, which may have any share. There p(1 − p) is below 0.05."""
+    """Minimum reward, 0 to 1, of a mastered level, which may have any share."""
     MIN_PREREQUISITE_REWARD = 0.05
-    """Minimum lower bound of a level's reward, 0 to 1, that opens the next level. A closed level learns nothing."""
+    """Minimum lower confidence bound of a level's reward, 0 to 1, that opens the next level."""
     CONFIDENCE = 0.8
-    """Confidence of its proposals, enough to decide alone. The success rate was not measured."""
+    """Confidence of the proposals, enough to decide alone. The success rate was not measured."""
     MIN_MOVE = 0.1
-    """Minimum share of the mixture that a proposal moves. Less would not show in the rewards."""
+    """Minimum share of the mixture that a proposal moves. The effect of less would not show in the rewards."""
     NORMAL_QUANTILE = 1.2816
     """The 90 % quantile of the standard normal distribution, for Wilson's one-sided bound."""
 
@@ -101,15 +101,9 @@ class Curriculum(Agent):
             f"share (rewards: {level_rewards})"
         )
         vote = window.propose(
-            MIXTURE,
-            shares,
-            confidence=self.CONFIDENCE,
-            why=why,
-            target="eval/accuracy",
-            expected_change=0.05,
-            horizon=40,
-            evidence=("symptom:starved_level",),
-        )
+            MIXTURE, shares, confidence=self.CONFIDENCE, why=why, target="eval/accuracy", expected_change=0.05,
+            horizon=40, evidence=("symptom:starved_level",),
+        )  # fmt: skip
         return TopicShares(
             vote,
             shares=shares,
@@ -126,10 +120,10 @@ class Curriculum(Agent):
 
     def _open_levels(self, rewards: dict[str, list[float]]) -> dict[str, bool]:
         """Return for each level whether all levels before it succeed well enough."""
-        is_open, is_met = {}, True
+        is_open, all_succeed = {}, True
         for level, values in rewards.items():
-            is_open[level] = is_met
-            is_met = is_met and (
+            is_open[level] = all_succeed
+            all_succeed = all_succeed and (
                 len(values) < MIN_REWARDS
                 or self._lower_bound(fmean(values), len(values)) >= self.MIN_PREREQUISITE_REWARD
             )
@@ -137,10 +131,10 @@ class Curriculum(Agent):
 
     def _lower_bound(self, rate: float, trials: int) -> float:
         """Return Wilson's lower bound of a success rate."""
-        z2 = self.NORMAL_QUANTILE**2
+        z = self.NORMAL_QUANTILE
         rate = min(1.0, max(0.0, rate))
-        margin = self.NORMAL_QUANTILE * math.sqrt(rate * (1 - rate) / trials + z2 / (4 * trials**2))
-        return (rate + z2 / (2 * trials) - margin) / (1 + z2 / trials)
+        margin = z * math.sqrt(rate * (1 - rate) / trials + z**2 / (4 * trials**2))
+        return (rate + z**2 / (2 * trials) - margin) / (1 + z**2 / trials)
 
 
 def _mastery(level: str, values: Sequence[float]) -> Mastery:

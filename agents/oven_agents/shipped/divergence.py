@@ -14,28 +14,29 @@ from typing import ClassVar
 from oven_agents.sdk.agent import SHARE, Agent
 from oven_agents.sdk.alternative_plans import Alternatives, Plan, offer
 from oven_agents.sdk.window import Window
+from oven_agents.stats import optimizer_gauges as gauges
 from oven_agents.stats.confidence import confidence
 from oven_agents.stats.evaluation_request import held_out_evidence, request_evaluation
 from oven_agents.stats.level_shift import rise
 from oven_agents.stats.objective import apply_sign, objective, readings
-from oven_agents.stats.optimizer_gauges import LENGTH, NORM, RATE, growth_of, log_shift, shrink_share, unexplained_jump
 from oven_agents.stats.robust_statistics import noise, steps_since_rise
 from oven_agents.stats.rollback_success import last_rollback_failed, rollbacks_exhausted
 from oven_core.protocol.actuator_names import EVALUATE
 from oven_core.protocol.messages import RunStarted, Vote
 
-ROLLBACK, SCALE, SKIP, MIXTURE = "run.rollback", "optimizer.lr_scale", "data.skip", "data.mixture"
-LOSS, ALIGNMENT = "loss", "optim/grad_momentum_cos"
+ROLLBACK, LR_SCALE, SKIP, MIXTURE = "run.rollback", "optimizer.lr_scale", "data.skip", "data.mixture"
+LOSS = "loss"
 GAUGES = ("loss", "grad_norm", "reward")
+"""Metrics that must be finite."""
 DEFAULT_GAIN = 0.05
-"""Forecast gain of the objective if the loss does not show how much was lost."""
+"""Forecast gain of the objective if the extent of the harm is unknown."""
 ROLLBACK_AND_SKIP, ROLLBACK_AND_CUT, ROLLBACK_ONLY = "rollback_and_skip", "rollback_and_cut", "rollback"
 SKIP_ONLY = "skip_batches"
 
 
 @dataclass(frozen=True, slots=True)
 class _Harm:
-    """Detected harm, with the remedies that may undo it."""
+    """Harm that was detected, with the remedies that may undo it."""
 
     symptom: str
     severity: float
@@ -43,7 +44,7 @@ class _Harm:
     """Tick of the first sign."""
     why: str
     excess: float = 0.0
-    """Mean excess of the loss over its level, in the ticks that a rollback discards."""
+    """Mean of the loss minus its level, over the ticks that a rollback discards. It is 0 if unknown."""
     level: float = 0.0
     """Level of the loss, or of the reward, before the harm."""
     remedies: tuple[str, ...] = (ROLLBACK_AND_SKIP, ROLLBACK_AND_CUT, ROLLBACK_ONLY)
@@ -60,35 +61,35 @@ class Divergence(Agent):
     """Signals: five signs, checked in this order. (1) A gauge is not finite. (2) The norm of the weights changed by
     more than the update. (3) A gradient was ten times larger than any of the last 32 and made steps half as long again.
     So no clip stopped it, and the moments still contain it. (4) The loss jumped (three values in a row above 3σ) and
-    does not fall back by half. (5) The loss rises slowly: a mean of ten above 4.5 standard errors and a worse held-out
-    loss, or a mean of five above 3 standard errors and longer steps. The last two need a second sign from the gradient,
-    the step length or a held-out reading. A loss that changes alone may be reported in another unit.
+    does not fall back by half. (5) The loss rises slowly. Either a mean of ten values is above 4.5 standard errors and
+    the held-out loss is worse, or a mean of five is above 3 standard errors and steps are longer. The last two signs
+    need a second one from the gradient, the step length or a held-out reading, because a loss that changes alone may be
+    reported in another unit.
 
-    Actions: offers up to three remedies, the most likely first. One is a rollback with a skip past the
-    batches (PaLM, Chowdhery et al. 2022, arXiv 2204.02311, §5.1: only those batches with those weights caused the
-    spike). Another is a rollback with a cut of the rate, because neither alone repairs a rate that is too high.
-    The cut reverses the growth of the rate, or divides the rate by CUT if successive gradients cancel each other. It is
-    omitted while something else moves the weights. The third is a rollback alone, for damaged weights or moments.
+    Actions: offers up to three remedies, the most likely first. The first is a rollback that then skips the batches
+    (PaLM, Chowdhery et al. 2022, arXiv 2204.02311, §5.1: only those batches with those weights caused the spike). The
+    second is a rollback with a cut of the rate, because neither alone repairs a rate that is too high. The cut reverses
+    the growth of the rate, or divides the rate by CUT if successive gradients cancel each other. The agent does not cut
+    while something else moves the weights. The third is a rollback alone, for damaged weights or moments.
     All rollbacks go back to before the most likely onset of the rise (oven_agents.stats.robust_statistics). If the run
-    can measure on request, a held-out reading must first confirm displaced weights or a risen loss. If held-out
-    quality fell by less than WEIGHTS_SHARE of the loss's rise, the agent only skips the batches. It later rolls back
-    only if the loss stays high and a newer reading shows damaged weights. A remedy is not offered twice within MEMORY
-    ticks. Once rollbacks are exhausted, the agent acts only on values that are not finite. After a failed rollback
+    can measure on request, a held-out reading must first confirm displaced weights or a risen loss. If held-out quality
+    fell by less than WEIGHTS_SHARE of the loss's rise, the agent only skips the batches. It later rolls back only if
+    the loss stays high and a newer reading shows damaged weights. A remedy is not offered twice within MEMORY ticks.
+    Once rollbacks are exhausted, the agent acts only on values that are not finite. After a failed rollback
     (oven_agents.stats.rollback_success), a risen loss only leads to a cut that the steps themselves support.
 
-    False alarms: on independent noise, there are none for a gauge that is not finite or for displaced weights (triangle
-    inequality). For a gradient, the rate is below 10⁻⁵ per step times the rate of the second sign, with a log-normal
-    spread of 0.5. For a jump it is 10⁻⁸ per step, and below 10⁻⁵ if σ is underestimated by a third. For a slow rise it
-    is 10⁻⁵ and 10⁻³ before the second sign.
+    False alarms: the first two signs have none on independent noise. For a gradient with a log-normal spread of 0.5,
+    the rate is below 10⁻⁵ per step times the rate of the second sign. For a jump, it is 10⁻⁸ per step, and below 10⁻⁵
+    if σ is underestimated by a third. For the two kinds of slow rise, it is 10⁻⁵ and 10⁻³ before the second sign.
 
-    Limits: under a reward (GRPO) only the first two signs count, because the loss has no level. There a gradient
-    outlier comes from a ratio of probabilities and recurs: of seven runs that rolled back because of one, six were no
-    better. The agent needs snapshots from before the harm.
+    Limits: under a reward (GRPO), only the first two signs count, because the loss has no level. Gradient outliers
+    recur there, because they come from a ratio of probabilities. So a rollback rarely helps against them. The agent
+    needs snapshots from before the harm.
     """
 
     needs = (LOSS,)
-    moves = (ROLLBACK, SCALE, SKIP, EVALUATE)
-    speciality = (ROLLBACK, SCALE, SKIP, EVALUATE)
+    moves = (ROLLBACK, LR_SCALE, SKIP, EVALUATE)
+    speciality = (ROLLBACK, LR_SCALE, SKIP, EVALUATE)
     options = dict.fromkeys(
         (
             "healed_share", "min_held_out_loss", "weights_share", "jump_confidence", "creep_confidence",
@@ -100,51 +101,51 @@ class Divergence(Agent):
     HIGH_DEVIATIONS = 3.0
     """Minimum height of a high loss above its level, in standard deviations of the noise."""
     JUMP_LENGTH = 3
-    """Number of consecutive high values that make a jump. At 3σ, independent noise does this with 10⁻⁸ per step."""
+    """Number of consecutive high values that make a jump."""
     CREEP_ERRORS = 4.5
-    """Standard errors by which the mean of RECENT_TICKS values must exceed the level. By chance: 10⁻⁵."""
+    """Standard errors by which the mean of RECENT_TICKS values must exceed the level in a slow rise."""
     RECENT_TICKS = 10
     """Number of newest ticks for a slow rise and a gradient outlier. An older jump is the new level of the loss."""
     SHORT_CREEP_ERRORS = 3.0
-    """Standard errors for the mean of SHORT_CREEP_TICKS values if steps have become longer. By chance: 10⁻³."""
+    """Standard errors by which the mean of SHORT_CREEP_TICKS values must exceed the level if steps became longer."""
     SHORT_CREEP_TICKS = 5
-    """Number of newest ticks for a slow rise if steps have become longer."""
+    """Number of newest ticks for a slow rise if steps became longer."""
     REFERENCE = 32
-    """Number of earlier ticks for the level and the noise. More would lag behind a falling loss."""
+    """Number of earlier ticks that give the level and the noise. More would lag behind a falling loss."""
     CAUSAL_GROWTH = 1.8
-    """Minimum growth of the rate, or of a step's length, at which it is the cause. Less is often noise."""
+    """Minimum growth at which the rate, or the step length, counts as the cause. Less is often noise."""
     HEALED_SHARE = 0.5
-    """Share of its height, 0 to 1, below which a jump recovers by itself."""
+    """Share of its maximum height, 0 to 1, below which a jump counts as recovering by itself."""
     MIN_HELD_OUT_LOSS = 0.004
-    """Minimum loss of quality, as a fraction of a held-out reading. A smaller one is within chance."""
+    """Minimum loss of quality, as a fraction of a held-out reading. A smaller one may be chance."""
     WEIGHTS_SHARE = 0.3
-    """Share of the loss's rise, 0 to 1, that held-out quality must lose if the weights are damaged. Both are relative
-    to their levels. Below it, skipping the batches worked about as well as a rollback."""
+    """Held-out loss of quality divided by the rise of the loss, 0 to 1, above which the weights are damaged. Below it,
+    skipping the batches works about as well as a rollback."""
     OUTLIER_FACTOR = 10.0
-    """Multiple of the largest norm of REFERENCE ticks for an outlier: below 10⁻⁵ with a log-normal spread of 0.5."""
+    """Multiple of the largest norm of the last REFERENCE ticks above which a norm is an outlier."""
     UNCLIPPED_GROWTH = 1.5
     """Minimum growth of the step length after an outlier. If it is smaller, the gradient was clipped."""
     ROLLBACK_MARGIN = 2
     """Number of ticks to roll back before the first sign. Weights may be damaged one step earlier."""
     CUT = 8.0
-    """Divisor of the rate if it has not grown. It undid 90 % of the harm of a rate 25 times too high."""
+    """Divisor of the rate if it has not grown. It undoes most of the harm of a rate that is 25 times too high."""
     SKIPPED_BATCHES = 100
     """Number of batches to skip. PaLM skipped 200 to 500 in a far longer run."""
     MEMORY = 60
-    """Number of ticks for which a remedy counts as tried. With more, a second fault gets no remedy."""
+    """Number of ticks for which a remedy counts as tried. With more, a second fault would get no remedy."""
     RELAPSE_TICKS = 8
-    """Number of ticks after a rollback in which new harm comes from a damaged snapshot."""
+    """Number of ticks after a rollback in which new harm is attributed to a damaged snapshot."""
     HORIZON = 20
     """Number of ticks after which the forecast is judged. A loss is regained at once or not at all."""
-    MIN_GAUGE_SHIFT: ClassVar[dict[str, float]] = {NORM: 3.0, LENGTH: 6.0}
-    """Standard deviations by which another gauge must move together with the loss. By chance, a norm deviates by 2.5 of
-    them in one tick of ten. Lengths of successive steps are not independent."""
+    MIN_GAUGE_SHIFT: ClassVar[dict[str, float]] = {gauges.GRAD_NORM: 3.0, gauges.UPDATE_RATIO: 6.0}
+    """Standard deviations by which another gauge must move together with the loss. The bound for the step length is
+    higher because the lengths of successive steps are not independent."""
     JUMP_CONFIDENCE = 0.7
     """Confidence for a jump. This and the confidences below were set from measured outcomes."""
     CREEP_CONFIDENCE = 0.7
-    """Confidence for a slow rise. Of twelve cases with skipped batches, half came true."""
+    """Confidence for a slow rise."""
     NAN_CONFIDENCE = 0.65
-    """Confidence for a run of NaN. It may take several attempts."""
+    """Confidence for values that are not finite. They may need several attempts."""
     SECOND_CONFIDENCE = 0.7
     """Maximum confidence for a second remedy."""
     SKIP_CONFIDENCE = 0.65
@@ -169,7 +170,7 @@ class Divergence(Agent):
         return self._weigh_evidence(window, harm) if harm.visible else self._offer(window, harm)
 
     def _weigh_evidence(self, window: Window, harm: _Harm) -> Alternatives | Vote | None:
-        """Act on a held-out reading, or request one."""
+        """Offer remedies if a held-out reading confirms the harm, or request a reading."""
         evidence = held_out_evidence(window, harm.onset, self._last_skip(window, harm.onset))
         if evidence.state == "ask":
             return request_evaluation(window, harm.why)
@@ -191,19 +192,19 @@ class Divergence(Agent):
         return max((r.tick for r in window.applied(SKIP) if r.tick >= onset and r.tick not in rollbacks), default=-1)
 
     def _find_nan(self, window: Window) -> _Harm | None:
-        gauge = next((g for g in GAUGES if not math.isfinite(window.last.metrics.get(g, 0.0))), "")
+        gauge = next((name for name in GAUGES if not math.isfinite(window.last.metrics.get(name, 0.0))), "")
         if not gauge:
             return None
         first = window.tick
         for observation in reversed(window.observations):
-            if all(math.isfinite(observation.metrics.get(g, 0.0)) for g in GAUGES):
+            if all(math.isfinite(observation.metrics.get(name, 0.0)) for name in GAUGES):
                 break
             first = observation.tick
         why = f"{gauge} has not been finite since tick {first}"
         return _Harm("loss_nan", 1.0, first, why, retry=True, visible=False, confidence=self.NAN_CONFIDENCE)
 
     def _find_displaced_weights(self, window: Window) -> _Harm | None:
-        displacement = unexplained_jump(window, window.last_change_tick(ROLLBACK))
+        displacement = gauges.unexplained_jump(window, window.last_change_tick(ROLLBACK))
         if displacement is None:
             return None
         tick, excess = displacement
@@ -220,7 +221,7 @@ class Divergence(Agent):
         """Look for a gradient outlier in the last few ticks. The length of the newest step may not show it yet."""
         if objective(window.run).name != LOSS:
             return None
-        norms = window.surviving_series(NORM, last=self.REFERENCE + self.RECENT_TICKS)
+        norms = window.surviving_series(gauges.GRAD_NORM, last=self.REFERENCE + self.RECENT_TICKS)
         values = [value for _, value in norms]
         if len(values) < self.REFERENCE // 2 + self.RECENT_TICKS or not all(map(math.isfinite, values)):
             return None
@@ -228,7 +229,7 @@ class Divergence(Agent):
         recent = norms[-self.RECENT_TICKS : -1]
         outliers = (point for point in recent if point[1] > self.OUTLIER_FACTOR * previous_max)
         tick, norm = next(outliers, (0, 0.0))
-        if not norm or growth_of(window, LENGTH) < self.UNCLIPPED_GROWTH:
+        if not norm or gauges.growth_of(window, gauges.UPDATE_RATIO) < self.UNCLIPPED_GROWTH:
             return None
         why = (
             f"a gradient of norm {norm:.3g}, {norm / previous_max:.0f} times the previous maximum, was not clipped at "
@@ -241,14 +242,15 @@ class Divergence(Agent):
         """Return norms from before the last rollback. An outlier that recurs after it is not a single event."""
         rollback_tick = window.last_change_tick(ROLLBACK)
         first_tick = rollback_tick - self.REFERENCE
-        norms = [o.metrics.get(NORM, math.nan) for o in window.observations if first_tick < o.tick <= rollback_tick]
+        discarded = [o for o in window.observations if first_tick < o.tick <= rollback_tick]
+        norms = [observation.metrics.get(gauges.GRAD_NORM, math.nan) for observation in discarded]
         return [norm for norm in norms if math.isfinite(norm)]
 
     def _find_risen_loss(self, window: Window) -> _Harm | None:
         """Return harm from a risen loss, or None if there are too few measurements since the last change."""
         if objective(window.run).name != LOSS:
             return None
-        since = window.last_change_tick(ROLLBACK, SCALE, SKIP)
+        since = window.last_change_tick(ROLLBACK, LR_SCALE, SKIP)
         losses = window.surviving_series(
             LOSS, after=window.last_change_tick(MIXTURE), last=self.REFERENCE + self.RECENT_TICKS
         )
@@ -260,9 +262,9 @@ class Divergence(Agent):
         return harm if harm and self._is_confirmed(window, harm.onset) else None
 
     def _is_confirmed(self, window: Window, onset: int) -> bool:
-        """Return whether a gradient, a step or a newer held-out reading moved with the loss. A loss that moves alone
-        may be reported in another unit. True if neither gradient nor step can be compared."""
-        shifts = [(log_shift(window, metric, onset), bound) for metric, bound in self.MIN_GAUGE_SHIFT.items()]
+        """Return whether the gradient norm, the step length or a newer held-out reading moved with the loss. A loss
+        that moves alone may be reported in another unit. Return True if neither norm nor length can be compared."""
+        shifts = [(gauges.log_shift(window, metric, onset), bound) for metric, bound in self.MIN_GAUGE_SHIFT.items()]
         if all(shift is None for shift, _ in shifts):
             return True
         if any(shift is not None and abs(shift) > bound for shift, bound in shifts):
@@ -291,7 +293,7 @@ class Divergence(Agent):
 
     def _find_slow_rise(self, window: Window, losses: list[tuple[int, float]], new_count: int) -> _Harm | None:
         values = [value for _, value in losses]
-        steps_grew = growth_of(window, LENGTH) >= self.CAUSAL_GROWTH
+        steps_grew = gauges.growth_of(window, gauges.UPDATE_RATIO) >= self.CAUSAL_GROWTH
         short_rise = rise(values[-self.REFERENCE :], self.SHORT_CREEP_TICKS)
         if steps_grew and new_count >= self.SHORT_CREEP_TICKS and short_rise > self.SHORT_CREEP_ERRORS:
             count = self.SHORT_CREEP_TICKS
@@ -309,23 +311,25 @@ class Divergence(Agent):
         return _Harm("loss_creeps_up", 0.6, onset, why, excess, level, remedies, confidence=self.CREEP_CONFIDENCE)
 
     def _likely_remedies(self, window: Window, onset: int) -> tuple[str, ...]:
-        if growth_of(window, RATE) >= self.CAUSAL_GROWTH:
+        """Return the remedies of a risen loss, the most likely first."""
+        if gauges.growth_of(window, gauges.LEARNING_RATE) >= self.CAUSAL_GROWTH:
             return (ROLLBACK_AND_CUT, ROLLBACK_AND_SKIP)
-        if growth_of(window, LENGTH) >= self.CAUSAL_GROWTH and ROLLBACK_ONLY not in self._tried_remedies(window, onset):
+        steps_grew = gauges.growth_of(window, gauges.UPDATE_RATIO) >= self.CAUSAL_GROWTH
+        if steps_grew and ROLLBACK_ONLY not in self._tried_remedies(window, onset):
             return (ROLLBACK_ONLY,)  # the rate is unchanged, so the moments are damaged; a rollback restores them, too
         return (ROLLBACK_AND_SKIP, ROLLBACK_AND_CUT)
 
     def _offer(self, window: Window, harm: _Harm) -> Alternatives | None:
-        if shrink_share(window) > 0.5:
+        if gauges.shrink_share(window) > 0.5:
             return None  # the cause is weight decay, not the rate or the data
         tried_remedies = self._tried_remedies(window, harm.onset)
         symptoms = {harm.symptom: harm.severity}
-        cosines = window.series(ALIGNMENT, after=harm.onset - 1)
+        cosines = window.series(gauges.GRAD_COSINE, after=harm.onset - 1)
         if len(cosines) >= self.JUMP_LENGTH and median(cosines) < -0.2:
             symptoms["gradients_opposed"] = 0.5
-        steps_grew = growth_of(window, LENGTH) >= self.CAUSAL_GROWTH
+        steps_grew = gauges.growth_of(window, gauges.UPDATE_RATIO) >= self.CAUSAL_GROWTH
         may_cut = harm.retry or "gradients_opposed" in symptoms or steps_grew
-        if unexplained_jump(window, window.tick - self.MEMORY, self.MEMORY):
+        if gauges.unexplained_jump(window, window.tick - self.MEMORY, self.MEMORY):
             may_cut = False  # no step caused the harm, and further steps repair the weights
         no_rollback = last_rollback_failed(window) and not harm.retry
         plans = [
@@ -340,7 +344,7 @@ class Divergence(Agent):
     def _tried_remedies(self, window: Window, onset: int) -> set[str]:
         """Return the remedies of the last MEMORY ticks, except a single rollback to a damaged snapshot."""
         rollbacks = {r.tick for r in window.applied(ROLLBACK) if r.tick > window.tick - self.MEMORY}
-        with_cut = {r.tick for r in window.applied(SCALE)} & rollbacks
+        with_cut = {r.tick for r in window.applied(LR_SCALE)} & rollbacks
         skipped = {r.tick for r in window.applied(SKIP) if r.tick > window.tick - self.MEMORY}
         with_skip = skipped & rollbacks
         remedies = {ROLLBACK_AND_CUT} if with_cut else set()
@@ -373,14 +377,14 @@ class Divergence(Agent):
                 return Plan(remedy, ())
             changes.append((SKIP, float(self.SKIPPED_BATCHES), f"skip {self.SKIPPED_BATCHES} batches"))
         if remedy == ROLLBACK_AND_CUT:
-            if SCALE not in window.knobs:
+            if LR_SCALE not in window.knobs:
                 return Plan(remedy, ())
-            knob, growth = window.knobs[SCALE], growth_of(window, RATE)
-            lowered = knob.bounded(knob.number / (growth if growth >= self.CAUSAL_GROWTH else self.CUT))
-            if lowered > knob.number / 1.2:
+            knob, growth = window.knobs[LR_SCALE], gauges.growth_of(window, gauges.LEARNING_RATE)
+            lowered = knob.lowered_to(knob.number / (growth if growth >= self.CAUSAL_GROWTH else self.CUT))
+            if lowered is None:
                 return Plan(remedy, ())
             reason = f" (the rate has grown {growth:.1f}-fold)" if growth >= self.CAUSAL_GROWTH else ""
-            changes.append((SCALE, lowered, f"{SCALE} {knob.number:.3g} → {lowered:.3g}{reason}"))
+            changes.append((LR_SCALE, lowered, f"{LR_SCALE} {knob.number:.3g} → {lowered:.3g}{reason}"))
         why = f"{harm.why}: {' and '.join(text for _, _, text in changes)}"
         target = objective(window.run)
         gain = harm.excess or DEFAULT_GAIN

@@ -1,4 +1,4 @@
-"""Detects policy drift: away from a frontier model's answers, or ever faster from the reference model."""
+"""Detects a policy that drifts away from a frontier model's answers, or ever faster from the reference model."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from itertools import pairwise
 
 from oven_agents.sdk.agent import Agent, unmeasured_reasons
 from oven_agents.sdk.window import Window
+from oven_agents.stats import symptoms
 from oven_agents.stats.confidence import tentative_confidence
 from oven_agents.stats.objective import apply_sign, held_out_metric, objective, readings
-from oven_agents.stats.symptoms import KL as REFERENCE_KL
-from oven_agents.stats.symptoms import LENGTH, as_alerts, kl_runaway, kl_sighting, length_sighting, recent_values
 from oven_core.protocol.alerts import Alert
 from oven_core.protocol.messages import RunStarted, Vote
 
-BITS, KL = "frontier/bits_per_byte", "frontier/kl"
-BETA, SCALE, ROLLBACK = "grpo.beta", "optimizer.lr_scale", "run.rollback"
+FRONTIER_BITS, FRONTIER_KL = "frontier/bits_per_byte", "frontier/kl"
+BETA, LR_SCALE, ROLLBACK = "grpo.beta", "optimizer.lr_scale", "run.rollback"
 
 
 class Drift(Agent):
@@ -29,26 +28,26 @@ class Drift(Agent):
 
     Actions: raises alerts for the last two signals until the KL or the length is back near its earlier level. If the KL
     runs away or the frontier readings grow, and the run's own held-out readings do not rise, it proposes to hold the
-    policy closer. This raises β by half, or lowers the rate by a third if there is no β above 0. The agent is never
-    confident enough to act alone. A policy trained for one task loses other skills without harm to this task (the
-    alignment tax, Ouyang et al. 2022, arXiv 2203.02155, §4.2). The user has to decide whether this matters.
+    policy closer. It raises β by half, or lowers the rate by a third if there is no β above 0. The agent is never
+    confident enough to act alone, because a policy trained for one task may lose other skills without harm to this task
+    (the alignment tax, Ouyang et al. 2022, arXiv 2203.02155, §4.2). The user has to decide whether that matters.
 
     False alarms: training for a form that the frontier model does not write (digits alone, another language) moves the
-    policy away while it learns. The agent is silent if a held-out metric rises. Without one, the training's own
-    objective must rise. After its own change, it waits for GROWING_READINGS new readings.
+    policy away while it learns. So the agent is silent if a held-out metric rises, or without one, if the objective
+    rises. After its own change, it waits for GROWING_READINGS new readings.
 
-    Limits: the agent only measures the prompts of the probes. A policy that drifts in one jump and stays there has
-    stopped growing when there are enough readings. The outcomes of its votes were not measured yet.
+    Limits: only the prompts of the frontier probes are measured. A policy that drifts in a single jump is not detected,
+    because its readings no longer grow. The outcomes of the agent's votes were not measured yet.
     """
 
-    moves = (BETA, SCALE)
+    moves = (BETA, LR_SCALE)
 
     GROWING_READINGS = 4
     """Number of newest readings that must each exceed the one before. A cyclic learning rate may cause three."""
     MIN_BITS_GROWTH = 0.05
-    """Minimum growth in bits per byte. English text has 0.6 to 1. The threshold was not tuned."""
+    """Minimum growth in bits per byte. English text has 0.6 to 1. The value was not tuned."""
     MIN_KL_GROWTH = 0.1
-    """Minimum growth of the divergence in nats per position. The threshold was not tuned."""
+    """Minimum growth of the divergence in nats per position. The value was not tuned."""
     FRESH_TICKS = 5
     """Number of ticks for which a reading counts as new, because the agent may skip ticks."""
     BETA_FACTOR = 1.5
@@ -60,22 +59,24 @@ class Drift(Agent):
     HORIZON = 60
     """Number of ticks after which the forecast is judged. They contain at least one reading."""
     WAIT_TICKS = 20
-    """For a runaway KL: number of ticks to wait after a change, and over which to look for gains."""
+    """Number of ticks to wait after a change if the KL runs away, and over which to look for gains."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         published = {metric.name for metric in run.metrics}
-        if not published & {BITS, REFERENCE_KL, LENGTH}:
-            return f"the run publishes none of {BITS}, {REFERENCE_KL} and {LENGTH}{unmeasured_reasons(run, BITS)}"
-        return super().cannot_fire(run) if published & {BITS, REFERENCE_KL} else None
+        if not published & {FRONTIER_BITS, symptoms.KL, symptoms.COMPLETION_LENGTH}:
+            names = f"{FRONTIER_BITS}, {symptoms.KL} and {symptoms.COMPLETION_LENGTH}"
+            return f"the run publishes none of {names}{unmeasured_reasons(run, FRONTIER_BITS)}"
+        # With only the length, the agent needs no knob, because it raises alerts and never votes.
+        return super().cannot_fire(run) if published & {FRONTIER_BITS, symptoms.KL} else None
 
     def alerts(self, window: Window) -> Sequence[Alert]:
-        return as_alerts(window, length_sighting(window), kl_sighting(window))
+        return symptoms.as_alerts(window, symptoms.length_sighting(window), symptoms.kl_sighting(window))
 
     def vote(self, window: Window) -> Vote | None:
-        since = window.last_change_tick(BETA, SCALE, ROLLBACK)
+        since = window.last_change_tick(BETA, LR_SCALE, ROLLBACK)
         for metric, min_growth, unit in (
-            (BITS, self.MIN_BITS_GROWTH, "bits per byte"),
-            (KL, self.MIN_KL_GROWTH, "nats per position"),
+            (FRONTIER_BITS, self.MIN_BITS_GROWTH, "bits per byte"),
+            (FRONTIER_KL, self.MIN_KL_GROWTH, "nats per position"),
         ):
             count = int(self.GROWING_READINGS)
             points = window.surviving_series(metric, after=since, last=count)
@@ -97,15 +98,15 @@ class Drift(Agent):
 
     def _hold_to_reference(self, window: Window, since: int) -> Vote | None:
         """Propose to hold the policy closer if its KL to the reference ran away recently, without a gain."""
-        runaway = kl_runaway(recent_values(window, REFERENCE_KL))
-        begin = window.tick - int(self.WAIT_TICKS)
-        if runaway is None or (since >= 0 and since > begin):
+        runaway = symptoms.kl_runaway(symptoms.recent_values(window, symptoms.KL))
+        wait_begin = window.tick - int(self.WAIT_TICKS)
+        if runaway is None or (since >= 0 and since > wait_begin):
             return None
-        improves = self._improves(window, begin) if readings(window) else self._objective_rises(window, begin)
+        improves = self._improves(window, wait_begin) if readings(window) else self._objective_rises(window, wait_begin)
         return None if improves else self._hold_closer(window, runaway.why, "symptom:kl_runaway")
 
     def _improves(self, window: Window, since: int) -> bool:
-        """Return whether held-out readings improved since the growth began. Without readings, the objective decides."""
+        """Return whether held-out readings improved after tick `since`, or without a held-out metric, the objective."""
         if held_out_metric(window.run) is not None:
             points = readings(window)
             before = [value for tick, value in points if tick <= since]
@@ -114,13 +115,16 @@ class Drift(Agent):
         return self._objective_rises(window, since)
 
     def _objective_rises(self, window: Window, since: int) -> bool:
+        """Return whether the objective's mean rose from the first to the second half of the ticks from `since` on."""
         target = objective(window.run)
-        values = [apply_sign(target, 1) * v for tick, v in window.surviving_series(target.name) if tick >= since]
+        points = window.surviving_series(target.name)
+        values = [apply_sign(target, value) for tick, value in points if tick >= since]
         half = len(values) // 2
         return half < 1 or sum(values[half:]) / (len(values) - half) > sum(values[:half]) / half
 
     def _hold_closer(self, window: Window, why: str, symptom: str) -> Vote | None:
-        beta, scale = window.knobs.get(BETA), window.knobs.get(SCALE)
+        """Propose a higher β, or a lower rate if there is no β above 0."""
+        beta, scale = window.knobs.get(BETA), window.knobs.get(LR_SCALE)
         if beta is not None and beta.number > 0:
             raised = beta.bounded(beta.number * self.BETA_FACTOR)
             if raised > beta.number:
@@ -129,8 +133,8 @@ class Drift(Agent):
         if scale is not None:
             lowered = scale.bounded(scale.number * self.RATE_FACTOR)
             if lowered < scale.number / 1.2:
-                why += f": {SCALE} {scale.number:.3g} → {lowered:.3g}"
-                return self._propose(window, SCALE, lowered, why, symptom)
+                why += f": {LR_SCALE} {scale.number:.3g} → {lowered:.3g}"
+                return self._propose(window, LR_SCALE, lowered, why, symptom)
         return None
 
     def _propose(self, window: Window, actuator: str, value: float, why: str, symptom: str) -> Vote:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from oven_agents.sdk.agent import SHARE, Agent
 from oven_agents.sdk.window import Window
 from oven_agents.stats.objective import apply_sign, held_out_metric
-from oven_agents.stats.robust_statistics import bending_noise
+from oven_agents.stats.robust_statistics import bending_noise, expected_maximum
 from oven_core.protocol.actuator_names import BEST
 from oven_core.protocol.messages import RunStarted, Vote
 
@@ -21,15 +21,16 @@ class FinalWeights(Agent):
     noise threshold is SIGMAS standard deviations beyond the expected maximum of that many readings. Readings that a
     rollback discarded count, too, because their weights are stored.
 
-    Actions: sets `run.best` to "best", once. Nothing changes before the end. Then the learner compares both weights on
-    the same held-out examples and keeps the better ones. This is early stopping with the best weights restored
-    (Prechelt 1998, doi 10.1007/3-540-49430-8_3), without the stop. In fine-tuning, the last evaluation is often not the
-    best one (Dodge et al. 2020, arXiv 2002.06305). The agent does not change a value that a person has set.
+    Actions: sets `run.best` to "best", once. Nothing changes before the end of the run. There, the learner compares
+    both sets of weights on the same held-out examples and keeps the better one. This is early stopping with the best
+    weights restored (Prechelt 1998, doi 10.1007/3-540-49430-8_3), without the stop. In fine-tuning, the last evaluation
+    is often not the best one (Dodge et al. 2020, arXiv 2002.06305). The agent does not change a value that a person has
+    set.
 
     False alarms: a false alarm costs two evaluations at the end, or selects a reading that is better by noise alone.
     Noise is the deviation of the readings around a trend, from their second differences, as in `best_checkpoint`. Under
     normal noise, with 8 to 30 readings, the agent voted in up to 5 of 1,000 runs that improve, and in up to 32 of 1,000
-    whose readings only vary. Under heavy tails (Student's t, three degrees of freedom), these are up to 67 and 124.
+    runs without a trend. Under heavy tails (Student's t, three degrees of freedom), it voted in up to 67 and 124.
 
     Limits: the agent needs a run with a known end, more than MIN_READINGS readings, and one of them after
     LATE_PROGRESS. It ignores a drop within the noise, although the earlier weights would have been slightly better. The
@@ -47,9 +48,9 @@ class FinalWeights(Agent):
     SIGMAS = 3.3
     """Minimum loss of quality beyond the expected maximum, in standard deviations of the noise."""
     MIN_RELATIVE_LOSS = 0.01
-    """Minimum loss of quality, as a fraction of the best reading. Readings without noise have rounding errors."""
+    """Minimum loss of quality, as a fraction of the best reading. It decides if the readings have no noise."""
     CONFIDENCE = 0.8
-    """Confidence of the vote. The learner compares both weights, so only a reading that misleads twice does harm."""
+    """Confidence of the vote. The learner compares both sets of weights, so a misleading reading rarely does harm."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         if reason := super().cannot_fire(run):
@@ -90,7 +91,5 @@ class FinalWeights(Agent):
         if len(before) <= self.MIN_READINGS:
             return False
         best = max(before)
-        # The expected maximum of n readings, in standard deviations above their level.
-        expected_maximum = math.sqrt(2 * math.log(len(before)))
-        min_loss = max((expected_maximum + self.SIGMAS) * bending_noise(before), self.MIN_RELATIVE_LOSS * abs(best))
-        return best - newest > min_loss
+        noise = (expected_maximum(len(before)) + self.SIGMAS) * bending_noise(before)
+        return best - newest > max(noise, self.MIN_RELATIVE_LOSS * abs(best))

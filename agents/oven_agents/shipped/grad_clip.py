@@ -13,29 +13,30 @@ from oven_agents.stats.objective import apply_sign, objective
 from oven_agents.stats.robust_statistics import quantile
 from oven_core.protocol.messages import Vote
 
-CLIP, NORM, SCALE = "grad.clip", "grad_norm", "optimizer.lr_scale"
+CLIP, GRAD_NORM, LR_SCALE = "grad.clip", "grad_norm", "optimizer.lr_scale"
 
 
 class GradClip(Agent):
-    """Signals: two signs in the gradient norm before clipping. Outliers: three of the last 60 norms were above five
-    times their median, and the clip let them pass. Drift: the norm grew by a factor of three or more, well beyond its
-    noise, while the objective got worse.
+    """Signals: there are two, both in the gradient norm before clipping. Outliers: three of the last 60 norms were
+    above five times their median, and the clip let them pass. Drift: the norm grew by a factor of three or more, well
+    beyond its noise, while the objective got worse.
 
-    Actions: for outliers, sets the clip to one and a half times the 0.9 quantile. Like ZClip (Kumar et al. 2025, arXiv
-    2504.02507) and AdaGC (Wang et al. 2025, arXiv 2502.11034), this clips gradients against their own recent norms, but
-    only as often as an agent can act. It limits the next outlier. The divergence agent handles the previous one,
-    because lowering the clip afterwards undid none of the harm. For a drift, sets the clip to the earlier 0.9 quantile,
-    so that steps stay as short as before. This is a rule of thumb and needs a second agent: a quarter of twelve
-    outcomes in the gym were better than no change.
+    Actions: for outliers, sets the clip to one and a half times the 0.9 quantile. ZClip (Kumar et al. 2025, arXiv
+    2504.02507) and AdaGC (Wang et al. 2025, arXiv 2502.11034) also clip gradients against their own recent norms, but
+    at every step. The new clip limits the next outlier. The harm of the previous ones is left to the divergence agent,
+    because a lower clip does not undo it. For a drift, sets the clip to the earlier 0.9 quantile, so that steps stay as
+    short as before. This is a rule of thumb, and it needs a second agent: a quarter of twelve measured outcomes were
+    better than no change.
 
     False alarms: with a log-normal spread of 0.5, a norm exceeds five times the median with probability 0.0006, and
-    three of 60 do with 10⁻⁵. For a drift, the mean of 20 logarithms must rise by more than 6 standard errors.
+    three of 60 norms do so with probability 10⁻⁵. For a drift, the mean of 20 logarithms must rise by more than 6
+    standard errors.
 
     Limits: under Adam, a clip only changes the length of steps until the moments adapt. So a steady drift is slowed but
     not cured.
     """
 
-    needs = (NORM,)
+    needs = (GRAD_NORM,)
     moves = (CLIP,)
     speciality = (CLIP,)
     options = dict.fromkeys(("max_outlier_share", "confidence"), SHARE)
@@ -45,27 +46,27 @@ class GradClip(Agent):
     RECENT_TICKS = 20
     """Number of newest ticks for a drift. They are compared with the rest of WINDOW."""
     OUTLIER_FACTOR = 5.0
-    """Multiple of the median above which a norm is an outlier: 0.0006 of norms with a log-normal spread of 0.5."""
+    """Multiple of the median above which a norm is an outlier."""
     MIN_OUTLIERS = 3
     """Minimum number of outliers within WINDOW. Fewer occur by chance, and `divergence` handles a single one."""
     MAX_OUTLIER_SHARE = 0.15
     """Maximum share of outliers among the norms, 0 to 1. Above it, most steps have no signal."""
     MIN_CLIP_RATIO = 2.0
-    """Minimum factor by which a proposal lowers the clip. Smaller changes (1 to 0.8) had no effect in any run."""
+    """Minimum factor by which a proposal lowers the clip. Smaller changes have no visible effect."""
     MIN_GROWTH = 3.0
     """Minimum growth of the median norm for a drift. Norms may grow less in a run that improves."""
     MIN_ERRORS = 6.0
-    """Standard errors by which the newest norms' mean logarithm must rise for a drift. A wrong clip slows a run."""
+    """Standard errors by which the mean logarithm must rise for a drift, high because a wrong clip slows the run."""
     CONFIDENCE = 0.85
     """Confidence for outliers before noise is taken into account: the highest that measured outcomes support."""
     GAIN = 0.02
     """Forecast gain of the objective, in its unit. It is small because the change prevents harm and repairs nothing."""
     HORIZON = 40
-    """Number of ticks after which the forecast is judged. Outliers that occur three times in 60 recur in that time."""
+    """Number of ticks after which the forecast is judged, long enough for outliers to recur."""
 
     def vote(self, window: Window) -> Vote | None:
-        since = window.last_change_tick(CLIP, SCALE)
-        norms = [norm for _, norm in window.surviving_series(NORM, after=since, last=self.WINDOW)]
+        since = window.last_change_tick(CLIP, LR_SCALE)
+        norms = [norm for _, norm in window.surviving_series(GRAD_NORM, after=since, last=self.WINDOW)]
         if len(norms) < self.WINDOW or not all(math.isfinite(norm) and norm > 0 for norm in norms):
             return None
         return self._treat_outliers(window, norms) or self._treat_drift(window, norms)
@@ -74,7 +75,7 @@ class GradClip(Agent):
         middle = median(norms)
         outliers = [norm for norm in norms if norm > self.OUTLIER_FACTOR * middle]
         if not self.MIN_OUTLIERS <= len(outliers) <= self.MAX_OUTLIER_SHARE * len(norms):
-            return None  # if too many norms are so large, most steps have no signal
+            return None
         why = (
             f"{len(outliers)} of {len(norms)} gradient norms exceeded {self.OUTLIER_FACTOR:g} times their median "
             f"({middle:.3g})"

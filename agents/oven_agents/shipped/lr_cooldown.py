@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from oven_agents.sdk.agent import SHARE, Agent, Notice
-from oven_agents.sdk.window import Window
+from oven_agents.sdk.window import MIN_KNOB_FACTOR, Window
 from oven_agents.stats.confidence import tentative_confidence
 from oven_core.protocol.messages import BallotOpened, RunStarted, Vote
 
-SCALE, RATE = "optimizer.lr_scale", "learning_rate"
+LR_SCALE, LEARNING_RATE = "optimizer.lr_scale", "learning_rate"
 
 
 class LrCooldown(Agent):
@@ -17,26 +17,25 @@ class LrCooldown(Agent):
     constant rate keeps the weights at a distance from the minimum. A cooldown over the last fifth of a run recovers the
     loss (Hägele et al. 2024, arXiv 2405.18392; MiniCPM, Hu et al. 2024, arXiv 2404.06395, §4). The agent does not
     propose a cooldown itself. A user with a constant schedule may want to continue from the end of this run, and a
-    cooled run is a worse start. No measurement shows what the user wants, so the agent can never act alone.
+    cooled run is a worse start. No measurement shows the user's intention, so the agent can never act alone.
 
     False alarms: a schedule that is constant on purpose gets one notice per run.
 
     Limits: the agent needs a run with a horizon.
     """
 
-    needs = (RATE,)
-    moves = (SCALE,)
+    needs = (LEARNING_RATE,)
+    moves = (LR_SCALE,)
     options = dict.fromkeys(("late_progress", "cooldown_factor"), SHARE)
 
     LATE_PROGRESS = 0.8
     """Progress, 0 to 1, from which a run is late: the usual last fifth for a cooldown (arXiv 2405.18392)."""
     COOLDOWN_FACTOR = 0.3
-    """Factor of the rate in the notice. The knob is a value, not a schedule, so this is not a cooldown to 0."""
+    """Factor of the rate in the notice. It is not 0 because the knob sets a value and not a schedule."""
     MAX_RATE_RATIO = 1.02
     """Maximum ratio of the highest to the lowest rate at which the rate counts as constant. It allows for rounding."""
     MIN_TICKS = 20
-    """Minimum number of ticks in the second half of the window that publish a rate. Fewer may be one stage of a step
-    schedule."""
+    """Minimum number of rates in the second half of the window. Fewer may be one stage of a step schedule."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         if reason := super().cannot_fire(run):
@@ -49,23 +48,23 @@ class LrCooldown(Agent):
         before = [o for o in window.observations if not window.is_new(o.tick)]
         if window.progress < self.LATE_PROGRESS or not before or before[-1].progress >= self.LATE_PROGRESS:
             return None
-        ticks, knob = self._constant_ticks(window), window.knobs[SCALE]
+        ticks, knob = self._constant_ticks(window), window.knobs[LR_SCALE]
         if ticks is None:
             return None
-        cooled = knob.bounded(knob.number * self.COOLDOWN_FACTOR)
-        if cooled > knob.number / 1.2:
+        cooled = knob.lowered_to(knob.number * self.COOLDOWN_FACTOR)
+        if cooled is None:
             return None
         return Notice(
             "the last part of the run",
             f"{1 - window.progress:.0%} of the run is left, and the learning rate has been constant for {ticks} ticks. "
             "A lower rate often gives a better model, unless you want to continue training from it (oven-controller "
-            f"set {SCALE} {cooled:.3g})",
+            f"set {LR_SCALE} {cooled:.3g})",
         )
 
     def review(self, ballot: BallotOpened, window: Window) -> Vote | None:
         """Vote for a lower rate once the run is late."""
-        lowered = ballot.proposal if ballot.actuator == SCALE else None
-        if not isinstance(lowered, int | float) or lowered > window.knobs[SCALE].number / 1.2:
+        proposal = ballot.proposal if ballot.actuator == LR_SCALE else None
+        if not isinstance(proposal, int | float) or proposal > window.knobs[LR_SCALE].number / MIN_KNOB_FACTOR:
             return None
         if window.progress < self.LATE_PROGRESS or self._constant_ticks(window) is None:
             return None
@@ -79,7 +78,7 @@ class LrCooldown(Agent):
     def _constant_ticks(self, window: Window) -> int | None:
         """Return the number of ticks with a constant rate, or None if it changed or there are too few measurements."""
         middle_tick = window.observations[len(window.observations) // 2].tick
-        rates = window.series(RATE, after=max(middle_tick, window.last_change_tick(SCALE)))
+        rates = window.series(LEARNING_RATE, after=max(middle_tick, window.last_change_tick(LR_SCALE)))
         if len(rates) < self.MIN_TICKS or min(rates) <= 0 or max(rates) > self.MAX_RATE_RATIO * min(rates):
             return None
         return len(rates)

@@ -7,7 +7,7 @@ from oven_agents.sdk.window import Window
 from oven_agents.stats.objective import apply_sign
 from oven_core.protocol.messages import ActuatorSpec, MetricSpec, RunStarted, Vote
 
-KNOB, RATE, OFF = "train.quantisation", "learning_rate", "none"
+QUANTISATION, LEARNING_RATE, OFF = "train.quantisation", "learning_rate", "none"
 
 
 class Quantisation(Agent):
@@ -17,32 +17,32 @@ class Quantisation(Agent):
 
     Actions: sets `train.quantisation` to the metric's precision, once. From then on the forward pass uses rounded
     weights, and the gradient ignores the rounding (quantisation-aware training: Jacob et al. 2018, arXiv 1712.05877;
-    the straight-through estimator: Bengio et al. 2013, arXiv 1308.3432). The agent waits until late for two reasons. A
-    model that still learns much treats rounding as noise, and the weights must be near their final values. Both
-    conditions are rules of thumb.
+    the straight-through estimator: Bengio et al. 2013, arXiv 1308.3432). The agent waits until late for two reasons:
+    earlier, the model still learns a lot and treats rounding as noise, and the weights are far from their final values.
+    Both conditions for lateness are rules of thumb.
 
-    False alarms: the agent needs a measured loss from rounding of at least MIN_COST of the metric. The metric of the
-    exact weights may get slightly worse, which does not matter if the rounded weights are served.
+    False alarms: the agent acts only if rounding costs at least MIN_COST of the metric. The exact weights may get
+    slightly worse, which does not matter if the rounded weights are served.
 
     Limits: a run that does not announce the precision for serving has no such metric, and the agent stays silent. The
-    peak of the learning rate is its maximum over the last 512 ticks. In a longer run only LATE_PROGRESS counts. Once a
+    peak of the learning rate is its maximum over the window of 512 ticks, which may not contain the real peak. Once a
     person or another agent has changed the knob, the agent does not touch it.
     """
 
-    moves = (KNOB,)
-    speciality = (KNOB,)
+    moves = (QUANTISATION,)
+    speciality = (QUANTISATION,)
     options = dict.fromkeys(
         ("early_progress", "late_progress", "low_rate_share", "min_cost", "regained_share", "confidence"), SHARE
     )
 
     EARLY_PROGRESS = 0.4
-    """Progress, 0 to 1, from which the agent may turn it on at a low learning rate."""
+    """Progress, 0 to 1, from which the agent acts if the learning rate is low."""
     LATE_PROGRESS = 0.65
-    """Progress, 0 to 1, from which the agent turns it on at any learning rate. The rest of the run can adapt."""
+    """Progress, 0 to 1, from which the agent acts at any learning rate. The weights can still adapt."""
     LOW_RATE_SHARE = 0.15
     """Share of its peak, 0 to 1, below which the learning rate is low."""
     MIN_COST = 0.005
-    """Minimum cost of rounding, as a share of the metric, 0 to 1. 8 bits cost a small model less, and 4 bits more."""
+    """Minimum cost of rounding, as a share of the metric, 0 to 1. In a small model, 4 bits cost more, 8 bits less."""
     REGAINED_SHARE = 0.5
     """Forecast gain, as a share of the cost of rounding, 0 to 1."""
     CONFIDENCE = 0.85
@@ -51,9 +51,9 @@ class Quantisation(Agent):
     """Number of ticks after which the forecast is judged. In this knob's recipe, readings are 50 steps apart."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
-        knob = next((spec for spec in run.actuators if spec.name == KNOB), None)
+        knob = next((spec for spec in run.actuators if spec.name == QUANTISATION), None)
         if knob is None:
-            return f"the run announces no {KNOB}: its trainer cannot train through rounded weights"
+            return f"the run announces no {QUANTISATION}: its trainer cannot train through rounded weights"
         if _served_metric(run, knob) is None:
             return (
                 f"no held-out metric is measured with weights rounded to "
@@ -65,9 +65,9 @@ class Quantisation(Agent):
         return super().cannot_fire(run)
 
     def vote(self, window: Window) -> Vote | None:
-        knob = window.knobs[KNOB]
+        knob = window.knobs[QUANTISATION]
         served = _served_metric(window.run, knob.spec)
-        if served is None or knob.value != OFF or window.applied(KNOB) or not self._is_late(window):
+        if served is None or knob.value != OFF or window.applied(QUANTISATION) or not self._is_late(window):
             return None
         choice, metric, exact_name = served
         rounded, exact = (next(iter(window.series(name, last=1)), None) for name in (metric.name, exact_name))
@@ -77,23 +77,22 @@ class Quantisation(Agent):
         if cost < self.MIN_COST * abs(exact):
             return None
         return window.propose(
-            KNOB, choice, confidence=self.CONFIDENCE, target=metric.name,
+            QUANTISATION, choice, confidence=self.CONFIDENCE, target=metric.name,
             expected_change=apply_sign(metric, self.REGAINED_SHARE * cost), horizon=self.HORIZON,
             why=f"rounding to {choice} changes {exact_name} from {exact:.4g} to {rounded:.4g} ({metric.name}): "
-            f"{KNOB} {OFF} → {choice} for the last {1 - window.progress:.0%} of the run",
+            f"{QUANTISATION} {OFF} → {choice} for the last {1 - window.progress:.0%} of the run",
         )  # fmt: skip
 
     def _is_late(self, window: Window) -> bool:
         if window.progress > self.LATE_PROGRESS:
             return True
-        rates = window.series(RATE)
+        rates = window.series(LEARNING_RATE)
         return window.progress > self.EARLY_PROGRESS and bool(rates) and rates[-1] < self.LOW_RATE_SHARE * max(rates)
 
 
 def _served_metric(run: RunStarted, knob: ActuatorSpec) -> tuple[str, MetricSpec, str] | None:
-    """Return the first held-out metric of rounded weights, such as eval/int4/bits_per_byte. The result is its
-    precision, the metric, and the name of the same metric of the exact weights. It is None if the run does not announce
-    both metrics."""
+    """Return the first held-out metric of rounded weights, such as eval/int4/bits_per_byte, as (precision, metric, name
+    of the same metric of the exact weights). Return None if the run does not announce both metrics."""
     names = {spec.name for spec in run.metrics}
     for spec in run.metrics:
         parts = spec.name.split("/")

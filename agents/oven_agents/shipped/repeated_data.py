@@ -15,14 +15,14 @@ SKIP, REPEATED = "data.skip", "data/repeated"
 
 
 class RepeatedData(Agent):
-    """Signals: most rows of the last batches were read before, in a run that had only read new rows. So a stretch of
-    the data occurs twice: a shard is listed twice, or training resumed from the beginning of the data.
+    """Signals: most rows of the last batches were read before, in a run that had only read new rows. So a part of the
+    data occurs twice: a shard is listed twice, or training resumed from the beginning of the data.
 
     Actions: proposes to skip SKIPPED_BATCHES batches. Repeated data teach little, and less each time (Muennighoff et
     al. 2023, arXiv 2305.16264: up to four passes are nearly as good as new data, many more add nothing). So the agent
     is confident that a skip does no harm, but not that it helps much.
 
-    False alarms: none on data that are read once, because there the gauge is 0 whatever the noise. A run that reaches
+    False alarms: none on data that are read once, because their share of repeated rows is always 0. A run that reaches
     the end of its data and starts again looks the same. It gets one skip, which costs nothing either. If the rows after
     the skip were also read before, the agent is silent.
 
@@ -37,19 +37,19 @@ class RepeatedData(Agent):
     RECENT_STEPS = 5
     """Number of newest steps for the mean share of repeated rows. One or two batches may repeat by chance."""
     MIN_REPEATED = 0.5
-    """Minimum share of the newest rows, 0 to 1, that are repeated. A stretch may start inside a batch."""
+    """Minimum share of repeated rows in the newest steps, 0 to 1. The repetition may start inside a batch."""
     MAX_USUAL_REPEATED = 0.1
     """Maximum median share of repeated rows before RECENT_STEPS, 0 to 1. Above it, the data repeat on purpose."""
     REFERENCE = 40
     """Number of earlier steps for the usual share, and of ticks after a skip without another proposal."""
     SKIPPED_BATCHES = 100
-    """Number of batches to skip. Too few leave the run in the stretch, and too many cost new data."""
+    """Number of batches to skip. Too few leave the run in the repeated data, and too many cost new data."""
     CONFIDENCE = 0.95
     """Confidence before noise is taken into account. It is high because skipping repeated rows does no harm."""
     GAIN = 0.02
     """Forecast gain of the target, in its unit. It is small because repeated rows teach little and seldom harm."""
     HORIZON = 60
-    """Number of ticks after which the forecast is judged. The gain comes slowly, from the data read instead."""
+    """Number of ticks after which the forecast is judged. The gain from new data comes slowly."""
 
     def vote(self, window: Window) -> Vote | None:
         shares = [share for _, share in window.surviving_series(REPEATED, last=self.REFERENCE + self.RECENT_STEPS)]

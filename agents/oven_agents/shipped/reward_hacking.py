@@ -7,7 +7,7 @@ import math
 from oven_agents.sdk.agent import SHARE, Agent
 from oven_agents.sdk.alternative_plans import Alternatives, Plan, offer
 from oven_agents.sdk.window import Window
-from oven_agents.stats.evaluation_request import can_evaluate, is_recent, request_evaluation
+from oven_agents.stats.evaluation_request import can_evaluate, has_recent_reading, request_evaluation
 from oven_agents.stats.level_shift import Shift, shift_of_newest
 from oven_agents.stats.objective import held_out_metric
 from oven_agents.stats.policy_shift import quality_dropped
@@ -15,8 +15,8 @@ from oven_agents.stats.robust_statistics import noise
 from oven_core.protocol.actuator_names import EVALUATE
 from oven_core.protocol.messages import RunStarted, Value, Vote
 
-WEIGHTS, ROLLBACK, MIXTURE = "reward.weights", "run.rollback", "data.mixture"
-AGREEMENT, LENGTH = "committee/agreement", "completions/mean_length"
+REWARD_WEIGHTS, ROLLBACK, MIXTURE = "reward.weights", "run.rollback", "data.mixture"
+AGREEMENT, COMPLETION_LENGTH = "committee/agreement", "completions/mean_length"
 MIN_NOISE = 1e-3
 """Minimum standard deviation of a judge's mean score, for judges that hardly vary."""
 
@@ -24,64 +24,65 @@ MIN_NOISE = 1e-3
 class RewardHacking(Agent):
     """Signals: a judge has changed, or judges diverge. All judges score the same completions of a policy that changes
     in small steps, so their mean scores normally move slowly and together. A judge has changed if its mean jumps up
-    from one step to the next and no other mean does. Learning cannot cause this, but an updated service or a constant
-    answer can. A jump down is ignored, because the strictest judge falls first when the policy gets worse. Judges
-    diverge if the mean of one rises while the mean of another falls, and held-out quality falls, too. Then a proxy is
-    over-optimised (Gao et al. 2022, arXiv 2210.10760; ensembles delay this and do not prevent it, Eisenstein et al.
-    2023, arXiv 2312.09244). Longer answers and lower agreement are reported as well.
+    from one step to the next and no other mean does. Learning cannot cause such a jump, but an updated service or a
+    constant answer can. A jump down is ignored, because the strictest judge falls first when the policy gets worse.
+    Judges diverge if the mean of one rises while the mean of another falls, and held-out quality falls, too. In that
+    case, a proxy reward is over-optimised (Gao et al. 2022, arXiv 2210.10760). Ensembles of judges delay
+    over-optimisation but do not prevent it (Eisenstein et al. 2023, arXiv 2312.09244). Longer answers and lower
+    agreement are reported as well.
 
-    Actions: the judge keeps a tenth of its share, and the others get the rest in proportion to their shares. If another
-    judge fell, the agent also rolls back to before the two diverged.
+    Actions: cuts the judge's weight to a tenth. The other judges get the rest in proportion to their weights. If judges
+    diverged, the agent also rolls back to before that.
 
-    False alarms: for a jump, one judge must move by six standard errors without an overlap (one in 495 by order alone),
-    and all others by less than half of this. By chance, this happens in less than 10⁻⁵ of the steps. Two judges diverge
-    by 4 and 3 standard errors, and shared noise moves both the same way.
+    False alarms: for a jump, one judge must move by six standard errors without an overlap, and all others by less than
+    half of that. By chance, this happens in less than 10⁻⁵ of the steps. Judges that diverge must move by 4 and by 3
+    standard errors. Noise that they share moves both in the same direction.
 
     Limits: judges that are all fooled together do not diverge. A judge of weight 0 only serves as a reference for the
-    others. The agent is silent without a held-out metric. The reward_weights agent only reads held-out quality and
-    needs several evaluations, while this agent reads every step.
+    others. The agent is silent without a held-out metric. It reads every step, while the reward_weights agent needs
+    several evaluations.
     """
 
     needs = ("rewards/*/mean",)
-    moves = (WEIGHTS, ROLLBACK, EVALUATE)
-    speciality = (WEIGHTS, ROLLBACK, EVALUATE)
+    moves = (REWARD_WEIGHTS, ROLLBACK, EVALUATE)
+    speciality = (REWARD_WEIGHTS, ROLLBACK, EVALUATE)
     options = dict.fromkeys(
         ("min_jump", "min_move", "jump_confidence", "divergence_confidence", "remaining_share"), SHARE
     )
 
     JUMP_STEPS = 4
-    """Number of newest steps for a jump. Four values do not overlap with eight others in one of 495 orders."""
+    """Number of newest steps for a jump. By chance, four values are all above eight others in one case of 495."""
     NOISE_STEPS = 40
-    """Minimum number of steps before JUMP_STEPS, for a judge's noise."""
+    """Number of steps before JUMP_STEPS that give a judge's noise."""
     JUMP_ERRORS = 6.0
-    """Standard errors that a judge's jump must exceed. With the other conditions, chance is below 10⁻⁵ per step."""
+    """Standard errors that a judge's jump must exceed."""
     CALM_ERRORS = 2.5
     """Maximum standard errors of every other judge, so that one judge is not blamed for a shared change."""
     MIN_JUMP = 0.1
-    """Minimum jump, from 0 to 1, for judges with little noise."""
+    """Minimum jump of a mean score, 0 to 1. It decides if the judge has little noise."""
     RECENT_STEPS = 12
-    """Number of newest steps in which two judges diverge. A rollback goes back twice as far."""
+    """Number of newest steps in which judges diverge. A rollback goes back twice as far."""
     REFERENCE = 40
-    """Number of steps before RECENT_STEPS with which the means are compared."""
+    """Number of steps before RECENT_STEPS with which the newest means are compared."""
     RISE_ERRORS = 4.0
     """Minimum rise of a fooled judge's mean in standard errors, and minimum shift of answer length and agreement."""
     FALL_ERRORS = -3.0
     """Shift in standard errors below which another judge's mean is falling. Shared noise moves both the same way."""
     MIN_MOVE = 0.03
-    """Minimum change of both means, from 0 to 1. A significant change may still be too small to matter."""
+    """Minimum change of both mean scores, 0 to 1. A significant change may still be too small to matter."""
     JUMP_CONFIDENCE = 0.9
     """Confidence for a judge that changed. Learning never moves one judge alone within one step."""
     DIVERGENCE_CONFIDENCE = 0.7
     """Confidence for judges that diverge. It is lower, because a policy may improve in one respect only."""
     REMAINING_SHARE = 0.1
-    """Share of its weight, 0 to 1, that the judge keeps until a person has checked it."""
+    """Share of its weight, 0 to 1, that a judge keeps until a person has checked it."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         if reason := super().cannot_fire(run):
             return reason
-        weights = next((spec for spec in run.actuators if spec.name == WEIGHTS), None)
+        weights = next((spec for spec in run.actuators if spec.name == REWARD_WEIGHTS), None)
         if weights is None:
-            return f"the run announces no {WEIGHTS}, so no judge's weight can be lowered"
+            return f"the run announces no {REWARD_WEIGHTS}, so no judge's weight can be lowered"
         if held_out_metric(run) is None:
             return (
                 "the run announces no held-out metric with a direction, so nothing shows whether new weights are better"
@@ -96,11 +97,11 @@ class RewardHacking(Agent):
         return self._treat_changed_judge(window) or self._treat_diverging_judges(window)
 
     def _treat_changed_judge(self, window: Window) -> Alternatives | None:
-        shares = window.knobs[WEIGHTS].shares
-        jumps = {judge: self._jump(window, judge) for judge in shares}
-        movements = {judge: movement for judge, movement in jumps.items() if movement is not None}
-        for judge, (errors, difference) in movements.items():
-            others = [abs(movement[0]) for name, movement in movements.items() if name != judge]
+        shares = window.knobs[REWARD_WEIGHTS].shares
+        measured = {judge: self._jump(window, judge) for judge in shares}
+        jumps = {judge: jump for judge, jump in measured.items() if jump is not None}
+        for judge, (errors, difference) in jumps.items():
+            others = [abs(other_errors) for name, (other_errors, _) in jumps.items() if name != judge]
             if errors > self.JUMP_ERRORS and difference > self.MIN_JUMP and others and max(others) < self.CALM_ERRORS:
                 why = (
                     f"the mean score of {judge} jumped by {difference:+.2f} within {self.JUMP_STEPS} steps "
@@ -110,44 +111,50 @@ class RewardHacking(Agent):
         return None
 
     def _treat_diverging_judges(self, window: Window) -> Alternatives | Vote | None:
-        shares = window.knobs[WEIGHTS].shares
-        shifts = {judge: self._shift(window, f"rewards/{judge}/mean") for judge in shares}
-        movements = {judge: movement for judge, movement in shifts.items() if movement is not None}
-        rising = [judge for judge, (z, change) in movements.items() if z > self.RISE_ERRORS and change > self.MIN_MOVE]
-        rising = [judge for judge in rising if shares[judge] > 0]
-        falling = [
-            judge for judge, (z, change) in movements.items() if z < self.FALL_ERRORS and change < -self.MIN_MOVE
-        ]
-        if not rising or not falling or not quality_dropped(window):
+        shares = window.knobs[REWARD_WEIGHTS].shares
+        rises, falls = {}, {}
+        for judge, share in shares.items():
+            errors, difference = self._shift(window, f"rewards/{judge}/mean") or (0.0, 0.0)
+            if errors > self.RISE_ERRORS and difference > self.MIN_MOVE and share > 0:
+                rises[judge] = difference
+            if errors < self.FALL_ERRORS and difference < -self.MIN_MOVE:
+                falls[judge] = -difference
+        if not rises or not falls or not quality_dropped(window):
             return None
-        fooled = max(rising, key=lambda judge: movements[judge][1])
-        falls = " and ".join(f"that of {judge} fell by {-movements[judge][1]:.2f}" for judge in falling)
+        fooled = max(rises, key=lambda judge: rises[judge])
+        falls_text = " and ".join(f"that of {judge} fell by {fall:.2f}" for judge, fall in falls.items())
         why = (
-            f"the mean score of {fooled} rose by {movements[fooled][1]:.2f} in {self.RECENT_STEPS} steps while "
-            f"{falls}, and held-out quality fell"
+            f"the mean score of {fooled} rose by {rises[fooled]:.2f} in {self.RECENT_STEPS} steps while "
+            f"{falls_text}, and held-out quality fell"
         )
-        if can_evaluate(window) and not is_recent(window):
+        if can_evaluate(window) and not has_recent_reading(window):
             return request_evaluation(window, why)
         return self._offer(window, fooled, why, "reward_up_heldout_down", window.tick - 2 * self.RECENT_STEPS)
 
-    def _offer(self, window: Window, judge: str, why: str, symptom: str, back: int | None) -> Alternatives | None:
+    def _offer(
+        self, window: Window, judge: str, why: str, symptom: str, rollback_tick: int | None
+    ) -> Alternatives | None:
+        """Offer to lower the judge's weight, and first a rollback with it if there is a tick to return to."""
         metric = held_out_metric(window.run)
-        shares = window.knobs[WEIGHTS].shares
-        rest = 1 - shares[judge]
+        shares = window.knobs[REWARD_WEIGHTS].shares
+        others_share = 1 - shares[judge]
         freed = shares[judge] * (1 - self.REMAINING_SHARE)
-        if metric is None or shares[judge] <= 0 or rest <= 0 or freed < 0.02:
+        if metric is None or shares[judge] <= 0 or others_share <= 0 or freed < 0.02:
             return None
         symptoms = {symptom: 0.8}
-        for gauge, sign, gauge_symptom in ((LENGTH, 1, "length_drift"), (AGREEMENT, -1, "judge_disagreement")):
-            movement = self._shift(window, gauge)
-            if movement is not None and sign * movement[0] > self.RISE_ERRORS:
-                symptoms.setdefault(gauge_symptom, 0.5)
-        value = {j: round(s + freed * s / rest, 4) if j != judge else round(s - freed, 4) for j, s in shares.items()}
-        largest = max(value, key=lambda name: value[name])
-        value[largest] += 1 - math.fsum(value.values())
-        why += f": lower the weight of {judge} from {shares[judge]:.0%} to {value[judge]:.0%}"
+        length_errors, _ = self._shift(window, COMPLETION_LENGTH) or (0.0, 0.0)
+        if length_errors > self.RISE_ERRORS:
+            symptoms.setdefault("length_drift", 0.5)
+        agreement_errors, _ = self._shift(window, AGREEMENT) or (0.0, 0.0)
+        if -agreement_errors > self.RISE_ERRORS:
+            symptoms.setdefault("judge_disagreement", 0.5)
+        target = {name: round(share + freed * share / others_share, 4) for name, share in shares.items()}
+        target[judge] = round(shares[judge] - freed, 4)
+        largest = max(target, key=lambda name: target[name])
+        target[largest] += 1 - math.fsum(target.values())  # the rounding error
+        why += f": lower the weight of {judge} from {shares[judge]:.0%} to {target[judge]:.0%}"
         gain = -0.03 if metric.better == "down" else 0.03
-        confidence = self.JUMP_CONFIDENCE if back is None else self.DIVERGENCE_CONFIDENCE
+        confidence = self.JUMP_CONFIDENCE if rollback_tick is None else self.DIVERGENCE_CONFIDENCE
 
         def plan(remedy: str, changes: dict[str, Value]) -> Plan:
             return Plan.of_changes(
@@ -155,15 +162,16 @@ class RewardHacking(Agent):
                 horizon=60,
             )  # fmt: skip
 
-        plans = [plan("reweigh_rewards", {WEIGHTS: value})]
-        if back is not None and ROLLBACK in window.knobs:
-            plans.insert(0, plan("rollback_and_reweigh", {ROLLBACK: float(max(0, back)), WEIGHTS: value}))
+        plans = [plan("reweigh_rewards", {REWARD_WEIGHTS: target})]
+        if rollback_tick is not None and ROLLBACK in window.knobs:
+            changes: dict[str, Value] = {ROLLBACK: float(max(0, rollback_tick)), REWARD_WEIGHTS: target}
+            plans.insert(0, plan("rollback_and_reweigh", changes))
         return offer(plans, symptoms)
 
     def _shift(self, window: Window, metric: str) -> tuple[float, float] | None:
         """Return how far a metric's newest values differ from the earlier ones, as (standard errors, difference). Only
-        values since the last change that affects them count. Return None if there are too few measurements."""
-        since = window.last_change_tick(WEIGHTS, "committee.*", ROLLBACK, MIXTURE)
+        values since the last relevant change count. Return None if there are too few measurements."""
+        since = window.last_change_tick(REWARD_WEIGHTS, "committee.*", ROLLBACK, MIXTURE)
         values = window.series(metric, after=since, last=self.RECENT_STEPS + self.REFERENCE)
         shift = shift_of_newest(values, self.RECENT_STEPS)
         if len(shift.before) < min(self.REFERENCE, 2 * self.RECENT_STEPS) or not all(map(math.isfinite, values)):
@@ -172,10 +180,9 @@ class RewardHacking(Agent):
 
     def _jump(self, window: Window, judge: str) -> tuple[float, float] | None:
         """Return the difference between a judge's newest values and as many just before them, as (standard errors,
-        difference). Learning changes little in that time, so a trend is not a jump. Both are 0 if the range of the
-        newest values overlaps with the range of twice as many earlier ones. Return None if there are too few
-        measurements."""
-        since = window.last_change_tick(WEIGHTS, "committee.*", ROLLBACK, MIXTURE)
+        difference). In so few steps, a trend is too small to be a jump. Both are 0 if the range of the newest values
+        overlaps with that of twice as many earlier ones. Return None if there are too few measurements."""
+        since = window.last_change_tick(REWARD_WEIGHTS, "committee.*", ROLLBACK, MIXTURE)
         values = window.series(f"rewards/{judge}/mean", after=since, last=self.JUMP_STEPS + self.NOISE_STEPS)
         if len(values) < self.JUMP_STEPS + self.NOISE_STEPS or not all(map(math.isfinite, values)):
             return None

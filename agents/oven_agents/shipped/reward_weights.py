@@ -13,33 +13,32 @@ from oven_agents.stats.objective import held_out_metric
 from oven_core.mesh.actuator_values import variation
 from oven_core.protocol.messages import RunStarted, Vote
 
-WEIGHTS, ROLLBACK, MIXTURE = "reward.weights", "run.rollback", "data.mixture"
-JUDGES = "committee.*"
+REWARD_WEIGHTS, ROLLBACK, MIXTURE = "reward.weights", "run.rollback", "data.mixture"
+JUDGE_MODELS = "committee.*"
 """Actuators that replace the model behind a committee member. A different model has different mean scores."""
-OVER_OPTIMISED = ("symptom:reward_up_heldout_down",)
 
 
 class RewardWeights(Agent):
-    """Signals: the newest two held-out readings are below the best one, while a member's mean score has risen since
-    then. An over-optimised proxy reward keeps rising while true quality falls (Gao et al. 2022, arXiv 2210.10760). An
-    ensemble of judges delays this but does not prevent it, because all judges share some flaws (Eisenstein et al. 2023,
-    arXiv 2312.09244). The agent reads evaluations since the last change of the reward weights, a judge, the mixture or
-    the policy (for example by a rollback).
+    """Signals: the newest two held-out readings are below the best one, while a member's mean score has risen since the
+    best one. An over-optimised proxy reward keeps rising while true quality falls (Gao et al. 2022, arXiv 2210.10760).
+    An ensemble of judges delays this but does not prevent it, because all judges share some flaws (Eisenstein et al.
+    2023, arXiv 2312.09244). The agent reads evaluations since the last change of the reward weights, a judge or the
+    mixture, and since the last rollback.
 
     Actions: moves half of the weight of each member whose scores rose to the members whose scores fell. A rising
     member no longer tracks quality, while a falling one noticed the loss.
 
     False alarms: a change of a member's mean counts only beyond SIGMAS standard errors. The agent is silent while
-    held-out quality is flat, because in successful training a proxy also rises to its ceiling over a plateau. A rise
-    caused by another knob looks the same.
+    held-out quality is flat, because in successful training a proxy may also rise to its ceiling. A rise caused by
+    another knob looks the same.
 
     Limits: the agent needs a held-out metric and at least one member whose scores fell. If all members are fooled, it
     is silent. It never restores weight by itself.
     """
 
     needs = ("rewards/*/mean",)
-    moves = (WEIGHTS,)
-    speciality = (WEIGHTS,)
+    moves = (REWARD_WEIGHTS,)
+    speciality = (REWARD_WEIGHTS,)
     options = dict.fromkeys(("clear_confidence", "min_change", "remaining_share", "min_moved_weight"), SHARE)
 
     MIN_EVALUATIONS = 4
@@ -47,7 +46,7 @@ class RewardWeights(Agent):
     MIN_FALL = 0.05
     """Minimum fall of the newest two readings, as a share of the best one. Smaller falls may be evaluation noise."""
     CLEAR_FALL = 0.1
-    """Fall of both readings, as a share of the best one, that is clear enough to act alone: twice MIN_FALL."""
+    """Fall of both readings, as a share of the best one, that is clear enough for the agent to act alone."""
     CLEAR_CONFIDENCE = 0.8
     """Confidence at a clear fall. A smaller fall is only a rule of thumb, and its vote needs a second agent."""
     MIN_CHANGE = 0.02
@@ -69,14 +68,14 @@ class RewardWeights(Agent):
         measured = {metric.name for metric in run.metrics}
         # Members that joined late are announced as actuators only.
         measured |= {f"rewards/{spec.name.removeprefix('committee.')}/mean" for spec in run.actuators}
-        members = next(spec.choices for spec in run.actuators if spec.name == WEIGHTS)
+        members = next(spec.choices for spec in run.actuators if spec.name == REWARD_WEIGHTS)
         unmeasured = [member for member in members if f"rewards/{member}/mean" not in measured]
         return f"the run publishes no mean score of {', '.join(unmeasured)}" if unmeasured else None
 
     def vote(self, window: Window) -> Vote | None:
         metric = held_out_metric(window.run)
         assert metric is not None  # guaranteed by cannot_fire
-        since = window.last_change_tick(WEIGHTS, JUDGES, ROLLBACK, MIXTURE)
+        since = window.last_change_tick(REWARD_WEIGHTS, JUDGE_MODELS, ROLLBACK, MIXTURE)
         sign = -1.0 if metric.better == "down" else 1.0
         evaluations = [(o.tick, sign * o.metrics[metric.name]) for o in window.observations if metric.name in o.metrics]
         evaluations = [(tick, value) for tick, value in evaluations if tick > since and math.isfinite(value)]
@@ -87,41 +86,42 @@ class RewardWeights(Agent):
         falls = [(best - value) / abs(best) if best else 0.0 for _, value in evaluations[-2:]]
         if min(falls) < self.MIN_FALL:
             return None
-        shares = window.knobs[WEIGHTS].shares
+        shares = window.knobs[REWARD_WEIGHTS].shares
         changes = {member: self._change(window, member, since, best_tick) for member in shares}
-        fooled = [m for m, change in changes.items() if change is not None and change > 0 and shares[m] > 0]
-        reliable = [m for m, change in changes.items() if change is not None and change < 0]
+        measured = {member: change for member, change in changes.items() if change is not None}
+        fooled = [member for member, change in measured.items() if change > 0 and shares[member] > 0]
+        reliable = [member for member, change in measured.items() if change < 0]
         if not fooled or not reliable:
             return None
         freed = sum(shares[member] * (1 - self.REMAINING_SHARE) for member in fooled)
-        target = {m: round(share * self.REMAINING_SHARE, 4) if m in fooled else share for m, share in shares.items()}
+        target = dict(shares)
+        for member in fooled:
+            target[member] = round(target[member] * self.REMAINING_SHARE, 4)
         for member in reliable:
             target[member] = round(target[member] + freed / len(reliable), 4)
-        target[reliable[0]] += 1 - sum(target.values())
+        target[reliable[0]] += 1 - sum(target.values())  # the rounding error
         if variation(shares, target) < self.MIN_MOVED_WEIGHT:
             return None
         movements = [
-            f"{m} {'rose' if change > 0 else 'fell'} by {abs(change):.2f}" for m, change in changes.items() if change
+            f"{member} {'rose' if change > 0 else 'fell'} by {abs(change):.2f}"
+            for member, change in measured.items()
+            if change
         ]
         why = (
             f"{metric.name} is {falls[0]:.0%} and {falls[1]:.0%} below its best ({sign * best:.3g} at tick "
             f"{best_tick}) in two evaluations, and mean scores changed ({', '.join(movements)}): move {freed:.0%} of "
             f"the weight from {', '.join(fooled)} to {', '.join(reliable)}"
         )
+        confidence = self.CLEAR_CONFIDENCE if min(falls) >= self.CLEAR_FALL else tentative_confidence(window.run)
         return window.propose(
-            WEIGHTS,
-            target,
-            confidence=self.CLEAR_CONFIDENCE if min(falls) >= self.CLEAR_FALL else tentative_confidence(window.run),
-            why=why,
-            target=metric.name,
-            expected_change=sign * abs(best) * falls[-1] / 2,
-            horizon=3 * (evaluations[-1][0] - evaluations[-2][0]),
-            evidence=OVER_OPTIMISED,
-        )
+            REWARD_WEIGHTS, target, confidence=confidence, why=why, target=metric.name,
+            expected_change=sign * abs(best) * falls[-1] / 2, horizon=3 * (evaluations[-1][0] - evaluations[-2][0]),
+            evidence=("symptom:reward_up_heldout_down",),
+        )  # fmt: skip
 
     def _change(self, window: Window, member: str, since: int, best_tick: int) -> float | None:
         """Return the change of a member's mean score from before the best evaluation to the newer half of the ticks
-        after it. Return 0 for noise, and None for too few measurements."""
+        after it. Return 0 if the change is within the noise, and None if there are too few measurements."""
         name = f"rewards/{member}/mean"
         middle = (best_tick + window.tick) // 2
         before = [o.metrics[name] for o in window.observations if since < o.tick <= best_tick and name in o.metrics]

@@ -7,24 +7,25 @@ from oven_agents.sdk.alternative_plans import Plan
 from oven_agents.sdk.window import Window
 from oven_agents.stats.evaluation_request import PATIENCE, can_evaluate, request_evaluation
 from oven_agents.stats.objective import apply_sign, held_out_metric, objective
-from oven_agents.stats.rollback_success import MIN_RECOVERY, recovered_share
+from oven_agents.stats.rollback_success import MIN_RECOVERY, recovered_shares
 from oven_core.protocol.actuator_names import EVALUATE, ROLLBACK, UNDO
 from oven_core.protocol.messages import Receipt, RunStarted, Value, Vote
 
-SCALE = "optimizer.lr_scale"
+LR_SCALE = "optimizer.lr_scale"
 
 
 class RollbackUndo(Agent):
     """Signals: a held-out reading EFFECT_TICKS ticks after any rollback regained less than a third of the lost quality,
     although the run restarted from before the loss. A rollback repairs a single event that damaged weights or moments.
     If the data, the code or the machine changed permanently, the fault recurs, and the rollback has only discarded the
-    run's adaptation to it.
+    run's adaptation to the fault.
 
-    Actions: requests the reading once, then undoes the rollback and a rate cut that was part of it. After that no agent
-    rolls back (oven_agents.stats.rollback_success). It never undoes a change that an operator set or approved.
+    Actions: requests the reading once, then undoes the rollback and a rate cut that was part of it. After an undo, no
+    agent rolls back again until there is a new best reading (oven_agents.stats.rollback_success). The agent never
+    undoes a change that an operator set or approved.
 
-    False alarms: a rollback that helps regains the lost quality at once, because that is its purpose. A third of it is
-    far outside the noise of the readings.
+    False alarms: a rollback that helps regains the lost quality at once. A third of this quality is far outside the
+    noise of the readings.
 
     Limits: the agent needs a reading from before the rollback, a run that measures on request, and a run that keeps the
     abandoned state. Runs do so with snapshots in memory, but not with checkpoints on disk. The agent does not see harm
@@ -33,14 +34,14 @@ class RollbackUndo(Agent):
     noisier. In three such runs, undoing a rollback never improved the result.
     """
 
-    moves = (UNDO, SCALE, EVALUATE)
-    speciality = (UNDO, SCALE, EVALUATE)
+    moves = (UNDO, LR_SCALE, EVALUATE)
+    speciality = (UNDO, LR_SCALE, EVALUATE)
     options = dict.fromkeys(("confidence",), SHARE)
 
     EFFECT_TICKS = 4
     """Number of ticks from a rollback to a reading. Earlier, a recurring fault may not have returned."""
     CONFIDENCE = 0.8
-    """Confidence of an undo. It is too high: only 44 % of 16 votes came true."""
+    """Confidence of an undo. It is higher than the share of votes that came true (44 % of 16)."""
     GAIN = 0.02
     """Forecast fall of the loss, in its unit. It is small because the run only returns to its earlier state."""
     HORIZON = 20
@@ -60,14 +61,13 @@ class RollbackUndo(Agent):
         rollback = next(reversed(window.jumps), None)
         if rollback is None or rollback.actuator != ROLLBACK or rollback.decision_id in window.commanded:
             return None
-        if window.tick < rollback.tick + self.EFFECT_TICKS or not window.is_new(
-            rollback.tick + int(self.EFFECT_TICKS) + PATIENCE
-        ):
+        effect_tick = rollback.tick + int(self.EFFECT_TICKS)
+        if window.tick < effect_tick or not window.is_new(effect_tick + PATIENCE):
             return None
-        recovered_shares = recovered_share(window, rollback)
-        if recovered_shares is None:
+        recovered = recovered_shares(window, rollback)
+        if recovered is None:
             return None
-        shares = [share for tick, share in recovered_shares if tick >= rollback.tick + self.EFFECT_TICKS]
+        shares = [share for tick, share in recovered if tick >= effect_tick]
         if not shares:
             return self._request_reading(window, rollback)
         return self._undo(window, rollback, shares[0]) if shares[0] < MIN_RECOVERY else None
@@ -81,8 +81,8 @@ class RollbackUndo(Agent):
     def _undo(self, window: Window, rollback: Receipt, share: float) -> Plan:
         regained = f"only {share:.0%}" if share > 0 else "none"
         why = f"the rollback at tick {rollback.tick} regained {regained} of the lost quality: undo it"
-        cut = next((receipt for receipt in window.applied(SCALE) if receipt.tick == rollback.tick), None)
-        rate_votes = [] if cut is None or cut.before is None else [self._propose(window, SCALE, cut.before, why)]
+        cut = next((receipt for receipt in window.applied(LR_SCALE) if receipt.tick == rollback.tick), None)
+        rate_votes = [] if cut is None or cut.before is None else [self._propose(window, LR_SCALE, cut.before, why)]
         return Plan.of_votes("undo_rollback", [self._propose(window, UNDO, None, why), *rate_votes])
 
     def _propose(self, window: Window, actuator: str, value: Value, why: str) -> Vote:

@@ -1,4 +1,4 @@
-"""Adjusts the KL penalty towards a teacher, and undoes changes that did not help."""
+"""Adjusts the KL penalty that ties a policy to its teacher, or swaps the teacher, and undoes what did not help."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from oven_agents.stats.robust_statistics import noise
 from oven_core.protocol.messages import MetricSpec, Receipt, RunStarted, Value, Vote
 
 TEACHER, BETA = "teacher.active", "grpo.beta"
-KL_TO = "kl/"
+INACTIVE_KL_PREFIX = "kl/"
 """Prefix of the metrics with the KL to an inactive teacher, which are sampled every few steps."""
 RESETS = (TEACHER, BETA, "run.rollback", "optimizer.lr_scale", "data.mixture", "reward.weights", "committee.*")
 """Actuators that change the reward or the KL directly. Only ticks after their last change are read."""
@@ -32,14 +32,15 @@ class _Reading:
     max_kl: float
     """Highest KL of a single step."""
     headroom: float
-    """Distance to the ceiling as a share of it, for the training reward or the held-out metric, whichever is closer."""
+    """Distance of the reward or the held-out metric, whichever is closer, to its ceiling, as a share of the ceiling."""
     summary: str
+    """The figures, as part of a vote's reason."""
 
 
 class Teacher(Agent):
     """Signals: GRPO's objective is the reward minus β·KL(π_θ ‖ π_ref), so the KL penalty anchors the policy to its
-    teacher. The anchor binds (holds the policy back) if three things are true. The reward stays flat below its ceiling,
-    in training and on held-out data. The KL stays flat, too. And β·KL is a material part of an objective whose
+    teacher. The anchor binds (holds the policy back) if three conditions are met. The reward stays flat below its
+    ceiling, in training and on held-out data. The KL stays flat, too. And β·KL is a material part of an objective whose
     advantages are around 1. A policy leaves its teacher without a gain if a KL between half a nat and MAX_RUNAWAY_KL
     grows by half, the reward does not rise, and held-out quality fell. A teacher is absorbed if the KL to it has fallen
     far below its first level and stays there while the reward is flat.
@@ -50,10 +51,10 @@ class Teacher(Agent):
     of Ziegler et al. 2019, arXiv 1909.08593, §2.2). The agent undoes its last step if the reward is lower than before.
     It never tries that step again, so the search always ends.
 
-    False alarms: β is not raised above MAX_RUNAWAY_KL, where no anchor brings a policy back. It is not raised either if
-    the estimate leaps, because then sampler and trainer have diverged (oven_agents.stats.policy_shift). A KL that was
-    never high, or that leapt and came back, does not mean that a teacher is absorbed. In one of six runs with an
-    ineffective β, the teacher was swapped needlessly.
+    False alarms: β is not raised at a KL above MAX_RUNAWAY_KL, where no anchor brings a policy back. β is not raised
+    either if the KL estimate leaps, because sampler and trainer have then diverged (oven_agents.stats.policy_shift). A
+    KL that was never high, or that leapt and came back, does not mean that a teacher is absorbed. In one of six runs
+    with an ineffective β, the teacher was swapped needlessly.
 
     Limits: the thresholds come from one recipe, with β from 0.1 to 1. Advantages that are not divided by their spread
     have another scale. Without headroom the agent is silent, even if the KL runs away at the ceiling. Some methods drop
@@ -67,13 +68,13 @@ class Teacher(Agent):
     options = dict.fromkeys(("min_headroom", "max_flat_rise", "confidence", "late_progress"), SHARE)
 
     HALF = 12
-    """Number of ticks in each half of the window. All thresholds here were set on seeds 101 to 103 of one drill."""
+    """Number of ticks in each half of the window."""
     MIN_HEADROOM = 0.12
     """Minimum headroom, as a share of the ceiling. Below it, the reward can hardly improve."""
     MAX_FLAT_RISE = 0.1
     """Maximum rise of a flat reward between the halves, as a share of the headroom, 0 to 1."""
     MIN_PENALTY = 0.04
-    """Minimum β·KL of an anchor that binds. It is not enough alone: 0.05 was harmless, and 0.06 bound."""
+    """Minimum β·KL of an anchor that binds. It is a necessary condition, but not a sufficient one."""
     FLAT_RATIOS = (0.75, 1.2)
     """Minimum and maximum ratio between the KL of the later half and the earlier half at which the KL is flat."""
     RUNAWAY_RATIO = 1.5
@@ -81,18 +82,17 @@ class Teacher(Agent):
     MIN_RUNAWAY_KL = 0.5
     """Minimum KL of a runaway, in nats per token. Below it, the policy may be moving towards the task."""
     ABSORBED_RATIO = 0.5
-    """Maximum ratio between the window's KL and the KL of the first HALF ticks at which a teacher is absorbed. It
-    reached 0.38 for a policy with a small teacher, and stayed above 1.18 for a policy that learnt."""
+    """Maximum ratio between the window's KL and the KL of the first HALF ticks at which a teacher is absorbed."""
     MIN_DISTANCE_RATIO = 2.0
     """Minimum KL to a stronger teacher that has more to teach, as a multiple of the KL to the active one."""
     MIN_SAMPLES = 2
-    """Minimum number of samples of the KL to a stronger teacher. A single step means nothing."""
+    """Minimum number of samples of the KL to a stronger teacher. A single sample is not reliable."""
     MAX_RUNAWAY_KL = 1.0
-    """KL in nats per token above which β is not raised. Raises gained 4.8 noise widths below it and lost 0.9 above."""
+    """KL in nats per token above which β is not raised, because a raise has helped only below it."""
     MAX_LEAP = 5.0
     """Maximum ratio between a single step's KL and the median. Above it, sampler and trainer have diverged."""
     MIN_REWARD_FALL = 0.05
-    """Minimum fall of the reward that undoes a loosening. It must also exceed three standard errors."""
+    """Minimum fall of the reward for which the last change is undone. It must also exceed three standard errors."""
     BETA_FACTOR = 3.0
     """Factor by which β is lowered or raised. Only the magnitude of β matters, and a step can be undone."""
     CONFIDENCE = 0.8
@@ -136,7 +136,7 @@ class Teacher(Agent):
         )
 
     def _undo(self, window: Window, since: int, reading: _Reading) -> Vote | None:
-        """Return to the value before the last loosening if the reward has stayed lower since."""
+        """Undo the last change to a lower β or a stronger teacher if the reward has been lower ever since."""
         last = next(
             (r for r in reversed(window.receipts) if r.status == "applied" and is_named(r.actuator, RESETS)), None
         )
@@ -163,8 +163,8 @@ class Teacher(Agent):
         if quality_dropped(window) is False or is_off_policy(window):
             return None
         knob = window.knobs[BETA]
-        raised = knob.bounded(knob.number * self.BETA_FACTOR)
-        if raised < knob.number * 1.2:
+        raised = knob.raised_to(knob.number * self.BETA_FACTOR)
+        if raised is None:
             return None
         why = (
             f"the policy moves away from its teacher without a gain ({reading.summary}): "
@@ -184,8 +184,8 @@ class Teacher(Agent):
         if stronger:
             why += f": {TEACHER} {window.knobs[TEACHER].value} → {stronger}"
             return self._propose(window, TEACHER, stronger, why, reading.headroom / 2, "symptom:kl_anchor_binds")
-        lowered = beta.bounded(beta.number / self.BETA_FACTOR)
-        if lowered > beta.number / 1.2 or any(change_of(receipt) > 0 for receipt in window.applied(BETA)):
+        lowered = beta.lowered_to(beta.number / self.BETA_FACTOR)
+        if lowered is None or any(change_of(receipt) > 0 for receipt in window.applied(BETA)):
             return None
         why += f", and no teacher is stronger: {BETA} {beta.number:.3g} → {lowered:.3g}"
         return self._propose(window, BETA, lowered, why, reading.headroom / 4, "symptom:kl_anchor_binds")
@@ -204,13 +204,13 @@ class Teacher(Agent):
         if len(kls) < 3 * self.HALF:
             return None
         old_kl = median(kls[: self.HALF])  # not the maximum, which may be due to a fault
-        # The KL of the half with the higher KL.
+        # The higher KL of the two halves of the window.
         kl = max(reading.kl, reading.kl / reading.growth) if reading.growth > 0 else reading.kl
         if not (math.isfinite(old_kl) and 0 <= kl <= self.ABSORBED_RATIO * old_kl):
             return None
         comparison = ""
-        if any(spec.name == KL_TO + stronger for spec in window.run.metrics):
-            distances = window.series(KL_TO + stronger, after=since, last=3)
+        if any(spec.name == INACTIVE_KL_PREFIX + stronger for spec in window.run.metrics):
+            distances = window.series(INACTIVE_KL_PREFIX + stronger, after=since, last=3)
             if len(distances) < self.MIN_SAMPLES or not median(distances) >= self.MIN_DISTANCE_RATIO * kl:
                 return None
             comparison = f", and is {median(distances):.3f} to {stronger}"

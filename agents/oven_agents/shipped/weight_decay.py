@@ -10,17 +10,17 @@ from oven_agents.stats.confidence import confidence
 from oven_agents.stats.objective import apply_sign, objective
 from oven_agents.stats.robust_statistics import quantile
 
-DECAY, ROLLBACK = gauges.DECAY, gauges.ROLLBACK
+WEIGHT_DECAY, ROLLBACK = gauges.WEIGHT_DECAY, gauges.ROLLBACK
 
 
 class WeightDecay(Agent):
     """Signals: a step consists of the gradient's part and the weight decay's part. Only the decay points straight at
-    the origin. At equilibrium the two balance and the norm stays constant (Kosson et al. 2023, arXiv 2305.17212). So if
-    most of each step's length shrinks the weights, the decay moves them. Weights without decay, usually the gains of
-    normalisation layers, may keep the total norm up while the other weights vanish. So the agent also reads the decay's
-    own part of the step, λ‖w‖ divided by the update. At equilibrium this is √(λ/2), a few hundredths for any usual λ.
-    It is half of the step only if the weights are far from equilibrium. A decay with the wrong sign pushes the weights
-    outwards: for a while, every step leads straight away from the origin.
+    the origin. At equilibrium, the two balance and the norm stays constant (Kosson et al. 2023, arXiv 2305.17212). So
+    if most of each step's length shrinks the weights, the decay moves them. Weights without decay, usually the gains of
+    normalisation layers, may keep the total norm up while the other weights vanish. So the agent also computes the
+    decay's part of the step: λ‖w‖ divided by the update. At equilibrium, this part is √(λ/2), a few hundredths for any
+    usual λ. It reaches half of the step only if the weights are far from equilibrium. A decay with the wrong sign
+    pushes the weights outwards, so that for a while every step leads straight away from the origin.
 
     Actions: if the weights shrink, rolls back and lowers the decay, first to half and then to a tenth of that. The two
     changes are one plan, because shrunken weights do not grow back at a good decay. If the decay's part is too large,
@@ -36,33 +36,32 @@ class WeightDecay(Agent):
     phase of decay for pruning) look the same.
     """
 
-    needs = (gauges.WEIGHTS, gauges.LENGTH)
-    moves = (DECAY, ROLLBACK)
-    speciality = (DECAY, ROLLBACK)
+    needs = (gauges.WEIGHT_NORM, gauges.UPDATE_RATIO)
+    moves = (WEIGHT_DECAY, ROLLBACK)
+    speciality = (WEIGHT_DECAY, ROLLBACK)
     options = dict.fromkeys(
         ("min_share", "min_norm_change", "first_factor", "second_factor", "min_cosine", "target_share", "confidence"),
         SHARE,
     )
 
     MIN_SHARE = 0.5
-    """Minimum share of a step's length, 0 to 1, at which the decay moves the weights. A tuned run had 0.012."""
+    """Minimum share of a step's length, 0 to 1, at which the decay outweighs the gradient. A tuned run had 0.012."""
     MAX_SHARE = 1.1
-    """Share of a step's length above which something else moves the weights. A step cannot shrink them more."""
+    """Share of a step's length above which something else moves the weights, because a step cannot shrink them more."""
     MIN_NORM_CHANGE = 0.03
-    """Minimum loss or gain, as a fraction of the norm. A smaller change does no harm yet."""
+    """Minimum change of the weights' norm, as a fraction of the norm. A smaller change does no harm yet."""
     FIRST_FACTOR = 0.5
     """Factor of the decay at the first attempt if the weights shrink."""
     SECOND_FACTOR = 0.1
     """Factor of the decay at the second attempt, and for a decay that pushes the weights."""
     MAX_ATTEMPTS = 2
-    """Maximum number of attempts. Without a limit, the benchmark case `pruning_left_on` had seven rollbacks."""
+    """Maximum number of attempts, because a run may shrink its weights on purpose."""
     MIN_COSINE = 0.85
-    """Minimum cosine of step and weights for a step that points straight away from the origin. It was 0.88 to 1.0 with
-    the wrong sign, at most 0.35 on healthy runs, and 0.72 with damaged moments."""
+    """Minimum cosine between a step and the weights for a decay with the wrong sign. Healthy runs have at most 0.35."""
     TARGET_SHARE = 0.05
     """Target of the decay's share of a step's length, 0 to 1: a few hundredths, as at equilibrium."""
     MAX_ROLLBACK = 32
-    """Maximum number of ticks to roll back, and of newest ticks to search for intact weights."""
+    """Number of newest ticks to search for intact weights, and so the maximum number of ticks to roll back."""
     CONFIDENCE = 0.9
     """Confidence before noise is taken into account. It was not measured, but few other causes are possible."""
     GAIN = 0.05
@@ -71,41 +70,42 @@ class WeightDecay(Agent):
     """Number of ticks after which the forecast is judged. Restored weights show their effect soon."""
 
     def vote(self, window: Window) -> Alternatives | None:
-        if DECAY not in window.knobs:
+        if WEIGHT_DECAY not in window.knobs:
             return None
         return self._treat_shrinking(window) or self._treat_wrong_sign(window) or self._treat_large_share(window)
 
     def _treat_wrong_sign(self, window: Window) -> Alternatives | None:
         cosine = gauges.outward_cosine(window)
-        knob = window.knobs[DECAY]
-        if not self.MIN_COSINE <= cosine <= self.MAX_SHARE or knob.number <= 0 or window.last_change_tick(DECAY) >= 0:
+        knob = window.knobs[WEIGHT_DECAY]
+        was_changed = window.last_change_tick(WEIGHT_DECAY) >= 0
+        if not self.MIN_COSINE <= cosine <= self.MAX_SHARE or knob.number <= 0 or was_changed:
             return None
-        norms = window.surviving_series(gauges.WEIGHTS, last=gauges.RECENT_TICKS + 1)
+        norms = window.surviving_series(gauges.WEIGHT_NORM, last=gauges.RECENT_TICKS + 1)
         healthy_tick, old_norm = norms[0]
         if norms[-1][1] < (1 + self.MIN_NORM_CHANGE) * old_norm:
             return None
         lowered = knob.bounded(knob.number * self.SECOND_FACTOR)
         why = f"each of the last {gauges.RECENT_TICKS} steps points straight away from the origin (cosine with the "
-        why += f"weights {min(cosine, 1):.2f}): {DECAY} {knob.number:.3g} → {lowered:.3g}"
+        why += f"weights {min(cosine, 1):.2f}): {WEIGHT_DECAY} {knob.number:.3g} → {lowered:.3g}"
         return self._offer(window, healthy_tick, lowered, why, 1.0, "weights_pushed_out")
 
     def _treat_large_share(self, window: Window) -> Alternatives | None:
         share = gauges.decay_share(window)
-        knob = window.knobs[DECAY]
+        knob = window.knobs[WEIGHT_DECAY]
         if share < self.MIN_SHARE or self._steps_got_shorter(window, knob.number, share):
             return None
         lowered = knob.bounded(knob.number * self.TARGET_SHARE / share)
-        since = window.last_change_tick(DECAY, ROLLBACK)
-        lengths = window.surviving_series(gauges.LENGTH, after=since, last=self.MAX_ROLLBACK)
+        since = window.last_change_tick(WEIGHT_DECAY, ROLLBACK)
+        lengths = window.surviving_series(gauges.UPDATE_RATIO, after=since, last=self.MAX_ROLLBACK)
         why = f"weight decay makes up {min(share, 1):.0%} of each step's length: "
-        why += f"{DECAY} {knob.number:.3g} → {lowered:.3g}"
+        why += f"{WEIGHT_DECAY} {knob.number:.3g} → {lowered:.3g}"
         return self._offer(window, lengths[0][0], lowered, why, 1.0)
 
     def _steps_got_shorter(self, window: Window, decay: float, share: float) -> bool:
         """Return whether the steps got shorter, so that the share was far lower before at the same decay."""
-        since = window.last_change_tick(DECAY)
-        rates = dict(window.surviving_series(gauges.RATE, after=since))
-        lengths = window.surviving_series(gauges.LENGTH, after=since)
+        since = window.last_change_tick(WEIGHT_DECAY)
+        rates = dict(window.surviving_series(gauges.LEARNING_RATE, after=since))
+        lengths = window.surviving_series(gauges.UPDATE_RATIO, after=since)
         shares = [rates[tick] * decay / length for tick, length in lengths if tick in rates and length > 0]
         return bool(shares) and quantile(shares, 0.1) < share / 2
 
@@ -113,21 +113,21 @@ class WeightDecay(Agent):
         if not self.MIN_SHARE <= gauges.shrink_share(window) <= self.MAX_SHARE:
             return None
         norms = window.surviving_series(
-            gauges.WEIGHTS, after=window.last_change_tick(DECAY, ROLLBACK), last=self.MAX_ROLLBACK
+            gauges.WEIGHT_NORM, after=window.last_change_tick(WEIGHT_DECAY, ROLLBACK), last=self.MAX_ROLLBACK
         )
         if len(norms) < gauges.LEVEL_TICKS:
             return None
         max_norm = max(value for _, value in norms)
         healthy_tick = max(tick for tick, value in norms if value >= 0.99 * max_norm)
         lost = 1 - norms[-1][1] / max_norm
-        knob, attempts = window.knobs[DECAY], window.applied(DECAY)
+        knob, attempts = window.knobs[WEIGHT_DECAY], window.applied(WEIGHT_DECAY)
         if lost < self.MIN_NORM_CHANGE or knob.number <= 0 or len(attempts) >= self.MAX_ATTEMPTS:
             return None
         factor = self.SECOND_FACTOR if attempts else self.FIRST_FACTOR
         lowered = knob.bounded(knob.number * factor)
         why = (
             f"the weights lost {lost:.0%} of their norm in {window.tick - healthy_tick} ticks, and "
-            f"{gauges.shrink_share(window):.0%} of each step's length shrinks them: {DECAY} {knob.number:.3g} → "
+            f"{gauges.shrink_share(window):.0%} of each step's length shrinks them: {WEIGHT_DECAY} {knob.number:.3g} → "
             f"{lowered:.3g}"
         )
         return self._offer(window, healthy_tick, lowered, why, min(1.0, lost * 4))
@@ -142,7 +142,7 @@ class WeightDecay(Agent):
             window, hit_rate=self.CONFIDENCE, target=target.name, gain=self.GAIN, horizon=self.HORIZON, back=back
         )
         plan = Plan.of_changes(
-            window, "lower_weight_decay", {**rollback, DECAY: decay}, confidence=certainty, why=why,
+            window, "lower_weight_decay", {**rollback, WEIGHT_DECAY: decay}, confidence=certainty, why=why,
             target=target.name, expected_change=apply_sign(target, self.GAIN), horizon=self.HORIZON,
         )  # fmt: skip
         return offer([plan], {symptom: severity})

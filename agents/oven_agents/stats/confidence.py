@@ -1,4 +1,4 @@
-"""Computes an agent's confidence, the probability that its change has a measurable benefit over no change."""
+"""Computes an agent's confidence: the probability that its change has a measurable benefit over no change."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from oven_core.mesh.measurements import sigma
 from oven_core.protocol.messages import RunStarted
 
 TENTATIVE_CONFIDENCE: Final = 0.55
-"""Confidence in a rule of thumb without measured outcomes. With the default rules, a specialist needs more to decide
-alone (`specialist_confidence`)."""
+"""Confidence in a rule of thumb without measured outcomes. It is below the `specialist_confidence` of the default
+rules, so an agent cannot decide alone with it."""
 SOLO_CONFIDENCE: Final = 0.65
-"""Confidence in a change that an agent may make alone. With the default rules, it is enough for a specialist."""
+"""Confidence in a change that a specialist may decide alone with the default rules."""
 MARGIN: Final = 0.05
-"""Minimum distance of both values from `specialist_confidence`, so that rounding does not decide."""
+"""Minimum distance of both constants from `specialist_confidence`, so that rounding does not decide."""
 MIN_SAMPLES: Final = 8
 """Minimum number of measurements for an estimate of the noise."""
 
 
 def tentative_confidence(run: RunStarted) -> float:
-    """Return TENTATIVE_CONFIDENCE, or less if the run's rules would let a specialist decide alone with it."""
+    """Return TENTATIVE_CONFIDENCE, or less if the run's rules would let a specialist decide alone with that value."""
     below = round(run.rules.specialist_confidence - MARGIN, 3)
     return max(0.0, min(TENTATIVE_CONFIDENCE, below))
 
@@ -40,11 +40,11 @@ def confidence(
     result below what a specialist needs to decide alone. If the target is measured too rarely to estimate its noise,
     the result is `hit_rate`.
 
-    The mesh measures the outcome of a change by comparing the target's mean over the `horizon` ticks before it with the
-    second half of the `horizon` ticks after it. For a rollback to tick `back`, it compares the last `horizon` discarded
-    steps with the same steps after the rollback. A gain of two standard errors or more counts as certain, and a gain of
-    zero has even odds. So the visible share of a `gain` in the target's unit is `gain` / (2 · noise)
-    (oven_core.mesh.measurements; docs/deciding.md).
+    The mesh measures the outcome of a change by comparing the target's mean over the `horizon` ticks before the change
+    with the second half of the `horizon` ticks after it. For a rollback to tick `back`, the mesh compares the last
+    `horizon` discarded steps with the same steps after the rollback. A gain of two standard errors or more counts as
+    certain, and a gain of zero has even odds. So the visible share of a `gain` in the target's unit is
+    `gain` / (2 · noise) (oven_core.mesh.measurements; docs/deciding.md).
     """
     values = [value for value in window.series(target, after=window.tick - horizon) if math.isfinite(value)]
     if len(values) < min(MIN_SAMPLES, horizon // 2):

@@ -1,7 +1,7 @@
 """Requests a held-out reading before a change is proposed.
 
-A loss may jump because of the data, the way it is reported, or the weights. A reading on fixed data shows whether the
-weights are the cause. It costs seconds, while the wrong remedy costs steps.
+A loss may jump because of the data, the way it is reported, or the weights. A held-out reading uses fixed data, so it
+shows whether the weights are the cause. A reading takes seconds, while a wrong remedy costs many steps.
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ from oven_core.protocol.actuator_names import EVALUATE
 from oven_core.protocol.messages import Vote
 
 PATIENCE: Final = 5
-"""Ticks to wait for a requested reading. A reading also counts as recent for this long."""
+"""Number of ticks to wait for a requested reading, and for which a reading counts as recent."""
 REQUEST_WINDOW: Final = 24
 """Number of ticks after the onset of a suspected change in which a reading may be requested."""
 MAX_REQUESTS: Final = 2
-"""Maximum number of requests per onset. More requests would make a misleading
-reading more likely."""
-TREND: Final = 0.5
+"""Maximum number of requests per onset. With more, a misleading reading would become more likely."""
+CONTINUING_SHARE: Final = 0.5
 """Share of the last improvement per tick that is expected to continue."""
 
 
@@ -35,47 +34,54 @@ class Evidence:
     """`known`: there is a new reading. `ask`: there is none, but the run can measure one. `wait`: a reading has been
     requested. `unknown`: the run cannot measure one, or none arrived."""
     quality_drop: float = 0.0
-    """How much worse than expected the newest reading is, as a share of the last reading before the onset. It is 0 or
-    negative if the reading is not worse."""
+    """How much worse than expected the newest reading is, as a share of the last reading before the onset."""
 
 
 def held_out_evidence(window: Window, onset: int, last_remedy: int = -1) -> Evidence:
-    """Return the evidence of held-out readings about a change that began at tick `onset`. Only readings after the tick
-    of the last remedy count."""
-    before = [reading for reading in readings(window) if reading[0] < onset]
-    since = [reading for reading in readings(window) if reading[0] >= onset and reading[0] > last_remedy]
+    """Return the evidence of held-out readings about a change that began at tick `onset`. After the onset, only
+    readings newer than tick `last_remedy` count."""
+    before = [(tick, value) for tick, value in readings(window) if tick < onset]
+    since = [(tick, value) for tick, value in readings(window) if tick >= onset and tick > last_remedy]
     if not before or (not since and not can_evaluate(window)):
         return Evidence("unknown")
     requested_at = [r.tick for r in window.applied(EVALUATE) if r.tick >= onset and r.tick > last_remedy]
-    if since and (window.is_new(since[-1][0] + PATIENCE - 1) or len(requested_at) >= MAX_REQUESTS):
+    if since and (_is_recent(window, since[-1][0]) or len(requested_at) >= MAX_REQUESTS):
         return Evidence("known", _quality_drop(before, since[-1]))
     if requested_at and not any(tick > requested_at[-1] for tick, _ in since):
-        return Evidence("wait" if window.is_new(requested_at[-1] + PATIENCE - 1) else "unknown")
+        return Evidence("wait" if _is_recent(window, requested_at[-1]) else "unknown")
     return Evidence("ask" if can_evaluate(window) and window.tick - onset < REQUEST_WINDOW else "unknown")
 
 
+def _is_recent(window: Window, tick: int) -> bool:
+    """Return whether `tick` is one of the last PATIENCE ticks, not counting those that the agent skipped."""
+    return window.is_new(tick + PATIENCE - 1)
+
+
 def can_evaluate(window: Window) -> bool:
-    """Return whether the run evaluates on request without an operator's approval. Operators are only asked to approve
-    remedies."""
+    """Return whether the run evaluates on request without an operator's approval."""
     return EVALUATE in window.knobs and window.run.rules.autonomy_for(EVALUATE) == "auto"
 
 
-def is_recent(window: Window) -> bool:
+def has_recent_reading(window: Window) -> bool:
     """Return whether the newest reading is from the last PATIENCE ticks."""
-    return any(window.is_new(tick + PATIENCE - 1) for tick, _ in readings(window, last=1))
+    return any(_is_recent(window, tick) for tick, _ in readings(window, last=1))
 
 
 def request_evaluation(window: Window, reason: str) -> Vote:
-    """Propose an evaluation. It changes nothing, so its confidence is high enough to need no second agent."""
+    """Propose an evaluation. The confidence is high enough to decide alone, because an evaluation changes nothing."""
     text = f"{reason}; a held-out reading will show the effect on quality"
     return window.propose(EVALUATE, None, confidence=solo_confidence(window.run), why=text)
 
 
 def _quality_drop(before: list[tuple[int, float]], newest: tuple[int, float]) -> float:
-    """Return how far the newest reading falls short of the expected one, as a share of the last reading before the
-    onset."""
-    (newest_tick, newest_value), (last_tick, last_value) = newest, before[-1]
+    """Return how far the newest reading is below the expected one, as a share of the last reading before the onset."""
+    newest_tick, newest_value = newest
+    last_tick, last_value = before[-1]
     if not math.isfinite(newest_value) or not last_value:
         return math.inf
-    gain = max(0.0, last_value - before[-2][1]) / (last_tick - before[-2][0]) if len(before) > 1 else 0.0
-    return (last_value + TREND * gain * (newest_tick - last_tick) - newest_value) / abs(last_value)
+    gain_per_tick = 0.0
+    if len(before) > 1:
+        previous_tick, previous_value = before[-2]
+        gain_per_tick = max(0.0, last_value - previous_value) / (last_tick - previous_tick)
+    expected_value = last_value + CONTINUING_SHARE * gain_per_tick * (newest_tick - last_tick)
+    return (expected_value - newest_value) / abs(last_value)

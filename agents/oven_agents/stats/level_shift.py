@@ -1,4 +1,4 @@
-"""Compares the newest values of a series with earlier ones: their shift, and its standard error."""
+"""Compares the newest values of a series with earlier ones: how far they shifted, and the shift's standard error."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MIN_EARLIER = 8
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """An earlier and a later part of one series. Differences need at least one value in each part."""
+    """The shift between an earlier and a later part of a series. Differences need at least one value in each part."""
 
     before: Sequence[float]
     now: Sequence[float]
@@ -41,7 +41,7 @@ class Shift:
         return median(self.now) / median(self.before)
 
     def standard_error(self, deviation: float) -> float:
-        """Return the standard error of the difference of means, for values with that standard deviation."""
+        """Return the standard error of `mean_difference` for values with the standard deviation `deviation`."""
         return deviation * math.sqrt(1 / len(self.now) + 1 / len(self.before))
 
 
@@ -61,10 +61,10 @@ def shift_at(series: Sequence[tuple[int, float]], onset: int) -> Shift:
 
 
 def rise(values: Sequence[float], count: int) -> float:
-    """Return by how many standard errors the mean of the last `count` values exceeds the median of the earlier ones.
-    The result is too low on a falling series, because the median lies above the end of the trend. For independent
-    noise, it is roughly normally distributed. But 30 values give the noise only to about 20 %, so a result of 4.5 is
-    only as rare as 3.6 would be with known noise. Returns −inf for fewer than MIN_EARLIER earlier values."""
+    """Return how many standard errors the mean of the last `count` values lies above the median of the earlier ones.
+    Return −inf for fewer than MIN_EARLIER earlier values. The result is too low on a falling series, because the median
+    lies above the end of the trend. For independent noise, the result is roughly normally distributed. But 30 values
+    give the noise only to about 20 %, so a result of 4.5 is as likely as 3.6 would be with known noise."""
     shift = shift_of_newest(values, count)
     if len(shift.before) < MIN_EARLIER:
         return -math.inf

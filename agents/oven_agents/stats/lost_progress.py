@@ -7,10 +7,10 @@ from statistics import median
 from typing import NamedTuple
 
 from oven_agents.sdk.window import Window
-from oven_agents.stats.robust_statistics import best_level, noise
+from oven_agents.stats.robust_statistics import best_level, expected_maximum, noise
 
 DECLINE_TICKS = 5
-"""Number of ticks before a fall that do not count as healthy."""
+"""Number of ticks just before a fall that do not count as healthy."""
 
 
 class LostReward(NamedTuple):
@@ -25,31 +25,31 @@ class LostReward(NamedTuple):
 
 
 def lost_rewards(window: Window, since: int, *, min_level: float, by_level: bool) -> list[LostReward]:
-    """Return all reward series if each lost half of its best level since tick `since`, otherwise an empty list. A best
-    level below `min_level` is ignored. With `by_level`, the rewards of the curriculum's levels (`reward/NAME`) are used
-    instead of their mean, if there are any."""
+    """Return the collapsed reward series if every series lost half of its best level since tick `since`, otherwise an
+    empty list. A series whose best level is below `min_level` is ignored. With `by_level`, the rewards of the
+    curriculum's levels (`reward/NAME`) are used instead of their mean, if there are any."""
     level_rewards = [spec.name for spec in window.run.metrics if spec.name.startswith("reward/")]
     names = level_rewards if level_rewards and by_level else ["reward"]
-    losses = []
+    collapsed = []
     for name in names:
         values = window.series(name, after=since)
         if len(values) < 4:
             continue
         last = values[-3:]
         if len(names) == 1 and max(last) >= 0.5 * max(values):
-            return []  # a fast path for most ticks: no level exceeds the maximum value
+            return []  # a fast path for most ticks: the best level cannot exceed the maximum value
         best = max(best_level(values[:-3]), values[0])
         if best < min_level:
-            continue  # half of so low a level is within the noise
+            continue  # a loss of half of such a low level is within the noise
         if max(last) >= 0.5 * best or best - max(last) < 3 * noise(values[:-3]):
             return []
         low_ticks = next((i for i, value in enumerate(reversed(values)) if value >= 0.5 * best), len(values))
-        losses.append(LostReward(name, best, median(last), low_ticks))
-    return losses
+        collapsed.append(LostReward(name, best, median(last), low_ticks))
+    return collapsed
 
 
 def last_healthy_tick(window: Window, since: int) -> int:
-    """Return the tick that is DECLINE_TICKS before the last one with a reward of at least nine tenths of its best."""
+    """Return the last tick with a reward of at least nine tenths of its best level, minus DECLINE_TICKS, or `since`."""
     rewards = [(o.tick, o.metrics["reward"]) for o in window.observations if o.tick > since and "reward" in o.metrics]
     finite = [(tick, value) for tick, value in rewards if math.isfinite(value)]
     if not finite:
@@ -60,17 +60,16 @@ def last_healthy_tick(window: Window, since: int) -> int:
 
 
 def describe_loss_relapse(window: Window, since: int, *, share: float, ticks: int) -> str | None:
-    """Describe a rise that undid a share of the loss's improvement since tick `since`, or return None. The rise must
-    have undone `share` of the improvement for `ticks` ticks, beyond the noise, and the loss must not be falling again.
-    If the loss never improved, it must have risen for twice as long, because many runs get worse in their first steps.
-    By chance alone, the best of n values is √(2 ln n) standard deviations of the noise below their level."""
+    """Describe a rise that undid `share` of the loss's improvement since tick `since`, or return None. The loss must
+    have stayed that high for `ticks` ticks, beyond the noise, and must not be falling again. If the loss never
+    improved, it must have stayed high for twice as long, because many runs get worse in their first steps."""
     values = [value for _, value in window.surviving_series("loss", after=since) if math.isfinite(value)]
     for count, expects_improvement in ((ticks, True), (2 * ticks, False)):
         before, last = values[:-count], values[-count:]
         if len(before) < 3:
             return None
         first, best = median(before[:3]), -best_level([-value for value in before])
-        chance_difference = (3 + math.sqrt(2 * math.log(len(before)))) * noise(before)
+        chance_difference = (3 + expected_maximum(len(before))) * noise(before)
         is_recovering = median(last[count // 2 :]) < median(last[: count // 2]) - noise(last)
         has_improved = first - best > chance_difference
         if is_recovering or has_improved != expects_improvement:

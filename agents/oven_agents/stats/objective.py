@@ -13,18 +13,19 @@ LOSS = MetricSpec(name="loss", better="down")
 def objective(run: RunStarted) -> MetricSpec:
     """Return the reward if the run has one, otherwise the loss. A missing direction is replaced by the usual one."""
     announced = {spec.name: spec for spec in run.metrics}
-    usual = REWARD if "reward" in announced else LOSS
-    spec = announced.get(usual.name, usual)
-    return spec if spec.better != "neither" else spec.model_copy(update={"better": usual.better})
+    default = REWARD if "reward" in announced else LOSS
+    spec = announced.get(default.name, default)
+    return spec if spec.better != "neither" else spec.model_copy(update={"better": default.better})
 
 
 def held_out_metric(run: RunStarted) -> MetricSpec | None:
-    """Return the most general held-out metric: the first of those whose names have the fewest parts."""
+    """Return the most general held-out metric, which is the first of those whose names have the fewest parts."""
     return first_held_out(run.metrics)
 
 
 def apply_sign(metric: MetricSpec, gain: float) -> float:
-    """Convert a gain to a change of the metric, or a value from `readings` to a value of the metric."""
+    """Convert a gain to a change of the metric, or a value from `readings` to a value of the metric. Either one is
+    negated if lower values of the metric are better."""
     return -gain if metric.better == "down" else gain
 
 
@@ -36,6 +37,6 @@ def readings(window: Window, last: int | None = None) -> list[tuple[int, float]]
         return []
     points = window.surviving_series(metric.name, last=last)
     if window.earlier and (last is None or len(points) < last):
-        before = min(observation.step for observation in window.observations)
-        points = [(tick, value) for tick, step, value in window.earlier if step < before] + points
+        first_step = min(observation.step for observation in window.observations)
+        points = [(tick, value) for tick, step, value in window.earlier if step < first_step] + points
     return [(tick, apply_sign(metric, value)) for tick, value in points[-last if last else 0 :]]

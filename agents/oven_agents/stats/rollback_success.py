@@ -7,16 +7,14 @@ from typing import Final
 
 from oven_agents.sdk.window import Window
 from oven_agents.stats.objective import apply_sign, held_out_metric, objective, readings
-from oven_agents.stats.optimizer_gauges import SCALE
+from oven_agents.stats.optimizer_gauges import LR_SCALE
 from oven_core.protocol.actuator_names import ROLLBACK, UNDO
 from oven_core.protocol.messages import Receipt
 
 MAX_ROLLBACKS: Final = 3
-"""Maximum number of rollbacks without a new best held-out reading. Without a limit, a run with
-a recurring fault would roll back again and again."""
+"""Maximum number of rollbacks without a new best held-out reading, for a run with a recurring fault."""
 MIN_RECOVERY: Final = 1 / 3
-"""Minimum share of the lost quality that a rollback must regain. A limit of one half would
-undo rollbacks that helped."""
+"""Minimum share of the lost quality that a rollback must regain. One half would undo rollbacks that helped."""
 RELAPSE_TICKS: Final = 16
 """Ticks after a rollback within which a returning fault counts as a relapse. A fault that appears later may be a
 different one, which another rollback can repair."""
@@ -32,19 +30,18 @@ def rollbacks_exhausted(window: Window) -> bool:
 
 def last_rollback_failed(window: Window) -> bool:
     """Return whether the last rollback since the best reading was undone, or regained less than MIN_RECOVERY within
-    RELAPSE_TICKS. Another rollback would not help then, and the model has to train through the fault. Return False for
-    a run with a reward, because a policy never adapts to a misleading reward."""
+    RELAPSE_TICKS. In that case, another rollback would not help, and the model has to train through the fault. Return
+    False for a run with a reward, because a policy never adapts to a misleading reward."""
     best_tick, last = _best_tick(window), next(reversed(window.jumps), None)
     if best_tick is None or last is None or last.tick < best_tick or objective(window.run).name != "loss":
         return False
     if last.actuator != ROLLBACK:
         return last.actuator == UNDO
-    return any(
-        share < MIN_RECOVERY for tick, share in recovered_share(window, last) or () if tick <= last.tick + RELAPSE_TICKS
-    )
+    shares = recovered_shares(window, last) or []
+    return any(share < MIN_RECOVERY for tick, share in shares if tick <= last.tick + RELAPSE_TICKS)
 
 
-def recovered_share(window: Window, rollback: Receipt) -> list[tuple[int, float]] | None:
+def recovered_shares(window: Window, rollback: Receipt) -> list[tuple[int, float]] | None:
     """Return (tick, recovered share of the lost quality) for each held-out reading since the rollback. A share of 1 is
     as good as the best reading before the checkpoint, and 0 is as bad as the last discarded one. Return None if one of
     the two was not measured, or if no quality was lost."""
@@ -52,14 +49,14 @@ def recovered_share(window: Window, rollback: Receipt) -> list[tuple[int, float]
     if metric is None:
         return None
     points = [(o, apply_sign(metric, o.metrics[metric.name])) for o in window.observations if metric.name in o.metrics]
-    step = rollback.after if isinstance(rollback.after, int | float) else -1
-    before = [value for o, value in points if o.tick <= rollback.tick and o.step <= step]
-    discarded = [value for o, value in points if o.tick <= rollback.tick and o.step > step]
+    restored_step = rollback.after if isinstance(rollback.after, int | float) else -1
+    before = [value for o, value in points if o.tick <= rollback.tick and o.step <= restored_step]
+    discarded = [value for o, value in points if o.tick <= rollback.tick and o.step > restored_step]
     if not before or not discarded or not max(before) > discarded[-1]:
         return None
-    difference = max(before) - discarded[-1]
+    lost_quality = max(before) - discarded[-1]
     return [
-        (o.tick, (value - discarded[-1]) / difference if math.isfinite(value) else -math.inf)
+        (o.tick, (value - discarded[-1]) / lost_quality if math.isfinite(value) else -math.inf)
         for o, value in points
         if o.tick > rollback.tick
     ]
@@ -69,10 +66,10 @@ def failed_scales(window: Window) -> list[float]:
     """Return the learning-rate scale that was in use when each rollback became necessary."""
     scales = []
     for rollback in window.applied(ROLLBACK):
-        scale = next((s.value for s in window.run.actuators if s.name == SCALE), None)
-        for change in window.applied(SCALE):
+        scale = next((s.value for s in window.run.actuators if s.name == LR_SCALE), None)
+        for change in window.applied(LR_SCALE):
             if change.tick <= rollback.tick:
-                # The cut is part of the rollback's plan, so the scale before the cut is the one that failed.
+                # A cut at the rollback's tick is part of its plan, so the scale before that cut is the one that failed.
                 scale = change.before if change.tick == rollback.tick else change.after
         if isinstance(scale, int | float):
             scales.append(float(scale))

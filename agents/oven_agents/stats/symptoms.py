@@ -1,8 +1,8 @@
 """Detects symptoms of trouble in a policy that is trained on its own completions.
 
-Each detector is a pure function of its series. A symptom starts and ends at different thresholds (hysteresis). If a
-gauge has no natural scale, its thresholds are relative to its first values in the window of 512 ticks.
-docs/benchmarks.md has the accuracy on simulated runs.
+The detectors are pure functions of a metric's series, and each returns a `Sighting` or None. A symptom starts and ends
+at different thresholds (hysteresis). If a gauge has no natural scale, its thresholds are relative to its first values
+in the window of 512 ticks. docs/benchmarks.md has the accuracy on simulated runs.
 """
 
 from __future__ import annotations
@@ -18,36 +18,32 @@ from oven_agents.sdk.window import Window
 from oven_agents.stats.objective import objective
 from oven_core.protocol.alerts import Alert
 
-CONFIDENCE, INFORMATIVENESS, LENGTH, KL = "confidence/std", "informativeness/mean", "completions/mean_length", "kl"
-ADVANTAGE = "advantage/std"
-SPREAD, EQUAL_GROUPS = "reward_std", "frac_reward_zero_std"
-ECE, NULL, NULL99 = "calibration/ece", "calibration/ece_null", "calibration/ece_null_99"
+COMPLETION_LENGTH, KL, INFORMATIVENESS = "completions/mean_length", "kl", "informativeness/mean"
+CONFIDENCE_STD, ADVANTAGE_STD, REWARD_STD = "confidence/std", "advantage/std", "reward_std"
+EQUAL_GROUPS = "frac_reward_zero_std"
+ECE, ECE_NULL, ECE_NULL_99 = "calibration/ece", "calibration/ece_null", "calibration/ece_null_99"
 
 LEVEL_VALUES: Final = 5
-"""Number of values whose median is a gauge's level. Two outliers cannot change it, and it lags by three ticks."""
+"""Number of values whose median is a gauge's level, enough that two outliers cannot change it."""
 SEARCH_LENGTH: Final = 40
-"""Number of newest values to search for a symptom's start. A symptom that stays between its two thresholds for longer
-counts as ended."""
+"""Number of newest values to search for a symptom's start. An older symptom between its thresholds counts as ended."""
 START_VALUES: Final = 10
-"""Number of first values whose median is the start level of a gauge."""
+"""Number of first values whose median is a gauge's start level."""
 CONSTANT_DEVIATION: Final = 0.1
 """Standard deviation below which stated confidences are useless. Evenly spread confidences have 0.29."""
 COLLAPSED_SHARE: Final = 0.4
-"""Share of its start level below which the spread of confidences has collapsed. A batch of 64 determines a standard
-deviation to within 9 %, and a policy that learns calibration may halve it."""
+"""Share of its start level below which the spread of confidences has collapsed. Good calibration may halve it."""
 SOLVED_LEVEL: Final = 0.9
 """Mean objective, or informativeness, above which little spread is expected, because nearly all answers are correct."""
 EQUAL_DEVIATION: Final = 0.02
 """Standard deviation of advantages, in the reward's unit, below which all completions look alike. With rewards between
-0 and 1, it is at least 0.2 while there is something to learn."""
+0 and 1, the deviation is at least 0.2 while there is something to learn."""
 EQUAL_TICKS: Final = 15
-"""Number of consecutive ticks with equal rewards in every group that cannot be chance, even in small groups."""
+"""Number of consecutive ticks with equal rewards in every group. So many cannot be chance, even in small groups."""
 SHRUNK_SHARE: Final = 0.6
-"""Share of their start length below which answers have shrunk. Batch means vary by 1 to 5 %, and a policy may shorten
-its answers by a quarter for good reasons."""
+"""Share of their start length below which answers have shrunk. A quarter less may have good reasons."""
 RUNAWAY_GROWTH: Final = 3.0
-"""Growth of the KL within two dozen values at which it runs away. The KL of a learning policy grows with the square
-root of the steps or more slowly. In a small GRPO run, one step's KL varies by 47 %, and a median of five by 26 %."""
+"""Growth of the KL over REFERENCE_LAG values at which it runs away. A learning policy's KL grows far more slowly."""
 REFERENCE_LAG: Final = 10
 """Number of values between the end of the KL's reference and its current level."""
 REFERENCE_LENGTH: Final = 10
@@ -55,16 +51,15 @@ REFERENCE_LENGTH: Final = 10
 MIN_KL: Final = 0.6
 """Minimum KL of a runaway, in nats per token. Below it, the policy may be moving towards the task."""
 KL_END_GROWTH: Final = 1.5
-"""Multiple of the KL before a runaway. The runaway has ended once the KL is below it, or below MIN_KL."""
+"""Multiple of the KL before a runaway. Once the KL is below this multiple or below MIN_KL, the runaway has ended."""
 READING_DISTANCE: Final = 5
-"""Number of values between two readings that must both exceed the null distribution. A reading covers 1,000 answers.
-With 64 answers per step, a third of them are new by then."""
+"""Number of values between two readings that must both exceed the null distribution. At this distance, with 64 answers
+per step, a third of the 1,000 answers of a reading are new."""
 MIN_EXCESS_ECE: Final = 0.03
-"""Minimum excess of the calibration error over the null's 99 % quantile. A harmless drift of up to three points stays
-below it. With 0.02, 2 of 100 simulated healthy runs had an alert."""
+"""Minimum excess of the calibration error over the null's 99 % quantile. A smaller drift is harmless."""
 NULL_FACTOR: Final = 3.3
-"""The null's 99 % quantile divided by its mean, for runs that only publish the mean. It is 3.2 if all confidences are
-equal (2.58 / 0.80 of the half-normal distribution), and 1.5 if they fill ten bins."""
+"""The null's 99 % quantile divided by its mean, for runs that only publish the mean. The largest ratio is 3.2 (2.58 /
+0.80 of the half-normal distribution), which occurs if all confidences are equal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +87,13 @@ def confidence_collapse(
     why = (
         f"confidences have a standard deviation of {now:.3g}{before}: they do not distinguish right from wrong answers"
     )
-    return Sighting("confidence_collapse", CONFIDENCE, now, bound, why)
+    return Sighting("confidence_collapse", CONFIDENCE_STD, now, bound, why)
 
 
 def equal_advantages(
-    deviations: Sequence[float], objectives: Sequence[float] = (), metric: str = ADVANTAGE
+    deviations: Sequence[float], objectives: Sequence[float] = (), metric: str = ADVANTAGE_STD
 ) -> Sighting | None:
-    """Report groups whose completions all get the same reward, so that no gradient is left."""
+    """Report advantages with almost no spread: completions get nearly equal rewards, so that no gradient is left."""
     if len(deviations) < LEVEL_VALUES or _is_solved(objectives):
         return None
     if not is_below(deviations, EQUAL_DEVIATION, 2 * EQUAL_DEVIATION):
@@ -133,14 +128,13 @@ def shrinking_answers(lengths: Sequence[float], start: float | None) -> Sighting
     if start is None or not is_below(lengths, SHRUNK_SHARE * start, 1.25 * SHRUNK_SHARE * start):
         return None
     now = median(lengths[-LEVEL_VALUES:])
-    return Sighting(
-        "length_shrinks", LENGTH, now, SHRUNK_SHARE * start, f"answers shrank from {start:.3g} to {now:.3g} tokens"
-    )
+    why = f"answers shrank from {start:.3g} to {now:.3g} tokens"
+    return Sighting("length_shrinks", COMPLETION_LENGTH, now, SHRUNK_SHARE * start, why)
 
 
 def kl_runaway(values: Sequence[float]) -> Sighting | None:
     """Report a KL to the reference model that ran away and has not come back. A KL that only stops rising is still a
-    runaway, for as long as the values before it are in the series."""
+    runaway, as long as `values` reach back to before its start."""
     before: float | None = None  # the KL before the runaway, or None while there is no runaway
     now = 0.0
     for index in range(REFERENCE_LAG + REFERENCE_LENGTH - 1, len(values)):
@@ -159,7 +153,7 @@ def kl_runaway(values: Sequence[float]) -> Sighting | None:
 
 def calibration_drift(readings: Sequence[tuple[int, float, float]]) -> Sighting | None:
     """Report a calibration error that twice exceeded the range of chance. `readings` are (tick, error, 99 % quantile of
-    the null distribution, which is the error of a perfect forecaster)."""
+    the null distribution). The null distribution is that of a perfect forecaster's error."""
 
     def exceeds(index: int, excess: float) -> bool:
         return index >= 0 and readings[index][1] > readings[index][2] + excess
@@ -199,10 +193,10 @@ def start_level(window: Window, metric: str) -> float | None:
 
 
 def calibration_readings(window: Window) -> list[tuple[int, float, float]]:
-    """Return (tick, calibration error, 99 % quantile of its null) of the newest ticks that have both. The quantile is
-    estimated from the null's mean if the run only publishes the mean."""
+    """Return (tick, calibration error, 99 % quantile of its null) for the newest ticks that have both values. The
+    quantile is estimated from the null's mean if the run only publishes the mean."""
     published = {spec.name for spec in window.run.metrics}
-    name, factor = (NULL99, 1.0) if NULL99 in published else (NULL, NULL_FACTOR)
+    name, factor = (ECE_NULL_99, 1.0) if ECE_NULL_99 in published else (ECE_NULL, NULL_FACTOR)
     nulls = dict(window.surviving_series(name, last=SEARCH_LENGTH))
     points = window.surviving_series(ECE, last=SEARCH_LENGTH)
     readings = [(tick, error, factor * nulls[tick]) for tick, error in points if tick in nulls]
@@ -210,30 +204,30 @@ def calibration_readings(window: Window) -> list[tuple[int, float, float]]:
 
 
 def confidence_sighting(window: Window) -> Sighting | None:
-    if not _publishes(window, CONFIDENCE):
+    if not _publishes(window, CONFIDENCE_STD):
         return None
+    start = start_level(window, CONFIDENCE_STD)
     informativeness = recent_values(window, INFORMATIVENESS, LEVEL_VALUES)
-    return confidence_collapse(recent_values(window, CONFIDENCE), start_level(window, CONFIDENCE), informativeness)
+    return confidence_collapse(recent_values(window, CONFIDENCE_STD), start, informativeness)
 
 
 def advantage_sighting(window: Window) -> Sighting | None:
-    if not _publishes(window, ADVANTAGE):
+    if not _publishes(window, ADVANTAGE_STD):
         return None
-    return equal_advantages(
-        recent_values(window, ADVANTAGE), recent_values(window, objective(window.run).name, LEVEL_VALUES)
-    )
+    objectives = recent_values(window, objective(window.run).name, LEVEL_VALUES)
+    return equal_advantages(recent_values(window, ADVANTAGE_STD), objectives)
 
 
 def equal_rewards_sighting(window: Window) -> Sighting | None:
-    # A mean deviation of 0 within groups means the same as a share of 1.
-    shares = recent_values(window, EQUAL_GROUPS) or [float(spread == 0) for spread in recent_values(window, SPREAD)]
+    # If the mean deviation within groups is 0, all groups have equal rewards.
+    shares = recent_values(window, EQUAL_GROUPS) or [float(std == 0) for std in recent_values(window, REWARD_STD)]
     return equal_rewards(shares, recent_values(window, "reward"))
 
 
 def length_sighting(window: Window) -> Sighting | None:
-    if not _publishes(window, LENGTH):
+    if not _publishes(window, COMPLETION_LENGTH):
         return None
-    return shrinking_answers(recent_values(window, LENGTH), start_level(window, LENGTH))
+    return shrinking_answers(recent_values(window, COMPLETION_LENGTH), start_level(window, COMPLETION_LENGTH))
 
 
 def kl_sighting(window: Window) -> Sighting | None:

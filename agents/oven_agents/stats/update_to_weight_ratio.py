@@ -1,7 +1,8 @@
 """Compares the length of the optimizer's steps with the norm of the weights.
 
-TUNED_LENGTH was measured on two of our models. Other models may need steps that are several times as long or as short.
-So this length only limits increases of the learning rate, and long steps lower the rate only if the loss confirms it.
+TUNED_LENGTH was measured on two of our models. On other models, the right length may be several times longer or
+shorter. So TUNED_LENGTH only limits increases of the learning rate. Long steps alone are never a reason to lower the
+rate: the loss has to confirm that they do harm.
 """
 
 from __future__ import annotations
@@ -11,26 +12,23 @@ from dataclasses import dataclass
 from statistics import median
 
 from oven_agents.sdk.window import Window
-from oven_agents.stats.optimizer_gauges import LENGTH, RATE, RECENT_TICKS, ROLLBACK, SCALE, WEIGHTS
+from oven_agents.stats import optimizer_gauges as gauges
 
 TUNED_LENGTH = 0.013
-"""Relative step length just after warm-up at a tuned learning rate, for both models (docs/experiments.md). Eighty steps
-of this length in one direction are as long as the weights."""
+"""Length of a step just after warm-up at a tuned rate, as a share of the weights' norm (docs/experiments.md)."""
 MAX_LENGTH = 2 * TUNED_LENGTH
-"""Relative length above which a step is too long. The rate is then 2.5 times too high (EXPONENT). A lower threshold
-would more often flag rates that are right for another model."""
-EXPONENT = 4 / 3
-"""Exponent that converts a factor on the step length into a factor on the learning rate. On the two models, 3 times the
-rate made steps 2.2 times as long, 10 times the rate 4.7 and 5.5 times, and 30 times the rate 11 and 14 times. Adam's
-steps grow more slowly than the rate because successive gradients agree less."""
+"""Length above which a step is too long. A lower threshold would flag rates that are right for other models."""
+RATE_EXPONENT = 4 / 3
+"""Exponent that converts a factor on the step length into a factor on the learning rate. It exceeds 1 because Adam's
+steps grow more slowly than the rate: at a higher rate, successive gradients agree less."""
 MIN_STREAK = 3
-"""Minimum number of consecutive steps that are too long. A single one may be due to its batch."""
+"""Minimum number of consecutive overlong steps. A single one may be due to its batch."""
 SAME_RATE_RATIO = 1.3
-"""Maximum ratio of two rates that count as the same, so that a slow schedule does not separate them."""
+"""Maximum ratio of two rates that count as the same, to allow for a slow schedule."""
 MIN_EARLIER_STEPS = 5
 """Minimum number of earlier steps at the same rate for a comparison."""
 DAMAGED_GROWTH = 2.0
-"""Growth over earlier steps at the same rate that points to lost moments or a damaged update."""
+"""Growth over earlier steps at the same rate at which damage is the likely cause (lost moments, or a faulty update)."""
 MAX_WEIGHT_GROWTH = 4
 """Maximum expected growth of the weights. Steps below MAX_LENGTH / MAX_WEIGHT_GROWTH are not checked."""
 WARMUP_GROWTH = 1.005
@@ -49,13 +47,13 @@ class OverlongSteps:
     @property
     def excess(self) -> float:
         """Factor by which the rate is too high."""
-        return math.pow(self.length / TUNED_LENGTH, EXPONENT)
+        return math.pow(self.length / TUNED_LENGTH, RATE_EXPONENT)
 
 
 def overlong_steps(window: Window) -> OverlongSteps | None:
-    """Return the newest streak of overlong steps since the last rate change. Return None during warm-up (the final
-    rate is unknown), if the length is not measured, or if steps at this rate used to be half as long or less."""
-    max_length = max(window.series(LENGTH, last=RECENT_TICKS), default=0.0)
+    """Return the newest streak of overlong steps since the last rate change, or None. The result is also None during
+    warm-up, when the final rate is unknown, and if steps at this rate used to be shorter (DAMAGED_GROWTH)."""
+    max_length = max(window.series(gauges.UPDATE_RATIO, last=gauges.RECENT_TICKS), default=0.0)
     if max_length <= MAX_LENGTH / MAX_WEIGHT_GROWTH or _is_warming_up(window):
         return None  # a fast path for most ticks
     lengths = _lengths(window)
@@ -63,7 +61,7 @@ def overlong_steps(window: Window) -> OverlongSteps | None:
     for tick, length in reversed(lengths):
         if length > MAX_LENGTH:
             streak.append((tick, length))
-        elif len(streak) >= MIN_STREAK or tick <= window.tick - RECENT_TICKS:
+        elif len(streak) >= MIN_STREAK or tick <= window.tick - gauges.RECENT_TICKS:
             break
         else:
             streak.clear()
@@ -75,35 +73,37 @@ def overlong_steps(window: Window) -> OverlongSteps | None:
 
 def _exceeds_earlier_steps(window: Window, steps: OverlongSteps) -> bool:
     """Return whether the longest step exceeds DAMAGED_GROWTH times the median of earlier steps at the same rate."""
-    since = window.last_change_tick(SCALE)
-    rates, lengths = (dict(window.surviving_series(metric, after=since)) for metric in (RATE, LENGTH))
-    newest = next(reversed(rates.values()), math.inf)
+    since = window.last_change_tick(gauges.LR_SCALE)
+    rates = dict(window.surviving_series(gauges.LEARNING_RATE, after=since))
+    newest_rate = next(reversed(rates.values()), math.inf)
+    min_rate, max_rate = newest_rate / SAME_RATE_RATIO, newest_rate * SAME_RATE_RATIO
     before = [
         length
-        for tick, length in lengths.items()
-        if tick < steps.onset and newest / SAME_RATE_RATIO < rates.get(tick, 0.0) < newest * SAME_RATE_RATIO
+        for tick, length in window.surviving_series(gauges.UPDATE_RATIO, after=since)
+        if tick < steps.onset and min_rate < rates.get(tick, 0.0) < max_rate
     ]
     return len(before) >= MIN_EARLIER_STEPS and median(before) * DAMAGED_GROWTH < steps.length
 
 
 def max_rate_factor(window: Window) -> float:
-    """Return the factor on the rate at which steps would reach TUNED_LENGTH, or infinity if their length is not
-    measured. It assumes proportionality instead of EXPONENT, because the next check corrects the rest."""
+    """Return the factor by which the rate may grow until steps reach TUNED_LENGTH, or infinity if their length is not
+    measured. The factor assumes that lengths are proportional to the rate. The next check corrects the difference."""
     lengths = [length for _, length in _lengths(window)[-MIN_STREAK:]]
     return TUNED_LENGTH / max(lengths) if lengths and max(lengths) > 0 else math.inf
 
 
 def _lengths(window: Window) -> list[tuple[int, float]]:
     """Return (tick, step length divided by the weights' norm at the last rate change). The current norm would hide long
-    steps, because a rate that is too high makes the weights grow. It is used only if the norm is not measured."""
-    since = window.last_change_tick(SCALE, ROLLBACK)
-    norms = dict(window.surviving_series(WEIGHTS, after=since))
-    first = next((norm for norm in norms.values() if norm > 0 and math.isfinite(norm)), 1.0)
-    ratios = window.surviving_series(LENGTH, after=since)
-    lengths = [(tick, ratio * norms.get(tick, first) / first) for tick, ratio in ratios]
+    steps, because a rate that is too high makes the weights grow. If no norm is measured, the gauge, which is relative
+    to the current norm, is returned unchanged."""
+    since = window.last_change_tick(gauges.LR_SCALE, gauges.ROLLBACK)
+    norms = dict(window.surviving_series(gauges.WEIGHT_NORM, after=since))
+    first_norm = next((norm for norm in norms.values() if norm > 0 and math.isfinite(norm)), 1.0)
+    ratios = window.surviving_series(gauges.UPDATE_RATIO, after=since)
+    lengths = [(tick, ratio * norms.get(tick, first_norm) / first_norm) for tick, ratio in ratios]
     return [(tick, length) for tick, length in lengths if math.isfinite(length)]
 
 
 def _is_warming_up(window: Window) -> bool:
-    rates = window.series(RATE, last=MIN_STREAK)
+    rates = window.series(gauges.LEARNING_RATE, last=MIN_STREAK)
     return len(rates) > 1 and rates[-1] > rates[0] * WARMUP_GROWTH ** (len(rates) - 1)

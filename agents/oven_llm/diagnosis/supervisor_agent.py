@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from oven_agents.runtime.companion import RunContext
 from oven_agents.sdk.agent import Answer, Notice
-from oven_agents.sdk.alternative_plans import SYMPTOM
+from oven_agents.sdk.alternative_plans import SYMPTOM_PREFIX
 from oven_agents.sdk.window import Window
 from oven_agents.stats.objective import held_out_metric, objective
 from oven_core.mesh.actuator_values import show
@@ -202,7 +202,7 @@ def _proposal(window: Window, diagnosis: Diagnosis, source: str) -> Vote:
         target=target,
         expected_change=_forecast(window, target, diagnosis.onset),
         horizon=HORIZON,
-        evidence=[SYMPTOM + symptom for symptom in dict.fromkeys(symptoms)][:8],
+        evidence=[SYMPTOM_PREFIX + symptom for symptom in dict.fromkeys(symptoms)][:8],
     )
 
 

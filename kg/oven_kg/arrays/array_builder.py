@@ -212,8 +212,7 @@ def _sort_edges(
 
 
 def _reverse(forward: dict[str, NDArray[Any]], nodes: int) -> dict[str, NDArray[Any]]:
-    """Return the same edges sorted by (dst, src, rel). They are sorted by (src, rel) already, so a stable sort is
-    enough."""
+    """Return the same edges sorted by (dst, src, rel). A stable sort by dst is enough."""
     order = np.argsort(forward["dst"], kind="stable").astype(np.int32)
     sources = np.repeat(np.arange(nodes, dtype=np.int32), np.diff(forward["indptr"]))
     return {

@@ -158,8 +158,9 @@ def _read_index(path: Path) -> _Index:
 
 def _read_column(path: Path, name: str, index: _Index) -> tuple[NDArray[Any], str]:
     """Return an array mapped from its file, and the hash of its content. Raises ConfigError and OSError."""
-    dtype, size = np.dtype(COLUMNS[name][0]), COLUMNS[name][1]
-    count = {"N": index.nodes, "N+1": index.nodes + 1, "E": index.edges, "B": index.name_bytes}[size]
+    dtype_name, length = COLUMNS[name]
+    dtype = np.dtype(dtype_name)
+    count = {"N": index.nodes, "N+1": index.nodes + 1, "E": index.edges, "B": index.name_bytes}[length]
     if not stat.S_ISREG(path.stat().st_mode):
         raise ConfigError(f"{path} is not a regular file; {REMEDY}")
     with path.open("rb") as file:
@@ -186,9 +187,10 @@ def _read_header(path: Path, file: BinaryIO, dtype: np.dtype[Any], count: int) -
         raise ConfigError(
             f"{path} contains {actual_name} with shape {shape} instead of {dtype} with shape ({count},); {REMEDY}"
         )
-    offset, size = file.tell(), os.fstat(file.fileno()).st_size
-    if size != offset + count * dtype.itemsize:
-        raise ConfigError(f"{path} is truncated: {size:,} of {offset + count * dtype.itemsize:,} bytes; {REMEDY}")
+    offset, size_bytes = file.tell(), os.fstat(file.fileno()).st_size
+    expected_bytes = offset + count * dtype.itemsize
+    if size_bytes != expected_bytes:
+        raise ConfigError(f"{path} is truncated: {size_bytes:,} of {expected_bytes:,} bytes; {REMEDY}")
     return offset
 
 

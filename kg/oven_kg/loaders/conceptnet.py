@@ -30,8 +30,8 @@ quotes within strings are escaped, so a match is the object's own weight. JSON w
 
 
 def load_conceptnet(graph_file: GraphFile, options: LoaderOptions) -> Iterator[Batch]:
-    """Load assertions. If one language is selected, a concept's name is its words, e.g. "apple tree" for
-    `/c/en/apple_tree/n`. Otherwise it is the URI without the sense. Raises ConfigError with the line."""
+    """Load assertions. If one language is selected, a node is named by the concept's words, e.g. "apple tree" for
+    `/c/en/apple_tree/n`. Otherwise, it is named by the URI without the sense. Raises ConfigError with the line."""
     concept_name = _words if len(options.languages) == 1 else _uri_without_sense
     prefixes = tuple(f"/c/{language}/" for language in options.languages)
     skipped = 0

@@ -36,7 +36,7 @@ class Column:
 
     @classmethod
     def from_distinct(cls, rows: Sequence[str]) -> Column:
-        """Return a column of mostly distinct strings, where a search for duplicates would cost more than it saves."""
+        """Return a column of mostly distinct strings, for which a search for duplicates is not worthwhile."""
         return cls(rows, np.arange(len(rows), dtype=np.int32))
 
     def __len__(self) -> int:
@@ -93,7 +93,7 @@ class LoaderOptions:
     """The options of a loader."""
 
     languages: tuple[str, ...] = ()
-    """Languages to load from ConceptNet, which both ends of an edge must have. If empty, all are loaded."""
+    """Languages to load from ConceptNet. Both ends of an edge must have one of them. If empty, all are loaded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +118,8 @@ class NodeRow:
 
 
 def check_declared(rows: Iterable[NodeRow | EdgeRow], path: Path, unit: str = "") -> Iterator[NodeRow | EdgeRow]:
-    """Yield a file's rows, and check that every node is declared, before or after its edges. `unit` is the same as in
-    `to_batches`."""
+    """Yield a file's rows, and check that every node is declared exactly once, before or after its edges. `unit` is
+    the same as in `to_batches`."""
     names: set[str] = set()
     undeclared_nodes: dict[str, int] = {}  # undeclared node → number of the first edge that names it
     for row in rows:

@@ -47,7 +47,7 @@ def import_graph(
     cycles: Literal["refuse", "cut", "keep"] = "refuse",
     licence: str = "",
 ) -> ImportResult:
-    """Build the graph. `cycles` says how to treat cycles of requirements. `licence` defaults to the licence of the
+    """Build the graph. `cycles` decides how to treat cycles of requirements. `licence` defaults to the licence of the
     files' format. Raises ConfigError with file, location and remedy for an unusable row."""
     builder, skipped, licences = Builder(), Counter[str](), dict[str, None]()
     for graph_file, loader in files:
@@ -142,8 +142,8 @@ STANDARD_NAMES: Final[Mapping[str, str]] = {
 
 @dataclass
 class RelationMap:
-    """A mapping from a file's relations to the graph's. The user's map comes first, then `STANDARD_NAMES`. Any other
-    relation gets its own name in upper case with underscores (`HasA` → `HAS_A`). IRIs do not change."""
+    """A mapping from a file's relations to the graph's. The user's map takes precedence over `STANDARD_NAMES`. Any
+    other relation gets its own name in upper case with underscores (`HasA` → `HAS_A`). IRIs do not change."""
 
     user_map: Mapping[str, str | None] = field(default_factory=dict)
     """The graph's name for each relation of a file, or None to skip its edges."""

@@ -14,7 +14,7 @@ from oven_kg.loaders.input_file import GraphFile, decode, read_lines
 from oven_kg.loaders.triple_columns import triple_columns
 
 MAX_LINE_BYTES: Final = 4 * 2**20
-"""Maximum length of a line. The worst line of this length takes 90 MB after parsing."""
+"""Maximum length of a line in bytes. After parsing, the worst line of this length takes 90 MB."""
 
 
 def load_json_lines(graph_file: GraphFile, options: LoaderOptions) -> Iterator[Batch]:

@@ -19,8 +19,8 @@ from oven_kg.loaders.triple_columns import triple_columns
 MAX_ROWS: Final = 100_000_000
 """Maximum number of rows: three times as many as in ConceptNet."""
 MAX_GROUP_BYTES: Final = 128 * 2**20
-"""Maximum decompressed bytes of a row group's used columns, because a page may have to be in memory as a whole. Even a
-small file may claim very many rows with the same value."""
+"""Maximum decompressed bytes of a row group's used columns, because a page may have to be in memory as a whole. A small
+file may decompress to far more than its size."""
 
 
 def load_parquet(graph_file: GraphFile, options: LoaderOptions) -> Iterator[Batch]:

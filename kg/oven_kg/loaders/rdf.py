@@ -31,7 +31,7 @@ NOT_BRACKETS: Final = re.compile(rb"[^()\[\]]++")
 
 
 class _GuardedFile(io.RawIOBase):
-    """A file for the parser that raises ConfigError for content that would make the parser's buffer grow."""
+    """A file for the parser that raises ConfigError for content that would make the parser's buffer too large."""
 
     def __init__(self, graph_file: GraphFile, file: BinaryIO, rdf_format: str, count: Callable[[], int]) -> None:
         self._graph_file, self._file, self._rdf_format = graph_file, file, rdf_format

@@ -1,10 +1,10 @@
 """Computes the share of each training topic, from its mastery and the prerequisites among topics.
 
-A topic's mastery is a Beta distribution of its success rate p, from a flat prior and the counted answers, with the mean
-p̂. The topic's weight is its learnability p̂(1 − p̂) (Rutherford et al. 2024, arXiv 2408.15099). At p̂ ≈ ½ the samples
-of a group differ most, so they can be compared (Bae et al. 2025, arXiv 2504.03380). The weight is 0 until all of the
-topic's prerequisites are mastered, which means that the lower bound of their p reaches the threshold. An even floor
-keeps every topic in the data, because otherwise no answers would show that a topic has become easy.
+A topic's mastery is a Beta distribution of its success rate p, with the mean p̂. It follows from a flat prior and the
+counted answers. The topic's weight is its learnability p̂(1 − p̂) (Rutherford et al. 2024, arXiv 2408.15099). At
+p̂ ≈ ½, the samples of a group differ most, so a comparison teaches most (Bae et al. 2025, arXiv 2504.03380). The weight
+is 0 until all of the topic's prerequisites are mastered: the lower bound of their p must reach the threshold. An even
+floor keeps every topic in the data, because otherwise no answers would show that a topic has become easy.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ Needs: TypeAlias = Callable[[str], Iterable[str]]
 
 def curriculum(sha: str, graph_needs: Needs, request: CurriculumRequest) -> Curriculum:
     """Return each topic's share, and the unmet prerequisites. `graph_needs` looks up REQUIRES edges of the graph with
-    the hash `sha`, and these add to the request's. Prerequisites are transitive, and only the nearest MAX_PREREQUISITES
-    of a topic count. One without a mastery in the request blocks no topic, because the run cannot master a topic that
-    it does not train. Cycles block none either: every topic in them would wait for itself."""
+    the hash `sha`, in addition to the prerequisites in the request. Prerequisites are transitive, but only the nearest
+    MAX_PREREQUISITES of a topic count. A prerequisite without a mastery in the request blocks no topic, because the run
+    cannot master a topic that it does not train. In a cycle, no topic waits for itself."""
     mastery = {topic_mastery.topic: topic_mastery for topic_mastery in request.mastery}
     own_needs: dict[str, list[str]] = {}
     for topic, need in request.prerequisites:

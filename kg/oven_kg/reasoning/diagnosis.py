@@ -3,9 +3,9 @@
 These are pure functions, and the order of the symptoms does not matter.
 
 Causes follow QMR-DT (Shwe et al. 1991): a symptom arises by noisy-OR from its causes and a leak. Each cause is judged
-separately, with the others at their priors, so that a more severe symptom never lowers the probability of its causes.
-So one cause never explains another away, and `p` only serves to rank causes. Unreported symptoms count as unknown, not
-as absent.
+separately, with the others at their priors. So a more severe symptom never lowers the probability of its causes. On the
+other hand, one cause never explains another away, so `p` only serves to rank causes. Unreported symptoms count as
+unknown, not as absent.
 """
 
 from __future__ import annotations
@@ -112,18 +112,18 @@ def weigh(graph: Knowledge, remedy: str, causes: Mapping[str, float], symptoms: 
     benefits: list[float] = []
     for relation, factor in SUPPORTING_RELATIONS:
         benefits += [
-            _weight(edge.strength * factor * p)
+            _evidence_weight(edge.strength * factor * p)
             for edge in graph.edges_from(remedy, relation)
             if (p := causes.get(edge.dst))  # causes outside the diagnosis do not count
         ]
     harms = [
-        _weight(edge.strength * causes.get(edge.dst, symptoms.get(edge.dst, 0.0)))
+        _evidence_weight(edge.strength * causes.get(edge.dst, symptoms.get(edge.dst, 0.0)))
         for edge in graph.edges_from(remedy, "WORSENS")
     ]
     return max(-MAX_LOG_ODDS, min(MAX_LOG_ODDS, math.fsum(benefits) - math.fsum(harms)))
 
 
-def _weight(p: float) -> float:
+def _evidence_weight(p: float) -> float:
     complement = 1 - p
     return -math.log(complement if complement > 1e-9 else 1e-9)
 
@@ -193,9 +193,9 @@ NEUTRAL_LOG_ODDS: Final = 0.1
 
 
 def judge(graph: Knowledge, request: JudgeRequest) -> Judgement:
-    """Judge one proposed change. The verdict does not change an agent's vote weight. Separate rules in the mesh bar the
-    same changes. If several remedies include the change, the one with the highest log-odds decides. Remedies without
-    evidence in the graph do not count."""
+    """Judge one proposed change. If several remedies include the change, the one with the highest log-odds decides.
+    Remedies without evidence in the graph do not count. The verdict does not change an agent's vote weight. Separate
+    rules in the mesh bar the same changes."""
     symptoms = severities(graph, request.symptoms)
     causes = cause_probabilities(graph, symptoms, request.phase)
     weights = [(weigh(graph, node.id, causes, symptoms), node.id) for node in _remedies(graph, request)]

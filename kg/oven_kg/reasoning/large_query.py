@@ -21,12 +21,11 @@ from oven_kg.arrays.word_search import WordSearch, split_words
 MAX_WORDS: Final = 8
 """Maximum number of words in a search. The rest are ignored."""
 MAX_CANDIDATES: Final = 20_000
-"""Maximum number of nodes that a search ranks, in about 3 ms. Further nodes with a common word are only found by a
-rarer word."""
+"""Maximum number of nodes that a search ranks, in about 3 ms. It finds the other nodes only by their rarer words."""
 
 
 class LargeQuery:
-    """Answers queries about one graph. The data for walks and searches is computed on first use."""
+    """Answers queries about one graph. The data for walks and searches are computed on first use."""
 
     def __init__(self, arrays: GraphArrays) -> None:
         self._arrays = arrays
@@ -37,7 +36,7 @@ class LargeQuery:
         operations: dict[str, Callable[[GraphQuery], tuple[list[QueryRow], bool]]] = {
             "neighbors": self._neighbors,
             "path": self._path,
-            "ppr": self._ppr,
+            "ppr": self._pagerank,
             "search": self._search,
         }
         rows, more = operations[request.op](request)
@@ -118,7 +117,7 @@ class LargeQuery:
         first = int(self._arrays.indptr[source])
         return [first + n for n in range(low, high) if relations is None or rel[n] in relations]
 
-    def _ppr(self, request: GraphQuery) -> tuple[list[QueryRow], bool]:
+    def _pagerank(self, request: GraphQuery) -> tuple[list[QueryRow], bool]:
         """Return the nodes with the highest personalised PageRank, in which edges count by their weights."""
         if request.relations or request.direction == "in":
             raise ConfigError("ppr follows all relations, in the direction both or out; remove these options")
@@ -130,7 +129,7 @@ class LargeQuery:
     def _search(self, request: GraphQuery) -> tuple[list[QueryRow], bool]:
         """Return nodes by the number of matching words in their names, and then by the length of the name."""
         words = split_words(request.node)[:MAX_WORDS]
-        nodes_by_word = sorted((self._words.nodes(word, MAX_CANDIDATES + 1) for word in words), key=len)
+        nodes_by_word = sorted((self._words.nodes_with(word, MAX_CANDIDATES + 1) for word in words), key=len)
         candidates, more = np.empty(0, np.int32), False
         for nodes in nodes_by_word:
             if len(candidates) + len(nodes) > MAX_CANDIDATES:  # a common word adds no nodes to those of rarer words

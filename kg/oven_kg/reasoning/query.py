@@ -21,7 +21,7 @@ RESTART: Final = 0.15
 ACCURACY: Final = 1e-5
 """Maximum sum of absolute errors of the shares."""
 ITERATIONS: Final = math.ceil(math.log(ACCURACY / 2) / math.log(1 - RESTART))
-"""Number of iterations. Each one multiplies the error, at most 2, by the probability that the walk continues."""
+"""Number of iterations that reduce the error, at most 2 at the start, to ACCURACY."""
 
 
 class _Step(NamedTuple):
@@ -30,7 +30,7 @@ class _Step(NamedTuple):
     end: str
     edge: str
     towards: str
-    """"out" or "in"."""
+    """The direction of the edge as seen from the start of the step, "out" or "in"."""
 
 
 def query(graph: Knowledge, request: GraphQuery) -> QueryAnswer:
@@ -39,7 +39,7 @@ def query(graph: Knowledge, request: GraphQuery) -> QueryAnswer:
     for name in request.relations:
         if name not in relations:
             raise UnknownNameError("relation", name, relations)
-    rows = {"neighbors": _neighbors, "path": _path, "ppr": _ppr, "search": _search}[request.op](graph, request)
+    rows = {"neighbors": _neighbors, "path": _path, "ppr": _pagerank, "search": _search}[request.op](graph, request)
     return QueryAnswer(graph=graph.sha, rows=tuple(rows[: request.limit]), more=len(rows) > request.limit)
 
 
@@ -91,7 +91,7 @@ def _steps(graph: Knowledge, node: str, request: GraphQuery) -> list[_Step]:
 
 
 def _path(graph: Knowledge, request: GraphQuery) -> list[QueryRow]:
-    """Return the nodes of a shortest path, or an empty list if there is none. Of several, return the first by name."""
+    """Return the nodes of a shortest path, or an empty list. If there are several, return the first by name."""
     start, end = _existing_node(graph, request.node), _existing_node(graph, request.to)
     arrivals: dict[str, tuple[str, QueryRow]] = {start: ("", _row(graph, start))}  # node → the node before it, row
     queue = [start]
@@ -109,7 +109,7 @@ def _path(graph: Knowledge, request: GraphQuery) -> list[QueryRow]:
     return rows[::-1]
 
 
-def _ppr(graph: Knowledge, request: GraphQuery) -> list[QueryRow]:
+def _pagerank(graph: Knowledge, request: GraphQuery) -> list[QueryRow]:
     """Compute personalised PageRank by power iteration, exact to ACCURACY."""
     if request.relations or request.direction == "in":
         raise ConfigError("ppr follows all relations, in the direction both or out; remove these options")

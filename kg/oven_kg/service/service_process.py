@@ -1,8 +1,8 @@
 """The prior service's process: a NATS microservice that answers from one frozen graph.
 
-It answers a malformed request with an error in the microservice's headers. It replies only to inboxes, because the
-requester chooses the reply subject. Otherwise a client could make the service publish on subjects that are forbidden to
-the client itself.
+It answers a malformed request with an error in the microservice's headers. The requester chooses the reply subject, so
+the service replies only to inboxes. Otherwise, a client could make it publish on subjects that are forbidden to the
+client.
 """
 
 from __future__ import annotations

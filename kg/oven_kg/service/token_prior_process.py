@@ -1,8 +1,8 @@
-"""Compute token scores in a separate process. `answer` starts the process, which also runs this module.
+"""Computes token scores in a child process, one per request. `answer` starts it, and `main` is the code that it runs.
 
-It is a process and not a thread because matching a graph's names against a large vocabulary holds the GIL for seconds,
-while agents expect a diagnosis within 250 ms. A process can also be killed when it takes too long, and it returns all
-of its memory.
+A thread would not do, because matching a graph's names against a large vocabulary holds the GIL for seconds, while
+agents expect a diagnosis within 250 ms. A process can also be killed when it takes too long, and all of its memory is
+freed at the end.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Final
 from oven_core.errors import ConfigError, OvenError
 
 LIMIT_S: Final = 120.0
-"""Time limit in seconds. It also limits CPU time, so that the process ends even if its parent was killed."""
+"""Time limit in seconds. It also limits CPU time, so that the child process ends even if its parent was killed."""
 MAX_REQUEST_BYTES: Final = 32 * 2**20
 """Maximum decompressed size of a request. 300,000 tokens and their counts take 6 MB."""
 THREAD_VARIABLES: Final = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 """Environment variables that are set to 1, because training uses the other cores."""
 BUS_VARIABLES: Final = ("OVEN_CREDS", "OVEN_URL")
-"""Variables that are removed from the process's environment, because it does not use the bus."""
+"""Environment variables that the child process does not get, because it does not use the bus."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ BUILT_IN: Final = GraphPaths()
 
 
 async def answer(request: bytes, paths: GraphPaths, *, compressed: bool, limit_s: float = LIMIT_S) -> bytes:
-    """Return the TokenPrior for a TokenPriorRequest, both encoded as on the bus."""
+    """Return the answer to a TokenPriorRequest, both encoded as on the bus. A `compressed` request is zlib data."""
     args = ["compressed" if compressed else "plain", str(paths.file or ""), str(paths.large or "")]
     environment = {key: value for key, value in os.environ.items() if key not in BUS_VARIABLES}
     environment |= dict.fromkeys(THREAD_VARIABLES, "1")
@@ -88,7 +88,7 @@ def decompress(data: bytes) -> bytes:
 
 
 def main(args: list[str]) -> int:
-    """Read a request from standard input, and write the answer to standard output."""
+    """Run the child process: read a request from standard input, and write the answer to standard output."""
     from oven_kg.service.endpoints import answers
 
     resource.setrlimit(resource.RLIMIT_CPU, (int(LIMIT_S), int(LIMIT_S) + 5))

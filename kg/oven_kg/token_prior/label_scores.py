@@ -1,8 +1,7 @@
 """Token scores from a graph: each node's PageRank, distributed over the tokens of its label.
 
-This follows an earlier experiment, which stored a graph's scores of 358 tokens in under a kilobyte. A token's score is
-the mass from its nodes, times log((1 + N) / (1 + df)), where N is the number of nodes and df the number of nodes whose
-label contains the token. Without this factor, a few letters and dots would get most of the mass.
+A token's score is the sum of its nodes' contributions, times log((1 + N) / (1 + df)). N is the number of nodes, and df
+the number of nodes whose label contains the token. Without this factor, a few letters and dots would score highest.
 """
 
 from __future__ import annotations
@@ -74,16 +73,16 @@ def token_scores(
     arrays: GraphArrays, importance: NDArray[np.float64], encode: Encode, text_of: Callable[[str], str]
 ) -> dict[int, float]:
     """Return the score of each token. A node's importance is split evenly over words, then over tokens."""
-    encode_word = cache(encode)  # a word is in many names
-    mass: dict[int, float] = {}
+    encode_word = cache(encode)  # the same word is in many names
+    sums: dict[int, float] = {}
     node_counts = Counter[int]()
     for name, value in zip(arrays.names(range(arrays.nodes)), importance.tolist(), strict=True):
-        tokens = [encode_word(word) for word in words(name, text_of(name))]
-        for ids in tokens:
+        encoded_words = [encode_word(word) for word in words(name, text_of(name))]
+        for ids in encoded_words:
             for id_ in ids:
-                mass[id_] = mass.get(id_, 0.0) + value / (len(tokens) * len(ids))
-        node_counts.update({id_ for ids in tokens for id_ in ids})
-    return {id_: value * math.log((1 + arrays.nodes) / (1 + node_counts[id_])) for id_, value in mass.items()}
+                sums[id_] = sums.get(id_, 0.0) + value / (len(encoded_words) * len(ids))
+        node_counts.update({id_ for ids in encoded_words for id_ in ids})
+    return {id_: value * math.log((1 + arrays.nodes) / (1 + node_counts[id_])) for id_, value in sums.items()}
 
 
 def words(id_: str, text: str) -> Iterator[str]:

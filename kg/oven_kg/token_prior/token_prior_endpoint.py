@@ -1,7 +1,7 @@
 """The endpoint `token_prior`: token scores from a corpus's unigrams or a graph's labels.
 
-The default is the corpus's own unigrams. A graph's scores are available for comparison, and every answer reports the
-measurements of its method.
+The default is the corpus's own unigrams. A graph's scores are available for comparison. Every answer reports the
+measured effect of its method (ABLATION).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ABLATION: Final = {
 
 def token_prior(sha: str, graph_scores: Callable[[Encode], dict[int, float]], request: TokenPriorRequest) -> TokenPrior:
     """Answer a request. `sha` is the graph's hash. `graph_scores` returns the graph's token scores for a tokenizer."""
-    size = len(request.vocabulary or request.counts)
+    vocabulary_size = len(request.vocabulary or request.counts)
     if request.vocabulary and request.counts and len(request.vocabulary) != len(request.counts):
         raise ConfigError(
             f"{len(request.vocabulary)} tokens and {len(request.counts)} counts; send one count per token"
@@ -46,7 +46,7 @@ def token_prior(sha: str, graph_scores: Callable[[Encode], dict[int, float]], re
             f"vocabulary_sha is {sha_of_tokens!r}; send the vocabulary, or its SHA-256 in 64 hexadecimal digits"
         )
     scores = _unigram_scores(request) if request.method == "unigram" else _kg_scores(graph_scores, request)
-    blob = encode(scores, size, sha_of_tokens)
+    blob = encode(scores, vocabulary_size, sha_of_tokens)
     return TokenPrior(
         graph=sha,
         method=request.method,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from oven_agents.sdk.agent_session import Session
-from oven_agents.shipped.reward_weights import WEIGHTS, RewardWeights
+from oven_agents.shipped.reward_weights import REWARD_WEIGHTS, RewardWeights
 from oven_agents.stats.confidence import TENTATIVE_CONFIDENCE
 from oven_core.protocol.messages import ActuatorSpec, MetricSpec, Observation, Receipt, RunStarted, Value, Vote
 
@@ -19,7 +19,7 @@ Course = Callable[[float], float]
 
 def started(*held_out: MetricSpec, shares: dict[str, float] = SHARES) -> RunStarted:
     members = tuple(MetricSpec(name=f"rewards/{member}/mean") for member in shares)
-    knob = ActuatorSpec(name=WEIGHTS, kind="simplex", low=0, high=1, choices=tuple(shares), value=shares)
+    knob = ActuatorSpec(name=REWARD_WEIGHTS, kind="simplex", low=0, high=1, choices=tuple(shares), value=shares)
     return RunStarted(incarnation=1, n=0, recipe="r", metrics=(*held_out, *members), actuators=(knob,))
 
 
@@ -104,7 +104,7 @@ def test_no_vote_in_calm_courses(course: str, seed: int) -> None:
 @pytest.mark.parametrize(
     ("actuator", "before", "after"),
     [
-        (WEIGHTS, SHARES, {"exact": 0.75, "judge": 0.25, "format": 0.0}),
+        (REWARD_WEIGHTS, SHARES, {"exact": 0.75, "judge": 0.25, "format": 0.0}),
         ("committee.judge", "claude/sonnet", "deepseek/chat"),
     ],
 )

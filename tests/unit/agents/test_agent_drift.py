@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from tests.support import runs
 
-from oven_agents.shipped.drift import BETA, BITS, KL, SCALE, Drift
+from oven_agents.shipped.drift import BETA, FRONTIER_BITS, FRONTIER_KL, LR_SCALE, Drift
 from oven_core.protocol.messages import ActuatorSpec, MetricSpec, Observation, RunStarted, Vote
 
 EVERY = 50
@@ -15,10 +15,12 @@ AWAY = (0.01, 0.03, 0.05, 0.08)
 POOR = (0.5, 0.52, 0.51, 0.5, 0.49, 0.48)
 
 
-def run(beta: float | None = 0.04, scale: bool = True, metrics: tuple[str, ...] = (BITS, KL)) -> RunStarted:
+def run(
+    beta: float | None = 0.04, scale: bool = True, metrics: tuple[str, ...] = (FRONTIER_BITS, FRONTIER_KL)
+) -> RunStarted:
     made = runs.grpo()
-    knobs = [spec for spec in made.actuators if spec.name not in (BETA, SCALE)]
-    knobs += [spec for spec in made.actuators if spec.name == SCALE and scale]
+    knobs = [spec for spec in made.actuators if spec.name not in (BETA, LR_SCALE)]
+    knobs += [spec for spec in made.actuators if spec.name == LR_SCALE and scale]
     if beta is not None:
         knobs.append(ActuatorSpec(name=BETA, kind="scalar", low=0.0, high=0.4, value=beta))
     published = (*made.metrics, *(MetricSpec(name=name, better="down") for name in metrics))
@@ -33,7 +35,7 @@ def read(
     for index, value in enumerate(held_out):
         metrics = {"reward": 0.7, "eval/accuracy": value}
         if (number := index - (len(held_out) - len(bits))) >= 0:
-            metrics |= {BITS: bits[number]} | ({KL: kl[number]} if kl else {})
+            metrics |= {FRONTIER_BITS: bits[number]} | ({FRONTIER_KL: kl[number]} if kl else {})
         seen.append(runs.seen(EVERY * (index + 1), metrics))
     return seen
 
@@ -53,7 +55,7 @@ def test_a_policy_that_drifts_without_a_gain_needs_a_stronger_anchor() -> None:
 @pytest.mark.parametrize("beta", [None, 0.0, 0.4])
 def test_where_beta_cannot_go_up_the_rate_comes_down(beta: float | None) -> None:
     [vote] = votes(read(AWAY), run(beta))
-    assert vote.actuator == SCALE and vote.value == pytest.approx(0.67)
+    assert vote.actuator == LR_SCALE and vote.value == pytest.approx(0.67)
 
 
 SILENT = {

@@ -8,7 +8,12 @@ import pytest
 from tests.support import runs
 
 from oven_agents.sdk.window import Knob, Window
-from oven_agents.stats.rollback_success import MAX_ROLLBACKS, last_rollback_failed, recovered_share, rollbacks_exhausted
+from oven_agents.stats.rollback_success import (
+    MAX_ROLLBACKS,
+    last_rollback_failed,
+    recovered_shares,
+    rollbacks_exhausted,
+)
 from oven_core.protocol.actuator_names import ACTUATORS
 
 KNOBS = {name: Knob(ACTUATORS[name], None) for name in ("run.rollback", "run.undo_rollback")}
@@ -54,10 +59,10 @@ def after(readings: dict[int, float], *jumps: tuple[int, str], reward: bool = Fa
 
 def test_the_share_regained_by_a_rollback_is_relative_to_the_loss_before_it() -> None:
     window = after({65: 2.9, 70: 2.6, 75: math.nan})
-    shares = recovered_share(window, window.receipts[-1]) or []
+    shares = recovered_shares(window, window.receipts[-1]) or []
     assert [tick for tick, _ in shares] == [65, 70, 75]
     assert [share for _, share in shares] == pytest.approx([0.25, 1.0, -math.inf])
-    assert recovered_share(after({60: 2.5}), window.receipts[-1]) is None, "nothing had been lost"
+    assert recovered_shares(after({60: 2.5}), window.receipts[-1]) is None, "nothing had been lost"
 
 
 def test_after_an_undone_rollback_no_agent_rolls_back_until_a_new_best() -> None:

@@ -6,7 +6,7 @@ import pytest
 from tests.support.gauges import observe, receipt, started
 
 from oven_agents import Agent, Window
-from oven_agents.sdk.agent_session import PATIENCE, Session
+from oven_agents.sdk.agent_session import MAX_FAILURES, Session
 from oven_agents.sdk.alternative_plans import without_graph
 from oven_core.protocol.messages import AgentStatus, BallotOpened, Decision, RunEnded, Vote
 
@@ -22,12 +22,12 @@ def test_an_agent_that_always_raises_says_so_once_and_goes_quiet(error: BaseExce
     session = Session(Faulty(), "me")
     session.absorb(started())
     messages: list[object] = []
-    for tick in range(1, PATIENCE + 20):
+    for tick in range(1, MAX_FAILURES + 20):
         session.absorb(observe(tick, reward=0.1))
         messages += session.react()
     reasons = [m.reason for m in messages if isinstance(m, AgentStatus) and m.state == "cannot_fire"]
     assert len(reasons) == 1 and type(error).__name__ in reasons[0]
-    assert len(session.problems) == PATIENCE
+    assert len(session.problems) == MAX_FAILURES
 
 
 class Eager(Agent):

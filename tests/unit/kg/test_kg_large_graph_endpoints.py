@@ -105,7 +105,7 @@ def test_a_word_is_searched_in_each_name(names: set[str]) -> None:
     arrays = builder.finish()
     index = WordSearch(arrays)
     for word in {word for name in names for word in split_words(name)}:
-        assert arrays.names(index.nodes(word, 100)) == sorted(name for name in names if word in split_words(name))
+        assert arrays.names(index.nodes_with(word, 100)) == sorted(name for name in names if word in split_words(name))
 
 
 @settings(max_examples=30, deadline=None)

@@ -99,7 +99,7 @@ class Window:
         return tick > self.tick - self.new_ticks
 
     def series(self, metric: str, *, after: int = -1, last: int | None = None) -> list[float]:
-        """Return the metric's values after tick `after`, oldest first. With `last`, return only that many of the newest."""
+        """Return the metric's values after tick `after`, oldest first. With `last`, return only the newest ones."""
         values: list[float] = []
         for observation in reversed(self.observations):  # newest first, because most calls need only a few values
             if observation.tick <= after or len(values) == last:

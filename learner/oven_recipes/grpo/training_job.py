@@ -41,7 +41,7 @@ def build(
     beta = settings.beta if start.beta is None else start.beta
     teachers = None
     if beta > 0:
-        # A trainer that is created with a beta would load its reference model from the policy's path, which it lacks.
+        # A trainer that is created with a beta loads a reference model from the policy's path, but there is no path.
         trainer.beta = args.beta = beta
         teachers = build_teachers(trainer, (start.teacher, "strong"), settings, tokenizer, seed, cache)
     return Job(
@@ -69,7 +69,7 @@ def recipe_metrics(settings: GrpoSettings) -> tuple[MetricSpec, ...]:
 
 
 def describe(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> ModelDescription:
-    """Describe the task to judges. The description includes the rule, so that they do not have to guess it."""
+    """Return the task's description for judges. It states the rule, so that judges do not have to guess it."""
     return ModelDescription.from_model(
         model,
         tokenizer,

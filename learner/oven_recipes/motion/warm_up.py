@@ -16,7 +16,7 @@ from oven_learner.policies import DiffusionPolicy, Policy, Samples
 from oven_recipes.motion.intents import INTENTS, TRAINING_TEXTS
 from oven_recipes.motion.settings import MotionSettings
 from oven_recipes.motion.skeleton import DIMS, JOINT_INDEX
-from oven_recipes.preparation import continued_steps
+from oven_recipes.preparation import resumable_steps
 from oven_recipes.small_models import optimizer_step
 from oven_recipes.weights_cache import key_of, load_or_train
 
@@ -81,7 +81,7 @@ def warm_up(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         trained = (policy, optimizer, schedule)
-        for _ in continued_steps("warm-up", repeat(None), settings.warm_steps, trained, unfinished):
+        for _ in resumable_steps("warm-up", repeat(None), settings.warm_steps, trained, unfinished):
             indices = torch.randint(len(TRAINING_TEXTS), (settings.warm_batch,)).tolist()
             texts = [TRAINING_TEXTS[index] for index in indices]
             reached_fractions = reach[0] + (reach[1] - reach[0]) * torch.rand(len(texts))

@@ -28,7 +28,7 @@ from oven_recipes.oracle.questions import QuestionedPrompt
 from oven_recipes.oracle.supervised_stage import Lesson, benchmark_prompts, build_lessons, lesson_loss
 from oven_recipes.oracle.template_questions import YES, TemplatePrompt, prompts, questions
 from oven_recipes.oracle.template_words import ABSENT, ATTRIBUTES, QUESTIONS, WORDS
-from oven_recipes.preparation import continued_steps
+from oven_recipes.preparation import resumable_steps
 from oven_recipes.small_models import small_llama, warmup_decay_schedule
 from oven_recipes.weights_cache import key_of, load_or_train
 
@@ -312,7 +312,7 @@ def pretrain(model: Any, tokenizer: Any, schedule: Schedule, seed: int, unfinish
     model.train()
     step_data = _draw_steps(tokenizer, range(model.config.num_hidden_layers), schedule, seed)
     trained = (model, *optimizers, *schedules)
-    steps = continued_steps("pre-training the small model", step_data, schedule.steps, trained, unfinished)
+    steps = resumable_steps("pre-training the small model", step_data, schedule.steps, trained, unfinished)
     for _, (rows_of_passes, queries, batch) in steps:
         for rows in rows_of_passes:
             weighted_loss(model, *collate(rows, tokenizer)).backward()  # type: ignore[no-untyped-call]

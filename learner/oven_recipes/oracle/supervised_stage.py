@@ -27,7 +27,7 @@ from oven_recipes.oracle.benchmark_items import items
 from oven_recipes.oracle.questions import KnownAnswer, Question, QuestionedPrompt
 from oven_recipes.oracle.settings import CONSTANT_PERCENT, CONSTANT_SHARE, HIGH_PERCENTS, Confidence, OracleSettings
 from oven_recipes.oracle.template_words import QUESTIONS
-from oven_recipes.preparation import Progress, continued_steps
+from oven_recipes.preparation import Progress, resumable_steps
 from oven_recipes.small_models import optimizer_step, similar_length_batches, target_batch, warmup_decay_schedule
 from oven_recipes.training_runner import trainer_arguments
 from oven_recipes.weights_cache import key_of, load_weights, store_weights, unfinished_file
@@ -208,7 +208,7 @@ def train(
 
         collated_batches = itertools.starmap(add_tensors, enumerate(batches))
         trained = (torch.nn.ParameterList(weights), optimizer, schedule)
-        steps = continued_steps("supervised stage", collated_batches, settings.sft_steps, trained, unfinished)
+        steps = resumable_steps("supervised stage", collated_batches, settings.sft_steps, trained, unfinished)
         for _, (batch, vectors, batch_tensors) in steps:
             loss = lesson_loss(policy, injection, batch, vectors, batch_tensors)
             optimizer_step(loss, weights, optimizer, schedule)

@@ -18,7 +18,7 @@ from oven_recipes.environments.repair_session import RepairSession
 from oven_recipes.environments.repair_task_generator import FUNCTION_KINDS, TrustedTests, generate_tasks, git_patch
 from oven_recipes.environments.repositories import Repositories
 from oven_recipes.environments.sandboxed_tests import Outcome, SandboxedTests
-from oven_recipes.repair.warm_policy import Habits, demonstration
+from oven_recipes.repair.demonstrations import Habits, demonstration
 
 FILES = {
     "shop.py": "def total(price):\n    return price - 3\n",

@@ -20,7 +20,7 @@ MAX_RESULTS: Final = 50
 
 
 class ToolError(Exception):
-    """A failed tool call. The message is for the policy, and the episode continues."""
+    """A failed tool call. The message is for the policy, and the attempt continues."""
 
 
 class Workspace:
@@ -126,7 +126,7 @@ class ToolResult:
 
 
 class Tests(Protocol):
-    """A runner of tests."""
+    """Tests that can be run on a set of files."""
 
     def outcomes(self, files: Mapping[str, str], tests: Sequence[str], framework: Framework) -> dict[str, Outcome]:
         """Return the outcome of each test on these files."""
@@ -202,6 +202,7 @@ class RepairSession:
             raise ToolError(f"{tool} takes {', '.join(TOOLS[tool]) or 'no arguments'}")
         if invalid_names := [name for name, value in arguments.items() if not isinstance(value, str)]:
             raise ToolError(f"{invalid_names[0]} must be a string")
+        # Edits, test runs and submissions are methods of this class. The other tools are methods of the workspace.
         method: Callable[..., str] = getattr(self, f"_{tool}", None) or getattr(self._workspace, tool)
         return method
 

@@ -83,7 +83,7 @@ _Value = TypeVar("_Value")
 
 
 def _another(values: Sequence[_Value], index: int, choice: int) -> _Value:
-    """Return a value other than `values[index]`. Different numbers `choice` select different values."""
+    """Return a value other than `values[index]`. The number `choice` selects which."""
     return values[(index + 1 + choice % (len(values) - 1)) % len(values)]
 
 
@@ -157,23 +157,23 @@ def _sst2_templates() -> Iterator[LabelledText]:
 def _md_gender_templates() -> Iterator[LabelledText]:
     for label, names in WORDS.names.items():
         subject, possessive = WORDS.pronouns[label]
-        for frame, name, thing, site in product(WORDS.person_frames, names, WORDS.things, WORDS.places):
+        for frame, name, thing, place in product(WORDS.person_frames, names, WORDS.things, WORDS.places):
             yield LabelledText(
-                frame.format(name=name, subject=subject, possessive=possessive, thing=thing, place=site),
+                frame.format(name=name, subject=subject, possessive=possessive, thing=thing, place=place),
                 frozenset({label}),
             )
 
 
 def _snli_templates() -> Iterator[LabelledText]:
     """Yield each premise with two true and two false hypotheses. A false one has another action or place."""
-    for frame, (noun, kind), action, site in product(WORDS.premises, WORDS.kinds.items(), WORDS.actions, WORDS.places):
-        premise = frame.format(noun, action, site)
+    for frame, (noun, kind), action, place in product(WORDS.premises, WORDS.kinds.items(), WORDS.actions, WORDS.places):
+        premise = frame.format(noun, action, place)
         for shift in (0, 1 + len(premise) % (len(WORDS.actions) - 1)):  # 0 selects the premise's action and place
             label = FALSE if shift else TRUE
             other_action = WORDS.actions[(WORDS.actions.index(action) + shift) % len(WORDS.actions)]
-            other_site = WORDS.places[(WORDS.places.index(site) + shift) % len(WORDS.places)]
+            other_place = WORDS.places[(WORDS.places.index(place) + shift) % len(WORDS.places)]
             yield LabelledText(two_sentences(premise, f"the {kind} is {other_action}"), label)
-            yield LabelledText(two_sentences(premise, f"the {kind} is in the {other_site}"), label)
+            yield LabelledText(two_sentences(premise, f"the {kind} is in the {other_place}"), label)
 
 
 def _ag_news_templates() -> Iterator[LabelledText]:
@@ -223,21 +223,21 @@ def _ner_templates() -> Iterator[LabelledText]:
 
 
 def _tense_templates() -> Iterator[LabelledText]:
-    for subject, (past, present, future), setting, site in product(
+    for subject, (past, present, future), setting, place in product(
         WORDS.subjects, WORDS.verbs, WORDS.settings, WORDS.places
     ):
         for label, verb in (("past", past), ("present", present), ("future", f"will {future}")):
-            yield LabelledText(f"the {subject} {verb} {setting.format(site)}", frozenset({label}))
+            yield LabelledText(f"the {subject} {verb} {setting.format(place)}", frozenset({label}))
 
 
 def _singular_plural_templates() -> Iterator[LabelledText]:
-    for (index, (singular, plural)), state, site in product(enumerate(WORDS.nouns), WORDS.states, WORDS.places):
-        other_noun, _ = _another(WORDS.nouns, index, len(state + site))
+    for (index, (singular, plural)), state, place in product(enumerate(WORDS.nouns), WORDS.states, WORDS.places):
+        other_noun, _ = _another(WORDS.nouns, index, len(state + place))
         for frame in ("the {} {} {} in the {}", "in the {3} the {0} {1} {2}"):
-            yield LabelledText(frame.format(singular, "is", state, site), frozenset({"one subject"}))
-            yield LabelledText(frame.format(plural, "are", state, site), frozenset({"several subjects"}))
+            yield LabelledText(frame.format(singular, "is", state, place), frozenset({"one subject"}))
+            yield LabelledText(frame.format(plural, "are", state, place), frozenset({"several subjects"}))
             yield LabelledText(
-                frame.format(f"{singular} and the {other_noun}", "are", state, site), frozenset({"several subjects"})
+                frame.format(f"{singular} and the {other_noun}", "are", state, place), frozenset({"several subjects"})
             )
 
 
@@ -297,7 +297,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         ),
         # The Annotated Corpus for NER (of the Groningen Meaning Bank)
         Benchmark("ner", ("**/ner_dataset.csv", "**/*.csv"), _read_ner, _ner_templates),
-        # Both as in Activation Oracles (Karvonen et al. 2025, arXiv 2512.15674)
+        # The last two are from the evaluation of Activation Oracles (Karvonen et al. 2025, arXiv 2512.15674).
         Benchmark(
             "tense",
             ("**/*.json",),

@@ -47,7 +47,7 @@ class SavedOracle(NamedTuple):
 
 def save_oracle(policy: Any, tokenizer: Any, run: Path, record: TrainingRecord) -> Path:
     """Save an oracle in the subfolder `oracle` of a run's folder, and return this subfolder. `policy` is a PeftModel
-    with the adapter `default`. Its model is also saved, once per run, unless `record` names it."""
+    with the adapter `default`. The model below the adapter is also saved, once per run, unless `record` names it."""
     folder = run / ORACLE_FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     if not record.model and not (folder / MODEL_FOLDER).is_dir():
@@ -65,7 +65,7 @@ def load_oracle(path: Path) -> SavedOracle:
         raise ConfigError(f"{path} is not a folder; use a run's folder, or one with an oracle's adapter")
     if (path / ORACLE_FOLDER / RECORD_FILE).is_file():
         return _load_from_run(path)
-    run = path.parent.parent
+    run = path.parent.parent  # if `path` is a checkpoint
     if (path / ADAPTER_FILE).is_file() and (run / ORACLE_FOLDER / RECORD_FILE).is_file():
         return _load(path, _read_record(run / ORACLE_FOLDER), run / ORACLE_FOLDER)
     if (path / RECORD_FILE).is_file():

@@ -22,11 +22,10 @@ from oven_recipes.activations.capture import MAX_TOKENS, capture
 from oven_recipes.activations.injection import ActivationInjection
 from oven_recipes.activations.placeholders import PLACEHOLDER
 from oven_recipes.oracle import supervised_stage
-from oven_recipes.oracle.benchmark_items import items
-from oven_recipes.oracle.benchmark_items import words as benchmark_words
+from oven_recipes.oracle.benchmark_items import benchmark_words, items
 from oven_recipes.oracle.questions import QuestionedPrompt
 from oven_recipes.oracle.supervised_stage import Lesson, benchmark_prompts, build_lessons, lesson_loss
-from oven_recipes.oracle.template_questions import YES, TemplatePrompt, prompts, questions
+from oven_recipes.oracle.template_questions import YES, TemplatePrompt, draw_prompts, draw_questions
 from oven_recipes.oracle.template_words import ABSENT, ATTRIBUTES, QUESTIONS, WORDS
 from oven_recipes.preparation import resumable_steps
 from oven_recipes.small_models import small_llama, warmup_decay_schedule
@@ -63,7 +62,7 @@ def vocabulary() -> tuple[str, ...]:
         *(words for _, words in (*WORDS.topics.values(), *WORDS.feelings.values(), *WORDS.greetings.values())),
         *WORDS.manners.values(),
         *WORDS.times.values(),
-        (ABSENT, "is about the feels because of the"),
+        (ABSENT, "is about the feels because of the"),  # the words that `draw_prompts` adds
         benchmark_words(),
     )
     words = {word for text in texts for word in text.replace("?", "").replace("{}", "").split()}
@@ -168,12 +167,12 @@ def template_rows(rng: random.Random) -> Iterator[list[Piece]]:
     """Yield rows forever. Each has a prompt, questions with answers, and notes: the values of the prompt's attributes,
     with their broader terms."""
     while True:
-        yield _template_row(prompts(1, rng)[0], rng)
+        yield _template_row(draw_prompts(1, rng)[0], rng)
 
 
 def _template_row(prompt: TemplatePrompt, rng: random.Random) -> list[Piece]:
     pieces: list[Piece] = []
-    for question in questions(prompt, rng, count=QUESTIONS_PER_PROMPT):
+    for question in draw_questions(prompt, rng, count=QUESTIONS_PER_PROMPT):
         assert question.answer is not None
         pieces += [("\n" + question.text, False), (question.answer.specific[0], True)]
     notes = []
@@ -206,8 +205,8 @@ def _with_statuses(pieces: list[Piece], rng: random.Random) -> list[Piece]:
 
 
 def benchmark_rows(rng: random.Random) -> Iterator[list[Piece]]:
-    """Yield rows forever. Each has a text from a benchmark's training part, all its questions and answers, and its
-    labels if the benchmark has any. All benchmarks appear equally often."""
+    """Yield rows forever. Each has a text from a benchmark's training part, and all questions about the text with their
+    answers. If the benchmark has labels, the notes are the text's labels. All benchmarks appear equally often."""
     sources = []
     for benchmark, question in QUESTIONS.items():
         items_by_text = groupby(items(benchmark, held_out=False), key=lambda item: item.text)
@@ -221,8 +220,10 @@ def benchmark_rows(rng: random.Random) -> Iterator[list[Piece]]:
         pieces: list[Piece] = []
         for question_text, answer in answered_questions:
             pieces += [("\n" + question_text, False), (answer, True)]
-        labels = [label for wording, label in labels_by_wording.items() if (wording, YES) in answered_questions]
-        yield _row(text, pieces, (labels or [ABSENT]) if labels_by_wording else [], rng)
+        notes = [label for wording, label in labels_by_wording.items() if (wording, YES) in answered_questions]
+        if labels_by_wording and not notes:
+            notes = [ABSENT]
+        yield _row(text, pieces, notes, rng)
 
 
 def draw_queries(
@@ -230,7 +231,7 @@ def draw_queries(
 ) -> list[ActivationQuery]:
     """Return `count` queries, each about a different text and a random layer."""
     template_prompts = [
-        QuestionedPrompt(prompt.text, questions(prompt, rng)) for prompt in prompts(count - count // 2, rng)
+        QuestionedPrompt(prompt.text, draw_questions(prompt, rng)) for prompt in draw_prompts(count - count // 2, rng)
     ]
     sampled_prompts = [*template_prompts, *rng.sample(benchmarks, count // 2)]
     counts = [rng.randint(1, MAX_TOKENS) for _ in sampled_prompts]

@@ -1,6 +1,6 @@
 """The supervised stage, which teaches an oracle to read activations and the format of its answers.
 
-For each example, a confidence is drawn first. The higher it is, the more often the answer is correct. But high
+For each example, a confidence is drawn first. The higher the confidence, the more often the answer is correct. But high
 confidences overstate the accuracy and low ones understate it, so that GRPO has a calibration error to correct."""
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ UNINFORMED_CORRECT_SHARE = 0.725
 SPECIFIC_SHARE = 0.7
 """Share of correct answers that are specific. GRPO can increase it."""
 ALL_CORRECT_STEP_SHARE = 0.6
-"""Share of the steps, at the start, with correct answers only, so that the model learns to read activations sooner."""
+"""Share of the steps that teach only correct answers. They come first, so that the model soon reads activations."""
 CONFIDENCE_STEP = 5
 """Step between two possible confidences, in percent. It gives round numbers, like those that people state."""
 WEIGHT_SETTINGS = ("lora_rank", "sft_steps", "sft_batch", "sft_lr", "most_activations")
@@ -123,14 +123,12 @@ def benchmark_prompts(count: int, rng: random.Random) -> list[QuestionedPrompt]:
     often."""
     prompts = []
     for number, benchmark in enumerate(QUESTIONS):
-        texts = [
-            (text, tuple(Question(item.question, _yes_or_no(item.answer)) for item in text_items))
+        candidates = [
+            QuestionedPrompt(text, tuple(Question(item.question, _yes_or_no(item.answer)) for item in text_items))
             for text, text_items in groupby(items(benchmark, held_out=False), key=lambda item: item.text)
         ]
         share = (count + number) // len(QUESTIONS)
-        prompts += [
-            QuestionedPrompt(text, text_questions) for text, text_questions in rng.sample(texts, min(share, len(texts)))
-        ]
+        prompts += rng.sample(candidates, min(share, len(candidates)))
     return prompts
 
 
@@ -202,7 +200,8 @@ def train(
 
         def add_tensors(step: int, batch: Sequence[Lesson]) -> tuple[Sequence[Lesson], list[Tensor], Any]:
             vectors = [store.get(lesson.key) for lesson in batch]
-            counts, all_correct = list(map(len, vectors)), step < ALL_CORRECT_STEP_SHARE * settings.sft_steps
+            counts = [len(lesson_vectors) for lesson_vectors in vectors]
+            all_correct = step < ALL_CORRECT_STEP_SHARE * settings.sft_steps
             tensors = collate(batch, counts, subject.tokenizer, confidence, rng, always_correct=all_correct)
             return batch, vectors, tensors
 

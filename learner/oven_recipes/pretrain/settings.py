@@ -91,7 +91,7 @@ class PretrainSettings(recipe_interface.RecipeSettings):
     schedule: Literal["constant", "cosine", "linear"] = "constant"
     lr_warmup_steps: int = Field(default=20, ge=0, description="steps over which the learning rate rises from 0")
 
-    # Initial values of knobs, as in the system that the agents are based on.
+    # Initial values of knobs, which the Superintelligence Oven also has (docs/from-the-source.md).
     token_prior: Annotated[str, AfterValidator(_check_prior)] = Field(
         default=NO_PRIOR,
         description="source of token scores: none, unigram (the corpus's token frequencies), kg (the knowledge graph), "

@@ -35,9 +35,9 @@ from oven_recipes.pretrain.settings import KG, NO_PRIOR, UNIGRAM
 log = logging.getLogger("oven.learner")
 
 TOKEN_COUNT: Final = 358
-"""Number of tokens with a score, as in the system that the agents are based on."""
+"""Number of tokens with a score, as in the Superintelligence Oven (docs/from-the-source.md), which stored 976 bytes."""
 STRENGTH: Final = 0.1
-"""A token's embedding is scaled by 1 + STRENGTH · score, as in that system."""
+"""A token's embedding is scaled by 1 + STRENGTH · score, as in the Superintelligence Oven."""
 TIMEOUT_S: Final = 150.0
 """Timeout of the whole request in seconds. The service gives up after 120."""
 PART_TIMEOUT_S: Final = 10.0

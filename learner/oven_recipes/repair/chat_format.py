@@ -74,12 +74,9 @@ def after_results(texts: Iterable[str]) -> str:
 def build_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
     """Train a tokenizer on `texts`. The same texts give the same tokenizer. The tokenizer pads on the left."""
     core = Tokenizer(models.BPE())
-    core.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(PIECE_PATTERN), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+    split_pieces = pre_tokenizers.Split(Regex(PIECE_PATTERN), "isolated")
+    encode_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    core.pre_tokenizer = pre_tokenizers.Sequence([split_pieces, encode_bytes])
     core.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=MAX_VOCABULARY,

@@ -64,13 +64,9 @@ def build(settings: RepairSettings, start: Start, seed: int, workdir: Path, cach
     tests = SandboxedTests()
     tasks = settings.generate_tasks(f"training {seed}", settings.train_tasks)
     trace_file = workdir.parent / "traces.jsonl"
-    recorder = Recorder(
-        local_environments(tasks, tests),
-        file_sink(trace_file) if settings.traces else lambda trace: None,
-        split="train",
-        name="repair",
-        first=count_lines(trace_file),
-    )
+    sink = file_sink(trace_file) if settings.traces else lambda trace: None
+    create_environment = local_environments(tasks, tests)
+    recorder = Recorder(create_environment, sink, split="train", name="repair", first=count_lines(trace_file))
     arguments = grpo_arguments(settings, start.learning_rate, seed, workdir)
     trainer = repair_trainer(warm_policy(settings, seed, cache, tests), tasks, recorder, arguments)
     return Job(

@@ -154,13 +154,7 @@ class Recorder:
     """
 
     def __init__(
-        self,
-        factory: Callable[[], Any],
-        sink: Callable[[Trace], None],
-        *,
-        split: str = "",
-        name: str = "",
-        first: int = 0,
+        self, factory: Callable[[], Any], sink: TraceSink, *, split: str = "", name: str = "", first: int = 0
     ) -> None:
         self._factory, self._sink = factory, sink
         self._split, self._policy_name = split, name

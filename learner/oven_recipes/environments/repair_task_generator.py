@@ -160,7 +160,7 @@ def _draw_function(rng: random.Random, kinds: Sequence[FunctionKind], used_name:
 
 
 def buggy_bodies(function: Function) -> list[tuple[str, tuple[str, ...]]]:
-    """Return the kind of each possible bug, and the function's body with this bug. Tests may not detect every bug."""
+    """Return the kind of each possible bug, and the function's body with this bug. Some bugs may escape the tests."""
     lines, constant = function.lines, function.constant
     bodies: list[tuple[str, tuple[str, ...]]] = []
 

@@ -33,7 +33,7 @@ def build(
     pools = training_pools(settings.lengths, settings.train_prompts, seed)
     datasets = [Dataset.from_list([vars(example) for example in pool]) for pool in pools]
     mixture = Mixture(dict(zip(settings.levels, datasets, strict=True)), start.mixture, seed=seed)
-    args = _arguments(settings, start.learning_rate, seed, workdir)
+    args = _trainer_config(settings, start.learning_rate, seed, workdir)
     trainer = GRPOTrainer(
         model=model, processing_class=tokenizer, reward_funcs=[committee], args=args, train_dataset=mixture.dataset
     )
@@ -83,7 +83,7 @@ def describe(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> Mod
     )
 
 
-def _arguments(settings: GrpoSettings, learning_rate: float, seed: int, workdir: Path) -> GRPOConfig:
+def _trainer_config(settings: GrpoSettings, learning_rate: float, seed: int, workdir: Path) -> GRPOConfig:
     return GRPOConfig(
         # Plain "constant" silently ignores warmup_steps.
         lr_scheduler_type="constant_with_warmup" if settings.schedule == "constant" else settings.schedule,

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from oven_recipes.motion.skeleton import ARM_M, DIMS, JOINT_INDEX, positions
 
-SIDES = {"left": 1.0, "right": -1.0}  # sign of the x axis on which the arm is
+SIDES = {"left": 1.0, "right": -1.0}  # sign of the arm's x coordinates
 HEIGHTS = {"high": 1.2, "up": 0.5, "straight": 0.0, "down": -0.5, "low": -1.2}  # upward component of the direction
 DIRECTIONS = {"forward": (0.0, 1.0), "outward": (0.6, 0.8), "sideways": (0.95, 0.3), "across": (-0.5, 0.85)}
 """Horizontal components of the arm's direction by word: outwards from the body, and forwards."""

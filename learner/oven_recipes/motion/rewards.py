@@ -1,5 +1,4 @@
-"""The reward functions of the recipe `motion`: the hand must reach the target, the motion must be smooth, and no joint
-may turn too far."""
+"""The recipe's reward functions: the hand must reach the target, move smoothly, and turn no joint too far."""
 
 from __future__ import annotations
 

@@ -157,23 +157,23 @@ def _sst2_templates() -> Iterator[LabelledText]:
 def _md_gender_templates() -> Iterator[LabelledText]:
     for label, names in WORDS.names.items():
         subject, possessive = WORDS.pronouns[label]
-        for frame, name, thing, place in product(WORDS.person_frames, names, WORDS.things, WORDS.places):
+        for frame, name, thing, site in product(WORDS.person_frames, names, WORDS.things, WORDS.places):
             yield LabelledText(
-                frame.format(name=name, subject=subject, possessive=possessive, thing=thing, place=place),
+                frame.format(name=name, subject=subject, possessive=possessive, thing=thing, place=site),
                 frozenset({label}),
             )
 
 
 def _snli_templates() -> Iterator[LabelledText]:
     """Yield each premise with two true and two false hypotheses. A false one has another action or place."""
-    for frame, (noun, kind), action, place in product(WORDS.premises, WORDS.kinds.items(), WORDS.actions, WORDS.places):
-        premise = frame.format(noun, action, place)
+    for frame, (noun, kind), action, site in product(WORDS.premises, WORDS.kinds.items(), WORDS.actions, WORDS.places):
+        premise = frame.format(noun, action, site)
         for shift in (0, 1 + len(premise) % (len(WORDS.actions) - 1)):  # 0 selects the premise's action and place
             label = FALSE if shift else TRUE
             other_action = WORDS.actions[(WORDS.actions.index(action) + shift) % len(WORDS.actions)]
-            other_place = WORDS.places[(WORDS.places.index(place) + shift) % len(WORDS.places)]
+            other_site = WORDS.places[(WORDS.places.index(site) + shift) % len(WORDS.places)]
             yield LabelledText(two_sentences(premise, f"the {kind} is {other_action}"), label)
-            yield LabelledText(two_sentences(premise, f"the {kind} is in the {other_place}"), label)
+            yield LabelledText(two_sentences(premise, f"the {kind} is in the {other_site}"), label)
 
 
 def _ag_news_templates() -> Iterator[LabelledText]:
@@ -223,21 +223,22 @@ def _ner_templates() -> Iterator[LabelledText]:
 
 
 def _tense_templates() -> Iterator[LabelledText]:
-    for subject, (past, present, future), setting, place in product(
+    for subject, (past, present, future), setting, site in product(
         WORDS.subjects, WORDS.verbs, WORDS.settings, WORDS.places
     ):
         for label, verb in (("past", past), ("present", present), ("future", f"will {future}")):
-            yield LabelledText(f"the {subject} {verb} {setting.format(place)}", frozenset({label}))
+            yield LabelledText(f"the {subject} {verb} {setting.format(site)}", frozenset({label}))
 
 
 def _singular_plural_templates() -> Iterator[LabelledText]:
-    for (index, (singular, plural)), state, place in product(enumerate(WORDS.nouns), WORDS.states, WORDS.places):
-        other_noun, _ = _another(WORDS.nouns, index, len(state + place))
+    for (index, (singular, plural)), state, site in product(enumerate(WORDS.nouns), WORDS.states, WORDS.places):
+        other_noun, _ = _another(WORDS.nouns, index, len(state + site))
         for frame in ("the {} {} {} in the {}", "in the {3} the {0} {1} {2}"):
-            yield LabelledText(frame.format(singular, "is", state, place), frozenset({"one subject"}))
-            yield LabelledText(frame.format(plural, "are", state, place), frozenset({"several subjects"}))
+            yield LabelledText(frame.format(singular, "is", state, site), frozenset({"one subject"}))
+            yield LabelledText(frame.format(plural, "are", state, site), frozenset({"several subjects"}))
             yield LabelledText(
-                frame.format(f"{singular} and the {other_noun}", "are", state, place), frozenset({"several subjects"})
+                frame.format(f"{singular} and the {other_noun}", "are", state, site),
+                frozenset({"several subjects"}),
             )
 
 

@@ -80,7 +80,8 @@ def load_oracle(path: Path) -> SavedOracle:
 
 def _load_from_run(run: Path) -> SavedOracle:
     """Return the last saved oracle or the newest complete checkpoint, whichever is newer."""
-    record, saved_at = _read_record(run / ORACLE_FOLDER), (run / ORACLE_FOLDER / RECORD_FILE).stat().st_mtime
+    folder = run / ORACLE_FOLDER
+    record, saved_at = _read_record(folder), (folder / RECORD_FILE).stat().st_mtime
     checkpoints = [
         checkpoint
         for checkpoint in all_checkpoints(run / "checkpoints")
@@ -88,7 +89,7 @@ def _load_from_run(run: Path) -> SavedOracle:
         and (checkpoint / ADAPTER_FILE).is_file()
         and (checkpoint / ADAPTER_FILE).stat().st_mtime > saved_at
     ]
-    return _load(checkpoints[-1] if checkpoints else run / ORACLE_FOLDER, record, run / ORACLE_FOLDER)
+    return _load(checkpoints[-1] if checkpoints else folder, record, folder)
 
 
 def _load(adapter: Path, record: TrainingRecord, folder: Path) -> SavedOracle:

@@ -66,7 +66,7 @@ def load_adapter(model: PreTrainedModel, model_name: str, path: str) -> Any:
     expected = {name: tuple(weight.shape) for name, weight in get_peft_model_state_dict(policy).items()}
     actual = {name: tuple(weight.shape) for name, weight in weights.items()}
     if actual != expected:
-        name = sorted(name for name in expected.keys() | actual.keys() if expected.get(name) != actual.get(name))[0]
+        name = min(name for name in expected.keys() | actual.keys() if expected.get(name) != actual.get(name))
         raise ConfigError(
             f"adapter {path} does not fit {model_name}: the shape of {name} is {actual.get(name, 'missing')}, but the "
             f"model requires {expected.get(name, 'no such weight')}; {remedy}"

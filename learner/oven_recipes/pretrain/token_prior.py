@@ -2,8 +2,7 @@
 also weights the tokens in the loss of the knob `channel.kg`.
 
 The scores come from token frequencies in the corpus, from the stack's knowledge graph, or from a file that
-`oven-controller kg token-prior --to FILE` wrote for this vocabulary. Frequencies are a baseline to compare the graph
-with."""
+`oven-controller kg token-prior --to FILE` wrote for this vocabulary. Frequencies are the graph's baseline."""
 
 from __future__ import annotations
 

@@ -21,8 +21,7 @@ CALL_PARTS: Final = (
 PIECE_PATTERN: Final = r"\\n| {4}| ?[A-Za-z_]+| ?[0-9]| ?[^\w\s\\]+(?: [^\w\s\\]+)*|\n+|\\| "
 """Pattern of the largest possible tokens: words, digits, indents, runs of punctuation, and newlines."""
 MAX_VOCABULARY: Final = 640
-"""Maximum size of the trained vocabulary. It has the words of the tasks, and all 256 bytes, so it can encode any text.
-"""
+"""Maximum size of the trained vocabulary. It has the tasks' words and all 256 bytes, so that it can encode any text."""
 
 CHAT_TEMPLATE: Final = (
     "{%- for message in messages %}"
@@ -85,7 +84,7 @@ def build_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
         show_progress=False,
     )
     call_parts = re.compile("|".join(re.escape(part) for part in sorted(CALL_PARTS, key=len, reverse=True)))
-    core.train_from_iterator((call_parts.sub(" ", text) for text in texts), trainer)  # added as whole tokens below
+    core.train_from_iterator((call_parts.sub(" ", text) for text in texts), trainer)  # without the call parts
     core.add_tokens([AddedToken(part, normalized=False) for part in CALL_PARTS])
     tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=core, pad_token=PAD, eos_token=END, padding_side="left", clean_up_tokenization_spaces=False

@@ -34,7 +34,7 @@ class Habits:
     """Probability of correcting the edit after failing tests. Otherwise the wrong edit is submitted."""
 
 
-def demonstration(instance: Instance, habits: Habits, rng: random.Random) -> list[Message]:
+def demonstrate(instance: Instance, habits: Habits, rng: random.Random) -> list[Message]:
     """Return the messages of one attempt at the instance, from the problem statement to the end."""
     solution = instance.solution
     attempt = _Attempt(RepairSession(instance, instance.files, TrustedTests()), instance.problem_statement)
@@ -45,13 +45,13 @@ def demonstration(instance: Instance, habits: Habits, rng: random.Random) -> lis
         else:
             attempt.call("search", {"text": description.partition("(")[0]})
     attempt.call("read", {"path": path})
-    old, new = replacement(attempt.files[path], solution[path])
+    old, new = find_replacement(attempt.files[path], solution[path])
     is_wrong = rng.random() >= habits.correct_edit
     attempt.call("edit", {"path": path, "old": old, "new": _wrong_edit(new, old, rng) if is_wrong else new})
     if rng.random() < habits.run_tests:
         attempt.call("run_tests", {})
         if not attempt.all_tests_pass and rng.random() < habits.retry:
-            old, new = replacement(attempt.files[path], solution[path])
+            old, new = find_replacement(attempt.files[path], solution[path])
             attempt.call("edit", {"path": path, "old": old, "new": new})
             attempt.call("run_tests", {})
     attempt.call("submit", {})
@@ -84,7 +84,7 @@ class _Attempt:
         ]
 
 
-def replacement(current: str, solution: str) -> tuple[str, str]:
+def find_replacement(current: str, solution: str) -> tuple[str, str]:
     """Return the arguments `old` and `new` with which the tool `edit` changes `current` to `solution`. They cover the
     lines that change, and as many lines before those as are needed to make `old` unique in `current`. They do not
     contain the indent of the first line."""

@@ -1,4 +1,4 @@
-"""Builds the training job of the recipe `repair`, and collects traces of the warm policy's attempts."""
+"""Builds the training job of the recipe `repair`, and collects traces of the policy's attempts after its warm-up."""
 
 from __future__ import annotations
 

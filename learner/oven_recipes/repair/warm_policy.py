@@ -22,7 +22,7 @@ from oven_recipes.environments.sandboxed_tests import SandboxedTests
 from oven_recipes.preparation import resumable_steps
 from oven_recipes.repair.attempts import attempt_all, solved_share
 from oven_recipes.repair.chat_format import ASSISTANT_HEADER, build_tokenizer, render
-from oven_recipes.repair.demonstrations import Habits, demonstration
+from oven_recipes.repair.demonstrations import Habits, demonstrate
 from oven_recipes.repair.settings import RepairSettings
 from oven_recipes.small_models import optimizer_step, similar_length_batches, small_llama
 from oven_recipes.weights_cache import key_of, load_or_train
@@ -82,7 +82,7 @@ def policy_tokenizer() -> PreTrainedTokenizerFast:
 def _tokenizer_texts() -> tuple[str, ...]:
     rng = random.Random("vocabulary")
     instances = generate_tasks("vocabulary", VOCABULARY_DEMONSTRATIONS, with_neighbour=True)
-    return tuple(render(demonstration(instance, Habits(), rng) for instance in instances))
+    return tuple(render(demonstrate(instance, Habits(), rng) for instance in instances))
 
 
 def _train(
@@ -97,7 +97,7 @@ def _train(
     habits = Habits(correct_edit=settings.correct_first_edit_share)
     habit_rng = random.Random(f"demonstrations {seed}")
     instances = settings.generate_tasks(f"demonstrations {seed}", settings.demonstrations)
-    texts = render(demonstration(instance, habits, habit_rng) for instance in instances)
+    texts = render(demonstrate(instance, habits, habit_rng) for instance in instances)
     examples = [(ids, answer_mask(ids, tokenizer)) for ids in tokenizer(texts)["input_ids"]]
     rng = random.Random(f"warm-up {seed}")
     pool_size = min(len(examples), POOLED_BATCHES * settings.sft_batch)

@@ -18,7 +18,7 @@ from oven_core.errors import ConfigError, ProcessError
 from oven_learner.testing import FakeLink
 from oven_recipes.environments.repair_task_generator import TrustedTests, generate_tasks
 from oven_recipes.repair.chat_format import ASSISTANT_HEADER, END
-from oven_recipes.repair.demonstrations import Habits, demonstration
+from oven_recipes.repair.demonstrations import Habits, demonstrate
 from oven_recipes.repair.settings import RepairSettings, parse_start
 from oven_recipes.repair.training_job import build, count_lines
 from oven_recipes.repair.warm_policy import CONTEXT_WEIGHT, answer_mask, collate, policy_tokenizer, warm_policy
@@ -52,7 +52,7 @@ def test_each_word_of_the_tasks_is_a_token_and_any_text_survives() -> None:
 
 def test_the_policys_answers_are_told_from_what_it_reads() -> None:
     words: Any = policy_tokenizer()
-    messages = demonstration(generate_tasks(0, 1)[0], Habits(), random.Random(0))
+    messages = demonstrate(generate_tasks(0, 1)[0], Habits(), random.Random(0))
     ids: list[int] = words.apply_chat_template(messages, tokenize=True, return_dict=False)
     scored = answer_mask(ids, words)
     text = words.decode([token for token, answer in zip(ids, scored, strict=True) if answer])

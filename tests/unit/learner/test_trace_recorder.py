@@ -18,7 +18,7 @@ from oven_recipes.environments.repair_environment import RepairEnvironment
 from oven_recipes.environments.repair_task_generator import TrustedTests, generate_tasks
 from oven_recipes.environments.sandboxed_tests import Outcome
 from oven_recipes.repair.chat_format import END, after_results
-from oven_recipes.repair.demonstrations import Habits, demonstration
+from oven_recipes.repair.demonstrations import Habits, demonstrate
 from oven_recipes.repair.settings import TUNED_LEARNING_RATE, RepairSettings
 from oven_recipes.repair.training_job import build_dataset, grpo_arguments, repair_trainer
 from oven_recipes.repair.warm_policy import policy_tokenizer, warm_policy
@@ -83,7 +83,7 @@ def shown(habits: Habits) -> Script:
     """The demonstrations' answers."""
     known = {}
     for task in TASKS:
-        messages = demonstration(task, habits, random.Random(task.instance_id))
+        messages = demonstrate(task, habits, random.Random(task.instance_id))
         turns = [message for message in messages if message["role"] == "assistant"]
         known[task.problem_statement] = [
             call(tool_call["function"]["name"], **json.loads(tool_call["function"]["arguments"]))

@@ -1,4 +1,4 @@
-"""Helpers for work before a run, such as a warm-up. They report its progress, and continue it after an interruption."""
+"""Helpers that report the progress of work before a run, such as a warm-up, and continue it after an interruption."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class Job:
     teachers: Teachers | None = None
     committee: Committee | None = None
     on_finish: Callable[[], None] | None = None
-    """Called after training, unless it was stopped."""
+    """Called after the training, unless the training was stopped."""
 
     def __post_init__(self) -> None:
         self.trainer.remove_callback(PrinterCallback)  # prints every step when the progress bar is disabled

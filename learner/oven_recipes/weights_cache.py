@@ -51,9 +51,9 @@ def unfinished_file(folder: Path) -> Path:
 
 
 def load_or_train(folder: Path, seed: int, build: Callable[[], Model], train: Callable[[Model, Path], object]) -> Model:
-    """Build a model with `build`. Load its weights from the entry in `folder`, or train the model and store them there.
-    `train` gets the model and the file for its progress. Torch's global generator is restored, so that a run does not
-    depend on the cache."""
+    """Build a model with `build`. Load its weights from the entry in `folder`. If there is no entry, train the model
+    and store its weights. `train` gets the model and the file for its progress. Torch's global generator is restored,
+    so that a run does not depend on the cache."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = build()

@@ -23,7 +23,7 @@ class ActivationGRPOTrainer(ChannelTrainer):
     """A GRPOTrainer for rows with a `prompt` (see `oracle_prompt`) and an `activation`, a key into `store`. The
     activation's vectors are injected in generation, and when TRL computes log-probabilities and the loss. Rows without
     an activation train exactly as in a plain GRPOTrainer. The only exception is a model with learnt positions (GPT-2):
-    here every row's positions start at its first token, while TRL also counts the padding.
+    here the positions of a row start at the row's first token, while TRL also counts the padding.
 
     Raises ConfigError for features that do not run hooks or that create rows: vLLM, continuous batching, torch.compile,
     a static cache, tools, rollouts and channels. Overrides methods of TRL 1.16."""

@@ -143,9 +143,9 @@ class ActivationInjection:
 
     @contextlib.contextmanager
     def vectors(self, vectors: RowVectors | None, layers: Sequence[int | None] | None = None) -> Iterator[None]:
-        """Set the vectors for this thread's forward passes, or None if they have no placeholders. `layers` contains the
-        layer from which each row's vectors were captured. The row's prompt must name the same layer. Raises ConfigError
-        for vectors that are of the wrong size, not finite, or zero."""
+        """Set the vectors for this thread's forward passes. None means that the passes have no placeholders. `layers`
+        contains the layer from which each row's vectors were captured. The row's prompt must name the same layer.
+        Raises ConfigError for vectors that are of the wrong size, not finite, or zero."""
         for row, row_vectors in enumerate(vectors or ()):
             if row_vectors is not None:
                 check_vectors(row_vectors, self.hidden_size, f"row {row}")

@@ -45,7 +45,7 @@ class Start(recipe_interface.Start):
 
 
 def parse_start(text: str, seed: int, settings: DistillationSettings) -> Start:
-    """Return the start named `text`. Raises ValueError with the nearest names if it is unknown."""
+    """Return the start named `text`. Raises ValueError, which lists similar names, for an unknown name."""
     match text:
         case "tuned" | "drill:lr-low":
             return Start(*recipe_interface.learning_rate_start(text, TUNED_LEARNING_RATE))

@@ -150,7 +150,7 @@ class Recorder:
         sink: Called with each trace once its reward is known.
         split: Name of the set from which the tasks come, for example "train".
         name: Name of the policy in the traces.
-        first: Number of the first trace. It must be higher than those from an earlier process of this run.
+        first: Number of the first trace. It must be higher than all numbers from an earlier process of this run.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class Recorder:
         self._next_number, self._lost_count = first, 0
 
     def environment(self) -> Any:
-        """Return an environment whose calls are recorded. Raises ConfigError for one without `get_reward`."""
+        """Return an environment whose calls are recorded. Raises ConfigError if it lacks `get_reward`."""
         instance = self._factory()
         if not callable(getattr(instance, "get_reward", None)) or inspect.iscoroutinefunction(instance.get_reward):
             raise ConfigError(
@@ -290,8 +290,8 @@ class Recorder:
 
 
 def _recording_class(cls: type[Any]) -> type[Any]:
-    """Return a subclass with the same name whose tools record their calls, and whose `reset` clears them. Its
-    `get_reward` is hidden from TRL, because the recorder returns the reward."""
+    """Return a subclass with the same name whose tools record their calls, and whose `reset` clears the record. The
+    method `get_reward` is hidden from TRL, because the recorder returns the reward."""
 
     def reset(self: Any, **row: Any) -> Any:
         self.calls = []

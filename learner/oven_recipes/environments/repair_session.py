@@ -51,7 +51,7 @@ class Workspace:
         return _truncate("\n".join(matches))
 
     def read(self, path: str) -> str:
-        """Return a file's text, truncated if it is long. Raises ToolError if it does not exist."""
+        """Return a file's text, truncated if it is long. Raises ToolError if the file does not exist."""
         return _truncate(self._text(path))
 
     def search(self, text: str) -> str:
@@ -121,8 +121,8 @@ class ToolResult:
     failed: bool
     """Whether the call was invalid."""
     digest: str
-    """Digest of the attempt's state after the call. The state is the workspace, and whether it was submitted. Equal
-    digests mean equal states."""
+    """Digest of the attempt's state after the call. The state consists of the workspace, and of whether the attempt was
+    submitted. Equal digests mean equal states."""
 
 
 class Tests(Protocol):
@@ -183,7 +183,7 @@ class RepairSession:
         return f"{self._workspace.digest}{'+' if self.submitted else ''}"
 
     def call(self, tool: str, arguments: Mapping[str, Any]) -> ToolResult:
-        """Run a tool call. If it is invalid, the result's text describes the error."""
+        """Run a tool call. If the call is invalid, the result's text describes the error."""
         passing_before = self.passing_count
         try:
             text, failed = self._find_tool(tool, arguments)(**arguments), False

@@ -295,7 +295,7 @@ def _test_code(function: Function, number: int, args: Arguments) -> str:
 
 
 class TrustedTests:
-    """A runner of generated tests in this process. Use it only for code from this module, never for a policy's code."""
+    """Generated tests that run in this process. Use this class only for this module's code, never for a policy's."""
 
     def outcomes(
         self, files: Mapping[str, str], tests: Sequence[str], framework: Framework = "functions"

@@ -104,7 +104,7 @@ class SandboxedTests:
         self._cache: OrderedDict[str, dict[str, Outcome]] = OrderedDict()
         self._lock = threading.Lock()  # a server has one thread per connection
         self.runs: Counter[str] = Counter()
-        """Number of runs by how they ended in the sandbox. Cache hits count as `remembered`."""
+        """Number of runs for each way to end in the sandbox. Cache hits count as `remembered`."""
 
     def outcomes(
         self, files: Mapping[str, str], tests: Sequence[str], framework: Framework = "functions"

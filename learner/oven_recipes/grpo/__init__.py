@@ -1,4 +1,4 @@
-"""GRPO on a sorting task. A Llama of 0.5 million parameters learns it within minutes on one CPU core.
+"""GRPO on a sorting task. A Llama of 0.5 million parameters learns the task within minutes on one CPU core.
 
 The algorithm is Group Relative Policy Optimization (Shao et al. 2024, arXiv 2402.03300) by TRL's GRPOTrainer. It
 differs from the paper's algorithm:

@@ -37,7 +37,7 @@ class SortingSettings(RecipeSettings):
     heads: int = 4
     ffn: int = 512
 
-    # The supervised warm-up, which replaces pre-training. It teaches correct answers and `sorting_task.HABITS`.
+    # The supervised warm-up, which replaces pre-training. Its targets are correct, or follow `sorting_task.HABITS`.
     sft_steps: int = Field(default=300, ge=0)
     sft_batch: int = Field(default=64, ge=1)
     sft_learning_rate: float = Field(default=2e-3, gt=0)
@@ -50,8 +50,8 @@ class SortingSettings(RecipeSettings):
 
     @property
     def max_completion_length(self) -> int:
-        """Maximum number of tokens of a completion. The longest answer and its end token need one less, so that an
-        answer can also be too long."""
+        """Maximum number of tokens of a completion. It is one more than the longest correct answer and its end token
+        need, so that an answer can also be too long."""
         return max(self.lengths) + 2
 
 
@@ -75,12 +75,12 @@ LEARNING_RATE_RANGE = (1 / 30, 10.0)
 """Range from which the start `drawn` draws a learning rate, as multiples of the tuned one. The draw is log-uniform."""
 
 MIXTURE_CONCENTRATION = 0.5
-"""Concentration of the Dirichlet distribution from which the start `drawn` draws a mixture. It is below 1, so that most
-mixtures contain little of some level."""
+"""Dirichlet concentration of the mixture that `drawn` draws. Below 1, most mixtures contain little of some level."""
 
 START_NAMES = ("tuned", "drawn", "drill:lr-low", "drill:lr-high", "drill:easy-only", "drill:weak-teacher")
 
 TeacherName = Literal["initial", "small", "strong"]
+"""Names of teachers. `sorting_policy.TEACHER_SETTINGS` describes each."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Start(recipe_interface.Start):
 
 
 def parse_start(text: str, seed: int, settings: GrpoSettings) -> Start:
-    """Return the start named `text`. Raises ValueError with the nearest names if it is unknown."""
+    """Return the start named `text`. Raises ValueError, which lists similar names, for an unknown name."""
     levels = settings.levels
     even = {level: 1 / len(levels) for level in levels}
     match text:
@@ -111,7 +111,7 @@ def parse_start(text: str, seed: int, settings: GrpoSettings) -> Start:
             easy = {level: float(level == levels[0]) for level in levels}
             return Start(text, TUNED_LEARNING_RATE, f"only the easiest level, {levels[0]}, is in the data", easy)
         case "drill:weak-teacher":
-            label = "a KL term with beta 1 keeps the policy close to a teacher with an eighth of its parameters"
+            label = "a KL term with beta 1 keeps the policy close to a teacher with an eighth as many parameters"
             return Start(text, TUNED_LEARNING_RATE, label, even, beta=1.0, teacher="small")
     raise recipe_interface.no_such_start(text, START_NAMES)
 

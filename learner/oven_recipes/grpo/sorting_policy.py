@@ -60,7 +60,7 @@ def cache_key(settings: SortingSettings, seed: int) -> str:
 def warm_policy(
     settings: SortingSettings, tokenizer: PreTrainedTokenizerFast, seed: int, cache: Path
 ) -> LlamaForCausalLM:
-    """Return the policy for these settings and seed after its warm-up. It is loaded from the cache, or trained now."""
+    """Return the policy after its warm-up with these settings and seed, loaded from the cache or trained now."""
     return load_or_train(
         cache / f"grpo-warm-{cache_key(settings, seed)}",
         seed,

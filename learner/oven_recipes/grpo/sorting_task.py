@@ -44,7 +44,7 @@ def draw_digits(length: int, rng: random.Random, *, evaluation: bool = False) ->
 
 
 def draw_pool(length: int, count: int, rng: random.Random, *, evaluation: bool = False) -> list[Example]:
-    """Return `count` different examples of one level, or all of them if the level has fewer."""
+    """Return `count` different examples of one level, or all of its examples if there are fewer."""
     if 10**length <= 4 * count:  # if many of the strings are needed, list and shuffle all
         all_digits = (f"{number:0{length}d}" for number in range(10**length))
         candidates = [digits for digits in all_digits if is_held_out(digits) is evaluation]

@@ -70,8 +70,8 @@ class RunRecord:
     def _draw_clip(self, row: Any, name: str) -> None:
         clip, target = self._clips[name], INTENTS[self._intent].target()
         hand = JOINT_INDEX[f"{INTENTS[self._intent].side}_hand"]
-        distance = float((clip[-(len(clip) // CLIP_PARTS) :, hand] - target).norm(dim=-1).mean())
-        reward = self._held_out_rewards[name]
+        last_positions = clip[-(len(clip) // CLIP_PARTS) :, hand]
+        distance, reward = float((last_positions - target).norm(dim=-1).mean()), self._held_out_rewards[name]
         caption = f"{distance:.2f} m from the target at the end; mean reward of held-out intents {reward:.2f}"
         row.suptitle(f"{name}: {self._intent}; {caption}", fontsize=10)
         axes = row.subplots(1, PICTURE_FRAMES)

@@ -37,7 +37,7 @@ FULL_REACH = (1.0, 1.0)  # range of the reach in clips in which the arm always r
 
 def build(settings: MotionSettings, start: Start, seed: int, cache: Path, output: Path | None = None) -> PolicyTrainer:
     """Build the trainer for one start. The policy and its teachers are warmed up, or loaded from `cache` if an earlier
-    run did so. The trainer writes its checkpoints to `output`."""
+    run stored them there. The trainer writes its checkpoints to `output`."""
     narrow_settings = settings.model_copy(update={"hidden": settings.hidden // 2})
     policy = _warm_policy(settings, settings.warm_reach, seed, cache)
     teachers = {

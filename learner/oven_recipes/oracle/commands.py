@@ -63,7 +63,7 @@ def evaluate(
 
 
 def _create_output_folder(out: Path | None) -> None:
-    """Create the folder `out`. Raises ConfigError if it cannot be used, before the evaluation starts."""
+    """Create the folder `out` before the evaluation starts. Raises ConfigError if the folder cannot be used."""
     if out is None:
         return
     if importlib.util.find_spec("matplotlib") is None:

@@ -208,8 +208,8 @@ def check_text(model: Any, tokenizer: Any, text: str, location: str) -> list[int
 
 
 def parse_answer(output: str, answer: str) -> tuple[float | None, bool]:
-    """Return the confidence from 0 to 1 that the output states, and whether its first word is the correct answer.
-    Return (None, False) if the output cannot be parsed."""
+    """Return the confidence from 0 to 1 that the output states, and whether the first word after it is the correct
+    answer. Return (None, False) if the output cannot be parsed."""
     parsed = parse_oracle_output(output)
     if parsed is None:
         return None, False

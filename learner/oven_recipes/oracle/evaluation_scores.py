@@ -19,7 +19,7 @@ RESAMPLES = 1000
 
 
 class ScorableAnswer(NamedTuple):
-    """One answer to score. `text_number` identifies the text that it is about."""
+    """One answer to score. `text_number` identifies the text that the answer is about."""
 
     text_number: int
     confidence: float | None

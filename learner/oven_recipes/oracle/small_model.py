@@ -33,7 +33,7 @@ from oven_recipes.weights_cache import key_of, load_or_train
 
 PAD, EOS, UNKNOWN = "<pad>", "<eos>", "<unk>"
 LAYER, STATUS = "Layer:", "[epistemic status:"
-"""First tokens of an oracle's prompt, and of the status in its answer, which states its confidence."""
+"""The first token of an oracle's prompt, and the first token of its answers, which begin by stating a confidence."""
 PUNCTUATION = ("\n", "?", ".", ":", ",", "!", "]", PLACEHOLDER)
 CONTEXT_LENGTH = 160
 """The model's context in tokens, twice the length of the longest pre-training row."""

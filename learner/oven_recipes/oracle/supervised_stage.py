@@ -39,7 +39,7 @@ UNINFORMED_CORRECT_SHARE = 0.725
 SPECIFIC_SHARE = 0.7
 """Share of correct answers that are specific. GRPO can increase it."""
 ALL_CORRECT_STEP_SHARE = 0.6
-"""Share of the steps that teach only correct answers. They come first, so that the model soon reads activations."""
+"""Share of the steps, at the start, that teach only correct answers, so that the model reads activations sooner."""
 CONFIDENCE_STEP = 5
 """Step between two possible confidences, in percent. It gives round numbers, like those that people state."""
 WEIGHT_SETTINGS = ("lora_rank", "sft_steps", "sft_batch", "sft_lr", "most_activations")

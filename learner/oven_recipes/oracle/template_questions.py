@@ -11,7 +11,7 @@ from oven_recipes.oracle.questions import KnownAnswer, Question, QuestionedPromp
 from oven_recipes.oracle.template_words import ATTRIBUTES, PROMPT_NUMBERS, WORDS
 
 OPTIONAL_PART_PROBABILITY = 0.8
-"""Probability that a prompt has a place, and also that it has a greeting."""
+"""Probability that a prompt names a place, and probability that it contains a greeting."""
 HELD_OUT_DIVISOR = 5
 """One in this many prompts is reserved for evaluation."""
 
@@ -99,7 +99,7 @@ def draw_questions(prompt: TemplatePrompt, rng: random.Random, count: int = DEFA
 
 
 def open_question(prompt: TemplatePrompt, name: str, rng: random.Random) -> Question:
-    """Return an open question about an attribute. Its value is a specific answer, and a broader term is a vague one."""
+    """Return an open question about an attribute. The true value is a specific answer, and a broader term is vague."""
     attribute, value = ATTRIBUTES[name], prompt.values[name]
     broader_term = attribute.values[value]
     terms = dict.fromkeys((*attribute.values, *attribute.values.values()))
@@ -109,8 +109,8 @@ def open_question(prompt: TemplatePrompt, name: str, rng: random.Random) -> Ques
 
 
 def closed_question(prompt: TemplatePrompt, name: str, expect_yes: bool, rng: random.Random) -> Question:
-    """Return a yes/no question about an attribute. "yes" or "no" alone is a vague answer. With the true value, it is a
-    specific one."""
+    """Return a yes/no question about an attribute. "yes" or "no" alone is a vague answer, and followed by the true
+    value a specific answer."""
     attribute, value = ATTRIBUTES[name], prompt.values[name]
     other_values = [candidate for candidate in attribute.values if candidate != value]
     named_value = value if expect_yes else rng.choice(other_values)

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 
 
 class BenchmarkQuestion(NamedTuple):
-    """A benchmark's question. Its wording has a placeholder for a label, unless it has no labels."""
+    """A benchmark's question. The wording has a placeholder for a label, unless the question has no labels."""
 
     wording: str
     labels: tuple[str, ...]

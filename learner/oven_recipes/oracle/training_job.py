@@ -208,7 +208,7 @@ def _adapter(settings: OracleSettings, subject: Subject) -> Any:
 
 
 def _supervised_job(settings: OracleSettings, start: Start, seed: int, workdir: Path, subject: Subject) -> Job:
-    """Build a job for the supervised stage only. It trains the user's adapter, or a new one."""
+    """Build a job for the supervised stage only. The job trains the user's adapter, or a new one."""
     prompts = _lesson_prompts(settings, seed)
     subject.capture(prompts, settings.most_activations)
     policy = _adapter(settings, subject)

@@ -54,7 +54,7 @@ class SubCorpus:
 def read(folder: Path | None, held_out: float, max_bytes: int) -> list[SubCorpus]:
     """Return the sub-corpora of `folder`, or of the standard library, largest first. `held_out` is the share of each
     sub-corpus's text that is held out. Raises ConfigError for a folder without text, and if no file can be held out
-    because each sub-corpus has only one."""
+    because each sub-corpus has only one file."""
     root = folder or Path(sysconfig.get_path("stdlib"))
     files = _read_texts(root, list(_paths_in_folder(root) if folder else _python_paths(root)), max_bytes)
     remedy = "give a folder of UTF-8 text files with --corpus"
@@ -116,7 +116,7 @@ def _read_texts(folder: Path, paths: list[tuple[str, Path]], max_bytes: int) -> 
 
 
 def _read_text(path: Path, max_bytes: int) -> str:
-    """Return a file's text, or an empty string if it is not text or is too long."""
+    """Return a file's text, or an empty string if the file is not text or is too long."""
     try:
         text = path.read_bytes().decode() if path.stat().st_size <= max_bytes else ""
     except (OSError, UnicodeDecodeError):

@@ -1,5 +1,5 @@
-"""Loads the token prior, and scales the embedding with it. A token prior gives some tokens a score between 0 and 1. It
-also weights the tokens in the loss of the knob `channel.kg`.
+"""Loads the token prior, and scales the embedding with it. A token prior gives some tokens a score between 0 and 1. The
+scores are also the tokens' weights in the loss of the knob `channel.kg`.
 
 The scores come from token frequencies in the corpus, from the stack's knowledge graph, or from a file that
 `oven-controller kg token-prior --to FILE` wrote for this vocabulary. Frequencies are the graph's baseline."""

@@ -63,7 +63,7 @@ class RepairSettings(RecipeSettings):
 
 
 def parse_start(text: str, seed: int, settings: RepairSettings) -> Start:
-    """Return the start named `text`. Raises ValueError with the nearest names if it is unknown."""
+    """Return the start named `text`. Raises ValueError, which lists similar names, for an unknown name."""
     if text not in START_NAMES:
         raise no_such_start(text, START_NAMES)
     return Start(*learning_rate_start(text, TUNED_LEARNING_RATE))

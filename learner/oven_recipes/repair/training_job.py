@@ -37,7 +37,7 @@ from oven_runs.traces.trace_records import Trace
 SOLVED = MetricSpec(name="eval/solved", better="up", held_out=True, ceiling=1.0)
 PASSING = MetricSpec(name="eval/tests_passing", better="up", held_out=True, ceiling=1.0)
 HELD_OUT = "held out"
-"""Seed of the held-out tasks. All runs use the same tasks, so that they can be compared."""
+"""Seed of the held-out tasks. All runs are evaluated on the same tasks, so that the runs can be compared."""
 
 
 def solved_evaluation(

@@ -74,7 +74,7 @@ def build_model(settings: RepairSettings, tokenizer: PreTrainedTokenizerFast) ->
 
 
 def policy_tokenizer() -> PreTrainedTokenizerFast:
-    """Return the policy's tokenizer. All runs use the same, so that one run's traces can train another run's policy."""
+    """Return the policy's tokenizer, which is the same in all runs. So one run's traces can train another's policy."""
     return build_tokenizer(_tokenizer_texts())
 
 

@@ -62,7 +62,8 @@ def build_steps(
     turns: list[tuple[Any, list[Any]]] = []  # the policy's messages, each with the results of its calls
     for message in messages:
         if message["role"] == "tool" and turns:
-            turns[-1][1].append(message)
+            _, newest_results = turns[-1]
+            newest_results.append(message)
         else:
             turns.append((message, []))
     sampled = _sampled_turns(rollout, sum(action["role"] == "assistant" for action, _ in turns))

@@ -73,12 +73,9 @@ class GrpoSettings(SortingSettings):
 
 LEARNING_RATE_RANGE = (1 / 30, 10.0)
 """Range from which the start `drawn` draws a learning rate, as multiples of the tuned one. The draw is log-uniform."""
-
 MIXTURE_CONCENTRATION = 0.5
 """Dirichlet concentration of the mixture that `drawn` draws. Below 1, most mixtures contain little of some level."""
-
 START_NAMES = ("tuned", "drawn", "drill:lr-low", "drill:lr-high", "drill:easy-only", "drill:weak-teacher")
-
 TeacherName = Literal["initial", "small", "strong"]
 """Names of teachers. `sorting_policy.TEACHER_SETTINGS` describes each."""
 

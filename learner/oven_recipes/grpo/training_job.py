@@ -41,7 +41,7 @@ def build(
     beta = settings.beta if start.beta is None else start.beta
     teachers = None
     if beta > 0:
-        # A trainer that is created with a beta loads a reference model from the policy's path, but there is no path.
+        # With a beta, the constructor would load a reference model from the policy's path, but the policy has no path.
         trainer.beta = args.beta = beta
         teachers = build_teachers(trainer, (start.teacher, "strong"), settings, tokenizer, seed, cache)
     return Job(

@@ -88,6 +88,7 @@ def _another(values: Sequence[_Value], index: int, choice: int) -> _Value:
 
 
 def _geometry_of_truth_templates() -> Iterator[LabelledText]:
+    """Yield true and false statements: in which country a city is, and which of two numbers is larger or smaller."""
     countries = tuple(WORDS.cities)
     for position, (lead, frame, (index, country)) in enumerate(
         product(WORDS.leads, WORDS.city_frames, enumerate(countries))

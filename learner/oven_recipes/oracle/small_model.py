@@ -74,14 +74,13 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     Punctuation marks and newlines are separate tokens."""
     tokens = (PAD, EOS, UNKNOWN, *PUNCTUATION, *(f" {word}" for word in vocabulary()))
     core = Tokenizer(models.WordLevel({token: number for number, token in enumerate(tokens)}, unk_token=UNKNOWN))
-    core.normalizer = normalizers.Sequence(
-        [
-            normalizers.Lowercase(),
-            normalizers.Replace(Regex(r" +\n"), "\n"),
-            normalizers.Replace(Regex(r"\n *(?=\w)"), "\n "),
-            normalizers.Replace(Regex(r"\A *(?=\w)"), " "),
-        ]
-    )
+    normalizer_steps = [
+        normalizers.Lowercase(),
+        normalizers.Replace(Regex(r" +\n"), "\n"),
+        normalizers.Replace(Regex(r"\n *(?=\w)"), "\n "),
+        normalizers.Replace(Regex(r"\A *(?=\w)"), " "),
+    ]
+    core.normalizer = normalizers.Sequence(normalizer_steps)
     core.pre_tokenizer = pre_tokenizers.Split(Regex(r" ?[\p{L}']+| ?\p{N}+| \?|\n|[^\s\p{L}\p{N}]|\s"), "isolated")
     core.decoder = decoders.Sequence([decoders.Fuse(), decoders.Replace(Regex(r"(?<=\n) (?=\w)"), "")])
     core.add_tokens([AddedToken(LAYER, normalized=False), AddedToken(STATUS, normalized=False)])
@@ -141,8 +140,7 @@ Piece = tuple[str, bool]
 def load_small_model(
     tokenizer: Any, seed: int, cache: Path, sizes: Sizes = DEFAULT_SIZES, schedule: Schedule = DEFAULT_SCHEDULE
 ) -> tuple[PreTrainedModel, str]:
-    """Return the small model and its name in the keys of activations. It is loaded from the cache, or pre-trained if
-    the cache does not contain it."""
+    """Return the small model, loaded from the cache or pre-trained now, and its name in the keys of activations."""
     inputs = {"version": VERSION, "seed": seed, "words": tokenizer.get_vocab(), "sizes": sizes, "schedule": schedule}
     name = f"own-{key_of(inputs)}"
     model = load_or_train(
@@ -180,10 +178,10 @@ def _template_row(prompt: TemplatePrompt, rng: random.Random) -> list[Piece]:
         value = prompt.values.get(name, ABSENT)
         broader_term = attribute.values.get(value, ABSENT)
         notes += [value, broader_term] if broader_term != value else [value]
-    return _row(prompt.text, pieces, notes, rng)
+    return _build_row(prompt.text, pieces, notes, rng)
 
 
-def _row(text: str, pieces: list[Piece], notes: Sequence[str], rng: random.Random) -> list[Piece]:
+def _build_row(text: str, pieces: list[Piece], notes: Sequence[str], rng: random.Random) -> list[Piece]:
     """Build a row from a text, its questions with answers (`pieces`), and notes, in a random format."""
     row: list[Piece] = [(text, False)]
     if rng.random() < ORACLE_FORMAT_SHARE:
@@ -223,7 +221,7 @@ def benchmark_rows(rng: random.Random) -> Iterator[list[Piece]]:
         notes = [label for wording, label in labels_by_wording.items() if (wording, YES) in answered_questions]
         if labels_by_wording and not notes:
             notes = [ABSENT]
-        yield _row(text, pieces, notes, rng)
+        yield _build_row(text, pieces, notes, rng)
 
 
 def draw_queries(
@@ -261,8 +259,10 @@ def collate(rows: Sequence[list[Piece]], tokenizer: Any) -> tuple[Tensor, Tensor
             ids += piece_ids
             weights += [1.0 if is_answer else TEXT_WEIGHT] * len(piece_ids)
         encoded.append((ids, weights))
-    padded_ids = pad_sequence([torch.tensor(ids) for ids, _ in encoded], True, tokenizer.pad_token_id)
-    return padded_ids, pad_sequence([torch.tensor(weights) for _, weights in encoded], True)
+    id_rows = [torch.tensor(ids) for ids, _ in encoded]
+    weight_rows = [torch.tensor(weights) for _, weights in encoded]
+    padded_ids = pad_sequence(id_rows, batch_first=True, padding_value=tokenizer.pad_token_id)
+    return padded_ids, pad_sequence(weight_rows, batch_first=True)
 
 
 def weighted_loss(model: Any, ids: Tensor, weights: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from oven_recipes.environments.repair_session import RepairSession
 from oven_recipes.repair.chat_format import ASSISTANT_HEADER, after_results
 
 MAX_TURNS = 12
-"""Maximum number of answers per attempt. A policy that gives more repeats itself."""
+"""Maximum number of answers per attempt. A policy that has not finished by then is repeating itself."""
 
 
 def attempt_all(
@@ -34,7 +34,7 @@ def attempt_all(
     contexts: list[list[int]] = [prompt_ids(tokenizer, session.instance.problem_statement) for session in sessions]
     budgets = [max_tokens] * len(sessions)  # remaining tokens of each attempt
     active = list(range(len(sessions)))
-    prefix = tokenizer(ASSISTANT_HEADER)["input_ids"]
+    header_ids = tokenizer(ASSISTANT_HEADER)["input_ids"]
     was_training = model.training
     model.train(False)
     try:
@@ -50,7 +50,7 @@ def attempt_all(
                 answer = full_answer[: budgets[index]]
                 contexts[index] += answer
                 budgets[index] -= len(answer)
-                calls = parse_response(tokenizer, answer, prefix=prefix).get("tool_calls")
+                calls = parse_response(tokenizer, answer, prefix=header_ids).get("tool_calls")
                 if calls and answer[-1] == tokenizer.eos_token_id:
                     texts = [_call_tool(sessions[index], call["function"]) for call in calls]
                     result_ids = tokenizer(after_results(texts))["input_ids"]

@@ -174,5 +174,6 @@ def collate(rows: Sequence[Example], tokenizer: PreTrainedTokenizerFast) -> tupl
     """Return token ids, attention mask and loss weights, each (B, T), padded on the right."""
     sequences = [torch.tensor(ids) for ids, _ in rows]
     weights = [torch.tensor([1.0 if is_written else CONTEXT_WEIGHT for is_written in written]) for _, written in rows]
-    mask = pad_sequence([torch.ones_like(sequence) for sequence in sequences], True)
-    return pad_sequence(sequences, True, tokenizer.pad_token_id), mask, pad_sequence(weights, True)
+    ids = pad_sequence(sequences, batch_first=True, padding_value=tokenizer.pad_token_id)
+    mask = pad_sequence([torch.ones_like(sequence) for sequence in sequences], batch_first=True)
+    return ids, mask, pad_sequence(weights, batch_first=True)

@@ -18,7 +18,7 @@ from oven_recipes.motion.intents import TRAINING_TEXTS
 from oven_recipes.motion.rewards import RULES
 from oven_recipes.motion.settings import MotionSettings
 from oven_recipes.motion.skeleton import DIMS
-from oven_recipes.motion.training import HELD_OUT, held_out_evaluation, new_policy
+from oven_recipes.motion.training import HELD_OUT_REWARD, held_out_evaluation, new_policy
 from oven_recipes.motion.warm_up import warm_up
 
 STEPS = int(os.environ.get("STEPS", "120"))
@@ -35,7 +35,7 @@ async def main() -> None:
     baked = oven.bake(
         policy, name="reach-24", modality="motion", domain="character animation", output_format="trajectory",
         description="Moves a skeleton of 24 joints, 32 frames, so that a hand reaches where a sentence says.",
-        prompts=TRAINING_TEXTS, rules=RULES, evaluate=held_out_evaluation(policy, 0), metrics=[HELD_OUT],
+        prompts=TRAINING_TEXTS, rules=RULES, evaluate=held_out_evaluation(policy, 0), metrics=[HELD_OUT_REWARD],
         total_steps=STEPS, learning_rate=1e-3, beta=0.01,
         teachers=[TeacherConfig(name="small", model=small), TeacherConfig(name="strong", model=strong)],
     )  # fmt: skip

@@ -17,7 +17,8 @@ log = logging.getLogger(__name__)
 
 
 def main(args: list[str]) -> int:
-    """Train the recipe in the run folder's config.json. Raises ConfigError if it cannot be read or is unknown."""
+    """Train the recipe that config.json in the run's folder names. Raises ConfigError if the file cannot be read, or if
+    there is no such recipe."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     folder = Path(os.environ["OVEN_RUN_DIR"])
@@ -28,7 +29,7 @@ def main(args: list[str]) -> int:
     recipes = {point.name: point for point in entry_points(group="oven.recipes")}
     if settings["recipe"] not in recipes:
         raise UnknownNameError("recipe", settings["recipe"], recipes)
-    log.info("%sloading the recipe %s", PREPARING, settings["recipe"])
+    log.info(f"{PREPARING}loading the recipe %s", settings["recipe"])
     recipe: Recipe = recipes[settings["recipe"]].load()
     recipe.train(
         TrainingRequest(
@@ -38,7 +39,7 @@ def main(args: list[str]) -> int:
             seconds=60 * settings["minutes"] if settings["minutes"] else None,
             options=settings["recipe_options"],
             folder=folder,
-            cache=folder.parent.parent / "cache",
+            cache=folder.parent.parent / "cache",  # next to the folder `runs`
             resume=any(not defect(path) for path in all_checkpoints(folder / "checkpoints")),
         )
     )

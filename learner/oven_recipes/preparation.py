@@ -1,4 +1,4 @@
-"""Helpers for work before a run, such as a warm-up. They report its progress, and continue it after an interruption."""
+"""Helpers that report the progress of work before a run, such as a warm-up, and continue it after an interruption."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Batch = TypeVar("Batch")
 INTERVAL_S: Final = 2.0
 """Minimum time in seconds between two reports, and between two saves."""
 MAX_SAVING_SHARE: Final = 0.02
-"""Maximum share of the time that saving takes."""
+"""Maximum share of the working time that saving may take."""
 
 
 class Progress:
@@ -41,19 +41,19 @@ class Progress:
             log.info("%s%s: %s %d of %d%s", PREPARING, self._stage, self._unit, done, self._total, detail)
 
 
-def continued_steps(
+def resumable_steps(
     stage: str, batches: Iterable[Batch], steps: int, trained: Sequence[Any], file: Path | None
 ) -> Iterator[tuple[int, Batch]]:
-    """Yield the number of each step, from 0, and its batch. Progress is reported, and saved to `file`.
+    """Yield each step's number, counted from 0, and its batch. Report the progress, and save it to `file`.
 
     If `file` contains the progress of an interrupted process, continue from there. This restores the states of
     `trained` (the model, optimizers and schedules) and of torch's global generator, and skips the batches of earlier
-    steps. The result has the same bits as without an interruption if all other randomness is in `batches`. A damaged
-    file, or one from another version of torch, is ignored."""
+    steps. The result is bit-identical to that of an uninterrupted process if all other randomness is in `batches`. A
+    damaged file, or one from another version of torch, is ignored."""
     progress, batch_iterator = Progress(stage, steps), iter(batches)
     saved = _load(file)
     first: int = saved["step"] if saved else 0
-    for _ in islice(batch_iterator, first):
+    for _ in islice(batch_iterator, first):  # skip batches, and meanwhile repeat the report
         progress.report(first)
     if saved:
         for part, state in zip(trained, saved["trained"], strict=True):
@@ -62,15 +62,16 @@ def continued_steps(
     next_save = time.monotonic() + INTERVAL_S
     for step in range(first, steps):
         progress.report(step)
-        if file is not None and (start := time.monotonic()) >= next_save:
+        if file is not None and (save_start := time.monotonic()) >= next_save:
             states = [part.state_dict() for part in trained]
             save(file, {"step": step, "trained": states, "random": torch.get_rng_state()})
-            next_save = time.monotonic() + max(INTERVAL_S, (time.monotonic() - start) / MAX_SAVING_SHARE)
+            save_duration = time.monotonic() - save_start
+            next_save = time.monotonic() + max(INTERVAL_S, save_duration / MAX_SAVING_SHARE)
         yield step, next(batch_iterator)
 
 
 def save(file: Path, progress: dict[str, Any]) -> None:
-    """Write the progress to the file. If that fails, log a warning."""
+    """Write a digest and the progress to the file. If that fails, log a warning."""
     buffer = io.BytesIO()
     torch.save({**progress, "torch": str(torch.__version__)}, buffer)
     data = buffer.getvalue()
@@ -87,7 +88,8 @@ def _load(file: Path | None) -> dict[str, Any] | None:
         data = file.read_bytes() if file is not None else b""
     except OSError:
         return None
-    if hashlib.sha256(data[32:]).digest() != data[:32]:
+    digest, content = data[:32], data[32:]
+    if hashlib.sha256(content).digest() != digest:
         return None
-    progress: dict[str, Any] = torch.load(io.BytesIO(data[32:]))
+    progress: dict[str, Any] = torch.load(io.BytesIO(content))
     return progress if progress["torch"] == torch.__version__ else None

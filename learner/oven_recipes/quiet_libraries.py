@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import warnings
 
-os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # must precede the import of TRL, which reports each trainer
+# This must precede the import of TRL, which sends telemetry about each trainer.
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
 from transformers.utils import logging as transformers_logging
 

@@ -1,4 +1,4 @@
-"""The interface of recipes, the entry points of the group `oven.recipes`. Only a recipe's `train` imports torch."""
+"""The interface of recipes, which are entry points of the group `oven.recipes`. Only their `train` imports torch."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ class TrainingRequest:
     seconds: float | None
     """Maximum duration of the training, or None for no limit."""
     options: dict[str, Any]
+    """The recipe's settings, before `Recipe.settings_model` validates them."""
     folder: Path
     """The run's folder. Checkpoints are written to its subfolder `checkpoints`."""
     cache: Path
@@ -33,7 +34,7 @@ class TrainingRequest:
 
 
 class Recipe(resolution.Recipe, Protocol):
-    """A recipe. `resolution.Recipe` has its settings and starts, and this class adds the training."""
+    """A recipe. `resolution.Recipe` declares the settings and starts, and this class adds the training."""
 
     @property
     def name(self) -> str:
@@ -58,7 +59,7 @@ class RecipeSettings(BaseModel):
 
 @dataclass(frozen=True)
 class Start:
-    """The start of a run. `label` describes the planted fault of a drill, and is otherwise empty."""
+    """The named starting point of a run. `label` describes the fault that a drill plants, and is otherwise empty."""
 
     name: str
     learning_rate: float

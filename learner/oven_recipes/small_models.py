@@ -59,9 +59,9 @@ def target_batch(
     ids = [torch.tensor(prompt + target) for prompt, target in pairs]
     labels = [torch.tensor([IGNORED_LABEL] * len(prompt) + target) for prompt, target in pairs]
     return (
-        pad_sequence(ids, True, pad, side),
-        pad_sequence([torch.ones_like(row) for row in ids], True, 0, side),
-        pad_sequence(labels, True, IGNORED_LABEL, side),
+        pad_sequence(ids, batch_first=True, padding_value=pad, padding_side=side),
+        pad_sequence([torch.ones_like(row) for row in ids], batch_first=True, padding_value=0, padding_side=side),
+        pad_sequence(labels, batch_first=True, padding_value=IGNORED_LABEL, padding_side=side),
     )
 
 
@@ -78,7 +78,7 @@ def similar_length_batches(
 
 
 def warmup_decay_schedule(optimizer: torch.optim.Optimizer, steps: int, ramp: int = 20) -> LambdaLR:
-    """Return a schedule that raises the learning rate for `ramp` steps, and lowers it to a twentieth by the last."""
+    """Return a schedule that raises the learning rate for `ramp` steps, and lowers it to 5 % by the end of `steps`."""
     return LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / ramp) * (1 - 0.95 * step / max(1, steps)))
 
 

@@ -1,4 +1,4 @@
-"""Runs a recipe's training. It attaches the trainer, resumes from checkpoints, and stops cleanly on SIGTERM."""
+"""Runs a recipe's training. Attaches the trainer to the controller, resumes from checkpoints, and stops on SIGTERM."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ class Job:
     trainer: Any
     """A trainer from transformers or TRL."""
     evaluate: Callable[[], Measurements]
-    """Evaluates the model on held-out data. Returns for each metric a value, or a list of values to average."""
+    """Evaluates the model on held-out data. Returns a value for each metric, or a list of values to average."""
     evaluate_every: int
     """Optimizer steps between evaluations."""
     metrics: tuple[MetricSpec, ...]
-    """The recipe's own metrics. `attach` finds the trainer's."""
+    """The recipe's own metrics. `attach` adds those of the trainer."""
     lr_bounds: tuple[float, float]
     beta_bounds: tuple[float, float] = USER_BOUNDS
     mixture: Mixture | None = None
@@ -64,13 +64,13 @@ class Job:
     teachers: Teachers | None = None
     committee: Committee | None = None
     on_finish: Callable[[], None] | None = None
-    """Called after training, unless it was stopped."""
+    """Called after the training, unless the training was stopped."""
 
     def __post_init__(self) -> None:
         self.trainer.remove_callback(PrinterCallback)  # prints every step when the progress bar is disabled
 
     def attach(self, **options: Any) -> Attachment:
-        """Attach the trainer. `options` are passed to `oven.attach`."""
+        """Attach the trainer to the controller. `options` are further arguments of `oven.attach`."""
         names = {field.name for field in fields(self)} - {"trainer", "on_finish"}
         return attach(self.trainer, **{name: getattr(self, name) for name in names}, **options)
 
@@ -87,14 +87,14 @@ def prepare_job(
     return build(settings, recipe.parse_start(start, seed, settings), seed, folder, cache)
 
 
-def end_on_sigterm(client: Callable[[], OvenClient | None]) -> None:
+def end_on_sigterm(get_client: Callable[[], OvenClient | None]) -> None:
     """On SIGTERM, ask the client to stop cleanly. If there is no client yet, end the process at once."""
 
     def end(number: int, _: types.FrameType | None) -> None:
-        current = client()
-        if current is None:
+        client = get_client()
+        if client is None:
             sys.exit(0)
-        current.request_stop(signal.Signals(number).name)
+        client.request_stop(signal.Signals(number).name)
 
     signal.signal(signal.SIGTERM, end)
 
@@ -103,7 +103,7 @@ def train(recipe: Recipe, request: TrainingRequest, build: Build) -> None:
     """Build the job and train to the end, or until SIGTERM."""
     attachment: Attachment | None = None
     end_on_sigterm(lambda: attachment.client if attachment is not None else None)
-    options = {**request.options, **({"max_steps": request.steps} if request.steps else {})}
+    options = request.options | ({"max_steps": request.steps} if request.steps else {})
     checkpoints = request.folder / "checkpoints"
     checkpoints.mkdir(exist_ok=True)
     job = prepare_job(recipe, build, options, request.start, request.seed, checkpoints, request.cache)

@@ -1,4 +1,4 @@
-"""A cache of weights on disk, so that they are trained only once. A damaged entry counts as missing."""
+"""A cache of models' weights on disk, so that a model is trained only once. A damaged entry counts as missing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def load_weights(folder: Path) -> dict[str, Tensor] | None:
 
 
 def store_weights(weights: Mapping[str, Tensor], folder: Path) -> None:
-    """Write an entry, and remove the file with the training's progress. Tied weights are copied, because the file
+    """Write an entry, and remove the file with the progress of its training. Tied weights are copied, because the file
     format cannot express shared memory."""
     with new_entry(folder) as temporary:
         data = save({name: weight.clone(memory_format=torch.contiguous_format) for name, weight in weights.items()})
@@ -51,9 +51,9 @@ def unfinished_file(folder: Path) -> Path:
 
 
 def load_or_train(folder: Path, seed: int, build: Callable[[], Model], train: Callable[[Model, Path], object]) -> Model:
-    """Return the model with weights from the entry in `folder`, or train the model and store its weights there. `train`
-    gets the model and the file for its progress. Torch's global generator is restored, so that a run does not depend on
-    the cache."""
+    """Build a model with `build`. Load its weights from the entry in `folder`. If there is no entry, train the model
+    and store its weights. `train` gets the model and the file for its progress. Torch's global generator is restored,
+    so that a run does not depend on the cache."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = build()

@@ -47,7 +47,7 @@ class ActivationStore:
         self._files: dict[str, Any] = {}
         """Key → the open file that contains it."""
         for path in sorted(self.folder.glob(FILE_PATTERN)):
-            self._read(path)
+            self._open_file(path)
 
     def __len__(self) -> int:
         return len(self._files)
@@ -56,7 +56,7 @@ class ActivationStore:
         return key in self._files
 
     def get(self, key: str) -> Tensor:
-        """Return a key's vectors (tokens, hidden size). Raises ConfigError if it is unknown or they are invalid."""
+        """Return a key's vectors (tokens, hidden size). Raises ConfigError for an unknown key or invalid vectors."""
         if key not in self._files:
             raise ConfigError(
                 f"activation {key!r} is not among the {len(self)} in {self.folder}; capture it with the same model, "
@@ -68,7 +68,8 @@ class ActivationStore:
         return vectors
 
     def add(self, model: str, activations: Iterable[Activation]) -> list[str]:
-        """Write new activations to one file, and return the keys of all. Raises ConfigError for invalid vectors."""
+        """Write the activations that are not stored yet to one file, and return the keys of all `activations`. Raises
+        ConfigError for invalid vectors."""
         keys, new_vectors = [], {}
         for text, layer, vectors in activations:
             key = activation_key(model, text, layer)
@@ -86,9 +87,9 @@ class ActivationStore:
         unfinished = path.with_suffix(".unfinished")
         save_file(new_vectors, unfinished, metadata={"model": model, "width": str(hidden_size)})
         os.replace(unfinished, path)  # atomic, so the file is never incomplete
-        self._read(path)
+        self._open_file(path)
 
-    def _read(self, path: Path) -> None:
+    def _open_file(self, path: Path) -> None:
         try:
             file: Any = safe_open(path, framework="pt")
             keys = list(file.keys())

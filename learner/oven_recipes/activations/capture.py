@@ -39,8 +39,8 @@ def capture(
     rows: int = TEXTS_PER_PASS,
 ) -> list[Activation]:
     """Return an Activation on the CPU for each text and layer, ordered by text. It covers the last `tokens` tokens of
-    the text, except its first token. `report` is called with the number of finished texts. `rows` is the number of
-    texts per forward pass.
+    the text (one number, or one for each text), but never the text's first token. `report` is called with the number of
+    finished texts. `rows` is the number of texts per forward pass.
 
     The first token is an attention sink, so its activation contains nothing about the text (Xiao et al. 2023, arXiv
     2309.17453). The output of block k is `hidden_states[k + 1]` of transformers, except for the last block, where

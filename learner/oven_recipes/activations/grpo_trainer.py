@@ -23,13 +23,13 @@ class ActivationGRPOTrainer(ChannelTrainer):
     """A GRPOTrainer for rows with a `prompt` (see `oracle_prompt`) and an `activation`, a key into `store`. The
     activation's vectors are injected in generation, and when TRL computes log-probabilities and the loss. Rows without
     an activation train exactly as in a plain GRPOTrainer. The only exception is a model with learnt positions (GPT-2):
-    here every row's positions start at its first token, while TRL also counts the padding.
+    here the positions of a row start at the row's first token, while TRL also counts the padding.
 
     Raises ConfigError for features that do not run hooks or that create rows: vLLM, continuous batching, torch.compile,
     a static cache, tools, rollouts and channels. Overrides methods of TRL 1.16."""
 
     def __init__(self, *args: Any, store: ActivationStore, block: int = INJECTION_BLOCK, **kwargs: Any) -> None:
-        settings = kwargs.get("args") or (args[2] if len(args) > 2 else None)
+        settings = kwargs.get("args") or (args[2] if len(args) > 2 else None)  # GRPOTrainer's third parameter
         _check_unsupported(settings, kwargs)
         super().__init__(*args, **kwargs)
         if isinstance(self.processing_class, ProcessorMixin):
@@ -50,7 +50,7 @@ class ActivationGRPOTrainer(ChannelTrainer):
         return batch
 
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Any:
-        with self.injection.vectors(None):  # if a reward runs the policy, then on texts without activations
+        with self.injection.vectors(None):  # a reward function may run the policy on texts without activations
             return super()._calculate_rewards(*args, **kwargs)
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
@@ -67,7 +67,7 @@ class ActivationGRPOTrainer(ChannelTrainer):
         **kwargs: Any,
     ) -> Any:
         """Ignore `batch_size`, because the vectors are set for the rows of the whole batch."""
-        self.injection.attach(model)  # the reference model may be new
+        self.injection.attach(model)  # needed if TRL has created a new reference model
         return super()._get_per_token_logps_and_entropies(model, input_ids, attention_mask, logits_to_keep, **kwargs)
 
     def _inject_rows(self, keys: Sequence[str | None]) -> Any:
@@ -77,8 +77,8 @@ class ActivationGRPOTrainer(ChannelTrainer):
         return self.injection.vectors(vectors, [None if key is None else layer_in_key(key) for key in keys])
 
 
-def _check_unsupported(args: Any, options: dict[str, Any]) -> None:
-    """Raise ConfigError for settings under which the injection does not work."""
+def _check_unsupported(settings: Any, options: dict[str, Any]) -> None:
+    """Raise ConfigError for a GRPOConfig, or keyword arguments of the trainer, with which the injection fails."""
     problems = {
         "use_vllm": "vLLM does not run it",
         "use_transformers_continuous_batching": "continuous batching packs rows and does not run it",
@@ -86,9 +86,9 @@ def _check_unsupported(args: Any, options: dict[str, Any]) -> None:
         "torch_compile": "a compiled model keeps the rows with which it was traced",
     }
     for name, problem in problems.items():
-        if getattr(args, name, False):
+        if getattr(settings, name, False):
             raise ConfigError(f"activations are injected by a hook, but {problem}; set {name}=False")
-    if getattr(args, "cache_implementation", None) == "static":
+    if getattr(settings, "cache_implementation", None) == "static":
         raise ConfigError(
             "activations are injected by a hook, but a static cache compiles it; omit cache_implementation"
         )

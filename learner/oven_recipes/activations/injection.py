@@ -2,11 +2,10 @@
 becomes h + ‖h‖ · v/‖v‖. The formula comes from the code of Activation Oracles (Karvonen et al. 2025), with their
 coefficient of 1. Gradients flow through the complete formula, including ‖h‖, but not through v.
 
-Every forward pass is checked, so that none runs without its vectors by mistake. It raises an error if the prompt has
-placeholders but no vectors were set, or the reverse. When `generate` uses a cache, only its first pass has
-placeholders. Gradient checkpointing recomputes a block without its hooks (transformers 5.23). Its inputs are saved
-states, which already contain the vectors.
-"""
+Every forward pass is checked, so that none runs without its vectors by mistake. A pass raises an error if the prompt
+has placeholders but no vectors were set, or the reverse. When `generate` uses a cache, only its first pass has
+placeholders. Gradient checkpointing recomputes a block without the block's hooks (transformers 5.23). The recomputation
+starts from saved states, which already contain the vectors."""
 
 from __future__ import annotations
 
@@ -144,9 +143,9 @@ class ActivationInjection:
 
     @contextlib.contextmanager
     def vectors(self, vectors: RowVectors | None, layers: Sequence[int | None] | None = None) -> Iterator[None]:
-        """Set the vectors for this thread's forward passes, or None if they have no placeholders. `layers` contains the
-        layer from which each row's vectors were captured. The row's prompt must name the same layer. Raises ConfigError
-        for vectors that are of the wrong size, not finite, or zero."""
+        """Set the vectors for this thread's forward passes. None means that the passes have no placeholders. `layers`
+        contains the layer from which each row's vectors were captured. The row's prompt must name the same layer.
+        Raises ConfigError for vectors that are of the wrong size, not finite, or zero."""
         for row, row_vectors in enumerate(vectors or ()):
             if row_vectors is not None:
                 check_vectors(row_vectors, self.hidden_size, f"row {row}")
@@ -182,7 +181,8 @@ class ActivationInjection:
             return output
         hidden = output[0] if isinstance(output, tuple) else output  # (B, T, d)
         rows, columns, vectors = (tensor.to(hidden.device) for tensor in state.plan)
-        new_hidden = hidden.index_put((rows, columns), inject_vectors(hidden[rows, columns], vectors))  # a copy
+        new_states = inject_vectors(hidden[rows, columns], vectors)
+        new_hidden = hidden.index_put((rows, columns), new_states)  # a copy
         return (new_hidden, *output[1:]) if isinstance(output, tuple) else new_hidden
 
     def _make_plan(self, ids: Tensor | None, cache: Any) -> _Plan | None:
@@ -241,7 +241,8 @@ def _with_positions(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, 
     ids, mask = args[0] if args else kwargs.get("input_ids"), kwargs.get("attention_mask")
     if kwargs.get("position_ids") is not None or ids is None or mask is None or mask.ndim != 2:
         return kwargs
-    return {**kwargs, "position_ids": (mask.long().cumsum(dim=1) - 1).clamp(min=0)[:, -ids.shape[1] :]}
+    positions = (mask.long().cumsum(dim=1) - 1).clamp(min=0)  # of all tokens, including those in the cache
+    return {**kwargs, "position_ids": positions[:, -ids.shape[1] :]}
 
 
 def _check_row(row: int, vectors: Tensor | None, layer: int | None, span: PlaceholderSpan | None) -> None:

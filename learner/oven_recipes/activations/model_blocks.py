@@ -21,7 +21,7 @@ def unwrap_model(model: Any) -> Any:
 
 
 def model_body(model: Any) -> nn.Module:
-    """Return the model without its language-model head. It is called with token ids."""
+    """Return the model without its language-model head. This part of the model is called with token ids."""
     module: nn.Module = unwrap_model(model).base_model
     return module
 

@@ -14,8 +14,8 @@ from oven_core.errors import ConfigError
 PLACEHOLDER = " ?"
 """Placeholder for one activation. GPT-2, Llama 3, Qwen and Gemma encode it as one token, including the space."""
 MAX_HEADER_TOKENS = 16
-"""Number of tokens before the placeholders in which to look for the header, which has at most one token per character
-of `Layer: 1000` and a newline."""
+"""Number of tokens before the placeholders in which to look for the header. A long header, `Layer: 1000` and a newline,
+has 12 characters, and a token has at least one character."""
 HEADER_PATTERN = re.compile(r"Layer\s*:\s*(\d(?:\s*\d)*)\s*\n\s*\Z")
 """Pattern of the decoded header. Its spaces are optional, because some tokenizers decode with spaces between tokens."""
 
@@ -65,7 +65,7 @@ class Placeholders:
         self.token_id: int = ids[0]
         self._tokenizer = tokenizer
         self._cached_layer = lru_cache(maxsize=4096)(self._layer_in_header)
-        for count in (1, 3):
+        for count in (1, 3):  # test with `count` placeholders for layer `count`
             text = oracle_prompt(count, count, "Is it so ? ?", tokenizer)
             span = self.find(tokenizer(text)["input_ids"])
             if span is None or (span.layer, span.stop - span.start) != (count, count):

@@ -5,4 +5,5 @@ DistillationTrainer. The task, tokenizer, warm policy and teachers come from the
 Unlike in the paper, every completion comes from the policy (λ = 1), and there is no simultaneous fine-tuning with
 rewards (section 3.1), which oven_learner.losses.ChannelTrainer supports.
 
-Decisions can change the teacher (`teacher.active`). The package does not import torch."""
+Decisions can change the teacher (`teacher.active`). The package does not import torch until its training job is built.
+"""

@@ -1,8 +1,8 @@
 """The entry point of the recipe `distillation` for `up`."""
 
 from oven_recipes.distillation.settings import DistillationSettings, parse_start
-from oven_recipes.trained_recipe import TrainedRecipe
+from oven_recipes.trainer_recipe import TrainerRecipe
 
-RECIPE = TrainedRecipe(
+RECIPE = TrainerRecipe(
     "distillation", "tuned", DistillationSettings, parse_start, "oven_recipes.distillation.training_job:build"
 )

@@ -35,7 +35,7 @@ START_NAMES = ("tuned", "drill:lr-low", "drill:weak-teacher")
 
 @dataclass(frozen=True)
 class Start(recipe_interface.Start):
-    """A learning rate and a list of teachers, weakest first. `teacher` is the one that is active first."""
+    """A learning rate and a list of teachers, weakest first. `teacher` is the teacher at the start of the training."""
 
     teachers: tuple[TeacherName, ...] = ("initial", "strong")
     teacher: TeacherName = "strong"
@@ -45,11 +45,11 @@ class Start(recipe_interface.Start):
 
 
 def parse_start(text: str, seed: int, settings: DistillationSettings) -> Start:
-    """Return the start named `text`. Raises ValueError with the nearest names if it is unknown."""
+    """Return the start named `text`. Raises ValueError, which lists similar names, for an unknown name."""
     match text:
         case "tuned" | "drill:lr-low":
             return Start(*recipe_interface.learning_rate_start(text, TUNED_LEARNING_RATE))
         case "drill:weak-teacher":
-            label = "the teacher has an eighth of the policy's size and the same mixed habits"
+            label = "the teacher has an eighth of the policy's parameters and makes the same mistakes"
             return Start(text, TUNED_LEARNING_RATE, label, ("small", "strong"), "small")
     raise recipe_interface.no_such_start(text, START_NAMES)

@@ -38,8 +38,8 @@ class RepairAction(Action):  # type: ignore[misc]
 
 
 class RepairObservation(Observation):  # type: ignore[misc]
-    """The result of a tool call. `reward` is the call's effect on the tests. `solved` and `feedback` describe the whole
-    attempt."""
+    """The result of a tool call. `reward` is the change in the share of passing tests. `solved` and `feedback` describe
+    the whole attempt."""
 
     text: str = ""
     failed: bool = False

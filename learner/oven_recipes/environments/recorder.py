@@ -30,6 +30,7 @@ log = logging.getLogger("oven.learner")
 
 RESERVED_METHODS: Final = ("reset", "get_reward")
 """Public methods of an environment that TRL does not offer as tools."""
+TraceSink = Callable[[Trace], None]
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,8 @@ def build_steps(
     turns: list[tuple[Any, list[Any]]] = []  # the policy's messages, each with the results of its calls
     for message in messages:
         if message["role"] == "tool" and turns:
-            turns[-1][1].append(message)
+            _, newest_results = turns[-1]
+            newest_results.append(message)
         else:
             turns.append((message, []))
     sampled = _sampled_turns(rollout, sum(action["role"] == "assistant" for action, _ in turns))
@@ -71,7 +73,7 @@ def build_steps(
         is_truncated = bool(action.get("tool_calls")) and not results
         turn_calls = pending_calls if is_truncated else _take_calls(pending_calls, results)
         rewards = [call.reward for call in turn_calls if call.reward is not None]
-        default_reward = 0.0 if rewards_each_step else None  # a step without a call changes no test
+        default_reward = 0.0 if rewards_each_step else None  # of a step without a call, which changes nothing
         result_messages = tuple(
             _convert_result(result, f"{turn_index}-{number}", lost_content) for number, result in enumerate(results)
         )
@@ -141,24 +143,19 @@ def _convert_result(message: Any, call_id: str, lost_content: Counter[str]) -> M
 class Recorder:
     """A wrapper for an environment factory. Pass `environment` to the trainer as its `environment_factory` and `reward`
     as one of its `reward_funcs`, then `bind` the recorder to the trainer. Any TRL environment with a `get_reward`
-    works. If it has the attribute `newest_call` (a `ToolResult`), the rewards and digests of steps are also recorded.
+    works. If the environment has the attribute `newest_call` (a `ToolResult`), the rewards and digests of steps are
+    also recorded.
 
     Args:
         factory: Creates an environment.
         sink: Called with each trace once its reward is known.
-        split: The split of the tasks.
-        name: The policy's name.
-        first: The number of the first trace. It must be higher than the numbers from an earlier process of this run.
+        split: Name of the set from which the tasks come, for example "train".
+        name: Name of the policy in the traces.
+        first: Number of the first trace. It must be higher than all numbers from an earlier process of this run.
     """
 
     def __init__(
-        self,
-        factory: Callable[[], Any],
-        sink: Callable[[Trace], None],
-        *,
-        split: str = "",
-        name: str = "",
-        first: int = 0,
+        self, factory: Callable[[], Any], sink: TraceSink, *, split: str = "", name: str = "", first: int = 0
     ) -> None:
         self._factory, self._sink = factory, sink
         self._split, self._policy_name = split, name
@@ -168,7 +165,7 @@ class Recorder:
         self._next_number, self._lost_count = first, 0
 
     def environment(self) -> Any:
-        """Return an environment whose calls are recorded. Raises ConfigError for one without `get_reward`."""
+        """Return an environment whose calls are recorded. Raises ConfigError if it lacks `get_reward`."""
         instance = self._factory()
         if not callable(getattr(instance, "get_reward", None)) or inspect.iscoroutinefunction(instance.get_reward):
             raise ConfigError(
@@ -205,8 +202,8 @@ class Recorder:
         self, prompts: list[Any], completions: list[Any], environments: list[Any], trainer_state: Any, **columns: Any
     ) -> list[float]:
         """Return the environments' rewards, and pass each finished trace to the sink. TRL calls this method. A trace
-        that cannot be built or stored is dropped with a warning, and the next one contains the number of dropped
-        traces."""
+        that cannot be built or stored is lost. Then a warning is logged, and the next stored trace contains the number
+        of lost traces."""
         if self._trainer is None or len(self._rollouts) != len(completions):
             raise ConfigError("the recorder has no rollouts; call bind(trainer) before training")
         rewards = []
@@ -214,23 +211,22 @@ class Recorder:
             rewards.append(environment.get_reward())
             row = {name: values[index] for name, values in columns.items() if isinstance(values, list)}
             try:
-                self._sink(
-                    self._trace(prompt, messages, environment, self._rollouts[index], row, trainer_state.global_step)
-                )
+                step = trainer_state.global_step
+                self._sink(self._build_trace(prompt, messages, environment, self._rollouts[index], row, step))
                 self._lost_count = 0  # the stored trace contains the previous value
             except Exception as error:  # for example a full disk, which must not stop the training
-                self._record_loss(error)
+                self._count_lost_trace(error)
             self._next_number += 1
         self._rollouts = []
         return rewards
 
-    def _record_loss(self, error: Exception) -> None:
+    def _count_lost_trace(self, error: Exception) -> None:
         if not self._lost_count:
             log.warning("a trace could not be recorded; the next one will contain the number of lost traces: %s",
                         reason(error))  # fmt: skip
         self._lost_count += 1
 
-    def _trace(
+    def _build_trace(
         self, prompt: list[Any], messages: list[Any], environment: Any, rollout: Rollout, row: dict[str, Any], step: int
     ) -> Trace:
         calls = list(environment.calls)
@@ -286,6 +282,7 @@ class Recorder:
         if last_message.get("role") != "assistant":
             return "truncated", "the completion had no tokens left for an answer to the last result"
         if last_message.get("tool_calls"):
+            # The last round of calls did not run.
             rounds = sum(bool(message.get("tool_calls")) for message in messages) - 1
             if rounds >= self._trainer.max_tool_calling_iterations:
                 return "turns", f"the trainer allows {rounds} rounds of calls"
@@ -294,21 +291,21 @@ class Recorder:
 
 
 def _recording_class(cls: type[Any]) -> type[Any]:
-    """Return a subclass with the same name whose tools record their calls, and whose `reset` clears them. Its
-    `get_reward` is hidden from TRL, because the recorder returns the reward."""
+    """Return a subclass with the same name whose tools record their calls, and whose `reset` clears the record. The
+    method `get_reward` is hidden from TRL, because the recorder returns the reward."""
 
     def reset(self: Any, **row: Any) -> Any:
         self.calls = []
         return cls.reset(self, **row)
 
-    members: dict[str, Any] = {"reset": reset, "get_reward": _Hidden(cls.get_reward)}
+    members: dict[str, Any] = {"reset": reset, "get_reward": _HiddenMethod(cls.get_reward)}
     for name, function in inspect.getmembers(cls, inspect.isfunction):
         if name not in RESERVED_METHODS and not name.startswith("_"):
             members[name] = _recording_method(name, function)
     return type(cls.__name__, (cls,), members)
 
 
-class _Hidden:
+class _HiddenMethod:
     """A method that `inspect` does not recognise as a method."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -333,8 +330,10 @@ def _recording_method(name: str, function: Callable[..., Any]) -> Callable[..., 
             self.calls.append(Call(name, str({"error": str(error)})))
             raise
         newest = self.newest_call if reports_calls else None
-        reward_and_digest = (newest.reward, newest.digest) if newest is not None else ()
-        self.calls.append(Call(name, str(result), *reward_and_digest))
+        if newest is None:
+            self.calls.append(Call(name, str(result)))
+        else:
+            self.calls.append(Call(name, str(result), newest.reward, newest.digest))
         return result
 
     return call

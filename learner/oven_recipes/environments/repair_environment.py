@@ -15,12 +15,14 @@ class RepairTools(ABC):
     """The policy's tools. Subclasses run the calls in this process or on an OpenEnv server."""
 
     _fault: str | None = None
+    """Description of a failure of the sandbox or the server during this attempt, if there was one."""
     newest_call: ToolResult | None = None
-    """Result of the last call. The recorder reads its reward and digest."""
+    """Result of the newest call. The recorder reads the call's reward and digest from it."""
 
     @abstractmethod
     def reset(self, **row: Any) -> None:
-        """Start an attempt at the row's `instance_id`. Raises UnknownNameError for an unknown one."""
+        """Start an attempt at the instance that the row's `instance_id` names. Raises UnknownNameError if there is no
+        such instance."""
 
     @property
     @abstractmethod

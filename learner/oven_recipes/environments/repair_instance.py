@@ -28,8 +28,8 @@ TestNames = Annotated[tuple[str, ...], BeforeValidator(_as_list)]
 
 class Instance(BaseModel):
     """A repair task, with a repository at a commit, a problem, and tests that decide whether a repair is correct.
-    Unlike in SWE-bench, `files` may contain a small repository, and `solution` its repair. If `files` is empty, the
-    files are read from a clone of `repo`."""
+    Unlike in SWE-bench, an instance may include the files of a small repository, and the solution. If `files` is empty,
+    the files are read from a clone of `repo`."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")  # the published sets have more columns
 
@@ -81,9 +81,9 @@ def parse_instance(row: Mapping[str, Any], source: str) -> Instance:
 
 
 def read_instances(path: Path) -> Iterator[Instance]:
-    """Read instances from a .json file with a list, or from a .jsonl file."""
+    """Yield the instances in a .json file with a list, or in a .jsonl file. Raises ConfigError for an invalid file."""
     instances: dict[str, Instance] = {}
-    for source, row in _rows(path):
+    for source, row in _read_rows(path):
         if not isinstance(row, dict):
             raise ConfigError(f"{source}: expected a JSON object, got a {type(row).__name__}")
         instance = parse_instance(row, source)
@@ -94,7 +94,8 @@ def read_instances(path: Path) -> Iterator[Instance]:
         raise ConfigError(f"{path} contains no instances")
 
 
-def _rows(path: Path) -> Iterator[tuple[str, Any]]:
+def _read_rows(path: Path) -> Iterator[tuple[str, Any]]:
+    """Yield each row with its place in the file, for error messages."""
     if path.suffix != ".json":
         for number, row in jsonl.read_rows(path):
             if isinstance(row, jsonl.BadLine):

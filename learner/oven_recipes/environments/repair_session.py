@@ -20,7 +20,7 @@ MAX_RESULTS: Final = 50
 
 
 class ToolError(Exception):
-    """A failed tool call. The message is for the policy, and the episode continues."""
+    """A failed tool call. The message is for the policy, and the attempt continues."""
 
 
 class Workspace:
@@ -51,7 +51,7 @@ class Workspace:
         return _truncate("\n".join(matches))
 
     def read(self, path: str) -> str:
-        """Return a file's text, truncated if it is long. Raises ToolError if it does not exist."""
+        """Return a file's text, truncated if it is long. Raises ToolError if the file does not exist."""
         return _truncate(self._text(path))
 
     def search(self, text: str) -> str:
@@ -121,12 +121,12 @@ class ToolResult:
     failed: bool
     """Whether the call was invalid."""
     digest: str
-    """Digest of the attempt's state after the call. The state is the workspace, and whether it was submitted. Equal
-    digests mean equal states."""
+    """Digest of the attempt's state after the call. The state consists of the workspace, and of whether the attempt was
+    submitted. Equal digests mean equal states."""
 
 
 class Tests(Protocol):
-    """A runner of tests."""
+    """Tests that can be run on a set of files."""
 
     def outcomes(self, files: Mapping[str, str], tests: Sequence[str], framework: Framework) -> dict[str, Outcome]:
         """Return the outcome of each test on these files."""
@@ -183,7 +183,7 @@ class RepairSession:
         return f"{self._workspace.digest}{'+' if self.submitted else ''}"
 
     def call(self, tool: str, arguments: Mapping[str, Any]) -> ToolResult:
-        """Run a tool call. If it is invalid, the result's text describes the error."""
+        """Run a tool call. If the call is invalid, the result's text describes the error."""
         passing_before = self.passing_count
         try:
             text, failed = self._find_tool(tool, arguments)(**arguments), False
@@ -202,6 +202,7 @@ class RepairSession:
             raise ToolError(f"{tool} takes {', '.join(TOOLS[tool]) or 'no arguments'}")
         if invalid_names := [name for name, value in arguments.items() if not isinstance(value, str)]:
             raise ToolError(f"{invalid_names[0]} must be a string")
+        # Edits, test runs and submissions are methods of this class. The other tools are methods of the workspace.
         method: Callable[..., str] = getattr(self, f"_{tool}", None) or getattr(self._workspace, tool)
         return method
 

@@ -28,7 +28,7 @@ FUNCTION_NAMES: Final = ("total", "score", "charge", "level", "limit", "offset",
 NUMBER_NAMES: Final = ("price", "count", "size", "depth", "speed", "mass")
 LIST_NAMES: Final = ("items", "parts", "rows", "marks")
 MODULE_NAMES: Final = ("shop", "units", "stock", "rules")
-TESTS_OF_BROKEN_FUNCTION: Final = 4
+TESTS_OF_BROKEN_FUNCTION: Final = 4  # number of tests
 TEST_NUMBERS_OF_NEIGHBOUR: Final = (1, 2)
 """Numbers in the names of the neighbour's tests. A neighbour is a second, correct function in the module."""
 
@@ -147,7 +147,8 @@ def draw_tasks(
     while True:
         function = _draw_function(rng, allowed, "")
         if is_held_out(function) is evaluation and (bug := _draw_bug(function, rng)) is not None:
-            neighbour = _draw_function(rng, list(FUNCTION_KINDS), function.name)  # always, to keep later draws the same
+            # The neighbour is drawn even if it is not used, so that later draws stay the same.
+            neighbour = _draw_function(rng, list(FUNCTION_KINDS), function.name)
             yield _build_instance(function, [neighbour] if with_neighbour else [], bug, rng)
 
 
@@ -158,8 +159,8 @@ def _draw_function(rng: random.Random, kinds: Sequence[FunctionKind], used_name:
     return Function(rng.choice(kinds), name, {"a": a, "b": b, "xs": rng.choice(LIST_NAMES)}, rng.randrange(2, 9))
 
 
-def possible_bodies(function: Function) -> list[tuple[str, tuple[str, ...]]]:
-    """Return the kind and the body of each possible bug, including bugs that no test detects."""
+def buggy_bodies(function: Function) -> list[tuple[str, tuple[str, ...]]]:
+    """Return the kind of each possible bug, and the function's body with this bug. Some bugs may escape the tests."""
     lines, constant = function.lines, function.constant
     bodies: list[tuple[str, tuple[str, ...]]] = []
 
@@ -179,7 +180,9 @@ def possible_bodies(function: Function) -> list[tuple[str, tuple[str, ...]]]:
             replace_line(index, line.replace(f"[{constant}:]", f"[:{constant}]"), "slice")
         if function.kind.parameters == ("a", "b"):
             a, b = function.parameter_names["a"], function.parameter_names["b"]
-            replace_line(index, "".join({a: b, b: a}.get(word, word) for word in re.split(r"\b", line)), "names")
+            swapped_names = {a: b, b: a}
+            words = re.split(r"\b", line)
+            replace_line(index, "".join(swapped_names.get(word, word) for word in words), "names")
     if function.kind.guard_lines:
         bodies.append(("feature", lines[function.kind.guard_lines :]))
     bodies.append(("feature", ("pass",)))
@@ -202,10 +205,10 @@ class Bug:
 
 def _draw_bug(function: Function, rng: random.Random) -> Bug | None:
     """Return a bug that at least one of its tests detects, or None if no draw finds one."""
-    options = possible_bodies(function)
+    bodies = buggy_bodies(function)
     for _ in range(MAX_DRAWS):
-        kind = rng.choice(sorted({kind for kind, _ in options}))
-        body = rng.choice([body for option_kind, body in options if option_kind == kind])
+        kind = rng.choice(sorted({body_kind for body_kind, _ in bodies}))
+        body = rng.choice([body for body_kind, body in bodies if body_kind == kind])
         test_arguments = [_draw_arguments(function, rng) for _ in range(TESTS_OF_BROKEN_FUNCTION)]
         correct_function = _compile(function.code(), function.name)
         buggy_function = _compile(function.code(body), function.name)
@@ -292,7 +295,7 @@ def _test_code(function: Function, number: int, args: Arguments) -> str:
 
 
 class TrustedTests:
-    """A runner of generated tests in this process. Use it only for code from this module, never for a policy's code."""
+    """Generated tests that run in this process. Use this class only for this module's code, never for a policy's."""
 
     def outcomes(
         self, files: Mapping[str, str], tests: Sequence[str], framework: Framework = "functions"

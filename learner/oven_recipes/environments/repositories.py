@@ -75,12 +75,13 @@ class Repositories:
 
 def _read_texts(git: Callable[..., bytes], description: str, tree: str) -> dict[str, str]:
     """Return the regular text files of a git tree as path → text. `description` names the tree in errors. Raises
-    ConfigError for a partial clone. `git archive` would apply the repository's attributes, which change some files and
-    often exclude the tests."""
+    ConfigError for a partial clone. The files do not come from `git archive`, because it applies the repository's
+    attributes, which change some files and often exclude the tests."""
     blobs: dict[str, bytes] = {}  # path → the blob's object name
-    for row in git("ls-tree", "-r", "-z", "-l", tree).split(b"\0")[:-1]:
+    for row in git("ls-tree", "-r", "-z", "-l", tree).split(b"\0")[:-1]:  # every row ends with a zero byte
         attributes, _, raw_name = row.partition(b"\t")
-        name, (mode, _, blob, size) = os.fsdecode(raw_name), attributes.split()
+        mode, _, blob, size = attributes.split()
+        name = os.fsdecode(raw_name)
         if mode not in REGULAR_FILE_MODES:
             continue
         if not size.isdigit():

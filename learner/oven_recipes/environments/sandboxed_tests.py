@@ -1,4 +1,4 @@
-"""Runs named tests in the sandbox's profile `tests`, with one process per run."""
+"""Runs tests of a repair task in the sandbox, with one process per run."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ LIMITS: Final[Mapping[Framework, Limits]] = {
 CACHE_SIZE: Final = 20_000
 """Maximum number of cached outcomes, of about 200 bytes each. Rollouts in a group often make the same edits."""
 
+# The code that runs in the sandbox. There, FINAL is the function with which code returns its answer.
 FUNCTIONS_CODE: Final = """
 def _run(names_by_path, root, FINAL):
     import importlib.util, sys
@@ -95,15 +96,15 @@ RUNNERS: Final[Mapping[Framework, str]] = {"functions": FUNCTIONS_CODE + CALL_CO
 
 
 class SandboxedTests:
-    """A runner of tests in the sandbox, with a cache of outcomes by tests and files. The cache is wrong for tests that
-    depend on chance or time, and `cache_size=0` disables it."""
+    """Tests that run in the sandbox, with a cache of outcomes by tests and files. Cached outcomes may be wrong for
+    tests that depend on chance or time. For these, disable the cache with `cache_size=0`."""
 
     def __init__(self, limits: Mapping[Framework, Limits] = LIMITS, *, cache_size: int = CACHE_SIZE) -> None:
         self._limits, self._cache_size = limits, cache_size
         self._cache: OrderedDict[str, dict[str, Outcome]] = OrderedDict()
         self._lock = threading.Lock()  # a server has one thread per connection
         self.runs: Counter[str] = Counter()
-        """Number of runs by how they ended in the sandbox. Cache hits count as `remembered`."""
+        """Number of runs for each way to end in the sandbox. Cache hits count as `remembered`."""
 
     def outcomes(
         self, files: Mapping[str, str], tests: Sequence[str], framework: Framework = "functions"

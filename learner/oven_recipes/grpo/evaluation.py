@@ -3,6 +3,7 @@
 import random
 from collections import defaultdict
 from collections.abc import Callable
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from oven_recipes.grpo.sorting_task import Example, draw_pool
 
 
 def held_out_examples(settings: SortingSettings) -> list[Example]:
-    """Return the held-out prompts. They are the same for every run, so that accuracies are comparable."""
+    """Return the held-out examples. They are the same for every run, so that accuracies are comparable."""
     rng = random.Random("held out")
     pools = (draw_pool(length, settings.eval_prompts, rng, evaluation=True) for length in sorted(settings.lengths))
     return [example for examples in pools for example in examples]
@@ -22,8 +23,9 @@ def held_out_examples(settings: SortingSettings) -> list[Example]:
 def greedy_accuracy(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, examples: list[Example], max_new_tokens: int
 ) -> dict[str, float | list[float]]:
-    """Return the accuracy of each level, `eval/accuracy/<level>`, and `eval/accuracy` as one value per example, whose
-    mean is the mean over all levels. The generator's state and the model's mode are restored."""
+    """Return the accuracy of each level, `eval/accuracy/<level>`. Also return `eval/accuracy` as one value per example,
+    so that the mean of these values is the mean over all levels. Torch's global generator and the model's mode are
+    restored."""
     prompts = [example.prompt for example in examples]
     batch = tokenizer(prompts, return_tensors="pt", padding=True).to(model.device)  # (examples, prompt)
     was_training = model.training
@@ -46,8 +48,8 @@ def greedy_accuracy(
     for hit, example in zip(hits, examples, strict=True):
         hits_by_level[example.level].append(hit)
     # The weights make every level count equally in the mean.
-    weights = {level: len(examples) / (len(hits_by_level) * len(scores)) for level, scores in hits_by_level.items()}
-    by_level = {f"eval/accuracy/{level}": sum(scores) / len(scores) for level, scores in hits_by_level.items()}
+    weights = {level: len(hits) / (len(hits_by_level) * len(level_hits)) for level, level_hits in hits_by_level.items()}
+    by_level = {f"eval/accuracy/{level}": fmean(level_hits) for level, level_hits in hits_by_level.items()}
     weighted_hits = [hit * weights[example.level] for hit, example in zip(hits, examples, strict=True)]
     return {"eval/accuracy": weighted_hits, **by_level}
 

@@ -24,7 +24,7 @@ def accuracy_specs(levels: Sequence[str]) -> tuple[MetricSpec, ...]:
 
 
 class SortingSettings(RecipeSettings):
-    """Settings of the task, the policy and its warm-up. Several recipes share them."""
+    """Settings of the task, the policy and its warm-up. The recipes `grpo` and `distillation` share them."""
 
     # The task: a level is the number of digits to sort.
     lengths: tuple[int, ...] = Field(default=(3, 4, 5), min_length=1)
@@ -37,7 +37,7 @@ class SortingSettings(RecipeSettings):
     heads: int = 4
     ffn: int = 512
 
-    # The supervised warm-up on mixed habits, which replaces pre-training.
+    # The supervised warm-up, which replaces pre-training. Its targets are correct, or follow `sorting_task.HABITS`.
     sft_steps: int = Field(default=300, ge=0)
     sft_batch: int = Field(default=64, ge=1)
     sft_learning_rate: float = Field(default=2e-3, gt=0)
@@ -50,8 +50,8 @@ class SortingSettings(RecipeSettings):
 
     @property
     def max_completion_length(self) -> int:
-        """Maximum tokens of a completion: the longest answer, its end token, and one more for answers that are too
-        long."""
+        """Maximum number of tokens of a completion. It is one more than the longest correct answer and its end token
+        need, so that an answer can also be too long."""
         return max(self.lengths) + 2
 
 
@@ -72,20 +72,18 @@ class GrpoSettings(SortingSettings):
 
 
 LEARNING_RATE_RANGE = (1 / 30, 10.0)
-"""Range of the start `drawn`, as multiples of the tuned learning rate. The draw is log-uniform."""
-
+"""Range from which the start `drawn` draws a learning rate, as multiples of the tuned one. The draw is log-uniform."""
 MIXTURE_CONCENTRATION = 0.5
-"""Dirichlet concentration of the drawn mixture. It is below 1, so that most draws neglect a level."""
-
+"""Dirichlet concentration of the mixture that `drawn` draws. Below 1, most mixtures contain little of some level."""
 START_NAMES = ("tuned", "drawn", "drill:lr-low", "drill:lr-high", "drill:easy-only", "drill:weak-teacher")
-
 TeacherName = Literal["initial", "small", "strong"]
+"""Names of teachers. `sorting_policy.TEACHER_SETTINGS` describes each."""
 
 
 @dataclass(frozen=True)
 class Start(recipe_interface.Start):
-    """A learning rate, the share of each level in the data, and the settings of the KL term. `beta` overrides the
-    setting, and `teacher` is the teacher that is active first if beta is above 0."""
+    """A learning rate, and the share of each level in the data. `beta` overrides the setting `beta`, the weight of the
+    KL term. If the weight is above 0, `teacher` is the KL term's teacher at the start of the training."""
 
     mixture: dict[str, float] = field(default_factory=dict)
     beta: float | None = None
@@ -93,12 +91,12 @@ class Start(recipe_interface.Start):
 
     def describe(self) -> str:
         shares = " ".join(f"{level} {weight:.0%}" for level, weight in self.mixture.items())
-        anchor = f", beta {self.beta:g} to the {self.teacher} teacher" if self.beta else ""
-        return f"{super().describe()}, mixture {shares}{anchor}"
+        kl_term = f", KL term with beta {self.beta:g} and the {self.teacher} teacher" if self.beta else ""
+        return f"{super().describe()}, mixture {shares}{kl_term}"
 
 
 def parse_start(text: str, seed: int, settings: GrpoSettings) -> Start:
-    """Return the start named `text`. Raises ValueError with the nearest names if it is unknown."""
+    """Return the start named `text`. Raises ValueError, which lists similar names, for an unknown name."""
     levels = settings.levels
     even = {level: 1 / len(levels) for level in levels}
     match text:
@@ -110,7 +108,7 @@ def parse_start(text: str, seed: int, settings: GrpoSettings) -> Start:
             easy = {level: float(level == levels[0]) for level in levels}
             return Start(text, TUNED_LEARNING_RATE, f"only the easiest level, {levels[0]}, is in the data", easy)
         case "drill:weak-teacher":
-            label = "the KL term, at beta 1, holds the policy to a teacher of an eighth of its size"
+            label = "a KL term with beta 1 keeps the policy close to a teacher with an eighth as many parameters"
             return Start(text, TUNED_LEARNING_RATE, label, even, beta=1.0, teacher="small")
     raise recipe_interface.no_such_start(text, START_NAMES)
 

@@ -14,7 +14,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast, Trainer
 from oven_learner.teachers import Teachers
 from oven_recipes.grpo.settings import SortingSettings, TeacherName
 from oven_recipes.grpo.sorting_task import habit_pairs
-from oven_recipes.preparation import continued_steps
+from oven_recipes.preparation import resumable_steps
 from oven_recipes.small_models import optimizer_step, small_llama, target_batch, warmup_decay_schedule
 from oven_recipes.weights_cache import key_of, load_or_train
 
@@ -45,19 +45,22 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
 
 
 RECIPE_VERSION = 1  # increase it when a code change would change the warm weights
+WEIGHT_SETTINGS = (
+    "lengths", "hidden", "layers", "heads", "ffn", "sft_steps", "sft_batch", "sft_learning_rate", "correct_share",
+)  # fmt: skip
+"""The settings that the warm weights depend on."""
 
 
 def cache_key(settings: SortingSettings, seed: int) -> str:
-    """Return the cache's key of the warm weights, which depend only on some of the settings."""
-    fields = ("lengths", "hidden", "layers", "heads", "ffn", "sft_steps", "sft_batch", "sft_learning_rate")
-    weight_settings = {name: getattr(settings, name) for name in (*fields, "correct_share")}
+    """Return the key of the warm weights in the cache."""
+    weight_settings = {name: getattr(settings, name) for name in WEIGHT_SETTINGS}
     return key_of({"version": RECIPE_VERSION, "seed": seed, **weight_settings})
 
 
 def warm_policy(
     settings: SortingSettings, tokenizer: PreTrainedTokenizerFast, seed: int, cache: Path
 ) -> LlamaForCausalLM:
-    """Return the warm policy for these settings and seed. It is loaded from the cache, or trained now."""
+    """Return the policy after its warm-up with these settings and seed, loaded from the cache or trained now."""
     return load_or_train(
         cache / f"grpo-warm-{cache_key(settings, seed)}",
         seed,
@@ -70,15 +73,15 @@ def _train(
     model: LlamaForCausalLM, settings: SortingSettings, tokenizer: PreTrainedTokenizerFast, seed: int, unfinished: Path
 ) -> None:
     pairs = habit_pairs(settings.lengths, settings.correct_share, random.Random(f"warm-up {seed}"))
-    # The second beta is lower than usual, because the training has only a few hundred steps.
+    # The second beta is lower than usual, because the warm-up has only a few hundred steps.
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=settings.sft_learning_rate, betas=(0.9, 0.95), weight_decay=0.0
     )
     schedule = warmup_decay_schedule(optimizer, settings.sft_steps)
     model.train()
-    batches = iter(lambda: list(islice(pairs, settings.sft_batch)), [])
+    batches = (list(islice(pairs, settings.sft_batch)) for _ in range(settings.sft_steps))
     trained = (model, optimizer, schedule)
-    for _, batch in continued_steps("warm-up", batches, settings.sft_steps, trained, unfinished):
+    for _, batch in resumable_steps("warm-up", batches, settings.sft_steps, trained, unfinished):
         ids, mask, labels = collate(batch, tokenizer)
         logits = model(input_ids=ids, attention_mask=mask).logits  # (batch, tokens, vocabulary)
         loss = cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
@@ -100,7 +103,8 @@ TEACHER_SETTINGS: dict[TeacherName, Callable[[SortingSettings], SortingSettings]
     "strong": lambda settings: settings.model_copy(update={"correct_share": 1.0}),
 }
 """Functions that derive each teacher's settings from the policy's. `small` has an eighth of the policy's parameters and
-the same mixed habits, so it holds the policy back. `strong` learns from correct answers only."""
+learns from the same mixture of correct and wrong answers, so it holds the policy back. `strong` learns from correct
+answers only."""
 
 
 def build_teachers(
@@ -112,8 +116,8 @@ def build_teachers(
     cache: Path,
     active: TeacherName | None = None,
 ) -> Teachers:
-    """Return the teachers in `names`, which are ordered from weak to strong. `active` is the one that is active first
-    (default: the first). Teachers that are not in the cache are trained now."""
+    """Return the teachers in `names`, which are ordered from weak to strong. `active` is the teacher at the start of
+    the training (default: the weakest). Teachers that are not in the cache are trained now."""
     teachers = Teachers(trainer)
     for name in names:
         teachers.add(name, warm_policy(TEACHER_SETTINGS[name](settings), tokenizer, seed, cache), tokenizer)

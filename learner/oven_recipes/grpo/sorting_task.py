@@ -1,8 +1,8 @@
 """The task of sorting a prompt's digits (`S5203=` → `0235`), and the reward functions for it.
 
-They check that the answer is correct, has the format of an answer, and has the correct length. Only the first has
-weight. The others tell wrong answers in the correct format from a policy that lost the format. This module does not
-import torch."""
+The functions check that the answer is correct, consists of digits, and has the correct length. Only correctness counts
+in the reward. The other two show whether a policy whose answers are wrong still keeps to the format. This module does
+not import torch."""
 
 import random
 import zlib
@@ -44,7 +44,7 @@ def draw_digits(length: int, rng: random.Random, *, evaluation: bool = False) ->
 
 
 def draw_pool(length: int, count: int, rng: random.Random, *, evaluation: bool = False) -> list[Example]:
-    """Return `count` different examples of one level, or all of them if the level has fewer."""
+    """Return `count` different examples of one level, or all of its examples if there are fewer."""
     if 10**length <= 4 * count:  # if many of the strings are needed, list and shuffle all
         all_digits = (f"{number:0{length}d}" for number in range(10**length))
         candidates = [digits for digits in all_digits if is_held_out(digits) is evaluation]
@@ -68,17 +68,18 @@ HABITS: tuple[Callable[[str], str], ...] = (
     lambda digits: digits[::-1],
     lambda digits: digits[-1] * len(digits),
 )
-"""Wrong answers that the warm-up also teaches: sort in descending order, copy, reverse, repeat the last digit."""
+"""Wrong rules that the warm-up also teaches: sort in descending order, copy, reverse, repeat the last digit."""
 
 
 def habit_pairs(lengths: tuple[int, ...], correct_share: float, rng: random.Random) -> Iterator[tuple[str, str]]:
     """Yield (prompt, target) pairs for the warm-up forever. The target is correct with probability `correct_share`, and
-    otherwise comes from a wrong habit. After the warm-up, the policy sorts only some of the time. GRPO can select this
-    behaviour instead of discovering it, so it learns within a hundred steps."""
+    otherwise follows a random habit. After the warm-up, the policy sorts only some of the time. GRPO can select sorting
+    instead of discovering it, so the policy learns to sort within a hundred steps."""
     while True:
         digits = draw_digits(rng.choice(lengths), rng)
         example = make_example(digits)
-        yield example.prompt, example.answer if rng.random() < correct_share else rng.choice(HABITS)(digits)
+        target = example.answer if rng.random() < correct_share else rng.choice(HABITS)(digits)
+        yield example.prompt, target
 
 
 LogMetric = Callable[[str, float], None]

@@ -33,7 +33,7 @@ def build(
     pools = training_pools(settings.lengths, settings.train_prompts, seed)
     datasets = [Dataset.from_list([vars(example) for example in pool]) for pool in pools]
     mixture = Mixture(dict(zip(settings.levels, datasets, strict=True)), start.mixture, seed=seed)
-    args = _arguments(settings, start.learning_rate, seed, workdir)
+    args = _trainer_config(settings, start.learning_rate, seed, workdir)
     trainer = GRPOTrainer(
         model=model, processing_class=tokenizer, reward_funcs=[committee], args=args, train_dataset=mixture.dataset
     )
@@ -41,7 +41,7 @@ def build(
     beta = settings.beta if start.beta is None else start.beta
     teachers = None
     if beta > 0:
-        # A trainer that is created with a beta would load its reference model from the policy's path, which it lacks.
+        # With a beta, the constructor would load a reference model from the policy's path, but the policy has no path.
         trainer.beta = args.beta = beta
         teachers = build_teachers(trainer, (start.teacher, "strong"), settings, tokenizer, seed, cache)
     return Job(
@@ -69,7 +69,7 @@ def recipe_metrics(settings: GrpoSettings) -> tuple[MetricSpec, ...]:
 
 
 def describe(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> ModelDescription:
-    """Describe the task to judges. The description includes the rule, so that they do not have to guess it."""
+    """Return the task's description for judges. It states the rule, so that judges do not have to guess it."""
     return ModelDescription.from_model(
         model,
         tokenizer,
@@ -83,7 +83,7 @@ def describe(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> Mod
     )
 
 
-def _arguments(settings: GrpoSettings, learning_rate: float, seed: int, workdir: Path) -> GRPOConfig:
+def _trainer_config(settings: GrpoSettings, learning_rate: float, seed: int, workdir: Path) -> GRPOConfig:
     return GRPOConfig(
         # Plain "constant" silently ignores warmup_steps.
         lr_scheduler_type="constant_with_warmup" if settings.schedule == "constant" else settings.schedule,

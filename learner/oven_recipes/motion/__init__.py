@@ -3,5 +3,5 @@
 A clip has 32 frames of 24 joints with 3 axis-angles each, in the layout of SMPL (Loper et al. 2015). The sentences are
 called intents, for example "reach high forward with the left hand", and some of them are held out. The reward checks
 that the hand reaches the place, that the motion is smooth, and that joints stay within their limits. Unlike published
-motion generators, this one learns without recorded motion, and it has no ground contact and no translation of the root.
+motion generators, this policy learns without recorded motion. The skeleton's root is fixed, and there is no ground.
 The package does not import torch."""

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from oven_recipes.motion.skeleton import ARM_M, DIMS, JOINT_INDEX, positions
 
-SIDES = {"left": 1.0, "right": -1.0}
-HEIGHTS = {"high": 1.2, "up": 0.5, "straight": 0.0, "down": -0.5, "low": -1.2}
+SIDES = {"left": 1.0, "right": -1.0}  # sign of the arm's x coordinates
+HEIGHTS = {"high": 1.2, "up": 0.5, "straight": 0.0, "down": -0.5, "low": -1.2}  # upward component of the direction
 DIRECTIONS = {"forward": (0.0, 1.0), "outward": (0.6, 0.8), "sideways": (0.95, 0.3), "across": (-0.5, 0.85)}
-"""Directions of the arm by word, as components away from the body's side and forward."""
+"""Horizontal components of the arm's direction by word: outwards from the body, and forwards."""
 HELD_OUT_WORDS = (
     ("left", "up", "forward"),
     ("left", "straight", "across"),
@@ -26,7 +26,7 @@ HELD_OUT_WORDS = (
     ("right", "up", "across"),
     ("right", "straight", "sideways"),
 )
-"""Held-out intents. All of their words also occur in training intents."""
+"""Side, height and direction of each held-out intent. All of these words also occur in training intents."""
 
 
 @dataclass(frozen=True)

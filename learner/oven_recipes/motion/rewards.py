@@ -1,4 +1,4 @@
-"""The reward functions: the hand must reach the target, the motion must be smooth, and no joint may turn too far."""
+"""The recipe's reward functions: the hand must reach the target, move smoothly, and turn no joint too far."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from oven_recipes.motion.skeleton import JOINT_INDEX, positions, rotation_limits
 
 CLIP_PARTS = 4
 """Number of equal parts of a clip. The hand must be at the target during the last part."""
-DISTANCE_SCALE_M, JERK_SCALE_M, EXCESS_SCALE_RAD = 0.25, 0.1, 0.1
+DISTANCE_SCALE_M, ACCELERATION_SCALE_M, EXCESS_SCALE_RAD = 0.25, 0.1, 0.1
 """Values at which a score has fallen to 1/e: the hand's mean distance from the target, the mean second difference of
-the joints' positions, and the mean excess over the joint limits."""
+the joints' positions between frames, and the mean excess over the joint limits."""
 
 
 def reach(prompts: Sequence[str], completions: Sequence[Tensor], **_: Any) -> list[float | None]:
@@ -32,9 +32,9 @@ def reach(prompts: Sequence[str], completions: Sequence[Tensor], **_: Any) -> li
 
 
 def smoothness(completions: Sequence[Tensor], **_: Any) -> list[float | None]:
-    """Return 1 if all joints move at constant speed, and less for jerky motion."""
-    jerk = positions(torch.stack(list(completions))).diff(n=2, dim=1).norm(dim=-1).mean((1, 2))
-    return [*torch.exp(-jerk / JERK_SCALE_M).tolist()]
+    """Return 1 if all joints move at constant velocity, and less for jerky motion."""
+    acceleration = positions(torch.stack(list(completions))).diff(n=2, dim=1).norm(dim=-1).mean((1, 2))
+    return [*torch.exp(-acceleration / ACCELERATION_SCALE_M).tolist()]
 
 
 def joint_limits(completions: Sequence[Tensor], **_: Any) -> list[float | None]:

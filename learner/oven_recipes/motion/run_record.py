@@ -1,4 +1,4 @@
-"""Records a run's rewards, and plots clips of the policy at the start and the end."""
+"""Records a run's rewards, and plots clips of its policy at the start and the end, and of its strongest teacher."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COLOURS = {"start": "dimgrey", "end": "royalblue", "teacher": "chocolate"}
 
 
 class RunRecord:
-    """A record of a run: clips of the policy at the start and the end, and the reward at each step."""
+    """A record of a run: clips of the policy at the start and the end, a teacher's clip, and each step's reward."""
 
     def __init__(self, trainer: PolicyTrainer, intent: str, seed: int) -> None:
         self._trainer, self._intent, self._seed = trainer, intent, seed
@@ -38,9 +38,10 @@ class RunRecord:
 
     def write(self, folder: Path) -> None:
         """Write motion.npz and motion.png. Without matplotlib, log a warning and skip the picture."""
-        teacher = self._trainer.teachers[self._trainer.teachers.names[-1]]
-        for name, policy in (("end", self._trainer.policy), ("teacher", teacher)):
-            self._clips[name], self._held_out_rewards[name] = self._sample_joints(policy), self._held_out_reward(policy)
+        strongest_teacher = self._trainer.teachers[self._trainer.teachers.names[-1]]
+        for name, policy in (("end", self._trainer.policy), ("teacher", strongest_teacher)):
+            self._clips[name] = self._sample_joints(policy)
+            self._held_out_rewards[name] = self._held_out_reward(policy)
         steps = sorted(self._rewards)
         clips: dict[str, Any] = {name: clip.numpy() for name, clip in self._clips.items()}
         numpy.savez(
@@ -69,8 +70,8 @@ class RunRecord:
     def _draw_clip(self, row: Any, name: str) -> None:
         clip, target = self._clips[name], INTENTS[self._intent].target()
         hand = JOINT_INDEX[f"{INTENTS[self._intent].side}_hand"]
-        distance = float((clip[-(len(clip) // CLIP_PARTS) :, hand] - target).norm(dim=-1).mean())
-        reward = self._held_out_rewards[name]
+        last_positions = clip[-(len(clip) // CLIP_PARTS) :, hand]
+        distance, reward = float((last_positions - target).norm(dim=-1).mean()), self._held_out_rewards[name]
         caption = f"{distance:.2f} m from the target at the end; mean reward of held-out intents {reward:.2f}"
         row.suptitle(f"{name}: {self._intent}; {caption}", fontsize=10)
         axes = row.subplots(1, PICTURE_FRAMES)
@@ -79,7 +80,7 @@ class RunRecord:
             joints, goal = _project(clip[frame]), _project(target[None])
             for joint, parent in enumerate(PARENTS[1:], start=1):
                 axis.plot(*joints[[parent, joint]].T, color=COLOURS[name], linewidth=2)
-            axis.scatter(*joints[[JOINT_INDEX["head"], hand]].T, s=(90, 20), color=COLOURS[name])
+            axis.scatter(*joints[[JOINT_INDEX["head"], hand]].T, s=(90, 20), color=COLOURS[name])  # sizes of head, hand
             axis.scatter(*goal.T, s=60, facecolors="none", edgecolors="red")
             axis.set(
                 xlim=(-0.9, 0.9), ylim=(-1.1, 1.0), xticks=(), yticks=(), aspect="equal", xlabel=f"frame {frame + 1}"

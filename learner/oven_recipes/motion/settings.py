@@ -1,4 +1,4 @@
-"""Settings and named starts of the motion recipe. This module does not import torch."""
+"""The settings and named starts of the recipe `motion`. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from pydantic import Field
 from oven_recipes import recipe_interface
 
 TUNED_LEARNING_RATE = 1e-3
-"""Adam's learning rate for both kinds of policy. At 3e-3, the Gaussian policy's held-out reward was 0.51, not 0.59."""
+"""Adam's learning rate for both kinds of policy. At 3e-3, the Gaussian policy reached a lower held-out reward (0.51
+instead of 0.59)."""
 DEFAULT_STEPS = {"gaussian": 120, "diffusion": 60}
 """Default number of training steps. Diffusion has fewer, because a step takes ten times as long."""
 TeacherName = Literal["small", "strong"]
@@ -55,21 +56,21 @@ class MotionSettings(recipe_interface.RecipeSettings):
 
 @dataclass(frozen=True)
 class Start(recipe_interface.Start):
-    """A learning rate, the first teacher, and optionally a KL weight that overrides the setting."""
+    """A learning rate, the teacher at the start of training, and optionally a KL weight that overrides the setting."""
 
     teacher: TeacherName = "strong"
     beta: float | None = None
 
     def describe(self) -> str:
-        return f"{super().describe()}, anchored to the {self.teacher} teacher"
+        return f"{super().describe()}, KL term with the {self.teacher} teacher"
 
 
 def parse_start(text: str) -> Start:
-    """Return the start named `text`. Raises ValueError with the nearest names if it is unknown."""
+    """Return the start named `text`. Raises ValueError, which lists similar names, for an unknown name."""
     match text:
         case "tuned" | "drill:lr-low":
             return Start(*recipe_interface.learning_rate_start(text, TUNED_LEARNING_RATE))
         case "drill:weak-teacher":
-            label = "the KL term, at beta 1, ties the policy to a teacher of half its width with the same warm-up"
+            label = "a KL term with beta 1 keeps the policy close to a teacher of half its width with the same warm-up"
             return Start(text, TUNED_LEARNING_RATE, label, "small", 1.0)
     raise recipe_interface.no_such_start(text, START_NAMES)

@@ -40,7 +40,7 @@ ARM_M = 0.59
 """Distance from shoulder to hand in metres."""
 ROTATION_LIMITS_RAD = {"shoulder": 2.6, "elbow": 2.5, "knee": 2.3, "hip": 1.8, "wrist": 1.2, "ankle": 0.9}
 OTHER_LIMIT_RAD = 0.7
-"""Maximum rotation of a joint by the last word of its name, and for all other joints."""
+"""Maximum rotation of a joint: by the last word of the joint's name, and for joints whose last word is not listed."""
 
 
 def rotation_limits() -> Tensor:
@@ -53,14 +53,14 @@ def rotation_matrices(axis_angles: Tensor) -> Tensor:
     angle: Tensor = axis_angles.norm(dim=-1, keepdim=True).clamp(min=1e-8)  # (…, 1)
     x, y, z = (axis_angles / angle).unbind(-1)
     zero = torch.zeros_like(x)
-    cross = torch.stack([zero, -z, y, z, zero, -x, -y, x, zero], -1).reshape(*x.shape, 3, 3)
+    cross = torch.stack([zero, -z, y, z, zero, -x, -y, x, zero], -1).reshape(*x.shape, 3, 3)  # cross-product matrices
     sine, cosine = angle.sin()[..., None], angle.cos()[..., None]
     matrices: Tensor = torch.eye(3).to(axis_angles) + sine * cross + (1 - cosine) * (cross @ cross)
     return matrices
 
 
 def positions(axis_angles: Tensor) -> Tensor:
-    """Convert (…, 72) axis-angles to (…, 24, 3) joints in metres, with the pelvis at the origin."""
+    """Convert (…, 72) axis-angles to (…, 24, 3) joint positions in metres, with the pelvis at the origin."""
     matrices = rotation_matrices(axis_angles.reshape(*axis_angles.shape[:-1], len(JOINTS), 3))
     offsets = torch.tensor([offset for _, _, offset in JOINTS]).to(axis_angles)
     orientations, joints = [matrices[..., 0, :, :]], [torch.zeros_like(matrices[..., 0, :, 0])]

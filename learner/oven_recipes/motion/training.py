@@ -31,18 +31,18 @@ from oven_recipes.motion.warm_up import load_or_warm_up
 from oven_recipes.recipe_interface import BETA_BOUNDS, LR_BOUNDS, TrainingRequest
 from oven_recipes.training_runner import end_on_sigterm
 
-HELD_OUT = MetricSpec(name="eval/reward", better="up", held_out=True, ceiling=1.0)
+HELD_OUT_REWARD = MetricSpec(name="eval/reward", better="up", held_out=True, ceiling=1.0)
+FULL_REACH = (1.0, 1.0)  # range of the reach in clips in which the arm always reaches the target
 
 
 def build(settings: MotionSettings, start: Start, seed: int, cache: Path, output: Path | None = None) -> PolicyTrainer:
-    """Build the trainer for one start, with its policy and teachers after their warm-up. `cache` stores their weights
-    between runs."""
-    warm_reach = settings.warm_reach
-    policy = load_or_warm_up(new_policy(settings, seed), settings, warm_reach, seed, cache)
+    """Build the trainer for one start. The policy and its teachers are warmed up, or loaded from `cache` if an earlier
+    run stored them there. The trainer writes its checkpoints to `output`."""
     narrow_settings = settings.model_copy(update={"hidden": settings.hidden // 2})
+    policy = _warm_policy(settings, settings.warm_reach, seed, cache)
     teachers = {
-        "small": load_or_warm_up(new_policy(narrow_settings, seed + 1), narrow_settings, warm_reach, seed + 1, cache),
-        "strong": load_or_warm_up(new_policy(settings, seed + 2), settings, (1.0, 1.0), seed + 2, cache),
+        "small": _warm_policy(narrow_settings, settings.warm_reach, seed + 1, cache),
+        "strong": _warm_policy(settings, FULL_REACH, seed + 2, cache),
     }
     return PolicyTrainer(
         policy,
@@ -65,31 +65,34 @@ def build(settings: MotionSettings, start: Start, seed: int, cache: Path, output
         teacher=start.teacher,
         evaluate=held_out_evaluation(policy, seed),
         evaluate_every=settings.eval_every,
-        metrics=(MetricSpec(name="reward", better="up", ceiling=1.0), HELD_OUT),
+        metrics=(MetricSpec(name="reward", better="up", ceiling=1.0), HELD_OUT_REWARD),
         output_dir=output,
     )
 
 
+def _warm_policy(settings: MotionSettings, reach: tuple[float, float], seed: int, cache: Path) -> Policy:
+    return load_or_warm_up(new_policy(settings, seed), settings, reach, seed, cache)
+
+
 def new_policy(settings: MotionSettings, seed: int) -> Policy:
     """Return a freshly initialised policy. Torch's global generator is restored."""
-    encode = TextEncoder(TRAINING_TEXTS, settings.embedding)
+    encoder = TextEncoder(TRAINING_TEXTS, settings.embedding)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if settings.policy == "gaussian":
-            return GaussianTrajectory(
-                TrajectoryNetwork(encode.dim, settings.frames, DIMS, hidden=settings.hidden), encode
-            )
+            network = TrajectoryNetwork(encoder.dim, settings.frames, DIMS, hidden=settings.hidden)
+            return GaussianTrajectory(network, encoder)
         scheduler = diffusers().DDIMScheduler(
             num_train_timesteps=100, beta_schedule="squaredcos_cap_v2", prediction_type="sample", clip_sample=False
         )
         width = max(8, settings.hidden // 4)
         return DiffusionPolicy(
-            TemporalUNet(encode.dim, settings.frames, DIMS, channels=(width, 2 * width)),
+            TemporalUNet(encoder.dim, settings.frames, DIMS, channels=(width, 2 * width)),
             scheduler,
             frames=settings.frames,
             dims=DIMS,
             steps=settings.denoising_steps,
-            encode=encode,
+            encode=encoder,
         )
 
 
@@ -97,7 +100,7 @@ def held_out_evaluation(policy: Policy, seed: int) -> Callable[[], Measurements]
     """Return a function that scores clips for the held-out intents, always with the same noise."""
 
     def evaluate() -> Measurements:  # the client restores the random state afterwards
-        return {HELD_OUT.name: held_out_rewards(policy, seed).tolist()}
+        return {HELD_OUT_REWARD.name: held_out_rewards(policy, seed).tolist()}
 
     return evaluate
 
@@ -105,7 +108,7 @@ def held_out_evaluation(policy: Policy, seed: int) -> Callable[[], Measurements]
 def train(request: TrainingRequest) -> None:
     """Train to the end, or until SIGTERM. Then write `motion.npz` and `motion.png` to the run's folder."""
     torch.set_num_threads(1)  # more threads do not help with such small steps
-    options = {**request.options, **({"max_steps": request.steps} if request.steps else {})}
+    options = request.options | ({"max_steps": request.steps} if request.steps else {})
     settings = MotionSettings.model_validate(options)
     checkpoints = request.folder / "checkpoints"
     checkpoints.mkdir(exist_ok=True)

@@ -16,7 +16,7 @@ from oven_learner.policies import DiffusionPolicy, Policy, Samples
 from oven_recipes.motion.intents import INTENTS, TRAINING_TEXTS
 from oven_recipes.motion.settings import MotionSettings
 from oven_recipes.motion.skeleton import DIMS, JOINT_INDEX
-from oven_recipes.preparation import continued_steps
+from oven_recipes.preparation import resumable_steps
 from oven_recipes.small_models import optimizer_step
 from oven_recipes.weights_cache import key_of, load_or_train
 
@@ -28,10 +28,11 @@ becoming infinite."""
 def synthetic_clips(texts: Sequence[str], frames: int, reached_fractions: Tensor) -> Tensor:
     """Return clips (B, F, 72) in which the arm turns at the shoulder from rest towards the target. The motion starts
     and ends slowly, and stops at `reached_fractions`, (B,), of the full rotation."""
-    time = torch.linspace(0, 1, frames).clamp(max=0.75) / 0.75
+    time = torch.linspace(0, 1, frames).clamp(max=0.75) / 0.75  # the arm rests in the last quarter
     eased_time = time.pow(2) * (3 - 2 * time)  # (F,)
     rotations = torch.stack([_shoulder_rotation(text) for text in texts])  # (B, 72)
-    motion = eased_time[None, :, None] * (reached_fractions[:, None] * rotations)[:, None]
+    final_rotations = reached_fractions[:, None] * rotations  # (B, 72)
+    motion = eased_time[None, :, None] * final_rotations[:, None]  # (B, F, 72)
     return motion + JOINT_NOISE * torch.randn_like(motion)
 
 
@@ -57,7 +58,7 @@ WEIGHT_SETTINGS = (
 def load_or_warm_up(
     policy: Policy, settings: MotionSettings, reach: tuple[float, float], seed: int, cache: Path
 ) -> Policy:
-    """Load the weights of a fresh policy from the cache, or train them with `warm_up`."""
+    """Load the weights of a fresh policy from the cache, or train them with `warm_up`, which explains `reach`."""
     weight_settings = {name: getattr(settings, name) for name in WEIGHT_SETTINGS}
     shapes = {name: list(weight.shape) for name, weight in policy.state_dict().items()}  # depend on the encoder
     key = key_of({"version": VERSION, "seed": seed, "reach": reach, "shapes": shapes, **weight_settings})
@@ -65,7 +66,7 @@ def load_or_warm_up(
         cache / f"motion-warm-{key}",
         seed,
         lambda: policy,
-        lambda policy, unfinished: warm_up(policy, settings, reach, seed, unfinished),
+        lambda fresh_policy, unfinished: warm_up(fresh_policy, settings, reach, seed, unfinished),
     ).eval()
 
 
@@ -77,11 +78,11 @@ def warm_up(
     optimizer = torch.optim.AdamW(
         policy.parameters(), lr=settings.warm_learning_rate, weight_decay=0.0, betas=(0.9, 0.95)
     )
-    schedule = LambdaLR(optimizer, lambda step: 1 - 0.9 * step / max(1, settings.warm_steps))
+    schedule = LambdaLR(optimizer, lambda step: 1 - 0.9 * step / max(1, settings.warm_steps))  # down to a tenth
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         trained = (policy, optimizer, schedule)
-        for _ in continued_steps("warm-up", repeat(None), settings.warm_steps, trained, unfinished):
+        for _ in resumable_steps("warm-up", repeat(None), settings.warm_steps, trained, unfinished):
             indices = torch.randint(len(TRAINING_TEXTS), (settings.warm_batch,)).tolist()
             texts = [TRAINING_TEXTS[index] for index in indices]
             reached_fractions = reach[0] + (reach[1] - reach[0]) * torch.rand(len(texts))
@@ -91,9 +92,9 @@ def warm_up(
     return policy.eval()
 
 
-def warm_up_loss(policy: Policy, batch: Tensor, texts: Sequence[str]) -> Tensor:
+def warm_up_loss(policy: Policy, clips: Tensor, texts: Sequence[str]) -> Tensor:
     """Return the clips' negative log-density per coordinate, or for a diffusion policy its denoising error."""
     if isinstance(policy, DiffusionPolicy):
-        return policy.denoising_loss(batch, texts)
-    samples = Samples({"trajectory": batch}, torch.ones_like(batch).flatten(1), [])
+        return policy.denoising_loss(clips, texts)
+    samples = Samples({"trajectory": clips}, torch.ones_like(clips).flatten(1), [])
     return -policy.step_log_probs(samples, texts).mean()

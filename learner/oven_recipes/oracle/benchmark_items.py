@@ -37,7 +37,7 @@ def items(benchmark: str, *, held_out: bool) -> tuple[Item, ...]:
     )
 
 
-def words() -> frozenset[str]:
+def benchmark_words() -> frozenset[str]:
     """Return every word of the nine benchmarks' template texts, questions and answers, and the marks `:` and `?`."""
     result: set[str] = {YES, NO, ":", "?"}
     for benchmark in BENCHMARKS:
@@ -49,22 +49,23 @@ def words() -> frozenset[str]:
 
 def template_items(benchmark: Benchmark, count: int = DEFAULT_ITEMS) -> list[Item]:
     """Return `count` held-out template items, the same each time."""
-    texts = {text.text: text for text in benchmark.templates()}
-    held_out_texts = [text for text in texts.values() if is_held_out(text.text)]
+    by_text = {labelled.text: labelled for labelled in benchmark.templates()}
+    held_out_texts = [labelled for text, labelled in by_text.items() if is_held_out(text)]
     return select_items(benchmark, held_out_texts, count, f"templates of {benchmark.name}")
 
 
 def published_items(benchmark: Benchmark, folder: Path, count: int = DEFAULT_ITEMS) -> list[Item]:
     """Return `count` items from the published files in `folder`, the same each time."""
-    matches = (sorted(path for path in folder.glob(pattern) if path.is_file()) for pattern in benchmark.files)
-    paths = next(filter(None, matches), [])  # the files that match the first pattern with any match
+    paths: list[Path] = []
+    for pattern in benchmark.files:  # use the first pattern that matches a file
+        paths = paths or sorted(path for path in folder.glob(pattern) if path.is_file())
     if not paths:
         raise ConfigError(
             f"{folder} contains no {' or '.join(benchmark.files)}; add the published files of {benchmark.name}, or "
             "remove the folder to use templates instead"
         )
-    texts = {text.text: text for path in paths for text in benchmark.read(path) if text.text.strip()}
-    return select_items(benchmark, list(texts.values()), count, str(paths[0]) if len(paths) == 1 else str(folder))
+    by_text = {labelled.text: labelled for path in paths for labelled in benchmark.read(path) if labelled.text.strip()}
+    return select_items(benchmark, by_text.values(), count, str(paths[0]) if len(paths) == 1 else str(folder))
 
 
 def select_items(benchmark: Benchmark, texts: Iterable[LabelledText], count: int, source: str) -> list[Item]:
@@ -77,6 +78,7 @@ def select_items(benchmark: Benchmark, texts: Iterable[LabelledText], count: int
             f"{source} has {len(shuffled)} usable rows, but {count} are needed; add rows, or reduce --items"
         )
     pairs = [(question, answer) for question, _ in benchmark.questions(FALSE) for answer in (YES, NO)]
+    # The number of items that each pair still needs.
     remaining = {pair: (count + position) // len(pairs) for position, pair in enumerate(pairs)}
     selected: list[Item] = []
     for text in shuffled:

@@ -83,11 +83,12 @@ _Value = TypeVar("_Value")
 
 
 def _another(values: Sequence[_Value], index: int, choice: int) -> _Value:
-    """Return a value other than `values[index]`. Different numbers `choice` select different values."""
+    """Return a value other than `values[index]`. The number `choice` selects which."""
     return values[(index + 1 + choice % (len(values) - 1)) % len(values)]
 
 
 def _geometry_of_truth_templates() -> Iterator[LabelledText]:
+    """Yield true and false statements: in which country a city is, and which of two numbers is larger or smaller."""
     countries = tuple(WORDS.cities)
     for position, (lead, frame, (index, country)) in enumerate(
         product(WORDS.leads, WORDS.city_frames, enumerate(countries))
@@ -237,7 +238,8 @@ def _singular_plural_templates() -> Iterator[LabelledText]:
             yield LabelledText(frame.format(singular, "is", state, site), frozenset({"one subject"}))
             yield LabelledText(frame.format(plural, "are", state, site), frozenset({"several subjects"}))
             yield LabelledText(
-                frame.format(f"{singular} and the {other_noun}", "are", state, site), frozenset({"several subjects"})
+                frame.format(f"{singular} and the {other_noun}", "are", state, site),
+                frozenset({"several subjects"}),
             )
 
 
@@ -297,7 +299,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         ),
         # The Annotated Corpus for NER (of the Groningen Meaning Bank)
         Benchmark("ner", ("**/ner_dataset.csv", "**/*.csv"), _read_ner, _ner_templates),
-        # Both as in Activation Oracles (Karvonen et al. 2025, arXiv 2512.15674)
+        # The last two are from the evaluation of Activation Oracles (Karvonen et al. 2025, arXiv 2512.15674).
         Benchmark(
             "tense",
             ("**/*.json",),

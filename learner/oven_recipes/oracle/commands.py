@@ -63,7 +63,7 @@ def evaluate(
 
 
 def _create_output_folder(out: Path | None) -> None:
-    """Create the folder `out`. Raises ConfigError if it cannot be used, before the evaluation starts."""
+    """Create the folder `out` before the evaluation starts. Raises ConfigError if the folder cannot be used."""
     if out is None:
         return
     if importlib.util.find_spec("matplotlib") is None:
@@ -93,21 +93,16 @@ def ask(
     oracle = load_oracle(path)
     check_text(oracle.model, oracle.tokenizer, text.strip(), "the text")
     questions = [question] if question is not None else standard_questions()
-    layers = {depth: layer_at(oracle.model, depth) for depth in depths or oracle.record.layer_percents}
-    activations = capture(
-        oracle.model,
-        oracle.tokenizer,
-        [text.strip()],
-        list(dict.fromkeys(layers.values())),
-        oracle.record.most_activations,
-    )
+    layer_by_depth = {depth: layer_at(oracle.model, depth) for depth in depths or oracle.record.layer_percents}
+    layers = list(dict.fromkeys(layer_by_depth.values()))
+    activations = capture(oracle.model, oracle.tokenizer, [text.strip()], layers, oracle.record.most_activations)
     activation_by_layer = {activation.layer: activation for activation in activations}
-    requests = [(question, depth) for question in questions for depth in layers]
+    requests = [(question, depth) for question in questions for depth in layer_by_depth]
     outputs = generate_answers(
         oracle.model,
         oracle.tokenizer,
         ActivationInjection(oracle.model, oracle.tokenizer),
-        [activation_by_layer[layers[depth]] for _, depth in requests],
+        [activation_by_layer[layer_by_depth[depth]] for _, depth in requests],
         [question for question, _ in requests],
         max_new_tokens=oracle.record.max_completion_length,
         temperature=temperature,

@@ -40,7 +40,7 @@ class BenchmarkItems(NamedTuple):
 
 
 class OracleAnswer(NamedTuple):
-    """One answer. `number` is its item's number in the benchmark. `depth` is a percentage of the model's blocks."""
+    """One answer. `number` is the item's number in the benchmark. `depth` is a percentage of the model's blocks."""
 
     benchmark: str
     number: int
@@ -146,10 +146,11 @@ class OracleEvaluation:
 
     @cached_property
     def _activations(self) -> dict[tuple[str, int, float], Activation]:
+        """The activations by benchmark, number of the item, and depth."""
         keys = [(benchmark.name, number) for benchmark in self.benchmarks for number in range(len(benchmark.items))]
         texts = [item.text for benchmark in self.benchmarks for item in benchmark.items]
         layers = list(dict.fromkeys(self.layers.values()))
-        activations = iter(capture(self._model, self._tokenizer, texts, layers, self._tokens))
+        activations = iter(capture(self._model, self._tokenizer, texts, layers, self._tokens))  # by text, then by layer
         by_layer = {(*key, layer): next(activations) for key in keys for layer in layers}
         return {(*key, depth): by_layer[*key, layer] for key in keys for depth, layer in self.layers.items()}
 
@@ -207,8 +208,8 @@ def check_text(model: Any, tokenizer: Any, text: str, location: str) -> list[int
 
 
 def parse_answer(output: str, answer: str) -> tuple[float | None, bool]:
-    """Return the confidence from 0 to 1 that the output states, and whether its first word is the correct answer.
-    Return (None, False) if the output cannot be parsed."""
+    """Return the confidence from 0 to 1 that the output states, and whether the first word after it is the correct
+    answer. Return (None, False) if the output cannot be parsed."""
     parsed = parse_oracle_output(output)
     if parsed is None:
         return None, False
@@ -227,12 +228,9 @@ def random_cycle(count: int, name: str) -> list[int]:
 
 def to_scorable(answers: Sequence[OracleAnswer]) -> list[ScorableAnswer]:
     """Convert answers for scoring. All answers about the same text have the same text number."""
-    text_numbers: dict[tuple[str, int], int] = {}
+    texts = dict.fromkeys((answer.benchmark, answer.number) for answer in answers)
+    text_numbers = {text: text_number for text_number, text in enumerate(texts)}
     return [
-        ScorableAnswer(
-            text_numbers.setdefault((answer.benchmark, answer.number), len(text_numbers)),
-            answer.confidence,
-            answer.is_correct,
-        )
+        ScorableAnswer(text_numbers[answer.benchmark, answer.number], answer.confidence, answer.is_correct)
         for answer in answers
     ]

@@ -19,7 +19,7 @@ RESAMPLES = 1000
 
 
 class ScorableAnswer(NamedTuple):
-    """One answer to score. `text_number` identifies the text that it is about."""
+    """One answer to score. `text_number` identifies the text that the answer is about."""
 
     text_number: int
     confidence: float | None
@@ -123,7 +123,7 @@ def _estimate(value: float, resampled: Floats) -> Estimate:
 
 def _bins(bins: Bins) -> tuple[Bin, ...]:
     return tuple(
-        Bin(index / BINS, (index + 1) / BINS, int(count), float(confidence / count), float(outcome / count))
-        for index, (count, confidence, outcome) in enumerate(zip(*bins, strict=True))
+        Bin(index / BINS, (index + 1) / BINS, int(count), float(confidence_sum / count), float(outcome_sum / count))
+        for index, (count, confidence_sum, outcome_sum) in enumerate(zip(*bins, strict=True))
         if count
     )

@@ -57,13 +57,13 @@ def read_questions(path: Path, tokenizer: Any, limit: int | None = None) -> list
 
     {"wildchat_question": "Hey there! …", "language": "english", "oracle_questions": ["Is the user frustrated?", …]}
 
-    The file has no answers, so judges must score the oracle's. A repeated prompt is returned once, with all its
+    The file has no answers, so judges must score the oracle's answers. A repeated prompt is returned once, with all its
     questions. Raises ConfigError, without quoting the prompt, if the file cannot be read, if a line has another format,
     or if a prompt has fewer than two tokens.
     """
     by_prompt: dict[str, QuestionedPrompt] = {}
     for number, values in jsonl.read_rows(path):
-        row = _parse(path, number, values)
+        row = _parse_line(path, number, values)
         existing = by_prompt.get(row.wildchat_question)
         if existing is None and limit is not None and len(by_prompt) >= limit:
             break
@@ -79,7 +79,7 @@ def read_questions(path: Path, tokenizer: Any, limit: int | None = None) -> list
     return list(by_prompt.values())
 
 
-def _parse(path: Path, number: int, values: dict[str, Any] | jsonl.BadLine) -> _Line:
+def _parse_line(path: Path, number: int, values: dict[str, Any] | jsonl.BadLine) -> _Line:
     try:
         return _Line.model_validate(values)
     except ValidationError as error:

@@ -1,6 +1,6 @@
 """The entry point of the recipe `oracle` for `up`."""
 
 from oven_recipes.oracle.settings import OracleSettings, parse_start
-from oven_recipes.trained_recipe import TrainedRecipe
+from oven_recipes.trainer_recipe import TrainerRecipe
 
-RECIPE = TrainedRecipe("oracle", "tuned", OracleSettings, parse_start, "oven_recipes.oracle.training_job:build_judged")
+RECIPE = TrainerRecipe("oracle", "tuned", OracleSettings, parse_start, "oven_recipes.oracle.training_job:build_judged")

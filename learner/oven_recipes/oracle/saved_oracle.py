@@ -47,7 +47,7 @@ class SavedOracle(NamedTuple):
 
 def save_oracle(policy: Any, tokenizer: Any, run: Path, record: TrainingRecord) -> Path:
     """Save an oracle in the subfolder `oracle` of a run's folder, and return this subfolder. `policy` is a PeftModel
-    with the adapter `default`. Its model is also saved, once per run, unless `record` names it."""
+    with the adapter `default`. The model below the adapter is also saved, once per run, unless `record` names it."""
     folder = run / ORACLE_FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     if not record.model and not (folder / MODEL_FOLDER).is_dir():
@@ -65,7 +65,7 @@ def load_oracle(path: Path) -> SavedOracle:
         raise ConfigError(f"{path} is not a folder; use a run's folder, or one with an oracle's adapter")
     if (path / ORACLE_FOLDER / RECORD_FILE).is_file():
         return _load_from_run(path)
-    run = path.parent.parent
+    run = path.parent.parent  # if `path` is a checkpoint
     if (path / ADAPTER_FILE).is_file() and (run / ORACLE_FOLDER / RECORD_FILE).is_file():
         return _load(path, _read_record(run / ORACLE_FOLDER), run / ORACLE_FOLDER)
     if (path / RECORD_FILE).is_file():
@@ -80,7 +80,8 @@ def load_oracle(path: Path) -> SavedOracle:
 
 def _load_from_run(run: Path) -> SavedOracle:
     """Return the last saved oracle or the newest complete checkpoint, whichever is newer."""
-    record, saved_at = _read_record(run / ORACLE_FOLDER), (run / ORACLE_FOLDER / RECORD_FILE).stat().st_mtime
+    folder = run / ORACLE_FOLDER
+    record, saved_at = _read_record(folder), (folder / RECORD_FILE).stat().st_mtime
     checkpoints = [
         checkpoint
         for checkpoint in all_checkpoints(run / "checkpoints")
@@ -88,7 +89,7 @@ def _load_from_run(run: Path) -> SavedOracle:
         and (checkpoint / ADAPTER_FILE).is_file()
         and (checkpoint / ADAPTER_FILE).stat().st_mtime > saved_at
     ]
-    return _load(checkpoints[-1] if checkpoints else run / ORACLE_FOLDER, record, run / ORACLE_FOLDER)
+    return _load(checkpoints[-1] if checkpoints else folder, record, folder)
 
 
 def _load(adapter: Path, record: TrainingRecord, folder: Path) -> SavedOracle:

@@ -19,8 +19,8 @@ SMALL_MODEL_DEFAULTS: dict[str, Any] = {
     "sft_lr": 3e-3,
     "sft_batch": 32,
 }
-"""Defaults for the small model. With the usual learning rate of 1e-6, 60 steps would hardly change its small adapter.
-Its answers are only a few words long."""
+"""Defaults for the small model, whose answers are only a few words long. With the usual learning rate of 1e-6, 60 steps
+would hardly change its small adapter."""
 CONSTANT_SHARE = 0.95
 """Share of answers for `drill:constant-confidence` that state the same confidence. The others state a random one. If
 the policy never sampled another confidence, no reward could change it, and the drill would have no remedy."""
@@ -132,7 +132,7 @@ class OracleSettings(recipe_interface.RecipeSettings):
         return self
 
     @model_validator(mode="after")
-    def _adapter_has_a_model(self) -> OracleSettings:
+    def _check_adapter_has_model(self) -> OracleSettings:
         if self.oracle_lora_path is not None and self.model is None:
             raise ValueError(f"oracle_lora_path {self.oracle_lora_path} is an adapter: set its model with --model")
         return self
@@ -151,7 +151,7 @@ class Start(recipe_interface.Start):
     confidence: Confidence = "spread"
 
     def describe(self) -> str:
-        return f"{super().describe()}, supervised answers of {self.confidence} confidence"
+        return f"{super().describe()}, {self.confidence} confidences in the supervised answers"
 
 
 def parse_start(text: str, seed: int, settings: OracleSettings) -> Start:

@@ -22,19 +22,18 @@ from oven_recipes.activations.capture import MAX_TOKENS, capture
 from oven_recipes.activations.injection import ActivationInjection
 from oven_recipes.activations.placeholders import PLACEHOLDER
 from oven_recipes.oracle import supervised_stage
-from oven_recipes.oracle.benchmark_items import items
-from oven_recipes.oracle.benchmark_items import words as benchmark_words
+from oven_recipes.oracle.benchmark_items import benchmark_words, items
 from oven_recipes.oracle.questions import QuestionedPrompt
 from oven_recipes.oracle.supervised_stage import Lesson, benchmark_prompts, build_lessons, lesson_loss
-from oven_recipes.oracle.template_questions import YES, TemplatePrompt, prompts, questions
+from oven_recipes.oracle.template_questions import YES, TemplatePrompt, draw_prompts, draw_questions
 from oven_recipes.oracle.template_words import ABSENT, ATTRIBUTES, QUESTIONS, WORDS
-from oven_recipes.preparation import continued_steps
+from oven_recipes.preparation import resumable_steps
 from oven_recipes.small_models import small_llama, warmup_decay_schedule
 from oven_recipes.weights_cache import key_of, load_or_train
 
 PAD, EOS, UNKNOWN = "<pad>", "<eos>", "<unk>"
 LAYER, STATUS = "Layer:", "[epistemic status:"
-"""First tokens of an oracle's prompt, and of the status in its answer, which states its confidence."""
+"""The first token of an oracle's prompt, and the first token of its answers, which begin by stating a confidence."""
 PUNCTUATION = ("\n", "?", ".", ":", ",", "!", "]", PLACEHOLDER)
 CONTEXT_LENGTH = 160
 """The model's context in tokens, twice the length of the longest pre-training row."""
@@ -63,7 +62,7 @@ def vocabulary() -> tuple[str, ...]:
         *(words for _, words in (*WORDS.topics.values(), *WORDS.feelings.values(), *WORDS.greetings.values())),
         *WORDS.manners.values(),
         *WORDS.times.values(),
-        (ABSENT, "is about the feels because of the"),
+        (ABSENT, "is about the feels because of the"),  # the words that `draw_prompts` adds
         benchmark_words(),
     )
     words = {word for text in texts for word in text.replace("?", "").replace("{}", "").split()}
@@ -75,14 +74,13 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     Punctuation marks and newlines are separate tokens."""
     tokens = (PAD, EOS, UNKNOWN, *PUNCTUATION, *(f" {word}" for word in vocabulary()))
     core = Tokenizer(models.WordLevel({token: number for number, token in enumerate(tokens)}, unk_token=UNKNOWN))
-    core.normalizer = normalizers.Sequence(
-        [
-            normalizers.Lowercase(),
-            normalizers.Replace(Regex(r" +\n"), "\n"),
-            normalizers.Replace(Regex(r"\n *(?=\w)"), "\n "),
-            normalizers.Replace(Regex(r"\A *(?=\w)"), " "),
-        ]
-    )
+    normalizer_steps = [
+        normalizers.Lowercase(),
+        normalizers.Replace(Regex(r" +\n"), "\n"),
+        normalizers.Replace(Regex(r"\n *(?=\w)"), "\n "),
+        normalizers.Replace(Regex(r"\A *(?=\w)"), " "),
+    ]
+    core.normalizer = normalizers.Sequence(normalizer_steps)
     core.pre_tokenizer = pre_tokenizers.Split(Regex(r" ?[\p{L}']+| ?\p{N}+| \?|\n|[^\s\p{L}\p{N}]|\s"), "isolated")
     core.decoder = decoders.Sequence([decoders.Fuse(), decoders.Replace(Regex(r"(?<=\n) (?=\w)"), "")])
     core.add_tokens([AddedToken(LAYER, normalized=False), AddedToken(STATUS, normalized=False)])
@@ -142,8 +140,7 @@ Piece = tuple[str, bool]
 def load_small_model(
     tokenizer: Any, seed: int, cache: Path, sizes: Sizes = DEFAULT_SIZES, schedule: Schedule = DEFAULT_SCHEDULE
 ) -> tuple[PreTrainedModel, str]:
-    """Return the small model and its name in the keys of activations. It is loaded from the cache, or pre-trained if
-    the cache does not contain it."""
+    """Return the small model, loaded from the cache or pre-trained now, and its name in the keys of activations."""
     inputs = {"version": VERSION, "seed": seed, "words": tokenizer.get_vocab(), "sizes": sizes, "schedule": schedule}
     name = f"own-{key_of(inputs)}"
     model = load_or_train(
@@ -168,12 +165,12 @@ def template_rows(rng: random.Random) -> Iterator[list[Piece]]:
     """Yield rows forever. Each has a prompt, questions with answers, and notes: the values of the prompt's attributes,
     with their broader terms."""
     while True:
-        yield _template_row(prompts(1, rng)[0], rng)
+        yield _template_row(draw_prompts(1, rng)[0], rng)
 
 
 def _template_row(prompt: TemplatePrompt, rng: random.Random) -> list[Piece]:
     pieces: list[Piece] = []
-    for question in questions(prompt, rng, count=QUESTIONS_PER_PROMPT):
+    for question in draw_questions(prompt, rng, count=QUESTIONS_PER_PROMPT):
         assert question.answer is not None
         pieces += [("\n" + question.text, False), (question.answer.specific[0], True)]
     notes = []
@@ -181,10 +178,10 @@ def _template_row(prompt: TemplatePrompt, rng: random.Random) -> list[Piece]:
         value = prompt.values.get(name, ABSENT)
         broader_term = attribute.values.get(value, ABSENT)
         notes += [value, broader_term] if broader_term != value else [value]
-    return _row(prompt.text, pieces, notes, rng)
+    return _build_row(prompt.text, pieces, notes, rng)
 
 
-def _row(text: str, pieces: list[Piece], notes: Sequence[str], rng: random.Random) -> list[Piece]:
+def _build_row(text: str, pieces: list[Piece], notes: Sequence[str], rng: random.Random) -> list[Piece]:
     """Build a row from a text, its questions with answers (`pieces`), and notes, in a random format."""
     row: list[Piece] = [(text, False)]
     if rng.random() < ORACLE_FORMAT_SHARE:
@@ -206,8 +203,8 @@ def _with_statuses(pieces: list[Piece], rng: random.Random) -> list[Piece]:
 
 
 def benchmark_rows(rng: random.Random) -> Iterator[list[Piece]]:
-    """Yield rows forever. Each has a text from a benchmark's training part, all its questions and answers, and its
-    labels if the benchmark has any. All benchmarks appear equally often."""
+    """Yield rows forever. Each has a text from a benchmark's training part, and all questions about the text with their
+    answers. If the benchmark has labels, the notes are the text's labels. All benchmarks appear equally often."""
     sources = []
     for benchmark, question in QUESTIONS.items():
         items_by_text = groupby(items(benchmark, held_out=False), key=lambda item: item.text)
@@ -221,8 +218,10 @@ def benchmark_rows(rng: random.Random) -> Iterator[list[Piece]]:
         pieces: list[Piece] = []
         for question_text, answer in answered_questions:
             pieces += [("\n" + question_text, False), (answer, True)]
-        labels = [label for wording, label in labels_by_wording.items() if (wording, YES) in answered_questions]
-        yield _row(text, pieces, (labels or [ABSENT]) if labels_by_wording else [], rng)
+        notes = [label for wording, label in labels_by_wording.items() if (wording, YES) in answered_questions]
+        if labels_by_wording and not notes:
+            notes = [ABSENT]
+        yield _build_row(text, pieces, notes, rng)
 
 
 def draw_queries(
@@ -230,7 +229,7 @@ def draw_queries(
 ) -> list[ActivationQuery]:
     """Return `count` queries, each about a different text and a random layer."""
     template_prompts = [
-        QuestionedPrompt(prompt.text, questions(prompt, rng)) for prompt in prompts(count - count // 2, rng)
+        QuestionedPrompt(prompt.text, draw_questions(prompt, rng)) for prompt in draw_prompts(count - count // 2, rng)
     ]
     sampled_prompts = [*template_prompts, *rng.sample(benchmarks, count // 2)]
     counts = [rng.randint(1, MAX_TOKENS) for _ in sampled_prompts]
@@ -260,8 +259,10 @@ def collate(rows: Sequence[list[Piece]], tokenizer: Any) -> tuple[Tensor, Tensor
             ids += piece_ids
             weights += [1.0 if is_answer else TEXT_WEIGHT] * len(piece_ids)
         encoded.append((ids, weights))
-    padded_ids = pad_sequence([torch.tensor(ids) for ids, _ in encoded], True, tokenizer.pad_token_id)
-    return padded_ids, pad_sequence([torch.tensor(weights) for _, weights in encoded], True)
+    id_rows = [torch.tensor(ids) for ids, _ in encoded]
+    weight_rows = [torch.tensor(weights) for _, weights in encoded]
+    padded_ids = pad_sequence(id_rows, batch_first=True, padding_value=tokenizer.pad_token_id)
+    return padded_ids, pad_sequence(weight_rows, batch_first=True)
 
 
 def weighted_loss(model: Any, ids: Tensor, weights: Tensor) -> Tensor:
@@ -312,7 +313,7 @@ def pretrain(model: Any, tokenizer: Any, schedule: Schedule, seed: int, unfinish
     model.train()
     step_data = _draw_steps(tokenizer, range(model.config.num_hidden_layers), schedule, seed)
     trained = (model, *optimizers, *schedules)
-    steps = continued_steps("pre-training the small model", step_data, schedule.steps, trained, unfinished)
+    steps = resumable_steps("pre-training the small model", step_data, schedule.steps, trained, unfinished)
     for _, (rows_of_passes, queries, batch) in steps:
         for rows in rows_of_passes:
             weighted_loss(model, *collate(rows, tokenizer)).backward()  # type: ignore[no-untyped-call]

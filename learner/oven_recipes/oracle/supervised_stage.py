@@ -1,6 +1,6 @@
 """The supervised stage, which teaches an oracle to read activations and the format of its answers.
 
-For each example, a confidence is drawn first. The higher it is, the more often the answer is correct. But high
+For each example, a confidence is drawn first. The higher the confidence, the more often the answer is correct. But high
 confidences overstate the accuracy and low ones understate it, so that GRPO has a calibration error to correct."""
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from oven_recipes.oracle.benchmark_items import items
 from oven_recipes.oracle.questions import KnownAnswer, Question, QuestionedPrompt
 from oven_recipes.oracle.settings import CONSTANT_PERCENT, CONSTANT_SHARE, HIGH_PERCENTS, Confidence, OracleSettings
 from oven_recipes.oracle.template_words import QUESTIONS
-from oven_recipes.preparation import Progress, continued_steps
+from oven_recipes.preparation import Progress, resumable_steps
 from oven_recipes.small_models import optimizer_step, similar_length_batches, target_batch, warmup_decay_schedule
 from oven_recipes.training_runner import trainer_arguments
 from oven_recipes.weights_cache import key_of, load_weights, store_weights, unfinished_file
@@ -39,7 +39,7 @@ UNINFORMED_CORRECT_SHARE = 0.725
 SPECIFIC_SHARE = 0.7
 """Share of correct answers that are specific. GRPO can increase it."""
 ALL_CORRECT_STEP_SHARE = 0.6
-"""Share of the steps, at the start, with correct answers only, so that the model learns to read activations sooner."""
+"""Share of the steps, at the start, that teach only correct answers, so that the model reads activations sooner."""
 CONFIDENCE_STEP = 5
 """Step between two possible confidences, in percent. It gives round numbers, like those that people state."""
 WEIGHT_SETTINGS = ("lora_rank", "sft_steps", "sft_batch", "sft_lr", "most_activations")
@@ -123,14 +123,12 @@ def benchmark_prompts(count: int, rng: random.Random) -> list[QuestionedPrompt]:
     often."""
     prompts = []
     for number, benchmark in enumerate(QUESTIONS):
-        texts = [
-            (text, tuple(Question(item.question, _yes_or_no(item.answer)) for item in text_items))
+        candidates = [
+            QuestionedPrompt(text, tuple(Question(item.question, _yes_or_no(item.answer)) for item in text_items))
             for text, text_items in groupby(items(benchmark, held_out=False), key=lambda item: item.text)
         ]
         share = (count + number) // len(QUESTIONS)
-        prompts += [
-            QuestionedPrompt(text, text_questions) for text, text_questions in rng.sample(texts, min(share, len(texts)))
-        ]
+        prompts += rng.sample(candidates, min(share, len(candidates)))
     return prompts
 
 
@@ -202,13 +200,14 @@ def train(
 
         def add_tensors(step: int, batch: Sequence[Lesson]) -> tuple[Sequence[Lesson], list[Tensor], Any]:
             vectors = [store.get(lesson.key) for lesson in batch]
-            counts, all_correct = list(map(len, vectors)), step < ALL_CORRECT_STEP_SHARE * settings.sft_steps
+            counts = [len(lesson_vectors) for lesson_vectors in vectors]
+            all_correct = step < ALL_CORRECT_STEP_SHARE * settings.sft_steps
             tensors = collate(batch, counts, subject.tokenizer, confidence, rng, always_correct=all_correct)
             return batch, vectors, tensors
 
         collated_batches = itertools.starmap(add_tensors, enumerate(batches))
         trained = (torch.nn.ParameterList(weights), optimizer, schedule)
-        steps = continued_steps("supervised stage", collated_batches, settings.sft_steps, trained, unfinished)
+        steps = resumable_steps("supervised stage", collated_batches, settings.sft_steps, trained, unfinished)
         for _, (batch, vectors, batch_tensors) in steps:
             loss = lesson_loss(policy, injection, batch, vectors, batch_tensors)
             optimizer_step(loss, weights, optimizer, schedule)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from oven_recipes.oracle.questions import KnownAnswer, Question, QuestionedPrompt
-from oven_recipes.oracle.template_words import ATTRIBUTES, WORDS
+from oven_recipes.oracle.template_words import ATTRIBUTES, PROMPT_NUMBERS, WORDS
 
 OPTIONAL_PART_PROBABILITY = 0.8
-"""Probability that a prompt has a place, and also that it has a greeting."""
+"""Probability that a prompt names a place, and probability that it contains a greeting."""
 HELD_OUT_DIVISOR = 5
 """One in this many prompts is reserved for evaluation."""
 
@@ -29,7 +29,7 @@ def is_held_out(text: str) -> bool:
     return blake2b(text.encode(), digest_size=4).digest()[0] % HELD_OUT_DIVISOR == 0
 
 
-def prompts(count: int, rng: random.Random, *, evaluation: bool = False) -> list[TemplatePrompt]:
+def draw_prompts(count: int, rng: random.Random, *, evaluation: bool = False) -> list[TemplatePrompt]:
     """Return `count` different prompts from the evaluation or training set."""
     by_text: dict[str, TemplatePrompt] = {}
     while len(by_text) < count:
@@ -44,42 +44,44 @@ def _random_prompt(rng: random.Random) -> TemplatePrompt:
         rng.choice(list(values)) for values in (WORDS.topics, WORDS.feelings, WORDS.times, WORDS.manners)
     )
     gender = rng.choice(list(WORDS.names))
-    name, number = rng.choice(WORDS.names[gender]), rng.choice(WORDS.numbers[:6])
+    name, number = rng.choice(WORDS.names[gender]), rng.choice(PROMPT_NUMBERS)
     values = {"topic": topic, "feeling": feeling, "time": time, "manner": manner, "person": name, "number": number}
-    words = WORDS.topics[topic][1]
+    (_, topic_words), (_, moods) = WORDS.topics[topic], WORDS.feelings[feeling]
     singular, several = rng.choice(WORDS.nouns)
     event = f"{name} {rng.choice(WORDS.times[time])} {number} {singular if number == 'one' else several}"
     if rng.random() < OPTIONAL_PART_PROBABILITY:
         values["place"] = rng.choice([city for cities in WORDS.cities.values() for city in cities])
         event += f" in {values['place']}"
-    mood = rng.choice(WORDS.feelings[feeling][1])
-    subject = WORDS.pronouns[gender][0]
+    mood = rng.choice(moods)
+    pronoun, _ = WORDS.pronouns[gender]
+    feeling_frame = rng.choice(("{} is {} about the {}", "{} feels {} because of the {}"))
     clauses = [
         event,
-        rng.choice(("{} is {} about the {}", "{} feels {} because of the {}")).format(subject, mood, rng.choice(words)),
-        rng.choice(WORDS.manners[manner]).format(rng.choice(words)),
+        feeling_frame.format(pronoun, mood, rng.choice(topic_words)),
+        rng.choice(WORDS.manners[manner]).format(rng.choice(topic_words)),
     ]
     rng.shuffle(clauses)
     if rng.random() < OPTIONAL_PART_PROBABILITY:
         values["language"] = rng.choice(list(WORDS.greetings))
-        clauses.insert(rng.choice((0, len(clauses))), rng.choice(WORDS.greetings[values["language"]][1]))
+        _, greetings = WORDS.greetings[values["language"]]
+        clauses.insert(rng.choice((0, len(clauses))), rng.choice(greetings))
     return TemplatePrompt(" ".join(clauses), values)
 
 
 DEFAULT_PROMPTS = 1000
-QUESTIONS_PER_PROMPT = 8
-"""Number of questions per prompt, as in the published question file (7,997 for 1,000 prompts)."""
+DEFAULT_QUESTIONS = 8
+"""Default number of questions per prompt, as in the published question file (7,997 for 1,000 prompts)."""
 YES, NO = "yes", "no"
 
 
 def template_dataset(seed: int, count: int = DEFAULT_PROMPTS, *, evaluation: bool = False) -> list[QuestionedPrompt]:
     """Return `count` prompts with questions. Evaluation prompts never appear in training."""
     rng = random.Random(f"oracle {'evaluation' if evaluation else 'training'} {seed}")
-    selected = prompts(count, rng, evaluation=evaluation)
-    return [QuestionedPrompt(prompt.text, questions(prompt, rng)) for prompt in selected]
+    selected = draw_prompts(count, rng, evaluation=evaluation)
+    return [QuestionedPrompt(prompt.text, draw_questions(prompt, rng)) for prompt in selected]
 
 
-def questions(prompt: TemplatePrompt, rng: random.Random, count: int = QUESTIONS_PER_PROMPT) -> tuple[Question, ...]:
+def draw_questions(prompt: TemplatePrompt, rng: random.Random, count: int = DEFAULT_QUESTIONS) -> tuple[Question, ...]:
     """Return `count` questions about the prompt's attributes. Half are open, a quarter have the answer yes, and a
     quarter the answer no."""
     result: list[Question] = []
@@ -87,7 +89,7 @@ def questions(prompt: TemplatePrompt, rng: random.Random, count: int = QUESTIONS
         names = list(prompt.values)
         rng.shuffle(names)
         for name in names[: count - len(result)]:
-            kind = len(result) % 4
+            kind = len(result) % 4  # 0 and 1 are open, 2 has the answer yes, and 3 has the answer no
             if kind < 2:
                 result.append(open_question(prompt, name, rng))
             else:
@@ -97,7 +99,7 @@ def questions(prompt: TemplatePrompt, rng: random.Random, count: int = QUESTIONS
 
 
 def open_question(prompt: TemplatePrompt, name: str, rng: random.Random) -> Question:
-    """Return an open question about an attribute. Its value is a specific answer, and a broader term is a vague one."""
+    """Return an open question about an attribute. The true value is a specific answer, and a broader term is vague."""
     attribute, value = ATTRIBUTES[name], prompt.values[name]
     broader_term = attribute.values[value]
     terms = dict.fromkeys((*attribute.values, *attribute.values.values()))
@@ -107,8 +109,8 @@ def open_question(prompt: TemplatePrompt, name: str, rng: random.Random) -> Ques
 
 
 def closed_question(prompt: TemplatePrompt, name: str, expect_yes: bool, rng: random.Random) -> Question:
-    """Return a yes/no question about an attribute. "yes" or "no" alone is a vague answer. With the true value, it is a
-    specific one."""
+    """Return a yes/no question about an attribute. "yes" or "no" alone is a vague answer, and followed by the true
+    value a specific answer."""
     attribute, value = ATTRIBUTES[name], prompt.values[name]
     other_values = [candidate for candidate in attribute.values if candidate != value]
     named_value = value if expect_yes else rng.choice(other_values)

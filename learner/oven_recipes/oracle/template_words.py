@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 
 
 class BenchmarkQuestion(NamedTuple):
-    """A benchmark's question. Its wording has a placeholder for a label, unless it has no labels."""
+    """A benchmark's question. The wording has a placeholder for a label, unless the question has no labels."""
 
     wording: str
     labels: tuple[str, ...]
@@ -82,6 +82,7 @@ class Attribute(NamedTuple):
 
 ABSENT = "none"
 """Stands for a missing attribute in a list of attribute values."""
+PROMPT_NUMBERS = WORDS.numbers[:6]  # the numbers that occur in template prompts
 
 _VALUES: Mapping[str, Mapping[str, str]] = {
     "topic": {topic: field for topic, (field, _) in WORDS.topics.items()},
@@ -89,7 +90,7 @@ _VALUES: Mapping[str, Mapping[str, str]] = {
     "language": {language: family for language, (family, _) in WORDS.greetings.items()},
     "place": {city: country for country, cities in WORDS.cities.items() for city in cities},
     "person": {name: gender for gender, names in WORDS.names.items() for name in names},
-    "number": {number: "one" if number == "one" else "several" for number in WORDS.numbers[:6]},
+    "number": {number: "one" if number == "one" else "several" for number in PROMPT_NUMBERS},
     "time": {time: time for time in WORDS.times},
     "manner": {manner: manner for manner in WORDS.manners},
 }

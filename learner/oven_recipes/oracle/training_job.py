@@ -65,7 +65,7 @@ Without `ref`, raising β later would pull the policy towards the model without 
 log = logging.getLogger("oven.learner")
 
 
-class EvaluationFiles(TrainerCallback):
+class EvaluationWriter(TrainerCallback):
     """Evaluates the policy at the start and the end, and writes a JSON file and a diagram for each evaluation. If an
     evaluation fails, the reason is logged and training continues. The job itself calls `write` at the end, because the
     final weights are chosen after the callbacks."""
@@ -149,12 +149,8 @@ def build(
         store=subject.store,
     )
     trainer.beta = args.beta = settings.kl_penalty
-    return Job(
-        trainer=trainer,
-        **_common_arguments(settings, trainer, subject, workdir),
-        beta_bounds=BETA_BOUNDS,
-        committee=committee,
-    )
+    common_arguments = _common_arguments(settings, trainer, subject, workdir)
+    return Job(trainer=trainer, beta_bounds=BETA_BOUNDS, committee=committee, **common_arguments)
 
 
 def build_judged(settings: OracleSettings, start: Start, seed: int, workdir: Path, cache: Path) -> Job:
@@ -212,7 +208,7 @@ def _adapter(settings: OracleSettings, subject: Subject) -> Any:
 
 
 def _supervised_job(settings: OracleSettings, start: Start, seed: int, workdir: Path, subject: Subject) -> Job:
-    """Build a job for the supervised stage only. It trains the user's adapter, or a new one."""
+    """Build a job for the supervised stage only. The job trains the user's adapter, or a new one."""
     prompts = _lesson_prompts(settings, seed)
     subject.capture(prompts, settings.most_activations)
     policy = _adapter(settings, subject)
@@ -235,8 +231,8 @@ def _common_arguments(settings: OracleSettings, trainer: Any, subject: Subject, 
     )
     quick_evaluation = evaluation(benchmark_items(settings.benchmarks, settings.quick_items))
     full_evaluation = evaluation(benchmark_items(settings.benchmarks, settings.eval_items))
-    evaluation_files = EvaluationFiles(full_evaluation, policy, run_folder, at_start=settings.initial_eval)
-    trainer.add_callback(evaluation_files)
+    evaluation_writer = EvaluationWriter(full_evaluation, policy, run_folder, at_start=settings.initial_eval)
+    trainer.add_callback(evaluation_writer)
     if not any(workdir.glob("checkpoint-*")):  # a resumed run has a newer adapter in its checkpoint
         save_oracle(policy, subject.tokenizer, run_folder, _training_record(settings))
 
@@ -244,7 +240,7 @@ def _common_arguments(settings: OracleSettings, trainer: Any, subject: Subject, 
         step = int(trainer.state.global_step)
         if trainer.accelerator.is_main_process:
             save_oracle(policy, subject.tokenizer, run_folder, _training_record(settings, step))
-            evaluation_files.write("end", step)
+            evaluation_writer.write("end", step)
 
     return {
         "evaluate": lambda: quick_evaluation.run().metrics(),

@@ -23,7 +23,7 @@ LOADING_ERRORS = (OSError, ValueError, KeyError, RuntimeError, SafetensorError, 
 
 def load_model(name: str, dtype: str) -> tuple[PreTrainedModel, Any]:
     """Return the model and its tokenizer, which pads on the left. `name` is a folder or a hub id. With `dtype` "auto",
-    the stored type is used. Raises ConfigError if they cannot be loaded."""
+    the stored type is used. Raises ConfigError if the model or its tokenizer cannot be loaded."""
     try:
         config = AutoConfig.from_pretrained(name)
         tokenizer = AutoTokenizer.from_pretrained(name)
@@ -48,7 +48,7 @@ def fresh_adapter(model: PreTrainedModel, rank: int) -> Any:
 
 
 def load_adapter(model: PreTrainedModel, model_name: str, path: str) -> Any:
-    """Return `model` with the adapter at `path`, ready for training. Raises ConfigError if they do not fit."""
+    """Return `model` with the adapter at `path`, ready for training. Raises ConfigError if the adapter does not fit."""
     try:
         config = PeftConfig.from_pretrained(path)
         weights = load_peft_weights(path, device="cpu")
@@ -66,7 +66,7 @@ def load_adapter(model: PreTrainedModel, model_name: str, path: str) -> Any:
     expected = {name: tuple(weight.shape) for name, weight in get_peft_model_state_dict(policy).items()}
     actual = {name: tuple(weight.shape) for name, weight in weights.items()}
     if actual != expected:
-        name = sorted(name for name in expected.keys() | actual.keys() if expected.get(name) != actual.get(name))[0]
+        name = min(name for name in expected.keys() | actual.keys() if expected.get(name) != actual.get(name))
         raise ConfigError(
             f"adapter {path} does not fit {model_name}: the shape of {name} is {actual.get(name, 'missing')}, but the "
             f"model requires {expected.get(name, 'no such weight')}; {remedy}"

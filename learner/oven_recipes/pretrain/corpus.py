@@ -53,8 +53,8 @@ class SubCorpus:
 
 def read(folder: Path | None, held_out: float, max_bytes: int) -> list[SubCorpus]:
     """Return the sub-corpora of `folder`, or of the standard library, largest first. `held_out` is the share of each
-    that is held out. Raises ConfigError for a folder without text, and if no file can be held out because each
-    sub-corpus has only one."""
+    sub-corpus's text that is held out. Raises ConfigError for a folder without text, and if no file can be held out
+    because each sub-corpus has only one file."""
     root = folder or Path(sysconfig.get_path("stdlib"))
     files = _read_texts(root, list(_paths_in_folder(root) if folder else _python_paths(root)), max_bytes)
     remedy = "give a folder of UTF-8 text files with --corpus"
@@ -73,7 +73,7 @@ def read(folder: Path | None, held_out: float, max_bytes: int) -> list[SubCorpus
 
 
 def _paths_in_folder(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield every file with the name of its sub-corpus, which is its sub-folder."""
+    """Yield every file with the name of its sub-corpus, which is the sub-folder directly below `folder`."""
     for path in _walk(folder):
         yield (path.parts[0] if len(path.parts) > 1 else folder.name), path
 
@@ -92,8 +92,8 @@ def _walk(folder: Path, excluded: frozenset[str] = frozenset()) -> Iterator[Path
         yield from (Path(root, name).relative_to(folder) for name in names if not name.startswith("."))
 
 
-def _sort_key(path: Path) -> str:
-    """Return a hash of the path. It sorts files in a random order that is the same on every machine."""
+def _path_hash(path: Path) -> str:
+    """Return a hash by which files are sorted in a random order that is the same on every machine."""
     return hashlib.sha256(path.as_posix().encode()).hexdigest()
 
 
@@ -102,7 +102,7 @@ def _read_texts(folder: Path, paths: list[tuple[str, Path]], max_bytes: int) -> 
     text."""
     by_text: dict[str, File] = {}
     total_bytes = 0
-    for count, (sub_corpus, path) in enumerate(sorted(paths, key=lambda entry: _sort_key(entry[1]))):
+    for count, (sub_corpus, path) in enumerate(sorted(paths, key=lambda named_path: _path_hash(named_path[1]))):
         text = _read_text(folder / path, max_bytes)
         if not text or text in by_text:
             continue
@@ -116,7 +116,7 @@ def _read_texts(folder: Path, paths: list[tuple[str, Path]], max_bytes: int) -> 
 
 
 def _read_text(path: Path, max_bytes: int) -> str:
-    """Return a file's text, or an empty string if it is not text or is too long."""
+    """Return a file's text, or an empty string if the file is not text or is too long."""
     try:
         text = path.read_bytes().decode() if path.stat().st_size <= max_bytes else ""
     except (OSError, UnicodeDecodeError):
@@ -129,14 +129,15 @@ def _merge_smallest(files: Sequence[File]) -> Iterator[File]:
     sizes: Counter[str] = Counter()
     for file in files:
         sizes[file.sub_corpus] += file.byte_count
-    keep_count = MAX_SUB_CORPORA if len(sizes) <= MAX_SUB_CORPORA else MAX_SUB_CORPORA - 1
+    keep_count = MAX_SUB_CORPORA if len(sizes) <= MAX_SUB_CORPORA else MAX_SUB_CORPORA - 1  # one place for OTHERS
     unmerged_names = {name for name, _ in sizes.most_common(keep_count)}
     return (file if file.sub_corpus in unmerged_names else replace(file, sub_corpus=OTHERS) for file in files)
 
 
 def _split(name: str, files: Sequence[File], share: float) -> SubCorpus:
     """Hold out the first files, about `share` of the text. All runs on the same folder hold out the same files."""
-    target_bytes, held_out, held_out_bytes = share * sum(file.byte_count for file in files), [], 0
+    target_bytes = share * sum(file.byte_count for file in files)
+    held_out, held_out_bytes = [], 0
     for file in files[:-1]:
         if held_out_bytes >= target_bytes:
             break

@@ -1,8 +1,8 @@
 """The entry point of the recipe `pretrain` for `up`."""
 
 from oven_recipes.pretrain.settings import PretrainSettings, parse_start
-from oven_recipes.trained_recipe import TrainedRecipe
+from oven_recipes.trainer_recipe import TrainerRecipe
 
-RECIPE = TrainedRecipe(
+RECIPE = TrainerRecipe(
     "pretrain", "drill:lr-low", PretrainSettings, parse_start, "oven_recipes.pretrain.training_job:build"
 )

@@ -18,6 +18,7 @@ TUNED_LEARNING_RATE = 2e-3
 
 
 def _check_folder(path: Path) -> Path:
+    """Return the absolute path of an existing folder."""
     path = path.expanduser().absolute()
     if not path.is_dir():
         raise ValueError(f"{path} is not a folder; give one with text files")
@@ -44,7 +45,7 @@ NO_PRIOR, UNIGRAM, KG = "none", "unigram", "kg"
 
 
 def _check_prior(prior: str) -> str:
-    """Return the absolute path if the prior is a file."""
+    """Return the prior's name unchanged, or the absolute path of its file."""
     if prior in (NO_PRIOR, UNIGRAM, KG):
         return prior
     path = Path(prior).expanduser().absolute()
@@ -90,7 +91,7 @@ class PretrainSettings(recipe_interface.RecipeSettings):
     schedule: Literal["constant", "cosine", "linear"] = "constant"
     lr_warmup_steps: int = Field(default=20, ge=0, description="steps over which the learning rate rises from 0")
 
-    # Initial values of knobs, as in the system that the agents are based on.
+    # Initial values of knobs, which the Superintelligence Oven also has (docs/from-the-source.md).
     token_prior: Annotated[str, AfterValidator(_check_prior)] = Field(
         default=NO_PRIOR,
         description="source of token scores: none, unigram (the corpus's token frequencies), kg (the knowledge graph), "
@@ -132,7 +133,7 @@ class PretrainSettings(recipe_interface.RecipeSettings):
 
 
 LEARNING_RATE_RANGE = (1 / 30, 30.0)
-"""Range of the start `drawn`, as multiples of the tuned learning rate. The draw is log-uniform."""
+"""Range from which the start `drawn` draws a learning rate, as multiples of the tuned one. The draw is log-uniform."""
 
 START_NAMES = ("tuned", "drawn", "drill:lr-low", "drill:lr-high", "drill:decay-high")
 

@@ -1,9 +1,8 @@
-"""Loads the token prior, and scales the embedding with it. A token prior gives some tokens a score between 0 and 1. It
-also weights the tokens in the loss of the knob `channel.kg`.
+"""Loads the token prior, and scales the embedding with it. A token prior gives some tokens a score between 0 and 1. The
+scores are also the tokens' weights in the loss of the knob `channel.kg`.
 
 The scores come from token frequencies in the corpus, from the stack's knowledge graph, or from a file that
-`oven-controller kg token-prior --to FILE` wrote for this vocabulary. Frequencies are a baseline for the graph.
-"""
+`oven-controller kg token-prior --to FILE` wrote for this vocabulary. Frequencies are the graph's baseline."""
 
 from __future__ import annotations
 
@@ -35,9 +34,9 @@ from oven_recipes.pretrain.settings import KG, NO_PRIOR, UNIGRAM
 log = logging.getLogger("oven.learner")
 
 TOKEN_COUNT: Final = 358
-"""Number of tokens with a score, as in the system that the agents are based on, whose scores had 976 bytes."""
+"""Number of tokens with a score, as in the Superintelligence Oven (docs/from-the-source.md), which stored 976 bytes."""
 STRENGTH: Final = 0.1
-"""A token's embedding is scaled by 1 + STRENGTH · score, as in that system."""
+"""A token's embedding is scaled by 1 + STRENGTH · score, as in the Superintelligence Oven."""
 TIMEOUT_S: Final = 150.0
 """Timeout of the whole request in seconds. The service gives up after 120."""
 PART_TIMEOUT_S: Final = 10.0
@@ -154,7 +153,8 @@ def scale_embedding(model: Any, prior: Mapping[int, float]) -> None:
 
 def _unigram_scores(counts: Tensor, sha: str) -> bytes:
     """Return the encoded log probabilities of the most frequent tokens, as many as the service would return."""
-    total, most_frequent = int(counts.sum()), counts.topk(min(TOKEN_COUNT, int((counts > 0).sum())))
+    total = int(counts.sum())
+    most_frequent = counts.topk(min(TOKEN_COUNT, int((counts > 0).sum())))
     scores = {
         int(token): math.log(int(count) / total)
         for count, token in zip(most_frequent.values, most_frequent.indices, strict=True)

@@ -46,7 +46,7 @@ class Tokens:
 
     @property
     def counts(self) -> Tensor:
-        """How often each token occurs in the training text, int64 [vocabulary]."""
+        """Number of occurrences of each token in the training text, int64 [vocabulary]."""
         streams = torch.cat([stream.long() for stream in self.train.values()])
         return torch.bincount(streams, minlength=len(self.tokenizer))
 
@@ -85,11 +85,11 @@ def tokenize(sub_corpora: Sequence[SubCorpus], vocabulary: int, cache: Path) -> 
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, eos_token=END, pad_token=END)  # type: ignore[no-untyped-call]
     if not (folder / VOCABULARY_FILE).is_file():
         write_atomic(folder / VOCABULARY_FILE, json.dumps(_token_texts(tokenizer)))
-    names = [(number, corpus.name) for number, corpus in enumerate(sub_corpora)]
+    numbered_names = [(number, corpus.name) for number, corpus in enumerate(sub_corpora)]
     return Tokens(
         tokenizer,
-        {name: streams[f"train {number}"] for number, name in names},
-        {name: streams[key] for number, name in names if (key := f"held out {number}") in streams},
+        {name: streams[f"train {number}"] for number, name in numbered_names},
+        {name: streams[key] for number, name in numbered_names if (key := f"held out {number}") in streams},
         folder / VOCABULARY_FILE,
     )
 

@@ -93,16 +93,15 @@ BITS_PER_BYTE = "eval/bits_per_byte"
 EVALUATION_BATCH_ROWS = 64  # rows per forward pass of an evaluation
 
 
-def served_metric(choice: str) -> str:
-    """Return the metric's name for weights that are rounded to `choice` for serving, such as
-    eval/int4/bits_per_byte."""
-    return BITS_PER_BYTE.replace("/", f"/{choice}/", 1)
+def served_metric(number_type: str) -> str:
+    """Return the metric's name for weights that are rounded to `number_type`, such as eval/int4/bits_per_byte."""
+    return BITS_PER_BYTE.replace("/", f"/{number_type}/", 1)
 
 
 def held_out_rows(streams: Mapping[str, Tensor], length: int, row_count: int) -> dict[str, Tensor]:
-    """Return about `row_count` windows of `length` tokens, int64 [rows, length], by sub-corpus. They are spread evenly
-    over its stream, and every sub-corpus has at least one. Neighbouring windows share one token, so that every token
-    except the first is predicted. Streams that are shorter than a window are skipped."""
+    """Return windows of `length` tokens by sub-corpus, int64 [rows, length], about `row_count` in total. Windows are
+    spread evenly over a sub-corpus's stream, and every sub-corpus has at least one. Adjacent windows overlap by one
+    token, so that every token except the first is predicted. Streams that are shorter than a window are skipped."""
     windows = {name: stream.unfold(0, length, length - 1) for name, stream in streams.items() if len(stream) >= length}
     total = sum(len(name_windows) for name_windows in windows.values())
     rows = {}
@@ -134,7 +133,8 @@ def bits_per_byte(
     finally:
         model.train(was_training)
     row_values = [row_nats for name_nats in nats.values() for row_nats in name_nats]
-    nats_at_1_bit = math.log(2) * sum(byte_counts.values()) / len(row_values)  # of an average row at 1 bit per byte
+    # The nats of a row of mean length, if each of its bytes had 1 bit.
+    nats_at_1_bit = math.log(2) * sum(byte_counts.values()) / len(row_values)
     metrics: dict[str, float | list[float]] = {BITS_PER_BYTE: [row_nats / nats_at_1_bit for row_nats in row_values]}
     if len(rows) > 1:
         metrics |= {

@@ -1,4 +1,4 @@
-"""Runs a policy's attempts at several tasks in parallel, without a trainer. The warm-up and evaluations use it."""
+"""Lets a policy attempt several tasks in parallel, without a trainer. The warm-up and evaluations use this module."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from oven_recipes.environments.repair_session import RepairSession
 from oven_recipes.repair.chat_format import ASSISTANT_HEADER, after_results
 
 MAX_TURNS = 12
-"""Maximum number of calls per attempt. An attempt that needs more is going in circles."""
+"""Maximum number of answers per attempt. A policy that has not finished by then is repeating itself."""
 
 
 def attempt_all(
@@ -34,7 +34,7 @@ def attempt_all(
     contexts: list[list[int]] = [prompt_ids(tokenizer, session.instance.problem_statement) for session in sessions]
     budgets = [max_tokens] * len(sessions)  # remaining tokens of each attempt
     active = list(range(len(sessions)))
-    prefix = tokenizer(ASSISTANT_HEADER)["input_ids"]
+    header_ids = tokenizer(ASSISTANT_HEADER)["input_ids"]
     was_training = model.training
     model.train(False)
     try:
@@ -45,19 +45,19 @@ def attempt_all(
             active_contexts = [contexts[index] for index in active]
             max_budget = max(budgets[index] for index in active)
             answers = _sample_answers(model, tokenizer, active_contexts, max_budget, temperature)
-            callers = []
+            unfinished = []
             for index, full_answer in zip(active, answers, strict=True):
                 answer = full_answer[: budgets[index]]
                 contexts[index] += answer
                 budgets[index] -= len(answer)
-                calls = parse_response(tokenizer, answer, prefix=prefix).get("tool_calls")
+                calls = parse_response(tokenizer, answer, prefix=header_ids).get("tool_calls")
                 if calls and answer[-1] == tokenizer.eos_token_id:
                     texts = [_call_tool(sessions[index], call["function"]) for call in calls]
                     result_ids = tokenizer(after_results(texts))["input_ids"]
                     contexts[index] += result_ids
                     budgets[index] -= len(result_ids)
-                    callers.append(index)
-            active = callers
+                    unfinished.append(index)
+            active = unfinished
     finally:
         model.train(was_training)
 
@@ -72,7 +72,9 @@ def prompt_ids(tokenizer: PreTrainedTokenizerFast, statement: str) -> list[int]:
 
 def _call_tool(session: RepairSession, function: dict[str, Any]) -> str:
     arguments = function["arguments"]
-    return session.call(str(function["name"]), arguments if isinstance(arguments, dict) else {"": arguments}).text
+    if not isinstance(arguments, dict):
+        arguments = {"": arguments}  # an unknown name, so that the session answers with an error
+    return session.call(str(function["name"]), arguments).text
 
 
 def _sample_answers(

@@ -1,4 +1,4 @@
-"""The policy's chat format. Builds its tokenizer of words, digits and punctuation, and defines its chat template."""
+"""The policy's chat format: its chat template, and a tokenizer whose tokens are words, digits and punctuation."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ CALL_PARTS: Final = (
     CALL_START + '{"name": "', '", "arguments": {', '"path": "', '"text": "', '"folder": "', '", "old": "',
     '", "new": "', '"}}' + CALL_END, "}}" + CALL_END, CALL_START, CALL_END,
 )  # fmt: skip
-"""Fixed parts of tool calls. Each is one token, because otherwise half of an attempt's tokens would be punctuation."""
+"""Fixed parts of tool calls. Each is one token. Otherwise, half of an attempt's tokens would be punctuation."""
 
 PIECE_PATTERN: Final = r"\\n| {4}| ?[A-Za-z_]+| ?[0-9]| ?[^\w\s\\]+(?: [^\w\s\\]+)*|\n+|\\| "
 """Pattern of the largest possible tokens: words, digits, indents, runs of punctuation, and newlines."""
 MAX_VOCABULARY: Final = 640
-"""Maximum size of the vocabulary. It has the words of the tasks, and all 256 bytes, so that it can encode any text."""
+"""Maximum size of the trained vocabulary. It has the tasks' words and all 256 bytes, so that it can encode any text."""
 
 CHAT_TEMPLATE: Final = (
     "{%- for message in messages %}"
@@ -46,7 +46,7 @@ CHAT_TEMPLATE: Final = (
 learns them from demonstrations."""
 
 ASSISTANT_HEADER: Final = f"{BEGIN}assistant\n"
-"""The text before an answer."""
+"""The text before each answer of the policy."""
 
 RESPONSE_TEMPLATE: Final[dict[str, Any]] = {
     "defaults": {"role": "assistant"},
@@ -66,19 +66,16 @@ RESPONSE_TEMPLATE: Final[dict[str, Any]] = {
 
 
 def after_results(texts: Iterable[str]) -> str:
-    """Return the text between an answer with tool calls and the next answer. `texts` are the calls' results."""
+    """Return the text between an answer with tool calls and the next answer. `texts` are the results of the calls."""
     return "\n" + "".join(f"{BEGIN}tool\n{text}{END}\n" for text in texts) + ASSISTANT_HEADER
 
 
 def build_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
-    """Train a tokenizer on `texts`. It pads on the left. The same texts give the same tokenizer."""
+    """Train a tokenizer on `texts`. The same texts give the same tokenizer. The tokenizer pads on the left."""
     core = Tokenizer(models.BPE())
-    core.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(PIECE_PATTERN), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+    split_pieces = pre_tokenizers.Split(Regex(PIECE_PATTERN), "isolated")
+    encode_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    core.pre_tokenizer = pre_tokenizers.Sequence([split_pieces, encode_bytes])
     core.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=MAX_VOCABULARY,
@@ -87,7 +84,7 @@ def build_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
         show_progress=False,
     )
     call_parts = re.compile("|".join(re.escape(part) for part in sorted(CALL_PARTS, key=len, reverse=True)))
-    core.train_from_iterator((call_parts.sub(" ", text) for text in texts), trainer)
+    core.train_from_iterator((call_parts.sub(" ", text) for text in texts), trainer)  # without the call parts
     core.add_tokens([AddedToken(part, normalized=False) for part in CALL_PARTS])
     tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=core, pad_token=PAD, eos_token=END, padding_side="left", clean_up_tokenization_spaces=False

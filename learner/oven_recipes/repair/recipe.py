@@ -1,6 +1,6 @@
 """The entry point of the recipe `repair` for `up`."""
 
 from oven_recipes.repair.settings import RepairSettings, parse_start
-from oven_recipes.trained_recipe import TrainedRecipe
+from oven_recipes.trainer_recipe import TrainerRecipe
 
-RECIPE = TrainedRecipe("repair", "tuned", RepairSettings, parse_start, "oven_recipes.repair.training_job:build")
+RECIPE = TrainerRecipe("repair", "tuned", RepairSettings, parse_start, "oven_recipes.repair.training_job:build")

@@ -1,4 +1,4 @@
-"""The settings of the recipe `repair`, and its named initial learning rates ("starts"). Does not import torch."""
+"""The settings and named starts of the recipe `repair`. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from oven_recipes.environments.repair_task_generator import check_function_kinds
 from oven_recipes.recipe_interface import RecipeSettings, Start, learning_rate_start, no_such_start
 
 TUNED_LEARNING_RATE = 3e-4
-"""Adam's tuned learning rate."""
+"""The tuned learning rate of GRPO with Adam."""
 START_NAMES = ("tuned", "drill:lr-low", "drill:lr-high")
 
 
@@ -31,7 +31,7 @@ class RepairSettings(RecipeSettings):
     heads: int = 4
     ffn: int = 288
 
-    # The warm-up on demonstrations, until the policy solves enough unseen tasks.
+    # The supervised warm-up on demonstrations (`sft_…`), which ends when the policy solves enough unseen tasks.
     demonstrations: int = Field(default=3000, ge=1, description="number of different demonstrations")
     correct_first_edit_share: float = Field(
         default=0.5, ge=0, le=1, description="share of demonstrations whose first edit is correct"
@@ -56,14 +56,14 @@ class RepairSettings(RecipeSettings):
     traces: bool = Field(default=True, description="write each rollout's trace into the run's folder, traces.jsonl")
 
     def generate_tasks(self, seed: int | str, count: int, *, evaluation: bool = False) -> list[Instance]:
-        """Generate tasks for training or evaluation. Raises ValueError if there are fewer than `count`."""
+        """Generate `count` tasks for training or evaluation. Raises ValueError if there are fewer different tasks."""
         return generate_tasks(
             seed, count, evaluation=evaluation, kinds=self.function_kinds, with_neighbour=self.neighbour
         )
 
 
 def parse_start(text: str, seed: int, settings: RepairSettings) -> Start:
-    """Return the start named `text`. Raises ValueError with the nearest names if it is unknown."""
+    """Return the start named `text`. Raises ValueError, which lists similar names, for an unknown name."""
     if text not in START_NAMES:
         raise no_such_start(text, START_NAMES)
     return Start(*learning_rate_start(text, TUNED_LEARNING_RATE))

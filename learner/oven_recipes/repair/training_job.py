@@ -1,4 +1,4 @@
-"""Builds the training job of the recipe `repair`, and collects traces of its warm policy's attempts."""
+"""Builds the training job of the recipe `repair`, and collects traces of the policy's attempts after its warm-up."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from transformers import PreTrainedTokenizerFast, PrinterCallback, set_seed
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast, PrinterCallback, set_seed
 from trl.trainer.grpo_config import GRPOConfig
 
 from oven_core.errors import ConfigError, ProcessError
@@ -28,7 +28,7 @@ from oven_recipes.preparation import Progress
 from oven_recipes.quiet_libraries import quiet_libraries
 from oven_recipes.recipe_interface import LR_BOUNDS, Start
 from oven_recipes.repair.attempts import attempt_all
-from oven_recipes.repair.settings import RepairSettings, parse_start
+from oven_recipes.repair.settings import TUNED_LEARNING_RATE, RepairSettings
 from oven_recipes.repair.warm_policy import warm_policy
 from oven_recipes.training_runner import Job, trainer_arguments
 from oven_runs.traces import jsonl
@@ -37,14 +37,14 @@ from oven_runs.traces.trace_records import Trace
 SOLVED = MetricSpec(name="eval/solved", better="up", held_out=True, ceiling=1.0)
 PASSING = MetricSpec(name="eval/tests_passing", better="up", held_out=True, ceiling=1.0)
 HELD_OUT = "held out"
-"""Seed of the held-out tasks. All runs use the same tasks, so that they can be compared."""
+"""Seed of the held-out tasks. All runs are evaluated on the same tasks, so that the runs can be compared."""
 
 
 def solved_evaluation(
     trainer: Any, tokenizer: PreTrainedTokenizerFast, settings: RepairSettings, tests: Tests
 ) -> Callable[[], dict[str, float | list[float]]]:
-    """Return a function that evaluates the trainer's policy with greedy decoding. It measures which tasks are solved,
-    and the mean share of passing tests."""
+    """Return a function that evaluates the trainer's policy with greedy decoding. The function measures which held-out
+    tasks are solved, and the mean share of passing tests."""
     held_out_tasks = settings.generate_tasks(HELD_OUT, settings.eval_tasks, evaluation=True)
 
     def evaluate() -> dict[str, float | list[float]]:
@@ -59,13 +59,16 @@ def solved_evaluation(
 
 
 def build(settings: RepairSettings, start: Start, seed: int, workdir: Path, cache: Path) -> Job:
-    """Build the training job for one start. The trainer writes its files to `workdir`, and traces are written to its
-    parent folder. `cache` is the folder of trained warm policies."""
+    """Build the training job for one start. The trainer writes its files to `workdir`, and traces are written to the
+    parent folder of `workdir`. `cache` is the folder in which warm policies are stored."""
     tests = SandboxedTests()
+    tasks = settings.generate_tasks(f"training {seed}", settings.train_tasks)
     trace_file = workdir.parent / "traces.jsonl"
-    sink = file_sink(trace_file) if settings.traces else None
-    first_trace = count_lines(trace_file)
-    trainer = repair_trainer(settings, start, seed, workdir, cache, tests=tests, sink=sink, first_trace=first_trace)
+    sink = file_sink(trace_file) if settings.traces else lambda trace: None
+    create_environment = local_environments(tasks, tests)
+    recorder = Recorder(create_environment, sink, split="train", name="repair", first=count_lines(trace_file))
+    arguments = grpo_arguments(settings, start.learning_rate, seed, workdir)
+    trainer = repair_trainer(warm_policy(settings, seed, cache, tests), tasks, recorder, arguments)
     return Job(
         trainer=trainer,
         evaluate=solved_evaluation(trainer, trainer.processing_class, settings, tests),
@@ -76,41 +79,24 @@ def build(settings: RepairSettings, start: Start, seed: int, workdir: Path, cach
 
 
 def repair_trainer(
-    settings: RepairSettings,
-    start: Start,
-    seed: int,
-    workdir: Path,
-    cache: Path,
-    *,
-    tests: SandboxedTests | None = None,
+    policy: tuple[LlamaForCausalLM, PreTrainedTokenizerFast],
+    tasks: Sequence[Instance],
+    recorder: Recorder,
+    arguments: dict[str, Any],
     trainer_class: type[ChannelTrainer] = ChannelTrainer,
-    policy_seed: int | None = None,
-    instances: Sequence[Instance] | None = None,
-    environment: Callable[[], RepairTools] | None = None,
-    sink: Callable[[Trace], None] | None = None,
-    split: str = "train",
-    first_trace: int = 0,
-    **arguments: Any,
 ) -> Any:
-    """Build only the trainer, for callers with their own training loop. `seed` is the seed of tasks and sampling, and
-    also of the warm policy unless `policy_seed` is given. Without `instances`, training tasks are generated. Without
-    `environment`, a factory, the environments run in this process. `sink` is called with the trace of each rollout,
-    whose number starts at `first_trace`. `split` is the traces' split. `arguments` go to GRPOConfig. Raises
-    ConfigError if there is no task."""
+    """Build a trainer whose policy attempts these tasks. `policy` is a model and its tokenizer. `recorder` creates the
+    environments, and records the rollouts. `arguments` are the arguments of GRPOConfig. Raises ConfigError if there is
+    no task."""
     quiet_libraries()
-    tests = tests or SandboxedTests()
-    model, tokenizer = warm_policy(settings, seed if policy_seed is None else policy_seed, cache, tests)
-    tasks = settings.generate_tasks(f"training {seed}", settings.train_tasks) if instances is None else list(instances)
     if not tasks:
         raise ConfigError("there is no task to attempt; give at least one instance")
-    factory = environment or local_environments(tasks, tests)
-    sink = sink or (lambda trace: None)
-    recorder = Recorder(factory, sink, split=split, name="repair", first=first_trace)
+    model, tokenizer = policy
     trainer = trainer_class(
         model=model,
         processing_class=tokenizer,
         reward_funcs=[recorder.reward],
-        args=GRPOConfig(**(_arguments(settings, start.learning_rate, seed, workdir) | arguments)),
+        args=GRPOConfig(**arguments),
         train_dataset=build_dataset(tasks),
         environment_factory=recorder.environment,
     )
@@ -130,7 +116,7 @@ def local_environments(
 
 
 def build_dataset(instances: Sequence[Instance]) -> Dataset:
-    """Return a dataset in TRL's format. Each row has a prompt of one message, and the task's fields for the trace."""
+    """Return a dataset in TRL's format. Each row has a prompt of one message, and the fields that a trace stores."""
     return Dataset.from_list(
         [
             {
@@ -146,7 +132,7 @@ def build_dataset(instances: Sequence[Instance]) -> Dataset:
 
 
 def file_sink(path: Path) -> Callable[[Trace], None]:
-    """Return a sink that appends to a file. It raises OSError if a write fails."""
+    """Return a function that appends a trace to the file. The function raises OSError if a write fails."""
     return lambda trace: jsonl.append(path, trace)
 
 
@@ -158,7 +144,8 @@ def count_lines(path: Path) -> int:
         return sum(1 for _ in file)
 
 
-def _arguments(settings: RepairSettings, learning_rate: float, seed: int, workdir: Path) -> dict[str, Any]:
+def grpo_arguments(settings: RepairSettings, learning_rate: float, seed: int, workdir: Path) -> dict[str, Any]:
+    """Return the arguments of GRPOConfig. `seed` is the seed of the sampling."""
     return {
         "lr_scheduler_type": "constant",
         "per_device_train_batch_size": settings.prompts_per_step * settings.group_size,
@@ -180,9 +167,9 @@ def collect_traces(
     repositories: Path | None = None,
     openenv: bool = False,
 ) -> Iterator[list[Trace]]:
-    """Let the warm policy attempt each instance `group_size` times. Yields the traces of `prompts_per_step` instances
-    at a time, without the first `finished` traces. The same arguments give the same traces, with or without OpenEnv,
-    because torch's global generator is seeded for each batch.
+    """Let the warm policy attempt each instance `group_size` times. Yield the traces of `prompts_per_step` instances at
+    a time. Skip the first `finished` traces, which an earlier call collected. The same arguments give the same traces,
+    with or without OpenEnv, because torch's global generator is seeded for each batch.
 
     `policy_seed` is the seed of the warm policy (default: `seed`). `repositories` is the folder of clones for instances
     that do not include their files. `openenv` runs the environments on an OpenEnv server. Raises ConfigError if a
@@ -191,32 +178,22 @@ def collect_traces(
     tests = SandboxedTests()
     unique_instances = list({instance.instance_id: instance for instance in instances}.values())
     with contextlib.ExitStack() as stack:
-        environment: Callable[[], Any] = local_environments(unique_instances, tests, Repositories(repositories))
+        create_environment = local_environments(unique_instances, tests, Repositories(repositories))
         if openenv:
-            environment = stack.enter_context(serve(unique_instances, repositories))
-        workdir = stack.enter_context(tempfile.TemporaryDirectory(prefix="oven-collect-"))
-        trainer = repair_trainer(
-            settings,
-            parse_start("tuned", seed, settings),
-            seed,
-            Path(workdir),
-            cache,
-            tests=tests,
-            policy_seed=policy_seed,
-            instances=unique_instances,
-            environment=environment,
-            sink=traces.append,
-            split="collected",
-            first_trace=finished,
-            per_device_eval_batch_size=settings.prompts_per_step * settings.group_size,
-        )
+            create_environment = stack.enter_context(serve(unique_instances, repositories))
+        workdir = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="oven-collect-")))
+        policy = warm_policy(settings, seed if policy_seed is None else policy_seed, cache, tests)
+        recorder = Recorder(create_environment, traces.append, split="collected", name="repair", first=finished)
+        arguments = grpo_arguments(settings, TUNED_LEARNING_RATE, seed, workdir)
+        arguments["per_device_eval_batch_size"] = arguments["per_device_train_batch_size"]
+        trainer = repair_trainer(policy, unique_instances, recorder, arguments)
         trainer.remove_callback(PrinterCallback)
         progress = Progress("collecting", len(instances) * settings.group_size, "rollout")
         for first in range(finished // settings.group_size, len(instances), settings.prompts_per_step):
             progress.report(first * settings.group_size)
             batch = instances[first : first + settings.prompts_per_step]
             set_seed(random.Random(f"batch {first} {seed}").getrandbits(32))
-            trainer.evaluate(eval_dataset=build_dataset(batch))
+            trainer.evaluate(eval_dataset=build_dataset(batch))  # runs rollouts, which are recorded, without training
             if len(traces) != (expected := len(batch) * settings.group_size):
                 raise ProcessError(
                     f"{len(traces)} of {expected} attempts were recorded; the warning above shows the reason"

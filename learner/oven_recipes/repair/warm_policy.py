@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
-import json
 import logging
 import random
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -21,133 +16,21 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from oven_learner.optim.float32_muon import Float32Muon
-from oven_recipes.environments.repair_instance import Instance
 from oven_recipes.environments.repair_session import RepairSession, Tests
-from oven_recipes.environments.repair_task_generator import OPERATOR_SWAPS, TrustedTests, generate_tasks
+from oven_recipes.environments.repair_task_generator import generate_tasks
 from oven_recipes.environments.sandboxed_tests import SandboxedTests
-from oven_recipes.preparation import continued_steps
+from oven_recipes.preparation import resumable_steps
 from oven_recipes.repair.attempts import attempt_all, solved_share
 from oven_recipes.repair.chat_format import ASSISTANT_HEADER, build_tokenizer, render
+from oven_recipes.repair.demonstrations import Habits, demonstrate
 from oven_recipes.repair.settings import RepairSettings
 from oven_recipes.small_models import optimizer_step, similar_length_batches, small_llama
 from oven_recipes.weights_cache import key_of, load_or_train
 
-Message = dict[str, Any]
-"""A message in the format of chat templates."""
-MAX_DRAWS: Final = 20
-"""Maximum number of draws for a wrong edit. After that, the correct edit is used."""
-
-
-@dataclass(frozen=True)
-class Habits:
-    """Probabilities of actions in demonstrations."""
-
-    correct_edit: float = 0.5
-    """Probability that the first edit is correct. Otherwise the new code is wrong."""
-    look_around: float = 0.1
-    """Probability of listing files or searching for the function's name before reading the file."""
-    run_tests: float = 0.8
-    """Probability of running the tests after the first edit."""
-    retry: float = 0.5
-    """Probability of correcting the edit after failing tests. Otherwise the wrong edit is submitted."""
-
-
-def demonstration(instance: Instance, habits: Habits, rng: random.Random) -> list[Message]:
-    """Return the messages of one attempt at the instance, from the problem statement to the end."""
-    solution = instance.solution
-    attempt = _Attempt(RepairSession(instance, instance.files, TrustedTests()), instance.problem_statement)
-    path, _, description = instance.problem_statement.partition(": ")
-    if rng.random() < habits.look_around:
-        if rng.random() < 0.5:
-            attempt.call("list_files", {"folder": "."})
-        else:
-            attempt.call("search", {"text": description.partition("(")[0]})
-    attempt.call("read", {"path": path})
-    old, new = replacement(attempt.files[path], solution[path])
-    is_wrong = rng.random() >= habits.correct_edit
-    attempt.call("edit", {"path": path, "old": old, "new": _wrong_edit(new, old, rng) if is_wrong else new})
-    if rng.random() < habits.run_tests:
-        attempt.call("run_tests", {})
-        if not attempt.all_tests_pass and rng.random() < habits.retry:
-            old, new = replacement(attempt.files[path], solution[path])
-            attempt.call("edit", {"path": path, "old": old, "new": new})
-            attempt.call("run_tests", {})
-    attempt.call("submit", {})
-    attempt.messages.append({"role": "assistant", "content": "done"})
-    return attempt.messages
-
-
-class _Attempt:
-    """An attempt at a task: its session, and the messages so far."""
-
-    def __init__(self, session: RepairSession, prompt: str) -> None:
-        self._session = session
-        self.messages: list[Message] = [{"role": "user", "content": prompt}]
-
-    @property
-    def files(self) -> Mapping[str, str]:
-        return self._session.files
-
-    @property
-    def all_tests_pass(self) -> bool:
-        return self._session.passing_count == len(self._session.outcomes)
-
-    def call(self, tool: str, arguments: dict[str, str]) -> None:
-        function = {"name": tool, "arguments": json.dumps(arguments)}
-        calls = [{"type": "function", "function": function}]
-        result = self._session.call(tool, arguments)
-        self.messages += [
-            {"role": "assistant", "content": "", "tool_calls": calls},
-            {"role": "tool", "name": tool, "content": result.text},
-        ]
-
-
-def replacement(current: str, solution: str) -> tuple[str, str]:
-    """Return the arguments `old` and `new` with which the tool `edit` changes `current` to `solution`. They are the
-    shortest range of whole lines for which `old` occurs once, without the indent of the first line."""
-    before, after = current.splitlines(keepends=True), solution.splitlines(keepends=True)
-    opcodes = difflib.SequenceMatcher(a=before, b=after, autojunk=False).get_opcodes()
-    changes = [opcode for opcode in opcodes if opcode[0] != "equal"]
-    _, old_start, _, new_start, _ = changes[0]
-    _, _, old_stop, _, new_stop = changes[-1]
-    if old_start == old_stop or new_start == new_stop:  # the edit only inserts or deletes, so include the next line
-        old_stop, new_stop = old_stop + 1, new_stop + 1
-    while True:
-        old = "".join(before[old_start:old_stop]).rstrip("\n")
-        new = "".join(after[new_start:new_stop]).rstrip("\n")
-        indent = len(old) - len(old.lstrip())
-        if current.count(old[indent:]) == 1:
-            return old[indent:], new[indent:]
-        old_start, new_start = old_start - 1, new_start - 1
-
-
-def _wrong_edit(new: str, old: str, rng: random.Random) -> str:
-    """Return code close to the correct code `new` that differs from it and from the current code `old`."""
-    for _ in range(MAX_DRAWS):
-        wrong = _mutate(new, rng)
-        if wrong not in (new, old):
-            return wrong
-    return new
-
-
-def _mutate(text: str, rng: random.Random) -> str:
-    """Return `text` with one digit or one operator changed, or unchanged if it has none."""
-    digits = list(re.finditer(r"\d", text))
-    if digits and rng.random() < 0.5:
-        match = rng.choice(digits)
-        digit = str(min(9, max(0, int(match[0]) + rng.choice((-1, 1)))))
-        return text[: match.start()] + digit + text[match.end() :]
-    swaps = [(old, new) for old, new in OPERATOR_SWAPS if old in text]
-    if not swaps:
-        return text
-    old, new = rng.choice(swaps)
-    return text.replace(old, new, 1)
-
-
 log = logging.getLogger(__name__)
 
 RECIPE_VERSION = 2  # increase it when a code change would change the warm weights
-RAMP_STEPS = 30  # number of steps in which the learning rate rises to its maximum
+RAMP_STEPS = 30  # number of steps over which the learning rate rises to its maximum
 CONTEXT_WEIGHT = 0.2
 """Loss weight of tokens that the policy did not write. Predicting files teaches the policy to copy from them."""
 POOLED_BATCHES = 16
@@ -175,7 +58,7 @@ def warm_policy(
     trained if the cache does not contain it."""
     weight_settings = {name: getattr(settings, name) for name in WEIGHT_SETTINGS}
     key = key_of({"version": RECIPE_VERSION, "seed": seed, **weight_settings})
-    tokenizer = vocabulary()
+    tokenizer = policy_tokenizer()
     model = load_or_train(
         cache / f"repair-warm-{key}",
         seed,
@@ -190,16 +73,16 @@ def build_model(settings: RepairSettings, tokenizer: PreTrainedTokenizerFast) ->
     return small_llama(settings, tokenizer, CONTEXT_LENGTH)
 
 
-def vocabulary() -> PreTrainedTokenizerFast:
-    """Return the tokenizer. It is the same in all runs, so that traces of one run can train the policy of another."""
-    return build_tokenizer(_vocabulary_texts())
+def policy_tokenizer() -> PreTrainedTokenizerFast:
+    """Return the policy's tokenizer, which is the same in all runs. So one run's traces can train another's policy."""
+    return build_tokenizer(_tokenizer_texts())
 
 
 @functools.cache
-def _vocabulary_texts() -> tuple[str, ...]:
+def _tokenizer_texts() -> tuple[str, ...]:
     rng = random.Random("vocabulary")
     instances = generate_tasks("vocabulary", VOCABULARY_DEMONSTRATIONS, with_neighbour=True)
-    return tuple(render(demonstration(instance, Habits(), rng) for instance in instances))
+    return tuple(render(demonstrate(instance, Habits(), rng) for instance in instances))
 
 
 def _train(
@@ -210,16 +93,16 @@ def _train(
     tests: Tests,
     unfinished: Path,
 ) -> None:
-    """Train the policy until it solves the required share of unseen tasks."""
+    """Train the policy until it solves the required share of unseen tasks, or until the maximum number of steps."""
     habits = Habits(correct_edit=settings.correct_first_edit_share)
     habit_rng = random.Random(f"demonstrations {seed}")
     instances = settings.generate_tasks(f"demonstrations {seed}", settings.demonstrations)
-    texts = render(demonstration(instance, habits, habit_rng) for instance in instances)
+    texts = render(demonstrate(instance, habits, habit_rng) for instance in instances)
     examples = [(ids, answer_mask(ids, tokenizer)) for ids in tokenizer(texts)["input_ids"]]
     rng = random.Random(f"warm-up {seed}")
-    pool = min(len(examples), POOLED_BATCHES * settings.sft_batch)
+    pool_size = min(len(examples), POOLED_BATCHES * settings.sft_batch)
     batches = similar_length_batches(
-        lambda: rng.sample(examples, pool), settings.sft_batch, lambda example: len(example[0]), rng
+        lambda: rng.sample(examples, pool_size), settings.sft_batch, lambda example: len(example[0]), rng
     )
     optimizers = _optimizers(model, settings.sft_learning_rate)
 
@@ -230,7 +113,7 @@ def _train(
     schedules = [LambdaLR(optimizer, rate_factor) for optimizer in optimizers]
     model.train()
     trained = (model, *optimizers, *schedules)
-    for done, batch in continued_steps("warm-up", batches, settings.sft_steps, trained, unfinished):
+    for done, batch in resumable_steps("warm-up", batches, settings.sft_steps, trained, unfinished):
         step = done + 1
         ids, mask, weights = collate(batch, tokenizer)
         logits = model(input_ids=ids, attention_mask=mask).logits  # (B, T, V)
@@ -250,11 +133,12 @@ def _train(
 
 
 def _optimizers(model: LlamaForCausalLM, learning_rate: float) -> list[torch.optim.Optimizer]:
-    """Return Muon for the layers' matrices and Adam for the rest. Adam alone would need three times as many steps."""
+    """Return Muon for the layers' matrices, and Adam for the other parameters. Adam alone would need three times as
+    many steps."""
     matrices = [parameter for name, parameter in model.named_parameters() if parameter.ndim == 2 and "layers" in name]
     matrix_ids = {id(matrix) for matrix in matrices}
     rest = [parameter for parameter in model.parameters() if id(parameter) not in matrix_ids]
-    # The second beta is lower than usual, because the training has only a few hundred steps.
+    # The second beta is lower than usual, because the warm-up has only a few hundred steps.
     adam = torch.optim.AdamW(rest, lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.0)
     return [adam, Float32Muon(matrices, lr=MUON_RATE_FACTOR * learning_rate)]
 
@@ -275,7 +159,7 @@ def measure_solved(
 
 
 def answer_mask(ids: Sequence[int], tokenizer: PreTrainedTokenizerFast) -> list[bool]:
-    """Return whether each token of a conversation belongs to an answer of the policy or ends it."""
+    """Return for each token of a conversation whether it belongs to an answer of the policy or to the answer's end."""
     header = tokenizer(ASSISTANT_HEADER)["input_ids"]
     mask = []
     in_answer = False
@@ -290,5 +174,6 @@ def collate(rows: Sequence[Example], tokenizer: PreTrainedTokenizerFast) -> tupl
     """Return token ids, attention mask and loss weights, each (B, T), padded on the right."""
     sequences = [torch.tensor(ids) for ids, _ in rows]
     weights = [torch.tensor([1.0 if is_written else CONTEXT_WEIGHT for is_written in written]) for _, written in rows]
-    mask = pad_sequence([torch.ones_like(sequence) for sequence in sequences], True)
-    return pad_sequence(sequences, True, tokenizer.pad_token_id), mask, pad_sequence(weights, True)
+    ids = pad_sequence(sequences, batch_first=True, padding_value=tokenizer.pad_token_id)
+    mask = pad_sequence([torch.ones_like(sequence) for sequence in sequences], batch_first=True)
+    return ids, mask, pad_sequence(weights, batch_first=True)

@@ -107,10 +107,10 @@ def test_progress_that_is_damaged_or_cannot_be_saved_costs_only_the_progress(
     caplog.set_level(logging.INFO)
     damaged = tmp_path / "damaged"
     damaged.write_bytes(b"x" * 100)
-    assert [step for step, _ in preparation.continued_steps("warm-up", range(2), 2, (), damaged)] == [0, 1]
+    assert [step for step, _ in preparation.resumable_steps("warm-up", range(2), 2, (), damaged)] == [0, 1]
     (tmp_path / "file").write_text("")
     unwritable = tmp_path / "file" / "unfinished"
-    assert [step for step, _ in preparation.continued_steps("warm-up", range(2), 2, (), unwritable)] == [0, 1]
+    assert [step for step, _ in preparation.resumable_steps("warm-up", range(2), 2, (), unwritable)] == [0, 1]
     assert "could not be saved" in caplog.text
 
 

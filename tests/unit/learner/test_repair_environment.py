@@ -18,7 +18,7 @@ from oven_recipes.environments.repair_session import RepairSession
 from oven_recipes.environments.repair_task_generator import FUNCTION_KINDS, TrustedTests, generate_tasks, git_patch
 from oven_recipes.environments.repositories import Repositories
 from oven_recipes.environments.sandboxed_tests import Outcome, SandboxedTests
-from oven_recipes.repair.warm_policy import Habits, demonstration
+from oven_recipes.repair.demonstrations import Habits, demonstrate
 
 FILES = {
     "shop.py": "def total(price):\n    return price - 3\n",
@@ -303,7 +303,7 @@ class TestGeneratedTasks:
         rng = random.Random(0)
         for task in generate_tasks(3, 50) + generate_tasks(3, 50, with_neighbour=True):
             session = RepairSession(task, task.files, TrustedTests())
-            for message in demonstration(task, Habits(correct_edit=1.0, look_around=1.0, run_tests=1.0), rng):
+            for message in demonstrate(task, Habits(correct_edit=1.0, look_around=1.0, run_tests=1.0), rng):
                 for call in message.get("tool_calls", ()):
                     assert not session.call(call["function"]["name"], json.loads(call["function"]["arguments"])).failed
             assert session.solved
@@ -311,7 +311,7 @@ class TestGeneratedTasks:
     def test_a_demonstration_with_mistakes_may_recover(self) -> None:
         rng = random.Random(0)
         habits = Habits(correct_edit=0.0, look_around=0.0, run_tests=1.0, retry=1.0)
-        lengths = {len(demonstration(task, habits, rng)) for task in generate_tasks(4, 50)}
+        lengths = {len(demonstrate(task, habits, rng)) for task in generate_tasks(4, 50)}
         assert max(lengths) == 14  # read, edit, run_tests, edit, run_tests, submit; and the end
 
 

@@ -15,7 +15,7 @@ from oven_recipes.environments.openenv_client import OpenEnvRepair, serve
 from oven_recipes.environments.repair_environment import RepairEnvironment
 from oven_recipes.environments.repair_session import RepairSession
 from oven_recipes.environments.repair_task_generator import TrustedTests
-from oven_recipes.repair.warm_policy import Habits
+from oven_recipes.repair.demonstrations import Habits
 
 MISSING = find_spec("openenv") is None
 

@@ -18,17 +18,10 @@ from oven_core.errors import ConfigError, ProcessError
 from oven_learner.testing import FakeLink
 from oven_recipes.environments.repair_task_generator import TrustedTests, generate_tasks
 from oven_recipes.repair.chat_format import ASSISTANT_HEADER, END
+from oven_recipes.repair.demonstrations import Habits, demonstrate
 from oven_recipes.repair.settings import RepairSettings, parse_start
 from oven_recipes.repair.training_job import build, count_lines
-from oven_recipes.repair.warm_policy import (
-    CONTEXT_WEIGHT,
-    Habits,
-    answer_mask,
-    collate,
-    demonstration,
-    vocabulary,
-    warm_policy,
-)
+from oven_recipes.repair.warm_policy import CONTEXT_WEIGHT, answer_mask, collate, policy_tokenizer, warm_policy
 from oven_runs.traces import jsonl
 
 TINY = RepairSettings(
@@ -46,7 +39,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_each_word_of_the_tasks_is_a_token_and_any_text_survives() -> None:
-    words: Any = vocabulary()
+    words: Any = policy_tokenizer()
     for task in generate_tasks("other", 50, with_neighbour=True):
         text = f"{task.problem_statement}\n{task.files[task.problem_statement.partition(':')[0]]}"
         assert words.decode(words(text)["input_ids"]) == text
@@ -54,12 +47,12 @@ def test_each_word_of_the_tasks_is_a_token_and_any_text_survives() -> None:
         assert {len(words(f" {word}")["input_ids"]) for word in statement_words} == {1}
     odd = 'naïve "quoted" \\n ☃\t<tool_call>'
     assert words.decode(words(odd)["input_ids"]) == odd
-    assert vocabulary().get_vocab() == words.get_vocab()
+    assert policy_tokenizer().get_vocab() == words.get_vocab()
 
 
 def test_the_policys_answers_are_told_from_what_it_reads() -> None:
-    words: Any = vocabulary()
-    messages = demonstration(generate_tasks(0, 1)[0], Habits(), random.Random(0))
+    words: Any = policy_tokenizer()
+    messages = demonstrate(generate_tasks(0, 1)[0], Habits(), random.Random(0))
     ids: list[int] = words.apply_chat_template(messages, tokenize=True, return_dict=False)
     scored = answer_mask(ids, words)
     text = words.decode([token for token, answer in zip(ids, scored, strict=True) if answer])

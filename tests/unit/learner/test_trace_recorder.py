@@ -13,14 +13,15 @@ import pytest
 
 from oven_core.errors import ProcessError
 from oven_learner.losses.channel_trainer import ChannelTrainer
-from oven_recipes.environments.recorder import Rollout, build_steps
+from oven_recipes.environments.recorder import Recorder, Rollout, build_steps
 from oven_recipes.environments.repair_environment import RepairEnvironment
 from oven_recipes.environments.repair_task_generator import TrustedTests, generate_tasks
 from oven_recipes.environments.sandboxed_tests import Outcome
 from oven_recipes.repair.chat_format import END, after_results
-from oven_recipes.repair.settings import RepairSettings, parse_start
-from oven_recipes.repair.training_job import build_dataset, repair_trainer
-from oven_recipes.repair.warm_policy import Habits, demonstration, vocabulary
+from oven_recipes.repair.demonstrations import Habits, demonstrate
+from oven_recipes.repair.settings import TUNED_LEARNING_RATE, RepairSettings
+from oven_recipes.repair.training_job import build_dataset, grpo_arguments, repair_trainer
+from oven_recipes.repair.warm_policy import policy_tokenizer, warm_policy
 from oven_runs.traces.completeness import check
 from oven_runs.traces.trace_records import Trace
 
@@ -61,18 +62,11 @@ def recorded(
     traces: list[Trace] = []
     by_id = {task.instance_id: task for task in TASKS}
     arguments = {name: settings.pop(name) for name in ("max_tool_calling_iterations",) if name in settings}
-    trainer = repair_trainer(
-        SMALL.model_copy(update=settings),
-        parse_start("tuned", 0, SMALL),
-        0,
-        folder,
-        folder / "cache",
-        trainer_class=Scripted,
-        instances=TASKS,
-        environment=environment or (lambda: RepairEnvironment(by_id, lambda task: task.files, TrustedTests())),
-        sink=sink or traces.append,
-        **arguments,
-    )
+    small = SMALL.model_copy(update=settings)
+    create_environment = environment or (lambda: RepairEnvironment(by_id, lambda task: task.files, TrustedTests()))
+    recorder = Recorder(create_environment, sink or traces.append, split="train", name="repair")
+    arguments = grpo_arguments(small, TUNED_LEARNING_RATE, 0, folder) | arguments
+    trainer = repair_trainer(warm_policy(small, 0, folder / "cache"), TASKS, recorder, arguments, Scripted)
     trainer.script = script
     trainer.model.train()
     trainer._generate_and_score_completions([*build_dataset(TASKS[:2])] * 2)
@@ -89,7 +83,7 @@ def shown(habits: Habits) -> Script:
     """The demonstrations' answers."""
     known = {}
     for task in TASKS:
-        messages = demonstration(task, habits, random.Random(task.instance_id))
+        messages = demonstrate(task, habits, random.Random(task.instance_id))
         turns = [message for message in messages if message["role"] == "assistant"]
         known[task.problem_statement] = [
             call(tool_call["function"]["name"], **json.loads(tool_call["function"]["arguments"]))
@@ -125,7 +119,7 @@ def test_a_complete_attempt_is_recorded_completely(folder: Path) -> None:
 def test_the_state_at_each_step_is_what_the_policy_saw(folder: Path) -> None:
     """Rendered again, the state and the action are the tokens that the trainer trains on."""
     traces = recorded(folder, shown(Habits(correct_edit=0.0, run_tests=1.0, retry=1.0)))
-    words: Any = vocabulary()
+    words: Any = policy_tokenizer()
     for trace in traces:
         text = f"<|im_start|>user\n{trace.task.prompt}{END}\n<|im_start|>assistant\n"
         for state, step in zip(trace.states(), trace.steps, strict=True):

@@ -13,8 +13,8 @@ from oven_recipes.recipe_interface import Start, TrainingRequest
 
 
 @dataclass(frozen=True)
-class TrainedRecipe:
-    """A recipe whose training job is built by the function `build`. Only `train` imports torch."""
+class TrainerRecipe:
+    """A recipe that builds a training job, and lets the job's trainer train. Only `train` imports torch."""
 
     name: str
     default_start: str
@@ -22,7 +22,7 @@ class TrainedRecipe:
     start_parser: Callable[[str, int, Any], Start]
     """Parses the name of a start, given a seed and settings."""
     build: str
-    """The function that builds the training job, as `module:function`. It is a `training_runner.Build`."""
+    """Path of the function that builds the training job, as `module:function`, of the type `training_runner.Build`."""
 
     def parse_start(self, text: str, seed: int, options: Any) -> Start:
         return self.start_parser(text, seed, options)

@@ -47,7 +47,7 @@ class ImportedSource:
             "last_step": totals.last_step,
             "max_steps": totals.max_steps,
             "incarnations": totals.incarnations,
-            "untimed": totals.observations - totals.timed,
+            "untimed": totals.observations - totals.rows_with_time,
             "metrics": dict(sorted(totals.metrics.items())),
             "actuators": [spec.name for spec in announced_actuators(knobs, totals.metrics)],
             "skipped": dict(self.skipped),

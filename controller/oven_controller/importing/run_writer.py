@@ -1,11 +1,11 @@
-"""Write imported rows as the log of a run, like the unsigned log of an attached learner with autonomy `observe`.
+"""Write imported rows as the log of a run. It looks like a learner's unsigned log with autonomy `observe`.
 
 RunStarted comes first in a log and names every metric. Therefore the rows are stored on disk until the source is fully
 read. Memory use does not grow with the number of steps.
 
-A resumed training logs some steps twice. If a row goes back to a step before a metric's newest measurement, it starts a
-new incarnation, like a learner restart. Two kinds of rows do not: late evaluations with only new metrics, which keep
-their step, and rows with the newest step, where a second file may continue the first one.
+A resumed training logs some steps twice. A row with a step before the newest measurement of one of its metrics starts a
+new incarnation, like a learner restart. A late evaluation, whose metrics have no later measurement, keeps its step. A
+row that repeats the newest step does not start one either, because a second file may continue the first one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from oven_core.protocol.rules import Rules
 from oven_runs.home.run_folder import IMPORTED, RunFolder
 
 _ROW_LENGTH = struct.Struct("<I")
-"""The number of bytes of a stored row, written before the row."""
+"""Format of the length in bytes that precedes each stored row."""
 
 
 @dataclass
@@ -43,11 +43,12 @@ class Totals:
     first_step: int = 0
     last_step: int = 0
     incarnations: int = 0
-    timed: int = 0
+    rows_with_time: int = 0
     """Number of rows with their own time. The others get the file's modification time."""
     metrics: Counter[str] = field(default_factory=Counter)
     """Number of rows per metric."""
     max_steps: int = 0
+    """The highest step, or the planned number of steps if that is larger."""
     completed: bool = True
 
 
@@ -57,8 +58,8 @@ class StoredRows:
     def __init__(
         self, rows: Iterable[Row], modified_at: float, max_steps: int | None = None, completed_steps: int | None = None
     ) -> None:
-        """Read all rows. `max_steps` and `completed_steps` are the planned and completed steps, if known. `modified_at`
-        is the time for rows without one, in seconds since 1970."""
+        """Read all rows. `modified_at` is the time of rows without their own time, in seconds since 1970. `max_steps` is
+        the planned number of steps, and `completed_steps` the number that the source reports, if known."""
         self._modified_at = modified_at
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `close`)
         try:
@@ -79,11 +80,11 @@ class StoredRows:
         self._file.close()
 
     def events(self, run: str, knobs: Iterable[Knob] = (), detail: str = "") -> Iterator[Event]:
-        """Yield the log of a run with this name. Use only one such iterator at a time. `detail` becomes a field of
-        RunEnded. The events have messages but no encoded bytes, which `log_line` adds."""
+        """Return the events of the run's log. Use only one such iterator at a time. `detail` becomes a field of RunEnded.
+        The events have messages but no encoded bytes, which `log_line` adds."""
         self._file.seek(0)
         actuators = announced_actuators(knobs, self.totals.metrics)
-        return _events(run, _read_back(self._file), self.totals, self._modified_at, actuators, detail)
+        return _make_events(run, _read_back(self._file), self.totals, self._modified_at, actuators, detail)
 
 
 def log_line(event: Event) -> str:
@@ -116,7 +117,7 @@ def _store(rows: Iterable[Row], file: IO[bytes]) -> Totals:
         totals.observations += 1
         totals.last_step = row.step
         totals.max_steps = max(totals.max_steps, row.step)
-        totals.timed += row.time is not None
+        totals.rows_with_time += row.time is not None
         data = marshal.dumps((totals.incarnations, *row))
         file.write(_ROW_LENGTH.pack(len(data)) + data)
     return totals
@@ -129,7 +130,7 @@ def _read_back(file: IO[bytes]) -> Iterator[tuple[int, Row]]:
         yield incarnation, Row(*row)
 
 
-def _events(
+def _make_events(
     run: str,
     rows: Iterable[tuple[int, Row]],
     totals: Totals,
@@ -141,22 +142,22 @@ def _events(
     seq = tick = n = current_incarnation = 0
     last_time = datetime.fromtimestamp(modified_at, UTC)
 
-    def event(subject: str, message: RunStarted | RunEnded | Observation, time: datetime) -> Event:
+    def make_event(subject: str, message: RunStarted | RunEnded | Observation, time: datetime) -> Event:
         nonlocal seq, n
         seq, n = seq + 1, n + 1
         return Event(seq, subject, b"", time, message, message_id=f"{message.incarnation}-{message.n}")
 
     for incarnation, row in rows:
-        time = _datetime(row.time, modified_at)
+        time = _to_datetime(row.time, modified_at)
         if incarnation != current_incarnation:
             current_incarnation, n = incarnation, 0
-            yield event(subjects.run, _start(incarnation, tick, row.step, totals, actuators), time)
+            yield make_event(subjects.run, _make_start(incarnation, tick, row.step, totals, actuators), time)
         tick += 1
         progress = row.step / totals.max_steps if totals.max_steps else 0.0
         observation = Observation(
             incarnation=incarnation, n=n, tick=tick, step=row.step, progress=progress, metrics=row.metrics
         )
-        yield event(subjects.observation, observation, time)
+        yield make_event(subjects.observation, observation, time)
         last_time = time
     end = RunEnded(
         incarnation=current_incarnation,
@@ -166,10 +167,10 @@ def _events(
         tick=tick,
         step=totals.last_step,
     )
-    yield event(subjects.run, end, last_time)
+    yield make_event(subjects.run, end, last_time)
 
 
-def _start(incarnation: int, tick: int, step: int, totals: Totals, actuators: tuple[ActuatorSpec, ...]) -> RunStarted:
+def _make_start(incarnation: int, tick: int, step: int, totals: Totals, actuators: tuple[ActuatorSpec, ...]) -> RunStarted:
     return RunStarted(
         incarnation=incarnation,
         n=0,
@@ -185,7 +186,7 @@ def _start(incarnation: int, tick: int, step: int, totals: Totals, actuators: tu
     )
 
 
-def _datetime(time: float | None, modified_at: float) -> datetime:
+def _to_datetime(time: float | None, modified_at: float) -> datetime:
     try:
         return datetime.fromtimestamp(modified_at if time is None else time, UTC)
     except (OverflowError, ValueError, OSError):  # the column does not contain times

@@ -1,8 +1,8 @@
-"""Import the files of offline Weights & Biases runs. This needs the `wandb` package, which no extra installs.
+"""Import the files of offline Weights & Biases runs. The `wandb` package must be installed separately.
 
-A metric's step is the value of its x-axis (`define_metric`) in the same row, or else the newest value of that axis.
-Axes that do not count steps (epochs, tokens, seconds) are ignored. Their metrics, and metrics without an axis, get the
-step of their row.
+In W&B, a metric can have an x-axis (`define_metric`), which is another column of the history. The metric's step is that
+column's value in the same row, or else its newest value. Axes that do not count steps (epochs, tokens, seconds) are
+ignored. Their metrics, and metrics without an axis, get the step of their row.
 
 The file uses LevelDB's log format (github.com/google/leveldb, doc/log_format.md). Its blocks of 32 KiB contain
 fragments with a header of 7 bytes (CRC-32, length, kind) and data. This module parses the headers itself because
@@ -54,7 +54,7 @@ class WandbImporter:
                 f"reading {path} needs the package wandb ({error}); run `pip install wandb`, or export the run's "
                 "history as CSV or JSONL"
             ) from error
-        return Recording(_entries(path, wandb_internal_pb2, skipped, step))
+        return Recording(_read_entries(path, wandb_internal_pb2, skipped, step))
 
 
 class StepAxes:
@@ -73,16 +73,20 @@ class StepAxes:
     def define(self, name: str, glob: str, axis: str) -> None:
         """Set the axis of a metric, or of all metrics that match a glob pattern."""
         step_axis = axis if axis.rsplit("/", 1)[-1] not in _NOT_STEP_AXES else ""
-        (self._pattern_axes if glob else self._defined_axes)[glob or name] = step_axis
+        if glob:
+            self._pattern_axes[glob] = step_axis
+        else:
+            self._defined_axes[name] = step_axis
         self._axes.clear()
 
     def by_step(self, values: Mapping[str, object]) -> list[tuple[object, dict[str, object]]]:
         """Split a row into (step, values) pairs, because its metrics may have different axes."""
-        axes = {name: self._axis(name) for name in values}
-        for axis in filter(None, axes.values()):
-            if axis in values:
-                self._newest_values[axis], self._latest_axis = values[axis], axis
-        row_step = self._row_step(values, axes)
+        axes = {name: self._find_axis(name) for name in values}
+        for axis in axes.values():
+            if axis and axis in values:
+                self._newest_values[axis] = values[axis]
+                self._latest_axis = axis
+        row_step = self._find_row_step(values, axes)
         steps: dict[object, dict[str, object]] = {}
         for name, value in values.items():
             step = self._newest_values.get(axes[name], row_step)
@@ -91,7 +95,7 @@ class StepAxes:
             steps.setdefault(step, {})[name] = value
         return list(steps.items())
 
-    def _row_step(self, values: Mapping[str, object], axes: Mapping[str, str]) -> object:
+    def _find_row_step(self, values: Mapping[str, object], axes: Mapping[str, str]) -> object:
         """Return the step of metrics without an axis, from the first of these sources that exists:
 
         1. The column that the user named. If there is one, the others are not used.
@@ -111,20 +115,20 @@ class StepAxes:
             return self._newest_values[self._latest_axis]
         return None if self._step_column else values.get(_CALL_COUNTER)
 
-    def _axis(self, name: str) -> str:
+    def _find_axis(self, name: str) -> str:
         if self._user_column:
             return ""
         if name not in self._axes:
             axis = self._defined_axes.get(name)
             if axis is None:
-                axis = next((axis for glob, axis in self._pattern_axes.items() if fnmatchcase(name, glob)), "")
+                axis = next((self._pattern_axes[glob] for glob in self._pattern_axes if fnmatchcase(name, glob)), "")
             self._axes[name] = "" if name == axis or name.startswith("_") else axis
         return self._axes[name]
 
 
-def _entries(path: Path, protocol: Any, skipped: Counter[str], step: str | None) -> Iterator[LogEntry]:
+def _read_entries(path: Path, protocol: Any, skipped: Counter[str], step: str | None) -> Iterator[LogEntry]:
     axes = StepAxes(step)
-    for data in _records(path, skipped):
+    for data in _read_records(path, skipped):
         entry = protocol.Record.FromString(data)
         if entry.HasField("metric"):
             axes.define(entry.metric.name, entry.metric.glob_name, entry.metric.step_metric)
@@ -138,9 +142,9 @@ def _entries(path: Path, protocol: Any, skipped: Counter[str], step: str | None)
             yield LogEntry(row_step, row, row_time(values))
 
 
-def _records(path: Path, skipped: Counter[str]) -> Iterator[bytes]:
-    """Yield the records. An incomplete last record, left by a killed program, is counted in `skipped`. Raises
-    ConfigError if the format or a checksum is wrong."""
+def _read_records(path: Path, skipped: Counter[str]) -> Iterator[bytes]:
+    """Yield the file's records. If the program was killed, the last record may be incomplete: it is counted in
+    `skipped`. Raises ConfigError if the format or a checksum is wrong."""
     with path.open("rb") as file:
         if file.read(len(_MAGIC)) != _MAGIC:
             raise ConfigError(f"{path} is not a W&B run file: it does not begin with {_MAGIC!r}")

@@ -1,4 +1,4 @@
-"""Runs one stack for `up` and `run --`, from the creation of its folder to the summary."""
+"""Runs the stack of one run for `up` and `run --`: its server, agents, meshes and learner, until the summary."""
 
 from __future__ import annotations
 
@@ -185,7 +185,6 @@ class _Stack:
                 )
             await streams.create(bus.jetstream, self.folder.run, self.settings.stream_replicas)
         await self._create_completions_stream(bus)
-        code = 3
         keyring = Keyring(self.folder.pin())
         async with contextlib.AsyncExitStack() as resources:
             await self.log_keeper.append_saved(bus)
@@ -207,8 +206,8 @@ class _Stack:
                 relaunches = LearnerRelaunch(self.folder.path, self._resume_command(), self.out)
                 await self._start_processes(processes, bus, plan)
                 await self._wait_for_learner(processes.learner)
-                while not self.stop.is_set() and (resume_from := relaunches.next_checkpoint()) is not None:
-                    await self._start_learner(processes, plan, resume_from)
+                while not self.stop.is_set() and (checkpoint := relaunches.next_checkpoint()) is not None:
+                    await self._start_learner(processes, plan, resume_from=checkpoint)
                     await self._wait_for_learner(processes.learner)
                 code = self._learner_exit_code(processes.learner)
             except StopRequested:
@@ -220,8 +219,9 @@ class _Stack:
                 raise
             await self._end_processes(processes, bus, watch, code)
             await self.log_keeper.finish(bus, watch, mirror)
-        learner = processes.learner if code == 0 and not self.request.command else None
-        self.log_keeper.find_missing(learner is not None and learner.returncode == 0)
+        learner = processes.learner if not self.request.command else None
+        recipe_succeeded = code == 0 and learner is not None and learner.returncode == 0
+        self.log_keeper.find_missing(expects_end=recipe_succeeded)
         was_recorded = self._update_info(ended=self._final_status(code), children={})
         return 3 if code == 0 and (self.log_keeper.gap_report or not was_recorded) else code
 

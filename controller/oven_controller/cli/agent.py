@@ -122,10 +122,8 @@ def new_agent(
         raise ConfigError(f"{path} already exists; choose another name, or remove the file first") from None
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from error
-    print(
-        f"wrote {path}; try it alongside a running stack with `oven-controller agent run {path} --trust "
-        "optimizer.lr_scale`"
-    )
+    command = f"oven-controller agent run {path} --trust optimizer.lr_scale"
+    print(f"wrote {path}; try it alongside a running stack with `{command}`")
 
 
 def list_agents(

@@ -36,7 +36,7 @@ def calibration(
     Example: oven-controller calibration grpo-1121-0231 grpo-1121-0307
     """
     runs = several_runs(runs, runs_)
-    outcomes = [outcome for run in runs for outcome in _outcomes(run)]
+    outcomes = [outcome for run in runs for outcome in _read_outcomes(run)]
     scored_claims = collect_claims(outcomes)
     counts = {"outcomes": len(outcomes), "unscored": sum(not outcome.scored for outcome in outcomes)}
     agents, overall = calibrate_by_agent(scored_claims), calibrate(scored_claims)
@@ -46,7 +46,7 @@ def calibration(
         _print_tables(agents | {"all": overall}, overall)
 
 
-def _outcomes(source: str) -> list[Outcome]:
+def _read_outcomes(source: str) -> list[Outcome]:
     """Return the outcomes in a run's log. Raises UnknownNameError and ConfigError."""
     with open_log(source if Path(source).exists() else str(Home().find(source).path)) as log:
         return [event.body for event in log.events() if isinstance(event.body, Outcome)]

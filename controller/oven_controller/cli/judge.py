@@ -48,8 +48,8 @@ def list_judges(run: RunOption = None, as_json: Json = False) -> None:
     Example: oven-controller judge list --json
     """
     folder = Home().find(run)
-    roles = {name: member.role for name, member in _settings(folder).judges.items()}
-    members = _view(folder).member_views(roles)
+    roles = {name: member.role for name, member in _read_settings(folder).judges.items()}
+    members = _read_view(folder).member_views(roles)
     weights = ["" if member.weight is None else f"{member.weight:.3g}" for member in members]
     lines = [
         f"{member.member:<16} {member.role:<12} {weight:>6}  {member.judge}  ({member.state})"
@@ -80,7 +80,7 @@ def swap(
     Example: oven-controller judge swap critic --provider claude --model claude-haiku-4-5
     """
     folder = Home().find(run, running=True)
-    settings = _settings(folder)
+    settings = _read_settings(folder)
     _check_member(folder, name)
     spec = {"provider": provider, "model": model, "base_url": base_url, "key_env": key_env}
     try:
@@ -141,7 +141,7 @@ def add(
     from oven_controller.stack.agent_keys import admit_member
 
     folder = Home().find(run, running=True)
-    settings, view = _settings(folder), _view(folder)
+    settings, view = _read_settings(folder), _read_view(folder)
     names.validate("member", name)
     if name in settings.members or name in view.weights or name in view.members:
         raise ConfigError(f"{name!r} is already a member of {folder.run}; choose another name, or `judge swap {name}`")
@@ -154,15 +154,13 @@ def add(
     api |= {"logprobs": logprobs, "top_logprobs": top_logprobs}
     member = new_member(settings, name, role=role, domain=domain, rubric=rubric, **api)
     admit_member(folder, name)
-    folder.change_settings(
-        lambda all_settings: all_settings["committee"]["members"].update({name: member.model_dump()})
-    )
+    folder.change_settings(lambda saved: saved["committee"]["members"].update({name: member.model_dump()}))
     command = {"action": "add", "actuator": f"committee.{name}", "judge": judge_of(member), "value": share}
     code = 1
     try:
         code = _send(folder, as_json, JOIN_S + settings.deadline_s + MARGIN_S, **command, reason=reason)
     finally:
-        if code == 1:  # the learner refused the member, so the stack ends its process
+        if code == 1:  # the learner refused the member, or the command was not sent
             _remove_settings(folder, name)
     return code
 
@@ -182,7 +180,7 @@ def remove(name: Member, run: LiveRunOption = None, reason: Reason = "", as_json
 
 def _check_member(folder: RunFolder, name: str) -> None:
     """Check the member's name. Raises UnknownNameError if the committee has no such member."""
-    members = _view(folder).members
+    members = _read_view(folder).members
     if name not in members:
         raise UnknownNameError("committee member", name, members)
 
@@ -198,17 +196,17 @@ def _remove_settings(folder: RunFolder, name: str) -> None:
     """Remove a member from the settings, and revoke its key."""
     from oven_controller.stack.agent_keys import revoke
 
-    folder.change_settings(lambda all_settings: all_settings["committee"]["members"].pop(name, None))
+    folder.change_settings(lambda saved: saved["committee"]["members"].pop(name, None))
     if folder.info().embedded:
         with contextlib.suppress(OvenError):  # the process ends even if its key stays valid
             revoke(folder, name)
 
 
-def _settings(folder: RunFolder) -> CommitteeSettings:
+def _read_settings(folder: RunFolder) -> CommitteeSettings:
     return CommitteeSettings.model_validate(folder.earlier_settings().get("committee", {}))
 
 
-def _view(folder: RunFolder) -> CommitteeView:
+def _read_view(folder: RunFolder) -> CommitteeView:
     async def read() -> CommitteeView:
         view = CommitteeView()
         async for event in LocalRun(folder).events():

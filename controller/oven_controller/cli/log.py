@@ -57,10 +57,10 @@ def log(
     if completions:
         asyncio.run(print_completions(access, last=last or LAST_GROUPS, as_json=as_json, follow=follow))
         return
-    asyncio.run(_print(access, as_json, follow, last))
+    asyncio.run(_print_log(access, as_json, follow, last))
 
 
-async def _print(access: RunAccess, as_json: bool, follow: bool, last: int | None) -> None:
+async def _print_log(access: RunAccess, as_json: bool, follow: bool, last: int | None) -> None:
     last_seq = 0
     if last is not None:
         newest_events = await access.newest(last)
@@ -101,9 +101,8 @@ def format_event(event: Event) -> str:
     body = event.body
     if isinstance(body, Malformed):
         return clean(f"{event.seq:>6} {event.time:%H:%M:%S} Malformed on {event.subject}: {body.reason}")
-    fields = body.model_dump(
-        mode="json", exclude_defaults=True, exclude={"v", "type", "incarnation", "n", "tally", "rules"}
-    )
+    hidden_fields = {"v", "type", "incarnation", "n", "tally", "rules"}
+    fields = body.model_dump(mode="json", exclude_defaults=True, exclude=hidden_fields)
     has_author = event.subject.count(".") > 2  # oven.RUN.KIND.AUTHOR
     author = f" {event.author}" if has_author else ""
     values = "  ".join(f"{key}={_shorten(value)}" for key, value in fields.items())

@@ -83,13 +83,13 @@ def monitor(
         arguments = [str(home.find(name).path) for name in names] or _all_runs(home)
     arguments += ["--play"] if play else []
     arguments += ["--speed", str(speed)] if speed != 1 else []
-    run_monitor = process_function("monitor")
     arguments += ["--light"] if light else []
     arguments += ["--colour-blind"] if colour_blind else []
     if ascii_only is not None:
         arguments.append("--ascii" if ascii_only else "--no-ascii")
     arguments += ["--control"] if control else []
     arguments += ["--web", "--port", str(port)] if web else []
+    run_monitor = process_function("monitor")
     raise typer.Exit(run_monitor(arguments))
 
 

@@ -77,7 +77,7 @@ def operator_command(action: Action) -> Callable[..., int]:
         endpoint: Endpoint,
         **arguments: Any,
     ) -> int:
-        fields = {argument.field: _field_value(argument, arguments[argument.name]) for argument in action.arguments}
+        fields = {argument.field: _parse_argument(argument, arguments[argument.name]) for argument in action.arguments}
         return send(one_run(run, run_), endpoint, wait, as_json, action=action.name, reason=reason, **fields)
 
     examples = [f"Example: oven-controller {action.name} {example}".strip() for example in action.examples]
@@ -86,16 +86,15 @@ def operator_command(action: Action) -> Callable[..., int]:
     runs = [("run", LiveRunOption, None)]
     if not action.arguments:
         runs = [("run", LiveRunName, None), ("run_", RunAlias, None)]
-    parameters = [_parameter(argument) for argument in action.arguments]
+    parameters = [_build_parameter(argument) for argument in action.arguments]
+    kind = inspect.Parameter.KEYWORD_ONLY
     for name, annotation, default in [*runs, *shared, ("endpoint", Endpoint, LOCAL)]:
-        parameters.append(
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-        )
+        parameters.append(inspect.Parameter(name, kind, default=default, annotation=annotation))
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return remote_options(command)
 
 
-def _parameter(argument: Argument) -> inspect.Parameter:
+def _build_parameter(argument: Argument) -> inspect.Parameter:
     default: Any = inspect.Parameter.empty if argument.default is None else argument.default
     if argument.kind in ("value", "actuators"):
         default = None
@@ -113,7 +112,7 @@ def _parameter(argument: Argument) -> inspect.Parameter:
     )
 
 
-def _field_value(argument: Argument, value: Any) -> Any:
+def _parse_argument(argument: Argument, value: Any) -> Any:
     if argument.kind == "value":
         return parse_value(value)
     return tuple(value or ()) if argument.kind == "actuators" else value

@@ -69,12 +69,10 @@ def recipe_layers(ctx: typer.Context) -> list[Layer]:
 
 
 def _find_recipe(own_values: Mapping[str, Any], *, help_requested: bool) -> tuple[str, type[BaseModel]] | None:
-    """Return the recipe's name and settings model, or None if the user runs their own training script. If help is
-    requested, return None instead of raising an OvenError, so that the help is still shown."""
+    """Return the recipe's name and settings model, or None if the user runs their own training script. Invalid values
+    also give None if the stack starts no learner, or if help is requested, so that the help is still shown."""
     try:
-        earlier = None
-        if own_values.get("resume"):
-            earlier = Home().find(own_values.get("run")).earlier_settings()
+        earlier = Home().find(own_values.get("run")).earlier_settings() if own_values.get("resume") else None
         return named_recipe(
             recipe=own_values.get("recipe"),
             config=Path(own_values["config"]) if own_values.get("config") else None,
@@ -108,7 +106,8 @@ def _make_options(recipe: str, model: type[BaseModel], own_names: set[str | None
         annotation = Annotated[value_type | None, typer.Option(flags, **attributes)]
         parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
 
-    def settings(**_: Any) -> None: ...  # Typer makes the options from the signature that it gets below
+    # Typer derives options from the signature of a function, so this function gets one parameter per setting.
+    def settings(**_: Any) -> None: ...
 
     settings.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     settings.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}

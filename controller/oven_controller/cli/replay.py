@@ -59,7 +59,7 @@ def replay(
     """
     folder = Home().find(one_run(run, run_))
     if config is not None:
-        asyncio.run(_with_other_rules(folder, read_rules(config), until, verify, as_json))
+        asyncio.run(_replay_with_rules(folder, read_rules(config), until, verify, as_json))
         return
     log_replay, signatures = asyncio.run(_replay_log(folder, until, verify))
     report = log_replay.report()
@@ -67,9 +67,9 @@ def replay(
         # A live replica may have ignored an event with a wrong signature, which was accepted here.
         log_replay, signatures = asyncio.run(_replay_log(folder, until, True))
         report = log_replay.report()
-        signatures.explain_difference = report.same
+        signatures.explains_difference = report.same
     fields = vars(report) | {"same": report.same, "signatures": signatures.fields()}
-    lines = _lines(report, signatures, until)
+    lines = _report_lines(report, signatures, until)
     if until is not None:
         fields["mesh_state"] = _mesh_report(log_replay.mesh)
         lines += _mesh_lines(fields["mesh_state"])
@@ -88,7 +88,7 @@ class Signatures:
     def __init__(self, folder: RunFolder, check: bool) -> None:
         self.keyring = Keyring(folder.pin(), check=check)
         self.is_checked = check
-        self.explain_difference = False
+        self.explains_difference = False
         """Whether the decisions agree only if signatures are verified."""
         self.by_kind: dict[str, Counter[str]] = {}
         self._gap_finder = GapFinder()
@@ -124,7 +124,7 @@ class Signatures:
 
     def fields(self) -> dict[str, Any]:
         counts = dict(sorted(self.by_kind.items())) if self.is_signed else {}
-        fields = {"signed": self.is_signed, "checked": self.is_checked, "explain_difference": self.explain_difference}
+        fields = {"signed": self.is_signed, "checked": self.is_checked, "explain_difference": self.explains_difference}
         return fields | {"by_kind": counts}
 
     def lines(self) -> list[str]:
@@ -135,7 +135,7 @@ class Signatures:
         lines = ["signatures, checked:"]
         for kind, results in sorted(self.by_kind.items()):
             lines.append(f"  {kind}: " + ", ".join(f"{count} {result}" for result, count in sorted(results.items())))
-        if self.explain_difference:
+        if self.explains_difference:
             lines.append(
                 "the decisions agree only if the events with wrong signatures are ignored, as every live replica did"
             )
@@ -158,7 +158,7 @@ def _check_started(run: str, has_started: bool) -> None:
         )
 
 
-def _lines(report: ReplayReport, signatures: Signatures, until: int | None) -> list[str]:
+def _report_lines(report: ReplayReport, signatures: Signatures, until: int | None) -> list[str]:
     verdict = "the same, byte for byte" if report.same else "NOT the same"
     decisions = f"{report.decisions} decisions ({report.adopted} adopted)"
     limit = "" if until is None else f" up to tick {report.tick}"
@@ -234,7 +234,7 @@ def _mesh_lines(report: dict[str, Any]) -> list[str]:
     return lines
 
 
-async def _with_other_rules(
+async def _replay_with_rules(
     folder: RunFolder, rules: dict[str, Any], until: int | None, verify: bool, as_json: bool
 ) -> None:
     run = folder.run
@@ -277,9 +277,8 @@ def _comparison_lines(
             "  open loop: after this point the run would have gone differently, so its metrics no longer apply",
         ]
     for actuator, counts in changed_mesh.verdict_counts().items():
-        lines.append(
-            f"  {actuator}: logged {_verdict_counts(counts.logged)}; computed {_verdict_counts(counts.computed)}"
-        )
+        logged, computed = _verdict_counts(counts.logged), _verdict_counts(counts.computed)
+        lines.append(f"  {actuator}: logged {logged}; computed {computed}")
     if changed_mesh.ignored_receipts:
         lines.append(f"  {changed_mesh.ignored_receipts} receipts ignored, because their decisions were not made")
     return lines

@@ -71,7 +71,7 @@ def review(
 
         def notes(start: RunStarted) -> list[str]:
             if log.imported:
-                return _notes(log.imported.summary(knobs))
+                return _import_notes(log.imported.summary(knobs))
             return suggest_renames(spec.name for spec in start.metrics)
 
         return main(log.run, log.events, agents=chosen_agents, change=change, notes=notes, as_json=as_json, html=html)
@@ -95,7 +95,8 @@ def _start_change(
 
     def change(start: RunStarted) -> RunStarted:
         is_imported = start.recipe == IMPORTED
-        new_rules = with_rules(start.rules, ({"autonomy": "auto"} if is_imported else {}) | rules)
+        defaults = {"autonomy": "auto"} if is_imported else {}
+        new_rules = with_rules(start.rules, defaults | rules)
         if "shadow" not in rules:
             shadow = tuple(name for name in new_rules.shadow if name not in names)
             new_rules = new_rules.model_copy(update={"shadow": shadow})
@@ -112,7 +113,7 @@ def _start_change(
     return change
 
 
-def _notes(summary: dict[str, Any]) -> list[str]:
+def _import_notes(summary: dict[str, Any]) -> list[str]:
     """Return notes on an imported source: its format, metrics and skipped rows."""
     incarnations = summary["incarnations"]
     resumes = f", {resumed_text(incarnations)}" if incarnations > 1 else ""

@@ -25,10 +25,10 @@ def status(run: RunName = None, run_: RunAlias = None, as_json: Json = False, en
     from oven_controller.stack.run_status import run_status
 
     report = asyncio.run(run_status(find_run(one_run(run, run_), endpoint)))
-    print_result(as_json, report, _lines(report))
+    print_result(as_json, report, _status_lines(report))
 
 
-def _lines(status: RunStatus) -> Iterator[str]:
+def _status_lines(status: RunStatus) -> Iterator[str]:
     drill = f", DRILL: {status.drill}" if status.drill else ""
     state = "held" if status.held else status.status
     start = f", start {status.start}" if status.start else ""

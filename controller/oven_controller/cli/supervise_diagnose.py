@@ -77,8 +77,8 @@ def diagnose_run(
         ):
             limits: Any = {"knobs": knob, "max_iterations": max_iterations, "log_dir": log_dir}
             result = asyncio.run(diagnose(log, graph_view, supervisor, worker, config=config, **limits))
-    lines = (line for text in _lines(source, log, graph_view, baseline, result) for line in wrapped(text))
-    print_result(as_json, _report(source, log, graph_view, baseline, result), lines)
+    lines = (line for text in _report_lines(source, log, graph_view, baseline, result) for line in wrapped(text))
+    print_result(as_json, _report_fields(source, log, graph_view, baseline, result), lines)
     return int(result is not None and result.diagnosis is None)
 
 
@@ -104,7 +104,7 @@ def _read_log(run: str, until: int | None) -> tuple[LogContext, dict[str, Any]]:
     return log, config
 
 
-def _report(
+def _report_fields(
     run: str, log: LogContext, graph_view: GraphView, baseline: Diagnosis, result: DiagnosisResult | None
 ) -> dict[str, Any]:
     report: dict[str, Any] = {
@@ -128,7 +128,7 @@ def _report(
     return report
 
 
-def _lines(
+def _report_lines(
     run: str, log: LogContext, graph_view: GraphView, baseline: Diagnosis, result: DiagnosisResult | None
 ) -> list[str]:
     lines = [f"{run}: {len(log.ticks)} observations, ticks {log.ticks[0]} to {log.ticks[-1]}"]

@@ -69,20 +69,20 @@ def training_rows(runs: Sequence[Path], role: Role) -> tuple[list[dict[str, Any]
         if not any(program.get("answer") for program in programs):
             continue
         answered += 1
-        steps = {program["step"] for program in programs}
         failures = [program for program in programs if program.get("ended") != "completed" or program.get("refused")]
         failed_steps = {program["step"] for program in failures}
+        completed_steps = {program["step"] for program in programs} - failed_steps
         for call in read_events(run / f"{role}.jsonl"):
             if not call.get("response"):
                 continue
-            if role == "supervisor" and call["step"] not in steps - failed_steps:
+            if role == "supervisor" and call["step"] not in completed_steps:
                 skipped += 1
             else:
-                rows.append(_row(call, str(run)))
+                rows.append(_training_row(call, str(run)))
     return rows, answered, skipped
 
 
-def _row(call: Mapping[str, Any], run: str) -> dict[str, Any]:
+def _training_row(call: Mapping[str, Any], run: str) -> dict[str, Any]:
     messages = call.get("messages") or [{"role": "user", "content": call.get("prompt", "")}]
     return {
         "prompt": [{"role": message["role"], "content": message["content"]} for message in messages],

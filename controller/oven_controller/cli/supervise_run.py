@@ -145,10 +145,10 @@ def read_context(paths: Sequence[str]) -> Context:
     standard input, as text. Raises ConfigError for a file that cannot be read, is not UTF-8 or has invalid JSON, and
     for a .json file with a value other than a string, list or object.
     """
-    return _read(paths[0]) if len(paths) == 1 else {path: _read(path) for path in paths}
+    return _read_file(paths[0]) if len(paths) == 1 else {path: _read_file(path) for path in paths}
 
 
-def _read(path: str) -> Context:
+def _read_file(path: str) -> Context:
     try:
         text = (sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()).decode("utf-8-sig")
     except OSError as error:

@@ -27,17 +27,17 @@ class TableImporter:
         return source if source.is_file() and source.suffix in _CSV + _JSONL else None
 
     def open(self, path: Path, skipped: Counter[str], step: str | None = None) -> Recording:
-        return Recording(_csv_entries(path, step) if path.suffix in _CSV else _json_entries(path, skipped, step))
+        return Recording(_read_csv(path, step) if path.suffix in _CSV else _read_jsonl(path, skipped, step))
 
 
-def _csv_entries(path: Path, step_name: str | None) -> Iterator[LogEntry]:
+def _read_csv(path: Path, step_name: str | None) -> Iterator[LogEntry]:
     with path.open(newline="", encoding="utf-8-sig") as file:
         rows = csv.reader(file)
         try:
-            header = _column_names(path, next(rows, []))
-            step_index = _step_index(path, header, step_name)
+            header = _clean_header(path, next(rows, []))
+            step_index = _find_step_index(path, header, step_name)
             for cells in rows:
-                cells += [""] * (len(header) - len(cells))
+                cells += [""] * (len(header) - len(cells))  # a row may be shorter than the header
                 values = {name: _parse_cell(cell) for name, cell in zip(header, cells, strict=False) if name}
                 yield LogEntry(_parse_cell(cells[step_index]), values, row_time(values))
         except (csv.Error, UnicodeDecodeError) as error:
@@ -54,7 +54,7 @@ def _parse_cell(cell: str) -> object:
         return cell
 
 
-def _column_names(path: Path, header: Sequence[str]) -> list[str]:
+def _clean_header(path: Path, header: Sequence[str]) -> list[str]:
     """Return the column names without the prefix "<run> - " of W&B panels. Extra columns get an empty name. Raises
     ConfigError if the table contains more than one run."""
     runs = {name.split(" - ", 1)[0] for name in header if " - " in name}
@@ -63,7 +63,8 @@ def _column_names(path: Path, header: Sequence[str]) -> list[str]:
     return ["" if name.endswith(_RANGE_SUFFIXES) else name.split(" - ", 1)[-1] for name in header]
 
 
-def _step_index(path: Path, header: Sequence[str], step_name: str | None) -> int:
+def _find_step_index(path: Path, header: Sequence[str], step_name: str | None) -> int:
+    """Return the index of the step column: `step_name`, or else the first of STEP_COLUMNS in the header."""
     columns = [name for name in header if name]
     if step_name is not None and step_name not in columns:
         hint = suggest_columns(step_name, columns)
@@ -77,7 +78,7 @@ def _step_index(path: Path, header: Sequence[str], step_name: str | None) -> int
     return list(header).index(name)
 
 
-def _json_entries(path: Path, skipped: Counter[str], step_name: str | None) -> Iterator[LogEntry]:
+def _read_jsonl(path: Path, skipped: Counter[str], step_name: str | None) -> Iterator[LogEntry]:
     step_key = step_name or ""
     with path.open("rb") as lines:
         for line_number, line in enumerate(lines, 1):

@@ -60,9 +60,9 @@ class Knob:
             if self.value:
                 raise ConfigError(f"--knob {self.name}={self.value}: actions take no value; write --knob {self.name}")
             return spec
-        return self._simplex(spec, metrics) if spec.kind == "simplex" else self._scalar(spec)
+        return self._simplex_spec(spec, metrics) if spec.kind == "simplex" else self._scalar_spec(spec)
 
-    def _scalar(self, spec: ActuatorSpec) -> ActuatorSpec:
+    def _scalar_spec(self, spec: ActuatorSpec) -> ActuatorSpec:
         try:
             value = float(self.value or _DEFAULT_VALUES.get(self.name, ""))
         except ValueError:
@@ -76,12 +76,12 @@ class Knob:
             case "reward.calibration":
                 scale, low, high = "linear", 0.0, 1.0
             case "distillation.beta":
-                scale, high = "linear", min(high, 1 - (1 - value) * LOW_FACTOR)
+                scale, high = "linear", min(high, 1 - LOW_FACTOR * (1 - value))  # a value below 1 stays below 1
             case _:
                 scale, low, high = "log", round(low, 9), round(high, 9)
         return spec.model_copy(update={"scale": scale, "low": low, "high": high, "value": value})
 
-    def _simplex(self, spec: ActuatorSpec, metrics: Collection[str]) -> ActuatorSpec:
+    def _simplex_spec(self, spec: ActuatorSpec, metrics: Collection[str]) -> ActuatorSpec:
         """Return the simplex with equal shares for all components that have a metric."""
         pattern = _COMPONENTS[self.name]
         prefix, _, suffix = pattern.partition("*")

@@ -77,7 +77,7 @@ def _run_folder(path: Path) -> RunFolder | None:
     try:
         with file.open("rb") as lines:
             first = json.loads(lines.readline(1 << 20))
-        _, run, _ = first["subject"].split(".", 2)
+        _, run, _ = first["subject"].split(".", 2)  # oven.RUN.KIND
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     if not isinstance(first.get("seq"), int) or not first["subject"].startswith("oven."):

@@ -20,7 +20,7 @@ from oven_core.protocol.messages import MetricSpec
 ROWS_WITHOUT_STEP = "rows without a step"
 NOT_NUMBERS = "values that are not numbers"
 DUPLICATE_VALUES = "duplicate values of a metric in a row"
-"""Keys that count what an import skips."""
+"""Descriptions under which an import counts skipped rows and values."""
 
 Direction: TypeAlias = Literal["up", "down", "neither"]
 
@@ -57,6 +57,7 @@ class MetricNames(dict[str, str | None]):
         """The column that the user chose as the step."""
 
     def __missing__(self, name: str) -> str | None:
+        """Choose and store the metric name of a new column."""
         default = metric_name(name)
         new_name = self.renames.get(name) or (self.renames.get(default) if default else None)
         if default in self.renames.values():
@@ -99,7 +100,7 @@ def measured_rows(entries: Iterable[LogEntry], skipped: Counter[str], names: Met
             metric = names[name]
             if metric is None or value is None:
                 continue
-            measurement = value if type(value) is float else to_number(value)
+            measurement = to_number(value)
             if measurement is None:
                 skipped[NOT_NUMBERS] += 1
             elif metric in metrics:

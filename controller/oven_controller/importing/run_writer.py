@@ -58,7 +58,7 @@ class StoredRows:
     def __init__(
         self, rows: Iterable[Row], modified_at: float, max_steps: int | None = None, completed_steps: int | None = None
     ) -> None:
-        """Read all rows. `modified_at` is the time of rows without their own time, in seconds since 1970. `max_steps` is
+        """Read all rows. `modified_at` is the time for rows without their own, in seconds since 1970. `max_steps` is
         the planned number of steps, and `completed_steps` the number that the source reports, if known."""
         self._modified_at = modified_at
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `close`)
@@ -80,7 +80,7 @@ class StoredRows:
         self._file.close()
 
     def events(self, run: str, knobs: Iterable[Knob] = (), detail: str = "") -> Iterator[Event]:
-        """Return the events of the run's log. Use only one such iterator at a time. `detail` becomes a field of RunEnded.
+        """Return the events of the run's log. Use only one such iterator at a time. `detail` is a field of RunEnded.
         The events have messages but no encoded bytes, which `log_line` adds."""
         self._file.seek(0)
         actuators = announced_actuators(knobs, self.totals.metrics)
@@ -170,7 +170,9 @@ def _make_events(
     yield make_event(subjects.run, end, last_time)
 
 
-def _make_start(incarnation: int, tick: int, step: int, totals: Totals, actuators: tuple[ActuatorSpec, ...]) -> RunStarted:
+def _make_start(
+    incarnation: int, tick: int, step: int, totals: Totals, actuators: tuple[ActuatorSpec, ...]
+) -> RunStarted:
     return RunStarted(
         incarnation=incarnation,
         n=0,

@@ -20,7 +20,7 @@ FILE_NAME = "trainer_state.json"
 MAX_BYTES = 512 * 2**20
 """Maximum file size. The file is a single JSON object and needs about three times its size in memory."""
 _TOTALS_KEY = "train_runtime"
-"""A key that only the last entry of a history has, the entry with the totals of the training."""
+"""A key that occurs only in the last entry of a history, which contains the totals of the training."""
 
 
 class _State(BaseModel):
@@ -60,10 +60,10 @@ class TrainerStateImporter:
         except ValidationError:
             raise ConfigError(f"{path} has no `log_history`, so it is not from a Hugging Face trainer") from None
         max_steps = step_number(state.max_steps) or None
-        return Recording(_entries(state.log_history, step or "step"), max_steps, step_number(state.global_step))
+        return Recording(_read_entries(state.log_history, step or "step"), max_steps, step_number(state.global_step))
 
 
-def _entries(history: list[Any], step: str) -> Iterator[LogEntry]:
+def _read_entries(history: list[Any], step: str) -> Iterator[LogEntry]:
     for entry in history:
         if isinstance(entry, dict) and _TOTALS_KEY not in entry:
             yield LogEntry(entry.get(step), entry)

@@ -55,6 +55,8 @@ def control_tools(allowed_runs: AllowedRuns) -> list[Callable[..., Any]]:
 
 
 def _build_tool(allowed_runs: AllowedRuns, keys: ControlKeys, action: Action) -> Callable[..., Any]:
+    """Return a function for the action. The MCP SDK derives the tool's schema from its signature and annotations."""
+
     async def act(
         context: Context, reason: str, run: str | None, wait_s: float | None, **arguments: Any
     ) -> CallToolResult:
@@ -69,7 +71,7 @@ def _build_tool(allowed_runs: AllowedRuns, keys: ControlKeys, action: Action) ->
 
     parameters = {
         "context": Context,
-        **{argument.name: _annotation(argument) for argument in action.arguments},
+        **{argument.name: _annotate(argument) for argument in action.arguments},
         "reason": Reason,
         "run": RunName,
         "wait_s": WaitSeconds,
@@ -88,12 +90,12 @@ def _build_tool(allowed_runs: AllowedRuns, keys: ControlKeys, action: Action) ->
     return act
 
 
-def _annotation(argument: Argument) -> Any:
+def _annotate(argument: Argument) -> Any:
     return Annotated[ARGUMENT_TYPES[argument.kind], Field(description=argument.help)]
 
 
 class ControlKeys:
-    """The server's operator keys, one per run."""
+    """Creates the server's operator keys, one per run, and keeps the access to each run with its key."""
 
     def __init__(self) -> None:
         self._operator_access: dict[str, RunAccess] = {}

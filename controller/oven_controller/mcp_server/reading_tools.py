@@ -233,9 +233,9 @@ class ReadingTools:
             access, changed_rules = self._allowed_runs.find(run), rules_from_sets(rules)
             target = self._allowed_runs.resolve_agent(agent)
             with contextlib.redirect_stdout(sys.stderr):  # an agent may print, but stdout is for the protocol
-                finished: Backtest = asyncio.run(
-                    run_backtest(target, access.run, access.events(exact=True), changed_rules, progress.report)
-                )
+                events = access.events(exact=True)
+                running = run_backtest(target, access.run, events, changed_rules, progress.report)
+                finished: Backtest = asyncio.run(running)
             return finished.report().newest(limit)
 
         return answer(await run_on_thread(context, work), "set a smaller limit")

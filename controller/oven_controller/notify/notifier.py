@@ -62,7 +62,8 @@ class _Notifier:
         self._caught_up = saved is not None
         """Whether events cause notices. Without a saved state, the events of the first read are old and cause none."""
         self._read_done = asyncio.Event()
-        self._saved_at, self._save_failed = -SAVE_S, False
+        self._saved_at = -SAVE_S
+        self._save_failed = False
         outboxes = {recipient.name: self._state.recipients.get(recipient.name, Outbox()) for recipient in recipients}
         self._state.recipients = outboxes
         self._deliveries = [Delivery(access.run, each, outboxes[each.name], self._save) for each in recipients]
@@ -114,7 +115,8 @@ class _Notifier:
     def _on_log_end(self) -> None:
         """Queue the notices that depend on the newest event, and save the state from time to time."""
         if not self._caught_up:
-            self._caught_up, self._state.seq = True, self._triggers.view.seq
+            self._caught_up = True
+            self._state.seq = self._triggers.view.seq
             self._queue(self._triggers.pending_advice_notices())
         self._queue(self._triggers.silence_notices(datetime.now(UTC)))
         if time.monotonic() - self._saved_at > SAVE_S:

@@ -69,7 +69,7 @@ class Triggers:
 
     def feed(self, event: Event) -> list[Notice]:
         """Return the notices for one event. Most events have none."""
-        held_before = self.view.hold_reason
+        hold_reason_before = self.view.hold_reason
         self._measure_gap(event)
         self.view.feed(event)
         match event.body:
@@ -80,7 +80,8 @@ class Triggers:
             case Observation() as body:
                 notices = [*self._advice_reminders(), *self._judge_notices(event, body)]
             case RunStarted():
-                notices, self._spent_budgets = [], set()
+                notices = []
+                self._spent_budgets.clear()
             case RunEnded() as body:
                 notices = [self._end_notice(body)]
             case AgentStatus(state="notice") as body if _CALLS_SPENT.match(body.reason):
@@ -89,7 +90,7 @@ class Triggers:
                 notices = [self._alert_notice(event, body)]
             case _:
                 notices = []
-        if self.view.hold_reason and self.view.hold_reason != held_before:
+        if self.view.hold_reason and self.view.hold_reason != hold_reason_before:
             notices.append(self._hold_notice(event))
         return notices
 
@@ -163,16 +164,12 @@ class Triggers:
 
     def _advice_reminders(self) -> list[Notice]:
         """Return a reminder for each piece of advice that lapses soon."""
-        lead = f"Still waiting for approval at step {self.view.step}:"
-        return [
-            self._advice_notice(
-                body,
-                f"again-{body.id}",
-                f"advice lapses in {self._remaining_time(body)}",
-                f"{lead} {proposers_text(body)} advises",
-            )
-            for body in self._reminders.select(self.view)
-        ]
+        notices = []
+        for body in self._reminders.select(self.view):
+            label = f"advice lapses in {self._remaining_time(body)}"
+            lead = f"Still waiting for approval at step {self.view.step}: {proposers_text(body)} advises"
+            notices.append(self._advice_notice(body, f"again-{body.id}", label, lead))
+        return notices
 
     def _advice_notice(self, body: Decision, key: str, label: str, lead: str) -> Notice:
         change = change_text(body)

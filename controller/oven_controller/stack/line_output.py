@@ -102,7 +102,7 @@ def event_line(event: Event) -> str:
         case PromptsInjected() as body:
             return f"prompts  {describe_prompts(body)}"
         case RunEnded() as body:
-            return f"learner  {body.reason} at step {body.step}{_suffix(body.detail)}"
+            return f"learner  {body.reason} at step {body.step}{_reason_suffix(body.detail)}"
         case _:
             return ""
 
@@ -119,10 +119,10 @@ def _receipt_text(body: Receipt) -> str:
         source = " command" if body.command and not body.command.startswith("local-") else ""
         return f"{body.actuator}{source} {body.status} at step {body.step}: {body.reason}"
     change = f"{format_value(body.before)} → {format_value(body.after)}"
-    return f"{body.actuator} {change} {body.status} at step {body.step}{_suffix(body.reason)}"
+    return f"{body.actuator} {change} {body.status} at step {body.step}{_reason_suffix(body.reason)}"
 
 
-def _suffix(text: str) -> str:
+def _reason_suffix(text: str) -> str:
     return f": {text}" if text else ""
 
 
@@ -177,8 +177,6 @@ class LinePrinter:
             case RunEnded():
                 for actuator in list(self._repetitions):
                     self._print_repetitions(event, actuator)
-            case _:
-                pass
         if line := event_line(event):
             self._print(event, line)
 
@@ -209,17 +207,15 @@ class LinePrinter:
                 self._print(event, f"notice   {name}: {body.reason}")
             case "joined" if not was_live:  # agents also join when a run starts, and after each loss of the connection
                 self._cannot_fire[name] = ""
-                self._print_arrival(event, f"joined{_suffix(body.reason)}")
+                self._print_arrival(event, f"joined{_reason_suffix(body.reason)}")
             case "cannot_fire" if self._cannot_fire.get(name) != body.reason:
                 self._cannot_fire[name] = body.reason
-                self._print_arrival(event, f"cannot fire{_suffix(body.reason)}")
+                self._print_arrival(event, f"cannot fire{_reason_suffix(body.reason)}")
             case "left" if body.reason == STOP_REASON and self.view.ended is not None:
                 self._stopped_agents += 1
             case "left":
                 self._cannot_fire[name] = ""
-                self._print(event, f"agent    {name} left{_suffix(body.reason)}")
-            case _:
-                pass
+                self._print(event, f"agent    {name} left{_reason_suffix(body.reason)}")
 
     def _print_arrival(self, event: Event, text: str) -> None:
         """Print that an agent joined or cannot fire. Before the first observation, own agents are only summarised."""
@@ -249,9 +245,8 @@ class LinePrinter:
         self._quarantined_members = self.view.quarantined()
         for advice in self._reminders.select(self.view):
             time_left = format_remaining_time(advice, self.view.tick)
-            self._print(
-                event, f"advice   on {advice.actuator} expires in {time_left}: `oven-controller approve {advice.id}`"
-            )
+            command = f"oven-controller approve {advice.id}"
+            self._print(event, f"advice   on {advice.actuator} expires in {time_left}: `{command}`")
         self._print_progress(event, body)
 
     def _print_progress(self, event: Event, body: Observation) -> None:
@@ -270,7 +265,8 @@ class LinePrinter:
         for name, value in self.view.knobs.items():
             if isinstance(value, float) and (name == "optimizer.lr_scale" or value != initial_values.get(name)):
                 parts.append(f"{name.rsplit('.', 1)[-1]} {format_value(value)}")
-        self._print(event, f"step {body.step:>4}{f'/{max_steps}' if max_steps else ''}  " + "  ".join(parts))
+        limit = f"/{max_steps}" if max_steps else ""
+        self._print(event, f"step {body.step:>4}{limit}  " + "  ".join(parts))
 
     def _print(self, event: Event, line: str) -> None:
         self.out(f"{(event.time - self._start).total_seconds():7.1f} s  {clean(line)}")

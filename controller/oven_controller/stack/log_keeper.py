@@ -119,7 +119,8 @@ class LogKeeper:
                     for event in log_recovery.recover_without_store(self._folder, self._out):
                         self._printer.on_event(event)
                     return
-                if (has_late_messages := self._has_late_messages) or mirror.fault:
+                has_late_messages = self._has_late_messages
+                if has_late_messages or mirror.fault:
                     mirror.close()
                     await log_recovery.complete_log(bus, self._folder, self._out, has_late_messages=has_late_messages)
                     return
@@ -132,8 +133,8 @@ class LogKeeper:
                 f"could not export the log ({error}); `oven-controller log {self._folder.run}` reads it from the store"
             )
 
-    def find_missing(self, expects_end: bool) -> None:
-        """Set `gap_report`. If `expects_end` is set, the log should contain the learner's RunEnded."""
+    def update_gap_report(self, expects_end: bool) -> None:
+        """Set `gap_report` and `saved_end`. If `expects_end` is set, a log without RunEnded is incomplete."""
         view = self._printer.view
         try:
             self.gap_report = self._folder.missing_messages()

@@ -111,10 +111,8 @@ def is_operator(server: ServerFolder, name: str) -> bool:
 
 
 def announce(target: AdministeredServer, change: OperatorKey, url: str = "") -> str:
-    """Log the change if the run is up. Otherwise the run reads keys.json when it starts. Return a warning if logging
-    failed.
-
-    `url` is the server's address if the run has no folder on this machine."""
+    """Log the change if the run is up. Otherwise the run reads keys.json when it starts. `url` is the server's address
+    if the run has no folder on this machine. Return a warning if logging failed."""
     if target.folder is not None:
         if not target.folder.is_locked():
             return ""

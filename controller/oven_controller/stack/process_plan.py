@@ -29,7 +29,7 @@ LEARNER_ENVIRONMENT = {
 
 @dataclass(frozen=True)
 class Service:
-    """One process of the stack."""
+    """One process of the stack, with its command, environment and log."""
 
     name: str
     command: tuple[str, ...]
@@ -105,7 +105,7 @@ def make_pools(specs: Sequence[AgentSpec], size: int | None) -> list[Pool]:
 
 @dataclass(frozen=True)
 class Plan:
-    """Builds the services of one run."""
+    """Builds the service for each process of one run."""
 
     folder: RunFolder
     url: str

@@ -34,6 +34,7 @@ LEARNER_GRACE_S = 20.0
 GRACE_S = 5.0
 """Grace period in seconds for the other processes to end before they are killed."""
 POLL_S = 0.05
+"""Seconds between two checks whether a process is ready."""
 
 
 class StopRequested(Exception):
@@ -79,8 +80,6 @@ class MemberProcesses:
                 member = self._pending_removals.pop(receipt.command)
                 if receipt.status == "applied":
                     self._schedule(self._end(member), f"remove {member}")
-            case _:
-                pass
 
     async def close(self) -> None:
         """Cancel the changes in progress."""

@@ -176,14 +176,7 @@ class _Stack:
 
     async def _run_processes(self, bus: Bus, plan: Plan) -> int:
         """Run the processes until they end, and return the exit code."""
-        is_new = not (self.request.resume and await streams.exists(bus.jetstream, self.folder.run))
-        if is_new:
-            if self.request.resume and self.folder.export.exists() and self.folder.export.stat().st_size:
-                raise ConfigError(
-                    f"run {self.folder.run!r} cannot be resumed, because its store is gone and only "
-                    f"{self.folder.export} is left of its log; start a new run"
-                )
-            await streams.create(bus.jetstream, self.folder.run, self.settings.stream_replicas)
+        is_new = await self._create_stream(bus)
         await self._create_completions_stream(bus)
         keyring = Keyring(self.folder.pin())
         async with contextlib.AsyncExitStack() as resources:
@@ -221,9 +214,22 @@ class _Stack:
             await self.log_keeper.finish(bus, watch, mirror)
         learner = processes.learner if not self.request.command else None
         recipe_succeeded = code == 0 and learner is not None and learner.returncode == 0
-        self.log_keeper.find_missing(expects_end=recipe_succeeded)
+        self.log_keeper.update_gap_report(expects_end=recipe_succeeded)
         was_recorded = self._update_info(ended=self._final_status(code), children={})
         return 3 if code == 0 and (self.log_keeper.gap_report or not was_recorded) else code
+
+    async def _create_stream(self, bus: Bus) -> bool:
+        """Create the stream of the log unless a resumed run has one. Return whether the stream is new."""
+        if self.request.resume:
+            if await streams.exists(bus.jetstream, self.folder.run):
+                return False
+            if self.folder.export.exists() and self.folder.export.stat().st_size:
+                raise ConfigError(
+                    f"run {self.folder.run!r} cannot be resumed, because its store is gone and only "
+                    f"{self.folder.export} is left of its log; start a new run"
+                )
+        await streams.create(bus.jetstream, self.folder.run, self.settings.stream_replicas)
+        return True
 
     async def _create_completions_stream(self, bus: Bus) -> None:
         """Create the stream of sampled completions. The run works without it."""

@@ -149,11 +149,13 @@ def _read_knobs(folder: Path | None) -> list[str]:
 
 
 def _read_messages(folder: Path | None, kind: str, *, from_end: bool = False) -> Iterator[dict[str, Any]]:
-    """Return the messages of one type near the beginning or the end of a run's log."""
+    """Yield the messages of one type near the beginning or the end of a run's log."""
     if folder is None or not (folder / "log.jsonl").exists():
         return
     with (folder / "log.jsonl").open("rb") as log:
-        log.seek(max(0, log.seek(0, os.SEEK_END) - TAIL_BYTES) if from_end else 0)
+        if from_end:
+            size = log.seek(0, os.SEEK_END)
+            log.seek(max(0, size - TAIL_BYTES))
         lines = log.read(TAIL_BYTES if from_end else HEAD_BYTES).splitlines()
     for line in lines:
         if f'"{kind}"'.encode() in line:

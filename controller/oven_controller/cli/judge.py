@@ -145,7 +145,8 @@ def add(
     names.validate("member", name)
     if name in settings.members or name in view.weights or name in view.members:
         raise ConfigError(f"{name!r} is already a member of {folder.run}; choose another name, or `judge swap {name}`")
-    share = 1 / (max(len(view.weights), 1) + 1) if weight is None else weight
+    equal_share = 1 / (max(len(view.weights), 1) + 1)
+    share = equal_share if weight is None else weight
     if not 0 < share < 1:
         raise ConfigError(
             f"--weight {share:g} is not between 0 and 1; give the new member's share of the total weight, e.g. 0.1"

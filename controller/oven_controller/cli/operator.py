@@ -83,12 +83,12 @@ def operator_command(action: Action) -> Callable[..., int]:
     examples = [f"Example: oven-controller {action.name} {example}".strip() for example in action.examples]
     command.__doc__ = "\n\n".join([f"{action.summary}. {action.detail}".strip(), *examples])
     shared: list[tuple[str, Any, Any]] = [("reason", Reason, ""), ("wait", Wait, None), ("as_json", Json, False)]
-    runs = [("run", LiveRunOption, None)]
+    run_options = [("run", LiveRunOption, None)]
     if not action.arguments:
-        runs = [("run", LiveRunName, None), ("run_", RunAlias, None)]
+        run_options = [("run", LiveRunName, None), ("run_", RunAlias, None)]
     parameters = [_build_parameter(argument) for argument in action.arguments]
     kind = inspect.Parameter.KEYWORD_ONLY
-    for name, annotation, default in [*runs, *shared, ("endpoint", Endpoint, LOCAL)]:
+    for name, annotation, default in [*run_options, *shared, ("endpoint", Endpoint, LOCAL)]:
         parameters.append(inspect.Parameter(name, kind, default=default, annotation=annotation))
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return remote_options(command)

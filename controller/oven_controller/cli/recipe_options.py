@@ -69,8 +69,8 @@ def recipe_layers(ctx: typer.Context) -> list[Layer]:
 
 
 def _find_recipe(own_values: Mapping[str, Any], *, help_requested: bool) -> tuple[str, type[BaseModel]] | None:
-    """Return the recipe's name and settings model, or None if the user runs their own training script. Invalid values
-    also give None if the stack starts no learner, or if help is requested, so that the help is still shown."""
+    """Return the recipe's name and settings model, or None if the user runs their own training script. Errors are
+    ignored if the stack starts no learner, or if help is requested, so that the help is still shown."""
     try:
         earlier = Home().find(own_values.get("run")).earlier_settings() if own_values.get("resume") else None
         return named_recipe(

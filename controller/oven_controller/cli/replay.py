@@ -99,8 +99,9 @@ class Signatures:
             self._gap_finder.feed(event.body)
         kind = names.kind(event.subject)
         if self.is_checked and kind not in UNSIGNED:
-            fault = event.body.fault if isinstance(event.body, Malformed) else "signed"
-            result = {"signature": "wrong", "signed": "signed", "unsigned": "unsigned"}.get(fault, "no message")
+            result = "signed"
+            if isinstance(event.body, Malformed):
+                result = {"signature": "wrong", "unsigned": "unsigned"}.get(event.body.fault, "no message")
             self.by_kind.setdefault(kind, Counter())[result] += 1
 
     def message_gaps(self, ended: str | None, until: int | None) -> list[str]:

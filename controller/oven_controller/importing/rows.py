@@ -122,6 +122,7 @@ def measured_rows(entries: Iterable[LogEntry], skipped: Counter[str], names: Met
 def metric_name(name: str) -> str | None:
     """Return the name that `attach` gives this metric, or None if it is not a gauge."""
     short_name = name.removeprefix("train/")
+    # Names with "_" are W&B's own columns, and names with "train/train_" are totals of a whole training.
     if not short_name or short_name in _COUNTERS or name.startswith(("_", "train/train_")):
         return None
     for prefix in _HELD_OUT_PREFIXES:

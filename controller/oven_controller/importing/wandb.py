@@ -135,7 +135,7 @@ def _read_entries(path: Path, protocol: Any, skipped: Counter[str], step: str | 
         if not entry.HasField("history"):
             continue
         items = [(item.key or "/".join(item.nested_key), item.value_json) for item in entry.history.item]
-        # Histograms, tables and images consist of several values. One of them is the type.
+        # A histogram, table or image has several values, e.g. `_type`. It counts as one value that is not a number.
         media = {name.rsplit("/", 1)[0] for name, _ in items if name.endswith("/_type")}
         values = {name: _parse_value(text) for name, text in items if name.rsplit("/", 1)[0] not in media}
         for row_step, row in axes.by_step(values | dict.fromkeys(media, "media")):

@@ -18,10 +18,8 @@ TEXT_LENGTHS: Final = (2000, 400, 120)
 
 
 def answer(model: BaseModel, remedy: str = "request less") -> CallToolResult:
-    """Return the model as JSON, without control characters. Strings are truncated if the answer is too long.
-
-    Raises ToolError with a remedy if the answer is still too long.
-    """
+    """Return the model as JSON, without control characters. Strings are truncated if the answer is too long. Raises
+    ToolError with `remedy` if it is still too long."""
     fields = json.loads(model.model_dump_json())  # model_dump would keep NaN, which JSON does not support
     for max_length in TEXT_LENGTHS:
         shortened = _shorten(fields, max_length)

@@ -92,11 +92,8 @@ def name_owner(server: ServerFolder, name: str, installed: bool = False) -> str:
 
 
 def revoke(folder: RunFolder, name: str) -> None:
-    """Revoke the key of `name`: close its connections and remove its file.
-
-    Raises UnknownNameError or ConfigError for a name that cannot be revoked here, and ProcessError if the server still
-    accepts the key.
-    """
+    """Revoke the key of `name`: close its connections and remove its file. Raises UnknownNameError or ConfigError for a
+    name that cannot be revoked here, and ProcessError if the server still accepts the key."""
     info = folder.info()
     if not info.embedded:
         raise ConfigError(

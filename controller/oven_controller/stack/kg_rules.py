@@ -19,10 +19,8 @@ _Rules = TypeVar("_Rules", bound=Rules)
 
 
 def with_graph_rules(rules: _Rules, info: GraphInfo) -> _Rules:
-    """Add the knowledge graph's contradictions and requirements to `rules`.
-
-    The user's own rules come first. The order within a contradiction does not matter. Merging twice changes nothing.
-    """
+    """Add the knowledge graph's contradictions and requirements to the user's rules, which come first. The order within
+    a contradiction does not matter. Merging twice changes nothing."""
     contradictions = list(rules.contradictions)
     for pair in info.contradictions:
         if pair not in contradictions and pair[::-1] not in contradictions:

@@ -38,6 +38,7 @@ from oven_runs.settings.resolution import ResolvedSettings
 PROGRESS_LINES = 24
 """Number of progress lines in a run with a known number of steps."""
 MIN_INTERVAL_STEPS = 5
+"""Minimum steps between two progress lines."""
 DEFAULT_INTERVAL_STEPS = 10
 """Steps between two progress lines if the number of steps is unknown."""
 STOP_REASON = "asked to stop"
@@ -110,6 +111,7 @@ def event_line(event: Event) -> str:
 def _run_start_text(body: RunStarted) -> str:
     limits = [f"{body.horizon.max_steps} steps"] if body.horizon.max_steps else []
     limits += [f"{body.horizon.seconds:g} s"] if body.horizon.seconds else []
+    # format_value returns "–" for an action, which has no value.
     knobs = ", ".join(f"{spec.name} {format_value(spec.value)}".strip(" –") for spec in body.actuators)
     return f"{body.recipe}, {' or '.join(limits) or 'no limit'}; knobs: {knobs}"
 
@@ -144,6 +146,7 @@ class LinePrinter:
         self.gap_finder = GapFinder()
         self._start = start
         self._printed_step = -1
+        """Step of the last progress line, or -1 if there is none since the learner started."""
         self._reminders = Reminders()
         self._own_agents = own_agents
         self._agent_summary_pending = False

@@ -92,10 +92,8 @@ def check_request(request: Request, home: Home) -> None:
 
 
 def check_resumable(folder: RunFolder, starts_learner: bool = True) -> None:
-    """Raise ConfigError for a run that cannot be resumed, because it was imported or is completed.
-
-    If the stack does not start the learner, a completed run is accepted: the user's own learner decides what to do.
-    """
+    """Raise ConfigError for a run that cannot be resumed, because it was imported or is completed. If the stack starts
+    no learner, a completed run is accepted, because the user's own learner decides what to do."""
     recipe = folder.info().recipe
     if recipe == IMPORTED:
         raise ConfigError(

@@ -93,7 +93,8 @@ def info(file: GraphArgument = None, graph_file: GraphFile = None, as_json: Json
     path = file or graph_file  # FILE and --graph mean the same
     if path and not is_yaml(path):
         arrays = load_large_graph(path)
-        say(*([json.dumps(summary_fields(arrays))] if as_json else summary_lines(arrays)))
+        lines = [json.dumps(summary_fields(arrays))] if as_json else summary_lines(arrays)
+        say(*lines)
         return 0
     graph = load_unchecked(path)
     graph_info = graph.info()

@@ -48,7 +48,8 @@ def _status_lines(status: RunStatus) -> Iterator[str]:
     yield from _decision_lines(status)
     yield from _cost_lines(status.judge_costs)
     for actuator, level in status.autonomy.items():
-        yield f"autonomy{' of ' + actuator if actuator else ''}: {level}"
+        subject = f"autonomy of {actuator}" if actuator else "autonomy"
+        yield f"{subject}: {level}"
     if status.held:
         yield f"held: {status.held}"
     if status.ended_with:

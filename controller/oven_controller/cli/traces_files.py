@@ -123,8 +123,10 @@ def show(
             continue
         if as_json:
             print(to_line(item).decode(), end="")
+        elif trace is None:
+            say(_summary(item))
         else:
-            say(*([_summary(item)] if trace is None else _transcript(item, whole=whole)))
+            say(*_transcript(item, whole=whole))
         if trace is not None:
             return 0
     if trace is not None:

@@ -13,7 +13,7 @@ from oven_controller.importing.importer import TRUNCATED_ROWS, LogEntry, Recordi
 from oven_controller.importing.rows import STEP_COLUMNS, row_time, suggest_columns
 from oven_core.errors import ConfigError, reason
 
-_CSV, _JSONL = (".csv",), (".jsonl", ".ndjson")
+_CSV_SUFFIXES, _JSONL_SUFFIXES = (".csv",), (".jsonl", ".ndjson")
 _RANGE_SUFFIXES = ("__MIN", "__MAX")
 """Suffixes of the extra columns in files exported from W&B panels."""
 
@@ -24,10 +24,10 @@ class TableImporter:
     summary = "a history exported as .csv or .jsonl, with a column `step`, `global_step` or `_step`"
 
     def find(self, source: Path) -> Path | None:
-        return source if source.is_file() and source.suffix in _CSV + _JSONL else None
+        return source if source.is_file() and source.suffix in _CSV_SUFFIXES + _JSONL_SUFFIXES else None
 
     def open(self, path: Path, skipped: Counter[str], step: str | None = None) -> Recording:
-        return Recording(_read_csv(path, step) if path.suffix in _CSV else _read_jsonl(path, skipped, step))
+        return Recording(_read_csv(path, step) if path.suffix in _CSV_SUFFIXES else _read_jsonl(path, skipped, step))
 
 
 def _read_csv(path: Path, step_name: str | None) -> Iterator[LogEntry]:

@@ -1,7 +1,5 @@
-"""Run a tool's work on a thread, so that the server stays responsive and reports progress.
-
-Cancelling a call stops it at the next event.
-"""
+"""Run a tool's work on a thread, so that the server stays responsive and reports progress. A cancelled call stops at
+the next event."""
 
 from __future__ import annotations
 

@@ -53,10 +53,8 @@ class Service:
 
 @dataclass(frozen=True)
 class Pool:
-    """The agents that run in one process, with one connection and one key.
-
-    An agent that hangs blocks the others. An agent that raises an error does not.
-    """
+    """The agents that run in one process, with one connection and one key. An agent that hangs blocks the others. An
+    agent that raises an error does not."""
 
     key: str
     """The name of the key on the server."""

@@ -64,8 +64,8 @@ class MemberProcesses:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def on_event(self, event: Event) -> None:
-        """React to a verified event. A member's process starts when an operator adds it, with its key and settings
-        ready. It ends when the learner has refused or removed the member."""
+        """React to a verified event. A member's process starts when an operator adds the member, whose key and settings
+        exist by then. The process ends when the learner has refused or removed the member."""
         match event.body:
             case OperatorCommand(action="add") as command if NAME.fullmatch(member := member_of(command.actuator)):
                 self._pending_additions[command.id] = member
@@ -119,7 +119,7 @@ class Processes:
         report: Callable[[str], None],
         record_pid: Callable[[str, int], None],
     ) -> None:
-        """`stop` ends the stack. `report` prints a line. `record_pid` receives the name and pid of each new process."""
+        """`stop` is set to end the stack. `report` prints a line. `record_pid` gets each new process's name and pid."""
         self.learner: Child | None = None
         self._plan, self._bus, self._watch = plan, bus, watch
         self._stop, self._report, self._record_pid = stop, report, record_pid

@@ -58,7 +58,7 @@ async def up(request: Request, home: Home, out: Callable[[str], None]) -> int:
                     code = await stack.run()
                 except OvenError as error:
                     await screen.close()
-                    if error.exit_code == 2 and not request.resume:
+                    if error.exit_code == ConfigError.exit_code and not request.resume:
                         shutil.rmtree(folder.path, ignore_errors=True)  # so that the name stays free
                     else:
                         stack.record_failure()
@@ -80,8 +80,8 @@ class _Stack:
         self.folder = folder
         self.out = screen
         self.stop = asyncio.Event()
-        self.signal_number = 0
-        self.script_offset = 0
+        self.signal_number = 0  # the first signal
+        self.script_offset = 0  # where the current process's output begins in script.log
         self.has_ended = False
         self.processes: Processes | None = None
         self.member_processes: MemberProcesses | None = None
@@ -206,8 +206,8 @@ class _Stack:
             except StopRequested:
                 code = self._stop_exit_code()
             except OvenError as error:
-                await self._end_processes(processes, bus, watch, 3)
-                if error.exit_code == 2 and is_new:
+                await self._end_processes(processes, bus, watch, OvenError.exit_code)
+                if error.exit_code == ConfigError.exit_code and is_new:
                     await streams.delete(bus.jetstream, self.folder.run)
                 raise
             await self._end_processes(processes, bus, watch, code)
@@ -216,7 +216,8 @@ class _Stack:
         recipe_succeeded = code == 0 and learner is not None and learner.returncode == 0
         self.log_keeper.update_gap_report(expects_end=recipe_succeeded)
         was_recorded = self._update_info(ended=self._final_status(code), children={})
-        return 3 if code == 0 and (self.log_keeper.gap_report or not was_recorded) else code
+        is_incomplete = bool(self.log_keeper.gap_report) or not was_recorded
+        return OvenError.exit_code if code == 0 and is_incomplete else code
 
     async def _create_stream(self, bus: Bus) -> bool:
         """Create the stream of the log unless a resumed run has one. Return whether the stream is new."""
@@ -354,7 +355,7 @@ class _Stack:
         self.out(f"the learner failed ({describe_exit(code)}); the end of {short_path(child.log)}:")
         for line in child.tail().splitlines():
             self.out(f"  {line}")
-        return 2 if code == 2 else 3
+        return code if code == ConfigError.exit_code else OvenError.exit_code
 
     async def _end_processes(self, processes: Processes, bus: Bus, watch: LogWatch, code: int) -> None:
         """End the processes. The learner ends first, so that its checkpoint and last messages still reach the log.

@@ -33,6 +33,7 @@ class Group:
 
     summary: str
     example: str
+    """Arguments of an example call, for the help."""
     commands: Mapping[str, Command | Group]
 
 

@@ -70,6 +70,7 @@ class Triggers:
     def feed(self, event: Event) -> list[Notice]:
         """Return the notices for one event. Most events have none."""
         hold_reason_before = self.view.hold_reason
+        notices: list[Notice] = []
         self._measure_gap(event)
         self.view.feed(event)
         match event.body:
@@ -80,7 +81,6 @@ class Triggers:
             case Observation() as body:
                 notices = [*self._advice_reminders(), *self._judge_notices(event, body)]
             case RunStarted():
-                notices = []
                 self._spent_budgets.clear()
             case RunEnded() as body:
                 notices = [self._end_notice(body)]
@@ -88,8 +88,6 @@ class Triggers:
                 notices = self._budget_notice(event.author, f"{event.author}: {body.reason}")
             case Alert() as body if self.view.alert is not None:
                 notices = [self._alert_notice(event, body)]
-            case _:
-                notices = []
         if self.view.hold_reason and self.view.hold_reason != hold_reason_before:
             notices.append(self._hold_notice(event))
         return notices

@@ -58,9 +58,9 @@ class MemberProcesses:
         self._processes, self._report = processes, report
         self._lock = asyncio.Lock()
         self._pending_additions: dict[str, str] = {}
-        """The member that each pending command adds."""
+        """For each pending command, the member that it adds."""
         self._pending_removals: dict[str, str] = {}
-        """The member that each pending command removes."""
+        """For each pending command, the member that it removes."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def on_event(self, event: Event) -> None:

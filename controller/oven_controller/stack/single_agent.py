@@ -87,7 +87,7 @@ async def _end_child(child: Child) -> int:
         child.close()
         return child.returncode
     code = await child.end(GRACE_S)
-    was_killed = code in (128 + signal.SIGKILL, -signal.SIGKILL)  # by its guard, or together with the guard
+    was_killed = code in (128 + signal.SIGKILL, -signal.SIGKILL)  # its guard killed it, or was killed with it
     if was_killed:
         print(f"{child.name} did not end within {GRACE_S:g} s and was killed: its code did not return", flush=True)
     return 0 if was_killed or code == 128 + signal.SIGTERM else code

@@ -170,10 +170,10 @@ def _describe_installed() -> list[dict[str, Any]]:
 
 
 def _agent_fields(name: str, agent: type, default: str = "") -> dict[str, Any]:
-    return describe_agent(name, agent) | {"does": _summary(agent) or default}
+    return describe_agent(name, agent) | {"does": _summarize(agent) or default}
 
 
-def _summary(agent: Any) -> str:
+def _summarize(agent: Any) -> str:
     """Return the first paragraph of the docstring of its module, or of its class if the module has none."""
     docstring = sys.modules[agent.__module__].__doc__ or agent.__doc__ or ""
     return " ".join(docstring.strip().split("\n\n")[0].split())

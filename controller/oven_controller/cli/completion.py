@@ -50,13 +50,13 @@ def runs(incomplete: str) -> Iterator[str]:
 @_completer
 def runs_or_paths(incomplete: str) -> Iterator[str]:
     yield from runs(incomplete)
-    yield from _paths(incomplete)
+    yield from _list_paths(incomplete)
 
 
 @_completer
 def runs_or_logs(incomplete: str) -> Iterator[str]:
     yield from runs(incomplete)
-    yield from _paths(incomplete, ".jsonl")
+    yield from _list_paths(incomplete, ".jsonl")
 
 
 @_completer
@@ -70,7 +70,7 @@ def installed_agents(incomplete: str) -> Iterable[str]:
 def agents_or_files(incomplete: str) -> Iterator[str]:
     """Return installed agents and Python files."""
     yield from installed_agents(incomplete)
-    yield from _paths(incomplete, ".py")
+    yield from _list_paths(incomplete, ".py")
 
 
 @_completer
@@ -167,7 +167,7 @@ def _read_messages(folder: Path | None, kind: str, *, from_end: bool = False) ->
                 yield body
 
 
-def _paths(incomplete: str, suffix: str = "") -> Iterator[str]:
+def _list_paths(incomplete: str, suffix: str = "") -> Iterator[str]:
     """Return folders, and files with this suffix, as the shell would complete them."""
     parent, slash, prefix = incomplete.rpartition("/")
     for entry in sorted(os.scandir((parent + slash) or "."), key=lambda entry: entry.name):

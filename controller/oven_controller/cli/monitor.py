@@ -80,7 +80,7 @@ def monitor(
         arguments = [*endpoint.arguments(), *(["--run", names[0]] if names else [])]
     else:
         home = Home()
-        arguments = [str(home.find(name).path) for name in names] or _all_runs(home)
+        arguments = [str(home.find(name).path) for name in names] or _all_runs_arguments(home)
     arguments += ["--play"] if play else []
     arguments += ["--speed", str(speed)] if speed != 1 else []
     arguments += ["--light"] if light else []
@@ -93,7 +93,7 @@ def monitor(
     raise typer.Exit(run_monitor(arguments))
 
 
-def _all_runs(home: Home) -> list[str]:
+def _all_runs_arguments(home: Home) -> list[str]:
     """Return the arguments for the only run, or for the list of all runs. Raises ConfigError if there is no run."""
     runs = home.runs()
     return ["--home", str(home.path)] if len(runs) > 1 else [str(home.find(None).path)]

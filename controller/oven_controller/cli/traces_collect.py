@@ -55,7 +55,7 @@ def collect(
 
     Example: oven-controller traces collect traces.jsonl --rollouts 100
     """
-    settings = _settings(set_ or [])
+    settings = _parse_settings(set_ or [])
     if out.exists():
         raise ConfigError(f"{out} already exists; choose another file, or remove it")
     if not out.absolute().parent.is_dir():
@@ -99,7 +99,7 @@ def collect(
     return 0
 
 
-def _settings(assignments: Sequence[str]) -> RepairSettings:
+def _parse_settings(assignments: Sequence[str]) -> RepairSettings:
     """Parse NAME=VALUE strings into settings. Raises ConfigError with the invalid setting."""
     layers = [layer_from_set(assignment) for assignment in assignments]
     values: dict[str, Any] = {}

@@ -184,7 +184,7 @@ def _make_start(
         metrics=tuple(metric_spec(name) for name in sorted(totals.metrics)),
         rules=Rules(autonomy="observe"),
         mesh_code=mesh_code_hash(),
-        versions=_versions(),
+        versions=_find_versions(),
     )
 
 
@@ -195,7 +195,7 @@ def _to_datetime(time: float | None, modified_at: float) -> datetime:
         return datetime.fromtimestamp(modified_at, UTC)
 
 
-def _versions() -> dict[str, str]:
+def _find_versions() -> dict[str, str]:
     try:
         return {"oven-controller": version("oven-controller")}
     except PackageNotFoundError:

@@ -99,14 +99,14 @@ def revoke(folder: RunFolder, name: str) -> None:
         raise ConfigError(
             f"the keys for {info.url} are on its machine; run `creds revoke {name} --server FOLDER` there"
         )
-    key = _key_to_revoke(folder.server, name)
+    key = _find_key_to_revoke(folder.server, name)
     folder.remove_user(name)
     reload_users(folder, key, accepted=False)
 
 
 def revoke_in_folder(server: ServerFolder, name: str) -> None:
     """Revoke a key in the folder of the user's own server. The server must then reload its configuration."""
-    _key_to_revoke(server, name)
+    _find_key_to_revoke(server, name)
     server.remove_user(name)
     server.rewrite_users()
 
@@ -120,7 +120,7 @@ def server_folder(path: Path) -> ServerFolder:
         raise ConfigError(problem) from error
 
 
-def _key_to_revoke(server: ServerFolder, name: str) -> Credentials | None:
+def _find_key_to_revoke(server: ServerFolder, name: str) -> Credentials | None:
     """Return the key, so that the caller can test its rejection, or None if its file is gone. Raises ConfigError."""
     roles = {user.name: user.role for user in server.users()}
     if name not in roles:

@@ -70,7 +70,7 @@ def check_request(request: Request, home: Home) -> None:
         )
     if settings.nats:
         for name in _key_names(request):
-            _credentials(settings, name)
+            _load_credentials(settings, name)
         if settings.tls_ca:
             tls.trust_file(settings.tls_ca)
     make_pools(agent_specs(settings), agents_per_process(settings))
@@ -135,7 +135,7 @@ async def check_server(request: Request) -> None:
     settings = request.resolved.settings
     trust = tls.trust_file(settings.tls_ca) if settings.tls_ca else None
     await exposure_warning(settings.nats, settings.tls_ca, trust)
-    async with Bus.connect(settings.nats, _credentials(settings, "admin"), name="admin", trust=trust) as bus:
+    async with Bus.connect(settings.nats, _load_credentials(settings, "admin"), name="admin", trust=trust) as bus:
         if request.run and not request.resume and await streams.exists(bus.jetstream, request.run):
             raise NameInUseError(
                 f"run {request.run!r} already exists on this server; choose another name, or continue it with --resume"
@@ -150,7 +150,7 @@ def _key_names(request: Request) -> list[str]:
     return ["admin", "mesh", "history", *learner, *agents, *settings.committee.judges]
 
 
-def _credentials(settings: Settings, name: str) -> Credentials | None:
+def _load_credentials(settings: Settings, name: str) -> Credentials | None:
     if not settings.creds:
         return None
     path = Path(settings.creds).absolute()

@@ -120,15 +120,15 @@ class Plan:
         return self._stack_process(name, "mesh", (), env)
 
     def agents(self, pool: Pool) -> Service:
-        return self._agent(pool.process_name, pool.arguments, pool.key)
+        return self._agent_service(pool.process_name, pool.arguments, pool.key)
 
     def joining_agent(self, spec: AgentSpec, name: str, *, shadow: bool = False) -> Service:
         """Return the process of an agent that joins the stack's own agents."""
         command = [spec.target, "--name", name, *option_arguments(name, spec.options)]
         command += ["--shadow"] if shadow else []
-        return self._agent(f"agent-{name}", command, name)
+        return self._agent_service(f"agent-{name}", command, name)
 
-    def _agent(self, process: str, arguments: Sequence[str], key: str) -> Service:
+    def _agent_service(self, process: str, arguments: Sequence[str], key: str) -> Service:
         """Return a guarded process, because agents are third-party code that may start other processes."""
         limit = {"OVEN_AGENTS_MEMORY_MB": str(self.agents_memory_mb)} if self.agents_memory_mb else {}
         service = self._stack_process(process, "agent", arguments, self.environment("agent", key) | limit)

@@ -102,7 +102,7 @@ class _Stack:
             trust = tls.trust_file(self.settings.tls_ca) if self.settings.tls_ca else None
             if self.settings.nats and (warning := await exposure_warning(url, self.settings.tls_ca, trust)):
                 self.out(f"warning: {warning}")
-            async with Bus.connect(url, self._credentials(), name="admin", trust=trust) as bus:
+            async with Bus.connect(url, self._load_credentials(), name="admin", trust=trust) as bus:
                 kg_folder = self.settings.kg if isinstance(self.settings.kg, str) else ""
                 plan = Plan(self.folder, url, self.settings.otlp, self.settings.agents_memory_mb, kg_folder)
                 return await self._run_processes(bus, plan)
@@ -165,7 +165,7 @@ class _Stack:
             return self.settings.nats
         for role in ROLES:
             self.folder.add_user(role, role)  # type: ignore[arg-type]
-        for pool in self._pools():
+        for pool in self._make_pools():
             self.folder.add_user("agent", pool.key, pool.names)
         for member in self.settings.committee.judges:
             self.folder.add_user("member", member)
@@ -243,7 +243,7 @@ class _Stack:
         await processes.start_meshes(self.settings.meshes)
         if self.settings.kg:
             await self._add_graph_rules(processes, bus)
-        await processes.start_agents(self._pools())
+        await processes.start_agents(self._make_pools())
         await processes.start_members(list(self.settings.committee.judges))
         if self.settings.committee.frontier.model:
             await processes.start_probes()
@@ -277,7 +277,7 @@ class _Stack:
             return f"oven-controller run --resume --run {self.folder.run} -- {shlex.join(self.request.command)}"
         return f"oven-controller up --resume --run {self.folder.run}"
 
-    def _pools(self) -> list[Pool]:
+    def _make_pools(self) -> list[Pool]:
         return make_pools(agent_specs(self.settings), agents_per_process(self.settings))
 
     async def _add_graph_rules(self, processes: Processes, bus: Bus) -> None:
@@ -429,7 +429,7 @@ class _Stack:
         self.signal_number = self.signal_number or number
         self.stop.set()
 
-    def _credentials(self) -> Credentials | None:
+    def _load_credentials(self) -> Credentials | None:
         path = self.folder.credentials("admin")
         return Credentials.load(path) if path else None
 

@@ -100,19 +100,17 @@ def write_log(folder: RunFolder, rows: StoredRows, knobs: Iterable[Knob] = (), d
 
 
 def _store(rows: Iterable[Row], file: IO[bytes]) -> Totals:
+    """Write each row with the number of its incarnation, and return the totals."""
     totals = Totals()
     last_steps: dict[str, int] = {}  # metric → step of its last measurement in this incarnation
-    max_step = -1
     for row in rows:
-        goes_back = row.step < max_step and any(last_steps.get(name, -1) > row.step for name in row.metrics)
+        goes_back = any(last_steps.get(name, -1) > row.step for name in row.metrics)
         if goes_back or not totals.observations:
             totals.incarnations += 1
             last_steps.clear()
-            max_step = -1
         if not totals.observations:
             totals.first_step = row.step
         last_steps.update(dict.fromkeys(row.metrics, row.step))
-        max_step = max(max_step, row.step)
         totals.metrics.update(row.metrics.keys())
         totals.observations += 1
         totals.last_step = row.step
@@ -139,7 +137,8 @@ def _make_events(
     detail: str,
 ) -> Iterator[Event]:
     subjects = Subjects(run)
-    seq = tick = n = current_incarnation = 0
+    seq = tick = current_incarnation = 0
+    n = 0  # number of the incarnation's next message
     last_time = datetime.fromtimestamp(modified_at, UTC)
 
     def make_event(subject: str, message: RunStarted | RunEnded | Observation, time: datetime) -> Event:

@@ -43,7 +43,7 @@ def calibration(
     line = f"{counts['outcomes']} outcomes, {counts['unscored']} of them unscored"
     print_result(as_json, {"runs": runs, **counts, "agents": agents, "overall": overall}, [line])
     if scored_claims and not as_json:
-        _print_tables(agents | {"all": overall}, overall)
+        _print_tables(agents, overall)
 
 
 def _read_outcomes(source: str) -> list[Outcome]:
@@ -52,12 +52,12 @@ def _read_outcomes(source: str) -> list[Outcome]:
         return [event.body for event in log.events() if isinstance(event.body, Outcome)]
 
 
-def _print_tables(rows: dict[str, Calibration], overall: Calibration) -> None:
-    scores = []
-    for name, score in rows.items():
+def _print_tables(agents: dict[str, Calibration], overall: Calibration) -> None:
+    rows = []
+    for name, score in {**agents, "all": overall}.items():
         figures = (score.brier, score.constant_brier, score.constant)
-        scores.append((name, str(score.count), *("" if value is None else f"{value:.3f}" for value in figures)))
-    print_table(("agent", "votes", "Brier", "Brier of best constant", "best constant"), scores)
+        rows.append((name, str(score.count), *("" if value is None else f"{value:.3f}" for value in figures)))
+    print_table(("agent", "votes", "Brier", "Brier of best constant", "best constant"), rows)
     reliability = [(f"{b.low:.1f} to {b.high:.1f}", str(b.count), f"{b.p:.3f}", f"{b.y:.3f}") for b in overall.bins]
     print_table(("stated confidence", "votes", "mean stated", "mean outcome"), reliability)
     say(*wrapped(NOTE))

@@ -1,7 +1,7 @@
 """Shell completion for the names of runs, agents, knobs and files.
 
-Completion runs whenever the user presses Tab. It therefore reads only small files, takes no lock and never raises. If a
-file is missing or damaged, it offers fewer names.
+Completion runs whenever the user presses Tab. It therefore reads only small files and parts of logs, takes no lock and
+never raises. If a file is missing or damaged, completion offers fewer names.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def agents_or_files(incomplete: str) -> Iterator[str]:
 
 @_completer
 def agents(ctx: typer.Context, incomplete: str) -> Iterable[str]:
-    """Return the run's agents, from its keys and its settings, or the installed agents if it has none."""
+    """Return the run's agents from its keys and settings, or the installed agents if neither names an agent."""
     folder = _find_run(ctx)
     if folder is None:
         return installed_agents(incomplete)
@@ -99,8 +99,7 @@ def judges(ctx: typer.Context, incomplete: str) -> Iterator[str]:
 
 @_completer
 def decisions(ctx: typer.Context, incomplete: str) -> Iterator[str]:
-    """Return the ids of the chosen run's newest decisions, newest first, then its knobs. Leading zeros are omitted
-    unless the user typed one."""
+    """Return the newest decisions' ids, newest first, then the knobs. An id keeps its zeros only if the word has some."""
     newest = list(_read_messages(_find_run(ctx), "Decision", from_end=True))[-MAX_DECISIONS:]
     for body in reversed(newest):
         decision_id = str(body["id"])

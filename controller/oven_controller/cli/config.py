@@ -55,7 +55,7 @@ def show(
 
 
 def _without_password(value: object) -> object:
-    """Remove the password from an address, because people paste the output into issues."""
+    """Hide the password in an address, because people paste the output into issues."""
     return re.sub(r"(//[^/@:\s]*):[^/@\s]*@", r"\1:…@", value) if isinstance(value, str) else value
 
 

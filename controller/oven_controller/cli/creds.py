@@ -11,7 +11,7 @@ import typer
 
 from oven_controller.cli import completion
 from oven_controller.cli.options import Json, RunAlias, RunName, one_run, print_result
-from oven_controller.stack.agent_keys import admit, revoke_in_folder, server_folder
+from oven_controller.stack.agent_keys import admit, open_server_folder, revoke_in_folder
 from oven_controller.stack.agent_keys import revoke as revoke_agent
 from oven_controller.stack.person_keys import SUFFIX, AdministeredServer, announce, grant, is_operator
 from oven_controller.stack.process_plan import Plan, export_lines
@@ -112,11 +112,11 @@ def _grant_access(
 ) -> None:
     """Make a person's key, write its file, and print how to use it. Raises OvenError."""
     target = AdministeredServer.for_folder(server) if server else AdministeredServer.for_run(Home().find(run))
-    for address in tls.checked_addresses(url or target.url) if url or target.url else []:
-        if warning := tls.plaintext_warning(address):
-            warn(warning)
     if not url and not target.url:
         raise ConfigError(f"the server address of run {target.server.run!r} is unknown on this machine; add --nats URL")
+    for address in tls.checked_addresses(url or target.url):
+        if warning := tls.plaintext_warning(address):
+            warn(warning)
     person_file, delivery_failure = grant(target, name, role, url=url, ca=tls_ca)
     if delivery_failure:
         warn(delivery_failure)
@@ -133,7 +133,7 @@ def _grant_access(
         str(path),
         f"to watch: oven-controller monitor --creds {path.name}",
     ]
-    if not target.embedded:
+    if not target.is_embedded:
         fields["then"] = RELOAD_COMMAND
         lines.append(f"reload the server's configuration to admit {name}: {RELOAD_COMMAND}")
     print_result(as_json, fields, lines)
@@ -178,7 +178,7 @@ def list_keys(run: RunName = None, run_: RunAlias = None, server: ServerOption =
     Example: oven-controller creds list --json
     """
     if server is not None:
-        key_folder = server_folder(server)
+        key_folder = open_server_folder(server)
     else:
         folder = Home().find(one_run(run, run_))
         if not folder.info().embedded:

@@ -23,9 +23,9 @@ from oven_runs.settings.committee_members import check_judge, judge_of, new_memb
 from oven_runs.settings.committee_settings import CommitteeSettings
 
 MARGIN_S = 10.0
-"""Seconds added to the committee's deadline when waiting for a probe, which starts and ends at step boundaries."""
+"""Seconds added to the committee's deadline, because the learner starts and ends a test question only between steps."""
 JOIN_S = 30.0
-"""Seconds to wait for a new member's process to start, the same as the learner waits."""
+"""Seconds to wait for a new member's process to start. The learner waits equally long."""
 
 Member = Annotated[str, typer.Argument(metavar="NAME", help="The committee member.", autocompletion=completion.judges)]
 Provider = Annotated[str, typer.Option(help="The provider whose API it uses, as in committee.members.NAME.")]
@@ -145,7 +145,7 @@ def add(
     names.validate("member", name)
     if name in settings.members or name in view.weights or name in view.members:
         raise ConfigError(f"{name!r} is already a member of {folder.run}; choose another name, or `judge swap {name}`")
-    equal_share = 1 / (max(len(view.weights), 1) + 1)
+    equal_share = 1 / (max(len(view.weights), 1) + 1)  # below 1 even if no weights are known yet
     share = equal_share if weight is None else weight
     if not 0 < share < 1:
         raise ConfigError(

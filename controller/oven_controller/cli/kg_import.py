@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 NEEDS_EXTRA: Final = 'needs the extra kg: `pip install "oven-controller[kg]"`'
 MAX_COUNTS: Final = 12
-"""Maximum number of relations or kinds to print, the most frequent first."""
+"""Maximum number of relations, or kinds of nodes, whose counts are printed. The most frequent are printed."""
 
 
 def import_graph_files(

@@ -1,4 +1,4 @@
-"""The commands `kg curriculum` and `kg token-prior`, which query a graph about the user's training data."""
+"""The commands `kg curriculum` and `kg token-prior`, which use a graph to weight training topics and score tokens."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from oven_core.protocol.graph_requests import Curriculum, CurriculumRequest, Tok
 from oven_core.terminal_text import say
 
 MAX_BYTES: Final = 64 * 2**20
-"""Maximum size of the vocabulary file and of the corpus file."""
+"""Maximum size of the vocabulary file, and of the corpus file."""
 
 
 def curriculum(
@@ -46,8 +46,9 @@ def curriculum(
     }
     request = checked_request(CurriculumRequest, fields)
     linked_topics = {topic for pair in request.prerequisites for topic in pair}
-    topics = [entry.topic for entry in request.mastery if entry.topic not in linked_topics]
-    answer = query_graph(graph_file, "curriculum", request, Curriculum, topics)
+    # Only the graph has the prerequisites of the other topics, so it must contain these topics.
+    unlinked_topics = [entry.topic for entry in request.mastery if entry.topic not in linked_topics]
+    answer = query_graph(graph_file, "curriculum", request, Curriculum, unlinked_topics)
     if as_json:
         say(*json.dumps(answer.model_dump(mode="json"), indent=1).splitlines())
         return 0

@@ -21,8 +21,8 @@ from oven_runs.access.run_access import RunAccess
 from oven_runs.access.run_finder import find_run
 from oven_runs.log.sampled_text import group_lines
 
-LAST_GROUPS = 10
-"""Default number of groups that --completions prints."""
+DEFAULT_GROUPS = 10
+"""Default number of groups that --completions prints. A group is a prompt with its sampled completions."""
 
 
 @remote_options
@@ -55,7 +55,7 @@ def log(
     """
     access = find_run(one_run(run, run_), endpoint)
     if completions:
-        asyncio.run(print_completions(access, last=last or LAST_GROUPS, as_json=as_json, follow=follow))
+        asyncio.run(print_completions(access, last=last or DEFAULT_GROUPS, as_json=as_json, follow=follow))
         return
     asyncio.run(_print_log(access, as_json, follow, last))
 

@@ -19,7 +19,7 @@ ORACLE_RUN: Any = {
     "show_default": "the newest run that has an oracle",
     "autocompletion": completion.runs,
 }
-"""What the argument RUN and the option --run have in common."""
+"""Settings that the argument RUN and the option --run share."""
 OracleArgument = Annotated[str | None, typer.Argument(**ORACLE_RUN)]
 OracleOption = Annotated[str | None, typer.Option("--run", "-r", **ORACLE_RUN)]
 Percents = Annotated[

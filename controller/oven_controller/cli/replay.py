@@ -64,7 +64,7 @@ def replay(
     log_replay, signatures = asyncio.run(_replay_log(folder, until, verify))
     report = log_replay.report()
     if not report.same and signatures.is_signed and not verify:
-        # A live replica may have ignored an event with a wrong signature, which was accepted here.
+        # The live replicas may have ignored an event with a wrong signature, but this replay accepted it.
         log_replay, signatures = asyncio.run(_replay_log(folder, until, True))
         report = log_replay.report()
         signatures.explains_difference = report.same
@@ -83,13 +83,14 @@ def replay(
 
 
 class Signatures:
-    """Verifies the signatures of a log's events with the run's keys, and counts the results by event type."""
+    """Verifies the signatures of a log's events with the run's keys, and counts the results for each kind of subject.
+    Also finds missing messages of the learner."""
 
     def __init__(self, folder: RunFolder, check: bool) -> None:
         self.keyring = Keyring(folder.pin(), check=check)
         self.is_checked = check
         self.explains_difference = False
-        """Whether the decisions agree only if signatures are verified."""
+        """Whether the decisions agree only if events with wrong signatures are ignored."""
         self.by_kind: dict[str, Counter[str]] = {}
         self._gap_finder = GapFinder()
 
@@ -180,7 +181,7 @@ def _report_lines(report: ReplayReport, signatures: Signatures, until: int | Non
 
 
 def _mesh_report(mesh: Mesh) -> dict[str, Any]:
-    """Return the mesh's state as JSON values: settings, agents, open ballots, decisions in flight."""
+    """Return the mesh's state as JSON values: knobs, agents, open ballots, and adopted decisions without a receipt."""
     state = mesh.state
     return {
         "tick": state.tick,
@@ -208,8 +209,8 @@ def _mesh_report(mesh: Mesh) -> dict[str, Any]:
             for actuator, ballot in mesh.ballots.items()
         ],
         "in_flight": [
-            {"id": flight.decision.id, "actuator": flight.decision.actuator, "value": flight.decision.value}
-            for flight in state.changes_in_flight()
+            {"id": change.decision.id, "actuator": change.decision.actuator, "value": change.decision.value}
+            for change in state.changes_in_flight()
         ],
         "adopted": state.interventions,
         "interventions_left": max(0, state.rules.max_interventions - state.interventions),
@@ -229,8 +230,8 @@ def _mesh_lines(report: dict[str, Any]) -> list[str]:
             f"  open until tick {ballot['closes_at_tick']}: {ballot['actuator']}, {ballot['opened_by']} proposed "
             f"{value_text(ballot['proposal'])} ({votes})"
         )
-    for flight in report["in_flight"]:
-        lines.append(f"  in flight: {flight['actuator']} to {value_text(flight['value'])} (decision {flight['id']})")
+    for change in report["in_flight"]:
+        lines.append(f"  in flight: {change['actuator']} to {value_text(change['value'])} (decision {change['id']})")
     lines.append(f"  {report['adopted']} decisions adopted, {report['interventions_left']} interventions left")
     return lines
 

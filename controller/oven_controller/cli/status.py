@@ -66,6 +66,7 @@ def _process_lines(status: RunStatus) -> Iterator[str]:
 
 
 def _agent_lines(status: RunStatus) -> Iterator[str]:
+    """Yield lines about the agents' alerts, the judges and the agents. Agents without votes share a line per state."""
     for alert in status.alerts:
         figures = f"{alert.metric} {float(alert.value):.3g}, expected bound {float(alert.expected):.3g}"
         yield f"! {alert.agent}: {alert.symptom} since tick {alert.tick} ({figures})"

@@ -82,22 +82,22 @@ def diagnose_run(
     return int(result is not None and result.diagnosis is None)
 
 
-def _read_log(run: str, until: int | None) -> tuple[LogContext, dict[str, Any]]:
-    """Return the log, and the run's settings if its folder has them. Raises ConfigError for a log without
-    observations."""
+def _read_log(source: str, until: int | None) -> tuple[LogContext, dict[str, Any]]:
+    """Return the log, and the run's settings if its folder has them. Raises ConfigError without observations."""
     log = LogContext()
-    with open_log(run) as (name, events, folder, _):
-        for event in events():
+    with open_log(source) as opened_log:
+        for event in opened_log.events():
             if until is not None and isinstance(event.body, Observation) and event.body.tick > until:
                 break
             log.add(event)
     if not log.ticks:
         limit = f" up to tick {until}" if until else ""
         raise ConfigError(
-            f"there is nothing to diagnose: the log of {name} has no observations{limit}; wait for the run's first "
-            "steps, or name another run"
+            f"there is nothing to diagnose: the log of {opened_log.run} has no observations{limit}; wait for the run's "
+            "first steps, or name another run"
         )
     config: dict[str, Any] = {}
+    folder = opened_log.folder
     if folder is not None and (folder / "config.json").is_file():
         with contextlib.suppress(ValueError, RecursionError):
             config = shown_settings(json.loads(read_file(folder / "config.json", "the run's settings", 1 << 22)))
@@ -158,12 +158,13 @@ def _report_lines(
     return lines
 
 
-def _diagnosis_text(result: Diagnosis) -> str:
-    if not result.evidence:
-        return result.cause
+def _diagnosis_text(diagnosis: Diagnosis) -> str:
+    if not diagnosis.evidence:
+        return diagnosis.cause
     figures = "; ".join(
-        f"{item.metric} {show(item.value)} at ticks {item.from_} to {item.to}" for item in result.evidence
+        f"{item.metric} {show(item.value)} at ticks {item.from_} to {item.to}" for item in diagnosis.evidence
     )
-    change = f"; set {result.knob} to {show(result.value)}" if result.knob else ""
-    revert = f", and revert if {result.revert_if.describe()}" if result.revert_if else ""
-    return f"{result.cause} since tick {result.onset} ({figures}){change}{revert}, confidence {result.confidence:.2f}"
+    change = f"; set {diagnosis.knob} to {show(diagnosis.value)}" if diagnosis.knob else ""
+    revert = f", and revert if {diagnosis.revert_if.describe()}" if diagnosis.revert_if else ""
+    onset = f"{diagnosis.cause} since tick {diagnosis.onset}"
+    return f"{onset} ({figures}){change}{revert}, confidence {diagnosis.confidence:.2f}"

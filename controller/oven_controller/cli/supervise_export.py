@@ -45,8 +45,7 @@ def export(
 
 
 def run_folders(paths: Sequence[Path]) -> list[Path]:
-    """Return the paths that are log folders, and the log folders directly inside the other paths. Raises ConfigError if
-    a path contains no log."""
+    """Return the log folders among the paths and directly in them. Raises ConfigError for a path without one."""
     folders: list[Path] = []
     for path in paths:
         runs = [path] if (path / "repl.jsonl").is_file() else sorted(log.parent for log in path.glob("*/repl.jsonl"))
@@ -59,8 +58,8 @@ def run_folders(paths: Sequence[Path]) -> list[Path]:
 def training_rows(runs: Sequence[Path], role: Role) -> tuple[list[dict[str, Any]], int, int]:
     """Return one row per call of the answered runs, the number of answered runs, and the number of skipped calls.
 
-    The supervisor's calls without a completed program are skipped. A row has `prompt` and `completion` as conversations
-    for TRL's SFTTrainer. Raises ConfigError if a log cannot be read.
+    Calls without a response have no row. The supervisor's calls without a completed program are skipped and counted. A
+    row has `prompt` and `completion` as conversations for TRL's SFTTrainer. Raises ConfigError for an unreadable log.
     """
     rows: list[dict[str, Any]] = []
     answered = skipped = 0

@@ -23,7 +23,7 @@ USUAL_VARIABLE: Final = "the provider's usual variable"
 MAX_CALLS: Final = 5000
 """Default limit on calls, which stops a program with an endless loop. A context of 64 MB needs about 2,700 calls if the
 worker's window has 8,000 tokens."""
-OUTPUT_LINES: Final = 3
+MAX_OUTPUT_LINES: Final = 3
 """Maximum number of output lines per program that `--trajectory` prints. The log in `--log-dir` has all of them."""
 
 
@@ -113,9 +113,9 @@ def trajectory_lines(result: RunResult) -> list[str]:
         lines.append(f"turn {step.turn} ({step.ended}):")
         lines += [f"  {line}" for line in step.code.splitlines()]
         output = step.output.splitlines()
-        lines += [f"  > {line}" for line in output[:OUTPUT_LINES]]
-        if len(output) > OUTPUT_LINES:
-            lines.append(f"  > … {len(output) - OUTPUT_LINES} more lines")
+        lines += [f"  > {line}" for line in output[:MAX_OUTPUT_LINES]]
+        if len(output) > MAX_OUTPUT_LINES:
+            lines.append(f"  > … {len(output) - MAX_OUTPUT_LINES} more lines")
     return [*lines, ""]
 
 

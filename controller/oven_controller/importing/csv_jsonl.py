@@ -10,12 +10,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from oven_controller.importing.importer import TRUNCATED_ROWS, LogEntry, Recording
-from oven_controller.importing.rows import STEP_COLUMNS, row_time, suggest_columns
+from oven_controller.importing.metric_names import STEP_COLUMNS, suggest_columns
+from oven_controller.importing.rows import row_time
 from oven_core.errors import ConfigError, reason
 
 _CSV_SUFFIXES, _JSONL_SUFFIXES = (".csv",), (".jsonl", ".ndjson")
 _RANGE_SUFFIXES = ("__MIN", "__MAX")
-"""Suffixes of the extra columns in files exported from W&B panels."""
+"""Suffixes of the columns with minima and maxima, which W&B adds to each metric's column when it exports a panel."""
 
 
 class TableImporter:
@@ -55,8 +56,8 @@ def _parse_cell(cell: str) -> object:
 
 
 def _clean_header(path: Path, header: Sequence[str]) -> list[str]:
-    """Return the column names without the prefix "<run> - " of W&B panels. Extra columns get an empty name. Raises
-    ConfigError if the table contains more than one run."""
+    """Return the column names without the prefix "<run> - " of W&B panels. Columns with minima and maxima get an empty
+    name, so that they are skipped. Raises ConfigError if the table contains more than one run."""
     runs = {name.split(" - ", 1)[0] for name in header if " - " in name}
     if len(runs) > 1:
         raise ConfigError(f"{path} contains more than one run: {', '.join(sorted(runs)[:5])}. Export one of them")
@@ -69,17 +70,17 @@ def _find_step_index(path: Path, header: Sequence[str], step_name: str | None) -
     if step_name is not None and step_name not in columns:
         hint = suggest_columns(step_name, columns)
         raise ConfigError(f"--rename {step_name}=step: {path} has no column {step_name}; {hint}")
-    name = step_name or next((name for name in STEP_COLUMNS if name in header), None)
-    if name is None:
+    step_column = step_name or next((name for name in STEP_COLUMNS if name in header), None)
+    if step_column is None:
         problem = f"{path} has no column with the step ({', '.join(STEP_COLUMNS)})"
         if not columns:
             raise ConfigError(f"{problem}: the file is empty")
         raise ConfigError(f"{problem}; its columns are {', '.join(columns[:8])}. Name one with --rename NAME=step")
-    return list(header).index(name)
+    return list(header).index(step_column)
 
 
 def _read_jsonl(path: Path, skipped: Counter[str], step_name: str | None) -> Iterator[LogEntry]:
-    step_key = step_name or ""
+    step_key = step_name or ""  # empty until a row with one of STEP_COLUMNS is found
     with path.open("rb") as lines:
         for line_number, line in enumerate(lines, 1):
             if not line.strip():

@@ -1,11 +1,12 @@
-"""Write imported rows as the log of a run. It looks like a learner's unsigned log with autonomy `observe`.
+"""Write imported rows as the log of a run. The log looks like that of a learner without a signing key
+and with autonomy `observe`.
 
 RunStarted comes first in a log and names every metric. Therefore the rows are stored on disk until the source is fully
 read. Memory use does not grow with the number of steps.
 
-A resumed training logs some steps twice. A row with a step before the newest measurement of one of its metrics starts a
-new incarnation, like a learner restart. A late evaluation, whose metrics have no later measurement, keeps its step. A
-row that repeats the newest step does not start one either, because a second file may continue the first one.
+A resumed training run logs some steps twice. Therefore a row starts a new incarnation, like a restart of the learner,
+if one of its metrics was already measured at a later step. A late evaluation does not, because its metrics have no
+later measurement. A repetition of the newest step does not either, because a second file may continue the first one.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import IO
 
 from oven_controller.importing.declared_knobs import Knob, announced_actuators
-from oven_controller.importing.rows import Row, metric_spec
+from oven_controller.importing.metric_names import metric_spec
+from oven_controller.importing.rows import Row
 from oven_core.files import atomic_file
 from oven_core.mesh.code_hash import mesh_code_hash
 from oven_core.protocol.codec import Malformed
@@ -50,6 +52,7 @@ class Totals:
     max_steps: int = 0
     """The highest step, or the planned number of steps if that is larger."""
     completed: bool = True
+    """Whether the run reached its planned number of steps. True if that number is unknown."""
 
 
 class StoredRows:
@@ -81,7 +84,7 @@ class StoredRows:
 
     def events(self, run: str, knobs: Iterable[Knob] = (), detail: str = "") -> Iterator[Event]:
         """Return the events of the run's log. Use only one such iterator at a time. `detail` is a field of RunEnded.
-        The events have messages but no encoded bytes, which `log_line` adds."""
+        Each event has a message but no encoded bytes; `log_line` encodes it."""
         self._file.seek(0)
         actuators = announced_actuators(knobs, self.totals.metrics)
         return _make_events(run, _read_back(self._file), self.totals, self._modified_at, actuators, detail)
@@ -115,7 +118,8 @@ def _store(rows: Iterable[Row], file: IO[bytes]) -> Totals:
         totals.observations += 1
         totals.last_step = row.step
         totals.max_steps = max(totals.max_steps, row.step)
-        totals.rows_with_time += row.time is not None
+        if row.time is not None:
+            totals.rows_with_time += 1
         data = marshal.dumps((totals.incarnations, *row))
         file.write(_ROW_LENGTH.pack(len(data)) + data)
     return totals
@@ -138,7 +142,7 @@ def _make_events(
 ) -> Iterator[Event]:
     subjects = Subjects(run)
     seq = tick = current_incarnation = 0
-    n = 0  # number of the incarnation's next message
+    n = 0  # number of the next message in its incarnation
     last_time = datetime.fromtimestamp(modified_at, UTC)
 
     def make_event(subject: str, message: RunStarted | RunEnded | Observation, time: datetime) -> Event:
@@ -177,7 +181,7 @@ def _make_start(
         n=0,
         recipe=IMPORTED,
         tick=tick,
-        step=max(0, step - 1) if tick else 0,
+        step=max(0, step - 1) if tick else 0,  # the step before the first row; 0 in the first incarnation
         horizon=Horizon(max_steps=totals.max_steps or None),
         actuators=actuators,
         metrics=tuple(metric_spec(name) for name in sorted(totals.metrics)),

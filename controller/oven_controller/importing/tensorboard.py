@@ -1,8 +1,8 @@
 """Import TensorBoard event files with TensorBoard's own loader, which the extra `[import]` installs.
 
-TensorBoard's EventAccumulator is not suitable: it keeps all events in memory, separates the tags and drops values that
-a restart overwrote. The "legacy" loader yields events unchanged. The newer loader rewrites each event first and takes
-three times as long.
+TensorBoard's EventAccumulator is not suitable: it keeps all events in memory, stores each tag separately, and drops
+values that a restart overwrote. The "legacy" loader yields events unchanged. The newer loader rewrites each event first
+and takes three times as long.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class TensorBoardImporter:
 
 def _event_files(folder: Path) -> list[Path]:
     """Return the event files, sorted by the numbers in their names: the time in seconds, then a counter. Each restart
-    of a training adds a file."""
+    of the training run adds a file."""
     files = [path for path in folder.iterdir() if _FILE_MARKER in path.name and path.is_file()]
     return sorted(files, key=lambda path: [part.zfill(20) for part in re.split(r"(\d+)", path.name)])
 
 
 def _read_entries(files: list[Path], loader: Any, step: str | None) -> Iterator[LogEntry]:
-    """Yield the log entries. `step` is the tag whose values are the steps; its events are read first."""
+    """Yield the log entries. `step` is the tag that the user chose for the step. Its values are read first."""
     for path in files:
         steps: dict[int, object] = {}
         if step is not None:

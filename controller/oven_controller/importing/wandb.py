@@ -21,14 +21,15 @@ from pathlib import Path
 from typing import Any
 
 from oven_controller.importing.importer import TRUNCATED_ROWS, LogEntry, Recording
-from oven_controller.importing.rows import STEP_COLUMNS, row_time, step_number
+from oven_controller.importing.metric_names import STEP_COLUMNS
+from oven_controller.importing.rows import row_time, step_number
 from oven_core.errors import ConfigError
 
 _MAGIC = b":W&B\xe1\xbe\x00"
 _BLOCK_BYTES = 32 * 1024
 _HEADER = struct.Struct("<IHB")
 _FULL, _FIRST, _LAST = 1, 2, 4
-"""Kinds of fragments: a whole record, and the first or last part of one."""
+"""Kinds of fragments: a whole record, its first part, and its last part. Any other kind is a part between these."""
 _CALL_COUNTER = "_step"
 """W&B's counter of calls to its logger."""
 _NOT_STEP_AXES = ("epoch", "epochs", "tokens", "num_tokens", "samples", "time", "seconds", "_timestamp", "_runtime")
@@ -58,10 +59,10 @@ class WandbImporter:
 
 
 class StepAxes:
-    """Finds the step of each metric. It must receive the definitions and rows in the run's order."""
+    """Finds the step of each metric. Call `define` and `split_row` in the order of the definitions and rows."""
 
     def __init__(self, step: str | None = None) -> None:
-        """`step` is the column with the step of all metrics, if the user named it."""
+        """`step` is the column that the user chose for the step of all metrics."""
         self._user_column = step
         self._defined_axes: dict[str, str] = {}  # metric → axis
         self._pattern_axes: dict[str, str] = {}  # glob pattern of metrics → axis
@@ -79,7 +80,7 @@ class StepAxes:
             self._defined_axes[name] = step_axis
         self._axes.clear()
 
-    def by_step(self, values: Mapping[str, object]) -> list[tuple[object, dict[str, object]]]:
+    def split_row(self, values: Mapping[str, object]) -> list[tuple[object, dict[str, object]]]:
         """Split a row into (step, values) pairs, because its metrics may have different axes."""
         axes = {name: self._find_axis(name) for name in values}
         for axis in axes.values():
@@ -87,18 +88,18 @@ class StepAxes:
                 self._newest_values[axis] = values[axis]
                 self._latest_axis = axis
         row_step = self._find_row_step(values, axes)
-        steps: dict[object, dict[str, object]] = {}
+        rows: dict[object, dict[str, object]] = {}
         for name, value in values.items():
             step = self._newest_values.get(axes[name], row_step)
             if step_number(step) is None:
                 step = row_step
-            steps.setdefault(step, {})[name] = value
-        return list(steps.items())
+            rows.setdefault(step, {})[name] = value
+        return list(rows.items())
 
     def _find_row_step(self, values: Mapping[str, object], axes: Mapping[str, str]) -> object:
         """Return the step of metrics without an axis, from the first of these sources that exists:
 
-        1. The column that the user named. If there is one, the others are not used.
+        1. The column that the user chose. If there is one, the other sources are not used.
         2. The run's step column, in this row.
         3. An axis in this row, preferably one of the row's own metrics.
         4. The newest value of the axis that was updated last.
@@ -138,12 +139,12 @@ def _read_entries(path: Path, protocol: Any, skipped: Counter[str], step: str | 
         # A histogram, table or image has several values, e.g. `_type`. It counts as one value that is not a number.
         media = {name.rsplit("/", 1)[0] for name, _ in items if name.endswith("/_type")}
         values = {name: _parse_value(text) for name, text in items if name.rsplit("/", 1)[0] not in media}
-        for row_step, row in axes.by_step(values | dict.fromkeys(media, "media")):
+        for row_step, row in axes.split_row(values | dict.fromkeys(media, "media")):
             yield LogEntry(row_step, row, row_time(values))
 
 
 def _read_records(path: Path, skipped: Counter[str]) -> Iterator[bytes]:
-    """Yield the file's records. If the program was killed, the last record may be incomplete: it is counted in
+    """Yield the file's records. If the program was killed, the last record may be incomplete. It is then counted in
     `skipped`. Raises ConfigError if the format or a checksum is wrong."""
     with path.open("rb") as file:
         if file.read(len(_MAGIC)) != _MAGIC:
@@ -153,10 +154,10 @@ def _read_records(path: Path, skipped: Counter[str]) -> Iterator[bytes]:
             rest_of_block = _BLOCK_BYTES - file.tell() % _BLOCK_BYTES
             if rest_of_block < _HEADER.size:
                 file.read(rest_of_block)  # the end of a block that is too short for a header
-            head = file.read(_HEADER.size)
-            if len(head) < _HEADER.size:
+            header = file.read(_HEADER.size)
+            if len(header) < _HEADER.size:
                 break
-            crc, length, kind = _HEADER.unpack(head)
+            crc, length, kind = _HEADER.unpack(header)
             data = file.read(length)
             if len(data) < length:
                 parts.append(data)
@@ -167,7 +168,7 @@ def _read_records(path: Path, skipped: Counter[str]) -> Iterator[bytes]:
             if kind in (_FULL, _LAST):
                 yield b"".join(parts)
                 parts = []
-        if parts or head:
+        if parts or header:
             skipped[TRUNCATED_ROWS] += 1
 
 

@@ -1,6 +1,6 @@
 """MCP tools that act on a run. They are operator actions, which the log records under the server's name.
 
-The server offers them only with --control. The same bounds and guardrails apply as for a person's commands.
+The server offers these tools only with --control. The same bounds and guardrails apply as for a person's commands.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ def _build_tool(allowed_runs: AllowedRuns, keys: ControlKeys, action: Action) ->
         inspect.Parameter(name, kind, default=defaults.get(name, no_default), annotation=annotation)
         for name, annotation in parameters.items()
     ]
-    returned = act.__annotations__["return"]
-    act.__signature__ = inspect.Signature(signature, return_annotation=returned)  # type: ignore[attr-defined]
+    return_annotation = act.__annotations__["return"]
+    act.__signature__ = inspect.Signature(signature, return_annotation=return_annotation)  # type: ignore[attr-defined]
     return act
 
 
@@ -95,7 +95,7 @@ def _annotate(argument: Argument) -> Any:
 
 
 class ControlKeys:
-    """Creates the server's operator keys, one per run, and keeps the access to each run with its key."""
+    """Creates the server's operator key for each run, and keeps the access that the key gives."""
 
     def __init__(self) -> None:
         self._operator_access: dict[str, RunAccess] = {}

@@ -86,7 +86,7 @@ class StrictTool(Tool):
 
 
 def strict_tool(function: Callable[..., Any], annotations: ToolAnnotations) -> Tool:
-    """Make a StrictTool from a function. Its schemas are derived from the arguments and the return type."""
+    """Make a StrictTool from a function. The tool's schemas are derived from the arguments and the return type."""
     tool = StrictTool.from_function(function, annotations=annotations)
     arguments = tool.fn_metadata.arg_model
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from oven_core.terminal_text import clean
 
 MAX_CHARACTERS: Final = 60_000
-"""Maximum characters of an answer: about 15,000 to 20,000 tokens, which common clients accept without truncating it."""
+"""Maximum characters of an answer: about 15,000 to 20,000 tokens. Common clients do not truncate such an answer."""
 TEXT_LENGTHS: Final = (2000, 400, 120)
 """Maximum lengths of each string in an answer, tried in this order until the answer is short enough."""
 

@@ -32,7 +32,7 @@ log = logging.getLogger("oven.notify")
 CHECK_S: Final = 0.1
 """Seconds between checks of an outbox."""
 SAVE_S: Final = 30.0
-"""Maximum seconds between writes of the state, even without notices. A restart handles all later events again."""
+"""Maximum seconds between writes of the state, even without notices. A restart repeats the events since then."""
 LAST_READ_S: Final = 1.5
 """Timeout in seconds for the last read of the log when the stack stops."""
 LAST_SEND_S: Final = 2.5
@@ -42,15 +42,14 @@ LAST_SEND_S: Final = 2.5
 async def run_notifier(
     access: RunAccess, settings: NotifySettings, recipients: Sequence[Recipient], folder: RunFolder | None = None
 ) -> None:
-    """Send notifications until the run is over or the process receives a signal. Raises RefusedError and
-    ConfigError."""
+    """Send notifications until the run is over, or until a signal. Raises RefusedError and ConfigError."""
     stop = asyncio.Event()
     on_termination(stop.set)
     await _Notifier(access, settings, recipients, folder).run(stop)
 
 
 class _Notifier:
-    """Follows one run and saves its own state in `folder`. Without a folder nothing is saved."""
+    """Follows one run. Saves the notifier's state in `folder`, or nowhere without a folder."""
 
     def __init__(
         self, access: RunAccess, settings: NotifySettings, recipients: Sequence[Recipient], folder: RunFolder | None
@@ -66,7 +65,7 @@ class _Notifier:
         self._save_failed = False
         outboxes = {recipient.name: self._state.recipients.get(recipient.name, Outbox()) for recipient in recipients}
         self._state.recipients = outboxes
-        self._deliveries = [Delivery(access.run, each, outboxes[each.name], self._save) for each in recipients]
+        self._deliveries = [Delivery(access.run, target, outboxes[target.name], self._save) for target in recipients]
 
     async def run(self, stop: asyncio.Event) -> None:
         """Follow the log until `stop` is set or the run is over, then send the last messages."""
@@ -113,7 +112,7 @@ class _Notifier:
             self._queue(notices)
 
     def _on_log_end(self) -> None:
-        """Queue the notices that depend on the newest event, and save the state from time to time."""
+        """Handle the end of a read: queue notices about advice and silence, and save the state from time to time."""
         if not self._caught_up:
             self._caught_up = True
             self._state.seq = self._triggers.view.seq
@@ -134,7 +133,7 @@ class _Notifier:
         self._save()
 
     def _stack_end_notices(self) -> list[Notice]:
-        """Return a notice of the run's end as the stack recorded it, if the learner did not log its end."""
+        """Return a notice that the stack is down, unless the learner logged the end of the run."""
         info = self._access.info()
         if info.ended is None and self._access.is_up():
             return []  # only this process was stopped, or the run is on another machine

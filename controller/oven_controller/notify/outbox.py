@@ -1,6 +1,6 @@
 """A queue of notices for one recipient, with rate limits. This module does no I/O: callers pass the time.
 
-Each message contains all queued notices. Later notices of the same kinds wait for a minute, or for the next message of
+Each message contains all queued notices. After a message, notices of the same kinds wait for a minute, or for a notice of
 another kind. Times are in seconds since 1970. Messages are not delayed if the clock is set back.
 """
 
@@ -14,8 +14,8 @@ from oven_controller.notify.message import Notice
 from oven_runs.settings.notifications import SEVERITIES, Kind
 
 GAP_S: Final = 60.0
-"""Minimum seconds between two messages of the same kind, and after a failure. Chat services limit the rate, and people
-can read about one message per minute."""
+"""Minimum seconds between two messages with the same kinds of notices, and after a failure. Chat services limit the
+rate, and people can read about one message per minute."""
 FINAL_KINDS: Final[tuple[Kind, ...]] = ("ended", "died")
 """Kinds of notices about the end of a run."""
 MAX_WAITING: Final = 20

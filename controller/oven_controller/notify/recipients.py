@@ -47,8 +47,7 @@ class Recipient:
     """An apprise.NotifyBase."""
 
     def send(self, message: Message) -> str:
-        """Send a message within apprise's time limits. Return the reason for a failure, without secrets, or an empty
-        string."""
+        """Send a message within apprise's time limits. Return an empty string, or why it failed, without secrets."""
         import apprise
 
         if hasattr(self.service, "payload_extras"):  # only the service for webhooks has this attribute

@@ -44,12 +44,12 @@ MAX_PENDING_DECISIONS: Final = 256
 """Maximum number of decisions that wait for their receipts. Usually there are only a few."""
 SILENCE_S: Final = 600.0
 """Minimum seconds of silence before the learner is reported missing. An evaluation or checkpoint can take minutes."""
-SILENCE_STEPS: Final = 20
-"""Minimum silence as a multiple of the typical gap between observations. Both minimums apply."""
+SILENCE_GAPS: Final = 20
+"""Minimum silence in typical gaps between observations. Both minimums apply."""
 RECENT_GAPS: Final = 50
 """Number of recent gaps between observations. Their median is the typical gap."""
 _CALLS_SPENT: Final = re.compile(r"all \d+ \w+ of \w+\.\w+ are \w+")
-"""Pattern of an agent's status when its budget of calls to a language model is spent."""
+"""Pattern of an agent's status when the agent has spent its budget of calls to a language model."""
 _ABSTENTION_METRIC: Final = re.compile(r"rewards/([^/]+)/abstain/(.+)")
 
 
@@ -126,7 +126,7 @@ class Triggers:
         if self._silence_reported or self._last_message_time is None or not is_training:
             return []
         silent_s, typical_s = (now - self._last_message_time).total_seconds(), self._typical_gap_s
-        if silent_s < max(SILENCE_S, SILENCE_STEPS * typical_s):
+        if silent_s < max(SILENCE_S, SILENCE_GAPS * typical_s):
             return []
         self._silence_reported = True
         title = f"no message from the learner for {silent_s / 60:.0f} min"
@@ -240,7 +240,7 @@ class Triggers:
         return notices
 
     def _budget_notice(self, owner: str, sentence: str) -> list[Notice]:
-        """Return a notice of a spent budget. There is one per budget until the learner starts again."""
+        """Return a notice of a spent budget, or none if there was one since the learner's last start."""
         if owner in self._spent_budgets:
             return []
         self._spent_budgets.add(owner)
@@ -267,10 +267,10 @@ class _SilentJudgeFinder:
 
     def __init__(self) -> None:
         self._silent: dict[str, bool] = {}
-        """The members that do not score. The value tells whether the member's budget is spent."""
+        """For each member that does not score, whether its budget is spent."""
 
     def find_new(self, metrics: Mapping[str, float]) -> list[tuple[str, list[str]]]:
-        """Return the members that stopped scoring or spent their budget in this step, with the kinds of failure."""
+        """Return each member that stopped scoring, or spent its budget, in this step, with its kinds of failure."""
         if SCORED_METRIC not in metrics:
             return []
         failures: dict[str, list[str]] = {}
@@ -282,7 +282,7 @@ class _SilentJudgeFinder:
         for member, kinds in sorted(failures.items()):
             spent = "budget" in kinds
             was_reported = member in self._silent and (self._silent[member] or not spent)
-            if f"rewards/{member}/mean" in metrics or was_reported:
+            if f"rewards/{member}/mean" in metrics or was_reported:  # with a mean, it scored some completions
                 continue
             self._silent[member] = spent or self._silent.get(member, False)
             new.append((member, sorted(kinds)))

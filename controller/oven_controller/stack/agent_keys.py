@@ -20,7 +20,7 @@ from oven_core.security.credentials import Credentials
 from oven_runs.home.run_folder import RunFolder
 from oven_runs.server.embedded_server import ServerFolder
 
-RELOAD_S = 5.0
+RELOAD_TIMEOUT_S = 5.0
 """Timeout in seconds for the server to reload its users, or to restart."""
 PROCESS_NAMES = ("up", "nats-server", "script")
 """Names of processes that are not roles. No agent, member or person may use them."""
@@ -69,7 +69,8 @@ def admit_member(folder: RunFolder, name: str) -> None:
 
 
 def _has_local_keys(folder: RunFolder, role: Role, name: str) -> bool:
-    """Return whether the run's keys are made on this machine. Raises ConfigError if not and this key is missing."""
+    """Return whether the run's keys are made on this machine. Raises ConfigError if they are made elsewhere and this key
+    is missing here."""
     info = folder.info()
     path = folder.credentials(role, name)
     if not info.embedded and path is not None and not path.is_file():
@@ -111,7 +112,7 @@ def revoke_in_folder(server: ServerFolder, name: str) -> None:
     server.rewrite_users()
 
 
-def server_folder(path: Path) -> ServerFolder:
+def open_server_folder(path: Path) -> ServerFolder:
     """Open a folder that `creds server` has written. Raises ConfigError for any other folder."""
     try:
         return ServerFolder.existing(path.absolute())
@@ -142,8 +143,8 @@ def _is_revocable(name: str, role: Role) -> bool:
 
 
 def reload_users(folder: RunFolder, key: Credentials | None, *, accepted: bool = True) -> None:
-    """Make the stack's server reload its users if it is up, and wait until it accepts the key. Without `accepted`, wait
-    until it rejects the key. Raises ProcessError after RELOAD_S."""
+    """Make the stack's server reload its users if it is up, and wait until it accepts the key, or rejects the key if
+    `accepted` is False. Raises ProcessError after RELOAD_TIMEOUT_S."""
     if folder.is_locked() and folder.info().port is not None:
         folder.server.rewrite_users()
         if key is not None:
@@ -152,7 +153,7 @@ def reload_users(folder: RunFolder, key: Credentials | None, *, accepted: bool =
 
 async def _reload(folder: RunFolder, key: Credentials, accepted: bool) -> None:
     # A server that is restarting reads its users anyway, so a missing process is not an error.
-    deadline = asyncio.get_running_loop().time() + RELOAD_S
+    deadline = asyncio.get_running_loop().time() + RELOAD_TIMEOUT_S
     signalled_pid = 0
     while True:
         info = folder.info()
@@ -162,17 +163,17 @@ async def _reload(folder: RunFolder, key: Credentials, accepted: bool) -> None:
             signalled_pid = server_pid
         try:
             async with Bus.connect(info.url, key):
-                connects = True
+                is_accepted: bool | None = True
         except RefusedError:
-            connects = False
+            is_accepted = False
         except BusError:
-            connects = not accepted  # no answer yet, so try again
-        if connects == accepted:
+            is_accepted = None  # unknown, because the server does not answer yet
+        if is_accepted is accepted:
             return
         if asyncio.get_running_loop().time() > deadline:
             problem = "does not accept the key" if accepted else "still accepts the key"
             raise ProcessError(
-                f"the server of run {folder.run!r} {problem} of {key.name!r} after {RELOAD_S:g} s; "
+                f"the server of run {folder.run!r} {problem} of {key.name!r} after {RELOAD_TIMEOUT_S:g} s; "
                 f"`oven-controller down {folder.run}` and `up --resume` make it reload its users"
             )
         await asyncio.sleep(0.05)

@@ -15,7 +15,7 @@ from oven_runs.server.embedded_server import find_binary
 from oven_runs.settings.agents import agent_specs, agents_per_process
 
 
-def dry_run(request: Request, home: Home) -> list[str]:
+def output_lines(request: Request, home: Home) -> list[str]:
     """Return the lines to print: how the run would start, the settings as YAML, and the processes. Raises the errors
     that `up` would raise before the learner starts, e.g. for names, keys, agent files and the user's own server."""
     check_request(request, home)

@@ -118,6 +118,7 @@ def _run_start_text(body: RunStarted) -> str:
 
 def _receipt_text(body: Receipt) -> str:
     if not body.decision_id:
+        # The learner's own commands have ids that start with "local-". All others come from an operator.
         source = " command" if body.command and not body.command.startswith("local-") else ""
         return f"{body.actuator}{source} {body.status} at step {body.step}: {body.reason}"
     change = f"{format_value(body.before)} → {format_value(body.after)}"
@@ -150,7 +151,7 @@ class LinePrinter:
         self._reminders = Reminders()
         self._own_agents = own_agents
         self._agent_summary_pending = False
-        """Whether an own agent joined or reported that it cannot fire, so that a summary must still be printed."""
+        """Whether the summary of the stack's own agents must still be printed, because one joined or cannot fire."""
         self._repetitions: dict[str, tuple[str, int]] = {}
         """For each knob, the last proposal that was not adopted, and how often it was repeated."""
         self._cannot_fire: dict[str, str] = {}
@@ -158,14 +159,16 @@ class LinePrinter:
         self._quarantined_members: list[str] = []
         self._stopped_agents = 0
 
-    def on_earlier_event(self, event: Event) -> None:
-        """Count an event of an earlier incarnation without printing it."""
-        self._feed(event)
+    def count(self, event: Event) -> None:
+        """Update the counts for the summary without printing. Events of earlier incarnations are only counted."""
+        self.view.feed(event)
+        if isinstance(event.body, LearnerMessage):
+            self.gap_finder.feed(event.body)
 
     def on_event(self, event: Event) -> None:
         knobs_before = dict(self.view.knobs)
         live_agents = {name for name, agent in self.view.agents.items() if agent.live}
-        self._feed(event)
+        self.count(event)
         match event.body:
             case RunStarted():
                 self._printed_step = -1
@@ -221,7 +224,7 @@ class LinePrinter:
                 self._print(event, f"agent    {name} left{_reason_suffix(body.reason)}")
 
     def _print_arrival(self, event: Event, text: str) -> None:
-        """Print that an agent joined or cannot fire. Before the first observation, own agents are only summarised."""
+        """Print that an agent joined or cannot fire. Before the first progress line, own agents are only summarised."""
         if event.author in self._own_agents and self._printed_step < 0:
             self._agent_summary_pending = True
         else:
@@ -229,14 +232,9 @@ class LinePrinter:
 
     def _print_agent_summary(self, event: Event) -> None:
         own_agents = [agent for name, agent in self.view.agents.items() if name in self._own_agents and agent.live]
-        count = sum(bool(agent.cannot_fire) for agent in own_agents)
-        detail = f"; {count} cannot fire in this run; the summary at the end says why" if count else ""
+        blocked = sum(agent.cannot_fire != "" for agent in own_agents)
+        detail = f"; {blocked} cannot fire in this run; the summary at the end says why" if blocked else ""
         self._print(event, f"{counted(len(own_agents), 'agent')} joined{detail}")
-
-    def _feed(self, event: Event) -> None:
-        self.view.feed(event)
-        if isinstance(event.body, LearnerMessage):
-            self.gap_finder.feed(event.body)
 
     def _print_observation(self, event: Event, body: Observation) -> None:
         if self._agent_summary_pending:
@@ -281,13 +279,11 @@ class LinePrinter:
         duration_s = (view.last_time - self._start).total_seconds() if view.last_time else 0.0
         lines = [f"{end} at step {view.step} after {duration_s:.1f} s; {view.observations} observations"]
         if name := view.target():
-            at_start, at_end = view.first_values[name], view.metrics[name]
+            first, last = view.first_values[name], view.metrics[name]
             if view.ended is None:
-                lines.append(
-                    f"{name} {at_start:.3f} at the start, {at_end:.3f} when last measured (the log has no end)"
-                )
+                lines.append(f"{name} {first:.3f} at the start, {last:.3f} when last measured (the log has no end)")
             else:
-                lines.append(f"{name} {at_start:.3f} → {at_end:.3f} ({at_end - at_start:+.3f})")
+                lines.append(f"{name} {first:.3f} → {last:.3f} ({last - first:+.3f})")
         receipts = ", ".join(f"{count} {status}" for status, count in sorted(view.receipts.items()))
         advised = f", {len(view.advised)} advised and not approved" if view.advised else ""
         decisions = f"decisions: {view.decision_counts()}{advised}"

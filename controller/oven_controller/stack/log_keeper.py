@@ -21,12 +21,14 @@ from oven_runs.home.run_folder import RunFolder
 from oven_runs.process.child_process import short_path
 
 SERVER_TIMEOUT_S = 12.0
-"""Seconds to wait for a server that does not respond. The stack restarts it within 4 s, and it may need a few more
-seconds on a busy machine."""
+"""Seconds to wait for a server that does not respond. The stack restarts the server within 4 s, and the server may need
+several more on a busy machine."""
 SHORT_SERVER_TIMEOUT_S = 0.5
 """Seconds to wait for the server after an earlier wait has failed."""
 FLUSH_INTERVAL_S = 1.0
 """Seconds between two flushes of log.jsonl."""
+FINISH_TIMEOUT_S = 60.0
+"""Timeout in seconds for completing log.jsonl when the stack ends."""
 
 
 class LogKeeper:
@@ -38,7 +40,7 @@ class LogKeeper:
         self.saved_end: RunEnded | None = None
         """The learner's last message, if it is saved but not yet in the log."""
         self._folder, self._printer, self._out = folder, printer, out
-        self._has_late_messages = False  # whether saved messages were appended after the learner's end
+        self._has_late_messages = False  # whether messages that a learner saved were appended to the log
         self._timeout_s = SERVER_TIMEOUT_S
 
     async def drain(self, bus: Bus, watch: LogWatch) -> None:
@@ -111,8 +113,8 @@ class LogKeeper:
     async def finish(self, bus: Bus, watch: LogWatch, mirror: Mirror) -> None:
         """Complete log.jsonl as far as possible."""
         try:
-            async with asyncio.timeout(60):
-                await self.append_saved(bus)  # in case the server took longer to come back
+            async with asyncio.timeout(FINISH_TIMEOUT_S):
+                await self.append_saved(bus)  # again, because the server may have been down at the first attempt
                 await self.drain(bus, watch)
                 if not await streams.exists(bus.jetstream, self._folder.run):
                     mirror.close()

@@ -88,12 +88,11 @@ def make_pools(specs: Sequence[AgentSpec], size: int | None) -> list[Pool]:
     if size is None:
         installed = tuple(spec for spec in specs if spec.is_installed and not spec.needs_own_process)
         groups = [installed] if len(installed) > 1 else []
-        single_pools = [Pool(spec.name, (spec,)) for spec in specs if not groups or spec not in installed]
     else:
         sharing_specs = [spec for spec in specs if not spec.needs_own_process]
         groups = [tuple(sharing_specs[start : start + size]) for start in range(0, len(sharing_specs), size)]
-        single_pools = [Pool(spec.name, (spec,)) for spec in specs if spec.needs_own_process]
     shared_pools = [Pool(f"agents-{number}", group) for number, group in enumerate(groups, 1)]
+    single_pools = [Pool(spec.name, (spec,)) for spec in specs if not any(spec in group for group in groups)]
     keys = {pool.key for pool in shared_pools}
     for spec in specs:
         if spec.name in keys:
@@ -130,8 +129,9 @@ class Plan:
 
     def _agent_service(self, process: str, arguments: Sequence[str], key: str) -> Service:
         """Return a guarded process, because agents are third-party code that may start other processes."""
-        limit = {"OVEN_AGENTS_MEMORY_MB": str(self.agents_memory_mb)} if self.agents_memory_mb else {}
-        service = self._stack_process(process, "agent", arguments, self.environment("agent", key) | limit)
+        memory_limit = {"OVEN_AGENTS_MEMORY_MB": str(self.agents_memory_mb)} if self.agents_memory_mb else {}
+        env = self.environment("agent", key) | memory_limit
+        service = self._stack_process(process, "agent", arguments, env)
         return replace(service, needs_guard=True, kill_descendants=True)
 
     def kg(self) -> Service:
@@ -142,14 +142,13 @@ class Plan:
         return self._stack_process(f"member-{name}", "member", ("--name", name), self.environment("member", name))
 
     def notifier(self) -> Service:
-        """Return the notifier's process. It reads the log with the monitor's key, and the recipients from the run's
-        folder."""
+        """Return the notifier's process. It has the monitor's key, and reads the recipients from the run's folder."""
         return self._stack_process("notify", "notify", (), self.environment("monitor"))
 
     def probes(self) -> Service:
         """Return the process that fetches the frontier calibrator's answers and ends. It does not use the bus."""
-        run = {"OVEN_RUN": self.folder.run, "OVEN_RUN_DIR": str(self.folder.path)}
-        return self._stack_process("probes", "probes", (), run)
+        env = {"OVEN_RUN": self.folder.run, "OVEN_RUN_DIR": str(self.folder.path)}
+        return self._stack_process("probes", "probes", (), env)
 
     def learner(self, resume_from: str = "") -> Service:
         """Return the learner's process. `resume_from` is a value of relaunch.RESUME_FROM. If it is empty, the learner
@@ -177,8 +176,8 @@ class Plan:
         }
         if ca := self.folder.info().tls_ca:
             environment[tls.ENVIRONMENT] = ca
-        if pin := self.folder.pin():
-            environment["OVEN_LEARNER_KEY"] = pin
+        if learner_key := self.folder.pin():
+            environment["OVEN_LEARNER_KEY"] = learner_key
         if role == "learner" and (keys := self.folder.keys_file()):
             environment["OVEN_KEYS"] = str(keys)
         return environment | ({"OVEN_OTLP": self.otlp} if self.otlp else {})
@@ -205,10 +204,9 @@ def process_command(process: str, *args: str) -> tuple[str, ...]:
     return (sys.executable, "-P", "-m", "oven_controller.stack.run_process", process, *args)
 
 
-def process_output(process: str, *args: str, timeout_s: float, stdin: str | None = None) -> str:
-    """Run one of the stack's own processes to its end, and return its output. Raises TimeoutExpired after `timeout_s`.
-    If the process fails, the last line of its stderr becomes a ConfigError or ProcessError, according to the exit code.
-    """
+def run_to_end(process: str, *args: str, timeout_s: float, stdin: str | None = None) -> str:
+    """Run one of the stack's own processes to its end and return its output. Raises TimeoutExpired after the timeout. If
+    the process fails, raises the last line of stderr as a ConfigError or a ProcessError, depending on the exit code."""
     command = process_command(process, *args)
     result = subprocess.run(command, input=stdin, capture_output=True, text=True, errors="replace", timeout=timeout_s)
     if result.returncode:

@@ -26,7 +26,7 @@ from oven_runs.process.supervisor import Restartable, SupervisedProcess
 from oven_runs.server.embedded_server import EmbeddedServer
 
 READY_S = 60.0
-"""Timeout in seconds for a process to become ready. Importing an SDK takes 20 s the first time on a busy machine."""
+"""Timeout in seconds for a process to become ready. The first import of an SDK takes 20 s on a busy machine."""
 KG_READY_S = 20.0
 """Timeout in seconds for the prior service to respond."""
 LEARNER_GRACE_S = 20.0
@@ -64,8 +64,8 @@ class MemberProcesses:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def on_event(self, event: Event) -> None:
-        """React to a verified event. A member's process starts when an operator adds the member, whose key and settings
-        exist by then. The process ends when the learner has refused or removed the member."""
+        """React to a verified event. A member's process starts when an operator adds the member. The member's key and
+        settings exist by then. The process ends when the learner has refused or removed the member."""
         match event.body:
             case OperatorCommand(action="add") as command if NAME.fullmatch(member := member_of(command.actuator)):
                 self._pending_additions[command.id] = member
@@ -136,8 +136,8 @@ class Processes:
 
     async def start_meshes(self, count: int) -> None:
         """Start the replicas together. One running replica is enough for decisions."""
-        services = [self._plan.mesh(number) for number in range(1, count + 1)]
-        starts = [_ProcessStart(s, partial(self._wait_for_mesh, s.name), self._lost_mesh_text) for s in services]
+        meshes = [self._plan.mesh(number) for number in range(1, count + 1)]
+        starts = [_ProcessStart(mesh, partial(self._wait_for_mesh, mesh.name), self._lost_mesh_text) for mesh in meshes]
         await self._start_all(starts, self._meshes)
 
     def _lost_mesh_text(self) -> str:
@@ -182,9 +182,10 @@ class Processes:
     async def start_probes(self) -> None:
         """Fetch the frontier calibrator's answers in the background. The process ends by itself."""
         child = await self._start_child(self._plan.probes())
-        self._probes_task = asyncio.create_task(self._report_end(child), name="probes")
+        self._probes_task = asyncio.create_task(self._report_probes_failure(child), name="probes")
 
-    async def _report_end(self, child: Child) -> None:
+    async def _report_probes_failure(self, child: Child) -> None:
+        """Wait until the process ends, and report its error if it failed."""
         await child.wait()
         if child.returncode and not self._stop.is_set():
             lines = child.tail().splitlines() or [describe_exit(child.returncode)]
@@ -217,7 +218,7 @@ class Processes:
             await self.learner.end(LEARNER_GRACE_S)
 
     async def end_others(self) -> None:
-        """End all processes except the server, which must still log their last messages. The meshes end last."""
+        """End all processes except the learner, and the server, which logs their last messages. The meshes end last."""
         if self._probes_task is not None:
             await end(self._probes_task)
         end_calls = [supervised.end(GRACE_S) for supervised in self._others]

@@ -23,7 +23,7 @@ from oven_runs.log.open_advice import format_remaining_time, pending_advice
 from oven_runs.log.run_summary import RunSummary
 
 QUIET_S = 30.0
-"""Seconds without a log message after which a note says so. A step may take longer."""
+"""Seconds without a log message after which a note reports the silence. A step may take longer."""
 
 
 class _StatusModel(BaseModel):
@@ -119,8 +119,7 @@ class RunStatus(_StatusModel):
 
 
 async def run_status(access: RunAccess, on_event: Callable[[Event], object] = lambda _: None) -> RunStatus:
-    """Read the status of a run. If its log is unreadable, the status says so. `on_event` is called with each event and
-    may raise an error to stop."""
+    """Read the status of a run, even if its log is unreadable. `on_event` gets each event, and may raise to stop."""
     view = RunSummary()
     read_error = gap_report = ""
     warnings: list[str] = []
@@ -171,12 +170,13 @@ async def run_status(access: RunAccess, on_event: Callable[[Event], object] = la
 
 
 def _count_decisions(view: RunSummary) -> DecisionCounts:
+    advice = pending_advice(view)
     return DecisionCounts(
         adopted=view.adopted,
         rejected=view.rejected,
         would_set=view.would_set,
-        advised={d.id: d.actuator for d in pending_advice(view)},
-        time_left={d.id: format_remaining_time(d, view.tick) for d in pending_advice(view)},
+        advised={decision.id: decision.actuator for decision in advice},
+        time_left={decision.id: format_remaining_time(decision, view.tick) for decision in advice},
     )
 
 
@@ -261,6 +261,7 @@ class _FolderFacts:
 
     status: str
     last_line: Callable[[str], str]
+    """Returns the last line of the log of the process with this name."""
     processes: list[dict[str, Any]] = field(default_factory=list)
     judge_costs: dict[str, Any] = field(default_factory=dict)
     judges: dict[str, EndpointCheck] = field(default_factory=dict)

@@ -44,7 +44,7 @@ ROLES = ("admin", "learner", "mesh", "history", "kg", "operator", "monitor")
 """Roles with one key each. Agents and committee members have one key per name."""
 
 
-async def up(request: Request, home: Home, out: Callable[[str], None]) -> int:
+async def run_stack(request: Request, home: Home, out: Callable[[str], None]) -> int:
     """Start the stack, wait until it ends, and return the exit code."""
     check_request(request, home)
     recipe = request.resolved.settings.recipe
@@ -102,7 +102,9 @@ class _Stack:
             trust = tls.trust_file(self.settings.tls_ca) if self.settings.tls_ca else None
             if self.settings.nats and (warning := await exposure_warning(url, self.settings.tls_ca, trust)):
                 self.out(f"warning: {warning}")
-            async with Bus.connect(url, self._load_credentials(), name="admin", trust=trust) as bus:
+            key_path = self.folder.credentials("admin")
+            key = Credentials.load(key_path) if key_path else None
+            async with Bus.connect(url, key, name="admin", trust=trust) as bus:
                 kg_folder = self.settings.kg if isinstance(self.settings.kg, str) else ""
                 plan = Plan(self.folder, url, self.settings.otlp, self.settings.agents_memory_mb, kg_folder)
                 return await self._run_processes(bus, plan)
@@ -133,7 +135,7 @@ class _Stack:
                 f"cannot write {self.folder.config} ({error.strerror}); free some disk space, or change OVEN_HOME"
             ) from error
         self._update_info(
-            mirrored=True,  # log.jsonl of an earlier incarnation is no longer complete
+            mirrored=True,  # log.jsonl is incomplete until the run ends
             recipe=self.settings.recipe,
             start=start.name if start else "",
             drill=start.label if start else "",
@@ -146,8 +148,7 @@ class _Stack:
         )
 
     def _save_recipients(self) -> None:
-        """Move the recipients' addresses from the settings to the run's folder. Messages about a new run start at the
-        beginning of its log."""
+        """Move the recipients' addresses from the settings to the run's folder. In a new run, notify of all events."""
         settings = saved_addresses.save(self.folder.path, self.settings.notify)
         self.settings = self.settings.model_copy(update={"notify": settings})
         if settings.to and not self.request.resume:
@@ -184,7 +185,7 @@ class _Stack:
             head = await bus.head(self.folder.run)
             mirror = resources.enter_context(contextlib.closing(Mirror(self.folder.export)))
             watch = await resources.enter_async_context(
-                LogWatch(bus, self.folder.run, keyring, head, self.printer.on_earlier_event, self._on_event, mirror.add)
+                LogWatch(bus, self.folder.run, keyring, head, self.printer.count, self._on_event, mirror.add)
             )
             flushing = self.log_keeper.flush_regularly(mirror, embedded=self.server is not None)
             flush_task = asyncio.create_task(flushing, name="flush-log")
@@ -281,7 +282,7 @@ class _Stack:
         return make_pools(agent_specs(self.settings), agents_per_process(self.settings))
 
     async def _add_graph_rules(self, processes: Processes, bus: Bus) -> None:
-        """Add the prior service's rules to the run's before the learner reads them. The run works without them."""
+        """Add the prior service's rules to the run's rules before the learner starts. The run works without them."""
         if not is_installed("kg"):
             self.out('the prior service is not installed (`pip install "oven-controller[kg]"`): agents have no priors')
             return
@@ -332,8 +333,8 @@ class _Stack:
             if self.request.command and not self.request.quiet:
                 copy_task = asyncio.create_task(relay(learner.log, self.script_offset, script_ended))
             if not self.request.command:
-                report = report_preparation(self.folder, self.out, lambda: self.printer.view.started)
-                preparation_tasks = {asyncio.create_task(report)}
+                reporting = report_preparation(self.folder, self.out, lambda: self.printer.view.started)
+                preparation_tasks = {asyncio.create_task(reporting)}
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -343,6 +344,7 @@ class _Stack:
             await end(*tasks, *preparation_tasks)
 
     def _stop_exit_code(self) -> int:
+        """Return the exit code after a signal: 130 for Ctrl-C, as in a shell, and 0 for other signals."""
         return 130 if self.signal_number == signal.SIGINT else 0
 
     def _learner_exit_code(self, child: Child | None) -> int:
@@ -428,10 +430,6 @@ class _Stack:
             self.processes.kill()
         self.signal_number = self.signal_number or number
         self.stop.set()
-
-    def _load_credentials(self) -> Credentials | None:
-        path = self.folder.credentials("admin")
-        return Credentials.load(path) if path else None
 
     def record_failure(self) -> None:
         """Record in run.json that the stack failed with an error."""

@@ -99,7 +99,7 @@ def judges(ctx: typer.Context, incomplete: str) -> Iterator[str]:
 
 @_completer
 def decisions(ctx: typer.Context, incomplete: str) -> Iterator[str]:
-    """Return the newest decisions' ids, newest first, then the knobs. An id keeps its zeros only if the word has some."""
+    """Return the newest decisions' ids, newest first, then the knobs. Omit leading zeros unless the user typed one."""
     newest = list(_read_messages(_find_run(ctx), "Decision", from_end=True))[-MAX_DECISIONS:]
     for body in reversed(newest):
         decision_id = str(body["id"])

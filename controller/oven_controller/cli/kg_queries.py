@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 from pydantic import BaseModel, ValidationError
 
-from oven_controller.cli.kg_import import load_large_graph
+from oven_controller.cli.kg_large_graphs import load_large_graph
 from oven_core.errors import ConfigError
 from oven_core.protocol.messages import Message
 from oven_kg.checked_graph import is_yaml, load_unchecked

@@ -81,13 +81,11 @@ def monitor(
     else:
         home = Home()
         arguments = [str(home.find(name).path) for name in names] or _all_runs_arguments(home)
-    arguments += ["--play"] if play else []
+    flags = {"--play": play, "--light": light, "--colour-blind": colour_blind, "--control": control}
+    arguments += [flag for flag, is_set in flags.items() if is_set]
     arguments += ["--speed", str(speed)] if speed != 1 else []
-    arguments += ["--light"] if light else []
-    arguments += ["--colour-blind"] if colour_blind else []
     if ascii_only is not None:
         arguments.append("--ascii" if ascii_only else "--no-ascii")
-    arguments += ["--control"] if control else []
     arguments += ["--web", "--port", str(port)] if web else []
     run_monitor = process_function("monitor")
     raise typer.Exit(run_monitor(arguments))

@@ -73,7 +73,7 @@ def print_result(as_json: bool, content: Any, lines: Iterable[str]) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table. The first column is never wrapped. Control characters are removed: cells may come from elsewhere."""
+    """Print a table. Never wrap the first column. Remove control characters, because cells may come from elsewhere."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

@@ -101,7 +101,7 @@ class Signatures:
         kind = names.kind(event.subject)
         if self.is_checked and kind not in UNSIGNED:
             result = "signed"
-            if isinstance(event.body, Malformed):
+            if isinstance(event.body, Malformed):  # "no message" if its content is invalid
                 result = {"signature": "wrong", "unsigned": "unsigned"}.get(event.body.fault, "no message")
             self.by_kind.setdefault(kind, Counter())[result] += 1
 
@@ -279,12 +279,12 @@ def _comparison_lines(
             "  open loop: after this point the run would have gone differently, so its metrics no longer apply",
         ]
     for actuator, counts in changed_mesh.verdict_counts().items():
-        logged, computed = _verdict_counts(counts.logged), _verdict_counts(counts.computed)
+        logged, computed = _format_counts(counts.logged), _format_counts(counts.computed)
         lines.append(f"  {actuator}: logged {logged}; computed {computed}")
     if changed_mesh.ignored_receipts:
         lines.append(f"  {changed_mesh.ignored_receipts} receipts ignored, because their decisions were not made")
     return lines
 
 
-def _verdict_counts(counts: Mapping[str, int]) -> str:
+def _format_counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items())) or "none"

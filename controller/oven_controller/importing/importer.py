@@ -60,12 +60,11 @@ class Importer(Protocol):
 
 
 def find_importer(source: Path) -> tuple[str, Importer, Path]:
-    """Return an importer's name, the importer, and the path to read. Raises ConfigError unless exactly one fits."""
+    """Return the name of an importer, the importer, and the path that it reads. Raises ConfigError unless exactly one
+    importer can read `source`."""
     if not source.exists():
         raise ConfigError(f"{source} does not exist; give the file or folder that the training wrote")
-    importers: dict[str, Importer] = {
-        name: import_object("importer", name, target) for name, target in IMPORTERS.items()
-    }
+    importers: dict[str, Importer] = {name: import_object("importer", name, path) for name, path in IMPORTERS.items()}
     matches = [(name, importer, path) for name, importer in importers.items() if (path := importer.find(source))]
     if not matches:
         folders = _readable_folders(source, importers)

@@ -1,5 +1,4 @@
-"""Write imported rows as the log of a run. The log looks like that of a learner without a signing key
-and with autonomy `observe`.
+"""Write imported rows as the log of a run. It looks like the unsigned log of a learner with the autonomy `observe`.
 
 RunStarted comes first in a log and names every metric. Therefore the rows are stored on disk until the source is fully
 read. Memory use does not grow with the number of steps.

@@ -21,7 +21,6 @@ from oven_controller.notify.outbox import Outbox
 from oven_controller.notify.recipients import Recipient
 from oven_controller.notify.triggers import Triggers
 from oven_core.cancellation import end, on_termination
-from oven_core.protocol.events import Event
 from oven_core.terminal_text import counted
 from oven_runs.access.run_access import RunAccess
 from oven_runs.home.run_folder import RunFolder
@@ -32,7 +31,7 @@ log = logging.getLogger("oven.notify")
 CHECK_S: Final = 0.1
 """Seconds between checks of an outbox."""
 SAVE_S: Final = 30.0
-"""Maximum seconds between writes of the state, even without notices. A restart repeats the events since then."""
+"""Maximum seconds between writes of the state, even without notices. A restart handles all later events again."""
 LAST_READ_S: Final = 1.5
 """Timeout in seconds for the last read of the log when the stack stops."""
 LAST_SEND_S: Final = 2.5
@@ -103,13 +102,10 @@ class _Notifier:
 
     async def _follow(self) -> None:
         async for event in self._access.follow(log.info, on_poll=self._on_log_end):
-            self._handle(event)
-
-    def _handle(self, event: Event) -> None:
-        notices = self._triggers.feed(event)
-        if self._caught_up and event.seq > self._state.seq:
-            self._state.seq = event.seq
-            self._queue(notices)
+            notices = self._triggers.feed(event)
+            if self._caught_up and event.seq > self._state.seq:
+                self._state.seq = event.seq
+                self._queue(notices)
 
     def _on_log_end(self) -> None:
         """Handle the end of a read: queue notices about advice and silence, and save the state from time to time."""

@@ -1,7 +1,8 @@
 """A queue of notices for one recipient, with rate limits. This module does no I/O: callers pass the time.
 
-Each message contains all queued notices. After a message, notices of the same kinds wait for a minute, or for a notice of
-another kind. Times are in seconds since 1970. Messages are not delayed if the clock is set back.
+Each message contains all queued notices. A notice is sent at once unless a message in the last minute had its kind. In
+that case it waits for the minute to end, or for a notice of another kind. Times are in seconds since 1970. Messages
+are not delayed if the clock is set back.
 """
 
 from __future__ import annotations

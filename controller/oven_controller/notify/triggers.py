@@ -86,7 +86,7 @@ class Triggers:
                 notices = [self._end_notice(body)]
             case AgentStatus(state="notice") as body if _CALLS_SPENT.match(body.reason):
                 notices = self._budget_notice(event.author, f"{event.author}: {body.reason}")
-            case Alert() as body if self.view.alert is not None:
+            case Alert() as body if self.view.alert is not None:  # the event raised or cleared it
                 notices = [self._alert_notice(event, body)]
         if self.view.hold_reason and self.view.hold_reason != hold_reason_before:
             notices.append(self._hold_notice(event))
@@ -170,6 +170,7 @@ class Triggers:
         return notices
 
     def _advice_notice(self, body: Decision, key: str, label: str, lead: str) -> Notice:
+        """Return a notice of advice. `label` is the beginning of its title, and `lead` that of its text."""
         change = change_text(body)
         sentences = f"{lead} {change}{reason_clause(body)} It lapses in {self._remaining_time(body)}."
         command = f"oven-controller approve {body.id} --run {self._run}"

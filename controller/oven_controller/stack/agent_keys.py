@@ -36,9 +36,9 @@ def admit(
 ) -> None:
     """Create a key for the agent `name`, and make a running server accept it.
 
-    Pass `installed` for the installed agent with that name. With `is_new`, the name of a running agent is rejected.
-    `completions` says whether the agent may read sampled completions; None keeps the current permission, which is
-    initially no. Raises ConfigError for a name that is taken, and ProcessError if the server rejects the key.
+    Set `installed` for an installed agent, because no other agent may use its name. With `is_new`, the name of a running
+    agent is rejected. `completions` says whether the agent may read sampled completions. None keeps the permission,
+    which a new key lacks. Raises ConfigError for a name that is taken, and ProcessError if the server rejects the key.
     """
     names.validate("agent", name)
     info = folder.info()
@@ -69,8 +69,8 @@ def admit_member(folder: RunFolder, name: str) -> None:
 
 
 def _has_local_keys(folder: RunFolder, role: Role, name: str) -> bool:
-    """Return whether the run's keys are made on this machine. Raises ConfigError if they are made elsewhere and this key
-    is missing here."""
+    """Return whether the run's keys are made on this machine. Raises ConfigError if they are made elsewhere and this
+    key is missing here."""
     info = folder.info()
     path = folder.credentials(role, name)
     if not info.embedded and path is not None and not path.is_file():

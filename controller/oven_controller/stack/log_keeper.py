@@ -21,8 +21,7 @@ from oven_runs.home.run_folder import RunFolder
 from oven_runs.process.child_process import short_path
 
 SERVER_TIMEOUT_S = 12.0
-"""Seconds to wait for a server that does not respond. The stack restarts the server within 4 s, and the server may need
-several more on a busy machine."""
+"""Seconds to wait for a server that does not respond. It is restarted within 4 s, or later if the machine is busy."""
 SHORT_SERVER_TIMEOUT_S = 0.5
 """Seconds to wait for the server after an earlier wait has failed."""
 FLUSH_INTERVAL_S = 1.0

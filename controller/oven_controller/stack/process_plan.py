@@ -205,8 +205,8 @@ def process_command(process: str, *args: str) -> tuple[str, ...]:
 
 
 def run_to_end(process: str, *args: str, timeout_s: float, stdin: str | None = None) -> str:
-    """Run one of the stack's own processes to its end and return its output. Raises TimeoutExpired after the timeout. If
-    the process fails, raises the last line of stderr as a ConfigError or a ProcessError, depending on the exit code."""
+    """Run one of the stack's own processes to its end and return its output. Raises TimeoutExpired after the timeout.
+    If the process fails, raises ConfigError or ProcessError, depending on the exit code, with stderr's last line."""
     command = process_command(process, *args)
     result = subprocess.run(command, input=stdin, capture_output=True, text=True, errors="replace", timeout=timeout_s)
     if result.returncode:

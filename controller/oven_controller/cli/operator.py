@@ -64,8 +64,8 @@ ARGUMENT_COMPLETIONS: Final[Mapping[Kind, Any]] = {
 }
 
 
-def operator_command(action: Action) -> Callable[..., int]:
-    """Return the command function for an action."""
+def build_command(action: Action) -> Callable[..., int]:
+    """Build the command function for an action."""
 
     def command(
         *,
@@ -87,9 +87,9 @@ def operator_command(action: Action) -> Callable[..., int]:
     if not action.arguments:
         run_options = [("run", LiveRunName, None), ("run_", RunAlias, None)]
     parameters = [_build_parameter(argument) for argument in action.arguments]
-    kind = inspect.Parameter.KEYWORD_ONLY
+    keyword_only = inspect.Parameter.KEYWORD_ONLY
     for name, annotation, default in [*run_options, *shared, ("endpoint", Endpoint, LOCAL)]:
-        parameters.append(inspect.Parameter(name, kind, default=default, annotation=annotation))
+        parameters.append(inspect.Parameter(name, keyword_only, default=default, annotation=annotation))
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return remote_options(command)
 
@@ -97,7 +97,7 @@ def operator_command(action: Action) -> Callable[..., int]:
 def _build_parameter(argument: Argument) -> inspect.Parameter:
     default: Any = inspect.Parameter.empty if argument.default is None else argument.default
     if argument.kind in ("value", "actuators"):
-        default = None
+        default = None  # an action has no value, and without actuators, all are meant
     annotation = typer.Argument(
         metavar="ACTUATOR" if argument.kind == "actuators" else None,
         help=argument.help,
@@ -145,15 +145,15 @@ def send(run: str | None, endpoint: Endpoint, wait: float | None, as_json: bool,
     return result.code
 
 
-hold_command = operator_command(ACTIONS["hold"])
-resume_command = operator_command(ACTIONS["resume"])
-stop_command = operator_command(ACTIONS["stop"])
-approve_command = operator_command(ACTIONS["approve"])
-veto_command = operator_command(ACTIONS["veto"])
-mute_command = operator_command(ACTIONS["mute"])
-unmute_command = operator_command(ACTIONS["unmute"])
-trust_command = operator_command(ACTIONS["trust"])
-distrust_command = operator_command(ACTIONS["distrust"])
-autonomy_command = operator_command(ACTIONS["autonomy"])
+hold_command = build_command(ACTIONS["hold"])
+resume_command = build_command(ACTIONS["resume"])
+stop_command = build_command(ACTIONS["stop"])
+approve_command = build_command(ACTIONS["approve"])
+veto_command = build_command(ACTIONS["veto"])
+mute_command = build_command(ACTIONS["mute"])
+unmute_command = build_command(ACTIONS["unmute"])
+trust_command = build_command(ACTIONS["trust"])
+distrust_command = build_command(ACTIONS["distrust"])
+autonomy_command = build_command(ACTIONS["autonomy"])
 # Without this, a negative value would be parsed as an option.
-set_command = single_command(operator_command(ACTIONS["set"]), ignore_unknown_options=True)
+set_command = single_command(build_command(ACTIONS["set"]), ignore_unknown_options=True)

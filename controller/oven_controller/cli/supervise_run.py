@@ -20,7 +20,7 @@ from oven_llm.supervisor.repl import Context
 from oven_runs.home.model_spend import SPEND_FILE
 
 USUAL_VARIABLE: Final = "the provider's usual variable"
-MAX_CALLS: Final = 5000
+DEFAULT_CALLS: Final = 5000
 """Default limit on calls, which stops a program with an endless loop. A context of 64 MB needs about 2,700 calls if the
 worker's window has 8,000 tokens."""
 MAX_OUTPUT_LINES: Final = 3
@@ -56,7 +56,7 @@ def run_question(
     concurrency: Annotated[int, Option(help="Concurrent worker calls.")] = DEFAULT_CONCURRENCY,
     max_usd: Annotated[float | None, Option(help="Limit in US dollars, which no call may exceed.")] = None,
     max_tokens: Annotated[int | None, Option(help="Limit on tokens, which no call may exceed.")] = None,
-    max_calls: Annotated[int, Option(help="Limit on calls.")] = MAX_CALLS,
+    max_calls: Annotated[int, Option(help="Limit on calls.")] = DEFAULT_CALLS,
     max_seconds: Annotated[float | None, Option(help="Make no more calls after this many seconds.")] = None,
     log_dir: Annotated[
         Path | None, Option(metavar="DIR", help="Write supervisor.jsonl, worker.jsonl and repl.jsonl to this folder.")

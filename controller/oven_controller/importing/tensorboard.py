@@ -1,8 +1,7 @@
 """Import TensorBoard event files with TensorBoard's own loader, which the extra `[import]` installs.
 
 TensorBoard's EventAccumulator is not suitable: it keeps all events in memory, stores each tag separately, and drops
-values that a restart overwrote. The "legacy" loader yields events unchanged. The newer loader rewrites each event first
-and takes three times as long.
+values that a restart overwrote. The "legacy" loader yields unchanged events in a third of the newer loader's time.
 """
 
 from __future__ import annotations

@@ -36,9 +36,9 @@ def admit(
 ) -> None:
     """Create a key for the agent `name`, and make a running server accept it.
 
-    Set `installed` for an installed agent, because no other agent may use its name. With `is_new`, the name of a running
-    agent is rejected. `completions` says whether the agent may read sampled completions. None keeps the permission,
-    which a new key lacks. Raises ConfigError for a name that is taken, and ProcessError if the server rejects the key.
+    Set `installed` for an installed agent, because no other agent may use its name. With `is_new`, the name of a
+    running agent is rejected. `completions` says whether the agent may read sampled completions. None keeps the
+    permission, which a new key lacks. Raises ConfigError for a taken name, and ProcessError for a rejected key.
     """
     names.validate("agent", name)
     info = folder.info()

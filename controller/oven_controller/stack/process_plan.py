@@ -135,6 +135,7 @@ class Plan:
         return replace(service, needs_guard=True, kill_descendants=True)
 
     def kg(self) -> Service:
+        """Return the process of the prior service, which serves the knowledge graph."""
         arguments = ("--large", self.kg_folder) if self.kg_folder else ()
         return self._stack_process("kg", "kg", arguments, self.environment("kg"))
 

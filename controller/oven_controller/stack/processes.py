@@ -28,7 +28,7 @@ from oven_runs.server.embedded_server import EmbeddedServer
 READY_S = 60.0
 """Timeout in seconds for a process to become ready. The first import of an SDK takes 20 s on a busy machine."""
 KG_READY_S = 20.0
-"""Timeout in seconds for the prior service to respond."""
+"""Timeout in seconds for the prior service, which serves the knowledge graph, to respond."""
 LEARNER_GRACE_S = 20.0
 """Grace period in seconds for the learner to save a checkpoint and end before it is killed."""
 GRACE_S = 5.0
@@ -46,7 +46,7 @@ class _ProcessStart(NamedTuple):
 
     service: Service
     wait_until_ready: Callable[[], Awaitable[None]]
-    consequence: Callable[[], str]
+    describe_consequence: Callable[[], str]
     """Describes how the run continues while the process is down."""
 
 
@@ -152,8 +152,9 @@ class Processes:
         child = await self._start_child(service)
         is_ready = await self._became_ready(child, self._wait_for_kg(), KG_READY_S)
         if not is_ready and child.returncode is None:
-            log = short_path(child.log)
-            self._report(f"kg did not respond within {KG_READY_S:g} s; the run starts without it; see {log}")
+            self._report(
+                f"kg did not respond within {KG_READY_S:g} s; the run starts without it; see {short_path(child.log)}"
+            )
         start = _ProcessStart(service, self._wait_for_kg, lambda: "agents have no priors")
         self._others.append(self._supervise(start, child))
         return is_ready
@@ -257,7 +258,7 @@ class Processes:
     def _supervise(self, start: _ProcessStart, child: Child) -> SupervisedProcess:
         self._starting_children.remove(child)
         service = start.service
-        restartable = Restartable(service.name, service.start, start.wait_until_ready, start.consequence)
+        restartable = Restartable(service.name, service.start, start.wait_until_ready, start.describe_consequence)
         return SupervisedProcess(restartable, child, self._report, self._record_pid)
 
     async def _wait_until_ready(self, child: Child, ready: Awaitable[None]) -> None:

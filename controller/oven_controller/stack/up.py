@@ -61,7 +61,7 @@ async def run_stack(request: Request, home: Home, out: Callable[[str], None]) ->
                     if error.exit_code == ConfigError.exit_code and not request.resume:
                         shutil.rmtree(folder.path, ignore_errors=True)  # so that the name stays free
                     else:
-                        stack.record_failure()
+                        stack.update_info(ended="failed", children={})
                     raise
             # The stack is down and its lock is free, so other commands need not wait for the open monitor.
             await stack.wait_for_monitor()
@@ -134,7 +134,7 @@ class _Stack:
             raise ProcessError(
                 f"cannot write {self.folder.config} ({error.strerror}); free some disk space, or change OVEN_HOME"
             ) from error
-        self._update_info(
+        self.update_info(
             mirrored=True,  # log.jsonl is incomplete until the run ends
             recipe=self.settings.recipe,
             start=start.name if start else "",
@@ -162,7 +162,7 @@ class _Stack:
     async def _start_server(self) -> str:
         """Start the embedded server with its keys, unless the user has another server. Return the server's address."""
         if self.settings.nats:
-            self._update_info(url=self.settings.nats)
+            self.update_info(url=self.settings.nats)
             return self.settings.nats
         for role in ROLES:
             self.folder.add_user(role, role)  # type: ignore[arg-type]
@@ -172,7 +172,7 @@ class _Stack:
             self.folder.add_user("member", member)
         log = self.folder.logs / "nats-server.log"
         self.server = await embedded_server.EmbeddedServer.start(self.folder.server, log, self.settings.port)
-        self._update_info(url=self.server.url, port=self.server.port)
+        self.update_info(url=self.server.url, port=self.server.port)
         return self.server.url
 
     async def _run_processes(self, bus: Bus, plan: Plan) -> int:
@@ -216,7 +216,7 @@ class _Stack:
         learner = processes.learner if not self.request.command else None
         recipe_succeeded = code == 0 and learner is not None and learner.returncode == 0
         self.log_keeper.update_gap_report(expects_end=recipe_succeeded)
-        was_recorded = self._update_info(ended=self._final_status(code), children={})
+        was_recorded = self.update_info(ended=self._final_status(code), children={})
         is_incomplete = bool(self.log_keeper.gap_report) or not was_recorded
         return OvenError.exit_code if code == 0 and is_incomplete else code
 
@@ -318,7 +318,7 @@ class _Stack:
             return ""
         with contextlib.suppress(OSError):
             children = self.folder.info().children
-            self._update_info(children={name: pid for name, pid in children.items() if name != "monitor"})
+            self.update_info(children={name: pid for name, pid in children.items() if name != "monitor"})
         return f"the run continues; `oven-controller monitor {self.folder.run}` reopens it; Ctrl-C ends the run"
 
     async def _wait_for_learner(self, learner: Child | None) -> None:
@@ -377,7 +377,7 @@ class _Stack:
         if self.settings.notify.to:  # the notifier reads the end from run.json if it is not in the log
             learner_code = processes.learner.returncode if processes.learner is not None else None
             learner_end = describe_exit(learner_code) if learner_code is not None else ""
-            self._update_info(ended=self._final_status(code), learner_end=learner_end)
+            self.update_info(ended=self._final_status(code), learner_end=learner_end)
         await processes.end_others()
         await self.log_keeper.drain(bus, watch)
 
@@ -393,8 +393,8 @@ class _Stack:
             return ["nothing was logged"]
         log = self.folder.export if self.folder.export.exists() else self.folder.server.folder
         gap_report = [self.log_keeper.gap_report] if self.log_keeper.gap_report else []
-        check = f"log {short_path(log)}; check it with `oven-controller replay {self.folder.run}`"
-        return [*self.printer.summary(), *gap_report, check]
+        log_line = f"log {short_path(log)}; check it with `oven-controller replay {self.folder.run}`"
+        return [*self.printer.summary(), *gap_report, log_line]
 
     def _final_status(self, code: int) -> Status:
         if code != 0:
@@ -431,11 +431,7 @@ class _Stack:
         self.signal_number = self.signal_number or number
         self.stop.set()
 
-    def record_failure(self) -> None:
-        """Record in run.json that the stack failed with an error."""
-        self._update_info(ended="failed", children={})
-
-    def _update_info(self, **changes: object) -> bool:
+    def update_info(self, **changes: object) -> bool:
         """Change run.json, and return whether that worked. A full disk must not end the run."""
         try:
             self.folder.write_info(self.folder.info().model_copy(update=changes))
@@ -446,7 +442,7 @@ class _Stack:
         return True
 
     def _record_pid(self, name: str, pid: int) -> None:
-        self._update_info(children={**self.folder.info().children, name: pid})
+        self.update_info(children={**self.folder.info().children, name: pid})
 
     def _write_config(self) -> None:
         self.folder.config.write_text(self.settings.model_dump_json(indent=1) + "\n")

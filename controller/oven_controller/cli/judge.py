@@ -22,9 +22,9 @@ from oven_runs.operator.operator_client import execute_command, new_command
 from oven_runs.settings.committee_members import check_judge, judge_of, new_member
 from oven_runs.settings.committee_settings import CommitteeSettings
 
-MARGIN_S = 10.0
+TEST_MARGIN_S = 10.0
 """Seconds added to the committee's deadline, because the learner starts and ends a test question only between steps."""
-JOIN_S = 30.0
+JOIN_TIMEOUT_S = 30.0
 """Seconds to wait for a new member's process to start. The learner waits equally long."""
 
 Member = Annotated[str, typer.Argument(metavar="NAME", help="The committee member.", autocompletion=completion.judges)]
@@ -90,7 +90,7 @@ def swap(
     check_judge(settings, name, judge)
     access, actuator = LocalRun(folder), actuator_of(name)
     offer = new_command("offer", actuator=actuator, judge=judge, reason=reason)
-    offer_result = asyncio.run(execute_command(access, offer, settings.deadline_s + MARGIN_S))
+    offer_result = asyncio.run(execute_command(access, offer, settings.deadline_s + TEST_MARGIN_S))
     set_result = None
     if not offer_result.code:
         choice = new_command("set", actuator=actuator, value=judge.identity, reason=reason)
@@ -133,8 +133,8 @@ def add(
     reason: Reason = "",
     as_json: Json = False,
 ) -> int:
-    """Start a new member in the running stack. It is removed again if it does not answer a test question. It stays in
-    the committee when the run is resumed.
+    """Start a new member in the running stack. The member is removed again if it does not answer a test question.
+    Otherwise it stays in the committee when the run is resumed.
 
     Example: oven-controller judge add tone --provider grok --model grok-3 --role style --weight 0.1
     """
@@ -159,7 +159,7 @@ def add(
     command = {"action": "add", "actuator": f"committee.{name}", "judge": judge_of(member), "value": share}
     code = 1
     try:
-        code = _send(folder, as_json, JOIN_S + settings.deadline_s + MARGIN_S, **command, reason=reason)
+        code = _send(folder, as_json, JOIN_TIMEOUT_S + settings.deadline_s + TEST_MARGIN_S, **command, reason=reason)
     finally:
         if code == 1:  # the learner refused the member, or the command was not sent
             _remove_settings(folder, name)

@@ -30,7 +30,7 @@ class Notice(BaseModel):
 
 @dataclass(frozen=True)
 class Message:
-    """A message that contains the last notice in full and lists the others."""
+    """A message that contains the last of its notices in full, and lists or counts the others."""
 
     run: str
     notices: Sequence[Notice]
@@ -58,9 +58,9 @@ class Message:
             lines.append(self.notice.command)
         if self.other_count:
             lines.append(f"and {self.other_count} more:")
-        listed = self.notices[-MAX_LISTED:-1]
-        lines += [f"- {n.title}" + (f" ({n.command})" if n.command else "") for n in listed]
-        if older := self.other_count - len(listed):
+        listed_notices = self.notices[-MAX_LISTED:-1]
+        lines += [f"- {n.title}" + (f" ({n.command})" if n.command else "") for n in listed_notices]
+        if older := self.other_count - len(listed_notices):
             lines.append(f"- {older} older notice{'s' if older > 1 else ''}")
         return "\n".join(lines)
 

@@ -32,9 +32,9 @@ CHECK_S: Final = 0.1
 """Seconds between checks of an outbox."""
 SAVE_S: Final = 30.0
 """Maximum seconds between writes of the state, even without notices. A restart handles all later events again."""
-LAST_READ_S: Final = 1.5
+LAST_READ_TIMEOUT_S: Final = 1.5
 """Timeout in seconds for the last read of the log when the stack stops."""
-LAST_SEND_S: Final = 2.5
+LAST_SEND_TIMEOUT_S: Final = 2.5
 """Timeout in seconds for the last messages when the stack stops. The stack waits 5 s for this process to exit."""
 
 
@@ -89,14 +89,14 @@ class _Notifier:
 
     async def _read_last_events(self) -> None:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LAST_READ_S):
+            async with asyncio.timeout(LAST_READ_TIMEOUT_S):
                 for _ in range(2):  # a read in progress may have missed the last events
                     self._read_done.clear()
                     await self._read_done.wait()
 
     async def _wait_until_sent(self) -> None:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LAST_SEND_S):
+            async with asyncio.timeout(LAST_SEND_TIMEOUT_S):
                 while any(delivery.outbox.next_batch(time.time()) for delivery in self._deliveries):
                     await asyncio.sleep(CHECK_S)
 

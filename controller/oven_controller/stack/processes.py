@@ -25,9 +25,9 @@ from oven_runs.process.child_process import WRONG_SETTING, Child, describe_exit,
 from oven_runs.process.supervisor import Restartable, SupervisedProcess
 from oven_runs.server.embedded_server import EmbeddedServer
 
-READY_S = 60.0
+READY_TIMEOUT_S = 60.0
 """Timeout in seconds for a process to become ready. The first import of an SDK takes 20 s on a busy machine."""
-KG_READY_S = 20.0
+KG_TIMEOUT_S = 20.0
 """Timeout in seconds for the prior service, which serves the knowledge graph, to respond."""
 LEARNER_GRACE_S = 20.0
 """Grace period in seconds for the learner to save a checkpoint and end before it is killed."""
@@ -150,10 +150,10 @@ class Processes:
         """Start the prior service, and return whether it responds. The run also works without it."""
         service = self._plan.kg()
         child = await self._start_child(service)
-        is_ready = await self._became_ready(child, self._wait_for_kg(), KG_READY_S)
+        is_ready = await self._became_ready(child, self._wait_for_kg(), KG_TIMEOUT_S)
         if not is_ready and child.returncode is None:
             self._report(
-                f"kg did not respond within {KG_READY_S:g} s; the run starts without it; see {short_path(child.log)}"
+                f"kg did not respond within {KG_TIMEOUT_S:g} s; the run starts without it; see {short_path(child.log)}"
             )
         start = _ProcessStart(service, self._wait_for_kg, lambda: "agents have no priors")
         self._others.append(self._supervise(start, child))
@@ -263,12 +263,13 @@ class Processes:
 
     async def _wait_until_ready(self, child: Child, ready: Awaitable[None]) -> None:
         """Wait until the child is ready. Raises OvenError if it ends first or takes too long."""
-        if await self._became_ready(child, ready, READY_S):
+        if await self._became_ready(child, ready, READY_TIMEOUT_S):
             return
         if child.returncode is not None:
             raise _start_failure(child)
         raise ProcessError(
-            f"{child.name} was not ready within {READY_S:g} s; the end of {short_path(child.log)}:\n{child.tail()}"
+            f"{child.name} was not ready within {READY_TIMEOUT_S:g} s; "
+            f"the end of {short_path(child.log)}:\n{child.tail()}"
         )
 
     async def _became_ready(self, child: Child, ready: Awaitable[None], limit_s: float) -> bool:

@@ -47,26 +47,26 @@ class Screen:
             del self._held_lines[0]
             self._dropped_lines += 1
 
-    async def open(self, command: Sequence[str], env: Mapping[str, str], on_closed: Callable[[], str]) -> None:
+    async def open_monitor(self, command: Sequence[str], env: Mapping[str, str], on_closed: Callable[[], str]) -> None:
         """Open the monitor. `on_closed` returns the line to print when it is closed. Raises ProcessError."""
         self._monitor = monitor = await ForegroundProcess.start(command, env)
         self._close_task = asyncio.create_task(self._wait_until_closed(monitor, on_closed), name="monitor")
 
     @property
-    def pid(self) -> int:
+    def monitor_pid(self) -> int:
         """The monitor's process id, or 0 if none is open."""
         return self._monitor.pid if self._monitor else 0
 
-    async def wait_closed(self) -> None:
+    async def wait_for_monitor(self) -> None:
         """Wait until the user quits the monitor. Return immediately if none is open."""
         if self._close_task is not None:
             await self._close_task
 
-    async def close(self) -> None:
+    async def close_monitor(self) -> None:
         """End the monitor if one is open."""
         if self._monitor is not None:
             await self._monitor.end(GRACE_S)
-        await self.wait_closed()
+        await self.wait_for_monitor()
 
     async def _wait_until_closed(self, monitor: ForegroundProcess, on_closed: Callable[[], str]) -> None:
         code = await monitor.wait()

@@ -57,7 +57,7 @@ async def run_stack(request: Request, home: Home, out: Callable[[str], None]) ->
                 try:
                     code = await stack.run()
                 except OvenError as error:
-                    await screen.close()
+                    await screen.close_monitor()
                     if error.exit_code == ConfigError.exit_code and not request.resume:
                         shutil.rmtree(folder.path, ignore_errors=True)  # so that the name stays free
                     else:
@@ -66,7 +66,7 @@ async def run_stack(request: Request, home: Home, out: Callable[[str], None]) ->
             # The stack is down and its lock is free, so other commands need not wait for the open monitor.
             await stack.wait_for_monitor()
         finally:
-            await screen.close()
+            await screen.close_monitor()
     stack.print_summary()
     return code
 
@@ -78,7 +78,7 @@ class _Stack:
         self.request = request
         self.settings = request.resolved.settings
         self.folder = folder
-        self.out = screen
+        self.screen = self.out = screen  # as a function, it prints a line
         self.stop = asyncio.Event()
         self.signal_number = 0  # the first signal
         self.script_offset = 0  # where the current process's output begins in script.log
@@ -118,10 +118,10 @@ class _Stack:
     async def wait_for_monitor(self) -> None:
         """Wait until the user quits the monitor, or for a signal."""
         stop_task = asyncio.create_task(self.stop.wait())
-        close_task = asyncio.create_task(self.out.wait_closed())
+        close_task = asyncio.create_task(self.screen.wait_for_monitor())
         await asyncio.wait({stop_task, close_task}, return_when=asyncio.FIRST_COMPLETED)
         await end(stop_task)
-        await self.out.close()
+        await self.screen.close_monitor()
         await close_task
 
     def _prepare(self) -> None:
@@ -309,8 +309,8 @@ class _Stack:
             self.out('printing lines, because the monitor is not installed (`pip install "oven-controller[tui]"`)')
             return
         command = [*process_command("monitor"), "--control"]
-        await self.out.open(command, plan.environment("monitor"), self._on_monitor_closed)
-        self._record_pid("monitor", self.out.pid)
+        await self.screen.open_monitor(command, plan.environment("monitor"), self._on_monitor_closed)
+        self._record_pid("monitor", self.screen.monitor_pid)
 
     def _on_monitor_closed(self) -> str:
         """Return the line to print when the monitor is closed, or an empty string if the run has also ended."""
@@ -365,7 +365,7 @@ class _Stack:
         if self.member_processes is not None:
             await self.member_processes.close()
         if self.stop.is_set():
-            await self.out.close()
+            await self.screen.close_monitor()
         if processes.learner is not None and processes.learner.returncode is None:
             self.out("stopping the learner (a second signal kills it)")
         await processes.end_learner()

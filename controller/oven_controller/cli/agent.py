@@ -1,4 +1,4 @@
-"""The commands `agent run`, `agent new` and `agent list`: run your own agent alongside a stack, write one, list all."""
+"""The commands `agent run`, `agent new` and `agent list`, to run, write and list agents."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 NEEDS_EXTRA: Final = 'needs the extra kg: `pip install "oven-controller[kg]"`'
 MAX_COUNTS: Final = 12
-"""Maximum number of relations, or kinds of nodes, whose counts are printed. The most frequent are printed."""
+"""Maximum number of relations, or kinds of nodes, to print with their counts, the most frequent first."""
 
 
 def read_files(

@@ -101,9 +101,9 @@ class StepAxes:
 
         1. The column that the user chose. If there is one, the other sources are not used.
         2. The run's step column, in this row.
-        3. An axis in this row, preferably one of the row's own metrics.
+        3. An axis in this row, preferably the axis of one of the row's metrics.
         4. The newest value of the axis that was updated last.
-        5. W&B's counter of calls, if the run has not used a step column. Calls are not steps.
+        5. W&B's counter of calls, unless the run has used a step column, because calls are not always steps.
         """
         if self._user_column:
             return values.get(self._user_column)

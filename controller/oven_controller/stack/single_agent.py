@@ -37,7 +37,7 @@ async def run_alongside(folder: RunFolder, service: Service, agent: str, knobs: 
     end_task = asyncio.create_task(child.wait())
 
     def on_signal() -> None:
-        if stop.is_set():
+        if stop.is_set():  # the second signal
             child.kill()
         stop.set()
 

@@ -1,1 +1,1 @@
-"""The command line. Each file has one group of commands, which import heavy packages only when they run."""
+"""The command line. Each file has one group of commands. A command imports heavy packages only when it runs."""

@@ -1,4 +1,4 @@
-"""The commands `agent run`, `agent new` and `agent list`, for agents that the stack does not start itself."""
+"""The commands `agent run`, `agent new` and `agent list`, to run, write and list agents."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from oven_runs.home.run_folder import Home
 from oven_runs.settings.agent_options import describe_agent, numeric_options, parse_assignment
 from oven_runs.settings.agents import agent_spec
 
-TEMPLATE = '''"""{title}: say in one sentence what it watches for. `oven-controller agent list` shows this."""
+TEMPLATE = '''"""{class_name}: say in one sentence what it watches for. `oven-controller agent list` shows this."""
 
 from oven_agents import Agent, Vote, Window
 
 
-class {title}(Agent):
+class {class_name}(Agent):
     needs = ("loss",)  # metrics that it needs to vote; patterns such as "reward/*" are allowed
     moves = ("optimizer.lr_scale",)  # actuators that it may propose for
 
@@ -112,20 +112,18 @@ def new_agent(
     """
     stem = names.validate("agent", name).replace("-", "_")
     path = Path(f"{stem}.py")
-    title = "".join(part.capitalize() for part in stem.split("_"))
-    if not title.isidentifier():
+    class_name = "".join(part.capitalize() for part in stem.split("_"))
+    if not class_name.isidentifier():
         raise ConfigError(f"the agent name {name!r} cannot become the name of a Python class; start it with a letter")
     try:
         with path.open("x") as file:
-            file.write(TEMPLATE.format(title=title))
+            file.write(TEMPLATE.format(class_name=class_name))
     except FileExistsError:
         raise ConfigError(f"{path} already exists; choose another name, or remove the file first") from None
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from error
-    print(
-        f"wrote {path}; try it alongside a running stack with `oven-controller agent run {path} --trust "
-        "optimizer.lr_scale`"
-    )
+    command = f"oven-controller agent run {path} --trust optimizer.lr_scale"
+    print(f"wrote {path}; try it alongside a running stack with `{command}`")
 
 
 def list_agents(
@@ -171,11 +169,11 @@ def _describe_installed() -> list[dict[str, Any]]:
     return agents
 
 
-def _agent_fields(name: str, agent: type, default: str = "") -> dict[str, Any]:
-    return describe_agent(name, agent) | {"does": _summary(agent) or default}
+def _agent_fields(name: str, agent: type, default_summary: str = "") -> dict[str, Any]:
+    return describe_agent(name, agent) | {"does": _summarize(agent) or default_summary}
 
 
-def _summary(agent: Any) -> str:
-    """Return the first paragraph of the docstring of its module, or of its class if the module has none."""
+def _summarize(agent: Any) -> str:
+    """Return the first paragraph of the docstring of the agent's module, or of its class if the module has none."""
     docstring = sys.modules[agent.__module__].__doc__ or agent.__doc__ or ""
     return " ".join(docstring.strip().split("\n\n")[0].split())

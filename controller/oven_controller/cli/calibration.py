@@ -36,28 +36,28 @@ def calibration(
     Example: oven-controller calibration grpo-1121-0231 grpo-1121-0307
     """
     runs = several_runs(runs, runs_)
-    outcomes = [outcome for run in runs for outcome in _outcomes(run)]
+    outcomes = [outcome for run in runs for outcome in _read_outcomes(run)]
     scored_claims = collect_claims(outcomes)
     counts = {"outcomes": len(outcomes), "unscored": sum(not outcome.scored for outcome in outcomes)}
     agents, overall = calibrate_by_agent(scored_claims), calibrate(scored_claims)
     line = f"{counts['outcomes']} outcomes, {counts['unscored']} of them unscored"
     print_result(as_json, {"runs": runs, **counts, "agents": agents, "overall": overall}, [line])
     if scored_claims and not as_json:
-        _print_tables(agents | {"all": overall}, overall)
+        _print_tables(agents, overall)
 
 
-def _outcomes(source: str) -> list[Outcome]:
+def _read_outcomes(source: str) -> list[Outcome]:
     """Return the outcomes in a run's log. Raises UnknownNameError and ConfigError."""
     with open_log(source if Path(source).exists() else str(Home().find(source).path)) as log:
         return [event.body for event in log.events() if isinstance(event.body, Outcome)]
 
 
-def _print_tables(rows: dict[str, Calibration], overall: Calibration) -> None:
-    scores = []
-    for name, score in rows.items():
+def _print_tables(agents: dict[str, Calibration], overall: Calibration) -> None:
+    rows = []
+    for name, score in {**agents, "all": overall}.items():
         figures = (score.brier, score.constant_brier, score.constant)
-        scores.append((name, str(score.count), *("" if value is None else f"{value:.3f}" for value in figures)))
-    print_table(("agent", "votes", "Brier", "Brier of best constant", "best constant"), scores)
+        rows.append((name, str(score.count), *("" if value is None else f"{value:.3f}" for value in figures)))
+    print_table(("agent", "votes", "Brier", "Brier of best constant", "best constant"), rows)
     reliability = [(f"{b.low:.1f} to {b.high:.1f}", str(b.count), f"{b.p:.3f}", f"{b.y:.3f}") for b in overall.bins]
     print_table(("stated confidence", "votes", "mean stated", "mean outcome"), reliability)
     say(*wrapped(NOTE))

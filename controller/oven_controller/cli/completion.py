@@ -1,7 +1,7 @@
 """Shell completion for the names of runs, agents, knobs and files.
 
-Completion runs whenever the user presses Tab. It therefore reads only small files, takes no lock and never raises. If a
-file is missing or damaged, it offers fewer names.
+Completion runs whenever the user presses Tab. It therefore reads only small files and parts of logs, takes no lock and
+never raises. If a file is missing or damaged, completion offers fewer names.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ MAX_DECISIONS = 20
 
 
 def _completer(find_names: Callable[P, Iterable[str]]) -> Callable[P, list[str]]:
-    """Keep only the names that start with the last argument, the incomplete word. Return none after an error."""
+    """Decorate a function so that it returns only names that start with the incomplete word, or none on an error."""
 
     @functools.wraps(find_names)
     def complete(*args: P.args, **kwargs: P.kwargs) -> list[str]:
-        incomplete = str([*args, *kwargs.values()][-1])
+        incomplete = str([*args, *kwargs.values()][-1])  # the last argument
         try:
             return [name for name in find_names(*args, **kwargs) if name.startswith(incomplete)]
         except Exception:
@@ -44,19 +44,19 @@ def _completer(find_names: Callable[P, Iterable[str]]) -> Callable[P, list[str]]
 @_completer
 def runs(incomplete: str) -> Iterator[str]:
     """Return the names of runs, newest first."""
-    return (folder.name for folder in _folders())
+    return (folder.name for folder in _run_folders())
 
 
 @_completer
 def runs_or_paths(incomplete: str) -> Iterator[str]:
     yield from runs(incomplete)
-    yield from _paths(incomplete)
+    yield from _list_paths(incomplete)
 
 
 @_completer
 def runs_or_logs(incomplete: str) -> Iterator[str]:
     yield from runs(incomplete)
-    yield from _paths(incomplete, ".jsonl")
+    yield from _list_paths(incomplete, ".jsonl")
 
 
 @_completer
@@ -70,13 +70,13 @@ def installed_agents(incomplete: str) -> Iterable[str]:
 def agents_or_files(incomplete: str) -> Iterator[str]:
     """Return installed agents and Python files."""
     yield from installed_agents(incomplete)
-    yield from _paths(incomplete, ".py")
+    yield from _list_paths(incomplete, ".py")
 
 
 @_completer
 def agents(ctx: typer.Context, incomplete: str) -> Iterable[str]:
-    """Return the run's agents, from its keys and its settings, or the installed agents if it has none."""
-    folder = _chosen_run(ctx)
+    """Return the run's agents from its keys and settings, or the installed agents if neither names an agent."""
+    folder = _find_run(ctx)
     if folder is None:
         return installed_agents(incomplete)
     users = _read_json(folder / "nats" / "users.json") or ()
@@ -88,22 +88,22 @@ def agents(ctx: typer.Context, incomplete: str) -> Iterable[str]:
 @_completer
 def knobs(ctx: typer.Context, incomplete: str) -> Iterable[str]:
     """Return the knobs that the chosen run announced, or all known knobs if it announced none."""
-    return _run_knobs(_chosen_run(ctx)) or votable_knobs(incomplete)
+    return _read_knobs(_find_run(ctx)) or votable_knobs(incomplete)
 
 
 @_completer
 def judges(ctx: typer.Context, incomplete: str) -> Iterator[str]:
     """Return the committee members whose judges can be swapped in the chosen run."""
-    return (name.removeprefix("committee.") for name in _run_knobs(_chosen_run(ctx)) if name.startswith("committee."))
+    return (name.removeprefix("committee.") for name in _read_knobs(_find_run(ctx)) if name.startswith("committee."))
 
 
 @_completer
 def decisions(ctx: typer.Context, incomplete: str) -> Iterator[str]:
-    """Return the ids of the chosen run's newest decisions, newest first, then its knobs. Leading zeros are omitted
-    unless the user typed one."""
-    newest = list(_messages(_chosen_run(ctx), "Decision", from_end=True))[-MAX_DECISIONS:]
-    ids = [str(body["id"]) for body in reversed(newest)]
-    yield from ids if incomplete.startswith("0") else (id_.lstrip("0") or id_ for id_ in ids)
+    """Return the newest decisions' ids, newest first, then the knobs. Omit leading zeros unless the user typed one."""
+    newest = list(_read_messages(_find_run(ctx), "Decision", from_end=True))[-MAX_DECISIONS:]
+    for body in reversed(newest):
+        decision_id = str(body["id"])
+        yield decision_id if incomplete.startswith("0") else decision_id.lstrip("0") or decision_id
     yield from knobs(ctx, incomplete)
 
 
@@ -114,17 +114,17 @@ def votable_knobs(incomplete: str) -> Iterable[str]:
     return VOTABLE_KNOBS
 
 
-def _folders() -> list[Path]:
+def _run_folders() -> list[Path]:
     """Return the run folders, most recently updated first."""
     # Home validates every run.json with pydantic, which is too slow for completion.
     files = (Path(os.environ.get("OVEN_HOME") or ".oven") / "runs").glob("*/run.json")
     return [file.parent for file in sorted(files, key=lambda file: file.stat().st_mtime, reverse=True)]
 
 
-def _chosen_run(ctx: typer.Context) -> Path | None:
+def _find_run(ctx: typer.Context) -> Path | None:
     """Return the folder of the run on the command line, else of a run that has not ended, else of the newest run."""
     typed_name = ctx.params.get("run") or ctx.params.get("run_")
-    folders = _folders()
+    folders = _run_folders()
     if isinstance(typed_name, str):
         return next((folder for folder in folders if folder.name == typed_name), None)
     for folder in folders[:MAX_RUNS_READ]:
@@ -141,21 +141,23 @@ def _read_json(path: Path) -> Any:
         return None
 
 
-def _run_knobs(folder: Path | None) -> list[str]:
-    specs: list[dict[str, Any]] = next((body["actuators"] for body in _messages(folder, "RunStarted")), [])
-    specs += [body["actuator"] for body in _messages(folder, "ActuatorAnnounced")]
+def _read_knobs(folder: Path | None) -> list[str]:
+    specs: list[dict[str, Any]] = next((body["actuators"] for body in _read_messages(folder, "RunStarted")), [])
+    specs += [body["actuator"] for body in _read_messages(folder, "ActuatorAnnounced")]
     return list(dict.fromkeys(str(spec["name"]) for spec in specs))
 
 
-def _messages(folder: Path | None, kind: str, *, from_end: bool = False) -> Iterator[dict[str, Any]]:
-    """Return the messages of one type near the beginning or the end of a run's log."""
+def _read_messages(folder: Path | None, kind: str, *, from_end: bool = False) -> Iterator[dict[str, Any]]:
+    """Yield the messages of one type near the beginning or the end of a run's log."""
     if folder is None or not (folder / "log.jsonl").exists():
         return
     with (folder / "log.jsonl").open("rb") as log:
-        log.seek(max(0, log.seek(0, os.SEEK_END) - TAIL_BYTES) if from_end else 0)
+        if from_end:
+            size = log.seek(0, os.SEEK_END)
+            log.seek(max(0, size - TAIL_BYTES))
         lines = log.read(TAIL_BYTES if from_end else HEAD_BYTES).splitlines()
     for line in lines:
-        if b'"' + kind.encode() + b'"' in line:
+        if f'"{kind}"'.encode() in line:
             try:
                 body = json.loads(line)["data"]
             except (ValueError, TypeError, KeyError, RecursionError):
@@ -164,7 +166,7 @@ def _messages(folder: Path | None, kind: str, *, from_end: bool = False) -> Iter
                 yield body
 
 
-def _paths(incomplete: str, suffix: str = "") -> Iterator[str]:
+def _list_paths(incomplete: str, suffix: str = "") -> Iterator[str]:
     """Return folders, and files with this suffix, as the shell would complete them."""
     parent, slash, prefix = incomplete.rpartition("/")
     for entry in sorted(os.scandir((parent + slash) or "."), key=lambda entry: entry.name):

@@ -50,12 +50,12 @@ def show(
         print(json.dumps([_json_fields(setting) for setting in origins], ensure_ascii=False))
         return
     columns = ("setting", "value", "from") if origin else ("setting", "value")
-    rows = ((row.setting, json.dumps(row.value, ensure_ascii=False), str(row))[: len(columns)] for row in origins)
-    print_table(columns, rows)
+    rows = [(row.setting, json.dumps(row.value, ensure_ascii=False), str(row)) for row in origins]
+    print_table(columns, (cells[: len(columns)] for cells in rows))
 
 
 def _without_password(value: object) -> object:
-    """Remove the password from an address, because people paste the output into issues."""
+    """Hide the password in an address, because people paste the output into issues."""
     return re.sub(r"(//[^/@:\s]*):[^/@\s]*@", r"\1:…@", value) if isinstance(value, str) else value
 
 

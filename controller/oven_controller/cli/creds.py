@@ -11,7 +11,7 @@ import typer
 
 from oven_controller.cli import completion
 from oven_controller.cli.options import Json, RunAlias, RunName, one_run, print_result
-from oven_controller.stack.agent_keys import admit, revoke_in_folder, server_folder
+from oven_controller.stack.agent_keys import admit, open_server_folder, revoke_in_folder
 from oven_controller.stack.agent_keys import revoke as revoke_agent
 from oven_controller.stack.person_keys import SUFFIX, AdministeredServer, announce, grant, is_operator
 from oven_controller.stack.process_plan import Plan, export_lines
@@ -112,11 +112,11 @@ def _grant_access(
 ) -> None:
     """Make a person's key, write its file, and print how to use it. Raises OvenError."""
     target = AdministeredServer.for_folder(server) if server else AdministeredServer.for_run(Home().find(run))
-    for address in tls.checked_addresses(url or target.url) if url or target.url else []:
-        if warning := tls.plaintext_warning(address):
-            warn(warning)
     if not url and not target.url:
         raise ConfigError(f"the server address of run {target.server.run!r} is unknown on this machine; add --nats URL")
+    for address in tls.checked_addresses(url or target.url):
+        if warning := tls.plaintext_warning(address):
+            warn(warning)
     person_file, delivery_failure = grant(target, name, role, url=url, ca=tls_ca)
     if delivery_failure:
         warn(delivery_failure)
@@ -133,7 +133,7 @@ def _grant_access(
         str(path),
         f"to watch: oven-controller monitor --creds {path.name}",
     ]
-    if not target.embedded:
+    if not target.is_embedded:
         fields["then"] = RELOAD_COMMAND
         lines.append(f"reload the server's configuration to admit {name}: {RELOAD_COMMAND}")
     print_result(as_json, fields, lines)
@@ -161,11 +161,9 @@ def revoke(
         was_operator = is_operator(folder.server, name)
         revoke_agent(folder, name)
         run = folder.run
-        if was_operator:
-            # A message without a key revokes the person's earlier key.
-            delivery_failure = announce(AdministeredServer.for_run(folder), OperatorKey(name=name))
-            if delivery_failure:
-                warn(delivery_failure)
+        # A message without a key revokes the person's earlier key.
+        if was_operator and (failure := announce(AdministeredServer.for_run(folder), OperatorKey(name=name))):
+            warn(failure)
     fields = {"revoked": name, "run": run}
     lines = [f"revoked the key of {name} for {run}"]
     if server is not None:
@@ -180,7 +178,7 @@ def list_keys(run: RunName = None, run_: RunAlias = None, server: ServerOption =
     Example: oven-controller creds list --json
     """
     if server is not None:
-        key_folder = server_folder(server)
+        key_folder = open_server_folder(server)
     else:
         folder = Home().find(one_run(run, run_))
         if not folder.info().embedded:
@@ -188,9 +186,8 @@ def list_keys(run: RunName = None, run_: RunAlias = None, server: ServerOption =
                 f"the keys for {folder.info().url} are on the server's machine; use --server FOLDER there"
             )
         key_folder = folder.server
-    print_result(
-        as_json, key_folder.users(), (f"{user.name:<20} {user.role:<9} {user.public}" for user in key_folder.users())
-    )
+    users = key_folder.users()
+    print_result(as_json, users, (f"{user.name:<20} {user.role:<9} {user.public}" for user in users))
 
 
 def server(
@@ -220,7 +217,7 @@ def server(
     Example: oven-controller creds server bus/ --run tuned-1 --listen 0.0.0.0:4222 --tls --host bus.example
     """
     names.validate("run", run)
-    host, port = _host_and_port("--listen", listen)
+    host, port = _parse_host_and_port("--listen", listen)
     server_files = ServerFolder(folder.absolute(), run)
     try:
         for role in get_args(Role):
@@ -233,11 +230,11 @@ def server(
         certificate: Certificate | None
         authority: Path | None
         if not with_tls:
-            certificate, authority = _own_certificate(tls_cert, tls_key, tls_ca, hosts or ())
+            certificate, authority = _check_own_certificate(tls_cert, tls_key, tls_ca, hosts or ())
         elif tls_cert or tls_key or tls_ca:
             raise ConfigError("--tls creates a certificate and --tls-cert names your own; use only one of them")
         else:
-            certificate, authority = _new_certificate(server_files.folder / "tls", host, hosts or ())
+            certificate, authority = _create_certificate(server_files.folder / "tls", host, hosts or ())
         server_files.write_conf(port, host, store, http, certificate)
     except OSError as error:
         raise ConfigError(f"cannot write to {folder}: {error.strerror} ({error.filename})") from error
@@ -250,14 +247,14 @@ def server(
     print(f"oven-controller up --nats {url} --creds {server_files.creds}{ca_option} --run {run}")
 
 
-def _host_and_port(option: str, text: str, last_port: int = 65535) -> tuple[str, int]:
+def _parse_host_and_port(option: str, text: str, last_port: int = 65535) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not port.isdigit() or not 1 <= int(port) <= last_port or not (host or text.startswith(":")):
         raise ConfigError(f"{option} {text} is not HOST:PORT with a port up to {last_port}, e.g. 0.0.0.0:4222")
     return host, int(port)
 
 
-def _new_certificate(folder: Path, listen_host: str, hosts: Sequence[str]) -> tuple[Certificate, Path]:
+def _create_certificate(folder: Path, listen_host: str, hosts: Sequence[str]) -> tuple[Certificate, Path]:
     if not hosts and listen_host in ("", "0.0.0.0", "::", "[::]"):
         raise ConfigError(
             f"a certificate needs a host name, and {listen_host or 'no host'} is not one; add --host NAME for clients"
@@ -267,7 +264,7 @@ def _new_certificate(folder: Path, listen_host: str, hosts: Sequence[str]) -> tu
     return certificates.create_certificate(folder, hosts or [listen_host.strip("[]")])
 
 
-def _own_certificate(
+def _check_own_certificate(
     certificate: Path | None, key: Path | None, authority: Path | None, hosts: Sequence[str]
 ) -> tuple[Certificate | None, Path | None]:
     if certificate is None and key is None:
@@ -276,8 +273,8 @@ def _own_certificate(
         return None, None
     if certificate is None or key is None:
         raise ConfigError("--tls-cert and --tls-key must be used together")
-    for path in filter(None, (certificate, key, authority)):
-        if not path.is_file():
+    for path in (certificate, key, authority):
+        if path is not None and not path.is_file():
             raise ConfigError(f"there is no file {path}; check the path")
     if key.stat().st_mode & 0o077:
         raise ConfigError(f"other users can read {key}; run `chmod 600 {key}`")
@@ -296,7 +293,7 @@ def cluster(
 
     Example: oven-controller creds cluster bus/ --node a:4222 --node b:4222 --node c:4222
     """
-    addresses = [_host_and_port("--node", text, 65535 - ROUTE_OFFSET) for text in nodes]
+    addresses = [_parse_host_and_port("--node", text, 65535 - ROUTE_OFFSET) for text in nodes]
     cluster_nodes = [Node(host, port, port + ROUTE_OFFSET) for host, port in addresses]
     server_files = ServerFolder(folder.absolute(), "")
     for conf in write_confs(server_files, cluster_nodes):

@@ -59,10 +59,10 @@ def decisions(
     Example: oven-controller decisions --since 30m --verdict adopted
     """
     criteria = DecisionFilter(Since.parse(since), actuator, agent, verdict or "")
-    asyncio.run(_print(find_run(one_run(run, run_), endpoint), criteria, follow, as_json))
+    asyncio.run(_print_decisions(find_run(one_run(run, run_), endpoint), criteria, follow, as_json))
 
 
-async def _print(access: RunAccess, criteria: DecisionFilter, follow: bool, as_json: bool) -> None:
+async def _print_decisions(access: RunAccess, criteria: DecisionFilter, follow: bool, as_json: bool) -> None:
     explanations = Explanations()
     last_seq = 0
     async for event in access.events(brief=True):

@@ -68,6 +68,7 @@ def _print_check(check: Check) -> None:
 def _check_judges(config: Path | None, overrides: list[str], as_json: bool) -> bool:
     from oven_controller.stack.judge_probes import probe_judges
 
+    # `attached`, so that no recipe is needed
     committee = resolve(config=config, sets=overrides, environ=os.environ, attached=True).settings.committee
     results = probe_judges(committee)
     is_ready = all(result["can_judge"] for result in results.values())

@@ -68,10 +68,10 @@ def parse_renames(pairs: list[str]) -> dict[str, str]:
 
 
 def resumed_text(incarnations: int) -> str:
-    """Return how often a run was resumed, e.g. `resumed twice`, or an empty string if it was not."""
+    """Return how often a run was resumed, e.g. `, resumed twice`, or an empty string if it was not."""
     resumes = incarnations - 1
     times = {1: "once", 2: "twice"}.get(resumes, f"{resumes} times")
-    return f"resumed {times}" if resumes > 0 else ""
+    return f", resumed {times}" if resumes > 0 else ""
 
 
 def source_lines(summary: dict[str, Any]) -> list[str]:
@@ -83,11 +83,10 @@ def source_lines(summary: dict[str, Any]) -> list[str]:
 
 
 def _summary_lines(summary: dict[str, Any]) -> list[str]:
-    resumes = ", " + resumed_text(summary["incarnations"]) if summary["incarnations"] > 1 else ""
     lines = wrapped(
         f"run {summary['run']}: {summary['observations']} observations of "
         f"{counted(len(summary['metrics']), 'metric')}, steps {summary['first_step']} to "
-        f"{summary['last_step']}{resumes}; from {summary['source']} ({summary['format']})"
+        f"{summary['last_step']}{resumed_text(summary['incarnations'])}; from {summary['source']} ({summary['format']})"
     )
     lines += source_lines(summary)
     if summary["actuators"]:

@@ -22,10 +22,10 @@ from oven_runs.operator.operator_client import execute_command, new_command
 from oven_runs.settings.committee_members import check_judge, judge_of, new_member
 from oven_runs.settings.committee_settings import CommitteeSettings
 
-MARGIN_S = 10.0
-"""Seconds added to the committee's deadline when waiting for a probe, which starts and ends at step boundaries."""
-JOIN_S = 30.0
-"""Seconds to wait for a new member's process to start, the same as the learner waits."""
+TEST_MARGIN_S = 10.0
+"""Seconds added to the committee's deadline, because the learner starts and ends a test question only between steps."""
+JOIN_TIMEOUT_S = 30.0
+"""Seconds to wait for a new member's process to start. The learner waits equally long."""
 
 Member = Annotated[str, typer.Argument(metavar="NAME", help="The committee member.", autocompletion=completion.judges)]
 Provider = Annotated[str, typer.Option(help="The provider whose API it uses, as in committee.members.NAME.")]
@@ -48,8 +48,8 @@ def list_judges(run: RunOption = None, as_json: Json = False) -> None:
     Example: oven-controller judge list --json
     """
     folder = Home().find(run)
-    roles = {name: member.role for name, member in _settings(folder).judges.items()}
-    members = _view(folder).member_views(roles)
+    roles = {name: member.role for name, member in _read_settings(folder).judges.items()}
+    members = _read_view(folder).member_views(roles)
     weights = ["" if member.weight is None else f"{member.weight:.3g}" for member in members]
     lines = [
         f"{member.member:<16} {member.role:<12} {weight:>6}  {member.judge}  ({member.state})"
@@ -80,7 +80,7 @@ def swap(
     Example: oven-controller judge swap critic --provider claude --model claude-haiku-4-5
     """
     folder = Home().find(run, running=True)
-    settings = _settings(folder)
+    settings = _read_settings(folder)
     _check_member(folder, name)
     spec = {"provider": provider, "model": model, "base_url": base_url, "key_env": key_env}
     try:
@@ -90,7 +90,7 @@ def swap(
     check_judge(settings, name, judge)
     access, actuator = LocalRun(folder), actuator_of(name)
     offer = new_command("offer", actuator=actuator, judge=judge, reason=reason)
-    offer_result = asyncio.run(execute_command(access, offer, settings.deadline_s + MARGIN_S))
+    offer_result = asyncio.run(execute_command(access, offer, settings.deadline_s + TEST_MARGIN_S))
     set_result = None
     if not offer_result.code:
         choice = new_command("set", actuator=actuator, value=judge.identity, reason=reason)
@@ -133,19 +133,20 @@ def add(
     reason: Reason = "",
     as_json: Json = False,
 ) -> int:
-    """Start a new member in the running stack. It is removed again if it does not answer a test question. It stays in
-    the committee when the run is resumed.
+    """Start a new member in the running stack. The member is removed again if it does not answer a test question.
+    Otherwise it stays in the committee when the run is resumed.
 
     Example: oven-controller judge add tone --provider grok --model grok-3 --role style --weight 0.1
     """
     from oven_controller.stack.agent_keys import admit_member
 
     folder = Home().find(run, running=True)
-    settings, view = _settings(folder), _view(folder)
+    settings, view = _read_settings(folder), _read_view(folder)
     names.validate("member", name)
     if name in settings.members or name in view.weights or name in view.members:
         raise ConfigError(f"{name!r} is already a member of {folder.run}; choose another name, or `judge swap {name}`")
-    share = 1 / (max(len(view.weights), 1) + 1) if weight is None else weight
+    equal_share = 1 / (max(len(view.weights), 1) + 1)  # below 1 even if no weights are known yet
+    share = equal_share if weight is None else weight
     if not 0 < share < 1:
         raise ConfigError(
             f"--weight {share:g} is not between 0 and 1; give the new member's share of the total weight, e.g. 0.1"
@@ -154,15 +155,13 @@ def add(
     api |= {"logprobs": logprobs, "top_logprobs": top_logprobs}
     member = new_member(settings, name, role=role, domain=domain, rubric=rubric, **api)
     admit_member(folder, name)
-    folder.change_settings(
-        lambda all_settings: all_settings["committee"]["members"].update({name: member.model_dump()})
-    )
+    folder.change_settings(lambda saved: saved["committee"]["members"].update({name: member.model_dump()}))
     command = {"action": "add", "actuator": f"committee.{name}", "judge": judge_of(member), "value": share}
     code = 1
     try:
-        code = _send(folder, as_json, JOIN_S + settings.deadline_s + MARGIN_S, **command, reason=reason)
+        code = _send(folder, as_json, JOIN_TIMEOUT_S + settings.deadline_s + TEST_MARGIN_S, **command, reason=reason)
     finally:
-        if code == 1:  # the learner refused the member, so the stack ends its process
+        if code == 1:  # the learner refused the member, or the command was not sent
             _remove_settings(folder, name)
     return code
 
@@ -182,7 +181,7 @@ def remove(name: Member, run: LiveRunOption = None, reason: Reason = "", as_json
 
 def _check_member(folder: RunFolder, name: str) -> None:
     """Check the member's name. Raises UnknownNameError if the committee has no such member."""
-    members = _view(folder).members
+    members = _read_view(folder).members
     if name not in members:
         raise UnknownNameError("committee member", name, members)
 
@@ -198,17 +197,17 @@ def _remove_settings(folder: RunFolder, name: str) -> None:
     """Remove a member from the settings, and revoke its key."""
     from oven_controller.stack.agent_keys import revoke
 
-    folder.change_settings(lambda all_settings: all_settings["committee"]["members"].pop(name, None))
+    folder.change_settings(lambda saved: saved["committee"]["members"].pop(name, None))
     if folder.info().embedded:
         with contextlib.suppress(OvenError):  # the process ends even if its key stays valid
             revoke(folder, name)
 
 
-def _settings(folder: RunFolder) -> CommitteeSettings:
+def _read_settings(folder: RunFolder) -> CommitteeSettings:
     return CommitteeSettings.model_validate(folder.earlier_settings().get("committee", {}))
 
 
-def _view(folder: RunFolder) -> CommitteeView:
+def _read_view(folder: RunFolder) -> CommitteeView:
     async def read() -> CommitteeView:
         view = CommitteeView()
         async for event in LocalRun(folder).events():

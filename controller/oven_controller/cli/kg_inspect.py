@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal
 
 import typer
 
-from oven_controller.cli.kg_import import load_large_graph, summary_fields, summary_lines
+from oven_controller.cli.kg_large_graphs import load_large_graph, summary_fields, summary_lines
 from oven_controller.cli.kg_queries import GraphFile, checked_request, query_graph
 from oven_controller.cli.options import Json
 from oven_core.errors import ConfigError, UnknownNameError
@@ -72,9 +72,8 @@ def _parse_symptom(graph: Knowledge, text: str) -> Symptom:
 
 def _diagnosis_lines(graph: Knowledge, diagnosis: Diagnosis) -> list[str]:
     lines = ["most likely causes (p only ranks them; it is not a calibrated probability)"]
-    lines += [
-        f"  {cause.p:4.2f}  {cause.id:22} {graph.nodes[cause.id].text}" for cause in diagnosis.causes[:MAX_CAUSES]
-    ]
+    causes = diagnosis.causes[:MAX_CAUSES]
+    lines += [f"  {cause.p:4.2f}  {cause.id:22} {graph.nodes[cause.id].text}" for cause in causes]
     lines.append("remedies (weight of evidence, as log-odds)")
     for remedy in diagnosis.remedies:
         changes = " and ".join(remedy.changes) or "advice for a person"
@@ -93,7 +92,8 @@ def info(file: GraphArgument = None, graph_file: GraphFile = None, as_json: Json
     path = file or graph_file  # FILE and --graph mean the same
     if path and not is_yaml(path):
         arrays = load_large_graph(path)
-        say(*([json.dumps(summary_fields(arrays))] if as_json else summary_lines(arrays)))
+        lines = [json.dumps(summary_fields(arrays))] if as_json else summary_lines(arrays)
+        say(*lines)
         return 0
     graph = load_unchecked(path)
     graph_info = graph.info()

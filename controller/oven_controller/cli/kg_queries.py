@@ -1,4 +1,4 @@
-"""The option `--graph` of the `kg` commands, and functions that build a request and query the chosen graph."""
+"""The option `--graph` of the `kg` commands, and functions that build a request and send it to the chosen graph."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 from pydantic import BaseModel, ValidationError
 
-from oven_controller.cli.kg_import import load_large_graph
+from oven_controller.cli.kg_large_graphs import load_large_graph
 from oven_core.errors import ConfigError
 from oven_core.protocol.messages import Message
 from oven_kg.checked_graph import is_yaml, load_unchecked
@@ -44,22 +44,22 @@ def query_graph(
     """Send a request to the built-in graph, or to the graph at a path: a YAML file, a `kg import` folder, or a file
     that `kg import` reads. A YAML graph may have faults. Raises ConfigError if the graph cannot be read, cannot answer
     the request, or lacks one of `topics`."""
-    answers: Answers | LargeGraphEndpoints
+    service: Answers | LargeGraphEndpoints
     nodes: Container[str]
     if graph is None or is_yaml(graph):
-        answers = Answers(load_unchecked(graph))
-        nodes = answers.graph.nodes
+        service = Answers(load_unchecked(graph))
+        nodes = service.graph.nodes
     else:
         arrays = load_large_graph(graph)
         from oven_kg.service.large_graph_endpoints import LargeGraphEndpoints
 
-        answers, nodes = LargeGraphEndpoints(arrays), arrays
+        service, nodes = LargeGraphEndpoints(arrays), arrays
     if missing := next((topic for topic in topics if topic not in nodes), ""):
         raise ConfigError(
             f"the graph has no topic {missing!r}; use one of its nodes, choose another graph with --graph, or declare "
             f"a prerequisite with --needs {missing}:NEED"
         )
-    _, handler = answers.endpoints[endpoint]
+    _, handler = service.endpoints[endpoint]
     reply = handler(request)
     assert isinstance(reply, reply_type)
     return reply

@@ -1,8 +1,9 @@
-"""The commands `kg curriculum` and `kg token-prior`, which query a graph about the user's training data."""
+"""The commands `kg curriculum` and `kg token-prior`, which use a graph to weight training topics and score tokens."""
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import re
 from collections import Counter
@@ -20,7 +21,7 @@ from oven_core.protocol.graph_requests import Curriculum, CurriculumRequest, Tok
 from oven_core.terminal_text import say
 
 MAX_BYTES: Final = 64 * 2**20
-"""Maximum size of the vocabulary file and of the corpus file."""
+"""Maximum size of the vocabulary file, and of the corpus file."""
 
 
 def curriculum(
@@ -38,15 +39,16 @@ def curriculum(
     Example: oven-controller kg curriculum add=90/100 multiply=20/100 --needs multiply:add
     """
     fields = {
-        "mastery": [_mastery(text) for text in mastery],
-        "prerequisites": [_prerequisite(text) for text in needs or ()],
+        "mastery": [_parse_mastery(text) for text in mastery],
+        "prerequisites": [_parse_prerequisite(text) for text in needs or ()],
         "threshold": threshold,
         "floor": floor,
     }
     request = checked_request(CurriculumRequest, fields)
     linked_topics = {topic for pair in request.prerequisites for topic in pair}
-    topics = [entry.topic for entry in request.mastery if entry.topic not in linked_topics]
-    answer = query_graph(graph_file, "curriculum", request, Curriculum, topics)
+    # Only the graph has the prerequisites of the other topics, so it must contain these topics.
+    unlinked_topics = [entry.topic for entry in request.mastery if entry.topic not in linked_topics]
+    answer = query_graph(graph_file, "curriculum", request, Curriculum, unlinked_topics)
     if as_json:
         say(*json.dumps(answer.model_dump(mode="json"), indent=1).splitlines())
         return 0
@@ -57,14 +59,14 @@ def curriculum(
     return 0
 
 
-def _mastery(text: str) -> dict[str, Any]:
+def _parse_mastery(text: str) -> dict[str, Any]:
     match = re.fullmatch(r"(.+)=(\d+(?:\.\d+)?)/(\d+(?:\.\d+)?)", text)
     if not match or float(match[2]) > float(match[3]):
         raise ConfigError(f"{text!r} is not a mastery; write TOPIC=RIGHT/TRIED, e.g. add=90/100")
     return {"topic": match[1], "successes": float(match[2]), "failures": float(match[3]) - float(match[2])}
 
 
-def _prerequisite(text: str) -> tuple[str, str]:
+def _parse_prerequisite(text: str) -> tuple[str, str]:
     topic, _, need = text.partition(":")
     if not (topic and need):
         raise ConfigError(f"--needs {text!r} is not a pair; write TOPIC:NEED, e.g. multiply:add")
@@ -88,10 +90,10 @@ def token_prior(
 
     Example: oven-controller kg token-prior vocab.json --corpus ids.txt --to prior.bin
     """
-    vocabulary = _vocabulary(vocabulary_file)
+    vocabulary = _read_vocabulary(vocabulary_file)
     if method == "unigram" and corpus is None:
         raise ConfigError("a unigram prior needs token counts; add --corpus FILE, or use --method kg")
-    counts = _token_counts(corpus, len(vocabulary)) if corpus else ()
+    counts = _count_tokens(corpus, len(vocabulary)) if corpus else ()
     fields = {"method": method, "vocabulary": vocabulary, "counts": counts, "k": token_count}
     answer = query_graph(graph_file, "token_prior", checked_request(TokenPriorRequest, fields), TokenPrior)
     if to:
@@ -104,17 +106,15 @@ def token_prior(
     return 0
 
 
-def _vocabulary(path: Path) -> list[str]:
+def _read_vocabulary(path: Path) -> list[str]:
     text = _read_text(path)
-    try:
-        return TypeAdapter(list[str]).validate_json(text if path.suffix == ".json" else "")
-    except ValidationError:
-        raise ConfigError(
-            f"{path} is not a vocabulary; use a .json file with a list of the tokens' strings, sorted by id"
-        ) from None
+    if path.suffix == ".json":
+        with contextlib.suppress(ValidationError):
+            return TypeAdapter(list[str]).validate_json(text)
+    raise ConfigError(f"{path} is not a vocabulary; use a .json file with a list of the tokens' strings, sorted by id")
 
 
-def _token_counts(path: Path, vocabulary_size: int) -> tuple[int, ...]:
+def _count_tokens(path: Path, vocabulary_size: int) -> tuple[int, ...]:
     """Count the occurrences of each token id below `vocabulary_size` in a file."""
     counts = Counter(_read_text(path).split())
     if invalid := [word for word in counts if not word.isdecimal() or int(word) >= vocabulary_size]:

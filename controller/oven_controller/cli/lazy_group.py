@@ -33,6 +33,7 @@ class Group:
 
     summary: str
     example: str
+    """Arguments of an example call, for the help."""
     commands: Mapping[str, Command | Group]
 
 
@@ -70,7 +71,7 @@ class LazyGroup(TyperGroup):
         name = args[0]
         if name in self.table:
             return name, self.load(name), args[1:]
-        if ctx.resilient_parsing:
+        if ctx.resilient_parsing:  # for shell completion, which ignores errors
             return None, None, args[1:]
         raise UnknownNameError(f"command of {self._title}" if self._title else "command", name, self.table)
 

@@ -21,8 +21,8 @@ from oven_runs.access.run_access import RunAccess
 from oven_runs.access.run_finder import find_run
 from oven_runs.log.sampled_text import group_lines
 
-LAST_GROUPS = 10
-"""Default number of groups that --completions prints."""
+DEFAULT_GROUPS = 10
+"""Default number of groups that --completions prints. A group is a prompt with its sampled completions."""
 
 
 @remote_options
@@ -55,12 +55,12 @@ def log(
     """
     access = find_run(one_run(run, run_), endpoint)
     if completions:
-        asyncio.run(print_completions(access, last=last or LAST_GROUPS, as_json=as_json, follow=follow))
+        asyncio.run(print_completions(access, last=last or DEFAULT_GROUPS, as_json=as_json, follow=follow))
         return
-    asyncio.run(_print(access, as_json, follow, last))
+    asyncio.run(_print_log(access, as_json, follow, last))
 
 
-async def _print(access: RunAccess, as_json: bool, follow: bool, last: int | None) -> None:
+async def _print_log(access: RunAccess, as_json: bool, follow: bool, last: int | None) -> None:
     last_seq = 0
     if last is not None:
         newest_events = await access.newest(last)
@@ -101,9 +101,8 @@ def format_event(event: Event) -> str:
     body = event.body
     if isinstance(body, Malformed):
         return clean(f"{event.seq:>6} {event.time:%H:%M:%S} Malformed on {event.subject}: {body.reason}")
-    fields = body.model_dump(
-        mode="json", exclude_defaults=True, exclude={"v", "type", "incarnation", "n", "tally", "rules"}
-    )
+    hidden_fields = {"v", "type", "incarnation", "n", "tally", "rules"}
+    fields = body.model_dump(mode="json", exclude_defaults=True, exclude=hidden_fields)
     has_author = event.subject.count(".") > 2  # oven.RUN.KIND.AUTHOR
     author = f" {event.author}" if has_author else ""
     values = "  ".join(f"{key}={_shorten(value)}" for key, value in fields.items())

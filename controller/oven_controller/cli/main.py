@@ -15,6 +15,8 @@ from oven_core.protocol.operator_actions import ACTIONS
 from oven_core.terminal_text import clean
 
 CLI: Final = "oven_controller.cli"
+ACTION_NAMES = ("hold", "resume", "stop", "set", "approve", "veto", "autonomy", "mute", "unmute", "trust", "distrust")
+"""The operator's actions, in the order of the help."""
 COMMANDS: Final[Mapping[str, Mapping[str, Command | Group]]] = {
     "Start and end": {
         "up": Command(f"{CLI}.up:up_command", "Start a run: the bus, the mesh, the agents and the learner."),
@@ -37,13 +39,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, Command | Group]]] = {
         "mcp": Command(f"{CLI}.mcp:mcp", "Serve runs to a coding agent over the Model Context Protocol."),
     },
     "Overrule": {
-        **{
-            name: Command(f"{CLI}.operator:{name}_command", f"{ACTIONS[name].summary}.")
-            for name in (
-                *("hold", "resume", "stop", "set", "approve", "veto", "autonomy"),
-                *("mute", "unmute", "trust", "distrust"),
-            )
-        },
+        **{name: Command(f"{CLI}.operator:{name}_command", f"{ACTIONS[name].summary}.") for name in ACTION_NAMES},
         "judge": Group(
             "Manage the judges of a run's reward committee while it trains.",
             "list",

@@ -80,20 +80,18 @@ def monitor(
         arguments = [*endpoint.arguments(), *(["--run", names[0]] if names else [])]
     else:
         home = Home()
-        arguments = [str(home.find(name).path) for name in names] or _all_runs(home)
-    arguments += ["--play"] if play else []
+        arguments = [str(home.find(name).path) for name in names] or _all_runs_arguments(home)
+    flags = {"--play": play, "--light": light, "--colour-blind": colour_blind, "--control": control}
+    arguments += [flag for flag, is_set in flags.items() if is_set]
     arguments += ["--speed", str(speed)] if speed != 1 else []
-    run_monitor = process_function("monitor")
-    arguments += ["--light"] if light else []
-    arguments += ["--colour-blind"] if colour_blind else []
     if ascii_only is not None:
         arguments.append("--ascii" if ascii_only else "--no-ascii")
-    arguments += ["--control"] if control else []
     arguments += ["--web", "--port", str(port)] if web else []
+    run_monitor = process_function("monitor")
     raise typer.Exit(run_monitor(arguments))
 
 
-def _all_runs(home: Home) -> list[str]:
+def _all_runs_arguments(home: Home) -> list[str]:
     """Return the arguments for the only run, or for the list of all runs. Raises ConfigError if there is no run."""
     runs = home.runs()
     return ["--home", str(home.path)] if len(runs) > 1 else [str(home.find(None).path)]

@@ -62,7 +62,7 @@ def send_test(
     from oven_controller.notify.recipients import resolve_recipients, tls_warnings
 
     folder = Home().find(run) if run is not None else None
-    settings = _settings(urls, config, overrides, folder)
+    settings = _resolve_settings(urls, config, overrides, folder)
     recipients = resolve_recipients(settings, os.environ, folder.path if folder is not None else None)
     for warning in tls_warnings(recipients):
         say(f"warning: {warning}")
@@ -90,7 +90,7 @@ def watch(
     from oven_controller.notify.notifier import run_notifier
     from oven_controller.notify.recipients import resolve_recipients, tls_warnings
 
-    settings = _settings(urls, config, overrides, None)
+    settings = _resolve_settings(urls, config, overrides, None)
     recipients = resolve_recipients(settings, os.environ)
     access = find_run(one_run(run, run_), endpoint, running=True)
     for warning in tls_warnings(recipients):
@@ -101,7 +101,7 @@ def watch(
     asyncio.run(run_notifier(access, settings, recipients))
 
 
-def _settings(
+def _resolve_settings(
     urls: list[str] | None, config: Path | None, overrides: list[str] | None, folder: RunFolder | None
 ) -> NotifySettings:
     """Return the settings from the command line, or the run's settings if the command line has no address. Raises

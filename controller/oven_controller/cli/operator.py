@@ -64,8 +64,8 @@ ARGUMENT_COMPLETIONS: Final[Mapping[Kind, Any]] = {
 }
 
 
-def operator_command(action: Action) -> Callable[..., int]:
-    """Return the command function for an action."""
+def build_command(action: Action) -> Callable[..., int]:
+    """Build the command function for an action."""
 
     def command(
         *,
@@ -77,28 +77,27 @@ def operator_command(action: Action) -> Callable[..., int]:
         endpoint: Endpoint,
         **arguments: Any,
     ) -> int:
-        fields = {argument.field: _field_value(argument, arguments[argument.name]) for argument in action.arguments}
+        fields = {argument.field: _parse_argument(argument, arguments[argument.name]) for argument in action.arguments}
         return send(one_run(run, run_), endpoint, wait, as_json, action=action.name, reason=reason, **fields)
 
     examples = [f"Example: oven-controller {action.name} {example}".strip() for example in action.examples]
     command.__doc__ = "\n\n".join([f"{action.summary}. {action.detail}".strip(), *examples])
     shared: list[tuple[str, Any, Any]] = [("reason", Reason, ""), ("wait", Wait, None), ("as_json", Json, False)]
-    runs = [("run", LiveRunOption, None)]
+    run_options = [("run", LiveRunOption, None)]
     if not action.arguments:
-        runs = [("run", LiveRunName, None), ("run_", RunAlias, None)]
-    parameters = [_parameter(argument) for argument in action.arguments]
-    for name, annotation, default in [*runs, *shared, ("endpoint", Endpoint, LOCAL)]:
-        parameters.append(
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-        )
+        run_options = [("run", LiveRunName, None), ("run_", RunAlias, None)]
+    parameters = [_build_parameter(argument) for argument in action.arguments]
+    keyword_only = inspect.Parameter.KEYWORD_ONLY
+    for name, annotation, default in [*run_options, *shared, ("endpoint", Endpoint, LOCAL)]:
+        parameters.append(inspect.Parameter(name, keyword_only, default=default, annotation=annotation))
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return remote_options(command)
 
 
-def _parameter(argument: Argument) -> inspect.Parameter:
+def _build_parameter(argument: Argument) -> inspect.Parameter:
     default: Any = inspect.Parameter.empty if argument.default is None else argument.default
     if argument.kind in ("value", "actuators"):
-        default = None
+        default = None  # an action has no value, and without actuators, all are meant
     annotation = typer.Argument(
         metavar="ACTUATOR" if argument.kind == "actuators" else None,
         help=argument.help,
@@ -113,7 +112,7 @@ def _parameter(argument: Argument) -> inspect.Parameter:
     )
 
 
-def _field_value(argument: Argument, value: Any) -> Any:
+def _parse_argument(argument: Argument, value: Any) -> Any:
     if argument.kind == "value":
         return parse_value(value)
     return tuple(value or ()) if argument.kind == "actuators" else value
@@ -146,15 +145,15 @@ def send(run: str | None, endpoint: Endpoint, wait: float | None, as_json: bool,
     return result.code
 
 
-hold_command = operator_command(ACTIONS["hold"])
-resume_command = operator_command(ACTIONS["resume"])
-stop_command = operator_command(ACTIONS["stop"])
-approve_command = operator_command(ACTIONS["approve"])
-veto_command = operator_command(ACTIONS["veto"])
-mute_command = operator_command(ACTIONS["mute"])
-unmute_command = operator_command(ACTIONS["unmute"])
-trust_command = operator_command(ACTIONS["trust"])
-distrust_command = operator_command(ACTIONS["distrust"])
-autonomy_command = operator_command(ACTIONS["autonomy"])
+hold_command = build_command(ACTIONS["hold"])
+resume_command = build_command(ACTIONS["resume"])
+stop_command = build_command(ACTIONS["stop"])
+approve_command = build_command(ACTIONS["approve"])
+veto_command = build_command(ACTIONS["veto"])
+mute_command = build_command(ACTIONS["mute"])
+unmute_command = build_command(ACTIONS["unmute"])
+trust_command = build_command(ACTIONS["trust"])
+distrust_command = build_command(ACTIONS["distrust"])
+autonomy_command = build_command(ACTIONS["autonomy"])
 # Without this, a negative value would be parsed as an option.
-set_command = single_command(operator_command(ACTIONS["set"]), ignore_unknown_options=True)
+set_command = single_command(build_command(ACTIONS["set"]), ignore_unknown_options=True)

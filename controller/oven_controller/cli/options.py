@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share."""
+"""Arguments and options that several commands share, and functions that print a command's result."""
 
 from __future__ import annotations
 
@@ -42,8 +42,7 @@ def run_argument(default: str) -> Any:
 
 
 def run_option(help_: str, default: str | bool = False) -> Any:
-    details: Any = {"metavar": "RUN", "autocompletion": completion.runs}
-    return typer.Option("--run", "-r", help=help_, show_default=default, **details)
+    return typer.Option("--run", "-r", metavar="RUN", help=help_, show_default=default, autocompletion=completion.runs)
 
 
 RunName = Annotated[str | None, run_argument(DEFAULT_RUN)]
@@ -74,8 +73,7 @@ def print_result(as_json: bool, content: Any, lines: Iterable[str]) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table. Its cells may come from other machines, so control characters are removed. The first column is
-    never wrapped."""
+    """Print a table. Never wrap the first column. Remove control characters, because cells may come from elsewhere."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -89,8 +87,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def remote_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Replace a command's parameter `endpoint` with the options --nats, --creds and --tls-ca, which select a run on
-    another machine."""
+    """Replace a command's parameter `endpoint` with --nats, --creds and --tls-ca, which select a run elsewhere."""
     signature = inspect.signature(command, eval_str=True)
     own_parameters = [parameter for parameter in signature.parameters.values() if parameter.name != "endpoint"]
     options = [

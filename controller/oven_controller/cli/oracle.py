@@ -19,7 +19,7 @@ ORACLE_RUN: Any = {
     "show_default": "the newest run that has an oracle",
     "autocompletion": completion.runs,
 }
-"""What the argument RUN and the option --run have in common."""
+"""Settings that the argument RUN and the option --run share."""
 OracleArgument = Annotated[str | None, typer.Argument(**ORACLE_RUN)]
 OracleOption = Annotated[str | None, typer.Option("--run", "-r", **ORACLE_RUN)]
 Percents = Annotated[
@@ -61,8 +61,8 @@ def evaluate(
     """
     from oven_recipes.oracle import commands
 
-    settings: Any = {"depths": _percents(layer_percents), "temperature": temperature, "as_json": as_json}
-    folder = _oracle_folder(one_run(run, run_))
+    settings: Any = {"depths": _parse_percents(layer_percents), "temperature": temperature, "as_json": as_json}
+    folder = _find_oracle(one_run(run, run_))
     return commands.evaluate(folder, benchmarks=benchmarks, items=items, out=out, **settings)
 
 
@@ -87,12 +87,12 @@ def ask(
     """
     from oven_recipes.oracle import commands
 
-    folder, depths = _oracle_folder(run), _percents(layer_percents)
+    folder, depths = _find_oracle(run), _parse_percents(layer_percents)
     content = sys.stdin.read() if text == "-" else text
     return commands.ask(folder, content, question, depths=depths, temperature=temperature, as_json=as_json)
 
 
-def _oracle_folder(run: str | None) -> Path:
+def _find_oracle(run: str | None) -> Path:
     """Return the folder of the oracle that `run` names. Raises ConfigError and UnknownNameError."""
     if run is not None:
         path = Path(run).expanduser()
@@ -106,7 +106,7 @@ def _oracle_folder(run: str | None) -> Path:
     )
 
 
-def _percents(text: str | None) -> tuple[float, ...] | None:
+def _parse_percents(text: str | None) -> tuple[float, ...] | None:
     """Parse --layer-percents. Raises ConfigError unless all numbers are at least 0 and below 100."""
     if text is None:
         return None

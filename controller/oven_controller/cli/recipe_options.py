@@ -19,10 +19,10 @@ from oven_runs.settings.layers import Layer
 from oven_runs.settings.recipe_flags import flag, flag_layers, is_switch, with_dashes
 from oven_runs.settings.resolution import named_recipe
 
-RECIPE_VALUES = "oven.recipe_options"
-"""Context key for the values of the recipe options on the command line."""
-_MODEL, _OPTIONS = "oven.recipe_model", "oven.recipe_settings"
-"""Context keys for the recipe's settings model and for the options made from the model."""
+_VALUES_KEY = "oven.recipe_options"
+"""Key in Click's context for the values of the recipe options on the command line."""
+_MODEL_KEY, _OPTIONS_KEY = "oven.recipe_model", "oven.recipe_settings"
+"""Keys in Click's context for the recipe's settings model, and for the options made from it."""
 
 
 class RecipeCommand(TyperCommand):
@@ -30,25 +30,27 @@ class RecipeCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         args = with_dashes(args)
-        recipe = _chosen_recipe(self._own_values(ctx, args), help_requested=not {"-h", "--help"}.isdisjoint(args))
+        help_requested = "-h" in args or "--help" in args
+        recipe = _find_recipe(self._parse_own_options(ctx, args), help_requested=help_requested)
         if recipe is not None:
             name, model = recipe
             own_names: set[str | None] = {param.name for param in self.params}
-            ctx.meta[_MODEL], ctx.meta[_OPTIONS] = model, _options(name, model, own_names)
+            ctx.meta[_MODEL_KEY] = model
+            ctx.meta[_OPTIONS_KEY] = _make_options(name, model, own_names)
         rest: list[str] = super().parse_args(ctx, args)
         return rest
 
     def get_params(self, ctx: Any) -> list[Any]:
-        return [*super().get_params(ctx), *ctx.meta.get(_OPTIONS, ())]
+        return [*super().get_params(ctx), *ctx.meta.get(_OPTIONS_KEY, ())]
 
     def invoke(self, ctx: Any) -> Any:
-        names = [option.name for option in ctx.meta.get(_OPTIONS, ())]
+        names = [option.name for option in ctx.meta.get(_OPTIONS_KEY, ())]
         values = {name: ctx.params.pop(name) for name in names}
-        ctx.meta[RECIPE_VALUES] = {name: value for name, value in values.items() if value is not None}
+        ctx.meta[_VALUES_KEY] = {name: value for name, value in values.items() if value is not None}
         return super().invoke(ctx)
 
-    def _own_values(self, ctx: Any, args: list[str]) -> dict[str, Any]:
-        """Return the values of the command's own options in `args`. Typer reports invalid options later."""
+    def _parse_own_options(self, ctx: Any, args: list[str]) -> dict[str, Any]:
+        """Return the values of the command's own options in `args`. Ignore errors, which Typer reports later."""
         parser = self.make_parser(ctx)
         parser.ignore_unknown_options = True
         was_resilient = ctx.resilient_parsing
@@ -62,13 +64,13 @@ class RecipeCommand(TyperCommand):
 
 def recipe_layers(ctx: typer.Context) -> list[Layer]:
     """Return one layer of settings per recipe option on the command line."""
-    values: Mapping[str, str | bool] = ctx.meta.get(RECIPE_VALUES, {})
-    return flag_layers(ctx.meta[_MODEL], values) if values else []
+    values: Mapping[str, str | bool] = ctx.meta.get(_VALUES_KEY, {})
+    return flag_layers(ctx.meta[_MODEL_KEY], values) if values else []
 
 
-def _chosen_recipe(own_values: Mapping[str, Any], *, help_requested: bool) -> tuple[str, type[BaseModel]] | None:
-    """Return the recipe's name and settings model, or None if the user runs their own training script. If help is
-    requested, return None instead of raising an OvenError, so that the help is still shown."""
+def _find_recipe(own_values: Mapping[str, Any], *, help_requested: bool) -> tuple[str, type[BaseModel]] | None:
+    """Return the recipe's name and settings model, or None if the user runs their own training script. Errors are
+    ignored if the stack starts no learner, or if help is requested, so that the help is still shown."""
     try:
         earlier = Home().find(own_values.get("run")).earlier_settings() if own_values.get("resume") else None
         return named_recipe(
@@ -84,7 +86,7 @@ def _chosen_recipe(own_values: Mapping[str, Any], *, help_requested: bool) -> tu
         raise
 
 
-def _options(recipe: str, model: type[BaseModel], own_names: set[str | None]) -> list[Any]:
+def _make_options(recipe: str, model: type[BaseModel], own_names: set[str | None]) -> list[Any]:
     """Return one option per setting of the recipe, without the settings whose names are in `own_names`."""
     parameters = []
     for name, field in model.model_fields.items():
@@ -95,15 +97,17 @@ def _options(recipe: str, model: type[BaseModel], own_names: set[str | None]) ->
             "rich_help_panel": f"Settings of the recipe {recipe}",
             "show_default": False,
         }
-        switch = is_switch(field)
-        flags = f"{flag(name)}/{flag('no_' + name)}" if switch else flag(name)
-        if not switch:
+        value_type: Any
+        if is_switch(field):
+            value_type, flags = bool, f"{flag(name)}/{flag('no_' + name)}"
+        else:
+            value_type, flags = str, flag(name)
             attributes["metavar"] = "VALUE"
-        kind: Any = bool if switch else str
-        annotation = Annotated[kind | None, typer.Option(flags, **attributes)]
+        annotation = Annotated[value_type | None, typer.Option(flags, **attributes)]
         parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
 
-    def settings(**_: Any) -> None: ...  # Typer makes the options from the signature that it gets below
+    # Typer derives options from the signature of a function, so this function gets one parameter per setting.
+    def settings(**_: Any) -> None: ...
 
     settings.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     settings.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -115,6 +119,8 @@ def _options(recipe: str, model: type[BaseModel], own_names: set[str | None]) ->
 
 def _help_text(description: str, default: Any) -> str:
     """Return a setting's description and its default as a user would type it, e.g. `25,50,75` for a list."""
-    default_text = ",".join(map(str, default)) if isinstance(default, tuple | list) else str(default)
     sentence = description[:1].upper() + description[1:]
-    return sentence if default is None else f"{sentence} (default {default_text})".strip()
+    if default is None:
+        return sentence
+    default_text = ",".join(map(str, default)) if isinstance(default, tuple | list) else str(default)
+    return f"{sentence} (default {default_text})".strip()

@@ -59,17 +59,17 @@ def replay(
     """
     folder = Home().find(one_run(run, run_))
     if config is not None:
-        asyncio.run(_with_other_rules(folder, read_rules(config), until, verify, as_json))
+        asyncio.run(_replay_with_rules(folder, read_rules(config), until, verify, as_json))
         return
     log_replay, signatures = asyncio.run(_replay_log(folder, until, verify))
     report = log_replay.report()
     if not report.same and signatures.is_signed and not verify:
-        # A live replica may have ignored an event with a wrong signature, which was accepted here.
+        # The live replicas may have ignored an event with a wrong signature, but this replay accepted it.
         log_replay, signatures = asyncio.run(_replay_log(folder, until, True))
         report = log_replay.report()
-        signatures.explain_difference = report.same
+        signatures.explains_difference = report.same
     fields = vars(report) | {"same": report.same, "signatures": signatures.fields()}
-    lines = _lines(report, signatures, until)
+    lines = _report_lines(report, signatures, until)
     if until is not None:
         fields["mesh_state"] = _mesh_report(log_replay.mesh)
         lines += _mesh_lines(fields["mesh_state"])
@@ -83,13 +83,14 @@ def replay(
 
 
 class Signatures:
-    """Verifies the signatures of a log's events with the run's keys, and counts the results by event type."""
+    """Verifies the signatures of a log's events with the run's keys, and counts the results for each kind of subject.
+    Also finds missing messages of the learner."""
 
     def __init__(self, folder: RunFolder, check: bool) -> None:
         self.keyring = Keyring(folder.pin(), check=check)
         self.is_checked = check
-        self.explain_difference = False
-        """Whether the decisions agree only if signatures are verified."""
+        self.explains_difference = False
+        """Whether the decisions agree only if events with wrong signatures are ignored."""
         self.by_kind: dict[str, Counter[str]] = {}
         self._gap_finder = GapFinder()
 
@@ -99,8 +100,9 @@ class Signatures:
             self._gap_finder.feed(event.body)
         kind = names.kind(event.subject)
         if self.is_checked and kind not in UNSIGNED:
-            fault = event.body.fault if isinstance(event.body, Malformed) else "signed"
-            result = {"signature": "wrong", "signed": "signed", "unsigned": "unsigned"}.get(fault, "no message")
+            result = "signed"
+            if isinstance(event.body, Malformed):  # "no message" if its content is invalid
+                result = {"signature": "wrong", "unsigned": "unsigned"}.get(event.body.fault, "no message")
             self.by_kind.setdefault(kind, Counter())[result] += 1
 
     def message_gaps(self, ended: str | None, until: int | None) -> list[str]:
@@ -124,7 +126,7 @@ class Signatures:
 
     def fields(self) -> dict[str, Any]:
         counts = dict(sorted(self.by_kind.items())) if self.is_signed else {}
-        fields = {"signed": self.is_signed, "checked": self.is_checked, "explain_difference": self.explain_difference}
+        fields = {"signed": self.is_signed, "checked": self.is_checked, "explain_difference": self.explains_difference}
         return fields | {"by_kind": counts}
 
     def lines(self) -> list[str]:
@@ -135,7 +137,7 @@ class Signatures:
         lines = ["signatures, checked:"]
         for kind, results in sorted(self.by_kind.items()):
             lines.append(f"  {kind}: " + ", ".join(f"{count} {result}" for result, count in sorted(results.items())))
-        if self.explain_difference:
+        if self.explains_difference:
             lines.append(
                 "the decisions agree only if the events with wrong signatures are ignored, as every live replica did"
             )
@@ -158,7 +160,7 @@ def _check_started(run: str, has_started: bool) -> None:
         )
 
 
-def _lines(report: ReplayReport, signatures: Signatures, until: int | None) -> list[str]:
+def _report_lines(report: ReplayReport, signatures: Signatures, until: int | None) -> list[str]:
     verdict = "the same, byte for byte" if report.same else "NOT the same"
     decisions = f"{report.decisions} decisions ({report.adopted} adopted)"
     limit = "" if until is None else f" up to tick {report.tick}"
@@ -179,7 +181,7 @@ def _lines(report: ReplayReport, signatures: Signatures, until: int | None) -> l
 
 
 def _mesh_report(mesh: Mesh) -> dict[str, Any]:
-    """Return the mesh's state as JSON values: settings, agents, open ballots, decisions in flight."""
+    """Return the mesh's state as JSON values: knobs, agents, open ballots, and adopted decisions without a receipt."""
     state = mesh.state
     return {
         "tick": state.tick,
@@ -207,8 +209,8 @@ def _mesh_report(mesh: Mesh) -> dict[str, Any]:
             for actuator, ballot in mesh.ballots.items()
         ],
         "in_flight": [
-            {"id": flight.decision.id, "actuator": flight.decision.actuator, "value": flight.decision.value}
-            for flight in state.changes_in_flight()
+            {"id": change.decision.id, "actuator": change.decision.actuator, "value": change.decision.value}
+            for change in state.changes_in_flight()
         ],
         "adopted": state.interventions,
         "interventions_left": max(0, state.rules.max_interventions - state.interventions),
@@ -228,13 +230,13 @@ def _mesh_lines(report: dict[str, Any]) -> list[str]:
             f"  open until tick {ballot['closes_at_tick']}: {ballot['actuator']}, {ballot['opened_by']} proposed "
             f"{value_text(ballot['proposal'])} ({votes})"
         )
-    for flight in report["in_flight"]:
-        lines.append(f"  in flight: {flight['actuator']} to {value_text(flight['value'])} (decision {flight['id']})")
+    for change in report["in_flight"]:
+        lines.append(f"  in flight: {change['actuator']} to {value_text(change['value'])} (decision {change['id']})")
     lines.append(f"  {report['adopted']} decisions adopted, {report['interventions_left']} interventions left")
     return lines
 
 
-async def _with_other_rules(
+async def _replay_with_rules(
     folder: RunFolder, rules: dict[str, Any], until: int | None, verify: bool, as_json: bool
 ) -> None:
     run = folder.run
@@ -277,13 +279,12 @@ def _comparison_lines(
             "  open loop: after this point the run would have gone differently, so its metrics no longer apply",
         ]
     for actuator, counts in changed_mesh.verdict_counts().items():
-        lines.append(
-            f"  {actuator}: logged {_verdict_counts(counts.logged)}; computed {_verdict_counts(counts.computed)}"
-        )
+        logged, computed = _format_counts(counts.logged), _format_counts(counts.computed)
+        lines.append(f"  {actuator}: logged {logged}; computed {computed}")
     if changed_mesh.ignored_receipts:
         lines.append(f"  {changed_mesh.ignored_receipts} receipts ignored, because their decisions were not made")
     return lines
 
 
-def _verdict_counts(counts: Mapping[str, int]) -> str:
+def _format_counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items())) or "none"

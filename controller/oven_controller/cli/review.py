@@ -65,13 +65,13 @@ def review(
     _check_report_file(html)
     rules = rules_from_sets(overrides or ())
     knobs = parse_knobs(knob or [])
-    chosen_agents = [name for names in agent or () for name in names.split(",") if name]
+    chosen_agents = [name for text in agent or () for name in text.split(",") if name]
     change = _start_change(rules, knobs, assume, chosen_agents or list(plugins.find_plugins("agents")))
     with open_log(source, parse_renames(rename or []), knobs) as log:
 
         def notes(start: RunStarted) -> list[str]:
             if log.imported:
-                return _notes(log.imported.summary(knobs))
+                return _import_notes(log.imported.summary(knobs))
             return suggest_renames(spec.name for spec in start.metrics)
 
         return main(log.run, log.events, agents=chosen_agents, change=change, notes=notes, as_json=as_json, html=html)
@@ -95,7 +95,8 @@ def _start_change(
 
     def change(start: RunStarted) -> RunStarted:
         is_imported = start.recipe == IMPORTED
-        new_rules = with_rules(start.rules, ({"autonomy": "auto"} if is_imported else {}) | rules)
+        defaults = {"autonomy": "auto"} if is_imported else {}
+        new_rules = with_rules(start.rules, defaults | rules)
         if "shadow" not in rules:
             shadow = tuple(name for name in new_rules.shadow if name not in names)
             new_rules = new_rules.model_copy(update={"shadow": shadow})
@@ -104,7 +105,7 @@ def _start_change(
         specs = {spec.name: spec for spec in start.actuators}
         declared_names = {knob.name for knob in knobs}
         assumed_knobs = [Knob(name) for name in ASSUMED_KNOBS] if is_imported and assume else []
-        for knob in [*assumed_knobs, *knobs]:
+        for knob in [*assumed_knobs, *knobs]:  # a knob of the log is replaced only if the user declared it
             if knob.name not in specs or (knob.name in declared_names and is_imported):
                 specs[knob.name] = knob.spec(metrics)
         return start.model_copy(update={"rules": new_rules, "actuators": tuple(specs.values())})
@@ -112,9 +113,8 @@ def _start_change(
     return change
 
 
-def _notes(summary: dict[str, Any]) -> list[str]:
+def _import_notes(summary: dict[str, Any]) -> list[str]:
     """Return notes on an imported source: its format, metrics and skipped rows."""
-    incarnations = summary["incarnations"]
-    resumes = f", {resumed_text(incarnations)}" if incarnations > 1 else ""
+    resumes = resumed_text(summary["incarnations"])
     metrics = counted(len(summary["metrics"]), "metric")
     return [f"from {summary['source']} ({summary['format']}), {metrics}{resumes}", *source_lines(summary)]

@@ -41,7 +41,7 @@ def runs(context: typer.Context, as_json: Json = False) -> None:
     elif not rows:
         print(f"no runs in {home.path} yet; `oven-controller up` starts one")
     else:
-        cells = ((r.run, r.status, r.recipe, r.start, r.created[:16].replace("T", " ")) for r in rows)
+        cells = ((row.run, row.status, row.recipe, row.start, row.created[:16].replace("T", " ")) for row in rows)
         print_table(("run", "status", "recipe", "start", "created"), cells)
 
 

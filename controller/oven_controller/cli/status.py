@@ -25,10 +25,10 @@ def status(run: RunName = None, run_: RunAlias = None, as_json: Json = False, en
     from oven_controller.stack.run_status import run_status
 
     report = asyncio.run(run_status(find_run(one_run(run, run_), endpoint)))
-    print_result(as_json, report, _lines(report))
+    print_result(as_json, report, _status_lines(report))
 
 
-def _lines(status: RunStatus) -> Iterator[str]:
+def _status_lines(status: RunStatus) -> Iterator[str]:
     drill = f", DRILL: {status.drill}" if status.drill else ""
     state = "held" if status.held else status.status
     start = f", start {status.start}" if status.start else ""
@@ -48,7 +48,8 @@ def _lines(status: RunStatus) -> Iterator[str]:
     yield from _decision_lines(status)
     yield from _cost_lines(status.judge_costs)
     for actuator, level in status.autonomy.items():
-        yield f"autonomy{' of ' + actuator if actuator else ''}: {level}"
+        subject = f"autonomy of {actuator}" if actuator else "autonomy"
+        yield f"{subject}: {level}"
     if status.held:
         yield f"held: {status.held}"
     if status.ended_with:
@@ -65,6 +66,7 @@ def _process_lines(status: RunStatus) -> Iterator[str]:
 
 
 def _agent_lines(status: RunStatus) -> Iterator[str]:
+    """Yield lines about the agents' alerts, the judges and the agents. Agents without votes share a line per state."""
     for alert in status.alerts:
         figures = f"{alert.metric} {float(alert.value):.3g}, expected bound {float(alert.expected):.3g}"
         yield f"! {alert.agent}: {alert.symptom} since tick {alert.tick} ({figures})"

@@ -77,34 +77,34 @@ def diagnose_run(
         ):
             limits: Any = {"knobs": knob, "max_iterations": max_iterations, "log_dir": log_dir}
             result = asyncio.run(diagnose(log, graph_view, supervisor, worker, config=config, **limits))
-    lines = (line for text in _lines(source, log, graph_view, baseline, result) for line in wrapped(text))
-    print_result(as_json, _report(source, log, graph_view, baseline, result), lines)
+    lines = (line for text in _report_lines(source, log, graph_view, baseline, result) for line in wrapped(text))
+    print_result(as_json, _report_fields(source, log, graph_view, baseline, result), lines)
     return int(result is not None and result.diagnosis is None)
 
 
-def _read_log(run: str, until: int | None) -> tuple[LogContext, dict[str, Any]]:
-    """Return the log, and the run's settings if its folder has them. Raises ConfigError for a log without
-    observations."""
+def _read_log(source: str, until: int | None) -> tuple[LogContext, dict[str, Any]]:
+    """Return the log, and the run's settings if its folder has them. Raises ConfigError without observations."""
     log = LogContext()
-    with open_log(run) as (name, events, folder, _):
-        for event in events():
+    with open_log(source) as opened_log:
+        for event in opened_log.events():
             if until is not None and isinstance(event.body, Observation) and event.body.tick > until:
                 break
             log.add(event)
     if not log.ticks:
         limit = f" up to tick {until}" if until else ""
         raise ConfigError(
-            f"there is nothing to diagnose: the log of {name} has no observations{limit}; wait for the run's first "
-            "steps, or name another run"
+            f"there is nothing to diagnose: the log of {opened_log.run} has no observations{limit}; wait for the run's "
+            "first steps, or name another run"
         )
     config: dict[str, Any] = {}
+    folder = opened_log.folder
     if folder is not None and (folder / "config.json").is_file():
         with contextlib.suppress(ValueError, RecursionError):
             config = shown_settings(json.loads(read_file(folder / "config.json", "the run's settings", 1 << 22)))
     return log, config
 
 
-def _report(
+def _report_fields(
     run: str, log: LogContext, graph_view: GraphView, baseline: Diagnosis, result: DiagnosisResult | None
 ) -> dict[str, Any]:
     report: dict[str, Any] = {
@@ -128,7 +128,7 @@ def _report(
     return report
 
 
-def _lines(
+def _report_lines(
     run: str, log: LogContext, graph_view: GraphView, baseline: Diagnosis, result: DiagnosisResult | None
 ) -> list[str]:
     lines = [f"{run}: {len(log.ticks)} observations, ticks {log.ticks[0]} to {log.ticks[-1]}"]
@@ -158,12 +158,13 @@ def _lines(
     return lines
 
 
-def _diagnosis_text(result: Diagnosis) -> str:
-    if not result.evidence:
-        return result.cause
+def _diagnosis_text(diagnosis: Diagnosis) -> str:
+    if not diagnosis.evidence:
+        return diagnosis.cause
     figures = "; ".join(
-        f"{item.metric} {show(item.value)} at ticks {item.from_} to {item.to}" for item in result.evidence
+        f"{item.metric} {show(item.value)} at ticks {item.from_} to {item.to}" for item in diagnosis.evidence
     )
-    change = f"; set {result.knob} to {show(result.value)}" if result.knob else ""
-    revert = f", and revert if {result.revert_if.describe()}" if result.revert_if else ""
-    return f"{result.cause} since tick {result.onset} ({figures}){change}{revert}, confidence {result.confidence:.2f}"
+    change = f"; set {diagnosis.knob} to {show(diagnosis.value)}" if diagnosis.knob else ""
+    revert = f", and revert if {diagnosis.revert_if.describe()}" if diagnosis.revert_if else ""
+    onset = f"{diagnosis.cause} since tick {diagnosis.onset}"
+    return f"{onset} ({figures}){change}{revert}, confidence {diagnosis.confidence:.2f}"

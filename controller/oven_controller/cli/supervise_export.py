@@ -45,8 +45,7 @@ def export(
 
 
 def run_folders(paths: Sequence[Path]) -> list[Path]:
-    """Return the paths that are log folders, and the log folders directly inside the other paths. Raises ConfigError if
-    a path contains no log."""
+    """Return the log folders among the paths and directly in them. Raises ConfigError for a path without one."""
     folders: list[Path] = []
     for path in paths:
         runs = [path] if (path / "repl.jsonl").is_file() else sorted(log.parent for log in path.glob("*/repl.jsonl"))
@@ -59,8 +58,8 @@ def run_folders(paths: Sequence[Path]) -> list[Path]:
 def training_rows(runs: Sequence[Path], role: Role) -> tuple[list[dict[str, Any]], int, int]:
     """Return one row per call of the answered runs, the number of answered runs, and the number of skipped calls.
 
-    The supervisor's calls without a completed program are skipped. A row has `prompt` and `completion` as conversations
-    for TRL's SFTTrainer. Raises ConfigError if a log cannot be read.
+    Calls without a response have no row. The supervisor's calls without a completed program are skipped and counted. A
+    row has `prompt` and `completion` as conversations for TRL's SFTTrainer. Raises ConfigError for an unreadable log.
     """
     rows: list[dict[str, Any]] = []
     answered = skipped = 0
@@ -69,20 +68,20 @@ def training_rows(runs: Sequence[Path], role: Role) -> tuple[list[dict[str, Any]
         if not any(program.get("answer") for program in programs):
             continue
         answered += 1
-        steps = {program["step"] for program in programs}
         failures = [program for program in programs if program.get("ended") != "completed" or program.get("refused")]
         failed_steps = {program["step"] for program in failures}
+        completed_steps = {program["step"] for program in programs} - failed_steps
         for call in read_events(run / f"{role}.jsonl"):
             if not call.get("response"):
                 continue
-            if role == "supervisor" and call["step"] not in steps - failed_steps:
+            if role == "supervisor" and call["step"] not in completed_steps:
                 skipped += 1
             else:
-                rows.append(_row(call, str(run)))
+                rows.append(_training_row(call, str(run)))
     return rows, answered, skipped
 
 
-def _row(call: Mapping[str, Any], run: str) -> dict[str, Any]:
+def _training_row(call: Mapping[str, Any], run: str) -> dict[str, Any]:
     messages = call.get("messages") or [{"role": "user", "content": call.get("prompt", "")}]
     return {
         "prompt": [{"role": message["role"], "content": message["content"]} for message in messages],

@@ -20,10 +20,10 @@ from oven_llm.supervisor.repl import Context
 from oven_runs.home.model_spend import SPEND_FILE
 
 USUAL_VARIABLE: Final = "the provider's usual variable"
-MAX_CALLS: Final = 5000
+DEFAULT_CALLS: Final = 5000
 """Default limit on calls, which stops a program with an endless loop. A context of 64 MB needs about 2,700 calls if the
 worker's window has 8,000 tokens."""
-OUTPUT_LINES: Final = 3
+MAX_OUTPUT_LINES: Final = 3
 """Maximum number of output lines per program that `--trajectory` prints. The log in `--log-dir` has all of them."""
 
 
@@ -56,7 +56,7 @@ def run_question(
     concurrency: Annotated[int, Option(help="Concurrent worker calls.")] = DEFAULT_CONCURRENCY,
     max_usd: Annotated[float | None, Option(help="Limit in US dollars, which no call may exceed.")] = None,
     max_tokens: Annotated[int | None, Option(help="Limit on tokens, which no call may exceed.")] = None,
-    max_calls: Annotated[int, Option(help="Limit on calls.")] = MAX_CALLS,
+    max_calls: Annotated[int, Option(help="Limit on calls.")] = DEFAULT_CALLS,
     max_seconds: Annotated[float | None, Option(help="Make no more calls after this many seconds.")] = None,
     log_dir: Annotated[
         Path | None, Option(metavar="DIR", help="Write supervisor.jsonl, worker.jsonl and repl.jsonl to this folder.")
@@ -113,9 +113,9 @@ def trajectory_lines(result: RunResult) -> list[str]:
         lines.append(f"turn {step.turn} ({step.ended}):")
         lines += [f"  {line}" for line in step.code.splitlines()]
         output = step.output.splitlines()
-        lines += [f"  > {line}" for line in output[:OUTPUT_LINES]]
-        if len(output) > OUTPUT_LINES:
-            lines.append(f"  > … {len(output) - OUTPUT_LINES} more lines")
+        lines += [f"  > {line}" for line in output[:MAX_OUTPUT_LINES]]
+        if len(output) > MAX_OUTPUT_LINES:
+            lines.append(f"  > … {len(output) - MAX_OUTPUT_LINES} more lines")
     return [*lines, ""]
 
 
@@ -145,10 +145,10 @@ def read_context(paths: Sequence[str]) -> Context:
     standard input, as text. Raises ConfigError for a file that cannot be read, is not UTF-8 or has invalid JSON, and
     for a .json file with a value other than a string, list or object.
     """
-    return _read(paths[0]) if len(paths) == 1 else {path: _read(path) for path in paths}
+    return _read_file(paths[0]) if len(paths) == 1 else {path: _read_file(path) for path in paths}
 
 
-def _read(path: str) -> Context:
+def _read_file(path: str) -> Context:
     try:
         text = (sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()).decode("utf-8-sig")
     except OSError as error:

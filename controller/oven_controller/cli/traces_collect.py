@@ -24,8 +24,8 @@ from oven_runs.settings.layers import layer_from_set, merge, validate
 from oven_runs.traces import jsonl
 from oven_runs.traces.trace_records import Trace
 
-TASK_SEED: Final = "collected"
-"""Prefix of the task seed. It keeps these tasks different from those for training and evaluation."""
+TASK_SEED_PREFIX: Final = "collected"
+"""Prefix of the tasks' random seed, so that these tasks differ from those for training and evaluation."""
 
 
 def collect(
@@ -55,19 +55,19 @@ def collect(
 
     Example: oven-controller traces collect traces.jsonl --rollouts 100
     """
-    settings = _settings(set_ or [])
+    settings = _parse_settings(set_ or [])
     if out.exists():
         raise ConfigError(f"{out} already exists; choose another file, or remove it")
     if not out.absolute().parent.is_dir():
         raise ConfigError(f"there is no folder {out.absolute().parent}; create it, or choose another file")
-    attempts = math.ceil(rollouts / settings.group_size)
+    attempts = math.ceil(rollouts / settings.group_size)  # each attempt at a task is a group of rollouts
     if instances is not None:
         tasks = list(read_instances(instances))
     else:
-        tasks = settings.generate_tasks(f"{TASK_SEED} {seed}", attempts, evaluation=True)
+        tasks = settings.generate_tasks(f"{TASK_SEED_PREFIX} {seed}", attempts, evaluation=True)
     from oven_recipes.quiet_libraries import quiet_libraries
 
-    quiet_libraries()  # before they are imported
+    quiet_libraries()  # before the libraries are imported
     logging.basicConfig(format="%(message)s")
     logging.getLogger("oven_recipes").setLevel(logging.INFO)  # the warm-up takes minutes: show its progress
     from oven_recipes.repair.training_job import collect_traces
@@ -75,8 +75,8 @@ def collect(
     start_time, start_cpu = time.monotonic(), time.process_time()
     attempted_tasks = [tasks[number % len(tasks)] for number in range(attempts)]
     inputs = [settings.model_dump(), attempted_tasks, seed, policy_seed, repositories]
-    key = hashlib.sha256(repr(inputs).encode()).hexdigest()[:8]
-    partial = out.with_name(f"{out.name}.{key}.partial")  # each set of inputs has its own file
+    inputs_hash = hashlib.sha256(repr(inputs).encode()).hexdigest()[:8]
+    partial = out.with_name(f"{out.name}.{inputs_hash}.partial")  # a call with other inputs must not continue it
     traces = list(jsonl.read(partial)) if partial.exists() else []
     details: Any = {"policy_seed": policy_seed, "repositories": repositories, "openenv": openenv}
     try:
@@ -99,7 +99,7 @@ def collect(
     return 0
 
 
-def _settings(assignments: Sequence[str]) -> RepairSettings:
+def _parse_settings(assignments: Sequence[str]) -> RepairSettings:
     """Parse NAME=VALUE strings into settings. Raises ConfigError with the invalid setting."""
     layers = [layer_from_set(assignment) for assignment in assignments]
     values: dict[str, Any] = {}

@@ -123,8 +123,10 @@ def show(
             continue
         if as_json:
             print(to_line(item).decode(), end="")
+        elif trace is None:
+            say(_summarize(item))
         else:
-            say(*([_summary(item)] if trace is None else _transcript(item, whole=whole)))
+            say(*_transcript(item, whole=whole))
         if trace is not None:
             return 0
     if trace is not None:
@@ -132,7 +134,7 @@ def show(
     return 0
 
 
-def _summary(trace: Trace) -> str:
+def _summarize(trace: Trace) -> str:
     """Summarise the trace in one line."""
     reward = "no reward" if trace.reward is None else f"reward {trace.reward:g}"
     solved = {True: "solved", False: "not solved", None: "not known whether solved"}[trace.solved]
@@ -142,7 +144,7 @@ def _summary(trace: Trace) -> str:
 
 def _transcript(trace: Trace, *, whole: bool = False) -> Iterator[str]:
     """Yield the prompt, then each step's action, result and reward. `whole` includes every line of each message."""
-    yield _summary(trace)
+    yield _summarize(trace)
     policy = trace.policy
     if policy.model:
         yield clean(f"policy {policy.model}" + (f" at step {policy.step}" if policy.step is not None else ""))

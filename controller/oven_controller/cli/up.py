@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
@@ -168,7 +169,7 @@ def _server_flags(
 
 
 def _notify_flags(urls: list[str] | None) -> dict[str, Any]:
-    conceal(urls or ())
+    conceal(urls or ())  # from other users' `ps`
     return {"notify": {"to": urls}} if urls else {}
 
 
@@ -200,24 +201,20 @@ def _resolve(
 
 
 def _start(resolved: ResolvedSettings, run: str | None, resume: bool, is_dry_run: bool, **options: Any) -> None:
-    from oven_controller.stack.dry_run import dry_run
+    from oven_controller.stack import dry_run
     from oven_controller.stack.preflight_checks import Request
-    from oven_controller.stack.up import up
+    from oven_controller.stack.up import run_stack
 
     request = Request(resolved, run=run, resume=resume, **options)
     if is_dry_run:
-        print("\n".join(dry_run(request, Home())))
+        print("\n".join(dry_run.output_lines(request, Home())))
         return
-    out = _print_line if request.on_ready is None else _print_to_stderr
-    raise typer.Exit(asyncio.run(up(request, Home(), out)))
+    out = _print_line if request.on_ready is None else partial(_print_line, stream=sys.stderr)
+    raise typer.Exit(asyncio.run(run_stack(request, Home(), out)))
 
 
 def _print_json(fields: Mapping[str, Any]) -> None:
     _print_line(json.dumps(fields))
-
-
-def _print_to_stderr(line: str) -> None:
-    _print_line(line, sys.stderr)
 
 
 def _print_line(line: str, stream: TextIO | None = None) -> None:

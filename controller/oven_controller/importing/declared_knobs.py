@@ -1,5 +1,5 @@
-"""Knobs that a user declares with `--knob NAME[=VALUE]` because an imported log has none. Agents can then vote on them.
-Their kinds and bounds match those that an attached run announces for the same value. Their values never change."""
+"""Knobs that a user declares with `--knob NAME[=VALUE]` because an imported log has none. Agents can then vote on
+them. Their kinds and bounds are those that an attached run announces for the same values. Their values never change."""
 
 from __future__ import annotations
 
@@ -20,15 +20,13 @@ MAX_DECAY_FACTOR = 10.0
 LR_SCALE = "optimizer.lr_scale"
 LEARNING_RATE = "learning_rate"
 ASSUMED_KNOBS = (LR_SCALE, ROLLBACK, "data.skip")
-"""Knobs that other programs do not log, although their initial values are known. `data.skip` needs a mixture of
-datasets."""
+"""Knobs that a review assumes in an imported run. Other programs do not log them, and the user need not set a value."""
 VOTABLE_KNOBS = {
     name: spec
     for name, spec in ACTUATORS.items()
     if spec.effect not in ("ends_or_holds", "at_end") and spec.kind != "choice"
 }
-"""Knobs on which agents can vote in a finished run. Knobs with choices are excluded, because logs do not list the
-choices."""
+"""Knobs on which agents can vote in a finished run. Knobs with choices are not among them: logs do not list choices."""
 _DEFAULT_VALUES = {
     LR_SCALE: 1.0,
     "optimizer.weight_decay": 0.01,
@@ -41,8 +39,8 @@ _DEFAULT_VALUES = {
     "reward.calibration": 0.5,
 }
 """Default values of scalar knobs. Other scalars need a value from the user."""
-_COMPONENTS = {"reward.weights": "rewards/*/mean", "data.mixture": "reward/*"}
-"""For each simplex, the pattern of the metrics whose names contain its components."""
+_COMPONENT_METRICS = {"reward.weights": "rewards/*/mean", "data.mixture": "reward/*"}
+"""For each simplex, a pattern of metric names, in which `*` stands for the name of a component."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +52,15 @@ class Knob:
     """The value from the command line; empty for the default."""
 
     def spec(self, metrics: Collection[str] = ()) -> ActuatorSpec:
-        """Return the knob as a run with these metrics announces it. Raises ConfigError for a wrong value."""
+        """Return the announcement of the knob in a run with these metrics. Raises ConfigError for an invalid value."""
         spec = VOTABLE_KNOBS[self.name]
         if spec.kind == "action":
             if self.value:
                 raise ConfigError(f"--knob {self.name}={self.value}: actions take no value; write --knob {self.name}")
             return spec
-        return self._simplex(spec, metrics) if spec.kind == "simplex" else self._scalar(spec)
+        return self._simplex_spec(spec, metrics) if spec.kind == "simplex" else self._scalar_spec(spec)
 
-    def _scalar(self, spec: ActuatorSpec) -> ActuatorSpec:
+    def _scalar_spec(self, spec: ActuatorSpec) -> ActuatorSpec:
         try:
             value = float(self.value or _DEFAULT_VALUES.get(self.name, ""))
         except ValueError:
@@ -76,23 +74,23 @@ class Knob:
             case "reward.calibration":
                 scale, low, high = "linear", 0.0, 1.0
             case "distillation.beta":
-                scale, high = "linear", min(high, 1 - (1 - value) * LOW_FACTOR)
+                scale, high = "linear", min(high, 1 - LOW_FACTOR * (1 - value))  # below 1 if the value is
             case _:
                 scale, low, high = "log", round(low, 9), round(high, 9)
         return spec.model_copy(update={"scale": scale, "low": low, "high": high, "value": value})
 
-    def _simplex(self, spec: ActuatorSpec, metrics: Collection[str]) -> ActuatorSpec:
+    def _simplex_spec(self, spec: ActuatorSpec, metrics: Collection[str]) -> ActuatorSpec:
         """Return the simplex with equal shares for all components that have a metric."""
-        pattern = _COMPONENTS[self.name]
+        pattern = _COMPONENT_METRICS[self.name]
         prefix, _, suffix = pattern.partition("*")
         matches = [metric for metric in metrics if fnmatchcase(metric, pattern)]
-        names = sorted(metric.removeprefix(prefix).removesuffix(suffix) for metric in matches)
+        components = sorted(metric.removeprefix(prefix).removesuffix(suffix) for metric in matches)
         if self.value:
             raise ConfigError(f"--knob {self.name} takes no value; write --knob {self.name}")
-        if len(names) < 2:
+        if len(components) < 2:
             raise ConfigError(f"--knob {self.name} needs at least two metrics named {pattern}; omit the option")
-        shares = dict.fromkeys(names, 1 / len(names))
-        return spec.model_copy(update={"low": 0.0, "high": 1.0, "choices": tuple(names), "value": shares})
+        shares = dict.fromkeys(components, 1 / len(components))
+        return spec.model_copy(update={"low": 0.0, "high": 1.0, "choices": tuple(components), "value": shares})
 
 
 def parse_knobs(options: Iterable[str]) -> list[Knob]:
@@ -105,8 +103,8 @@ def parse_knobs(options: Iterable[str]) -> list[Knob]:
             hint = f"did you mean {' or '.join(matches)}?" if matches else f"known knobs: {', '.join(VOTABLE_KNOBS)}"
             raise ConfigError(f"--knob {name or repr(option)} is not a known knob; {hint}")
         knobs[name] = Knob(name, value)
-        if name not in _COMPONENTS:
-            knobs[name].spec()  # report a wrong value before reading the source
+        if name not in _COMPONENT_METRICS:
+            knobs[name].spec()  # reports an invalid value before the source is read
     return list(knobs.values())
 
 

@@ -11,13 +11,14 @@ from typing import Any
 
 from oven_controller.importing.declared_knobs import Knob, announced_actuators
 from oven_controller.importing.importer import find_importer
-from oven_controller.importing.rows import MetricNames, measured_rows
+from oven_controller.importing.metric_names import MetricNames
+from oven_controller.importing.rows import measured_rows
 from oven_controller.importing.run_writer import StoredRows, write_log
 from oven_core.errors import ConfigError
 from oven_runs.home.run_folder import IMPORTED, Home
 
 OBJECTIVE_WORDS = {"loss": ("loss", "nll", "perplexity", "bits"), "reward": ("reward", "return", "score")}
-"""The metrics that most agents need, with words that often occur in the names of such columns."""
+"""For each metric that most agents need, words that often occur in the names of columns with its values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +26,17 @@ class ImportedSource:
     """A fully read source of training logs. Close `rows` when done."""
 
     format: str
+    """Name of the importer that read the source."""
     path: Path
     rows: StoredRows
     columns: tuple[str, ...]
     """Column names in the source."""
     skipped: Mapping[str, int]
+    """Number of skipped rows and values, by reason."""
 
     @property
     def detail(self) -> str:
-        """The `detail` of RunEnded."""
+        """Text for the field `detail` of RunEnded."""
         return f"imported: {self.format}, {self.path.name}"
 
     def summary(self, knobs: Iterable[Knob]) -> dict[str, Any]:
@@ -47,7 +50,7 @@ class ImportedSource:
             "last_step": totals.last_step,
             "max_steps": totals.max_steps,
             "incarnations": totals.incarnations,
-            "untimed": totals.observations - totals.timed,
+            "untimed": totals.observations - totals.rows_with_time,
             "metrics": dict(sorted(totals.metrics.items())),
             "actuators": [spec.name for spec in announced_actuators(knobs, totals.metrics)],
             "skipped": dict(self.skipped),
@@ -56,10 +59,10 @@ class ImportedSource:
 
 
 def read_source(source: Path, renames: Mapping[str, str]) -> ImportedSource:
-    """Read a source. `renames` maps columns to their new names. Raises ConfigError if it is unreadable, has no
+    """Read a source. `renames` maps columns to their new names. Raises ConfigError if the source is unreadable, has no
     measurements, or lacks a column that should be renamed."""
     try:
-        name, importer, path = find_importer(source)
+        format_name, importer, path = find_importer(source)
     except OSError as error:
         raise _file_error(error, source) from error
     skipped: Counter[str] = Counter()
@@ -82,7 +85,7 @@ def read_source(source: Path, renames: Mapping[str, str]) -> ImportedSource:
     except BaseException:
         stored_rows.close()
         raise
-    return ImportedSource(name, path, stored_rows, tuple(metric_names), skipped)
+    return ImportedSource(format_name, path, stored_rows, tuple(metric_names), skipped)
 
 
 def import_run(
@@ -118,7 +121,7 @@ def suggest_renames(metrics: Iterable[str], columns: Iterable[str] = ()) -> list
     suggestions = []
     for objective, words in OBJECTIVE_WORDS.items():
         matches = [name for name in sorted({*columns, *metrics}) if any(word in name.lower() for word in words)]
-        if matches:  # a short name of a training metric is the best guess
+        if matches:  # prefer training metrics to held-out ones, and then the shortest name
             best = min(matches, key=lambda name: (name.lower().startswith(("eval", "val")), len(name)))
             suggestions.append(f"if {best} is the {objective}, add --rename {best}={objective}")
     return [problem, *(suggestions or ["rename one of them with --rename NAME=loss or --rename NAME=reward"])]

@@ -12,7 +12,7 @@ from oven_core.errors import ConfigError
 from oven_core.plugins import import_object
 
 TRUNCATED_ROWS: Final = "rows that were cut off"
-"""Key that counts incomplete last rows, which a killed program leaves behind."""
+"""Key for the number of incomplete last rows, which a killed program leaves behind."""
 IMPORTERS: Final = {
     "history": "oven_controller.importing.csv_jsonl:IMPORTER",
     "tensorboard": "oven_controller.importing.tensorboard:IMPORTER",
@@ -46,27 +46,25 @@ class Importer(Protocol):
     """An importer of one format, listed in IMPORTERS. Call `find` before `open`."""
 
     summary: str
-    """Description of the source, such as "the log history of a Hugging Face trainer"."""
+    """Description of the supported sources for an error message, e.g. "a W&B run folder"."""
 
     def find(self, source: Path) -> Path | None:
-        """Return the file or folder to read for the existing path `source`, or None if it has another format."""
+        """Return the file or folder to read for `source`, which exists, or None if `source` has another format."""
         ...
 
     def open(self, path: Path, skipped: Counter[str], step: str | None = None) -> Recording:
-        """Open the path that `find` returned. `step` is the column with the step, if the user named it. Add skipped
-        entries to `skipped`, under a readable description. Raises ConfigError for a damaged or empty file, either here
-        or while the entries are read."""
+        """Open the path that `find` returned. `step` is the column that the user chose for the step. Count incomplete
+        rows in `skipped`, under TRUNCATED_ROWS. Raises ConfigError for a damaged or empty file, either here or while
+        the entries are read."""
         ...
 
 
 def find_importer(source: Path) -> tuple[str, Importer, Path]:
-    """Return the importer's name, the importer, and the path that it reads. Raises ConfigError if no importer, or more
-    than one, can read `source`."""
+    """Return the name of an importer, the importer, and the path that it reads. Raises ConfigError unless exactly one
+    importer can read `source`."""
     if not source.exists():
         raise ConfigError(f"{source} does not exist; give the file or folder that the training wrote")
-    importers: dict[str, Importer] = {
-        name: import_object("importer", name, target) for name, target in IMPORTERS.items()
-    }
+    importers: dict[str, Importer] = {name: import_object("importer", name, path) for name, path in IMPORTERS.items()}
     matches = [(name, importer, path) for name, importer in importers.items() if (path := importer.find(source))]
     if not matches:
         folders = _readable_folders(source, importers)

@@ -38,8 +38,8 @@ class OpenedLog(NamedTuple):
 def open_log(
     source: str, renames: Mapping[str, str] = MappingProxyType({}), knobs: Sequence[Knob] = ()
 ) -> Iterator[OpenedLog]:
-    """Open a log. `renames` and `knobs` apply to another program's logs, as in `import`. Raises ConfigError if the
-    source is unreadable, or if it is neither a path nor a run."""
+    """Open a log. `renames` and `knobs` apply to another program's logs, as in the command `import`. Raises ConfigError
+    if the source is unreadable, or if it is neither a path nor the name of a run."""
     path = Path(source)
     folder = _run_folder(path) if path.exists() else _find_run(source)
     if folder is not None:
@@ -76,11 +76,11 @@ def _run_folder(path: Path) -> RunFolder | None:
         return None
     try:
         with file.open("rb") as lines:
-            first = json.loads(lines.readline(1 << 20))
-        _, run, _ = first["subject"].split(".", 2)
+            first_event = json.loads(lines.readline(1 << 20))
+        _, run, _ = first_event["subject"].split(".", 2)  # oven.RUN.KIND
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    if not isinstance(first.get("seq"), int) or not first["subject"].startswith("oven."):
+    if not isinstance(first_event.get("seq"), int) or not first_event["subject"].startswith("oven."):
         return None
     folder = RunFolder(file.absolute().parent)
     folder.run, folder.export = run, file
@@ -88,15 +88,16 @@ def _run_folder(path: Path) -> RunFolder | None:
 
 
 def _log_reader(folder: RunFolder) -> Callable[[], Iterable[Event]]:
-    """Return a function that reads the run's log. The keys come from the folder, or else from the log."""
-    pin = folder.pin() if (folder.path / "run.json").is_file() else None
+    """Return a function that reads and verifies the run's log. The learner's public key, which vouches for the others,
+    comes from the folder, or else from the log."""
+    learner_key = folder.pin() if (folder.path / "run.json").is_file() else None
 
     async def read_store() -> list[Event]:
         return [event async for event in LocalRun(folder).events(exact=True)]
 
     def events() -> Iterable[Event]:
-        if folder.is_locked() or not folder.has_complete_log():
+        if folder.is_locked() or not folder.has_complete_log():  # the file lacks the newest events
             return asyncio.run(read_store())
-        return map(Keyring(pin).verify, log_sources.exported_events(folder))
+        return map(Keyring(learner_key).verify, log_sources.exported_events(folder))
 
     return events

@@ -1,11 +1,11 @@
-"""Write imported rows as the log of a run, like the unsigned log of an attached learner with autonomy `observe`.
+"""Write imported rows as the log of a run. It looks like the unsigned log of a learner with the autonomy `observe`.
 
 RunStarted comes first in a log and names every metric. Therefore the rows are stored on disk until the source is fully
 read. Memory use does not grow with the number of steps.
 
-A resumed training logs some steps twice. If a row goes back to a step before a metric's newest measurement, it starts a
-new incarnation, like a learner restart. Two kinds of rows do not: late evaluations with only new metrics, which keep
-their step, and rows with the newest step, where a second file may continue the first one.
+A resumed training run logs some steps twice. Therefore a row starts a new incarnation, like a restart of the learner,
+if one of its metrics was already measured at a later step. A late evaluation does not, because its metrics have no
+later measurement. A repetition of the newest step does not either, because a second file may continue the first one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import IO
 
 from oven_controller.importing.declared_knobs import Knob, announced_actuators
-from oven_controller.importing.rows import Row, metric_spec
+from oven_controller.importing.metric_names import metric_spec
+from oven_controller.importing.rows import Row
 from oven_core.files import atomic_file
 from oven_core.mesh.code_hash import mesh_code_hash
 from oven_core.protocol.codec import Malformed
@@ -32,7 +33,7 @@ from oven_core.protocol.rules import Rules
 from oven_runs.home.run_folder import IMPORTED, RunFolder
 
 _ROW_LENGTH = struct.Struct("<I")
-"""The number of bytes of a stored row, written before the row."""
+"""Format of the length in bytes that precedes each stored row."""
 
 
 @dataclass
@@ -43,12 +44,14 @@ class Totals:
     first_step: int = 0
     last_step: int = 0
     incarnations: int = 0
-    timed: int = 0
+    rows_with_time: int = 0
     """Number of rows with their own time. The others get the file's modification time."""
     metrics: Counter[str] = field(default_factory=Counter)
     """Number of rows per metric."""
     max_steps: int = 0
+    """The highest step, or the planned number of steps if that is larger."""
     completed: bool = True
+    """Whether the run reached its planned number of steps. True if that number is unknown."""
 
 
 class StoredRows:
@@ -57,8 +60,8 @@ class StoredRows:
     def __init__(
         self, rows: Iterable[Row], modified_at: float, max_steps: int | None = None, completed_steps: int | None = None
     ) -> None:
-        """Read all rows. `max_steps` and `completed_steps` are the planned and completed steps, if known. `modified_at`
-        is the time for rows without one, in seconds since 1970."""
+        """Read all rows. `modified_at` is the time for rows without their own, in seconds since 1970. `max_steps` is
+        the planned number of steps, and `completed_steps` the number that the source reports, if known."""
         self._modified_at = modified_at
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `close`)
         try:
@@ -79,11 +82,11 @@ class StoredRows:
         self._file.close()
 
     def events(self, run: str, knobs: Iterable[Knob] = (), detail: str = "") -> Iterator[Event]:
-        """Yield the log of a run with this name. Use only one such iterator at a time. `detail` becomes a field of
-        RunEnded. The events have messages but no encoded bytes, which `log_line` adds."""
+        """Return the events of the run's log. Use only one such iterator at a time. `detail` is a field of RunEnded.
+        Each event has a message but no encoded bytes; `log_line` encodes it."""
         self._file.seek(0)
         actuators = announced_actuators(knobs, self.totals.metrics)
-        return _events(run, _read_back(self._file), self.totals, self._modified_at, actuators, detail)
+        return _make_events(run, _read_back(self._file), self.totals, self._modified_at, actuators, detail)
 
 
 def log_line(event: Event) -> str:
@@ -99,24 +102,23 @@ def write_log(folder: RunFolder, rows: StoredRows, knobs: Iterable[Knob] = (), d
 
 
 def _store(rows: Iterable[Row], file: IO[bytes]) -> Totals:
+    """Write each row with the number of its incarnation, and return the totals."""
     totals = Totals()
     last_steps: dict[str, int] = {}  # metric → step of its last measurement in this incarnation
-    max_step = -1
     for row in rows:
-        goes_back = row.step < max_step and any(last_steps.get(name, -1) > row.step for name in row.metrics)
+        goes_back = any(last_steps.get(name, -1) > row.step for name in row.metrics)
         if goes_back or not totals.observations:
             totals.incarnations += 1
             last_steps.clear()
-            max_step = -1
         if not totals.observations:
             totals.first_step = row.step
         last_steps.update(dict.fromkeys(row.metrics, row.step))
-        max_step = max(max_step, row.step)
         totals.metrics.update(row.metrics.keys())
         totals.observations += 1
         totals.last_step = row.step
         totals.max_steps = max(totals.max_steps, row.step)
-        totals.timed += row.time is not None
+        if row.time is not None:
+            totals.rows_with_time += 1
         data = marshal.dumps((totals.incarnations, *row))
         file.write(_ROW_LENGTH.pack(len(data)) + data)
     return totals
@@ -129,7 +131,7 @@ def _read_back(file: IO[bytes]) -> Iterator[tuple[int, Row]]:
         yield incarnation, Row(*row)
 
 
-def _events(
+def _make_events(
     run: str,
     rows: Iterable[tuple[int, Row]],
     totals: Totals,
@@ -138,25 +140,26 @@ def _events(
     detail: str,
 ) -> Iterator[Event]:
     subjects = Subjects(run)
-    seq = tick = n = current_incarnation = 0
+    seq = tick = current_incarnation = 0
+    n = 0  # number of the next message in its incarnation
     last_time = datetime.fromtimestamp(modified_at, UTC)
 
-    def event(subject: str, message: RunStarted | RunEnded | Observation, time: datetime) -> Event:
+    def make_event(subject: str, message: RunStarted | RunEnded | Observation, time: datetime) -> Event:
         nonlocal seq, n
         seq, n = seq + 1, n + 1
         return Event(seq, subject, b"", time, message, message_id=f"{message.incarnation}-{message.n}")
 
     for incarnation, row in rows:
-        time = _datetime(row.time, modified_at)
+        time = _to_datetime(row.time, modified_at)
         if incarnation != current_incarnation:
             current_incarnation, n = incarnation, 0
-            yield event(subjects.run, _start(incarnation, tick, row.step, totals, actuators), time)
+            yield make_event(subjects.run, _make_start(incarnation, tick, row.step, totals, actuators), time)
         tick += 1
         progress = row.step / totals.max_steps if totals.max_steps else 0.0
         observation = Observation(
             incarnation=incarnation, n=n, tick=tick, step=row.step, progress=progress, metrics=row.metrics
         )
-        yield event(subjects.observation, observation, time)
+        yield make_event(subjects.observation, observation, time)
         last_time = time
     end = RunEnded(
         incarnation=current_incarnation,
@@ -166,33 +169,35 @@ def _events(
         tick=tick,
         step=totals.last_step,
     )
-    yield event(subjects.run, end, last_time)
+    yield make_event(subjects.run, end, last_time)
 
 
-def _start(incarnation: int, tick: int, step: int, totals: Totals, actuators: tuple[ActuatorSpec, ...]) -> RunStarted:
+def _make_start(
+    incarnation: int, tick: int, step: int, totals: Totals, actuators: tuple[ActuatorSpec, ...]
+) -> RunStarted:
     return RunStarted(
         incarnation=incarnation,
         n=0,
         recipe=IMPORTED,
         tick=tick,
-        step=max(0, step - 1) if tick else 0,
+        step=max(0, step - 1) if tick else 0,  # the step before the first row; 0 in the first incarnation
         horizon=Horizon(max_steps=totals.max_steps or None),
         actuators=actuators,
         metrics=tuple(metric_spec(name) for name in sorted(totals.metrics)),
         rules=Rules(autonomy="observe"),
         mesh_code=mesh_code_hash(),
-        versions=_versions(),
+        versions=_find_versions(),
     )
 
 
-def _datetime(time: float | None, modified_at: float) -> datetime:
+def _to_datetime(time: float | None, modified_at: float) -> datetime:
     try:
         return datetime.fromtimestamp(modified_at if time is None else time, UTC)
     except (OverflowError, ValueError, OSError):  # the column does not contain times
         return datetime.fromtimestamp(modified_at, UTC)
 
 
-def _versions() -> dict[str, str]:
+def _find_versions() -> dict[str, str]:
     try:
         return {"oven-controller": version("oven-controller")}
     except PackageNotFoundError:

@@ -1,8 +1,7 @@
 """Import TensorBoard event files with TensorBoard's own loader, which the extra `[import]` installs.
 
-TensorBoard's EventAccumulator is not suitable: it keeps all events in memory, separates the tags and drops values that
-a restart overwrote. The "legacy" loader yields events unchanged. The newer loader rewrites each event first and takes
-three times as long.
+TensorBoard's EventAccumulator is not suitable: it keeps all events in memory, stores each tag separately, and drops
+values that a restart overwrote. The "legacy" loader yields unchanged events in a third of the newer loader's time.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class TensorBoardImporter:
     def find(self, source: Path) -> Path | None:
         if source.is_file():
             return source if _FILE_MARKER in source.name else None
-        return source if _files(source) else None
+        return source if _event_files(source) else None
 
     def open(self, path: Path, skipped: Counter[str], step: str | None = None) -> Recording:
         try:
@@ -37,35 +36,36 @@ class TensorBoardImporter:
             raise ConfigError(
                 f'reading {path} needs tensorboard ({error}); run `pip install "oven-controller[import]"`'
             ) from error
-        files = [path] if path.is_file() else _files(path)
-        return Recording(_entries(files, LegacyEventFileLoader, step))
+        files = [path] if path.is_file() else _event_files(path)
+        return Recording(_read_entries(files, LegacyEventFileLoader, step))
 
 
-def _files(folder: Path) -> list[Path]:
+def _event_files(folder: Path) -> list[Path]:
     """Return the event files, sorted by the numbers in their names: the time in seconds, then a counter. Each restart
-    of a training adds a file."""
+    of the training run adds a file."""
     files = [path for path in folder.iterdir() if _FILE_MARKER in path.name and path.is_file()]
     return sorted(files, key=lambda path: [part.zfill(20) for part in re.split(r"(\d+)", path.name)])
 
 
-def _entries(files: list[Path], loader: Any, step: str | None) -> Iterator[LogEntry]:
-    """Yield the log entries. `step` is the tag whose values are the steps; its events are read first."""
+def _read_entries(files: list[Path], loader: Any, step: str | None) -> Iterator[LogEntry]:
+    """Yield the log entries. `step` is the tag that the user chose for the step. Its values are read first."""
     for path in files:
         steps: dict[int, object] = {}
         if step is not None:
-            steps = {entry.step: entry.values[step] for entry in _file_entries(path, loader) if step in entry.values}
-        for entry in _file_entries(path, loader):
+            steps = {entry.step: entry.values[step] for entry in _read_file(path, loader) if step in entry.values}
+        for entry in _read_file(path, loader):
             yield entry if step is None else entry._replace(step=steps.get(entry.step))
 
 
-def _file_entries(path: Path, loader: Any) -> Iterator[Any]:
+def _read_file(path: Path, loader: Any) -> Iterator[Any]:
     for event in loader(str(path)).Load():
         if event.HasField("summary"):
-            yield LogEntry(event.step, {value.tag: _scalar(value) for value in event.summary.value}, event.wall_time)
+            yield LogEntry(event.step, {value.tag: _to_number(value) for value in event.summary.value}, event.wall_time)
 
 
-def _scalar(value: Any) -> object:
-    """Return a simple value or the number in a one-element tensor. Return a string, which is skipped, for all else."""
+def _to_number(value: Any) -> object:
+    """Return a simple value, or the number in a one-element tensor. For anything else, return a string, which is
+    skipped because it is not a number."""
     if value.HasField("simple_value"):
         return float(value.simple_value)
     if value.HasField("tensor") and value.metadata.plugin_data.plugin_name == "scalars":

@@ -1,5 +1,5 @@
-"""Import Hugging Face's `trainer_state.json`, which every checkpoint contains. It has no timestamps. A resumed Trainer
-continues the checkpoint's history, so steps never decrease."""
+"""Import Hugging Face's `trainer_state.json`, which every checkpoint contains. The file has no timestamps. A resumed
+Trainer continues the history of its checkpoint, so steps never decrease."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FILE_NAME = "trainer_state.json"
 MAX_BYTES = 512 * 2**20
 """Maximum file size. The file is a single JSON object and needs about three times its size in memory."""
 _TOTALS_KEY = "train_runtime"
-"""A key that only the last entry of a history has, the entry with the totals of the training."""
+"""A key that occurs only in the last entry of a history, which contains totals over the whole run."""
 
 
 class _State(BaseModel):
@@ -59,11 +59,11 @@ class TrainerStateImporter:
             state = _State.model_validate(content)
         except ValidationError:
             raise ConfigError(f"{path} has no `log_history`, so it is not from a Hugging Face trainer") from None
-        max_steps = step_number(state.max_steps) or None
-        return Recording(_entries(state.log_history, step or "step"), max_steps, step_number(state.global_step))
+        max_steps = step_number(state.max_steps) or None  # 0 means unknown
+        return Recording(_read_entries(state.log_history, step or "step"), max_steps, step_number(state.global_step))
 
 
-def _entries(history: list[Any], step: str) -> Iterator[LogEntry]:
+def _read_entries(history: list[Any], step: str) -> Iterator[LogEntry]:
     for entry in history:
         if isinstance(entry, dict) and _TOTALS_KEY not in entry:
             yield LogEntry(entry.get(step), entry)

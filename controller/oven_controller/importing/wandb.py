@@ -1,8 +1,8 @@
-"""Import the files of offline Weights & Biases runs. This needs the `wandb` package, which no extra installs.
+"""Import the files of offline Weights & Biases runs. The `wandb` package must be installed separately.
 
-A metric's step is the value of its x-axis (`define_metric`) in the same row, or else the newest value of that axis.
-Axes that do not count steps (epochs, tokens, seconds) are ignored. Their metrics, and metrics without an axis, get the
-step of their row.
+In W&B, a metric can have an x-axis (`define_metric`), which is another column of the history. The metric's step is that
+column's value in the same row, or else its newest value. Axes that do not count steps (epochs, tokens, seconds) are
+ignored. Their metrics, and metrics without an axis, get the step of their row.
 
 The file uses LevelDB's log format (github.com/google/leveldb, doc/log_format.md). Its blocks of 32 KiB contain
 fragments with a header of 7 bytes (CRC-32, length, kind) and data. This module parses the headers itself because
@@ -21,14 +21,15 @@ from pathlib import Path
 from typing import Any
 
 from oven_controller.importing.importer import TRUNCATED_ROWS, LogEntry, Recording
-from oven_controller.importing.rows import STEP_COLUMNS, row_time, step_number
+from oven_controller.importing.metric_names import STEP_COLUMNS
+from oven_controller.importing.rows import row_time, step_number
 from oven_core.errors import ConfigError
 
 _MAGIC = b":W&B\xe1\xbe\x00"
 _BLOCK_BYTES = 32 * 1024
 _HEADER = struct.Struct("<IHB")
 _FULL, _FIRST, _LAST = 1, 2, 4
-"""Kinds of fragments: a whole record, and the first or last part of one."""
+"""Kinds of fragments: a whole record, its first part, and its last part. Any other kind is a part between these."""
 _CALL_COUNTER = "_step"
 """W&B's counter of calls to its logger."""
 _NOT_STEP_AXES = ("epoch", "epochs", "tokens", "num_tokens", "samples", "time", "seconds", "_timestamp", "_runtime")
@@ -54,14 +55,14 @@ class WandbImporter:
                 f"reading {path} needs the package wandb ({error}); run `pip install wandb`, or export the run's "
                 "history as CSV or JSONL"
             ) from error
-        return Recording(_entries(path, wandb_internal_pb2, skipped, step))
+        return Recording(_read_entries(path, wandb_internal_pb2, skipped, step))
 
 
 class StepAxes:
-    """Finds the step of each metric. It must receive the definitions and rows in the run's order."""
+    """Finds the step of each metric. Call `define` and `split_row` in the order of the definitions and rows."""
 
     def __init__(self, step: str | None = None) -> None:
-        """`step` is the column with the step of all metrics, if the user named it."""
+        """`step` is the column that the user chose for the step of all metrics."""
         self._user_column = step
         self._defined_axes: dict[str, str] = {}  # metric → axis
         self._pattern_axes: dict[str, str] = {}  # glob pattern of metrics → axis
@@ -73,32 +74,36 @@ class StepAxes:
     def define(self, name: str, glob: str, axis: str) -> None:
         """Set the axis of a metric, or of all metrics that match a glob pattern."""
         step_axis = axis if axis.rsplit("/", 1)[-1] not in _NOT_STEP_AXES else ""
-        (self._pattern_axes if glob else self._defined_axes)[glob or name] = step_axis
+        if glob:
+            self._pattern_axes[glob] = step_axis
+        else:
+            self._defined_axes[name] = step_axis
         self._axes.clear()
 
-    def by_step(self, values: Mapping[str, object]) -> list[tuple[object, dict[str, object]]]:
+    def split_row(self, values: Mapping[str, object]) -> list[tuple[object, dict[str, object]]]:
         """Split a row into (step, values) pairs, because its metrics may have different axes."""
-        axes = {name: self._axis(name) for name in values}
-        for axis in filter(None, axes.values()):
-            if axis in values:
-                self._newest_values[axis], self._latest_axis = values[axis], axis
-        row_step = self._row_step(values, axes)
-        steps: dict[object, dict[str, object]] = {}
+        axes = {name: self._find_axis(name) for name in values}
+        for axis in axes.values():
+            if axis and axis in values:
+                self._newest_values[axis] = values[axis]
+                self._latest_axis = axis
+        row_step = self._find_row_step(values, axes)
+        rows: dict[object, dict[str, object]] = {}
         for name, value in values.items():
             step = self._newest_values.get(axes[name], row_step)
             if step_number(step) is None:
                 step = row_step
-            steps.setdefault(step, {})[name] = value
-        return list(steps.items())
+            rows.setdefault(step, {})[name] = value
+        return list(rows.items())
 
-    def _row_step(self, values: Mapping[str, object], axes: Mapping[str, str]) -> object:
+    def _find_row_step(self, values: Mapping[str, object], axes: Mapping[str, str]) -> object:
         """Return the step of metrics without an axis, from the first of these sources that exists:
 
-        1. The column that the user named. If there is one, the others are not used.
+        1. The column that the user chose. If there is one, the other sources are not used.
         2. The run's step column, in this row.
-        3. An axis in this row, preferably one of the row's own metrics.
+        3. An axis in this row, preferably the axis of one of the row's metrics.
         4. The newest value of the axis that was updated last.
-        5. W&B's counter of calls, if the run has not used a step column. Calls are not steps.
+        5. W&B's counter of calls, unless the run has used a step column, because calls are not always steps.
         """
         if self._user_column:
             return values.get(self._user_column)
@@ -111,36 +116,36 @@ class StepAxes:
             return self._newest_values[self._latest_axis]
         return None if self._step_column else values.get(_CALL_COUNTER)
 
-    def _axis(self, name: str) -> str:
+    def _find_axis(self, name: str) -> str:
         if self._user_column:
             return ""
         if name not in self._axes:
             axis = self._defined_axes.get(name)
             if axis is None:
-                axis = next((axis for glob, axis in self._pattern_axes.items() if fnmatchcase(name, glob)), "")
+                axis = next((self._pattern_axes[glob] for glob in self._pattern_axes if fnmatchcase(name, glob)), "")
             self._axes[name] = "" if name == axis or name.startswith("_") else axis
         return self._axes[name]
 
 
-def _entries(path: Path, protocol: Any, skipped: Counter[str], step: str | None) -> Iterator[LogEntry]:
+def _read_entries(path: Path, protocol: Any, skipped: Counter[str], step: str | None) -> Iterator[LogEntry]:
     axes = StepAxes(step)
-    for data in _records(path, skipped):
+    for data in _read_records(path, skipped):
         entry = protocol.Record.FromString(data)
         if entry.HasField("metric"):
             axes.define(entry.metric.name, entry.metric.glob_name, entry.metric.step_metric)
         if not entry.HasField("history"):
             continue
         items = [(item.key or "/".join(item.nested_key), item.value_json) for item in entry.history.item]
-        # Histograms, tables and images consist of several values. One of them is the type.
+        # A histogram, table or image has several values, e.g. `_type`. It counts as one value that is not a number.
         media = {name.rsplit("/", 1)[0] for name, _ in items if name.endswith("/_type")}
         values = {name: _parse_value(text) for name, text in items if name.rsplit("/", 1)[0] not in media}
-        for row_step, row in axes.by_step(values | dict.fromkeys(media, "media")):
+        for row_step, row in axes.split_row(values | dict.fromkeys(media, "media")):
             yield LogEntry(row_step, row, row_time(values))
 
 
-def _records(path: Path, skipped: Counter[str]) -> Iterator[bytes]:
-    """Yield the records. An incomplete last record, left by a killed program, is counted in `skipped`. Raises
-    ConfigError if the format or a checksum is wrong."""
+def _read_records(path: Path, skipped: Counter[str]) -> Iterator[bytes]:
+    """Yield the file's records. If the program was killed, the last record may be incomplete. It is then counted in
+    `skipped`. Raises ConfigError if the format or a checksum is wrong."""
     with path.open("rb") as file:
         if file.read(len(_MAGIC)) != _MAGIC:
             raise ConfigError(f"{path} is not a W&B run file: it does not begin with {_MAGIC!r}")
@@ -149,10 +154,10 @@ def _records(path: Path, skipped: Counter[str]) -> Iterator[bytes]:
             rest_of_block = _BLOCK_BYTES - file.tell() % _BLOCK_BYTES
             if rest_of_block < _HEADER.size:
                 file.read(rest_of_block)  # the end of a block that is too short for a header
-            head = file.read(_HEADER.size)
-            if len(head) < _HEADER.size:
+            header = file.read(_HEADER.size)
+            if len(header) < _HEADER.size:
                 break
-            crc, length, kind = _HEADER.unpack(head)
+            crc, length, kind = _HEADER.unpack(header)
             data = file.read(length)
             if len(data) < length:
                 parts.append(data)
@@ -163,7 +168,7 @@ def _records(path: Path, skipped: Counter[str]) -> Iterator[bytes]:
             if kind in (_FULL, _LAST):
                 yield b"".join(parts)
                 parts = []
-        if parts or head:
+        if parts or header:
             skipped[TRUNCATED_ROWS] += 1
 
 

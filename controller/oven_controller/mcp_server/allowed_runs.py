@@ -16,10 +16,10 @@ class AllowedRuns:
     """The runs and agent files that the command line allows the tools to use."""
 
     run: str | None = None
-    """The only run that tools may use; None: all runs on this machine."""
+    """The only run that tools may use. None allows all runs on this machine."""
     endpoint: Endpoint = field(default_factory=Endpoint)
     agent_files: Path | None = None
-    """The folder of Python files that may be backtested, and thus executed; None: only installed agents."""
+    """The folder of Python files that may be backtested, and thus executed. None allows only installed agents."""
 
     def find(self, run: str | None, *, running: bool = False) -> RunAccess:
         """Return access to the run that a call names. Raises ConfigError or UnknownNameError."""

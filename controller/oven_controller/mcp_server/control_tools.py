@@ -1,6 +1,6 @@
 """MCP tools that act on a run. They are operator actions, which the log records under the server's name.
 
-The server offers them only with --control. The same bounds and guardrails apply as for a person's commands.
+The server offers these tools only with --control. The same bounds and guardrails apply as for a person's commands.
 """
 
 from __future__ import annotations
@@ -55,6 +55,8 @@ def control_tools(allowed_runs: AllowedRuns) -> list[Callable[..., Any]]:
 
 
 def _build_tool(allowed_runs: AllowedRuns, keys: ControlKeys, action: Action) -> Callable[..., Any]:
+    """Return a function for the action. The MCP SDK derives the tool's schema from its signature and annotations."""
+
     async def act(
         context: Context, reason: str, run: str | None, wait_s: float | None, **arguments: Any
     ) -> CallToolResult:
@@ -69,7 +71,7 @@ def _build_tool(allowed_runs: AllowedRuns, keys: ControlKeys, action: Action) ->
 
     parameters = {
         "context": Context,
-        **{argument.name: _annotation(argument) for argument in action.arguments},
+        **{argument.name: _annotate(argument) for argument in action.arguments},
         "reason": Reason,
         "run": RunName,
         "wait_s": WaitSeconds,
@@ -83,17 +85,17 @@ def _build_tool(allowed_runs: AllowedRuns, keys: ControlKeys, action: Action) ->
         inspect.Parameter(name, kind, default=defaults.get(name, no_default), annotation=annotation)
         for name, annotation in parameters.items()
     ]
-    returned = act.__annotations__["return"]
-    act.__signature__ = inspect.Signature(signature, return_annotation=returned)  # type: ignore[attr-defined]
+    return_annotation = act.__annotations__["return"]
+    act.__signature__ = inspect.Signature(signature, return_annotation=return_annotation)  # type: ignore[attr-defined]
     return act
 
 
-def _annotation(argument: Argument) -> Any:
+def _annotate(argument: Argument) -> Any:
     return Annotated[ARGUMENT_TYPES[argument.kind], Field(description=argument.help)]
 
 
 class ControlKeys:
-    """The server's operator keys, one per run."""
+    """Creates the server's operator key for each run, and keeps the access that the key gives."""
 
     def __init__(self) -> None:
         self._operator_access: dict[str, RunAccess] = {}

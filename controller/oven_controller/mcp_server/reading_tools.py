@@ -34,7 +34,7 @@ from oven_runs.settings.resolution import rules_from_sets
 MAX_RUNS: Final = 50
 """Maximum number of runs in the list."""
 MAX_METRICS: Final = 200
-"""Maximum number of metrics in a status. Trainers publish fewer, and all of them fit into one answer."""
+"""Maximum number of metrics in a status, so that the status fits into one answer. Trainers usually publish fewer."""
 
 RunName: TypeAlias = Annotated[
     str | None, Field(description="the run's name; by default the running one, or else the newest")
@@ -233,18 +233,15 @@ class ReadingTools:
             access, changed_rules = self._allowed_runs.find(run), rules_from_sets(rules)
             target = self._allowed_runs.resolve_agent(agent)
             with contextlib.redirect_stdout(sys.stderr):  # an agent may print, but stdout is for the protocol
-                finished: Backtest = asyncio.run(
-                    run_backtest(target, access.run, access.events(exact=True), changed_rules, progress.report)
-                )
+                events = access.events(exact=True)
+                coroutine = run_backtest(target, access.run, events, changed_rules, progress.report)
+                finished: Backtest = asyncio.run(coroutine)
             return finished.report().newest(limit)
 
         return answer(await run_on_thread(context, work), "set a smaller limit")
 
 
-LogReader: TypeAlias = MetricReader | NamedSymptoms
-
-
-async def _read_log(access: RunAccess, progress: Progress, reader: LogReader) -> None:
+async def _read_log(access: RunAccess, progress: Progress, reader: MetricReader | NamedSymptoms) -> None:
     async for event in access.events():
         reader.feed(event)
         progress.on_event(event)

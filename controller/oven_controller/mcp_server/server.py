@@ -54,9 +54,9 @@ def build_server(allowed_runs: AllowedRuns, control: bool) -> MCPServer[Any]:
         read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=False
     )
     names = ("runs", "status", "metric", "decisions", "explain", "diagnose", "backtest")
-    tools = [strict_tool(getattr(reading, name), reading_hints) for name in names]
+    tools = [make_strict_tool(getattr(reading, name), reading_hints) for name in names]
     if control:
-        tools += [strict_tool(function, control_hints) for function in control_tools(allowed_runs)]
+        tools += [make_strict_tool(function, control_hints) for function in control_tools(allowed_runs)]
     return MCPServer(
         NAME,
         title="Oven Controller",
@@ -85,8 +85,8 @@ class StrictTool(Tool):
         return f"{self.name}: {reason(error)}; its arguments: {', '.join(names) or 'none'}"
 
 
-def strict_tool(function: Callable[..., Any], annotations: ToolAnnotations) -> Tool:
-    """Make a StrictTool from a function. Its schemas are derived from the arguments and the return type."""
+def make_strict_tool(function: Callable[..., Any], annotations: ToolAnnotations) -> Tool:
+    """Make a StrictTool from a function. The tool's schemas are derived from the arguments and the return type."""
     tool = StrictTool.from_function(function, annotations=annotations)
     arguments = tool.fn_metadata.arg_model
 

@@ -12,16 +12,14 @@ from pydantic import BaseModel
 from oven_core.terminal_text import clean
 
 MAX_CHARACTERS: Final = 60_000
-"""Maximum characters of an answer: about 15,000 to 20,000 tokens, which common clients accept without truncating it."""
+"""Maximum characters of an answer: about 15,000 to 20,000 tokens. Common clients do not truncate such an answer."""
 TEXT_LENGTHS: Final = (2000, 400, 120)
 """Maximum lengths of each string in an answer, tried in this order until the answer is short enough."""
 
 
 def answer(model: BaseModel, remedy: str = "request less") -> CallToolResult:
-    """Return the model as JSON, without control characters. Strings are truncated if the answer is too long.
-
-    Raises ToolError with a remedy if the answer is still too long.
-    """
+    """Return the model as JSON, without control characters. Strings are truncated if the answer is too long. Raises
+    ToolError with `remedy` if it is still too long."""
     fields = json.loads(model.model_dump_json())  # model_dump would keep NaN, which JSON does not support
     for max_length in TEXT_LENGTHS:
         shortened = _shorten(fields, max_length)

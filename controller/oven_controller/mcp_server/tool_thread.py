@@ -1,7 +1,4 @@
-"""Run a tool's work on a thread, so that the server stays responsive and reports progress.
-
-Cancelling a call stops it at the next event.
-"""
+"""Run a tool's work on a thread, so that the server can report progress. A cancelled call stops at the next event."""
 
 from __future__ import annotations
 
@@ -21,13 +18,13 @@ from oven_core.protocol.events import Event
 from oven_core.terminal_text import clean
 
 REPORT_INTERVAL_S: Final = 0.5
-"""Seconds between progress reports, because clients draw each one."""
+"""Minimum seconds between progress reports, because clients redraw the screen for each one."""
 
 T = TypeVar("T")
 
 
 class CancelledCallError(Exception):
-    """Raised in the tool's thread if the client cancelled the call."""
+    """The client cancelled the call. Raised in the tool's thread."""
 
 
 class Progress:
@@ -43,11 +40,11 @@ class Progress:
         self._cancelled.set()
 
     def on_event(self, event: Event) -> None:
-        """Count one event. Raises CancelledCallError."""
+        """Count one event and report the progress. Raises CancelledCallError."""
         self.report(self._events + 1, 0)
 
     def report(self, events: int, tick: int) -> None:
-        """Report the number of events read so far, and the tick if it is known. Raises CancelledCallError."""
+        """Report the number of events read so far, and the tick unless it is 0. Raises CancelledCallError."""
         self._events = events
         if self._cancelled.is_set():
             raise CancelledCallError

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from oven_runs.settings.notifications import Kind, Severity
 
 MAX_LISTED: Final = 5
-"""Maximum number of notices in a message, including the one shown in full. Older ones are only counted."""
+"""Maximum number of notices in a message, including the one shown in full. The others are only counted."""
 
 
 class Notice(BaseModel):
@@ -30,12 +30,12 @@ class Notice(BaseModel):
 
 @dataclass(frozen=True)
 class Message:
-    """A message that contains the last notice in full and lists the others."""
+    """A message that contains the last of its notices in full, and lists or counts the others."""
 
     run: str
     notices: Sequence[Notice]
     omitted: int = 0
-    """Number of older notices that the message does not list."""
+    """Number of notices that were dropped from the outbox. The message only counts them."""
 
     @property
     def notice(self) -> Notice:
@@ -47,8 +47,8 @@ class Message:
         return f"{self.run}: {self.notice.title}"
 
     @property
-    def merged(self) -> int:
-        """Number of notices in the message, not counting the one shown in full."""
+    def other_count(self) -> int:
+        """Number of notices that the message lists or counts, in addition to the one shown in full."""
         return len(self.notices) - 1 + self.omitted
 
     @property
@@ -56,18 +56,18 @@ class Message:
         lines = [self.notice.text]
         if self.notice.command:
             lines.append(self.notice.command)
-        if self.merged:
-            lines.append(f"and {self.merged} more:")
-        listed = self.notices[-MAX_LISTED:-1]
-        lines += [f"- {n.title}" + (f" ({n.command})" if n.command else "") for n in listed]
-        if older := self.merged - len(listed):
+        if self.other_count:
+            lines.append(f"and {self.other_count} more:")
+        listed_notices = self.notices[-MAX_LISTED:-1]
+        lines += [f"- {n.title}" + (f" ({n.command})" if n.command else "") for n in listed_notices]
+        if older := self.other_count - len(listed_notices):
             lines.append(f"- {older} older notice{'s' if older > 1 else ''}")
         return "\n".join(lines)
 
     @property
     def fields(self) -> dict[str, Any]:
         """The fields that a webhook receives in addition to title and text."""
-        return {"run": self.run, "merged": self.merged, **self.notice.model_dump(exclude={"title", "text"})}
+        return {"run": self.run, "merged": self.other_count, **self.notice.model_dump(exclude={"title", "text"})}
 
 
 _TEST_TEXT: Final = "This is a test from `oven-controller notify test`. No run is affected."

@@ -18,7 +18,7 @@ _MENTION: Final = re.compile(r"@(?=everyone|here|channel)|<(?=[!@#])", re.IGNORE
 
 
 def change_text(decision: Decision) -> str:
-    """Return the actuator with its old and new values."""
+    """Return the actuator's name with its old and new values."""
     if decision.value is None:
         return decision.actuator
     before = f"{format_value(decision.before)} → " if decision.before is not None else ""
@@ -40,13 +40,13 @@ def origin_text(decision: Decision) -> str:
 
 
 def reason_clause(decision: Decision) -> str:
-    """Return the end of a sentence: the reason of the proposal with the greatest weight, if it has one."""
-    lead = max(_proposals(decision), key=lambda line: (line.weight, line.agent), default=None)
-    return f", because {shorten(lead.rationale)}." if lead is not None and lead.rationale.strip() else "."
+    """Return the end of a sentence: the reason of the heaviest proposal, if it has one, and a full stop."""
+    heaviest = max(_proposals(decision), key=lambda line: (line.weight, line.agent), default=None)
+    return f", because {shorten(heaviest.rationale)}." if heaviest is not None and heaviest.rationale.strip() else "."
 
 
 def shorten(phrase: str) -> str:
-    """Return the phrase on one line, shortened and without a full stop."""
+    """Return the phrase on one line, with at most REASON_CHARACTERS and without a full stop."""
     return truncate(" ".join(phrase.split()), REASON_CHARACTERS).rstrip(". ")
 
 

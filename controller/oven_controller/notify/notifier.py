@@ -21,7 +21,6 @@ from oven_controller.notify.outbox import Outbox
 from oven_controller.notify.recipients import Recipient
 from oven_controller.notify.triggers import Triggers
 from oven_core.cancellation import end, on_termination
-from oven_core.protocol.events import Event
 from oven_core.terminal_text import counted
 from oven_runs.access.run_access import RunAccess
 from oven_runs.home.run_folder import RunFolder
@@ -33,24 +32,23 @@ CHECK_S: Final = 0.1
 """Seconds between checks of an outbox."""
 SAVE_S: Final = 30.0
 """Maximum seconds between writes of the state, even without notices. A restart handles all later events again."""
-LAST_READ_S: Final = 1.5
+LAST_READ_TIMEOUT_S: Final = 1.5
 """Timeout in seconds for the last read of the log when the stack stops."""
-LAST_SEND_S: Final = 2.5
+LAST_SEND_TIMEOUT_S: Final = 2.5
 """Timeout in seconds for the last messages when the stack stops. The stack waits 5 s for this process to exit."""
 
 
 async def run_notifier(
     access: RunAccess, settings: NotifySettings, recipients: Sequence[Recipient], folder: RunFolder | None = None
 ) -> None:
-    """Send notifications until the run is over or the process receives a signal. Raises RefusedError and
-    ConfigError."""
+    """Send notifications until the run is over, or until a signal. Raises RefusedError and ConfigError."""
     stop = asyncio.Event()
     on_termination(stop.set)
     await _Notifier(access, settings, recipients, folder).run(stop)
 
 
 class _Notifier:
-    """Follows one run and saves its own state in `folder`. Without a folder nothing is saved."""
+    """Follows one run. Saves the notifier's state in `folder`, or nowhere without a folder."""
 
     def __init__(
         self, access: RunAccess, settings: NotifySettings, recipients: Sequence[Recipient], folder: RunFolder | None
@@ -62,10 +60,11 @@ class _Notifier:
         self._caught_up = saved is not None
         """Whether events cause notices. Without a saved state, the events of the first read are old and cause none."""
         self._read_done = asyncio.Event()
-        self._saved_at, self._save_failed = -SAVE_S, False
+        self._saved_at = -SAVE_S
+        self._save_failed = False
         outboxes = {recipient.name: self._state.recipients.get(recipient.name, Outbox()) for recipient in recipients}
         self._state.recipients = outboxes
-        self._deliveries = [Delivery(access.run, each, outboxes[each.name], self._save) for each in recipients]
+        self._deliveries = [Delivery(access.run, target, outboxes[target.name], self._save) for target in recipients]
 
     async def run(self, stop: asyncio.Event) -> None:
         """Follow the log until `stop` is set or the run is over, then send the last messages."""
@@ -90,31 +89,29 @@ class _Notifier:
 
     async def _read_last_events(self) -> None:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LAST_READ_S):
+            async with asyncio.timeout(LAST_READ_TIMEOUT_S):
                 for _ in range(2):  # a read in progress may have missed the last events
                     self._read_done.clear()
                     await self._read_done.wait()
 
     async def _wait_until_sent(self) -> None:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LAST_SEND_S):
+            async with asyncio.timeout(LAST_SEND_TIMEOUT_S):
                 while any(delivery.outbox.next_batch(time.time()) for delivery in self._deliveries):
                     await asyncio.sleep(CHECK_S)
 
     async def _follow(self) -> None:
         async for event in self._access.follow(log.info, on_poll=self._on_log_end):
-            self._handle(event)
-
-    def _handle(self, event: Event) -> None:
-        notices = self._triggers.feed(event)
-        if self._caught_up and event.seq > self._state.seq:
-            self._state.seq = event.seq
-            self._queue(notices)
+            notices = self._triggers.feed(event)
+            if self._caught_up and event.seq > self._state.seq:
+                self._state.seq = event.seq
+                self._queue(notices)
 
     def _on_log_end(self) -> None:
-        """Queue the notices that depend on the newest event, and save the state from time to time."""
+        """Handle the end of a read: queue notices about advice and silence, and save the state from time to time."""
         if not self._caught_up:
-            self._caught_up, self._state.seq = True, self._triggers.view.seq
+            self._caught_up = True
+            self._state.seq = self._triggers.view.seq
             self._queue(self._triggers.pending_advice_notices())
         self._queue(self._triggers.silence_notices(datetime.now(UTC)))
         if time.monotonic() - self._saved_at > SAVE_S:
@@ -132,7 +129,7 @@ class _Notifier:
         self._save()
 
     def _stack_end_notices(self) -> list[Notice]:
-        """Return a notice of the run's end as the stack recorded it, if the learner did not log its end."""
+        """Return a notice that the stack is down, unless the learner logged the end of the run."""
         info = self._access.info()
         if info.ended is None and self._access.is_up():
             return []  # only this process was stopped, or the run is on another machine

@@ -18,6 +18,7 @@ class NotifierState(BaseModel):
     """The state with which a notifier continues after a restart. It contains no secrets."""
 
     v: Literal[3] = 3
+    """Version of the file format."""
     seq: int = 0
     """Sequence number of the last handled event. Its notices are in the outboxes or were sent."""
     recipients: dict[str, Outbox] = Field(default_factory=dict)

@@ -1,7 +1,8 @@
 """A queue of notices for one recipient, with rate limits. This module does no I/O: callers pass the time.
 
-Each message contains all queued notices. Later notices of the same kinds wait for a minute, or for the next message of
-another kind. Times are in seconds since 1970. Messages are not delayed if the clock is set back.
+Each message contains all queued notices. A notice is sent at once unless a message in the last minute had its kind. In
+that case it waits for the minute to end, or for a notice of another kind. Times are in seconds since 1970. Messages
+are not delayed if the clock is set back.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from oven_controller.notify.message import Notice
 from oven_runs.settings.notifications import SEVERITIES, Kind
 
 GAP_S: Final = 60.0
-"""Minimum seconds between two messages of the same kind, and after a failure. Chat services limit the rate, and people
-can read about one message per minute."""
+"""Minimum seconds between two messages with the same kinds of notices, and after a failure. Chat services limit the
+rate, and people can read about one message per minute."""
 FINAL_KINDS: Final[tuple[Kind, ...]] = ("ended", "died")
 """Kinds of notices about the end of a run."""
 MAX_WAITING: Final = 20

@@ -47,13 +47,12 @@ class Recipient:
     """An apprise.NotifyBase."""
 
     def send(self, message: Message) -> str:
-        """Send a message within apprise's time limits. Return the reason for a failure, without secrets, or an empty
-        string."""
+        """Send a message within apprise's time limits. Return an empty string, or why it failed, without secrets."""
         import apprise
 
         if hasattr(self.service, "payload_extras"):  # only the service for webhooks has this attribute
             self.service.payload_extras = message.fields
-        with _captured_log() as lines:
+        with _capture_log() as lines:
             try:
                 succeeded = self.service.notify(
                     body=message.text,
@@ -156,7 +155,7 @@ def _create_service(url: str, headers: Mapping[str, str], name: str) -> Any:
         raise ConfigError(f"{name}: apprise does not support {scheme}://; {hint}")
     # A redirect would send the message, and the secret in the address, to an address that the user did not choose.
     asset = apprise.AppriseAsset(app_id="Oven Controller", http_redirects=False, async_mode=False)
-    with _captured_log():
+    with _capture_log():
         service = apprise.Apprise.instantiate(url, asset=asset)
         # Apprise recognises the web addresses of chats such as Slack. Any other web address is a webhook.
         is_webhook = scheme in WEB_SCHEMES and service is None
@@ -211,7 +210,7 @@ def _host_without_tls(recipient: Recipient) -> str:
 
 
 @contextlib.contextmanager
-def _captured_log() -> Iterator[list[str]]:
+def _capture_log() -> Iterator[list[str]]:
     """Collect this thread's warnings from apprise, and keep them out of all logs because they may contain secrets."""
     lines: list[str] = []
 

@@ -1,5 +1,5 @@
-"""Save recipients' addresses in the run's folder, in a file that only its owner can read. The run's settings then
-contain `saved:1 https://hooks.example/…`, so config.json is safe to show."""
+"""Save recipients' addresses in the run's folder, in a file that only its owner can read. The run's settings refer to
+them as `saved:1 https://hooks.example/…`, so config.json contains no secrets."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ _ADDRESSES: Final = TypeAdapter(dict[str, str])
 
 
 def save(run_folder: Path, settings: NotifySettings) -> NotifySettings:
-    """Write the addresses to the run's folder and return the settings with references to them. Raises OSError, and the
-    errors of `read`."""
+    """Write the addresses to the run's folder. Return the settings with references. Raises OSError and ConfigError."""
     if all(is_reference(entry.url) for entry in settings.to):
         return settings
     addresses = dict(read(run_folder))

@@ -44,12 +44,12 @@ MAX_PENDING_DECISIONS: Final = 256
 """Maximum number of decisions that wait for their receipts. Usually there are only a few."""
 SILENCE_S: Final = 600.0
 """Minimum seconds of silence before the learner is reported missing. An evaluation or checkpoint can take minutes."""
-SILENCE_STEPS: Final = 20
-"""Minimum silence as a multiple of the typical gap between observations. Both minimums apply."""
+SILENCE_GAPS: Final = 20
+"""Minimum silence in typical gaps between observations. Both minimums apply."""
 RECENT_GAPS: Final = 50
 """Number of recent gaps between observations. Their median is the typical gap."""
 _CALLS_SPENT: Final = re.compile(r"all \d+ \w+ of \w+\.\w+ are \w+")
-"""Pattern of an agent's status when its budget of calls to a language model is spent."""
+"""Pattern of an agent's status when the agent has spent its budget of calls to a language model."""
 _ABSTENTION_METRIC: Final = re.compile(r"rewards/([^/]+)/abstain/(.+)")
 
 
@@ -69,7 +69,8 @@ class Triggers:
 
     def feed(self, event: Event) -> list[Notice]:
         """Return the notices for one event. Most events have none."""
-        held_before = self.view.hold_reason
+        hold_reason_before = self.view.hold_reason
+        notices: list[Notice] = []
         self._measure_gap(event)
         self.view.feed(event)
         match event.body:
@@ -80,16 +81,14 @@ class Triggers:
             case Observation() as body:
                 notices = [*self._advice_reminders(), *self._judge_notices(event, body)]
             case RunStarted():
-                notices, self._spent_budgets = [], set()
+                self._spent_budgets.clear()
             case RunEnded() as body:
                 notices = [self._end_notice(body)]
             case AgentStatus(state="notice") as body if _CALLS_SPENT.match(body.reason):
                 notices = self._budget_notice(event.author, f"{event.author}: {body.reason}")
-            case Alert() as body if self.view.alert is not None:
+            case Alert() as body if self.view.alert is not None:  # the event raised or cleared it
                 notices = [self._alert_notice(event, body)]
-            case _:
-                notices = []
-        if self.view.hold_reason and self.view.hold_reason != held_before:
+        if self.view.hold_reason and self.view.hold_reason != hold_reason_before:
             notices.append(self._hold_notice(event))
         return notices
 
@@ -127,7 +126,7 @@ class Triggers:
         if self._silence_reported or self._last_message_time is None or not is_training:
             return []
         silent_s, typical_s = (now - self._last_message_time).total_seconds(), self._typical_gap_s
-        if silent_s < max(SILENCE_S, SILENCE_STEPS * typical_s):
+        if silent_s < max(SILENCE_S, SILENCE_GAPS * typical_s):
             return []
         self._silence_reported = True
         title = f"no message from the learner for {silent_s / 60:.0f} min"
@@ -163,18 +162,15 @@ class Triggers:
 
     def _advice_reminders(self) -> list[Notice]:
         """Return a reminder for each piece of advice that lapses soon."""
-        lead = f"Still waiting for approval at step {self.view.step}:"
-        return [
-            self._advice_notice(
-                body,
-                f"again-{body.id}",
-                f"advice lapses in {self._remaining_time(body)}",
-                f"{lead} {proposers_text(body)} advises",
-            )
-            for body in self._reminders.select(self.view)
-        ]
+        notices = []
+        for body in self._reminders.select(self.view):
+            label = f"advice lapses in {self._remaining_time(body)}"
+            lead = f"Still waiting for approval at step {self.view.step}: {proposers_text(body)} advises"
+            notices.append(self._advice_notice(body, f"again-{body.id}", label, lead))
+        return notices
 
     def _advice_notice(self, body: Decision, key: str, label: str, lead: str) -> Notice:
+        """Return a notice of advice. `label` is the beginning of its title, and `lead` that of its text."""
         change = change_text(body)
         sentences = f"{lead} {change}{reason_clause(body)} It lapses in {self._remaining_time(body)}."
         command = f"oven-controller approve {body.id} --run {self._run}"
@@ -245,7 +241,7 @@ class Triggers:
         return notices
 
     def _budget_notice(self, owner: str, sentence: str) -> list[Notice]:
-        """Return a notice of a spent budget. There is one per budget until the learner starts again."""
+        """Return a notice of a spent budget, or none if there was one since the learner's last start."""
         if owner in self._spent_budgets:
             return []
         self._spent_budgets.add(owner)
@@ -272,10 +268,10 @@ class _SilentJudgeFinder:
 
     def __init__(self) -> None:
         self._silent: dict[str, bool] = {}
-        """The members that do not score. The value tells whether the member's budget is spent."""
+        """For each member that does not score, whether its budget is spent."""
 
     def find_new(self, metrics: Mapping[str, float]) -> list[tuple[str, list[str]]]:
-        """Return the members that stopped scoring or spent their budget in this step, with the kinds of failure."""
+        """Return each member that stopped scoring, or spent its budget, in this step, with its kinds of failure."""
         if SCORED_METRIC not in metrics:
             return []
         failures: dict[str, list[str]] = {}
@@ -287,7 +283,7 @@ class _SilentJudgeFinder:
         for member, kinds in sorted(failures.items()):
             spent = "budget" in kinds
             was_reported = member in self._silent and (self._silent[member] or not spent)
-            if f"rewards/{member}/mean" in metrics or was_reported:
+            if f"rewards/{member}/mean" in metrics or was_reported:  # with a mean, it scored some completions
                 continue
             self._silent[member] = spent or self._silent.get(member, False)
             new.append((member, sorted(kinds)))

@@ -20,7 +20,7 @@ from oven_core.security.credentials import Credentials
 from oven_runs.home.run_folder import RunFolder
 from oven_runs.server.embedded_server import ServerFolder
 
-RELOAD_S = 5.0
+RELOAD_TIMEOUT_S = 5.0
 """Timeout in seconds for the server to reload its users, or to restart."""
 PROCESS_NAMES = ("up", "nats-server", "script")
 """Names of processes that are not roles. No agent, member or person may use them."""
@@ -36,9 +36,9 @@ def admit(
 ) -> None:
     """Create a key for the agent `name`, and make a running server accept it.
 
-    Pass `installed` for the installed agent with that name. With `is_new`, the name of a running agent is rejected.
-    `completions` says whether the agent may read sampled completions; None keeps the current permission, which is
-    initially no. Raises ConfigError for a name that is taken, and ProcessError if the server rejects the key.
+    Set `installed` for an installed agent, because no other agent may use its name. With `is_new`, the name of a
+    running agent is rejected. `completions` says whether the agent may read sampled completions. None keeps the
+    permission, which a new key lacks. Raises ConfigError for a taken name, and ProcessError for a rejected key.
     """
     names.validate("agent", name)
     info = folder.info()
@@ -69,7 +69,8 @@ def admit_member(folder: RunFolder, name: str) -> None:
 
 
 def _has_local_keys(folder: RunFolder, role: Role, name: str) -> bool:
-    """Return whether the run's keys are made on this machine. Raises ConfigError if not and this key is missing."""
+    """Return whether the run's keys are made on this machine. Raises ConfigError if they are made elsewhere and this
+    key is missing here."""
     info = folder.info()
     path = folder.credentials(role, name)
     if not info.embedded and path is not None and not path.is_file():
@@ -92,29 +93,26 @@ def name_owner(server: ServerFolder, name: str, installed: bool = False) -> str:
 
 
 def revoke(folder: RunFolder, name: str) -> None:
-    """Revoke the key of `name`: close its connections and remove its file.
-
-    Raises UnknownNameError or ConfigError for a name that cannot be revoked here, and ProcessError if the server still
-    accepts the key.
-    """
+    """Revoke the key of `name`: close its connections and remove its file. Raises UnknownNameError or ConfigError for a
+    name that cannot be revoked here, and ProcessError if the server still accepts the key."""
     info = folder.info()
     if not info.embedded:
         raise ConfigError(
             f"the keys for {info.url} are on its machine; run `creds revoke {name} --server FOLDER` there"
         )
-    key = _key_to_revoke(folder.server, name)
+    key = _find_key_to_revoke(folder.server, name)
     folder.remove_user(name)
     reload_users(folder, key, accepted=False)
 
 
 def revoke_in_folder(server: ServerFolder, name: str) -> None:
     """Revoke a key in the folder of the user's own server. The server must then reload its configuration."""
-    _key_to_revoke(server, name)
+    _find_key_to_revoke(server, name)
     server.remove_user(name)
     server.rewrite_users()
 
 
-def server_folder(path: Path) -> ServerFolder:
+def open_server_folder(path: Path) -> ServerFolder:
     """Open a folder that `creds server` has written. Raises ConfigError for any other folder."""
     try:
         return ServerFolder.existing(path.absolute())
@@ -123,7 +121,7 @@ def server_folder(path: Path) -> ServerFolder:
         raise ConfigError(problem) from error
 
 
-def _key_to_revoke(server: ServerFolder, name: str) -> Credentials | None:
+def _find_key_to_revoke(server: ServerFolder, name: str) -> Credentials | None:
     """Return the key, so that the caller can test its rejection, or None if its file is gone. Raises ConfigError."""
     roles = {user.name: user.role for user in server.users()}
     if name not in roles:
@@ -145,8 +143,8 @@ def _is_revocable(name: str, role: Role) -> bool:
 
 
 def reload_users(folder: RunFolder, key: Credentials | None, *, accepted: bool = True) -> None:
-    """Make the stack's server reload its users if it is up, and wait until it accepts the key. Without `accepted`, wait
-    until it rejects the key. Raises ProcessError after RELOAD_S."""
+    """Make the stack's server reload its users if it is up, and wait until it accepts the key, or rejects the key if
+    `accepted` is False. Raises ProcessError after RELOAD_TIMEOUT_S."""
     if folder.is_locked() and folder.info().port is not None:
         folder.server.rewrite_users()
         if key is not None:
@@ -155,7 +153,7 @@ def reload_users(folder: RunFolder, key: Credentials | None, *, accepted: bool =
 
 async def _reload(folder: RunFolder, key: Credentials, accepted: bool) -> None:
     # A server that is restarting reads its users anyway, so a missing process is not an error.
-    deadline = asyncio.get_running_loop().time() + RELOAD_S
+    deadline = asyncio.get_running_loop().time() + RELOAD_TIMEOUT_S
     signalled_pid = 0
     while True:
         info = folder.info()
@@ -165,17 +163,17 @@ async def _reload(folder: RunFolder, key: Credentials, accepted: bool) -> None:
             signalled_pid = server_pid
         try:
             async with Bus.connect(info.url, key):
-                connects = True
+                is_accepted: bool | None = True
         except RefusedError:
-            connects = False
+            is_accepted = False
         except BusError:
-            connects = not accepted  # no answer yet, so try again
-        if connects == accepted:
+            is_accepted = None  # unknown, because the server does not answer yet
+        if is_accepted is accepted:
             return
         if asyncio.get_running_loop().time() > deadline:
             problem = "does not accept the key" if accepted else "still accepts the key"
             raise ProcessError(
-                f"the server of run {folder.run!r} {problem} of {key.name!r} after {RELOAD_S:g} s; "
+                f"the server of run {folder.run!r} {problem} of {key.name!r} after {RELOAD_TIMEOUT_S:g} s; "
                 f"`oven-controller down {folder.run}` and `up --resume` make it reload its users"
             )
         await asyncio.sleep(0.05)

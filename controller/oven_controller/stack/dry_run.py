@@ -15,12 +15,9 @@ from oven_runs.server.embedded_server import find_binary
 from oven_runs.settings.agents import agent_specs, agents_per_process
 
 
-def dry_run(request: Request, home: Home) -> list[str]:
-    """Return the lines to print: how the run would start, the settings as YAML, and the processes.
-
-    Raises the errors that `up` would raise before the learner starts, e.g. for names, keys, agent files and the user's
-    own server.
-    """
+def output_lines(request: Request, home: Home) -> list[str]:
+    """Return the lines to print: how the run would start, the settings as YAML, and the processes. Raises the errors
+    that `up` would raise before the learner starts, e.g. for names, keys, agent files and the user's own server."""
     check_request(request, home)
     settings = request.resolved.settings
     if not settings.agent_options:  # otherwise `check_request` has already loaded the agents

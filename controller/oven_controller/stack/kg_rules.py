@@ -1,7 +1,5 @@
-"""Adds the knowledge graph's rules to a run before it starts. The prior service, which serves the graph, sends them.
-
-RunStarted then contains these rules, so the mesh can apply them from the log without the prior service.
-"""
+"""Adds the knowledge graph's rules to a run before it starts. They come from the prior service, which serves the graph.
+RunStarted contains them, so that the mesh can apply them from the log without the prior service."""
 
 from __future__ import annotations
 
@@ -19,10 +17,8 @@ _Rules = TypeVar("_Rules", bound=Rules)
 
 
 def with_graph_rules(rules: _Rules, info: GraphInfo) -> _Rules:
-    """Add the knowledge graph's contradictions and requirements to `rules`.
-
-    The user's own rules come first. The order within a contradiction does not matter. Merging twice changes nothing.
-    """
+    """Add the knowledge graph's contradictions and requirements after those of the user's rules, without duplicates. A
+    contradiction is a pair whose order does not matter."""
     contradictions = list(rules.contradictions)
     for pair in info.contradictions:
         if pair not in contradictions and pair[::-1] not in contradictions:

@@ -38,6 +38,7 @@ from oven_runs.settings.resolution import ResolvedSettings
 PROGRESS_LINES = 24
 """Number of progress lines in a run with a known number of steps."""
 MIN_INTERVAL_STEPS = 5
+"""Minimum steps between two progress lines."""
 DEFAULT_INTERVAL_STEPS = 10
 """Steps between two progress lines if the number of steps is unknown."""
 STOP_REASON = "asked to stop"
@@ -102,7 +103,7 @@ def event_line(event: Event) -> str:
         case PromptsInjected() as body:
             return f"prompts  {describe_prompts(body)}"
         case RunEnded() as body:
-            return f"learner  {body.reason} at step {body.step}{_suffix(body.detail)}"
+            return f"learner  {body.reason} at step {body.step}{_reason_suffix(body.detail)}"
         case _:
             return ""
 
@@ -110,19 +111,21 @@ def event_line(event: Event) -> str:
 def _run_start_text(body: RunStarted) -> str:
     limits = [f"{body.horizon.max_steps} steps"] if body.horizon.max_steps else []
     limits += [f"{body.horizon.seconds:g} s"] if body.horizon.seconds else []
+    # format_value returns "–" for an action, which has no value.
     knobs = ", ".join(f"{spec.name} {format_value(spec.value)}".strip(" –") for spec in body.actuators)
     return f"{body.recipe}, {' or '.join(limits) or 'no limit'}; knobs: {knobs}"
 
 
 def _receipt_text(body: Receipt) -> str:
     if not body.decision_id:
+        # The learner's own commands have ids that start with "local-". All others come from an operator.
         source = " command" if body.command and not body.command.startswith("local-") else ""
         return f"{body.actuator}{source} {body.status} at step {body.step}: {body.reason}"
     change = f"{format_value(body.before)} → {format_value(body.after)}"
-    return f"{body.actuator} {change} {body.status} at step {body.step}{_suffix(body.reason)}"
+    return f"{body.actuator} {change} {body.status} at step {body.step}{_reason_suffix(body.reason)}"
 
 
-def _suffix(text: str) -> str:
+def _reason_suffix(text: str) -> str:
     return f": {text}" if text else ""
 
 
@@ -144,10 +147,11 @@ class LinePrinter:
         self.gap_finder = GapFinder()
         self._start = start
         self._printed_step = -1
+        """Step of the last progress line, or -1 if there is none since the learner started."""
         self._reminders = Reminders()
         self._own_agents = own_agents
         self._agent_summary_pending = False
-        """Whether an own agent joined or reported that it cannot fire, so that a summary must still be printed."""
+        """Whether the summary of the stack's own agents must still be printed, because one joined or cannot fire."""
         self._repetitions: dict[str, tuple[str, int]] = {}
         """For each knob, the last proposal that was not adopted, and how often it was repeated."""
         self._cannot_fire: dict[str, str] = {}
@@ -155,14 +159,16 @@ class LinePrinter:
         self._quarantined_members: list[str] = []
         self._stopped_agents = 0
 
-    def on_earlier_event(self, event: Event) -> None:
-        """Count an event of an earlier incarnation without printing it."""
-        self._feed(event)
+    def count(self, event: Event) -> None:
+        """Update the counts for the summary without printing. Events of earlier incarnations are only counted."""
+        self.view.feed(event)
+        if isinstance(event.body, LearnerMessage):
+            self.gap_finder.feed(event.body)
 
     def on_event(self, event: Event) -> None:
         knobs_before = dict(self.view.knobs)
         live_agents = {name for name, agent in self.view.agents.items() if agent.live}
-        self._feed(event)
+        self.count(event)
         match event.body:
             case RunStarted():
                 self._printed_step = -1
@@ -177,8 +183,6 @@ class LinePrinter:
             case RunEnded():
                 for actuator in list(self._repetitions):
                     self._print_repetitions(event, actuator)
-            case _:
-                pass
         if line := event_line(event):
             self._print(event, line)
 
@@ -209,20 +213,18 @@ class LinePrinter:
                 self._print(event, f"notice   {name}: {body.reason}")
             case "joined" if not was_live:  # agents also join when a run starts, and after each loss of the connection
                 self._cannot_fire[name] = ""
-                self._print_arrival(event, f"joined{_suffix(body.reason)}")
+                self._print_arrival(event, f"joined{_reason_suffix(body.reason)}")
             case "cannot_fire" if self._cannot_fire.get(name) != body.reason:
                 self._cannot_fire[name] = body.reason
-                self._print_arrival(event, f"cannot fire{_suffix(body.reason)}")
+                self._print_arrival(event, f"cannot fire{_reason_suffix(body.reason)}")
             case "left" if body.reason == STOP_REASON and self.view.ended is not None:
                 self._stopped_agents += 1
             case "left":
                 self._cannot_fire[name] = ""
-                self._print(event, f"agent    {name} left{_suffix(body.reason)}")
-            case _:
-                pass
+                self._print(event, f"agent    {name} left{_reason_suffix(body.reason)}")
 
     def _print_arrival(self, event: Event, text: str) -> None:
-        """Print that an agent joined or cannot fire. Before the first observation, own agents are only summarised."""
+        """Print that an agent joined or cannot fire. Before the first progress line, own agents are only summarised."""
         if event.author in self._own_agents and self._printed_step < 0:
             self._agent_summary_pending = True
         else:
@@ -230,14 +232,9 @@ class LinePrinter:
 
     def _print_agent_summary(self, event: Event) -> None:
         own_agents = [agent for name, agent in self.view.agents.items() if name in self._own_agents and agent.live]
-        count = sum(bool(agent.cannot_fire) for agent in own_agents)
-        detail = f"; {count} cannot fire in this run; the summary at the end says why" if count else ""
+        blocked = sum(agent.cannot_fire != "" for agent in own_agents)
+        detail = f"; {blocked} cannot fire in this run; the summary at the end says why" if blocked else ""
         self._print(event, f"{counted(len(own_agents), 'agent')} joined{detail}")
-
-    def _feed(self, event: Event) -> None:
-        self.view.feed(event)
-        if isinstance(event.body, LearnerMessage):
-            self.gap_finder.feed(event.body)
 
     def _print_observation(self, event: Event, body: Observation) -> None:
         if self._agent_summary_pending:
@@ -249,9 +246,8 @@ class LinePrinter:
         self._quarantined_members = self.view.quarantined()
         for advice in self._reminders.select(self.view):
             time_left = format_remaining_time(advice, self.view.tick)
-            self._print(
-                event, f"advice   on {advice.actuator} expires in {time_left}: `oven-controller approve {advice.id}`"
-            )
+            command = f"oven-controller approve {advice.id}"
+            self._print(event, f"advice   on {advice.actuator} expires in {time_left}: `{command}`")
         self._print_progress(event, body)
 
     def _print_progress(self, event: Event, body: Observation) -> None:
@@ -270,7 +266,8 @@ class LinePrinter:
         for name, value in self.view.knobs.items():
             if isinstance(value, float) and (name == "optimizer.lr_scale" or value != initial_values.get(name)):
                 parts.append(f"{name.rsplit('.', 1)[-1]} {format_value(value)}")
-        self._print(event, f"step {body.step:>4}{f'/{max_steps}' if max_steps else ''}  " + "  ".join(parts))
+        limit = f"/{max_steps}" if max_steps else ""
+        self._print(event, f"step {body.step:>4}{limit}  " + "  ".join(parts))
 
     def _print(self, event: Event, line: str) -> None:
         self.out(f"{(event.time - self._start).total_seconds():7.1f} s  {clean(line)}")
@@ -282,13 +279,11 @@ class LinePrinter:
         duration_s = (view.last_time - self._start).total_seconds() if view.last_time else 0.0
         lines = [f"{end} at step {view.step} after {duration_s:.1f} s; {view.observations} observations"]
         if name := view.target():
-            at_start, at_end = view.first_values[name], view.metrics[name]
+            first, last = view.first_values[name], view.metrics[name]
             if view.ended is None:
-                lines.append(
-                    f"{name} {at_start:.3f} at the start, {at_end:.3f} when last measured (the log has no end)"
-                )
+                lines.append(f"{name} {first:.3f} at the start, {last:.3f} when last measured (the log has no end)")
             else:
-                lines.append(f"{name} {at_start:.3f} → {at_end:.3f} ({at_end - at_start:+.3f})")
+                lines.append(f"{name} {first:.3f} → {last:.3f} ({last - first:+.3f})")
         receipts = ", ".join(f"{count} {status}" for status, count in sorted(view.receipts.items()))
         advised = f", {len(view.advised)} advised and not approved" if view.advised else ""
         decisions = f"decisions: {view.decision_counts()}{advised}"

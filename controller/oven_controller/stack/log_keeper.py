@@ -21,12 +21,13 @@ from oven_runs.home.run_folder import RunFolder
 from oven_runs.process.child_process import short_path
 
 SERVER_TIMEOUT_S = 12.0
-"""Seconds to wait for a server that does not respond. The stack restarts it within 4 s, and it may need a few more
-seconds on a busy machine."""
+"""Seconds to wait for a server that does not respond. It is restarted within 4 s, or later if the machine is busy."""
 SHORT_SERVER_TIMEOUT_S = 0.5
 """Seconds to wait for the server after an earlier wait has failed."""
 FLUSH_INTERVAL_S = 1.0
 """Seconds between two flushes of log.jsonl."""
+FINISH_TIMEOUT_S = 60.0
+"""Timeout in seconds for completing log.jsonl when the stack ends."""
 
 
 class LogKeeper:
@@ -38,7 +39,7 @@ class LogKeeper:
         self.saved_end: RunEnded | None = None
         """The learner's last message, if it is saved but not yet in the log."""
         self._folder, self._printer, self._out = folder, printer, out
-        self._has_late_messages = False  # whether saved messages were appended after the learner's end
+        self._has_late_messages = False  # whether messages that a learner saved were appended to the log
         self._timeout_s = SERVER_TIMEOUT_S
 
     async def drain(self, bus: Bus, watch: LogWatch) -> None:
@@ -111,15 +112,16 @@ class LogKeeper:
     async def finish(self, bus: Bus, watch: LogWatch, mirror: Mirror) -> None:
         """Complete log.jsonl as far as possible."""
         try:
-            async with asyncio.timeout(60):
-                await self.append_saved(bus)  # in case the server took longer to come back
+            async with asyncio.timeout(FINISH_TIMEOUT_S):
+                await self.append_saved(bus)  # again, because the server may have been down at the first attempt
                 await self.drain(bus, watch)
                 if not await streams.exists(bus.jetstream, self._folder.run):
                     mirror.close()
                     for event in log_recovery.recover_without_store(self._folder, self._out):
                         self._printer.on_event(event)
                     return
-                if (has_late_messages := self._has_late_messages) or mirror.fault:
+                has_late_messages = self._has_late_messages
+                if has_late_messages or mirror.fault:
                     mirror.close()
                     await log_recovery.complete_log(bus, self._folder, self._out, has_late_messages=has_late_messages)
                     return
@@ -132,8 +134,8 @@ class LogKeeper:
                 f"could not export the log ({error}); `oven-controller log {self._folder.run}` reads it from the store"
             )
 
-    def find_missing(self, expects_end: bool) -> None:
-        """Set `gap_report`. If `expects_end` is set, the log should contain the learner's RunEnded."""
+    def update_gap_report(self, expects_end: bool) -> None:
+        """Set `gap_report` and `saved_end`. If `expects_end` is set, a log without RunEnded is incomplete."""
         view = self._printer.view
         try:
             self.gap_report = self._folder.missing_messages()

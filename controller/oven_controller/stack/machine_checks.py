@@ -105,13 +105,13 @@ def check_extra(name: str, packages: Sequence[Package]) -> Check:
     """Check whether the packages of one extra are installed in suitable versions."""
     remedy = f'pip install "oven-controller[{name}]"'
     missing_packages = [package.name for package in packages if package.version is None]
-    unsuitable_packages = [package for package in packages if package.version and not package.fits]
+    unsuitable = [package for package in packages if package.version and not package.fits]
     installed = ", ".join(f"{package.name} {package.version}" for package in packages if package.version)
     if missing_packages:
         problem = f"not installed: {', '.join(missing_packages)}; needed for {NEEDED_FOR[name]}"
         return Check(name, "warn", f"{installed}; {problem}" if installed else problem, remedy)
-    if unsuitable_packages:
-        mismatches = ", ".join(f"{p.name} {p.version}, but {p.specifier} is needed" for p in unsuitable_packages)
+    if unsuitable:
+        mismatches = ", ".join(f"{item.name} {item.version}, but {item.specifier} is needed" for item in unsuitable)
         return Check(name, "fail", mismatches, remedy)
     if not packages:
         return Check(name, "warn", "this installation has no such extra", remedy)
@@ -306,8 +306,7 @@ def port_is_free(port: int | None) -> bool:
 
 
 def try_writing(path: Path) -> tuple[str, int]:
-    """Write a temporary file to a folder, or to its nearest existing parent. Return the problem, if any, and the free
-    bytes."""
+    """Try to write to a folder, or to its nearest existing parent. Return the problem, if any, and the free bytes."""
     existing_folder = next(folder for folder in (path, *path.parents) if folder.exists())
     try:
         with tempfile.TemporaryFile(dir=existing_folder) as file:

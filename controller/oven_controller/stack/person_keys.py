@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from oven_controller.stack.agent_keys import name_owner, reload_users, server_folder
+from oven_controller.stack.agent_keys import name_owner, open_server_folder, reload_users
 from oven_core.bus.connection import Bus
 from oven_core.errors import BusError, ConfigError
 from oven_core.files import read_file
@@ -56,17 +56,17 @@ class AdministeredServer:
                 f"the keys for {tls.redact(info.url)} are on the machine that runs that server; run "
                 "`oven-controller creds add NAME --operator --server FOLDER --nats URL` there"
             )
-        return cls(server_folder(parent), info.url, Path(info.tls_ca) if info.tls_ca else None, folder)
+        return cls(open_server_folder(parent), info.url, Path(info.tls_ca) if info.tls_ca else None, folder)
 
     @classmethod
     def for_folder(cls, path: Path) -> AdministeredServer:
         """Return the server of a folder that `creds server` has written. Raises ConfigError."""
-        folder = server_folder(path)
+        folder = open_server_folder(path)
         ca = folder.folder / "tls" / "ca.pem"
         return cls(folder, "", ca if ca.is_file() else None)
 
     @property
-    def embedded(self) -> bool:
+    def is_embedded(self) -> bool:
         """Whether this is the stack's own server, which reloads its users on a signal."""
         return self.folder is not None and self.server is self.folder.server
 
@@ -84,11 +84,11 @@ def grant(
     server, folder = target.server, target.folder
     if owner := name_owner(server, name):
         raise ConfigError(f"{name!r} is the name of {owner}; choose another name for the person")
-    path = folder.add_user(role, name) if target.embedded and folder else server.add_user(role, name)
+    path = folder.add_user(role, name) if target.is_embedded and folder else server.add_user(role, name)
     if server.conf.exists():
         server.rewrite_users()
     key = Credentials.load(path)
-    if target.embedded and folder is not None:
+    if target.is_embedded and folder is not None:
         reload_users(folder, key)
     signing_keys = load_keys(server.creds / KEYS) if (server.creds / KEYS).is_file() else {}
     warning = announce(target, OperatorKey(name=name, key=signing_keys[name]), url) if role == "operator" else ""
@@ -111,10 +111,8 @@ def is_operator(server: ServerFolder, name: str) -> bool:
 
 
 def announce(target: AdministeredServer, change: OperatorKey, url: str = "") -> str:
-    """Log the change if the run is up. Otherwise the run reads keys.json when it starts. Return a warning if logging
-    failed.
-
-    `url` is the server's address if the run has no folder on this machine."""
+    """Log the change if the run is up. Otherwise the run reads keys.json when it starts. `url` is the server's address
+    if the run has no folder on this machine. Return a warning if logging failed."""
     if target.folder is not None:
         if not target.folder.is_locked():
             return ""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from oven_controller.notify.recipients import resolve_recipients
-from oven_controller.stack.process_plan import Pool, make_pools, process_output
+from oven_controller.stack.process_plan import Pool, make_pools, run_to_end
 from oven_core.bus import streams
 from oven_core.bus.connection import Bus
 from oven_core.errors import BusError, ConfigError, NameInUseError
@@ -57,7 +57,7 @@ class Request:
 
 
 def check_request(request: Request, home: Home) -> None:
-    """Check names, keys, the port and the run. Raises OvenError if one of them cannot be used or resumed."""
+    """Check the settings and names of a request. Raises OvenError if the run could not start or resume with them."""
     settings = request.resolved.settings
     if request.command and shutil.which(request.command[0]) is None:
         raise ConfigError(
@@ -70,10 +70,10 @@ def check_request(request: Request, home: Home) -> None:
         )
     if settings.nats:
         for name in _key_names(request):
-            _credentials(settings, name)
+            _load_credentials(settings, name)
         if settings.tls_ca:
             tls.trust_file(settings.tls_ca)
-    make_pools(agent_specs(settings), agents_per_process(settings))
+    make_pools(agent_specs(settings), agents_per_process(settings))  # raises an error for a reserved name
     check_keys(settings.committee)
     resolve_recipients(settings.notify, os.environ, home.find(request.run).path if request.resume else None)
     if settings.committee.frontier.model:
@@ -92,10 +92,8 @@ def check_request(request: Request, home: Home) -> None:
 
 
 def check_resumable(folder: RunFolder, starts_learner: bool = True) -> None:
-    """Raise ConfigError for a run that cannot be resumed, because it was imported or is completed.
-
-    If the stack does not start the learner, a completed run is accepted: the user's own learner decides what to do.
-    """
+    """Raise ConfigError for a run that cannot be resumed, because it was imported or is completed. If the stack starts
+    no learner, a completed run is accepted, because the user's own learner decides what to do."""
     recipe = folder.info().recipe
     if recipe == IMPORTED:
         raise ConfigError(
@@ -124,7 +122,7 @@ def load_agents(specs: Sequence[AgentSpec], mode: str) -> str:
     options as JSON. Raises ConfigError for an agent that cannot be loaded."""
     arguments = Pool("", tuple(specs)).arguments
     try:
-        return process_output("agent", *arguments, mode, timeout_s=LOADING_TIMEOUT_S)
+        return run_to_end("agent", *arguments, mode, timeout_s=LOADING_TIMEOUT_S)
     except subprocess.TimeoutExpired as error:
         files = ", ".join(spec.target for spec in specs if not spec.is_installed) or "the agents"
         raise ConfigError(
@@ -136,8 +134,8 @@ async def check_server(request: Request) -> None:
     """Connect to the server of --nats as `up` does. Raises BusError, or another error that would prevent the run."""
     settings = request.resolved.settings
     trust = tls.trust_file(settings.tls_ca) if settings.tls_ca else None
-    await exposure_warning(settings.nats, settings.tls_ca, trust)
-    async with Bus.connect(settings.nats, _credentials(settings, "admin"), name="admin", trust=trust) as bus:
+    await exposure_warning(settings.nats, settings.tls_ca, trust)  # raises an error if the server accepts anyone
+    async with Bus.connect(settings.nats, _load_credentials(settings, "admin"), name="admin", trust=trust) as bus:
         if request.run and not request.resume and await streams.exists(bus.jetstream, request.run):
             raise NameInUseError(
                 f"run {request.run!r} already exists on this server; choose another name, or continue it with --resume"
@@ -152,7 +150,7 @@ def _key_names(request: Request) -> list[str]:
     return ["admin", "mesh", "history", *learner, *agents, *settings.committee.judges]
 
 
-def _credentials(settings: Settings, name: str) -> Credentials | None:
+def _load_credentials(settings: Settings, name: str) -> Credentials | None:
     if not settings.creds:
         return None
     path = Path(settings.creds).absolute()
@@ -162,8 +160,8 @@ def _credentials(settings: Settings, name: str) -> Credentials | None:
 async def exposure_warning(url: str, ca: str, trust: ssl.SSLContext | None) -> str:
     """Return a warning about an exposed server, or an empty string. `url` is one address, or several with commas.
 
-    Raises ConfigError for a server that accepts anyone, unless only this machine can reach it. Does not report a server
-    that does not answer, because `up` reports it when it connects.
+    Raises ConfigError for a server that accepts anyone, unless only this machine can reach it. A server that does not
+    answer is not reported here, because `up` reports it when it connects.
     """
     warnings = [await _address_warning(address, ca, trust) for address in url.split(",")]
     return next((warning for warning in warnings if warning), "")

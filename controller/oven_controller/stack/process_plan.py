@@ -29,7 +29,7 @@ LEARNER_ENVIRONMENT = {
 
 @dataclass(frozen=True)
 class Service:
-    """One process of the stack."""
+    """One process of the stack, with its command, environment and log."""
 
     name: str
     command: tuple[str, ...]
@@ -53,10 +53,8 @@ class Service:
 
 @dataclass(frozen=True)
 class Pool:
-    """The agents that run in one process, with one connection and one key.
-
-    An agent that hangs blocks the others. An agent that raises an error does not.
-    """
+    """The agents that run in one process, with one connection and one key. An agent that hangs blocks the others. An
+    agent that raises an error does not."""
 
     key: str
     """The name of the key on the server."""
@@ -90,12 +88,11 @@ def make_pools(specs: Sequence[AgentSpec], size: int | None) -> list[Pool]:
     if size is None:
         installed = tuple(spec for spec in specs if spec.is_installed and not spec.needs_own_process)
         groups = [installed] if len(installed) > 1 else []
-        single_pools = [Pool(spec.name, (spec,)) for spec in specs if not groups or spec not in installed]
     else:
         sharing_specs = [spec for spec in specs if not spec.needs_own_process]
         groups = [tuple(sharing_specs[start : start + size]) for start in range(0, len(sharing_specs), size)]
-        single_pools = [Pool(spec.name, (spec,)) for spec in specs if spec.needs_own_process]
     shared_pools = [Pool(f"agents-{number}", group) for number, group in enumerate(groups, 1)]
+    single_pools = [Pool(spec.name, (spec,)) for spec in specs if not any(spec in group for group in groups)]
     keys = {pool.key for pool in shared_pools}
     for spec in specs:
         if spec.name in keys:
@@ -105,7 +102,7 @@ def make_pools(specs: Sequence[AgentSpec], size: int | None) -> list[Pool]:
 
 @dataclass(frozen=True)
 class Plan:
-    """Builds the services of one run."""
+    """Builds the service for each process of one run."""
 
     folder: RunFolder
     url: str
@@ -122,21 +119,23 @@ class Plan:
         return self._stack_process(name, "mesh", (), env)
 
     def agents(self, pool: Pool) -> Service:
-        return self._agent(pool.process_name, pool.arguments, pool.key)
+        return self._agent_service(pool.process_name, pool.arguments, pool.key)
 
     def joining_agent(self, spec: AgentSpec, name: str, *, shadow: bool = False) -> Service:
         """Return the process of an agent that joins the stack's own agents."""
         command = [spec.target, "--name", name, *option_arguments(name, spec.options)]
         command += ["--shadow"] if shadow else []
-        return self._agent(f"agent-{name}", command, name)
+        return self._agent_service(f"agent-{name}", command, name)
 
-    def _agent(self, process: str, arguments: Sequence[str], key: str) -> Service:
+    def _agent_service(self, process: str, arguments: Sequence[str], key: str) -> Service:
         """Return a guarded process, because agents are third-party code that may start other processes."""
-        limit = {"OVEN_AGENTS_MEMORY_MB": str(self.agents_memory_mb)} if self.agents_memory_mb else {}
-        service = self._stack_process(process, "agent", arguments, self.environment("agent", key) | limit)
+        memory_limit = {"OVEN_AGENTS_MEMORY_MB": str(self.agents_memory_mb)} if self.agents_memory_mb else {}
+        env = self.environment("agent", key) | memory_limit
+        service = self._stack_process(process, "agent", arguments, env)
         return replace(service, needs_guard=True, kill_descendants=True)
 
     def kg(self) -> Service:
+        """Return the process of the prior service, which serves the knowledge graph."""
         arguments = ("--large", self.kg_folder) if self.kg_folder else ()
         return self._stack_process("kg", "kg", arguments, self.environment("kg"))
 
@@ -144,14 +143,13 @@ class Plan:
         return self._stack_process(f"member-{name}", "member", ("--name", name), self.environment("member", name))
 
     def notifier(self) -> Service:
-        """Return the notifier's process. It reads the log with the monitor's key, and the recipients from the run's
-        folder."""
+        """Return the notifier's process. It has the monitor's key, and reads the recipients from the run's folder."""
         return self._stack_process("notify", "notify", (), self.environment("monitor"))
 
     def probes(self) -> Service:
         """Return the process that fetches the frontier calibrator's answers and ends. It does not use the bus."""
-        run = {"OVEN_RUN": self.folder.run, "OVEN_RUN_DIR": str(self.folder.path)}
-        return self._stack_process("probes", "probes", (), run)
+        env = {"OVEN_RUN": self.folder.run, "OVEN_RUN_DIR": str(self.folder.path)}
+        return self._stack_process("probes", "probes", (), env)
 
     def learner(self, resume_from: str = "") -> Service:
         """Return the learner's process. `resume_from` is a value of relaunch.RESUME_FROM. If it is empty, the learner
@@ -179,8 +177,8 @@ class Plan:
         }
         if ca := self.folder.info().tls_ca:
             environment[tls.ENVIRONMENT] = ca
-        if pin := self.folder.pin():
-            environment["OVEN_LEARNER_KEY"] = pin
+        if learner_key := self.folder.pin():
+            environment["OVEN_LEARNER_KEY"] = learner_key
         if role == "learner" and (keys := self.folder.keys_file()):
             environment["OVEN_KEYS"] = str(keys)
         return environment | ({"OVEN_OTLP": self.otlp} if self.otlp else {})
@@ -207,10 +205,9 @@ def process_command(process: str, *args: str) -> tuple[str, ...]:
     return (sys.executable, "-P", "-m", "oven_controller.stack.run_process", process, *args)
 
 
-def process_output(process: str, *args: str, timeout_s: float, stdin: str | None = None) -> str:
-    """Run one of the stack's own processes to its end, and return its output. Raises TimeoutExpired after `timeout_s`.
-    If the process fails, the last line of its stderr becomes a ConfigError or ProcessError, according to the exit code.
-    """
+def run_to_end(process: str, *args: str, timeout_s: float, stdin: str | None = None) -> str:
+    """Run one of the stack's own processes to its end and return its output. Raises TimeoutExpired after the timeout.
+    If the process fails, raises ConfigError or ProcessError, depending on the exit code, with stderr's last line."""
     command = process_command(process, *args)
     result = subprocess.run(command, input=stdin, capture_output=True, text=True, errors="replace", timeout=timeout_s)
     if result.returncode:

@@ -25,15 +25,16 @@ from oven_runs.process.child_process import WRONG_SETTING, Child, describe_exit,
 from oven_runs.process.supervisor import Restartable, SupervisedProcess
 from oven_runs.server.embedded_server import EmbeddedServer
 
-READY_S = 60.0
-"""Timeout in seconds for a process to become ready. Importing an SDK takes 20 s the first time on a busy machine."""
-KG_READY_S = 20.0
-"""Timeout in seconds for the prior service to respond."""
+READY_TIMEOUT_S = 60.0
+"""Timeout in seconds for a process to become ready. The first import of an SDK takes 20 s on a busy machine."""
+KG_TIMEOUT_S = 20.0
+"""Timeout in seconds for the prior service, which serves the knowledge graph, to respond."""
 LEARNER_GRACE_S = 20.0
 """Grace period in seconds for the learner to save a checkpoint and end before it is killed."""
 GRACE_S = 5.0
 """Grace period in seconds for the other processes to end before they are killed."""
 POLL_S = 0.05
+"""Seconds between two checks whether a process is ready."""
 
 
 class StopRequested(Exception):
@@ -45,7 +46,7 @@ class _ProcessStart(NamedTuple):
 
     service: Service
     wait_until_ready: Callable[[], Awaitable[None]]
-    consequence: Callable[[], str]
+    describe_consequence: Callable[[], str]
     """Describes how the run continues while the process is down."""
 
 
@@ -57,14 +58,14 @@ class MemberProcesses:
         self._processes, self._report = processes, report
         self._lock = asyncio.Lock()
         self._pending_additions: dict[str, str] = {}
-        """The member that each pending command adds."""
+        """For each pending command, the member that it adds."""
         self._pending_removals: dict[str, str] = {}
-        """The member that each pending command removes."""
+        """For each pending command, the member that it removes."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def on_event(self, event: Event) -> None:
-        """React to a verified event. A member's process starts when an operator adds it, with its key and settings
-        ready. It ends when the learner has refused or removed the member."""
+        """React to a verified event. A member's process starts when an operator adds the member. The member's key and
+        settings exist by then. The process ends when the learner has refused or removed the member."""
         match event.body:
             case OperatorCommand(action="add") as command if NAME.fullmatch(member := member_of(command.actuator)):
                 self._pending_additions[command.id] = member
@@ -79,8 +80,6 @@ class MemberProcesses:
                 member = self._pending_removals.pop(receipt.command)
                 if receipt.status == "applied":
                     self._schedule(self._end(member), f"remove {member}")
-            case _:
-                pass
 
     async def close(self) -> None:
         """Cancel the changes in progress."""
@@ -120,7 +119,7 @@ class Processes:
         report: Callable[[str], None],
         record_pid: Callable[[str, int], None],
     ) -> None:
-        """`stop` ends the stack. `report` prints a line. `record_pid` receives the name and pid of each new process."""
+        """`stop` is set to end the stack. `report` prints a line. `record_pid` gets each new process's name and pid."""
         self.learner: Child | None = None
         self._plan, self._bus, self._watch = plan, bus, watch
         self._stop, self._report, self._record_pid = stop, report, record_pid
@@ -137,8 +136,8 @@ class Processes:
 
     async def start_meshes(self, count: int) -> None:
         """Start the replicas together. One running replica is enough for decisions."""
-        services = [self._plan.mesh(number) for number in range(1, count + 1)]
-        starts = [_ProcessStart(s, partial(self._wait_for_mesh, s.name), self._lost_mesh_text) for s in services]
+        meshes = [self._plan.mesh(number) for number in range(1, count + 1)]
+        starts = [_ProcessStart(mesh, partial(self._wait_for_mesh, mesh.name), self._lost_mesh_text) for mesh in meshes]
         await self._start_all(starts, self._meshes)
 
     def _lost_mesh_text(self) -> str:
@@ -151,10 +150,11 @@ class Processes:
         """Start the prior service, and return whether it responds. The run also works without it."""
         service = self._plan.kg()
         child = await self._start_child(service)
-        is_ready = await self._became_ready(child, self._wait_for_kg(), KG_READY_S)
+        is_ready = await self._became_ready(child, self._wait_for_kg(), KG_TIMEOUT_S)
         if not is_ready and child.returncode is None:
-            log = short_path(child.log)
-            self._report(f"kg did not respond within {KG_READY_S:g} s; the run starts without it; see {log}")
+            self._report(
+                f"kg did not respond within {KG_TIMEOUT_S:g} s; the run starts without it; see {short_path(child.log)}"
+            )
         start = _ProcessStart(service, self._wait_for_kg, lambda: "agents have no priors")
         self._others.append(self._supervise(start, child))
         return is_ready
@@ -183,9 +183,10 @@ class Processes:
     async def start_probes(self) -> None:
         """Fetch the frontier calibrator's answers in the background. The process ends by itself."""
         child = await self._start_child(self._plan.probes())
-        self._probes_task = asyncio.create_task(self._report_end(child), name="probes")
+        self._probes_task = asyncio.create_task(self._report_probes_failure(child), name="probes")
 
-    async def _report_end(self, child: Child) -> None:
+    async def _report_probes_failure(self, child: Child) -> None:
+        """Wait until the process ends, and report its error if it failed."""
         await child.wait()
         if child.returncode and not self._stop.is_set():
             lines = child.tail().splitlines() or [describe_exit(child.returncode)]
@@ -218,7 +219,7 @@ class Processes:
             await self.learner.end(LEARNER_GRACE_S)
 
     async def end_others(self) -> None:
-        """End all processes except the server, which must still log their last messages. The meshes end last."""
+        """End all processes except the learner, and the server, which logs their last messages. The meshes end last."""
         if self._probes_task is not None:
             await end(self._probes_task)
         end_calls = [supervised.end(GRACE_S) for supervised in self._others]
@@ -257,17 +258,18 @@ class Processes:
     def _supervise(self, start: _ProcessStart, child: Child) -> SupervisedProcess:
         self._starting_children.remove(child)
         service = start.service
-        restartable = Restartable(service.name, service.start, start.wait_until_ready, start.consequence)
+        restartable = Restartable(service.name, service.start, start.wait_until_ready, start.describe_consequence)
         return SupervisedProcess(restartable, child, self._report, self._record_pid)
 
     async def _wait_until_ready(self, child: Child, ready: Awaitable[None]) -> None:
         """Wait until the child is ready. Raises OvenError if it ends first or takes too long."""
-        if await self._became_ready(child, ready, READY_S):
+        if await self._became_ready(child, ready, READY_TIMEOUT_S):
             return
         if child.returncode is not None:
             raise _start_failure(child)
         raise ProcessError(
-            f"{child.name} was not ready within {READY_S:g} s; the end of {short_path(child.log)}:\n{child.tail()}"
+            f"{child.name} was not ready within {READY_TIMEOUT_S:g} s; "
+            f"the end of {short_path(child.log)}:\n{child.tail()}"
         )
 
     async def _became_ready(self, child: Child, ready: Awaitable[None], limit_s: float) -> bool:

@@ -23,7 +23,7 @@ from oven_runs.log.open_advice import format_remaining_time, pending_advice
 from oven_runs.log.run_summary import RunSummary
 
 QUIET_S = 30.0
-"""Seconds without a log message after which a note says so. A step may take longer."""
+"""Seconds without a log message after which a note reports the silence. A step may take longer."""
 
 
 class _StatusModel(BaseModel):
@@ -119,8 +119,7 @@ class RunStatus(_StatusModel):
 
 
 async def run_status(access: RunAccess, on_event: Callable[[Event], object] = lambda _: None) -> RunStatus:
-    """Read the status of a run. If its log is unreadable, the status says so. `on_event` is called with each event and
-    may raise an error to stop."""
+    """Read the status of a run, even if its log is unreadable. `on_event` gets each event, and may raise to stop."""
     view = RunSummary()
     read_error = gap_report = ""
     warnings: list[str] = []
@@ -131,7 +130,8 @@ async def run_status(access: RunAccess, on_event: Callable[[Event], object] = la
         gap_report = access.missing_messages()
     except OvenError as error:
         read_error = str(error)
-    info, facts = access.info(), _folder_facts(access, view, read_error, warnings)
+    info = access.info()
+    facts = _read_folder(access, view, read_error, warnings)
     running = facts.status == "running"
     problems = [*warnings, *([gap_report] if gap_report else ())]
     problems += find_problems(view, facts.processes, read_error, datetime.now(UTC), facts.last_line)
@@ -150,16 +150,16 @@ async def run_status(access: RunAccess, on_event: Callable[[Event], object] = la
         target=view.target(),
         metrics=view.metrics,
         knobs=view.knobs,
-        decisions=_decisions(view),
+        decisions=_count_decisions(view),
         outcomes=view.outcomes,
         prompts=PromptCounts(injected=view.injected, evicted=view.evicted),
         judge_costs=facts.judge_costs,
         held=view.hold_reason if running else "",
         ended_with=view.ended_with,
-        autonomy=_autonomy(view),
+        autonomy=_autonomy_levels(view),
         receipts=view.receipts,
-        agents=_agents(view, running),
-        alerts=_alerts(view),
+        agents=_agent_states(view, running),
+        alerts=_active_alerts(view),
         judges=facts.judges,
         quarantined=tuple(view.quarantined()),
         events=view.seq,
@@ -169,17 +169,18 @@ async def run_status(access: RunAccess, on_event: Callable[[Event], object] = la
     )
 
 
-def _decisions(view: RunSummary) -> DecisionCounts:
+def _count_decisions(view: RunSummary) -> DecisionCounts:
+    advice = pending_advice(view)
     return DecisionCounts(
         adopted=view.adopted,
         rejected=view.rejected,
         would_set=view.would_set,
-        advised={d.id: d.actuator for d in pending_advice(view)},
-        time_left={d.id: format_remaining_time(d, view.tick) for d in pending_advice(view)},
+        advised={decision.id: decision.actuator for decision in advice},
+        time_left={decision.id: format_remaining_time(decision, view.tick) for decision in advice},
     )
 
 
-def _agents(view: RunSummary, running: bool) -> dict[str, AgentState]:
+def _agent_states(view: RunSummary, running: bool) -> dict[str, AgentState]:
     return {
         name: AgentState(
             live=agent.live and running,
@@ -194,12 +195,12 @@ def _agents(view: RunSummary, running: bool) -> dict[str, AgentState]:
     }
 
 
-def _alerts(view: RunSummary) -> tuple[AlertState, ...]:
+def _active_alerts(view: RunSummary) -> tuple[AlertState, ...]:
     fields = {"symptom", "metric", "value", "expected", "tick", "reason"}
     return tuple(AlertState(agent=agent, **alert.model_dump(include=fields)) for agent, alert in view.alerts.active())
 
 
-def _autonomy(view: RunSummary) -> dict[str, str]:
+def _autonomy_levels(view: RunSummary) -> dict[str, str]:
     """Return the current autonomy level of each actuator. "" is for all others."""
     if view.started is None:
         return {}
@@ -231,7 +232,7 @@ def find_problems(
     if error or not processes:
         return problems
     if view.started is not None and view.ended is None:
-        problems += _silent_agents(view)
+        problems += _describe_silent_agents(view)
         quiet_s = (now - view.last_time).total_seconds() if view.last_time else 0.0
         if quiet_s > QUIET_S and not view.hold_reason:
             learner = "learner" if any(entry["name"] == "learner" for entry in processes) else "script"
@@ -240,7 +241,7 @@ def find_problems(
     return problems
 
 
-def _silent_agents(view: RunSummary) -> list[str]:
+def _describe_silent_agents(view: RunSummary) -> list[str]:
     limit = view.started.rules.silent_ticks if view.started else 0
     silent_ticks = {name: view.tick - agent.last_tick for name, agent in view.agents.items() if agent.live}
     return [
@@ -260,12 +261,13 @@ class _FolderFacts:
 
     status: str
     last_line: Callable[[str], str]
+    """Returns the last line of the log of the process with this name."""
     processes: list[dict[str, Any]] = field(default_factory=list)
     judge_costs: dict[str, Any] = field(default_factory=dict)
     judges: dict[str, EndpointCheck] = field(default_factory=dict)
 
 
-def _folder_facts(access: RunAccess, view: RunSummary, read_error: str, warnings: list[str]) -> _FolderFacts:
+def _read_folder(access: RunAccess, view: RunSummary, read_error: str, warnings: list[str]) -> _FolderFacts:
     """Read the run's folder. For a run on another machine, use only the log. Append a warning for unreadable files."""
     if not isinstance(access, LocalRun):
         status = view.ended.reason if view.ended else "running"
@@ -273,7 +275,7 @@ def _folder_facts(access: RunAccess, view: RunSummary, read_error: str, warnings
     folder = access.folder
     facts = _FolderFacts(folder.status(), folder.last_log_line, judges=endpoint_checks.read(folder.path))
     if facts.status == "running":
-        facts.processes = _processes(folder)
+        facts.processes = _inspect_processes(folder)
     try:
         facts.judge_costs = judge_costs(folder, view)
     except OvenError as error:
@@ -281,26 +283,25 @@ def _folder_facts(access: RunAccess, view: RunSummary, read_error: str, warnings
     return facts
 
 
-def _processes(folder: RunFolder) -> list[dict[str, Any]]:
+def _inspect_processes(folder: RunFolder) -> list[dict[str, Any]]:
     """Return the stack's processes. Each process's memory includes its child processes."""
     import psutil
 
     info = folder.info()
     processes = []
     for name, pid in {"up": info.pid, **info.children}.items():
-        memory, alive, stopped = 0, False, False
+        memory_bytes, alive, stopped = 0, False, False
         try:
             process = psutil.Process(pid)
             alive = process.status() != psutil.STATUS_ZOMBIE
             process_tree = [process, *([] if name == "up" else process.children(recursive=True))]
             stopped = psutil.STATUS_STOPPED in [member.status() for member in process_tree]
             for member in process_tree:
-                memory += member.memory_info().rss
+                memory_bytes += member.memory_info().rss
         except psutil.Error:
             pass
-        processes.append(
-            {"name": name, "pid": pid, "alive": alive, "stopped": stopped, "memory_mb": round(memory / 1e6, 1)}
-        )
+        memory_mb = round(memory_bytes / 1e6, 1)
+        processes.append({"name": name, "pid": pid, "alive": alive, "stopped": stopped, "memory_mb": memory_mb})
     return processes
 
 

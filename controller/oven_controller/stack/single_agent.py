@@ -24,20 +24,20 @@ GRACE_S = 3.0
 """Grace period in seconds for the agent to finish a vote and leave."""
 POLL_S = 0.5
 """Seconds between two checks that the stack is up."""
-ANSWER_S = 5.0
+ANSWER_TIMEOUT_S = 5.0
 """Timeout in seconds for the mesh's answer to a grant of trust."""
 
 
 async def run_alongside(folder: RunFolder, service: Service, agent: str, knobs: Sequence[str] = ()) -> int:
-    """Run the agent and return its exit code. Its output goes to its log and to the terminal. `knobs` are the
-    knobs with which the agent is trusted as soon as it has joined."""
+    """Run the agent and return its exit code. The agent's output goes to its log and to the terminal. As soon as
+    the agent has joined, it is trusted with `knobs`."""
     stop = asyncio.Event()
     offset = service.log.stat().st_size if service.log.exists() else 0
     child = await service.start()
     end_task = asyncio.create_task(child.wait())
 
     def on_signal() -> None:
-        if stop.is_set():
+        if stop.is_set():  # the second signal
             child.kill()
         stop.set()
 
@@ -52,7 +52,7 @@ async def run_alongside(folder: RunFolder, service: Service, agent: str, knobs: 
         if stack_ended:
             print(f"{folder.run} is down; stopping {service.name}", flush=True)
         code = await _end_child(child)
-        return 0 if stack_ended and code == BusError.exit_code else code  # the agent was still connecting
+        return 0 if stack_ended and code == BusError.exit_code else code  # an agent that was still connecting
     finally:
         await end(*tasks, trust_task)
         agent_ended.set()
@@ -61,8 +61,7 @@ async def run_alongside(folder: RunFolder, service: Service, agent: str, knobs: 
 
 
 async def _grant_trust(folder: RunFolder, agent: str, knobs: Sequence[str]) -> None:
-    """Wait until the agent has joined and the learner has announced the operator's key. Then trust the agent with the
-    knobs, and print the answer."""
+    """When the agent has joined and the run has started, trust the agent with the knobs and print the answer."""
     if not knobs:
         return
     run = LocalRun(folder)
@@ -73,10 +72,10 @@ async def _grant_trust(folder: RunFolder, agent: str, knobs: Sequence[str]) -> N
                 has_started |= isinstance(event.body, RunStarted)
                 if isinstance(event.body, AgentStatus) and event.author == agent:
                     has_joined = event.body.state != "left"
-                if has_started and has_joined:
+                if has_started and has_joined:  # RunStarted announces the operator's key
                     break
         command = new_command("trust", agent=agent, actuators=tuple(knobs))
-        print((await execute_command(run, command, ANSWER_S)).line(), flush=True)
+        print((await execute_command(run, command, ANSWER_TIMEOUT_S)).line(), flush=True)
     except OvenError as error:
         print(f"could not grant trust to {agent}: {error}", flush=True)
 
@@ -87,7 +86,7 @@ async def _end_child(child: Child) -> int:
         child.close()
         return child.returncode
     code = await child.end(GRACE_S)
-    was_killed = code in (128 + signal.SIGKILL, -signal.SIGKILL)  # by its guard, or together with the guard
+    was_killed = code in (128 + signal.SIGKILL, -signal.SIGKILL)  # its guard killed it, or was killed with it
     if was_killed:
         print(f"{child.name} did not end within {GRACE_S:g} s and was killed: its code did not return", flush=True)
     return 0 if was_killed or code == 128 + signal.SIGTERM else code

@@ -25,7 +25,7 @@ MAX_HELD_LINES = 200
 
 
 class Screen:
-    """Prints lines to `log` immediately, and to the terminal when no monitor is open there."""
+    """Writes lines to the file `log` immediately, and prints them when no monitor is open in the terminal."""
 
     def __init__(self, out: Callable[[str], None], log: Path) -> None:
         self._out = out
@@ -47,27 +47,26 @@ class Screen:
             del self._held_lines[0]
             self._dropped_lines += 1
 
-    async def open(self, command: Sequence[str], env: Mapping[str, str], on_closed: Callable[[], str]) -> None:
-        """Open the monitor in the terminal. `on_closed` returns the line to print when it is closed. Raises
-        ProcessError."""
+    async def open_monitor(self, command: Sequence[str], env: Mapping[str, str], on_closed: Callable[[], str]) -> None:
+        """Open the monitor. `on_closed` returns the line to print when it is closed. Raises ProcessError."""
         self._monitor = monitor = await ForegroundProcess.start(command, env)
         self._close_task = asyncio.create_task(self._wait_until_closed(monitor, on_closed), name="monitor")
 
     @property
-    def pid(self) -> int:
+    def monitor_pid(self) -> int:
         """The monitor's process id, or 0 if none is open."""
         return self._monitor.pid if self._monitor else 0
 
-    async def wait_closed(self) -> None:
+    async def wait_for_monitor(self) -> None:
         """Wait until the user quits the monitor. Return immediately if none is open."""
         if self._close_task is not None:
             await self._close_task
 
-    async def close(self) -> None:
+    async def close_monitor(self) -> None:
         """End the monitor if one is open."""
         if self._monitor is not None:
             await self._monitor.end(GRACE_S)
-        await self.wait_closed()
+        await self.wait_for_monitor()
 
     async def _wait_until_closed(self, monitor: ForegroundProcess, on_closed: Callable[[], str]) -> None:
         code = await monitor.wait()
@@ -83,7 +82,7 @@ class Screen:
 
 
 async def report_preparation(folder: RunFolder, out: Callable[[str], None], newest_start: Callable[[], object]) -> None:
-    """Print what the learner does before its run starts: each stage immediately, and its progress every 10 s.
+    """Print the learner's preparation, as "STAGE: PROGRESS": a new stage immediately, and progress every 10 s.
 
     `newest_start` returns the newest RunStarted in the log. When it changes, the preparation is over.
     """

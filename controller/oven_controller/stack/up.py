@@ -1,4 +1,4 @@
-"""Runs one stack for `up` and `run --`, from the creation of its folder to the summary."""
+"""Runs the stack of one run for `up` and `run --`: its server, agents, meshes and learner, until the summary."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ ROLES = ("admin", "learner", "mesh", "history", "kg", "operator", "monitor")
 """Roles with one key each. Agents and committee members have one key per name."""
 
 
-async def up(request: Request, home: Home, out: Callable[[str], None]) -> int:
+async def run_stack(request: Request, home: Home, out: Callable[[str], None]) -> int:
     """Start the stack, wait until it ends, and return the exit code."""
     check_request(request, home)
     recipe = request.resolved.settings.recipe
@@ -57,16 +57,16 @@ async def up(request: Request, home: Home, out: Callable[[str], None]) -> int:
                 try:
                     code = await stack.run()
                 except OvenError as error:
-                    await screen.close()
-                    if error.exit_code == 2 and not request.resume:
+                    await screen.close_monitor()
+                    if error.exit_code == ConfigError.exit_code and not request.resume:
                         shutil.rmtree(folder.path, ignore_errors=True)  # so that the name stays free
                     else:
-                        stack.record_failure()
+                        stack.update_info(ended="failed", children={})
                     raise
             # The stack is down and its lock is free, so other commands need not wait for the open monitor.
             await stack.wait_for_monitor()
         finally:
-            await screen.close()
+            await screen.close_monitor()
     stack.print_summary()
     return code
 
@@ -78,10 +78,10 @@ class _Stack:
         self.request = request
         self.settings = request.resolved.settings
         self.folder = folder
-        self.out = screen
+        self.screen = self.out = screen  # as a function, it prints a line
         self.stop = asyncio.Event()
-        self.signal_number = 0
-        self.script_offset = 0
+        self.signal_number = 0  # the first signal
+        self.script_offset = 0  # where the current process's output begins in script.log
         self.has_ended = False
         self.processes: Processes | None = None
         self.member_processes: MemberProcesses | None = None
@@ -102,7 +102,9 @@ class _Stack:
             trust = tls.trust_file(self.settings.tls_ca) if self.settings.tls_ca else None
             if self.settings.nats and (warning := await exposure_warning(url, self.settings.tls_ca, trust)):
                 self.out(f"warning: {warning}")
-            async with Bus.connect(url, self._credentials(), name="admin", trust=trust) as bus:
+            key_path = self.folder.credentials("admin")
+            key = Credentials.load(key_path) if key_path else None
+            async with Bus.connect(url, key, name="admin", trust=trust) as bus:
                 kg_folder = self.settings.kg if isinstance(self.settings.kg, str) else ""
                 plan = Plan(self.folder, url, self.settings.otlp, self.settings.agents_memory_mb, kg_folder)
                 return await self._run_processes(bus, plan)
@@ -116,10 +118,10 @@ class _Stack:
     async def wait_for_monitor(self) -> None:
         """Wait until the user quits the monitor, or for a signal."""
         stop_task = asyncio.create_task(self.stop.wait())
-        close_task = asyncio.create_task(self.out.wait_closed())
+        close_task = asyncio.create_task(self.screen.wait_for_monitor())
         await asyncio.wait({stop_task, close_task}, return_when=asyncio.FIRST_COMPLETED)
         await end(stop_task)
-        await self.out.close()
+        await self.screen.close_monitor()
         await close_task
 
     def _prepare(self) -> None:
@@ -132,8 +134,8 @@ class _Stack:
             raise ProcessError(
                 f"cannot write {self.folder.config} ({error.strerror}); free some disk space, or change OVEN_HOME"
             ) from error
-        self._update_info(
-            mirrored=True,  # log.jsonl of an earlier incarnation is no longer complete
+        self.update_info(
+            mirrored=True,  # log.jsonl is incomplete until the run ends
             recipe=self.settings.recipe,
             start=start.name if start else "",
             drill=start.label if start else "",
@@ -146,8 +148,7 @@ class _Stack:
         )
 
     def _save_recipients(self) -> None:
-        """Move the recipients' addresses from the settings to the run's folder. Messages about a new run start at the
-        beginning of its log."""
+        """Move the recipients' addresses from the settings to the run's folder. In a new run, notify of all events."""
         settings = saved_addresses.save(self.folder.path, self.settings.notify)
         self.settings = self.settings.model_copy(update={"notify": settings})
         if settings.to and not self.request.resume:
@@ -161,38 +162,30 @@ class _Stack:
     async def _start_server(self) -> str:
         """Start the embedded server with its keys, unless the user has another server. Return the server's address."""
         if self.settings.nats:
-            self._update_info(url=self.settings.nats)
+            self.update_info(url=self.settings.nats)
             return self.settings.nats
         for role in ROLES:
             self.folder.add_user(role, role)  # type: ignore[arg-type]
-        for pool in self._pools():
+        for pool in self._make_pools():
             self.folder.add_user("agent", pool.key, pool.names)
         for member in self.settings.committee.judges:
             self.folder.add_user("member", member)
         log = self.folder.logs / "nats-server.log"
         self.server = await embedded_server.EmbeddedServer.start(self.folder.server, log, self.settings.port)
-        self._update_info(url=self.server.url, port=self.server.port)
+        self.update_info(url=self.server.url, port=self.server.port)
         return self.server.url
 
     async def _run_processes(self, bus: Bus, plan: Plan) -> int:
         """Run the processes until they end, and return the exit code."""
-        is_new = not (self.request.resume and await streams.exists(bus.jetstream, self.folder.run))
-        if is_new:
-            if self.request.resume and self.folder.export.exists() and self.folder.export.stat().st_size:
-                raise ConfigError(
-                    f"run {self.folder.run!r} cannot be resumed, because its store is gone and only "
-                    f"{self.folder.export} is left of its log; start a new run"
-                )
-            await streams.create(bus.jetstream, self.folder.run, self.settings.stream_replicas)
+        is_new = await self._create_stream(bus)
         await self._create_completions_stream(bus)
-        code = 3
         keyring = Keyring(self.folder.pin())
         async with contextlib.AsyncExitStack() as resources:
             await self.log_keeper.append_saved(bus)
             head = await bus.head(self.folder.run)
             mirror = resources.enter_context(contextlib.closing(Mirror(self.folder.export)))
             watch = await resources.enter_async_context(
-                LogWatch(bus, self.folder.run, keyring, head, self.printer.on_earlier_event, self._on_event, mirror.add)
+                LogWatch(bus, self.folder.run, keyring, head, self.printer.count, self._on_event, mirror.add)
             )
             flushing = self.log_keeper.flush_regularly(mirror, embedded=self.server is not None)
             flush_task = asyncio.create_task(flushing, name="flush-log")
@@ -207,23 +200,38 @@ class _Stack:
                 relaunches = LearnerRelaunch(self.folder.path, self._resume_command(), self.out)
                 await self._start_processes(processes, bus, plan)
                 await self._wait_for_learner(processes.learner)
-                while not self.stop.is_set() and (resume_from := relaunches.next_checkpoint()) is not None:
-                    await self._start_learner(processes, plan, resume_from)
+                while not self.stop.is_set() and (checkpoint := relaunches.next_checkpoint()) is not None:
+                    await self._start_learner(processes, plan, resume_from=checkpoint)
                     await self._wait_for_learner(processes.learner)
                 code = self._learner_exit_code(processes.learner)
             except StopRequested:
                 code = self._stop_exit_code()
             except OvenError as error:
-                await self._end_processes(processes, bus, watch, 3)
-                if error.exit_code == 2 and is_new:
+                await self._end_processes(processes, bus, watch, OvenError.exit_code)
+                if error.exit_code == ConfigError.exit_code and is_new:
                     await streams.delete(bus.jetstream, self.folder.run)
                 raise
             await self._end_processes(processes, bus, watch, code)
             await self.log_keeper.finish(bus, watch, mirror)
-        learner = processes.learner if code == 0 and not self.request.command else None
-        self.log_keeper.find_missing(learner is not None and learner.returncode == 0)
-        was_recorded = self._update_info(ended=self._final_status(code), children={})
-        return 3 if code == 0 and (self.log_keeper.gap_report or not was_recorded) else code
+        learner = processes.learner if not self.request.command else None
+        recipe_succeeded = code == 0 and learner is not None and learner.returncode == 0
+        self.log_keeper.update_gap_report(expects_end=recipe_succeeded)
+        was_recorded = self.update_info(ended=self._final_status(code), children={})
+        is_incomplete = bool(self.log_keeper.gap_report) or not was_recorded
+        return OvenError.exit_code if code == 0 and is_incomplete else code
+
+    async def _create_stream(self, bus: Bus) -> bool:
+        """Create the stream of the log unless a resumed run has one. Return whether the stream is new."""
+        if self.request.resume:
+            if await streams.exists(bus.jetstream, self.folder.run):
+                return False
+            if self.folder.export.exists() and self.folder.export.stat().st_size:
+                raise ConfigError(
+                    f"run {self.folder.run!r} cannot be resumed, because its store is gone and only "
+                    f"{self.folder.export} is left of its log; start a new run"
+                )
+        await streams.create(bus.jetstream, self.folder.run, self.settings.stream_replicas)
+        return True
 
     async def _create_completions_stream(self, bus: Bus) -> None:
         """Create the stream of sampled completions. The run works without it."""
@@ -236,7 +244,7 @@ class _Stack:
         await processes.start_meshes(self.settings.meshes)
         if self.settings.kg:
             await self._add_graph_rules(processes, bus)
-        await processes.start_agents(self._pools())
+        await processes.start_agents(self._make_pools())
         await processes.start_members(list(self.settings.committee.judges))
         if self.settings.committee.frontier.model:
             await processes.start_probes()
@@ -270,11 +278,11 @@ class _Stack:
             return f"oven-controller run --resume --run {self.folder.run} -- {shlex.join(self.request.command)}"
         return f"oven-controller up --resume --run {self.folder.run}"
 
-    def _pools(self) -> list[Pool]:
+    def _make_pools(self) -> list[Pool]:
         return make_pools(agent_specs(self.settings), agents_per_process(self.settings))
 
     async def _add_graph_rules(self, processes: Processes, bus: Bus) -> None:
-        """Add the prior service's rules to the run's before the learner reads them. The run works without them."""
+        """Add the prior service's rules to the run's rules before the learner starts. The run works without them."""
         if not is_installed("kg"):
             self.out('the prior service is not installed (`pip install "oven-controller[kg]"`): agents have no priors')
             return
@@ -301,8 +309,8 @@ class _Stack:
             self.out('printing lines, because the monitor is not installed (`pip install "oven-controller[tui]"`)')
             return
         command = [*process_command("monitor"), "--control"]
-        await self.out.open(command, plan.environment("monitor"), self._on_monitor_closed)
-        self._record_pid("monitor", self.out.pid)
+        await self.screen.open_monitor(command, plan.environment("monitor"), self._on_monitor_closed)
+        self._record_pid("monitor", self.screen.monitor_pid)
 
     def _on_monitor_closed(self) -> str:
         """Return the line to print when the monitor is closed, or an empty string if the run has also ended."""
@@ -310,7 +318,7 @@ class _Stack:
             return ""
         with contextlib.suppress(OSError):
             children = self.folder.info().children
-            self._update_info(children={name: pid for name, pid in children.items() if name != "monitor"})
+            self.update_info(children={name: pid for name, pid in children.items() if name != "monitor"})
         return f"the run continues; `oven-controller monitor {self.folder.run}` reopens it; Ctrl-C ends the run"
 
     async def _wait_for_learner(self, learner: Child | None) -> None:
@@ -325,8 +333,8 @@ class _Stack:
             if self.request.command and not self.request.quiet:
                 copy_task = asyncio.create_task(relay(learner.log, self.script_offset, script_ended))
             if not self.request.command:
-                report = report_preparation(self.folder, self.out, lambda: self.printer.view.started)
-                preparation_tasks = {asyncio.create_task(report)}
+                reporting = report_preparation(self.folder, self.out, lambda: self.printer.view.started)
+                preparation_tasks = {asyncio.create_task(reporting)}
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -336,6 +344,7 @@ class _Stack:
             await end(*tasks, *preparation_tasks)
 
     def _stop_exit_code(self) -> int:
+        """Return the exit code after a signal: 130 for Ctrl-C, as in a shell, and 0 for other signals."""
         return 130 if self.signal_number == signal.SIGINT else 0
 
     def _learner_exit_code(self, child: Child | None) -> int:
@@ -348,7 +357,7 @@ class _Stack:
         self.out(f"the learner failed ({describe_exit(code)}); the end of {short_path(child.log)}:")
         for line in child.tail().splitlines():
             self.out(f"  {line}")
-        return 2 if code == 2 else 3
+        return code if code == ConfigError.exit_code else OvenError.exit_code
 
     async def _end_processes(self, processes: Processes, bus: Bus, watch: LogWatch, code: int) -> None:
         """End the processes. The learner ends first, so that its checkpoint and last messages still reach the log.
@@ -356,7 +365,7 @@ class _Stack:
         if self.member_processes is not None:
             await self.member_processes.close()
         if self.stop.is_set():
-            await self.out.close()
+            await self.screen.close_monitor()
         if processes.learner is not None and processes.learner.returncode is None:
             self.out("stopping the learner (a second signal kills it)")
         await processes.end_learner()
@@ -368,7 +377,7 @@ class _Stack:
         if self.settings.notify.to:  # the notifier reads the end from run.json if it is not in the log
             learner_code = processes.learner.returncode if processes.learner is not None else None
             learner_end = describe_exit(learner_code) if learner_code is not None else ""
-            self._update_info(ended=self._final_status(code), learner_end=learner_end)
+            self.update_info(ended=self._final_status(code), learner_end=learner_end)
         await processes.end_others()
         await self.log_keeper.drain(bus, watch)
 
@@ -384,8 +393,8 @@ class _Stack:
             return ["nothing was logged"]
         log = self.folder.export if self.folder.export.exists() else self.folder.server.folder
         gap_report = [self.log_keeper.gap_report] if self.log_keeper.gap_report else []
-        check = f"log {short_path(log)}; check it with `oven-controller replay {self.folder.run}`"
-        return [*self.printer.summary(), *gap_report, check]
+        log_line = f"log {short_path(log)}; check it with `oven-controller replay {self.folder.run}`"
+        return [*self.printer.summary(), *gap_report, log_line]
 
     def _final_status(self, code: int) -> Status:
         if code != 0:
@@ -422,15 +431,7 @@ class _Stack:
         self.signal_number = self.signal_number or number
         self.stop.set()
 
-    def _credentials(self) -> Credentials | None:
-        path = self.folder.credentials("admin")
-        return Credentials.load(path) if path else None
-
-    def record_failure(self) -> None:
-        """Record in run.json that the stack failed with an error."""
-        self._update_info(ended="failed", children={})
-
-    def _update_info(self, **changes: object) -> bool:
+    def update_info(self, **changes: object) -> bool:
         """Change run.json, and return whether that worked. A full disk must not end the run."""
         try:
             self.folder.write_info(self.folder.info().model_copy(update=changes))
@@ -441,7 +442,7 @@ class _Stack:
         return True
 
     def _record_pid(self, name: str, pid: int) -> None:
-        self._update_info(children={**self.folder.info().children, name: pid})
+        self.update_info(children={**self.folder.info().children, name: pid})
 
     def _write_config(self) -> None:
         self.folder.config.write_text(self.settings.model_dump_json(indent=1) + "\n")

@@ -14,7 +14,7 @@ from tests.support.command_line import all_commands
 from tests.support.own_home import invoke
 
 from oven_controller.cli.agent import TEMPLATE
-from oven_controller.stack.dry_run import dry_run
+from oven_controller.stack import dry_run
 from oven_controller.stack.preflight_checks import Request
 from oven_core.errors import ConfigError
 from oven_runs.home.run_folder import Home
@@ -173,7 +173,7 @@ def test_dry_run_shows_every_process(tmp_path: Path, monkeypatch: pytest.MonkeyP
     committee = "committee={members: {judge: {provider: compatible, model: m, base_url: 'http://127.0.0.1:1'}}}"
     traces = {"otlp": "http://127.0.0.1:4318"}
     request = Request(resolve(sets=("agents=[]", committee), flags=traces, attached=True))
-    text = "\n".join(dry_run(request, Home()))
+    text = "\n".join(dry_run.output_lines(request, Home()))
     own = "python -m oven_controller.stack.run_process"
     for line in (
         f"kg                {own} kg", f"member-judge      {own} member --name judge",
@@ -182,15 +182,15 @@ def test_dry_run_shows_every_process(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert line in text
     (tmp_path / "graph.json").touch()
     large = Request(resolve(sets=("agents=[]", f"kg={tmp_path}"), attached=True))
-    assert f"kg                {own} kg --large {tmp_path}\n" in "\n".join(dry_run(large, Home()))
+    assert f"kg                {own} kg --large {tmp_path}\n" in "\n".join(dry_run.output_lines(large, Home()))
     (tmp_path / "graph.json").unlink()
     with pytest.raises(ConfigError, match=r"is not a graph folder .* create one with `oven-controller kg import"):
-        dry_run(large, Home())
+        dry_run.output_lines(large, Home())
     there.clear()
-    text = "\n".join(dry_run(request, Home()))
+    text = "\n".join(dry_run.output_lines(request, Home()))
     assert "kg                not started: it is not installed" in text
     assert "monitor           not started: it is not installed" in text
-    assert "monitor " not in "\n".join(dry_run(dataclasses.replace(request, starts_learner=False), Home()))
+    assert "monitor " not in "\n".join(dry_run.output_lines(dataclasses.replace(request, starts_learner=False), Home()))
 
 
 REFUSED: dict[str, tuple[list[str], int, str]] = {
@@ -243,7 +243,7 @@ def test_a_dry_run_loads_the_agents_files(
     assert invoke("up", "--dry-run", "--no-learner", "--set", "agents=mine.py") == 2
     captured = capsys.readouterr()
     assert captured.err.startswith(f"error: {tmp_path / 'mine.py'}") and words in captured.err and captured.out == ""
-    (tmp_path / "mine.py").write_text(TEMPLATE.format(title="Mine"))
+    (tmp_path / "mine.py").write_text(TEMPLATE.format(class_name="Mine"))
     assert invoke("up", "--dry-run", "--no-learner", "--set", "agents=mine.py") == 0
     assert "agent-mine" in capsys.readouterr().out
 

@@ -18,11 +18,12 @@ from tests.support.attached import THIRD_PARTY, trainer
 from tests.support.own_home import invoke, own_home
 
 from oven_controller.importing.importer import LogEntry
-from oven_controller.importing.rows import ROWS_WITHOUT_STEP, MetricNames, Row, measured_rows, metric_name, metric_spec
+from oven_controller.importing.metric_names import MetricNames, metric_name, metric_spec
+from oven_controller.importing.rows import ROWS_WITHOUT_STEP, Row, measured_rows
 from oven_controller.importing.run_writer import StoredRows, write_log
 from oven_controller.importing.wandb import StepAxes
 from oven_controller.stack.preflight_checks import Request
-from oven_controller.stack.up import up
+from oven_controller.stack.up import run_stack
 from oven_core.protocol.messages import Observation, RunEnded, RunStarted
 from oven_runs.access import log_sources
 from oven_runs.home.run_folder import Home, RunFolder
@@ -152,23 +153,23 @@ def test_metrics_are_placed_at_the_step_of_their_axis() -> None:
     axes.define("eval/loss", "", "eval/step")
     axes.define("seen", "", "epoch")
     row = {"_step": 0, "train/step": 10, "train/loss": 1.0, "other": 2.0, "seen": 3.0, "epoch": 1}
-    placed = {name: step for step, values in axes.by_step(row) for name in values}
+    placed = {name: step for step, values in axes.split_row(row) for name in values}
     assert {name: placed[name] for name in ("train/loss", "other", "seen")} == {
         "train/loss": 10,
         "other": 10,
         "seen": 10,
     }
-    placed = {n: s for s, values in axes.by_step({"_step": 1, "eval/step": 7, "eval/loss": 1.0}) for n in values}
+    placed = {n: s for s, values in axes.split_row({"_step": 1, "eval/step": 7, "eval/loss": 1.0}) for n in values}
     assert placed["eval/loss"] == 7
-    placed = {n: s for s, values in axes.by_step({"_step": 2, "train/loss": 1.0, "eval/loss": 1.0}) for n in values}
+    placed = {n: s for s, values in axes.split_row({"_step": 2, "train/loss": 1.0, "eval/loss": 1.0}) for n in values}
     assert (placed["train/loss"], placed["eval/loss"]) == (10, 7), "each axis's newest value"
-    axes.by_step({"_step": 3, "train/step": 20, "train/loss": 1.0})
-    assert axes.by_step({"_step": 4, "other": 2.0})[0][0] == 20, "the axis updated last, not the one first seen last"
+    axes.split_row({"_step": 3, "train/step": 20, "train/loss": 1.0})
+    assert axes.split_row({"_step": 4, "other": 2.0})[0][0] == 20, "the axis updated last, not the one first seen last"
     plain = StepAxes()
-    assert plain.by_step({"_step": 4, "loss": 1.0}) == [(4, {"_step": 4, "loss": 1.0})]
+    assert plain.split_row({"_step": 4, "loss": 1.0}) == [(4, {"_step": 4, "loss": 1.0})]
     named_ = StepAxes("my_step")
     named_.define("", "*", "train/step")
-    assert named_.by_step({"_step": 4, "my_step": 9, "train/step": 2, "loss": 1.0})[0][0] == 9
+    assert named_.split_row({"_step": 4, "my_step": 9, "train/step": 2, "loss": 1.0})[0][0] == 9
 
 
 WANDB = """
@@ -248,7 +249,7 @@ async def test_an_imported_run_cannot_be_resumed(
     (tmp_path / "a.csv").write_text("step,loss\n1,2\n")
     imported("a.csv", "--run", "old")
     with pytest.raises(ValueError, match="was imported and cannot be resumed"):
-        await up(Request(resolve(), run="old", resume=True), home, print)
+        await run_stack(Request(resolve(), run="old", resume=True), home, print)
 
 
 BAD: dict[str, tuple[str, bytes | None, str]] = {

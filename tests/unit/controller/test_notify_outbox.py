@@ -35,12 +35,12 @@ def send(outbox: Outbox, now: float) -> Message:
 def test_the_first_notice_is_sent_at_once_and_those_of_the_next_minute_are_merged() -> None:
     outbox = Outbox()
     outbox.add(notice(0))
-    assert send(outbox, 0.0).merged == 0
+    assert send(outbox, 0.0).other_count == 0
     for number in range(1, 31):
         outbox.add(notice(number))
     assert outbox.next_batch(59.9) == []
     message = send(outbox, 60.0)
-    assert (message.notice.key, message.merged, len(message.notices)) == ("k30", 29, MAX_WAITING)
+    assert (message.notice.key, message.other_count, len(message.notices)) == ("k30", 29, MAX_WAITING)
     assert message.text.splitlines()[:4] == ["text 30", "command 30", "and 29 more:", "- title 26 (command 26)"]
     assert message.text.splitlines()[-1] == "- 25 older notices"
     assert message.fields == {
@@ -103,6 +103,6 @@ def test_at_most_one_message_per_kind_and_minute_no_notice_lost_and_bounded_memo
             kinds = {n.kind for n in message.notices}
             assert any(now - sent_at.get(kind, -1e9) >= GAP_S - 1e-6 for kind in kinds)
             sent_at.update(dict.fromkeys(kinds, now))
-            arrived += 1 + message.merged
+            arrived += 1 + message.other_count
         assert arrived + outbox.count() == added
         assert len(outbox.waiting) <= MAX_WAITING and len(outbox.keys) <= MAX_KEYS

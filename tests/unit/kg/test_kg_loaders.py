@@ -17,7 +17,7 @@ from tests.support.foreign_graphs import IRI, NODES, RDF, TRIPLES, WEIGHTED
 from tests.support.hostile_graphs import CASES
 from tests.unit.kg.test_kg_commands import output
 
-from oven_controller.cli.kg_import import read_files
+from oven_controller.cli.kg_large_graphs import read_files
 from oven_core.errors import ConfigError, UnknownNameError
 from oven_kg.arrays.graph_arrays import GraphArrays
 from oven_kg.arrays.graph_folder import open_folder

@@ -79,14 +79,14 @@ class DiagnosisStore:
     @property
     def count(self) -> int:
         """Number of diagnoses that were started, including unanswered ones and those before a restart."""
-        return max(self._numbers(), default=0)
+        return max(self._list_numbers(), default=0)
 
     def begin(self, request: DiagnosisRequest, seq: int, view: GraphView) -> Path:
         """Write the question and return its folder. `seq` is the sequence number of the latest event in the context."""
-        self._path(request.number).mkdir(parents=True, mode=0o700, exist_ok=True)
+        self._folder_of(request.number).mkdir(parents=True, mode=0o700, exist_ok=True)
         question = {"tick": request.tick, "seq": seq, "values": dict(request.values), "graph": view.as_json()}
         self._write(request.number, "question", question)
-        return self._path(request.number)
+        return self._folder_of(request.number)
 
     def end(self, number: int, result: DiagnosisResult) -> None:
         """Write the outcome of the diagnosis."""
@@ -102,15 +102,16 @@ class DiagnosisStore:
         self._write(number, "outcome", outcome)
 
     def record_use(self, number: int, tick: int, change: ProposedChange | None) -> None:
-        """Record that the agent used the answer, and the change that it may revert later, if there is a folder."""
-        if self._path(number).is_dir():
+        """Record that the agent used the answer, and the change that it may revert later. Does nothing if the diagnosis
+        has no folder, because it failed before its question was written."""
+        if self._folder_of(number).is_dir():
             content = change.model_dump(mode="json", by_alias=True) if change else None
             self._write(number, "taken", {"tick": tick, "change": content})
 
     def latest_change(self) -> ProposedChange | None:
         """Return the latest change that may be reverted. Raises ConfigError if a file cannot be read."""
-        for number in sorted(self._numbers(), reverse=True):
-            path = self._path(number) / "taken.json"
+        for number in sorted(self._list_numbers(), reverse=True):
+            path = self._folder_of(number) / "taken.json"
             try:
                 change = json.loads(path.read_bytes()).get("change") if path.is_file() else None
                 if change:
@@ -121,13 +122,13 @@ class DiagnosisStore:
                 ) from None
         return None
 
-    def _path(self, number: int) -> Path:
+    def _folder_of(self, number: int) -> Path:
         return self._folder / f"{number:03}"
 
     def _write(self, number: int, name: str, content: dict[str, Any]) -> None:
-        write_atomic(self._path(number) / f"{name}.json", json.dumps(content), private=True)
+        write_atomic(self._folder_of(number) / f"{name}.json", json.dumps(content), private=True)
 
-    def _numbers(self) -> list[int]:
+    def _list_numbers(self) -> list[int]:
         return [int(path.name) for path in self._folder.glob("*") if path.name.isdigit()]
 
 
@@ -155,7 +156,7 @@ class DiagnosisCompanion:
         return self._count + 1
 
     @property
-    def exhausted(self) -> bool:
+    def is_exhausted(self) -> bool:
         """Whether the run has used all of its diagnoses."""
         return self._count >= self._settings.diagnoses
 
@@ -167,7 +168,7 @@ class DiagnosisCompanion:
         return f"{self._count} diagnoses{spent}; abstained: {format_counts(self.failures)}"
 
     def record_use(self, number: int, tick: int, change: ProposedChange | None) -> None:
-        """Record that the agent used the answer at that tick. It is written later, because votes must not wait."""
+        """Record that the agent used the answer at that tick. `serve` writes the record, so that votes do not wait."""
         self._unwritten_uses.append((number, tick, change))
         self._answer_used.set()
 
@@ -215,7 +216,7 @@ class DiagnosisCompanion:
 
     async def _diagnose(self, request: DiagnosisRequest) -> DiagnosisResult:
         self._events += await self._run_context.read_log()
-        context = await asyncio.to_thread(_context_with_alarms, self._events)
+        context = await asyncio.to_thread(_read_context_with_alarms, self._events)
         view = await answer_requests_by_service(ask_graph(context.alarms, context.started), self._run_context.ask_graph)
         if not view.causes:
             raise ConfigError("the knowledge graph did not reply, so causes cannot be checked")
@@ -236,7 +237,7 @@ class DiagnosisCompanion:
         return result
 
 
-def _context_with_alarms(events: list[Event]) -> LogContext:
+def _read_context_with_alarms(events: list[Event]) -> LogContext:
     """Return the log's context with its alarms already computed. This is slow, so call it in a thread."""
     context = read_context(events)
     _ = context.alarms

@@ -88,12 +88,12 @@ class Reference:
         if abs(late - early) < MIN_TREND * spread:
             return cls(middle, 0.0, spread)
         slope = (late - early) / (len(values) - third)
-        level = late + slope * third / 2
+        level = late + slope * third / 2  # `late` is the level in the middle of the last third
         residual = median([abs(value - level + slope * age) for age, value in enumerate(reversed(values))])
         return cls(level, slope, max(spread, 1.4826 * residual))  # 1.4826: a normal distribution's std per median
 
 
-def _level(values: Sequence[float]) -> float:
+def _estimate_level(values: Sequence[float]) -> float:
     """Return the mean of at most MAX_READINGS_FOR_MEAN readings, or the median of more."""
     return fmean(values) if len(values) <= MAX_READINGS_FOR_MEAN else median(values)
 
@@ -114,25 +114,25 @@ def cusum(values: Sequence[float]) -> list[Change]:
 def _find_first_change(values: Sequence[float], start: int, reference_length: int) -> Change | None:
     reference = Reference.from_readings(values[start : start + reference_length])
     level, slope, scale = reference.level, reference.slope, 1 / reference.noise
-    up = down = 0.0
+    up_sum = down_sum = 0.0
     up_start = down_start = last_update = start + reference_length
     for index in range(start + reference_length, len(values)):
         value = values[index]
         trend = level + slope * min(index - last_update + 1, MAX_EXTRAPOLATION)
         high, low = (trend, level) if slope > 0 else (level, trend)
-        up += _clip((value - high) * scale) - CUSUM_DRIFT
-        down += _clip((low - value) * scale) - CUSUM_DRIFT
-        if up <= 0.0:
-            up, up_start = 0.0, index + 1
-        elif up > CUSUM_LIMIT:
-            after = _level(values[up_start : index + 1])
+        up_sum += _clip((value - high) * scale) - CUSUM_DRIFT
+        down_sum += _clip((low - value) * scale) - CUSUM_DRIFT
+        if up_sum <= 0.0:
+            up_sum, up_start = 0.0, index + 1
+        elif up_sum > CUSUM_LIMIT:
+            after = _estimate_level(values[up_start : index + 1])
             return Change("cusum", 1, up_start, index, level, after, reference.noise)
-        if down <= 0.0:
-            down, down_start = 0.0, index + 1
-        elif down > CUSUM_LIMIT:
-            after = _level(values[down_start : index + 1])
+        if down_sum <= 0.0:
+            down_sum, down_start = 0.0, index + 1
+        elif down_sum > CUSUM_LIMIT:
+            after = _estimate_level(values[down_start : index + 1])
             return Change("cusum", -1, down_start, index, level, after, reference.noise)
-        if index >= last_update + UPDATE_INTERVAL and not up and not down:
+        if index >= last_update + UPDATE_INTERVAL and not up_sum and not down_sum:
             reference = Reference.from_readings(values[index + 1 - reference_length : index + 1])
             level, slope, scale = reference.level, reference.slope, 1 / reference.noise
             last_update = index + 1
@@ -151,10 +151,10 @@ def page_hinkley(values: Sequence[float], sign: Literal[1, -1]) -> Change | None
         if total <= minimum:
             minimum, onset = total, index + 1
         elif total - minimum > PAGE_HINKLEY_LIMIT:
-            after = _level(values[max(onset, index - REFERENCE_LENGTH) : index + 1])
+            after = _estimate_level(values[max(onset, index - REFERENCE_LENGTH) : index + 1])
             return Change("page_hinkley", sign, onset, index, level, after, deviation)
     return None
 
 
 def _clip(score: float) -> float:
-    return MAX_DEVIATION if score > MAX_DEVIATION else -MAX_DEVIATION if score < -MAX_DEVIATION else score
+    return max(min(score, MAX_DEVIATION), -MAX_DEVIATION)

@@ -18,15 +18,15 @@ from oven_llm.diagnosis.change_points import Change, cusum, page_hinkley
 
 Series = tuple[Sequence[int], Sequence[float]]
 """Ticks and readings of one metric, oldest first. Ticks without a reading are omitted, but NaN and infinity are not."""
-Detector = Literal["cusum", "page_hinkley", "spike", "not_finite", "apart", "held_out", "unexplained"]
+Detector = Literal["cusum", "page_hinkley", "spike", "not_finite", "held_out", "unexplained"]
 
 MIN_SPIKE_SIZE: Final = 60.0
 """Minimum size of a spike in standard deviations. Gradient norms of healthy small batches reach 30."""
 MIN_SPIKE_RATIO: Final = 40.0
 """Minimum ratio of a spike to the level before it. In healthy runs, a policy's gradient reaches 30 times the level."""
 MAX_EXPLAINED_RATIO: Final = 3.0
-"""Maximum change of the weights' norm that updates explain, as a multiple of the largest update around it. A step
-changes the norm by at most the step's length, and decoupled decay adds less than that."""
+"""Maximum change of the weights' norm that updates explain, as a multiple of the neighbouring steps' largest update.
+A step changes the norm by at most the step's length, and decoupled decay adds less than that."""
 LEVEL_READINGS: Final = 30
 """Number of earlier readings that define the level before a spike."""
 SPIKE_CANDIDATES: Final = 8
@@ -39,13 +39,13 @@ SIMULTANEOUS_TICKS: Final = 25
 MIN_JUMP_SIZE: Final = 3.0
 """Minimum jump of a judge's mean in standard deviations. A policy that learns changes the mean more slowly."""
 MIN_JUDGE_CHANGE: Final = 0.05
-"""Minimum change of a judge's mean as a share of its level."""
+"""Minimum change of a judge's mean, or of a difficulty level's mean reward, as a share of its earlier value."""
 MAX_ALARMS: Final = 64
 """Maximum number of alarms, so that a corrupt log cannot fill a model's context. Only the strongest are reported."""
 MAX_SIZE: Final = 999.0
 """Maximum size of an alarm. A constant metric has no noise, so its first change would have an arbitrary size."""
 JUMP_READINGS: Final = 8
-"""A jump raises an alarm within fewer readings than this. At 4 standard deviations per reading, it takes five."""
+"""A change is a jump if it is detected in fewer readings than this. A change of 4 standard deviations takes five."""
 WEIGHT_NORM, UPDATE_RATIO = "optim/weight_norm", "optim/update_ratio"
 JUDGE_METRICS, LEVEL_METRICS = "rewards/*/mean", "reward/*"
 """Patterns of the metrics for the mean of each reward function, and for the mean reward of each difficulty level."""
@@ -68,7 +68,8 @@ class Alarm:
     after: float
     """Level from the onset to the detection."""
     size: float
-    """Size of the change in standard deviations of one reading, at most MAX_SIZE."""
+    """Size of the change in standard deviations of one reading, at most MAX_SIZE. For `unexplained`, it is a multiple
+    of the largest update. For `held_out`, it is a multiple of the metric's usual change between two readings."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the alarm as a JSON object with five significant digits per number."""
@@ -82,7 +83,7 @@ def find_alarms(series: Mapping[str, Series], specs: Sequence[MetricSpec]) -> li
     directions = {spec.name: spec.better for spec in specs}
     alarms: list[Alarm] = []
     for name in sorted(directions.keys() & series.keys()):
-        ticks, values = _finite_readings(series[name])
+        ticks, values = _keep_finite(series[name])
         if len(values) < len(series[name][1]):
             alarms.append(_make_non_finite_alarm(name, *series[name]))
         gauges = [gauge for gauge in gauges_for(name) if name != "loss" or directions[name] == "down"]
@@ -98,12 +99,13 @@ def find_alarms(series: Mapping[str, Series], specs: Sequence[MetricSpec]) -> li
     return sorted(strongest, key=lambda alarm: (alarm.onset, alarm.metric, alarm.symptom))
 
 
-def _finite_readings(series: Series) -> Series:
+def _keep_finite(series: Series) -> Series:
     pairs = [(tick, value) for tick, value in zip(*series, strict=True) if math.isfinite(value)]
     return [tick for tick, _ in pairs], [value for _, value in pairs]
 
 
 def _find_changes(name: str, gauges: Sequence[Gauge], ticks: Sequence[int], values: Sequence[float]) -> list[Alarm]:
+    """Return the largest alarm per symptom. A slow drift counts only if CUSUM did not find its symptom."""
     changes = cusum(values)
     strongest: dict[str, Alarm] = {}
     for gauge in gauges:
@@ -123,9 +125,10 @@ def _find_symptom(gauge: Gauge, change: Change) -> str:
     if change.size < gauge.min_size or abs(change.after - change.before) < gauge.min_difference:
         return ""
     low, high = sorted((change.before, change.after))
-    is_large_ratio = high >= gauge.min_ratio * low if low > 0 else high > 0
-    if gauge.min_ratio > 1 and not is_large_ratio:
-        return ""
+    if gauge.min_ratio > 1:
+        has_min_ratio = high >= gauge.min_ratio * low if low > 0 else high > 0
+        if not has_min_ratio:
+            return ""
     if change.sign < 0:
         return gauge.down
     is_jump = change.detected_at - change.onset < JUMP_READINGS
@@ -149,9 +152,8 @@ def _find_spike(name: str, ticks: Sequence[int], values: Sequence[float]) -> lis
     """Return an alarm for the largest single reading that is far above the readings before it, if there is one."""
     if len(values) <= LEVEL_READINGS:
         return []
-    for index in sorted(range(LEVEL_READINGS, len(values)), key=lambda index: (-values[index], index))[
-        :SPIKE_CANDIDATES
-    ]:
+    largest_first = sorted(range(LEVEL_READINGS, len(values)), key=lambda index: (-values[index], index))
+    for index in largest_first[:SPIKE_CANDIDATES]:
         before = values[index - LEVEL_READINGS : index]
         level = median(before)
         deviation = max(noise(before), 1e-3 * abs(level), 1e-12)
@@ -170,11 +172,11 @@ def _find_displaced_weights(series: Mapping[str, Series], directions: Mapping[st
     ticks, norms = series[WEIGHT_NORM]
     for index in range(LEVEL_READINGS, len(ticks)):
         tick, before, after = ticks[index], norms[index - 1], norms[index]
-        neighbours = [updates[neighbour] for neighbour in (tick - 1, tick, tick + 1) if neighbour in updates]
-        if not neighbours or not all(map(math.isfinite, (before, after, *neighbours))) or before <= 0:
+        nearby_updates = [updates[nearby] for nearby in (tick - 1, tick, tick + 1) if nearby in updates]
+        if not nearby_updates or not all(map(math.isfinite, (before, after, *nearby_updates))) or before <= 0:
             continue
         relative_change = abs(after - before) / before
-        max_update = max(neighbours)
+        max_update = max(nearby_updates)
         if max_update > 0 and relative_change > MAX_EXPLAINED_RATIO * max_update:
             size = min(relative_change / max_update, MAX_SIZE)
             return [Alarm("unexplained", WEIGHT_NORM, "weights_displaced", tick, tick, before, after, size)]
@@ -214,8 +216,8 @@ def _find_forgotten_levels(series: Mapping[str, Series], directions: Mapping[str
 
 
 def _find_large_changes(series: Series) -> tuple[Sequence[int], list[Change]]:
-    """Return the ticks of the finite readings, and the changes of at least MIN_JUDGE_CHANGE."""
-    ticks, values = _finite_readings(series)
+    """Return the ticks of the finite readings, and the changes that exceed both the noise and MIN_JUDGE_CHANGE."""
+    ticks, values = _keep_finite(series)
     changes = [
         change
         for change in cusum(values)
@@ -237,14 +239,14 @@ def _find_held_out_drops(series: Mapping[str, Series], specs: Sequence[MetricSpe
         if not spec.held_out or spec.better == "neither" or spec.name not in series:
             continue
         sign = 1.0 if spec.better == "up" else -1.0
-        ticks, values = _finite_readings(series[spec.name])
+        ticks, values = _keep_finite(series[spec.name])
         if len(values) < 4:
             continue
         best_index = max(range(len(values) - 2), key=lambda index: sign * values[index])
         best = values[best_index]
-        differences = [abs(b - a) for a, b in pairwise(values[: best_index + 1])]
+        differences = [abs(later - earlier) for earlier, later in pairwise(values[: best_index + 1])]
         scale = max(median(differences) if differences else 0.0, 0.5 * MIN_HELD_OUT_DROP * abs(best), 1e-12)
-        drop = min(sign * (best - value) for value in values[-2:])
+        drop = min(sign * (best - value) for value in values[-2:])  # both of the last two readings must be worse
         if drop < max(MIN_HELD_OUT_DROP * abs(best), scale):
             continue
         symptom = "reward_up_heldout_down" if has_reward else "heldout_loss_rises"

@@ -65,7 +65,7 @@ class RevertIf(_Strict):
     below: float | None = None
 
     @model_validator(mode="after")
-    def _one_bound(self) -> RevertIf:
+    def _check_one_bound(self) -> RevertIf:
         if (self.above is None) == (self.below is None):
             raise ValueError("revert_if must have either above or below")
         return self
@@ -142,7 +142,7 @@ def check_answer(
 ) -> Diagnosis:
     """Check the value that was passed to FINAL and return its diagnosis. Raises AnswerRejectedError. The cause must be
     one of the knowledge graph's `causes`. If `knobs` is not None, the knob must be one of them."""
-    answer = _parse(answer_value)
+    answer = _parse_answer(answer_value)
     if answer.cause != NONE and answer.cause not in causes:
         raise AnswerRejectedError(
             "unknown_cause", f"the cause {_excerpt(answer.cause)} is not a node of the knowledge graph"
@@ -161,7 +161,7 @@ def check_answer(
     return Diagnosis(answer.cause, evidence, knob, value, answer.revert_if, answer.confidence)
 
 
-def evidence(log: LogContext, metric: str, first: int, last: int) -> Evidence:
+def compute_evidence(log: LogContext, metric: str, first: int, last: int) -> Evidence:
     """Return a metric's mean from the log as evidence. The model's programs can also call this. Raises
     AnswerRejectedError if the metric is not announced or has no reading in this range of ticks."""
     if metric not in log.announced_metrics:
@@ -176,9 +176,9 @@ def evidence(log: LogContext, metric: str, first: int, last: int) -> Evidence:
     return Evidence.model_validate({"metric": metric, "from": first, "to": last, "value": value})
 
 
-def _parse(answer_value: Any) -> ModelAnswer:
+def _parse_answer(answer_value: Any) -> ModelAnswer:
     try:
-        return ModelAnswer.model_validate(_with_tuple(answer_value))
+        return ModelAnswer.model_validate(_convert_evidence_to_tuple(answer_value))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         field = ".".join(map(str, first["loc"])) or "the answer"
@@ -187,7 +187,7 @@ def _parse(answer_value: Any) -> ModelAnswer:
         ) from None
 
 
-def _with_tuple(answer_value: Any) -> Any:
+def _convert_evidence_to_tuple(answer_value: Any) -> Any:
     """Return the value with evidence as a tuple, which strict validation requires but JSON does not have."""
     if isinstance(answer_value, dict) and isinstance(answer_value.get("evidence"), list):
         return {**answer_value, "evidence": tuple(answer_value["evidence"])}
@@ -196,11 +196,12 @@ def _with_tuple(answer_value: Any) -> Any:
 
 def _recompute(claim: Evidence, log: LogContext) -> Evidence:
     """Return the evidence with the figure from the log. Raises AnswerRejectedError if the claimed figure differs."""
-    actual = evidence(log, claim.metric, claim.from_, claim.to)
+    actual = compute_evidence(log, claim.metric, claim.from_, claim.to)
     if isinstance(actual.value, str) or isinstance(claim.value, str):
         matches = actual.value == claim.value
     else:
-        magnitude = max(abs(actual.value), fmean(map(abs, log.readings(claim.metric, claim.from_, claim.to))))
+        readings = log.readings(claim.metric, claim.from_, claim.to)
+        magnitude = max(abs(actual.value), fmean(map(abs, readings)))  # the mean of a signed metric may be near 0
         matches = abs(claim.value - actual.value) <= TOLERANCE * magnitude + 1e-9
     if not matches:
         raise AnswerRejectedError(
@@ -212,6 +213,7 @@ def _recompute(claim: Evidence, log: LogContext) -> Evidence:
 
 
 def _check_value(knob: str, value: Value, log: LogContext, knobs: Collection[str] | None) -> Value:
+    """Return the knob's new value as its type. Raises AnswerRejectedError if the knob must not have this value."""
     spec = next((spec for spec in log.started.actuators if spec.name == knob), None)
     if spec is None:
         raise AnswerRejectedError("not_announced", f"the run does not announce the actuator {_excerpt(knob)}")

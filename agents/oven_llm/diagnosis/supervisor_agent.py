@@ -40,7 +40,7 @@ FORECAST_READINGS: Final = 10
 
 
 class Supervisor(ModelAgent[SupervisorSettings, DiagnosisRequest, DiagnosisResult]):
-    """Has a language model diagnose the run with programs, and proposes the change that it suggests.
+    """Has a language model diagnose the run with programs, and proposes the change that the model suggests.
 
     Signals: statistical alarms on the run's metrics (lasting changes, spikes, NaN, diverging judges). After a new
     alarm, the agent asks the model, which reads the whole log: settings, observations, votes, decisions, receipts,
@@ -134,7 +134,7 @@ class Supervisor(ModelAgent[SupervisorSettings, DiagnosisRequest, DiagnosisResul
         onsets = {(alarm.metric, alarm.symptom): alarm.onset for alarm in _find_window_alarms(window)}
         if all(onset <= self._question_ticks.get(key, -1) for key, onset in onsets.items()):
             return None
-        if companion.exhausted:
+        if companion.is_exhausted:
             return Notice(
                 "diagnoses", f"reached supervisor.diagnoses, {self._settings.diagnoses} diagnoses: {self._status}"
             )
@@ -146,16 +146,15 @@ class Supervisor(ModelAgent[SupervisorSettings, DiagnosisRequest, DiagnosisResul
     def _propose_revert(self, window: Window) -> Vote | None:
         """Propose the old value if the proposed change was made and its revert_if is met."""
         change = self._change
-        if change is None or window.tick > change.tick + 2 * HORIZON:
+        if change is None or window.tick > change.tick + 2 * HORIZON:  # no change, or too late to blame it
             self._change = None
             return None
         knob = window.knobs.get(change.knob)
         if knob is None or knob.changed_at is None or knob.changed_at < change.tick or knob.value != change.value:
             return None
         readings = window.series(change.revert_if.metric, after=knob.changed_at)[-REVERT_READINGS:]
-        if len(readings) < min(REVERT_READINGS, window.tick - knob.changed_at) or not readings:
-            return None
-        if not change.revert_if.is_met(fmean(readings)):
+        expected_readings = min(REVERT_READINGS, window.tick - knob.changed_at)
+        if not readings or len(readings) < expected_readings or not change.revert_if.is_met(fmean(readings)):
             return None
         self._change = None
         target = _target_name(window)
@@ -223,7 +222,8 @@ def _forecast(window: Window, target: str, onset: int | None) -> float:
     if not before or not after:
         return 0.0
     drop = fmean(before) - fmean(after)
-    return float(f"{RECOVERED_SHARE * drop:.4g}") if (drop > 0) == (better == "up") else 0.0
+    has_deteriorated = (drop > 0) == (better == "up")
+    return float(f"{RECOVERED_SHARE * drop:.4g}") if has_deteriorated else 0.0
 
 
 def _describe(diagnosis: Diagnosis) -> str:

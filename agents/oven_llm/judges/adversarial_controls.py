@@ -85,7 +85,7 @@ class _State(BaseModel):
     model_config = ConfigDict(strict=True)
 
     judge: str
-    next: int = Field(ge=0)
+    next: int = Field(ge=0)  # number of attacks shown so far
     suspects: list[str]
     failed_in_a_row: int = Field(ge=0)
     controls: int = Field(ge=0)
@@ -109,7 +109,7 @@ class Controls:
         self._suspects: tuple[str, ...] = ()
         self._failed_in_a_row = 0
         self.count = self.failure_count = 0
-        """Number of controls so far, and of those that the judge failed."""
+        """Number of controls so far, and number of controls that the judge failed."""
         self._load()
 
     @property
@@ -138,8 +138,9 @@ class Controls:
         if self._suspects:
             attacks = tuple(self._attacks[suspect] for suspect in self._suspects if suspect != REFERENCE)
             return Control(attacks, has_reference)
-        ids = list(self._attacks)
-        attacks = tuple(self._attacks[ids[(self._position + n) % len(ids)]] for n in range(ATTACKS_PER_GROUP))
+        endless_attacks = itertools.cycle(self._attacks.values())
+        start = self._position % len(self._attacks)
+        attacks = tuple(itertools.islice(endless_attacks, start, start + ATTACKS_PER_GROUP))
         self._position += ATTACKS_PER_GROUP
         return Control(attacks, has_reference)
 

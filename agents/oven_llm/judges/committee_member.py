@@ -77,7 +77,7 @@ class Member:
             group=request.group if request else "",
             judge=request.judge.identity if request and request.judge else "",
             scores=scores,
-            reasons=_visible_reasons(request, tally) if request and scores is not None else {},
+            reasons=_select_reasons(request, tally) if request and scores is not None else {},
             failure=failure.kind if failure else "",
             detail=failure.detail if failure else "",
             input_tokens=tally.input_tokens,
@@ -144,7 +144,7 @@ class Member:
             log.info("%s", self.summary())
 
 
-def _visible_reasons(request: ScoreRequest, tally: CallTally) -> dict[str, str]:
+def _select_reasons(request: ScoreRequest, tally: CallTally) -> dict[str, str]:
     """Return the reasons for the requested completions. Reasons for a control's texts would reveal the control."""
     reasons = {completion.id: tally.reasons.get(completion.id, "") for completion in request.completions}
     return {key: visible_text(reason)[:MAX_REASON_CHARACTERS] for key, reason in reasons.items() if reason}

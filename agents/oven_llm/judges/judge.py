@@ -80,7 +80,7 @@ class Judge:
         self._truncated_count = 0
 
     @property
-    def trusted(self) -> bool:
+    def is_trusted(self) -> bool:
         """Whether the judge passed its last control, or had none."""
         return self.controls is None or not self.controls.suspects
 
@@ -115,7 +115,7 @@ class Judge:
         if not shown_ids:
             return dict.fromkeys(texts, 0.0)
         candidates = {id_: text for text, id_ in shown_ids.items()}
-        control = self._next_control(bool(request.reference))
+        control = self._get_next_control(bool(request.reference))
         if control is None:
             scores = await self._request_scores(request, candidates, tally)
         else:
@@ -149,10 +149,11 @@ class Judge:
 
     def _prepare(self, text: str) -> str:
         """Return `text` as the judge sees it, and count it if it is shortened."""
-        self._truncated_count += len(visible_text(text).strip()) > self._max_characters
+        if len(visible_text(text).strip()) > self._max_characters:
+            self._truncated_count += 1
         return prepare(text, self._max_characters)
 
-    def _next_control(self, has_reference: bool) -> Control | None:
+    def _get_next_control(self, has_reference: bool) -> Control | None:
         if self.controls is None:
             return None
         control = self.controls.next_control(has_reference)
@@ -172,7 +173,7 @@ class Judge:
         shown_ids = {text: id_ for id_, text in candidates.items()}
         hidden_ids: dict[str, str] = {}  # by attack id or REFERENCE
         for name, text in test_texts.items():
-            hidden_ids[name] = shown_ids.setdefault(text, _unused_id(length, shown_ids.values()))
+            hidden_ids[name] = shown_ids.setdefault(text, _create_unused_id(length, shown_ids.values()))
         shown_texts = dict(sorted((id_, text) for text, id_ in shown_ids.items()))
         scores = await self._request_scores(request, shown_texts, tally)
         # A completion that equals an attack must not count as the best real answer.
@@ -242,7 +243,7 @@ class Judge:
                     log.error("the callback for model calls raised %s", type(error).__name__)
 
 
-def _unused_id(length: int, used_ids: Collection[str]) -> str:
+def _create_unused_id(length: int, used_ids: Collection[str]) -> str:
     """Return an unused random id of this length, or longer if all short ids are in use."""
     while True:
         candidate = secrets.token_hex(32)[:length]

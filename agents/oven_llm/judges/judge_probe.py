@@ -87,14 +87,16 @@ async def probe(
         text, has_mark = _remove_mark(reply.text, mark)
         terms.schema_ignored = terms.current.schema == "strict" and not has_mark
         schema = "none" if terms.schema_ignored else terms.current.schema
-        result = replace(result, schema=schema, top_logprobs=_max_alternatives(reply))
+        result = replace(result, schema=schema, top_logprobs=_count_alternatives(reply))
         rubric_prompts.read_verdict(text, ids)
     except (TimeoutError, ModelFailure) as error:
         if isinstance(error, ModelFailure):
             failure = error
         else:
             failure = ModelFailure(tally.last_failure or "timeout", f"no reply within {timeout_s:g} s")
-        result = replace(result, failure=failure.kind, detail=failure.detail, remedy=_remedy(failure.kind, endpoint))
+        result = replace(
+            result, failure=failure.kind, detail=failure.detail, remedy=_suggest_remedy(failure.kind, endpoint)
+        )
     missing_features = terms.missing_features()
     if result.usd_per_million is None:
         missing_features += (
@@ -132,11 +134,12 @@ def _remove_mark(text: str, mark: str) -> tuple[str, bool]:
     return json.dumps(value), True
 
 
-def _max_alternatives(reply: ModelReply) -> int:
+def _count_alternatives(reply: ModelReply) -> int:
+    """Return the largest number of alternatives of a token in the reply."""
     return max((len(token.top) for token in reply.logprobs or ()), default=0)
 
 
-def _remedy(kind: FailureKind, endpoint: ModelEndpoint) -> str:
+def _suggest_remedy(kind: FailureKind, endpoint: ModelEndpoint) -> str:
     """Return a suggestion for the user that may fix a failure."""
     match kind:
         case "auth" if not endpoint.key_env:

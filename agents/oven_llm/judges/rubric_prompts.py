@@ -99,8 +99,8 @@ class Rubric:
     text: str = ""
     """The user's instructions, which replace the role's standard rubric; an empty string if there are none."""
 
-    def opening(self, domain: str) -> str:
-        """Return the first part of the system prompt. `domain`: the policy's training domain, from the request."""
+    def build_opening(self, domain: str) -> str:
+        """Return the first part of the system prompt. `domain` is the policy's training domain from the request."""
         if self.text:
             return self.text
         field = visible_text(self.domain or domain).strip()[:MAX_FIELD_CHARACTERS] or _UNNAMED_FIELD
@@ -113,7 +113,7 @@ def build_request(
     """Return one request about a whole group, so that the prompt is sent once and the judge can compare the answers.
     The prompt and the candidates are texts from `sanitize.prepare`. The judge sees the candidates in the mapping's
     order, with its keys as ids. `complaint` describes the error in an earlier reply to the same request."""
-    system = rubric.opening(domain) + "\n" + _RULES
+    system = rubric.build_opening(domain) + "\n" + _RULES
     if policy.strip():
         system += _POLICY_HEADING + shorten(visible_text(policy).strip(), MAX_POLICY_CHARACTERS)
     data = {"task": prompt, "answers": [{"id": id_, "text": text} for id_, text in candidates.items()]}

@@ -107,13 +107,13 @@ class CachedJudge:
     async def score(self, request: ScoreRequest, tally: CallTally) -> dict[str, float]:
         """Return a score from 0 to 1 for each completion id. Raises ModelFailure."""
         texts = {completion.id: visible_text(completion.text).strip() for completion in request.completions}
-        distinct = sorted(set(texts.values()))
+        distinct_texts = sorted(set(texts.values()))
         prompt = visible_text(request.prompt).strip()
-        key = cache_key(self._identity, self.judge.instructions(request), prompt, distinct)
-        cached_scores = self._cache.get(key, len(distinct)) if self.judge.trusted else None
+        key = cache_key(self._identity, self.judge.instructions(request), prompt, distinct_texts)
+        cached_scores = self._cache.get(key, len(distinct_texts)) if self.judge.is_trusted else None
         if cached_scores is not None:
             tally.health = self.judge.health
-            score_by_text = dict(zip(distinct, cached_scores, strict=True))
+            score_by_text = dict(zip(distinct_texts, cached_scores, strict=True))
             return {id_: score_by_text[text] for id_, text in texts.items()}
         try:
             scores = await self.judge.score(request, tally)
@@ -122,7 +122,7 @@ class CachedJudge:
                 self._cache.clear()
             raise
         score_by_text = {text: scores[id_] for id_, text in texts.items()}
-        self._cache.put(key, [score_by_text[text] for text in distinct])
+        self._cache.put(key, [score_by_text[text] for text in distinct_texts])
         return scores
 
     async def close(self) -> None:

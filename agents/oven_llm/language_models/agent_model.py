@@ -59,7 +59,7 @@ class AgentModel:
         failure_kind: FailureKind | None = None
         try:
             with record_calls_in(tally):
-                reply = await self._reply(question, tally)
+                reply = await self._request_reply(question, tally)
             reply.require_complete()
             return parse(reply.text)
         except ModelFailure as failure:
@@ -81,7 +81,7 @@ class AgentModel:
                 await self._model.close()
             self._budget.close()
 
-    async def _reply(self, question: Conversation, tally: CallTally) -> ModelReply:
+    async def _request_reply(self, question: Conversation, tally: CallTally) -> ModelReply:
         try:
             async with asyncio.timeout(self._deadline_s):
                 if self._model is None:

@@ -159,12 +159,12 @@ class Author(ModelAgent[AuthorSettings, tuple[TopicMastery, ...], Sequence[Topic
 
     def _propose_share(self, window: Window) -> Vote | Notice | None:
         """Propose a share of authored prompts. The target is held out, because the prompts also change the reward."""
-        knob, prompt_count = window.knobs.get(SHARE_KNOB), window.series(PROMPT_COUNT_METRIC, last=1)
+        knob, latest_counts = window.knobs.get(SHARE_KNOB), window.series(PROMPT_COUNT_METRIC, last=1)
         if self._model is None or knob is None or knob.number != 0:
             return None
-        if not prompt_count or prompt_count[0] < MIN_PROMPTS:
+        if not latest_counts or latest_counts[0] < MIN_PROMPTS:
             return None
-        reason = f"{prompt_count[0]:.0f} checked prompts for weak topics are available but not used"
+        reason = f"{latest_counts[0]:.0f} checked prompts for weak topics are available but not used"
         target = held_out_metric(window.run)
         if target is None:
             advice = f"set {SHARE_KNOB} manually with `oven-controller set`"
@@ -185,7 +185,7 @@ class Author(ModelAgent[AuthorSettings, tuple[TopicMastery, ...], Sequence[Topic
             return None
         if self.written_count >= self._settings.total:
             return Notice("total", f"reached author.total, {self._settings.total} prompts: {self._status}")
-        if topics := weak_topics(measure_mastery(window)):
+        if topics := choose_weak_topics(measure_mastery(window)):
             self.slot.post(tuple(topics), window.tick)
         return None
 
@@ -272,16 +272,16 @@ def measure_mastery(window: Window) -> list[TopicMastery]:
     for topic, metric in metrics.items():
         values = [min(1.0, max(0.0, value)) for value in window.series(metric) if math.isfinite(value)]
         recent, before = values[-RECENT_TICKS:], values[-2 * RECENT_TICKS : -RECENT_TICKS]
-        entries.append(TopicMastery(topic, _mean(recent), _mean(before), len(values)))
+        entries.append(TopicMastery(topic, _round_mean(recent), _round_mean(before), len(values)))
     return entries
 
 
-def weak_topics(topics: Sequence[TopicMastery]) -> list[TopicMastery]:
+def choose_weak_topics(topics: Sequence[TopicMastery]) -> list[TopicMastery]:
     """Return at most MAX_TOPICS topics, weakest first. A topic without readings counts as half mastered."""
     not_mastered = [entry for entry in topics if entry.mastery is None or entry.mastery < MASTERY_THRESHOLD]
     weakest = sorted(not_mastered, key=lambda entry: (0.5 if entry.mastery is None else entry.mastery, entry.topic))
     return weakest[:MAX_TOPICS]
 
 
-def _mean(values: Sequence[float]) -> float | None:
+def _round_mean(values: Sequence[float]) -> float | None:
     return round(fmean(values), 3) if values else None

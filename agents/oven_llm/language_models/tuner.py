@@ -123,7 +123,8 @@ class Tuner(ModelAgent[TunerSettings, dict[str, Any], Advice | None]):
                 "expired", f"the reply to the question of tick {reply.tick} arrived at tick {window.tick}"
             )
         knob = window.knobs.get(advice.actuator)
-        if knob is None or knob.value != reply.question["knobs"][advice.actuator]["value"]:
+        value_when_asked = reply.question["knobs"][advice.actuator]["value"]
+        if knob is None or knob.value != value_when_asked:
             return self._discard_reply("superseded", f"{advice.actuator} has changed since tick {reply.tick}")
         if advice.value == knob.value:
             return self._discard_reply("superseded", f"{advice.actuator} already has the proposed value")

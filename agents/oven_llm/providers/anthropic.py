@@ -9,11 +9,11 @@ from oven_llm.providers.failures import ModelFailure
 from oven_llm.providers.optional_features import Terms
 from oven_llm.providers.sdk_client import (
     MAX_RETRIES,
+    clean_model_name,
     convert_error,
-    model_name,
+    create_tallying_client,
     parse_response,
     silence_request_logs,
-    tallying_client,
 )
 from oven_llm.providers.usage import USAGE_ADAPTER, Usage
 from oven_runs.settings.judge_providers import ModelEndpoint
@@ -45,7 +45,7 @@ class AnthropicMessages:
             api_key=key,
             base_url=endpoint.base_url,
             max_retries=MAX_RETRIES,
-            http_client=tallying_client(anthropic),
+            http_client=create_tallying_client(anthropic),
             open_telemetry=False,  # the caller traces the calls of both SDKs
         )
 
@@ -71,7 +71,7 @@ class AnthropicMessages:
         text = "".join(block.text for block in response.content if block.type == "text")
         reason = response.stop_reason if response.stop_reason in FINISH_BY_REASON else "other"
         finish = FINISH_BY_REASON.get(reason, "other")
-        name, usage = model_name(response.model, self._key), _parse_usage(response)
+        name, usage = clean_model_name(response.model, self._key), _parse_usage(response)
         return ModelReply(text, finish, reason, model=name, usage=usage)
 
 

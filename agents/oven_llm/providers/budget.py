@@ -39,7 +39,7 @@ class Budget(AbstractContextManager["Budget"]):
         self.caps = tuple(caps)
         self._owner = owner
         self._ledger = ModelSpend(path, self.caps, owner)
-        self._failure_logged = False
+        self._has_logged_failure = False
 
     @classmethod
     def with_caps(
@@ -69,7 +69,7 @@ class Budget(AbstractContextManager["Budget"]):
         """Reserve one call's maximum usage, and wait while calls in progress reserve the rest of the budget. Return the
         reservation's number, or None if the ledger cannot be written and there are no caps. Raises ModelFailure
         `budget` if a cap is used up, or if the ledger cannot be written and there are caps."""
-        spend = _total_spend([max_usage], 1, endpoint)  # the call counts as unanswered until it is booked
+        spend = _sum_spend([max_usage], 1, endpoint)  # the call counts as unanswered until it is booked
         while True:
             try:
                 reservation = self._ledger.reserve(account, spend)
@@ -89,7 +89,7 @@ class Budget(AbstractContextManager["Budget"]):
     def book(self, reservation: int, usages: Sequence[Usage], unanswered_count: int, endpoint: ModelEndpoint) -> None:
         """Replace a reservation with the actual usage, of which `unanswered_count` entries are only upper bounds."""
         try:
-            self._ledger.book(reservation, _total_spend(usages, unanswered_count, endpoint))
+            self._ledger.book(reservation, _sum_spend(usages, unanswered_count, endpoint))
         except sqlite3.Error as error:
             self._log_failure(error)  # the reservation continues to count
 
@@ -116,12 +116,12 @@ class Budget(AbstractContextManager["Budget"]):
         self.close()
 
     def _log_failure(self, error: sqlite3.Error) -> None:
-        if not self._failure_logged:
-            self._failure_logged = True
+        if not self._has_logged_failure:
+            self._has_logged_failure = True
             log.error("could not record spending in %s: %s", self._ledger.path, error)
 
 
-def _total_spend(usages: Sequence[Usage], unanswered_count: int, endpoint: ModelEndpoint) -> Spend:
+def _sum_spend(usages: Sequence[Usage], unanswered_count: int, endpoint: ModelEndpoint) -> Spend:
     usd = cost_usd(endpoint, usages)
     return Spend(
         calls=len(usages),

@@ -10,11 +10,11 @@ from oven_llm.providers.conversation import Conversation, Finish, ModelReply, To
 from oven_llm.providers.optional_features import Terms
 from oven_llm.providers.sdk_client import (
     MAX_RETRIES,
+    clean_model_name,
     convert_error,
-    model_name,
+    create_tallying_client,
     parse_response,
     silence_request_logs,
-    tallying_client,
 )
 from oven_llm.providers.usage import USAGE_ADAPTER, Usage
 from oven_runs.settings.judge_providers import ModelEndpoint
@@ -38,7 +38,7 @@ class ChatCompletions:
         silence_request_logs()
         self._endpoint, self._key, self._sdk = endpoint, key, openai
         self._client = openai.AsyncOpenAI(
-            api_key=key, base_url=endpoint.base_url, max_retries=MAX_RETRIES, http_client=tallying_client(openai)
+            api_key=key, base_url=endpoint.base_url, max_retries=MAX_RETRIES, http_client=create_tallying_client(openai)
         )
         if urlsplit(endpoint.base_url).hostname != OPENAI_HOST:
             # Otherwise the SDK would send OPENAI_ORG_ID and OPENAI_PROJECT_ID to the other address.
@@ -73,7 +73,7 @@ class ChatCompletions:
             finish="refusal" if refusal else FINISH_BY_REASON.get(reason, "other"),
             finish_reason=reason,
             logprobs=None if refusal else _parse_logprobs(choice),
-            model=model_name(response.model, self._key),
+            model=clean_model_name(response.model, self._key),
             usage=_parse_usage(response),
         )
 
@@ -101,26 +101,24 @@ def _parse_logprobs(choice: Choice) -> tuple[TokenLogprob, ...] | None:
     try:
         if choice.logprobs is None or not choice.logprobs.content:
             return None
-        return tuple(
-            TokenLogprob(
-                token.token,
-                _token_bytes(token),
-                _logprob(token.logprob),
-                tuple((alternative.token, _logprob(alternative.logprob)) for alternative in token.top_logprobs or ()),
-                tuple(_token_bytes(alternative) for alternative in token.top_logprobs or ()),
-            )
-            for token in choice.logprobs.content
-        )
+        logprobs = []
+        for token in choice.logprobs.content:
+            alternatives = token.top_logprobs or ()
+            top = tuple((alternative.token, _check_logprob(alternative.logprob)) for alternative in alternatives)
+            top_data = tuple(_get_token_bytes(alternative) for alternative in alternatives)
+            data, logprob = _get_token_bytes(token), _check_logprob(token.logprob)
+            logprobs.append(TokenLogprob(token.token, data, logprob, top, top_data))
+        return tuple(logprobs)
     except (AttributeError, TypeError, ValueError):
         return None
 
 
-def _token_bytes(token: ChatCompletionTokenLogprob | TopLogprob) -> bytes:
+def _get_token_bytes(token: ChatCompletionTokenLogprob | TopLogprob) -> bytes:
     """Return a token's bytes, which some servers omit. Raises TypeError or ValueError if they are malformed."""
     return token.token.encode() if token.bytes is None else bytes(token.bytes)
 
 
-def _logprob(value: float) -> float:
+def _check_logprob(value: float) -> float:
     """Return a valid log-probability. Raises TypeError or ValueError for others. −9999 (not computed) is valid."""
     if not math.isfinite(value) or value > 1e-6:
         raise ValueError

@@ -45,28 +45,30 @@ class AgreedTerms:
         self.schema_ignored = False
         """Whether the endpoint accepts a schema but a reply did not follow it. The probe sets this."""
         self._logged_notes: set[str] = set()
-        self._settled = False
+        self._is_settled = False
         """Whether a call has succeeded. Before that, a call may have been refused because of the terms."""
 
     async def negotiate(self, send: Callable[[Terms], Awaitable[ModelReply]]) -> ModelReply:
         """Send a request with the current terms. If they are refused, try weaker terms and keep those that work. Raises
         ModelFailure. If all terms are refused, they were not the reason, so the first failure is raised."""
-        initial = terms = self.current
+        initial_terms = terms = self.current
         try:
             reply = await send(terms)
         except ModelFailure as failure:
-            if failure.kind != "bad_request" or (self._settled and initial == self.current):
+            if failure.kind != "bad_request":
                 raise
-            if self._settled:  # a concurrent call has already changed the terms
-                initial = terms = self.current
+            if not self._is_settled:
+                terms, reply = await self._send_with_weaker_terms(send, terms, failure)
+            elif self.current != initial_terms:  # a concurrent call has changed the terms in the meantime
+                initial_terms = terms = self.current
                 reply = await send(terms)
             else:
-                terms, reply = await self._send_with_weaker_terms(send, terms, failure)
+                raise
         if terms.top_logprobs and reply.logprobs is None and reply.text and reply.finish != "refusal":
-            terms = replace(terms, top_logprobs=0)
-        if not self._settled or initial == self.current:
+            terms = replace(terms, top_logprobs=0)  # the endpoint ignored the request for log-probabilities
+        if not self._is_settled or self.current == initial_terms:
             self._adopt(terms)
-        self._settled = True
+        self._is_settled = True
         return reply
 
     async def _send_with_weaker_terms(

@@ -67,7 +67,8 @@ class RemoteModel:
             raise ModelFailure(tally.last_failure or "timeout", f"no reply within {timeout_s:g} s") from None
         finally:
             reported_usages = [reply.usage] if reply is not None and reply.usage is not None else []
-            unreported_count = max(tally.billable_count, reply is not None) - len(reported_usages)
+            billed_count = max(tally.billable_count, 0 if reply is None else 1)
+            unreported_count = billed_count - len(reported_usages)
             tally.usages = [*reported_usages, *[max_usage] * unreported_count]
             if self._budget is not None and reservation is not None:
                 self._budget.book(reservation, tally.usages, unreported_count, self.endpoint)

@@ -77,7 +77,8 @@ class CallTally:
         """Record that the latest attempt failed, and whether it may still be billed."""
         self.failed_attempts[kind] += 1
         self.last_failure = kind
-        self.billable_count -= not billable
+        if not billable:
+            self.billable_count -= 1
 
     def absorb(self, source: CallTally) -> None:
         """Move another tally's attempts, failures and usage into this one."""

@@ -74,8 +74,8 @@ class ConfinedChild:
     def _start(self) -> None:
         requests, self._request_pipe = os.pipe()
         self._reply_pipe, replies = os.pipe()
-        lifeline, lifeline_end = os.pipe()
-        self._open_descriptors = [self._request_pipe, self._reply_pipe, lifeline_end]
+        lifeline, host_lifeline = os.pipe()
+        self._open_descriptors = [self._request_pipe, self._reply_pipe, host_lifeline]
         descriptors = Descriptors(requests, replies, lifeline)
         try:
             self._process = subprocess.Popen(
@@ -84,7 +84,7 @@ class ConfinedChild:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
-                env=self._environment(),
+                env=self._build_environment(),
                 cwd=self._profile.write or "/",
                 start_new_session=True,
             )
@@ -102,7 +102,8 @@ class ConfinedChild:
         self._receive_poll.register(self._reply_pipe, select.POLLIN)
         deadline = time.monotonic() + self._limits.start_s
         try:
-            self.send(pack_frame(message_format.SETUP, message_format.encode(self._setup(descriptors))), deadline)
+            setup = message_format.encode(self._build_setup(descriptors))
+            self.send(pack_frame(message_format.SETUP, setup), deadline)
             kind, problem = self.receive(deadline)
         except DeadlineError:
             raise ProcessError(f"the sandbox did not start within {self._limits.start_s:g} s") from None
@@ -113,7 +114,7 @@ class ConfinedChild:
         assert self._process.stderr is not None
         self._process.stderr.close()
 
-    def _environment(self) -> dict[str, str]:
+    def _build_environment(self) -> dict[str, str]:
         """Return the child's environment, without the host's variables. A fixed hash seed makes resumed runs
         reproducible. The time zone UTC0 requires no file, and numeric libraries use one thread."""
         variables = {"PYTHONHASHSEED": "0", "TZ": "UTC0", "LC_ALL": "C.UTF-8"}
@@ -122,7 +123,8 @@ class ConfinedChild:
             variables |= {"HOME": str(folder), "TMPDIR": str(folder)}
         return variables
 
-    def _setup(self, descriptors: Descriptors) -> dict[str, Any]:
+    def _build_setup(self, descriptors: Descriptors) -> dict[str, Any]:
+        """Return the content of the first frame, from which the child confines itself (`inside/block_loop.py`)."""
         limits, profile, version = self._limits, self._profile, self._landlock_version
         landlock = {"ruleset": pack_ruleset(version).hex(), "grants": profile.grants(version)} if version else None
         rules = rules_for_repl(descriptors) if profile.name == "repl" else rules_for_tests(descriptors)
@@ -153,7 +155,8 @@ class ConfinedChild:
         remaining = memoryview(data)
         while remaining:
             try:
-                remaining = remaining[os.write(self._request_pipe, remaining) :]
+                written_bytes = os.write(self._request_pipe, remaining)
+                remaining = remaining[written_bytes:]
             except BlockingIOError:
                 self._wait(self._send_poll, deadline)
             except BrokenPipeError:

@@ -92,7 +92,8 @@ class TimeLimit:
 
 @dataclass(frozen=True)
 class _Call:
-    step: int
+    turn: int
+    """Number of the supervisor's turn that made the call."""
     number: int
     """Number of the call among the role's calls in this run, from 1."""
     prompt: Prompt
@@ -137,14 +138,14 @@ class ModelCalls:
         """Abandon the calls in progress."""
         self._threads.close()
 
-    def ask(self, step: int, prompts: Sequence[Prompt]) -> list[CallOutcome]:
-        """Return one answer or failure per prompt. Raises StoppedError."""
+    def ask(self, turn: int, prompts: Sequence[Prompt]) -> list[CallOutcome]:
+        """Return one answer or failure per prompt of this turn of the supervisor. Raises StoppedError."""
         pending: list[CallOutcome | Future[CallOutcome]] = []
         for prompt in prompts:
             self._call_count += 1
             outcome = self._recorded_calls.take(self._role, self._model.model, prompt)
             if outcome is None:
-                pending.append(self._threads.submit(partial(self._call_model, _Call(step, self._call_count, prompt))))
+                pending.append(self._threads.submit(partial(self._call_model, _Call(turn, self._call_count, prompt))))
             else:
                 pending.append(self._convert_result(outcome))
         try:
@@ -183,7 +184,7 @@ class ModelCalls:
         except Exception as error:  # the message may contain the API key
             result = ModelFailure("internal", type(error).__name__)
         elapsed_s = time.monotonic() - started
-        self._logger.log_call(self._role, call.step, call.number, self._model.model, call.prompt, result, elapsed_s)
+        self._logger.log_call(self._role, call.turn, call.number, self._model.model, call.prompt, result, elapsed_s)
         return self._convert_result(result)
 
     def _convert_result(self, result: ModelReply | ModelFailure) -> CallOutcome:

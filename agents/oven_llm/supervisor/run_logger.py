@@ -1,8 +1,9 @@
 """Logs a supervisor's run in three JSON Lines files, and reads them when the run is resumed.
 
 `supervisor.jsonl` and `worker.jsonl` contain the calls. `repl.jsonl` contains the programs with their output. The
-fields are those of the project Supervisor Distillation and a few more. A failed call has `failure` instead of
-`response`. A resumed run reads the replies from these files, so that no call is paid for twice."""
+fields are those of the project Supervisor Distillation and a few more. `step` is the number of the supervisor's turn. A
+failed call has `failure` instead of `response`. A resumed run reads the replies from these files, so that no call is
+paid for twice."""
 
 from __future__ import annotations
 
@@ -136,7 +137,8 @@ class RunLogger:
             remaining = memoryview(data)
             try:
                 while remaining:
-                    remaining = remaining[file.write(remaining) :]
+                    written_bytes = file.write(remaining)
+                    remaining = remaining[written_bytes:]
             except OSError as error:
                 raise OSError(error.errno, error.strerror, str(self.folder / name)) from None
 

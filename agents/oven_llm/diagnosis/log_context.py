@@ -142,7 +142,7 @@ class LogContext:
             "actuators": {spec.name: _describe_knob(spec) for spec in run.actuators},
             "ticks": self.ticks,
             "steps": self.steps,
-            "observations": {name: self._values_at_all_ticks(name) for name in names},
+            "observations": {name: self._get_values_at_all_ticks(name) for name in names},
             "not_finite": {name: ticks for name in names if (ticks := self._find_not_finite_ticks(name))},
             **{table: self.rows.get(table, []) for table in TABLES},
             "alarms": [alarm.as_json() for alarm in self.alarms],
@@ -154,7 +154,7 @@ class LogContext:
         directed_first = sorted(run.metrics, key=lambda spec: spec.better == "neither")
         return [spec.name for spec in directed_first if spec.name in self.series][:MAX_METRICS]
 
-    def _values_at_all_ticks(self, name: str) -> list[float | None]:
+    def _get_values_at_all_ticks(self, name: str) -> list[float | None]:
         """Return the metric's value at each tick of the log; None if it was not measured or is not finite."""
         ticks, values = self.series[name]
         if len(ticks) == len(self.ticks):

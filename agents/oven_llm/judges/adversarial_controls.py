@@ -196,11 +196,8 @@ class Controls:
         try:
             state = _State.model_validate_json(self._results.read_bytes())
         except (OSError, ValueError) as error:
-            log.warning(
-                "could not read %s (%s); the judge's controls start from the beginning",
-                self._results,
-                type(error).__name__,
-            )
+            problem = f"could not read {self._results} ({type(error).__name__})"
+            log.warning("%s; the judge's controls start from the beginning", problem)
             return
         if state.judge != self._judge:
             return

@@ -94,9 +94,8 @@ async def probe(
             failure = error
         else:
             failure = ModelFailure(tally.last_failure or "timeout", f"no reply within {timeout_s:g} s")
-        result = replace(
-            result, failure=failure.kind, detail=failure.detail, remedy=_suggest_remedy(failure.kind, endpoint)
-        )
+        remedy = _suggest_remedy(failure.kind, endpoint)
+        result = replace(result, failure=failure.kind, detail=failure.detail, remedy=remedy)
     missing_features = terms.missing_features()
     if result.usd_per_million is None:
         missing_features += (

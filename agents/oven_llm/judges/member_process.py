@@ -148,12 +148,8 @@ async def probe_configured_judge(
     model = judges.configured_model.model
     result = await probe(model, configuration.rubric)
     if result.failure is not None:
-        log.error(
-            "the probe failed, so the model cannot judge at the moment: %s (%s); %s",
-            result.failure,
-            result.detail,
-            result.remedy,
-        )
+        problem = f"{result.failure} ({result.detail}); {result.remedy}"
+        log.error("the probe failed, so the model cannot judge at the moment: %s", problem)
     model.terms.log_missing_features(result.missing_features)
     if result.can_judge:
         log.info("the probe succeeded after %.1f s", result.latency_s)

@@ -24,15 +24,8 @@ from oven_llm.language_models.model_agent import ModelAgent
 from oven_llm.providers.conversation import Conversation
 from oven_llm.providers.failures import ModelFailure, format_counts
 from oven_llm.providers.structured_reply import ReplyForm, object_schema, read_reply
-from oven_runs.home.authored_prompts import (
-    MAX_CHARACTERS,
-    AuthoredPrompt,
-    Topic,
-    append_prompts,
-    fault,
-    normalized,
-    read_topics,
-)
+from oven_runs.home import authored_prompts
+from oven_runs.home.authored_prompts import MAX_CHARACTERS, AuthoredPrompt, Topic, normalized
 from oven_runs.settings.language_models import AuthorSettings
 
 SHARE_KNOB, MIXTURE_KNOB = "data.authored_share", "data.mixture"
@@ -192,9 +185,10 @@ class Author(ModelAgent[AuthorSettings, tuple[TopicMastery, ...], Sequence[Topic
     async def _write_prompts(self, model: AgentModel, masteries: Sequence[TopicMastery]) -> Sequence[TopicPrompt]:
         """Have the model write prompts, and append the valid ones to the learner's file. Raises ModelFailure."""
         try:
-            topics = {topic.name: topic for topic in await asyncio.to_thread(read_topics, self._folder)}
+            topic_list = await asyncio.to_thread(authored_prompts.read_topics, self._folder)
         except ConfigError as error:
             raise ModelFailure("malformed_request", str(error)) from None
+        topics = {topic.name: topic for topic in topic_list}
         weak = [entry for entry in masteries if entry.topic in topics]
         if not weak and len(topics) == 1:  # without a mixture, the only topic has no name in the metrics
             weak = [replace(masteries[0], topic=next(iter(topics)))]
@@ -214,7 +208,7 @@ class Author(ModelAgent[AuthorSettings, tuple[TopicMastery, ...], Sequence[Topic
         ]
         if prompts:
             try:
-                await asyncio.to_thread(append_prompts, self._folder, prompts)
+                await asyncio.to_thread(authored_prompts.append_prompts, self._folder, prompts)
             except OSError as error:
                 raise ModelFailure("internal", f"could not write the prompts: {reason(error)}") from None
         self._written_texts.update(normalized(text) for _, text in accepted)
@@ -252,15 +246,16 @@ def read_prompts(
     accepted: dict[str, TopicPrompt] = {}  # by normalized text
     for entry in read_reply(text, _Prompts).prompts:
         stripped = entry.prompt.strip()
-        problem = "unknown_topic" if entry.topic not in topics else fault(stripped)
+        normalized_text = normalized(stripped)
+        problem = "unknown_topic" if entry.topic not in topics else authored_prompts.fault(stripped)
         if not problem and len(accepted) >= limit:
             problem = "capped"
-        if not problem and (normalized(stripped) in existing or normalized(stripped) in accepted):
+        if not problem and (normalized_text in existing or normalized_text in accepted):
             problem = "duplicate"
         if problem:
             dropped_counts[problem] += 1
         else:
-            accepted[normalized(stripped)] = (entry.topic, stripped)
+            accepted[normalized_text] = (entry.topic, stripped)
     return list(accepted.values())
 
 

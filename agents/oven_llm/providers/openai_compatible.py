@@ -6,16 +6,9 @@ import math
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
+from oven_llm.providers import sdk_client
 from oven_llm.providers.conversation import Conversation, Finish, ModelReply, TokenLogprob
 from oven_llm.providers.optional_features import Terms
-from oven_llm.providers.sdk_client import (
-    MAX_RETRIES,
-    clean_model_name,
-    convert_error,
-    create_tallying_client,
-    parse_response,
-    silence_request_logs,
-)
 from oven_llm.providers.usage import USAGE_ADAPTER, Usage
 from oven_runs.settings.judge_providers import ModelEndpoint
 
@@ -35,10 +28,13 @@ class ChatCompletions:
         """`endpoint.base_url` ends in /v1 or the server's equivalent."""
         import openai
 
-        silence_request_logs()
+        sdk_client.silence_request_logs()
         self._endpoint, self._key, self._sdk = endpoint, key, openai
         self._client = openai.AsyncOpenAI(
-            api_key=key, base_url=endpoint.base_url, max_retries=MAX_RETRIES, http_client=create_tallying_client(openai)
+            api_key=key,
+            base_url=endpoint.base_url,
+            max_retries=sdk_client.MAX_RETRIES,
+            http_client=sdk_client.create_tallying_client(openai),
         )
         if urlsplit(endpoint.base_url).hostname != OPENAI_HOST:
             # Otherwise the SDK would send OPENAI_ORG_ID and OPENAI_PROJECT_ID to the other address.
@@ -53,10 +49,10 @@ class ChatCompletions:
                 model=self._endpoint.model, messages=[], timeout=attempt_s, extra_body=body
             )
         except Exception as error:
-            raise convert_error(error, self._sdk) from None
+            raise sdk_client.convert_error(error, self._sdk) from None
         from openai.types.chat import ChatCompletion
 
-        return parse_response(response, ChatCompletion, self._convert_response)
+        return sdk_client.parse_response(response, ChatCompletion, self._convert_response)
 
     async def close(self) -> None:
         await self._client.close()
@@ -73,7 +69,7 @@ class ChatCompletions:
             finish="refusal" if refusal else FINISH_BY_REASON.get(reason, "other"),
             finish_reason=reason,
             logprobs=None if refusal else _parse_logprobs(choice),
-            model=clean_model_name(response.model, self._key),
+            model=sdk_client.clean_model_name(response.model, self._key),
             usage=_parse_usage(response),
         )
 

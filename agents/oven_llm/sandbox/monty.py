@@ -134,10 +134,9 @@ class _BlockRun:
 
     def run(self, code: str, inputs: dict[str, object]) -> Block:
         """Run the block and return its outcome. The code cannot cause an exception here."""
-        lookup: dict[str, Any] = {
-            name: self._wrap_host_function(name, function) for name, function in self._functions.items()
-        }
-        lookup["FINAL"] = self._final
+        lookup: dict[str, Any] = {"FINAL": self._final}
+        for name, function in self._functions.items():
+            lookup[name] = self._wrap_host_function(name, function)
         started = time.monotonic()
         ending, error = self._feed(code, inputs, lookup)
         if self._exceeded_limit:

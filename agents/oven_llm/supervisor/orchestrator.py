@@ -245,7 +245,7 @@ class _Run:
                 instructions=self.prompt,
             )
             answer, ended, reason = self._converse(self._repl, [*opening], supervisor, worker)
-            return self._build_result(answer, ended, reason, supervisor, worker)
+            return self._report(answer, ended, reason, supervisor, worker)
 
     @property
     def _turn(self) -> int:
@@ -297,9 +297,7 @@ class _Run:
                 break
         return "failed", f"the supervisor's model failed: {answer}"
 
-    def _build_result(
-        self, answer: Any, ended: Ending, reason: str, supervisor: ModelCalls, worker: ModelCalls
-    ) -> RunResult:
+    def _report(self, answer: Any, ended: Ending, reason: str, supervisor: ModelCalls, worker: ModelCalls) -> RunResult:
         replies = [*supervisor.replies, *worker.replies]
         costs = [reply.cost_usd for reply in replies]
         failures = Counter({f"supervisor {kind}": count for kind, count in supervisor.failures.items()})

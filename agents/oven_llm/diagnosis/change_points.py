@@ -21,17 +21,16 @@ REFERENCE_LENGTH_AFTER_CHANGE: Final = 15
 UPDATE_INTERVAL: Final = 20
 """Minimum number of readings between updates of the reference, which let it follow slow trends."""
 MAX_EXTRAPOLATION: Final = 30
-"""Maximum number of readings over which a trend is extrapolated. A slight trend that is extrapolated over hundreds of
-readings raises false alarms, e.g. in one of three series if it is 0.1 standard deviations per reading."""
+"""Maximum number of readings over which a trend is extrapolated. Over hundreds of readings, even a slight error in the
+trend would raise false alarms."""
 MAX_DEVIATION: Final = 4.0
 """Maximum deviation of one reading in standard deviations. Larger deviations are clipped."""
 CUSUM_DRIFT: Final = 0.75
 """Standard deviations that CUSUM subtracts from each deviation: half of the smallest shift to detect (Page 1954)."""
 CUSUM_LIMIT: Final = 14.0
 """Accumulated standard deviations at which CUSUM detects a change: after 5 clipped readings, or 19 that deviate by 1.5.
-Noise alone causes a detection in one of six series of 400 readings, because the level is estimated from only 30.
-Detectors therefore require a minimum size (`Gauge.min_size`)."""
-# The size of such a detection exceeds 2 standard deviations in one of 20 series, and 2.5 in one of 200.
+Noise alone can reach this limit, so detectors also require a minimum size (`Gauge.min_size`)."""
+# In series of 400 readings, noise reaches the limit in one of six, a size of 2 in one of 20, and 2.5 in one of 200.
 PAGE_HINKLEY_DRIFT: Final = 0.3
 """Standard deviations that the Page-Hinkley test subtracts from each deviation."""
 PAGE_HINKLEY_LIMIT: Final = 45.0

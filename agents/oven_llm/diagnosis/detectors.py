@@ -69,7 +69,7 @@ class Alarm:
     """Level from the onset to the detection."""
     size: float
     """Size of the change in standard deviations of one reading, at most MAX_SIZE. For `unexplained`, it is a multiple
-    of the largest update. For `held_out`, it is a multiple of the metric's usual change between two readings."""
+    of the largest update. For `held_out`, it is a multiple of the metric's typical change between two readings."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the alarm as a JSON object with five significant digits per number."""
@@ -79,7 +79,8 @@ class Alarm:
 
 
 def find_alarms(series: Mapping[str, Series], specs: Sequence[MetricSpec]) -> list[Alarm]:
-    """Return all alarms, sorted by onset. Only announced metrics raise alarms, because answers may not cite others."""
+    """Return the MAX_ALARMS strongest alarms, sorted by onset. Only announced metrics raise alarms, because answers may
+    not cite others."""
     directions = {spec.name: spec.better for spec in specs}
     alarms: list[Alarm] = []
     for name in sorted(directions.keys() & series.keys()):
@@ -240,19 +241,19 @@ def _find_held_out_drops(series: Mapping[str, Series], specs: Sequence[MetricSpe
             continue
         sign = 1.0 if spec.better == "up" else -1.0
         ticks, values = _keep_finite(series[spec.name])
-        if len(values) < 4:
+        if len(values) < 4:  # at least two readings before the last two
             continue
         best_index = max(range(len(values) - 2), key=lambda index: sign * values[index])
         best = values[best_index]
         differences = [abs(later - earlier) for earlier, later in pairwise(values[: best_index + 1])]
-        scale = max(median(differences) if differences else 0.0, 0.5 * MIN_HELD_OUT_DROP * abs(best), 1e-12)
+        typical_change = max(median(differences) if differences else 0.0, 0.5 * MIN_HELD_OUT_DROP * abs(best), 1e-12)
         drop = min(sign * (best - value) for value in values[-2:])  # both of the last two readings must be worse
-        if drop < max(MIN_HELD_OUT_DROP * abs(best), scale):
+        if drop < max(MIN_HELD_OUT_DROP * abs(best), typical_change):
             continue
         symptom = "reward_up_heldout_down" if has_reward else "heldout_loss_rises"
         onset = ticks[best_index + 1]
         after = fmean(values[-2:])
-        alarms.append(Alarm("held_out", spec.name, symptom, onset, ticks[-1], best, after, drop / scale))
+        alarms.append(Alarm("held_out", spec.name, symptom, onset, ticks[-1], best, after, drop / typical_change))
     return alarms
 
 

@@ -85,8 +85,8 @@ async def probe(
                 reply = await model.ask(question, timeout_s)
         reply.require_complete()
         text, has_mark = _remove_mark(reply.text, mark)
-        terms.schema_ignored = terms.current.schema == "strict" and not has_mark
-        schema = "none" if terms.schema_ignored else terms.current.schema
+        terms.is_schema_ignored = terms.current.schema == "strict" and not has_mark
+        schema = "none" if terms.is_schema_ignored else terms.current.schema
         result = replace(result, schema=schema, top_logprobs=_count_alternatives(reply))
         rubric_prompts.read_verdict(text, ids)
     except (TimeoutError, ModelFailure) as error:

@@ -42,7 +42,7 @@ class AgreedTerms:
         self.requested = Terms("strict", top_logprobs)
         mode = endpoint.schema_mode if endpoint.schema_mode in self._modes else "none"
         self.current = Terms(mode, min(top_logprobs, endpoint.top_logprobs))
-        self.schema_ignored = False
+        self.is_schema_ignored = False
         """Whether the endpoint accepts a schema but a reply did not follow it. The probe sets this."""
         self._logged_notes: set[str] = set()
         self._is_settled = False
@@ -74,7 +74,7 @@ class AgreedTerms:
     async def _send_with_weaker_terms(
         self, send: Callable[[Terms], Awaitable[ModelReply]], refused_terms: Terms, failure: ModelFailure
     ) -> tuple[Terms, ModelReply]:
-        for terms in self._weaker_terms(refused_terms):
+        for terms in self._list_weaker_terms(refused_terms):
             try:
                 return terms, await send(terms)
             except ModelFailure as retry_failure:
@@ -82,7 +82,7 @@ class AgreedTerms:
                     raise
         raise failure
 
-    def _weaker_terms(self, refused_terms: Terms) -> Iterator[Terms]:
+    def _list_weaker_terms(self, refused_terms: Terms) -> Iterator[Terms]:
         """Yield weaker terms. Log-probabilities are dropped first, because a judge needs the schema more."""
         if refused_terms.top_logprobs:
             yield replace(refused_terms, top_logprobs=0)
@@ -114,7 +114,7 @@ class AgreedTerms:
             notes.append(
                 f"{model} does not support structured output: the prompt asks for JSON, and its verdicts are checked"
             )
-        elif self.schema_ignored:
+        elif self.is_schema_ignored:
             notes.append(f"{model} accepts a JSON schema but does not follow it: its verdicts are checked")
         if self.requested.top_logprobs and not self.current.top_logprobs:
             notes.append(f"{model} returns no log-probabilities: it judges without them")

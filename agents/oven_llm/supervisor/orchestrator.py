@@ -185,7 +185,7 @@ class _Run:
                 )
             if not callable(function):
                 raise ConfigError(f"the primitive {name} is of type {type(function).__name__}; expected a function")
-        self._limit = TimeLimit(self.seconds)
+        self._time_limit = TimeLimit(self.seconds)
         self._cancellation: Future[None] = Future()
         self._repl: Repl | None = None
         self._finished_turns = self._failed_turns = 0
@@ -210,7 +210,7 @@ class _Run:
                 contextlib.closing(RunLogger(self.log_dir, secrets=secrets, resume=self.resume))
             )
             recorded_calls = RecordedCalls(Path(self.log_dir) if self.log_dir is not None and self.resume else None)
-            shared = self._limit, logger, recorded_calls, self._cancellation
+            shared = self._time_limit, logger, recorded_calls, self._cancellation
             supervisor = ModelCalls("supervisor", self.supervisor, *shared)
             worker = ModelCalls("worker", self.worker, *shared, self.concurrency)
             exit_stack.callback(supervisor.close)
@@ -289,8 +289,8 @@ class _Run:
             _raise_fatal(supervisor)
             if isinstance(answer, str):
                 return answer
-            if self._limit.remaining == 0:
-                return "seconds", self._limit.failure().detail
+            if self._time_limit.remaining == 0:
+                return "seconds", self._time_limit.failure().detail
             if answer.kind == "budget":
                 return "budget", answer.detail
             if answer.kind in PERMANENT_KINDS or answer.kind == "bad_request":
@@ -307,7 +307,7 @@ class _Run:
             iterations=self._finished_turns,
             supervisor_usage=supervisor.usage,
             worker_usage=worker.usage,
-            elapsed=self._limit.elapsed,
+            elapsed=self._time_limit.elapsed,
             ended=ended,
             cost_usd=None if None in costs else sum(cost or 0.0 for cost in costs),
             reason=reason,

@@ -88,7 +88,7 @@ class Judge:
     def quarantined(self) -> bool:
         return self.controls is not None and self.controls.quarantined
 
-    def instructions(self, request: ScoreRequest) -> str:
+    def build_instructions(self, request: ScoreRequest) -> str:
         """Return the system prompt, which contains the rubric and a description of the training."""
         conversation = rubric_prompts.build_request(self.rubric, request.policy, "", {}, domain=request.domain)
         return conversation.text_of("system")

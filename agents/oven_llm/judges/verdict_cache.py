@@ -109,7 +109,7 @@ class CachedJudge:
         texts = {completion.id: visible_text(completion.text).strip() for completion in request.completions}
         distinct_texts = sorted(set(texts.values()))
         prompt = visible_text(request.prompt).strip()
-        key = cache_key(self._identity, self.judge.instructions(request), prompt, distinct_texts)
+        key = cache_key(self._identity, self.judge.build_instructions(request), prompt, distinct_texts)
         cached_scores = self._cache.get(key, len(distinct_texts)) if self.judge.is_trusted else None
         if cached_scores is not None:
             tally.health = self.judge.health

@@ -36,7 +36,7 @@ FOLDER: Final = "diagnoses"
 
 
 def connect_models(run_context: RunContext, settings: SupervisorSettings) -> tuple[Budget, list[ModelHandler]]:
-    """Connect the supervisor's model, and the worker's model if one is set, with a shared budget. Importing their SDKs
+    """Connect the supervisor's model, and the worker's model if one is set, with a shared budget. Importing an SDK
     takes one or two seconds. Raises ConfigError if a provider is unknown, an API key or SDK is missing, or the budget
     is capped in US dollars and a price is unknown."""
     cap = Cap(BudgetSettings(usd=settings.usd, tokens=settings.tokens), "supervisor", run_context.name)
@@ -64,7 +64,7 @@ class DiagnosisRequest:
     tick: int
     """Tick of the agent's latest observation."""
     values: Mapping[str, Value]
-    """Values of the knobs at that tick. An answer is discarded if its knob has changed since then."""
+    """Values of the knobs at that tick. An answer is discarded if its knob has changed since that tick."""
 
 
 class DiagnosisStore:
@@ -82,7 +82,7 @@ class DiagnosisStore:
         return max(self._list_numbers(), default=0)
 
     def begin(self, request: DiagnosisRequest, seq: int, view: GraphView) -> Path:
-        """Write the question and return its folder. `seq` is the sequence number of the latest event in the context."""
+        """Write the question and return its folder. The model sees `view` and the log up to the number `seq`."""
         self._folder_of(request.number).mkdir(parents=True, mode=0o700, exist_ok=True)
         question = {"tick": request.tick, "seq": seq, "values": dict(request.values), "graph": view.as_json()}
         self._write(request.number, "question", question)
@@ -92,8 +92,8 @@ class DiagnosisStore:
         """Write the outcome of the diagnosis."""
         outcome = {
             "diagnosis": result.diagnosis.as_json() if result.diagnosis else None,
-            "failure": result.kind or None,
-            "why": result.reason,
+            "failure": result.failure_kind or None,
+            "why": result.failure_reason,
             "ended": result.conversation.ended,
             "calls": result.conversation.calls,
             "cost_usd": result.cost_usd,
@@ -148,7 +148,7 @@ class DiagnosisCompanion:
         self._count = self._store.count
         self._budget, self._handlers = connect_models(run_context, settings)
         self._events: list[Event] = []
-        self._unwritten_uses: deque[tuple[int, int, ProposedChange | None]] = deque()
+        self._unwritten_uses: deque[tuple[int, int, ProposedChange | None]] = deque()  # arguments of `record_use`
         self._answer_used = asyncio.Event()
 
     @property
@@ -181,7 +181,7 @@ class DiagnosisCompanion:
                 result = await self._answer(request)
                 self._answer_used.clear()
                 self._slot.set_result(result)
-                await self._answer_used.wait()  # the slot accepts the next question only after that
+                await self._answer_used.wait()  # the agent has collected the result and may post the next question
                 await asyncio.to_thread(self._write_uses)
         finally:
             self._write_uses()
@@ -200,17 +200,18 @@ class DiagnosisCompanion:
         try:
             return await self._diagnose(request)
         except BusError as error:
-            return self._count_failure("connection", f"could not read the log: {error}")
+            return self._record_failure("connection", f"could not read the log: {error}")
         except ModelFailure as failure:
-            return self._count_failure(failure.kind, failure.detail)
+            return self._record_failure(failure.kind, failure.detail)
         except OvenError as error:
-            return self._count_failure("internal", str(error))
+            return self._record_failure("internal", str(error))
         except OSError as error:
-            return self._count_failure("internal", f"could not store the diagnosis: {error.strerror}")
+            return self._record_failure("internal", f"could not store the diagnosis: {error.strerror}")
         except Exception as error:  # a bug; the message may quote a prompt
-            return self._count_failure("internal", type(error).__name__)
+            return self._record_failure("internal", type(error).__name__)
 
-    def _count_failure(self, kind: Any, detail: str) -> ModelFailure:
+    def _record_failure(self, kind: Any, detail: str) -> ModelFailure:
+        """Count a failure and return it for the agent."""
         self.failures[kind] += 1
         return ModelFailure(kind, detail)
 
@@ -221,18 +222,19 @@ class DiagnosisCompanion:
         if not view.causes:
             raise ConfigError("the knowledge graph did not reply, so causes cannot be checked")
         folder = await asyncio.to_thread(self._store.begin, request, context.seq, view)
+        supervisor, worker = self._handlers[0], self._handlers[-1]  # the same handler if no worker's model is set
         result = await diagnose(
             context,
             view,
-            self._handlers[0],
-            self._handlers[-1],
+            supervisor,
+            worker,
             knobs=self._settings.actuators,
             seconds=self._settings.seconds,
             log_dir=folder,
             config=shown_settings(self._run_context.settings),
         )
-        if result.kind:
-            self.failures[result.kind] += 1
+        if result.failure_kind:
+            self.failures[result.failure_kind] += 1
         await asyncio.to_thread(self._store.end, request.number, result)
         return result
 

@@ -1,4 +1,4 @@
-"""Detects lasting changes in a run's metrics, and returns alarms with their onsets and symptoms.
+"""Detects lasting changes, spikes and NaN in a run's metrics, and returns alarms with their onsets and symptoms.
 
 Symptoms are nodes of the knowledge graph. The detectors are deterministic, so alarms in an answer can be checked."""
 
@@ -21,14 +21,14 @@ Series = tuple[Sequence[int], Sequence[float]]
 Detector = Literal["cusum", "page_hinkley", "spike", "not_finite", "held_out", "unexplained"]
 
 MIN_SPIKE_SIZE: Final = 60.0
-"""Minimum size of a spike in standard deviations. Gradient norms of healthy small batches reach 30."""
+"""Minimum size of a spike in standard deviations. In healthy runs with small batches, spikes reach a size of 30."""
 MIN_SPIKE_RATIO: Final = 40.0
 """Minimum ratio of a spike to the level before it. In healthy runs, a policy's gradient reaches 30 times the level."""
 MAX_EXPLAINED_RATIO: Final = 3.0
-"""Maximum change of the weights' norm that updates explain, as a multiple of the neighbouring steps' largest update.
-A step changes the norm by at most the step's length, and decoupled decay adds less than that."""
+"""Updates explain a relative change of the weights' norm up to this multiple of the largest update ratio nearby. A step
+changes the norm by at most the step's length, and decoupled decay adds less than that."""
 LEVEL_READINGS: Final = 30
-"""Number of earlier readings that define the level before a spike."""
+"""Number of earlier readings that define the level before a spike or NaN. Spikes are detected only after this many."""
 SPIKE_CANDIDATES: Final = 8
 """Number of the largest readings to check for spikes. If more readings are that large, the level has risen."""
 MIN_HELD_OUT_DROP: Final = 0.03
@@ -38,8 +38,10 @@ SIMULTANEOUS_TICKS: Final = 25
 """Maximum ticks between the onsets of changes that count as simultaneous."""
 MIN_JUMP_SIZE: Final = 3.0
 """Minimum jump of a judge's mean in standard deviations. A policy that learns changes the mean more slowly."""
-MIN_JUDGE_CHANGE: Final = 0.05
+MIN_MEAN_CHANGE: Final = 0.05
 """Minimum change of a judge's mean, or of a difficulty level's mean reward, as a share of its earlier value."""
+MIN_MEAN_CHANGE_SIZE: Final = 1.5
+"""Minimum size of the same change in standard deviations."""
 MAX_ALARMS: Final = 64
 """Maximum number of alarms, so that a corrupt log cannot fill a model's context. Only the strongest are reported."""
 MAX_SIZE: Final = 999.0
@@ -79,16 +81,16 @@ class Alarm:
 
 
 def find_alarms(series: Mapping[str, Series], specs: Sequence[MetricSpec]) -> list[Alarm]:
-    """Return the MAX_ALARMS strongest alarms, sorted by onset. Only announced metrics raise alarms, because answers may
-    not cite others."""
+    """Return the MAX_ALARMS strongest alarms, sorted by onset. Only announced metrics raise alarms, because a
+    model's answer must not cite other metrics."""
     directions = {spec.name: spec.better for spec in specs}
     alarms: list[Alarm] = []
     for name in sorted(directions.keys() & series.keys()):
         ticks, values = _keep_finite(series[name])
         if len(values) < len(series[name][1]):
             alarms.append(_make_non_finite_alarm(name, *series[name]))
-        gauges = [gauge for gauge in gauges_for(name) if name != "loss" or directions[name] == "down"]
-        if gauges:
+        gauges = gauges_for(name)
+        if gauges and (name != "loss" or directions[name] == "down"):  # the loss may have been announced as "neither"
             alarms += _find_changes(name, gauges, ticks, values)
         if name == "grad_norm":
             alarms += _find_spike(name, ticks, values)
@@ -106,11 +108,11 @@ def _keep_finite(series: Series) -> Series:
 
 
 def _find_changes(name: str, gauges: Sequence[Gauge], ticks: Sequence[int], values: Sequence[float]) -> list[Alarm]:
-    """Return the largest alarm per symptom. A slow drift counts only if CUSUM did not find its symptom."""
+    """Return the strongest alarm per symptom. A slow drift counts only if CUSUM did not find its symptom."""
     changes = cusum(values)
     strongest: dict[str, Alarm] = {}
     for gauge in gauges:
-        drift = page_hinkley(values, 1) if gauge.slow and gauge.up else None
+        drift = page_hinkley(values, 1) if gauge.finds_drifts and gauge.up else None
         candidates = changes if drift is None else [*changes, drift]
         for change in candidates:
             symptom = _find_symptom(gauge, change)
@@ -145,8 +147,8 @@ def _make_alarm(name: str, symptom: str, change: Change, ticks: Sequence[int]) -
 def _make_non_finite_alarm(name: str, ticks: Sequence[int], values: Sequence[float]) -> Alarm:
     first_index = next(index for index, value in enumerate(values) if not math.isfinite(value))
     earlier_values = [value for value in values[:first_index] if math.isfinite(value)][-LEVEL_READINGS:]
-    before = median(earlier_values) if earlier_values else 0.0
-    return Alarm("not_finite", name, "loss_nan", ticks[first_index], ticks[first_index], before, before, MAX_SIZE)
+    level = median(earlier_values) if earlier_values else 0.0  # also reported as the level after, which must be finite
+    return Alarm("not_finite", name, "loss_nan", ticks[first_index], ticks[first_index], level, level, MAX_SIZE)
 
 
 def _find_spike(name: str, ticks: Sequence[int], values: Sequence[float]) -> list[Alarm]:
@@ -169,17 +171,17 @@ def _find_displaced_weights(series: Mapping[str, Series], directions: Mapping[st
     """Return an alarm for the first step in which something other than an update changed the weights' norm."""
     if not {WEIGHT_NORM, UPDATE_RATIO} <= directions.keys() & series.keys():
         return []
-    updates = dict(zip(*series[UPDATE_RATIO], strict=True))
+    update_ratios = dict(zip(*series[UPDATE_RATIO], strict=True))
     ticks, norms = series[WEIGHT_NORM]
     for index in range(LEVEL_READINGS, len(ticks)):
         tick, before, after = ticks[index], norms[index - 1], norms[index]
-        nearby_updates = [updates[nearby] for nearby in (tick - 1, tick, tick + 1) if nearby in updates]
-        if not nearby_updates or not all(map(math.isfinite, (before, after, *nearby_updates))) or before <= 0:
+        nearby_ratios = [update_ratios[nearby] for nearby in (tick - 1, tick, tick + 1) if nearby in update_ratios]
+        if not nearby_ratios or not all(map(math.isfinite, (before, after, *nearby_ratios))) or before <= 0:
             continue
         relative_change = abs(after - before) / before
-        max_update = max(nearby_updates)
-        if max_update > 0 and relative_change > MAX_EXPLAINED_RATIO * max_update:
-            size = min(relative_change / max_update, MAX_SIZE)
+        max_ratio = max(nearby_ratios)
+        if max_ratio > 0 and relative_change > MAX_EXPLAINED_RATIO * max_ratio:
+            size = min(relative_change / max_ratio, MAX_SIZE)
             return [Alarm("unexplained", WEIGHT_NORM, "weights_displaced", tick, tick, before, after, size)]
     return []
 
@@ -189,7 +191,7 @@ def _find_diverging_judge(series: Mapping[str, Series], directions: Mapping[str,
     judges = [name for name in sorted(directions.keys() & series.keys()) if fnmatchcase(name, JUDGE_METRICS)]
     jumps: list[Alarm] = []
     for name in judges:
-        ticks, changes = _find_large_changes(series[name])
+        ticks, changes = _find_mean_changes(series[name])
         for change in changes:
             is_jump = change.size >= MIN_JUMP_SIZE and change.detected_at - change.onset < JUMP_READINGS
             if is_jump and change.sign > 0:
@@ -210,25 +212,26 @@ def _find_forgotten_levels(series: Mapping[str, Series], directions: Mapping[str
         if not fnmatchcase(name, LEVEL_METRICS):
             continue
         for fall in _find_falls(series[name], name):
-            if not any(abs(reward.onset - fall.onset) <= SIMULTANEOUS_TICKS for reward in reward_falls):
+            if not any(abs(reward_fall.onset - fall.onset) <= SIMULTANEOUS_TICKS for reward_fall in reward_falls):
                 alarms.append(fall)
                 break
     return alarms
 
 
-def _find_large_changes(series: Series) -> tuple[Sequence[int], list[Change]]:
-    """Return the ticks of the finite readings, and the changes that exceed both the noise and MIN_JUDGE_CHANGE."""
+def _find_mean_changes(series: Series) -> tuple[Sequence[int], list[Change]]:
+    """Return the ticks of the finite readings, and the changes that exceed both of the minima above."""
     ticks, values = _keep_finite(series)
     changes = [
         change
         for change in cusum(values)
-        if change.size >= 1.5 and abs(change.after - change.before) >= MIN_JUDGE_CHANGE * abs(change.before)
+        if change.size >= MIN_MEAN_CHANGE_SIZE
+        and abs(change.after - change.before) >= MIN_MEAN_CHANGE * abs(change.before)
     ]
     return ticks, changes
 
 
 def _find_falls(series: Series, name: str) -> list[Alarm]:
-    ticks, changes = _find_large_changes(series)
+    ticks, changes = _find_mean_changes(series)
     return [_make_alarm(name, "level_forgotten", change, ticks) for change in changes if change.sign < 0]
 
 
@@ -241,7 +244,7 @@ def _find_held_out_drops(series: Mapping[str, Series], specs: Sequence[MetricSpe
             continue
         sign = 1.0 if spec.better == "up" else -1.0
         ticks, values = _keep_finite(series[spec.name])
-        if len(values) < 4:  # at least two readings before the last two
+        if len(values) < 4:  # the last two readings are compared with at least two earlier ones
             continue
         best_index = max(range(len(values) - 2), key=lambda index: sign * values[index])
         best = values[best_index]
@@ -264,23 +267,23 @@ class Gauge:
     metric: str
     """Name or pattern of the metric."""
     up: str = ""
-    """Symptom of an increase; an increase without a symptom raises no alarm."""
+    """Symptom of an increase. If it is empty, an increase raises no alarm."""
     down: str = ""
-    """Symptom of a decrease; a decrease without a symptom raises no alarm."""
+    """Symptom of a decrease. If it is empty, a decrease raises no alarm."""
     jump: str = ""
-    """Symptom of a fast increase; an empty string stands for the symptom `up`."""
+    """Symptom of a fast increase. If it is empty, a fast increase has the symptom `up`."""
     min_size: float = 2.0
     """Minimum change in standard deviations of one reading."""
     min_ratio: float = 1.0
     """Minimum ratio of the larger level to the smaller."""
     min_difference: float = 0.0
     """Minimum difference of the levels in the metric's unit."""
-    slow: bool = False
-    """Whether to also run the Page-Hinkley test, which detects slow drifts."""
+    finds_drifts: bool = False
+    """Whether to also run the Page-Hinkley test for an increase, which detects slow drifts."""
 
 
 GAUGES: Final = (
-    Gauge(metric="loss", up="loss_creeps_up", jump="loss_spike", min_size=2.5, min_ratio=1.05, slow=True),
+    Gauge(metric="loss", up="loss_creeps_up", jump="loss_spike", min_size=2.5, min_ratio=1.05, finds_drifts=True),
     Gauge(metric="loss", down="loss_drops_suddenly", min_size=5.0, min_ratio=1.15),
     Gauge(metric="grad_norm", up="grad_norm_growth", min_size=3.0, min_ratio=1.7),
     Gauge(metric="grad_norm", down="grad_norm_vanishes", min_size=2.0, min_ratio=3.0),

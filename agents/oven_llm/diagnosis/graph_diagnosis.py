@@ -33,12 +33,12 @@ SYMPTOMS: Final = tuple(
         + ["loss_oscillates", "judge_flat", "reward_at_ceiling"]
     )
 )
-"""All symptoms that a log can show. A request with all of them returns all causes in the graph."""
+"""All symptoms that a log can show. A request with all of them returns all known causes for a run of this kind."""
 
 
 @dataclass(frozen=True)
 class GraphView:
-    """Causes and remedies for a run's alarms, as ids of graph nodes. Empty if the graph did not reply."""
+    """Causes and remedies for a run's alarms, as ids of graph nodes. Without a reply, all fields are empty."""
 
     ranked_causes: tuple[tuple[str, float], ...] = ()
     """Causes of the alarms with their ranks, most likely first. A rank is not a calibrated probability."""
@@ -56,7 +56,7 @@ class GraphView:
 
 
 def ask_graph(alarms: Sequence[Alarm], run: RunStarted) -> GraphQuestions:
-    """Request all causes, and then the causes that explain the alarms."""
+    """Request all causes, and then the causes and remedies of the alarms."""
     severities: dict[str, float] = {}
     for alarm in alarms:
         severities[alarm.symptom] = max(severities.get(alarm.symptom, 0.0), min(1.0, alarm.size / FULL_SEVERITY_SIZE))
@@ -81,10 +81,10 @@ def diagnose_without_model(log: LogContext, view: GraphView) -> Diagnosis:
     alarm that is simultaneous with the strongest one."""
     if not log.alarms or not view.ranked_causes:
         return Diagnosis(NONE, evidence=(), knob="", value=None, revert_if=None, confidence=0.5)
-    first = _find_first_alarm(log.alarms)
+    first_alarm = _find_first_alarm(log.alarms)
     cause, rank = view.ranked_causes[0]
-    last_tick = min(max(first.raised, first.onset), log.ticks[-1])
-    evidence = (compute_evidence(log, first.metric, first.onset, last_tick),)
+    last_tick = min(max(first_alarm.raised, first_alarm.onset), log.ticks[-1])
+    evidence = (compute_evidence(log, first_alarm.metric, first_alarm.onset, last_tick),)
     return Diagnosis(cause, evidence, knob="", value=None, revert_if=None, confidence=float(f"{rank:.4g}"))
 
 

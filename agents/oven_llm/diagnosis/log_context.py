@@ -109,7 +109,7 @@ class LogContext:
         """Names of the announced metrics. An answer must not cite others."""
         return frozenset(spec.name for spec in self.started.metrics)
 
-    def readings(self, metric: str, first: int, last: int) -> list[float]:
+    def get_readings(self, metric: str, first: int, last: int) -> list[float]:
         """Return the metric's readings from tick `first` to `last`, inclusive."""
         ticks, values = self.series.get(metric, ((), ()))
         return [value for tick, value in zip(ticks, values, strict=True) if first <= tick <= last]
@@ -231,7 +231,8 @@ def _clean_text(text: str) -> str:
 
 
 def _to_json(value: Any, depth: int = 6) -> Any:
-    """Convert a value to JSON types. Long strings are truncated, and numbers that are not finite become strings."""
+    """Convert a value to JSON types. Long strings and values nested deeper than `depth` are truncated. Numbers that are
+    not finite become strings."""
     if isinstance(value, str):
         return _clean_text(value)
     if isinstance(value, float):

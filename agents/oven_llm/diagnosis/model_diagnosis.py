@@ -52,7 +52,7 @@ def build_prompt(knobs: tuple[str, ...]) -> str:
 
 
 MAX_ITERATIONS: Final = 6
-"""Maximum turns: one to explore, one or two to compare, one to answer, and the rest to fix failed programs."""
+"""Maximum turns of the model: one to explore, one or two to compare, one to answer, and the rest to fix programs."""
 MAX_OUTPUT_CHARACTERS: Final = 4000
 """Maximum characters of a program's output that the model sees: enough for a table of twenty metrics."""
 
@@ -63,9 +63,9 @@ class DiagnosisResult:
 
     diagnosis: Diagnosis | None
     """The diagnosis; None if there is no answer or the answer was rejected."""
-    kind: str
+    failure_kind: str
     """Kind of failure, or an empty string if there is a diagnosis."""
-    reason: str
+    failure_reason: str
     """Description of the failure, without any of the model's text."""
     conversation: RunResult
     """The result of the conversation with the model, including its calls and cost."""
@@ -76,9 +76,9 @@ class DiagnosisResult:
 
 
 def changeable_knobs(run: RunStarted, allowed_names: Sequence[str] | None = None) -> tuple[str, ...]:
-    """Return the knobs that a diagnosis may change: those of `allowed_names` (None: all) that are settings."""
-    settings = [spec.name for spec in run.actuators if spec.kind != "action" and spec.effect == "setting"]
-    return tuple(name for name in settings if allowed_names is None or name in allowed_names)
+    """Return the run's settings that a diagnosis may change. If `allowed_names` is None, it may change all of them."""
+    setting_names = [spec.name for spec in run.actuators if spec.kind != "action" and spec.effect == "setting"]
+    return tuple(name for name in setting_names if allowed_names is None or name in allowed_names)
 
 
 async def diagnose(

@@ -30,13 +30,13 @@ CHECK_INTERVAL: Final = 5
 MIN_OBSERVATIONS: Final = 40
 """Minimum observations before the first check: 30 for the detectors' reference, and ten to compare with it."""
 HORIZON: Final = 40
-"""Ticks until a change's effect is measured. Remedies in the gym take this long."""
+"""Ticks until a change's effect is measured. In the gym (oven_bench.gym), remedies take this long."""
 REVERT_READINGS: Final = 5
 """Number of readings to average for revert_if, so that one outlier does not revert a change."""
 RECOVERED_SHARE: Final = 0.5
 """Share of the target's deterioration that a change is forecast to recover within the horizon."""
 FORECAST_READINGS: Final = 10
-"""Number of readings of the target to average before and after the onset, for that forecast."""
+"""Number of readings of the target to average before and after the onset for this forecast."""
 
 
 class Supervisor(ModelAgent[SupervisorSettings, DiagnosisRequest, DiagnosisResult]):
@@ -67,7 +67,7 @@ class Supervisor(ModelAgent[SupervisorSettings, DiagnosisRequest, DiagnosisResul
     def __init__(self) -> None:
         super().__init__("supervisor", SupervisorSettings(), "model")
         self._diagnoses: DiagnosisCompanion | None = None
-        self._checked_tick = -1
+        self._last_check_tick = -1
         self._question_ticks: dict[tuple[str, str], int] = {}  # tick of the latest question by metric and symptom
         self._change: ProposedChange | None = None
         """The latest proposed change that may be reverted."""
@@ -99,9 +99,12 @@ class Supervisor(ModelAgent[SupervisorSettings, DiagnosisRequest, DiagnosisResul
         return answer
 
     def _vote_on(self, request: DiagnosisRequest, result: DiagnosisResult, window: Window) -> Answer:
-        """Return the vote for an answer, or a notice with the reason why there is none."""
+        """Return the vote for an answer, or a notice with the reason why there is no vote."""
         if result.diagnosis is None:
-            return Notice(result.kind, f"abstains: {result.reason} (diagnosis {request.number}); so far {self._status}")
+            return Notice(
+                result.failure_kind,
+                f"abstains: {result.failure_reason} (diagnosis {request.number}); so far {self._status}",
+            )
         diagnosis = result.diagnosis
         if diagnosis.cause == NONE:
             return Notice("none", f"diagnosis {request.number} of tick {request.tick}: nothing is wrong")
@@ -127,10 +130,12 @@ class Supervisor(ModelAgent[SupervisorSettings, DiagnosisRequest, DiagnosisResul
         companion = self._diagnoses
         if companion is None or len(window.observations) < MIN_OBSERVATIONS:
             return None
-        if window.tick < self._checked_tick + CHECK_INTERVAL or not self.slot.is_due(window.tick, self._settings.every):
+        if window.tick < self._last_check_tick + CHECK_INTERVAL or not self.slot.is_due(
+            window.tick, self._settings.every
+        ):
             return None
-        self._checked_tick = window.tick
-        # If a metric recovers and deteriorates again, its new onset is later than the question about the old one.
+        self._last_check_tick = window.tick
+        # If a metric recovers and deteriorates again, its new onset is later than the latest question about it.
         onsets = {(alarm.metric, alarm.symptom): alarm.onset for alarm in _find_window_alarms(window)}
         if all(onset <= self._question_ticks.get(key, -1) for key, onset in onsets.items()):
             return None
@@ -146,11 +151,13 @@ class Supervisor(ModelAgent[SupervisorSettings, DiagnosisRequest, DiagnosisResul
     def _propose_revert(self, window: Window) -> Vote | None:
         """Propose the old value if the proposed change was made and its revert_if is met."""
         change = self._change
-        if change is None or window.tick > change.tick + 2 * HORIZON:  # no change, or too late to blame it
+        if change is None or window.tick > change.tick + 2 * HORIZON:  # too old to have caused a deterioration
             self._change = None
             return None
         knob = window.knobs.get(change.knob)
-        if knob is None or knob.changed_at is None or knob.changed_at < change.tick or knob.value != change.value:
+        if knob is None or knob.changed_at is None:
+            return None
+        if knob.changed_at < change.tick or knob.value != change.value:  # the mesh has not made the proposed change
             return None
         readings = window.series(change.revert_if.metric, after=knob.changed_at)[-REVERT_READINGS:]
         expected_readings = min(REVERT_READINGS, window.tick - knob.changed_at)
@@ -221,9 +228,9 @@ def _forecast(window: Window, target: str, onset: int | None) -> float:
     after = [value for tick, value in readings if tick >= onset][-FORECAST_READINGS:]
     if not before or not after:
         return 0.0
-    drop = fmean(before) - fmean(after)
-    has_deteriorated = (drop > 0) == (better == "up")
-    return float(f"{RECOVERED_SHARE * drop:.4g}") if has_deteriorated else 0.0
+    change_back = fmean(before) - fmean(after)
+    has_deteriorated = (change_back > 0) == (better == "up")
+    return float(f"{RECOVERED_SHARE * change_back:.4g}") if has_deteriorated else 0.0
 
 
 def _describe(diagnosis: Diagnosis) -> str:

@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 from oven_core.errors import OvenError
 from oven_core.protocol.committee_requests import ScoreRequest
 from oven_core.protocol.judge_spec import JudgeSpec
-from oven_llm.judges.judge import ConfiguredJudge, Judge
+from oven_llm.judges.judge import Judge, JudgeConfiguration
 from oven_llm.judges.judge_probe import ProbeResult, probe
 from oven_llm.judges.verdict_cache import CachedJudge, VerdictCache
 from oven_llm.providers.budget import Budget
@@ -34,8 +34,8 @@ log = logging.getLogger("oven.member")
 MAX_CONNECTED: Final = 2
 """Maximum judges that stay connected while they have no requests: the current judge and its predecessor."""
 
-LookUp: TypeAlias = Callable[[JudgeSpec], ConfiguredJudge]
-"""Returns the member's judge with another model. Raises OvenError if it cannot be configured."""
+LookUp: TypeAlias = Callable[[JudgeSpec], JudgeConfiguration]
+"""Returns the configuration of the member's judge with another model. Raises OvenError if there is none."""
 JudgeKey: TypeAlias = tuple[JudgeSpec | None, int]
 """A request's model (None: the configured model), and the number of swaps when the request was sent."""
 
@@ -44,7 +44,7 @@ JudgeKey: TypeAlias = tuple[JudgeSpec | None, int]
 class ConnectedModel:
     """A judge's configuration and the connection to its model."""
 
-    configuration: ConfiguredJudge
+    configuration: JudgeConfiguration
     model: RemoteModel
     spec: JudgeSpec | None = None
     """The model as requests name it; None for the configured model."""
@@ -66,7 +66,7 @@ class MemberJudges:
 
     def __init__(
         self,
-        configuration: ConfiguredJudge,
+        configuration: JudgeConfiguration,
         look_up: LookUp,
         on_call: OnCall | None = None,
         on_probe: Callable[[ProbeResult], None] = lambda _: None,
@@ -137,7 +137,7 @@ class MemberJudges:
 
     async def _get_connected_model(self, spec: JudgeSpec | None) -> ConnectedModel:
         if spec is None:
-            configuration = self.configured_model.configuration
+            configuration = self.configured_model.configuration  # its first connection may be closed by now
             return ConnectedModel(configuration, self._connect(configuration))
         if self._probed_model is not None and self._probed_model.spec == spec:
             connected, self._probed_model = self._probed_model, None
@@ -155,7 +155,7 @@ class MemberJudges:
             return ActiveJudge(connected, judge)
         return ActiveJudge(connected, self._budget_and_cache.wrap(configuration, judge))
 
-    def _connect(self, configuration: ConfiguredJudge) -> RemoteModel:
+    def _connect(self, configuration: JudgeConfiguration) -> RemoteModel:
         if self._budget_and_cache is None:
             return configuration.connect()
         return self._budget_and_cache.connect(configuration)
@@ -184,23 +184,23 @@ class MemberJudges:
 class BudgetAndCache:
     """A member's budget and verdict cache, in the run's folder."""
 
-    def __init__(self, name: str, committee: CommitteeSettings, run: Path) -> None:
-        """Open the budget and the cache in the folder `run`. Raises ConfigError if the budget's ledger is unusable."""
+    def __init__(self, name: str, committee: CommitteeSettings, run_folder: Path) -> None:
+        """Open the budget and the cache in `run_folder`. Raises ConfigError if the budget's ledger is unusable."""
         self._account = f"{JUDGES}/{name}"
         caps = (
             Cap(committee.budget, "committee.budget", JUDGES),
             Cap(committee.members[name].budget, f"committee.members.{name}.budget", self._account),
         )
-        self._budget = Budget(caps, run / SPEND_FILE, self._account)
+        self._budget = Budget(caps, run_folder / SPEND_FILE, self._account)
         self._cache = (
-            VerdictCache(run / endpoint_checks.FOLDER / f"{name}.verdicts.sqlite") if committee.cache else None
+            VerdictCache(run_folder / endpoint_checks.FOLDER / f"{name}.verdicts.sqlite") if committee.cache else None
         )
 
-    def connect(self, configuration: ConfiguredJudge) -> RemoteModel:
+    def connect(self, configuration: JudgeConfiguration) -> RemoteModel:
         """Connect a judge's model and charge its calls to the member. Raises ConfigError like `providers.connect`."""
         return configuration.connect(self._budget, self._account)
 
-    def wrap(self, configuration: ConfiguredJudge, judge: Judge) -> Judge | CachedJudge:
+    def wrap(self, configuration: JudgeConfiguration, judge: Judge) -> Judge | CachedJudge:
         """Return the judge, wrapped in the cache if there is one."""
         if self._cache is None:
             return judge

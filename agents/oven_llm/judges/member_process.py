@@ -25,7 +25,7 @@ from oven_core.protocol.messages import Message
 from oven_core.security.credentials import Credentials
 from oven_core.telemetry import tracing
 from oven_llm.judges.committee_member import Member
-from oven_llm.judges.judge import CheckSettings, ConfiguredJudge
+from oven_llm.judges.judge import CheckSettings, JudgeConfiguration
 from oven_llm.judges.judge_probe import ProbeResult, probe, probe_committee
 from oven_llm.judges.member_judges import BudgetAndCache, MemberJudges
 from oven_llm.providers import genai_telemetry as genai
@@ -88,9 +88,10 @@ def run(
         tracing.shutdown()
 
 
-def look_up_judge(config: Path, name: str, spec: JudgeSpec | None = None) -> ConfiguredJudge:
-    """Return the judge of the member `name`. `spec` replaces its configured model. Raises ConfigError if `config` or
-    the judge's configuration cannot be read, and UnknownNameError if the committee has no such member."""
+def look_up_judge(config: Path, name: str, spec: JudgeSpec | None = None) -> JudgeConfiguration:
+    """Return the configuration of the judge of the member `name`, with the model `spec` if it is not None. Raises
+    ConfigError if the file `config` or the judge's configuration cannot be read, and UnknownNameError if the committee
+    has no such member."""
     committee = read_committee_settings(config)
     if name not in committee.members:
         raise UnknownNameError("committee member", name, committee.members)
@@ -103,7 +104,7 @@ def look_up_judge(config: Path, name: str, spec: JudgeSpec | None = None) -> Con
         rescore_interval=committee.rescore_every,
         results=config.parent / endpoint_checks.FOLDER / name,
     )
-    return ConfiguredJudge.look_up(name, member, catalogue(committee.providers), check_settings=check_settings)
+    return JudgeConfiguration.look_up(name, member, catalogue(committee.providers), check_settings=check_settings)
 
 
 def read_committee_settings(config: Path) -> CommitteeSettings:
@@ -117,7 +118,7 @@ def read_committee_settings(config: Path) -> CommitteeSettings:
 
 
 async def run_member(
-    configuration: ConfiguredJudge,
+    configuration: JudgeConfiguration,
     judges: MemberJudges,
     url: str,
     credentials: Credentials | None,
@@ -142,7 +143,7 @@ async def run_member(
 
 
 async def probe_configured_judge(
-    configuration: ConfiguredJudge, judges: MemberJudges, on_probe: Callable[[ProbeResult], None]
+    configuration: JudgeConfiguration, judges: MemberJudges, on_probe: Callable[[ProbeResult], None]
 ) -> None:
     """Probe the configured judge and log its missing features. A judge that fails the probe still gets requests."""
     model = judges.configured_model.model

@@ -71,8 +71,8 @@ def fetch() -> None:
 
 
 def read_frontier_settings(config: Path) -> tuple[FrontierSettings, str]:
-    """Return the calibrator's settings and the path of the user's provider catalogue. Raises ConfigError if `config`
-    cannot be read or names no calibrator."""
+    """Return the settings of the frontier model and the path of the user's provider catalogue. Raises ConfigError if
+    `config` cannot be read or names no frontier model."""
     committee = read_committee_settings(config)
     if not committee.frontier.model:
         raise ConfigError("committee.frontier.model is not set; set provider, model and prompts of committee.frontier")

@@ -124,7 +124,7 @@ def build_request(
 
 
 MAX_SCORE: Final = 10
-"""Maximum score of a verdict, which is a whole number from 0. Scores are divided by it."""
+"""Maximum score of a verdict. Scores are whole numbers from 0, and are divided by this maximum."""
 
 # `enum` lists the scores because Anthropic's structured output supports no minimum and maximum. The reason comes before
 # the score, so that the model bases the score on it.
@@ -150,7 +150,7 @@ class _Verdicts(ReplyForm):
     verdicts: list[_Verdict]
 
 
-def read_verdict(text: str, ids: Collection[str], reasons: dict[str, str] | None = None) -> dict[str, float]:
+def read_verdicts(text: str, ids: Collection[str], reasons: dict[str, str] | None = None) -> dict[str, float]:
     """Return a score from 0 to 1 for each id, and add the reasons to `reasons`. Raises ModelFailure."""
     verdicts = read_reply(text, _Verdicts).verdicts
     scored_ids = [verdict.id for verdict in verdicts]

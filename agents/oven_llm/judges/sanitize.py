@@ -18,7 +18,7 @@ TAIL_SHARE: Final = 0.25
 MIN_REPETITION_LENGTH: Final = 128
 """Minimum characters of a degenerate repetition. Rows of dashes, numbers such as 1111 and "hahaha" are shorter."""
 MAX_PERIOD: Final = 8
-"""Maximum characters of a repeated part, e.g. "ab" or "0, 1, ". Longer parts are words, which the task may request."""
+"""Maximum characters of a repeated part, e.g. "ab" or "0, 1, ". A task may ask for repeated words, which are longer."""
 NOISE_SHARE: Final = 0.5
 """A text is noise if at least this share of its characters are undecodable, unassigned or for private use."""
 MIN_NOISE_LENGTH: Final = 16

@@ -77,7 +77,7 @@ class SelfChecks:
     reversed_share: float = 0.05
     """Share of groups that are scored again in reverse order."""
     rescore_interval: int = 160
-    """Scored groups between two passes over the old groups; 0: no passes."""
+    """Number of scored groups after which the old groups are rescored. If it is 0, they never are."""
     unreported_tally: CallTally = field(default_factory=CallTally)
     """Usage and failures of the checks that no reply has reported yet."""
     findings: Findings = field(default_factory=Findings)
@@ -96,7 +96,7 @@ class SelfChecks:
         if _hash_fraction(request.group) < self.reversed_share:
             self._enqueue(partial(self._check_order, request, candidates, dict(scores)))
         if self.rescore_interval:
-            self._check_change(request, candidates, scores)
+            self._store_or_rescore(request, candidates, scores)
 
     async def wait_idle(self) -> None:
         """Wait until the queue is empty."""
@@ -111,7 +111,9 @@ class SelfChecks:
             self._worker.cancel()
             await asyncio.gather(self._worker, return_exceptions=True)
 
-    def _check_change(self, request: ScoreRequest, candidates: Mapping[str, str], scores: Mapping[str, float]) -> None:
+    def _store_or_rescore(
+        self, request: ScoreRequest, candidates: Mapping[str, str], scores: Mapping[str, float]
+    ) -> None:
         """Store the group while there are too few old groups. Otherwise rescore the old groups if a pass is due."""
         if len(self._old_groups) < MAX_OLD_GROUPS:
             if self._group_count % SAMPLING_INTERVAL == 0:

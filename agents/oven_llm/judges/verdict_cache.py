@@ -35,7 +35,7 @@ CREATE TABLE IF NOT EXISTS verdicts (
 
 
 class VerdictCache:
-    """A cache file of verdicts. If the file cannot be used, the cache stays empty and nothing raises."""
+    """A cache file of verdicts. If the file cannot be used, the cache stays empty. No method raises."""
 
     def __init__(self, path: Path, max_rows: int = MAX_ROWS) -> None:
         self._path, self._max_rows = path, max_rows
@@ -48,7 +48,7 @@ class VerdictCache:
             self._log_failure(error)
 
     def get(self, key: bytes, count: int) -> list[float] | None:
-        """Return the `count` scores stored under `key`, in text order; None if there are none."""
+        """Return the `count` scores stored under `key`, in the order of the sorted texts; None if there are none."""
         row = self._execute("SELECT scores FROM verdicts WHERE key = ?", key)
         if row is None:
             return None
@@ -93,7 +93,7 @@ class VerdictCache:
 class CachedJudge:
     """A `Judge` that first looks for a cached verdict. Texts are compared by their visible characters, without their
     ids. A group from the cache does not count towards the next control. After a failed control, the cache is not used
-    until the judge passes. When a judge enters quarantine, all earlier verdicts are deleted."""
+    until the judge passes a control. When a judge enters quarantine, all earlier verdicts are deleted."""
 
     def __init__(self, judge: Judge, cache: VerdictCache, identity: str) -> None:
         """`identity` describes the model, its address and its options, and is unique to this judge."""
@@ -118,7 +118,7 @@ class CachedJudge:
         try:
             scores = await self.judge.score(request, tally)
         except ModelFailure as failure:
-            if failure.kind == "fooled" and self.judge.quarantined:
+            if failure.kind == "fooled" and self.judge.is_quarantined:
                 self._cache.clear()
             raise
         score_by_text = {text: scores[id_] for id_, text in texts.items()}

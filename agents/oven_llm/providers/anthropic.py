@@ -81,7 +81,7 @@ def build_body(conversation: Conversation, terms: Terms) -> dict[str, Any]:
         body["output_config"] = {"format": {"type": "json_schema", "schema": conversation.schema}}
     if conversation.temperature is not None:
         body["temperature"] = conversation.temperature
-    if conversation.continues:
+    if conversation.is_multi_turn:
         text = {"type": "text", "text": turns[-1]["content"], "cache_control": {"type": "ephemeral"}}
         turns[-1]["content"] = [text]
     return body

@@ -49,10 +49,9 @@ class Budget(AbstractContextManager["Budget"]):
         try:
             limits = BudgetSettings(usd=usd, tokens=tokens, calls=calls)
         except ValidationError as error:
-            first = error.errors()[0]
-            raise ConfigError(
-                f"budget.{first['loc'][0]} is {first['input']!r}: {first['msg']}; omit it for no cap"
-            ) from None
+            first_error = error.errors()[0]
+            field, value, problem = first_error["loc"][0], first_error["input"], first_error["msg"]
+            raise ConfigError(f"budget.{field} is {value!r}: {problem}; omit it for no cap") from None
         return cls([Cap(limits, "budget")], path)
 
     def check_priced(self, account: str, endpoint: ModelEndpoint) -> None:
@@ -72,16 +71,16 @@ class Budget(AbstractContextManager["Budget"]):
         spend = _sum_spend([max_usage], 1, endpoint)  # the call counts as unanswered until it is booked
         while True:
             try:
-                reservation = self._ledger.reserve(account, spend)
+                outcome = self._ledger.reserve(account, spend)
             except sqlite3.Error as error:
                 self._log_failure(error)
                 if self._ledger.capped:
                     raise ModelFailure("budget", "spending is capped but cannot be recorded") from None
                 return None
-            if not isinstance(reservation, Refusal):
-                return reservation
-            if reservation.final:
-                raise ModelFailure("budget", reservation.reason)
+            if not isinstance(outcome, Refusal):
+                return outcome
+            if outcome.final:
+                raise ModelFailure("budget", outcome.reason)
             if (tally := current_tally()) is not None:
                 tally.last_failure = "budget"  # the reported reason if a deadline ends this wait
             await asyncio.sleep(RETRY_S)

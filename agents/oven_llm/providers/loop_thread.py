@@ -41,7 +41,7 @@ class LoopThread:
 
 
 def _stop(loop: asyncio.AbstractEventLoop, thread: threading.Thread, pid: int) -> None:
-    if pid == os.getpid():
+    if pid == os.getpid():  # a forked process inherits this exit handler, but not the thread
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()

@@ -29,14 +29,14 @@ class Terms:
 
     schema: SchemaMode
     top_logprobs: int
-    """Number of alternatives per token; 0: no log-probabilities."""
+    """Number of alternatives per token; 0 for no log-probabilities."""
 
 
 class AgreedTerms:
     """The current terms for one model, which concurrent calls share. Each change is logged once."""
 
     def __init__(self, endpoint: ModelEndpoint, top_logprobs: int = 0) -> None:
-        """Start with the features in the catalogue. `top_logprobs` alternatives per token are requested; 0: none."""
+        """Start with the features in the catalogue. If `top_logprobs` is 0, no log-probabilities are requested."""
         self._modes = MODES[endpoint.wire]
         self._endpoint = endpoint
         self.requested = Terms("strict", top_logprobs)
@@ -66,7 +66,7 @@ class AgreedTerms:
                 raise
         if terms.top_logprobs and reply.logprobs is None and reply.text and reply.finish != "refusal":
             terms = replace(terms, top_logprobs=0)  # the endpoint ignored the request for log-probabilities
-        if not self._is_settled or self.current == initial_terms:
+        if not self._is_settled or self.current == initial_terms:  # no concurrent call has changed the terms
             self._adopt(terms)
         self._is_settled = True
         return reply
@@ -84,11 +84,12 @@ class AgreedTerms:
 
     def _list_weaker_terms(self, refused_terms: Terms) -> Iterator[Terms]:
         """Yield weaker terms. Log-probabilities are dropped first, because a judge needs the schema more."""
+        weaker_modes = self._modes[self._modes.index(refused_terms.schema) + 1 :]
         if refused_terms.top_logprobs:
             yield replace(refused_terms, top_logprobs=0)
-        modes = self._modes[self._modes.index(refused_terms.schema) + 1 :]
-        for top_logprobs in dict.fromkeys((refused_terms.top_logprobs, 0)):
-            yield from (Terms(mode, top_logprobs) for mode in modes)
+        yield from (replace(refused_terms, schema=mode) for mode in weaker_modes)
+        if refused_terms.top_logprobs:
+            yield from (Terms(mode, top_logprobs=0) for mode in weaker_modes)
 
     def _adopt(self, terms: Terms) -> None:
         if terms != self.current:
@@ -96,7 +97,7 @@ class AgreedTerms:
             self.log_missing_features(self.missing_features())
 
     def log_missing_features(self, notes: Iterable[str]) -> None:
-        """Log each note once."""
+        """Log each sentence of `missing_features` once."""
         for note in notes:
             if note not in self._logged_notes:
                 self._logged_notes.add(note)

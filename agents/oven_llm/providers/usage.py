@@ -48,7 +48,8 @@ Price: TypeAlias = Callable[[Sequence[Usage]], float | None]
 
 @dataclass
 class CallTally:
-    """Attempts, failures and usage of the calls for one purpose. Complete even after a timeout."""
+    """Attempts, failures and usage of the calls for one request, complete even after a timeout. A judge also stores its
+    reasons and its health here."""
 
     context: str = ""
     """The request's trace (`traceparent`), or an empty string if it has none."""
@@ -105,21 +106,21 @@ class CallTally:
         return self.price(self.usages) if self.price is not None and self.usages else None
 
 
-_current: ContextVar[CallTally | None] = ContextVar("call_tally", default=None)
+_current_tally: ContextVar[CallTally | None] = ContextVar("call_tally", default=None)
 
 
 @contextlib.contextmanager
 def record_calls_in(tally: CallTally) -> Iterator[CallTally]:
     """Record this task's calls in `tally` inside the `with` block."""
-    token = _current.set(tally)
+    token = _current_tally.set(tally)
     try:
         yield tally
     finally:
-        _current.reset(token)
+        _current_tally.reset(token)
 
 
 def current_tally() -> CallTally | None:
-    return _current.get()
+    return _current_tally.get()
 
 
 def cost_usd(endpoint: ModelEndpoint, usages: Sequence[Usage]) -> float | None:

@@ -115,7 +115,7 @@ def assemble_filter(machine: Machine, rules: Sequence[Rule]) -> bytes:
         (LOAD, 0, 0, NUMBER_OFFSET),
     ]
     if machine.first_x32_number is not None:
-        code += [(AT_LEAST, 0, 1, machine.first_x32_number), (RETURN, 0, 0, ERRNO | EPERM)]
+        code += [(AT_LEAST, 0, 1, machine.first_x32_number), (RETURN, 0, 0, ERRNO | EPERM)]  # refuse all x32 calls
     for rule in rules:
         if (number := machine.numbers.get(rule.call)) is not None:
             body = _assemble_rule(rule)

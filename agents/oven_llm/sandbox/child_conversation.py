@@ -67,7 +67,7 @@ class Exchange:
         )  # fmt: skip
 
     def _listen(self, child: Peer, deadline: float) -> tuple[BlockEnding, str]:
-        """Handle frames until the child reports that the request is done. Time in host functions does not count."""
+        """Handle frames until the child reports that it is done. Time in host functions is added to the deadline."""
         limits = self._limits
         while True:
             kind, payload = child.receive(deadline)
@@ -91,7 +91,7 @@ class Exchange:
                 if self._answer is None:
                     self._answer = FinalAnswer(value)
             elif kind == message_format.REFUSED:
-                self._refusal_reasons.append(payload.decode(errors="replace"))  # counted in _received_bytes
+                self._refusal_reasons.append(payload.decode(errors="replace"))  # `received_bytes` limits these
             elif kind == message_format.DONE:
                 return self._read_outcome(payload)
             else:

@@ -108,7 +108,7 @@ class ConfinedChild:
         except DeadlineError:
             raise ProcessError(f"the sandbox did not start within {self._limits.start_s:g} s") from None
         except (ChildExitedError, FrameError) as error:
-            raise ProcessError(f"the sandbox did not start: {self._last_error_line() or error}") from None
+            raise ProcessError(f"the sandbox did not start: {self._read_last_error_line() or error}") from None
         if kind != message_format.READY or problem:
             raise ProcessError(f"the sandbox is not used because it is not secure: {problem.decode(errors='replace')}")
         assert self._process.stderr is not None
@@ -160,7 +160,7 @@ class ConfinedChild:
             except BlockingIOError:
                 self._wait(self._send_poll, deadline)
             except BrokenPipeError:
-                raise ChildExitedError(self._exit_reason()) from None
+                raise ChildExitedError(self._describe_exit()) from None
 
     def receive(self, deadline: float) -> tuple[int, bytes]:
         """Return the kind and payload of the next frame. Raises DeadlineError, ChildExitedError and FrameError."""
@@ -171,7 +171,7 @@ class ConfinedChild:
             except BlockingIOError:
                 continue
             if not chunk:
-                raise ChildExitedError(self._exit_reason())
+                raise ChildExitedError(self._describe_exit())
             self._frames.extend(self._reader.feed(chunk))
         return self._frames.popleft()
 
@@ -181,7 +181,7 @@ class ConfinedChild:
         if remaining <= 0 or not poll.poll(1000 * remaining):
             raise DeadlineError
 
-    def _exit_reason(self) -> str:
+    def _describe_exit(self) -> str:
         """Wait for the process to exit, and return the reason."""
         try:
             code = self._process.wait(timeout=1)
@@ -191,7 +191,7 @@ class ConfinedChild:
             return f"the process exited with code {code}"
         return f"the process was killed by {signal.Signals(-code).name}"
 
-    def _last_error_line(self) -> str:
+    def _read_last_error_line(self) -> str:
         """Return the last line that a child printed to standard error before it failed to start."""
         assert self._process.stderr is not None
         os.set_blocking(self._process.stderr.fileno(), False)
@@ -215,7 +215,7 @@ class ConfinedChild:
 
     def kill(self) -> None:
         """Kill the process group and close the pipes. May be called more than once."""
-        process = getattr(self, "_process", None)
+        process = getattr(self, "_process", None)  # None if the process could not be started
         if process is not None:
             if process.poll() is None:
                 self._signal(signal.SIGKILL)

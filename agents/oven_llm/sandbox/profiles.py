@@ -90,8 +90,8 @@ class Profile:
             return []
         folders = [str(self.read.resolve()), *self.package_folders, *LIBRARY_FOLDERS]
         readable = [(path, READ) for path in folders]
-        grants = [*readable, (str(self.write.resolve()), WRITE), *DEVICE_RIGHTS.items()]
-        return [(path, rights & file_rights(version)) for path, rights in grants if Path(path).exists()]
+        rights_by_path = [*readable, (str(self.write.resolve()), WRITE), *DEVICE_RIGHTS.items()]
+        return [(path, rights & file_rights(version)) for path, rights in rights_by_path if Path(path).exists()]
 
 
 REPL: Final = Profile()

@@ -85,7 +85,7 @@ class TimeLimit:
         """Seconds until the limit; None without a limit."""
         return None if self.seconds is None else max(0.0, self.seconds - self.elapsed)
 
-    def failure(self) -> ModelFailure:
+    def create_failure(self) -> ModelFailure:
         """Return the failure to report for a call that this limit stopped or prevented."""
         return ModelFailure("timeout", f"the run reached its limit of {self.seconds or 0:g} s")
 
@@ -143,11 +143,11 @@ class ModelCalls:
         pending: list[CallOutcome | Future[CallOutcome]] = []
         for prompt in prompts:
             self._call_count += 1
-            outcome = self._recorded_calls.take(self._role, self._model.model, prompt)
-            if outcome is None:
+            recorded_result = self._recorded_calls.take(self._role, self._model.model, prompt)
+            if recorded_result is None:
                 pending.append(self._threads.submit(partial(self._call_model, _Call(turn, self._call_count, prompt))))
             else:
-                pending.append(self._convert_result(outcome))
+                pending.append(self._convert_result(recorded_result))
         try:
             return [self._wait_for(item) if isinstance(item, Future) else item for item in pending]
         finally:
@@ -166,12 +166,12 @@ class ModelCalls:
                 return ModelFailure("internal", "the log cannot be written")
         if self._cancellation.done():
             raise StoppedError
-        return self._limit.failure()
+        return self._limit.create_failure()
 
     def _call_model(self, call: _Call) -> CallOutcome:
         """Make, log and count one call in one of the threads. Raises OSError."""
         if self._limit.remaining == 0:
-            return self._limit.failure()
+            return self._limit.create_failure()
         started = time.monotonic()
         result: ModelReply | ModelFailure
         try:

@@ -94,7 +94,7 @@ class RunResult:
 
 
 class RunOptions(TypedDict, total=False):
-    """Options of `run` and `arun`."""
+    """Options of `run` and `arun`. Defaults are in parentheses."""
 
     max_iterations: int
     """Maximum turns of the supervisor (15). One last call then requests only the answer."""
@@ -210,9 +210,9 @@ class _Run:
                 contextlib.closing(RunLogger(self.log_dir, secrets=secrets, resume=self.resume))
             )
             recorded_calls = RecordedCalls(Path(self.log_dir) if self.log_dir is not None and self.resume else None)
-            shared = self._time_limit, logger, recorded_calls, self._cancellation
-            supervisor = ModelCalls("supervisor", self.supervisor, *shared)
-            worker = ModelCalls("worker", self.worker, *shared, self.concurrency)
+            shared_arguments = self._time_limit, logger, recorded_calls, self._cancellation
+            supervisor = ModelCalls("supervisor", self.supervisor, *shared_arguments)
+            worker = ModelCalls("worker", self.worker, *shared_arguments, self.concurrency)
             exit_stack.callback(supervisor.close)
             exit_stack.callback(worker.close)
 
@@ -244,7 +244,7 @@ class _Run:
                 primitives=self.primitives,
                 instructions=self.prompt,
             )
-            answer, ended, reason = self._converse(self._repl, [*opening], supervisor, worker)
+            answer, ended, reason = self._converse(self._repl, list(opening), supervisor, worker)
             return self._report(answer, ended, reason, supervisor, worker)
 
     @property
@@ -261,7 +261,8 @@ class _Run:
         while True:
             answer = self._ask(supervisor, messages)
             if not isinstance(answer, str):
-                return None, *answer
+                ending, reason = answer
+                return None, ending, reason
             turn = repl.run_turn(answer)
             _raise_fatal(supervisor, worker)
             self._finished_turns += 1
@@ -290,7 +291,7 @@ class _Run:
             if isinstance(answer, str):
                 return answer
             if self._time_limit.remaining == 0:
-                return "seconds", self._time_limit.failure().detail
+                return "seconds", self._time_limit.create_failure().detail
             if answer.kind == "budget":
                 return "budget", answer.detail
             if answer.kind in PERMANENT_KINDS or answer.kind == "bad_request":

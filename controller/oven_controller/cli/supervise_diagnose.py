@@ -119,8 +119,8 @@ def _report(
     if result is not None:
         report["model"] = {
             "diagnosis": result.diagnosis.as_json() if result.diagnosis else None,
-            "failure": result.kind or None,
-            "reason": result.reason,
+            "failure": result.failure_kind or None,
+            "reason": result.failure_reason,
             "calls": result.conversation.calls,
             "cost_usd": result.cost_usd,
             "seconds": round(result.conversation.elapsed, 3),
@@ -149,7 +149,7 @@ def _lines(
     if result is None:
         lines.append("no model was used; add --model NAME --base-url URL to have a model analyse the log")
     elif result.diagnosis is None:
-        lines.append(f"the model gave no valid answer ({result.kind}): {result.reason}")
+        lines.append(f"the model gave no valid answer ({result.failure_kind}): {result.failure_reason}")
     else:
         lines.append(f"diagnosis from the model: {_diagnosis_text(result.diagnosis)}")
     if result is not None:

@@ -46,7 +46,7 @@ class BlockRunner:
         self._namespace["FINAL"] = host_link.make_final_function(link, setup["answer_bytes"])
 
     def assign(self, kind: int, payload: bytes) -> dict[str, Any]:
-        """Assign a variable and return the outcome for the DONE frame. A zero byte separates its name and value."""
+        """Assign a variable and return the outcome for the DONE frame. In the payload, a zero byte follows the name."""
         end = payload.index(b"\0")
         name, value = payload[:end].decode(), memoryview(payload)[end + 1 :]
         try:
@@ -97,7 +97,7 @@ def serve(requests: int, replies: int, lifeline: int) -> None:
     if "random" in sys.modules:
         sys.modules["random"].seed(0)  # a resumed run gets the same random numbers
     sys.path[:] = setup["path"]
-    if not setup["path"]:
+    if not setup["path"]:  # in the profile `repl`
         sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not importlib.machinery.PathFinder]
         sys.meta_path.append(RejectingFinder())
     runner = BlockRunner(link, setup)
@@ -127,5 +127,6 @@ def _confine_process(setup: dict[str, Any]) -> None:
     confinement.confine(kernel, setup["landlock"], bytes.fromhex(setup["program"]))
     confinement.check_restrictions(kernel)
     if not setup["path"] and "ctypes" not in setup["modules"]:
-        for name in [name for name in sys.modules if name.partition(".")[0] in ("ctypes", "_ctypes")]:
-            del sys.modules[name]  # if code gets ctypes in another way, the kernel's rules still apply
+        for name in list(sys.modules):
+            if name.partition(".")[0] in ("ctypes", "_ctypes"):
+                del sys.modules[name]  # if code gets ctypes in another way, the kernel's rules still apply

@@ -1,4 +1,4 @@
-"""The background task of the agent `supervisor`, which asks a model to diagnose the log without delaying votes."""
+"""The background task of the agent `supervisor`: asks a model for diagnoses without delaying votes, and stores them."""
 
 from __future__ import annotations
 

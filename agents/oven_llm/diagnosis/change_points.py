@@ -21,8 +21,7 @@ REFERENCE_LENGTH_AFTER_CHANGE: Final = 15
 UPDATE_INTERVAL: Final = 20
 """Minimum number of readings between two updates of the reference, which follows slow trends."""
 MAX_EXTRAPOLATION: Final = 30
-"""Maximum number of readings over which a trend is extrapolated. Extrapolated over hundreds of readings, even a slight
-trend raises false alarms."""
+"""Maximum number of readings over which a trend is extrapolated. Beyond it, a slight trend would raise false alarms."""
 MAX_DEVIATION: Final = 4.0
 """Maximum deviation of one reading in standard deviations. Larger deviations are clipped."""
 CUSUM_DRIFT: Final = 0.75

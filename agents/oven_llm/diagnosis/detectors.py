@@ -81,8 +81,7 @@ class Alarm:
 
 
 def find_alarms(series: Mapping[str, Series], specs: Sequence[MetricSpec]) -> list[Alarm]:
-    """Return the MAX_ALARMS strongest alarms, sorted by onset. Only announced metrics raise alarms, because a
-    model's answer must not cite other metrics."""
+    """Return the MAX_ALARMS strongest alarms on announced metrics, which answers may cite, sorted by onset."""
     directions = {spec.name: spec.better for spec in specs}
     alarms: list[Alarm] = []
     for name in sorted(directions.keys() & series.keys()):

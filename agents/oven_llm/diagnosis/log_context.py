@@ -231,8 +231,7 @@ def _clean_text(text: str) -> str:
 
 
 def _to_json(value: Any, depth: int = 6) -> Any:
-    """Convert a value to JSON types. Long strings and values nested deeper than `depth` are truncated. Numbers that are
-    not finite become strings."""
+    """Convert a value to JSON. Long strings and nesting beyond `depth` are cut. NaN and infinity become strings."""
     if isinstance(value, str):
         return _clean_text(value)
     if isinstance(value, float):

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from oven_core.errors import OvenError
 from oven_core.mesh.actuator_values import Fault, coerce_proposal, show
 from oven_core.protocol.messages import Value
 from oven_core.terminal_text import clean
 from oven_llm.diagnosis.log_context import LogContext
+from oven_llm.providers.structured_reply import ReplyForm
 
 NONE: Final = "none"
 """The cause that an answer states for a healthy run."""
@@ -40,11 +41,7 @@ class AnswerRejectedError(OvenError, ValueError):
         self.kind: RejectionKind = kind
 
 
-class _StrictModel(BaseModel):
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
-
-
-class Evidence(_StrictModel):
+class Evidence(ReplyForm):
     """A claim that a metric had this mean over a range of ticks."""
 
     metric: str = Field(max_length=120)
@@ -57,7 +54,7 @@ class Evidence(_StrictModel):
         return {"metric": self.metric, "from": self.from_, "to": self.to, "value": self.value}
 
 
-class RevertIf(_StrictModel):
+class RevertIf(ReplyForm):
     """A condition for reverting a change: the metric's mean is beyond a bound."""
 
     metric: str = Field(max_length=120)
@@ -84,7 +81,7 @@ class RevertIf(_StrictModel):
         return f"{self.metric} is {bound}"
 
 
-class ProposedChange(_StrictModel):
+class ProposedChange(ReplyForm):
     """A change proposed by the agent, with the condition for reverting it."""
 
     knob: str
@@ -95,7 +92,7 @@ class ProposedChange(_StrictModel):
     cause: str
 
 
-class ModelAnswer(_StrictModel):
+class ModelAnswer(ReplyForm):
     """The value passed to FINAL. `knob` and `value` are missing or null if nothing should be changed."""
 
     cause: str = Field(max_length=64)

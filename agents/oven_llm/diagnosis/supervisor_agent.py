@@ -67,7 +67,7 @@ class Supervisor(ModelAgent[SupervisorSettings, DiagnosisRequest, DiagnosisResul
     def __init__(self) -> None:
         super().__init__("supervisor", SupervisorSettings(), "model")
         self._diagnoses: DiagnosisCompanion | None = None
-        self._last_check_tick = -1
+        self._checked_tick = -1
         self._question_ticks: dict[tuple[str, str], int] = {}  # tick of the latest question by metric and symptom
         self._change: ProposedChange | None = None
         """The latest proposed change that may be reverted."""
@@ -130,11 +130,9 @@ class Supervisor(ModelAgent[SupervisorSettings, DiagnosisRequest, DiagnosisResul
         companion = self._diagnoses
         if companion is None or len(window.observations) < MIN_OBSERVATIONS:
             return None
-        if window.tick < self._last_check_tick + CHECK_INTERVAL or not self.slot.is_due(
-            window.tick, self._settings.every
-        ):
+        if window.tick < self._checked_tick + CHECK_INTERVAL or not self.slot.is_due(window.tick, self._settings.every):
             return None
-        self._last_check_tick = window.tick
+        self._checked_tick = window.tick
         # If a metric recovers and deteriorates again, its new onset is later than the latest question about it.
         onsets = {(alarm.metric, alarm.symptom): alarm.onset for alarm in _find_window_alarms(window)}
         if all(onset <= self._question_ticks.get(key, -1) for key, onset in onsets.items()):
@@ -164,7 +162,6 @@ class Supervisor(ModelAgent[SupervisorSettings, DiagnosisRequest, DiagnosisResul
         if not readings or len(readings) < expected_readings or not change.revert_if.is_met(fmean(readings)):
             return None
         self._change = None
-        target = _target_name(window)
         return window.propose(
             change.knob,
             change.before,
@@ -173,7 +170,7 @@ class Supervisor(ModelAgent[SupervisorSettings, DiagnosisRequest, DiagnosisResul
                 f"{change.revert_if.metric} is {fmean(readings):.4g}, and the diagnosis {change.cause} says to "
                 f"revert the change if {change.revert_if.describe()}"
             ),
-            target=target,
+            target=_target_name(window),
             horizon=HORIZON,
         )
 

@@ -93,8 +93,7 @@ class _State(BaseModel):
 
 
 class Controls:
-    """The controls of one judge, in a deterministic order. Call `next_control` once per group, and `record_scores`
-    after each control."""
+    """One judge's controls, in a fixed order. Call `next_control` per group, and `record_scores` per control."""
 
     def __init__(
         self, identity: str = "", results: Path | None = None, *, interval: int = INTERVAL, scores_content: bool = True

@@ -117,7 +117,6 @@ class MemberJudges:
         return tally
 
     async def close(self) -> None:
-        """Close all connections."""
         for active_judge in self._judges.values():
             await active_judge.judge.close()
         if self._probed_model is not None:

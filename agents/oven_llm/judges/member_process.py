@@ -89,9 +89,8 @@ def run(
 
 
 def look_up_judge(config: Path, name: str, spec: JudgeSpec | None = None) -> JudgeConfiguration:
-    """Return the configuration of the judge of the member `name`, with the model `spec` if it is not None. Raises
-    ConfigError if the file `config` or the judge's configuration cannot be read, and UnknownNameError if the committee
-    has no such member."""
+    """Return the configuration of the member's judge, with the model `spec` if it is not None. Raises ConfigError if
+    the file `config` or a setting of the judge is unusable, and UnknownNameError if there is no such member."""
     committee = read_committee_settings(config)
     if name not in committee.members:
         raise UnknownNameError("committee member", name, committee.members)

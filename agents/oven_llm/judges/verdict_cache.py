@@ -1,7 +1,6 @@
 """Caches a judge's verdicts in a SQLite file, so that the same group is never paid for twice.
 
-Each member has its own file, so only one process writes to it. The file contains digests and scores, but no texts or
-API keys."""
+Each member has its own file, so only one process writes to it. The file contains only digests and scores."""
 
 from __future__ import annotations
 
@@ -62,7 +61,6 @@ class VerdictCache:
             self._execute("DELETE FROM verdicts WHERE id <= (SELECT MAX(id) FROM verdicts) - ?", self._max_rows)
 
     def clear(self) -> None:
-        """Delete all verdicts."""
         self._execute("DELETE FROM verdicts")
 
     def close(self) -> None:

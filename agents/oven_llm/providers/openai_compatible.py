@@ -115,9 +115,8 @@ def _get_token_bytes(token: ChatCompletionTokenLogprob | TopLogprob) -> bytes:
 
 
 def _check_logprob(value: float) -> float:
-    """Return a log-probability, which may exceed 0 by a rounding error and is −9999 if the server did not compute it.
-    Raises TypeError or ValueError if it is invalid."""
-    if not math.isfinite(value) or value > 1e-6:
+    """Return a valid log-probability. Raises TypeError or ValueError for others. −9999 (not computed) is valid."""
+    if not math.isfinite(value) or value > 1e-6:  # it may exceed 0 by a rounding error
         raise ValueError
     return float(value)
 

@@ -48,8 +48,7 @@ Price: TypeAlias = Callable[[Sequence[Usage]], float | None]
 
 @dataclass
 class CallTally:
-    """Attempts, failures and usage of the calls for one request, complete even after a timeout. A judge also stores its
-    reasons and its health here."""
+    """Attempts, failures and usage of one request's calls, even if it times out, and a judge's findings."""
 
     context: str = ""
     """The request's trace (`traceparent`), or an empty string if it has none."""
@@ -135,7 +134,6 @@ def cost_usd(endpoint: ModelEndpoint, usages: Sequence[Usage]) -> float | None:
 
 
 def is_priced(endpoint: ModelEndpoint) -> bool:
-    """Return whether the model's price is known."""
     return cost_usd(endpoint, [Usage(1, 1)]) is not None
 
 

@@ -69,8 +69,7 @@ def _has_monty_binary() -> bool:
 
 
 def choose_backend(support: Support, requested: str | None, profile: str) -> Backend:
-    """Return the requested backend, or the strongest one for the profile. Raises ConfigError if there is none, because
-    a model's code must not run unconfined."""
+    """Return the requested backend, or the strongest one for the profile. Raises ConfigError if there is none."""
     if requested is not None and requested not in BACKENDS:
         raise ConfigError(f"unknown sandbox backend {requested!r}; known backends: {', '.join(BACKENDS)}")
     if profile == "tests":

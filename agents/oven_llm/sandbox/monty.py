@@ -1,8 +1,7 @@
 """The `pydantic-monty` backend, an interpreter for a subset of Python without files or network access.
 
 It is used where the kernel cannot confine a process, e.g. on macOS. Its worker is a separate process, which enforces
-the limits on time and memory. The namespace persists between blocks. docs/sandbox.md lists the features of Python that
-it does not support."""
+the limits on time and memory. The namespace persists between blocks. docs/sandbox.md lists unsupported features."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Runs the supervisor's loop (`run`, `arun`). The supervisor, a model, writes programs that explore a long context, and
-a worker model reads parts of it."""
+"""Runs the supervisor's loop (`run`, `arun`): a model explores a long context with programs and a worker model."""
 
 from __future__ import annotations
 
@@ -255,8 +254,7 @@ class _Run:
     def _converse(
         self, repl: Repl, messages: list[dict[str, str]], supervisor: ModelCalls, worker: ModelCalls
     ) -> tuple[Any, Ending, str]:
-        """Run turns until the run ends. Return the answer, the ending and its reason. After the last turn, the answer
-        may also be plain text without a program."""
+        """Run all turns. Return the answer, the ending and its reason. The last one may be plain text."""
         consecutive_failures = 0
         while True:
             answer = self._ask(supervisor, messages)

@@ -2,8 +2,7 @@
 
 `supervisor.jsonl` and `worker.jsonl` contain the calls. `repl.jsonl` contains the programs with their output. The
 fields are those of the project Supervisor Distillation and a few more. `step` is the number of the supervisor's turn. A
-failed call has `failure` instead of `response`. A resumed run reads the replies from these files, so that no call is
-paid for twice."""
+failed call has `failure` instead of `response`. A resumed run reuses the replies in these files."""
 
 from __future__ import annotations
 

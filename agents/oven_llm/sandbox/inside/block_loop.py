@@ -24,7 +24,6 @@ class RejectingFinder:
     """The last import finder in the profile `repl`. It explains that a module is not available."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        """Raise ModuleNotFoundError."""
         raise ModuleNotFoundError(
             f"No module named {name!r} in the sandbox, which has standard modules for text, numbers and data only",
             name=name,

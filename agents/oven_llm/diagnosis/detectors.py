@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 from oven_agents.stats.robust_statistics import noise
 from oven_core.protocol.messages import MetricSpec
-from oven_llm.diagnosis.change_points import Change, cusum, page_hinkley
+from oven_llm.diagnosis.change_points import MIN_NOISE_SHARE, Change, cusum, page_hinkley
 
 Series = tuple[Sequence[int], Sequence[float]]
 """Ticks and readings of one metric, oldest first. Ticks without a reading are omitted, but NaN and infinity are not."""
@@ -32,8 +32,7 @@ LEVEL_READINGS: Final = 30
 SPIKE_CANDIDATES: Final = 8
 """Number of the largest readings to check for spikes. If more readings are that large, the level has risen."""
 MIN_HELD_OUT_DROP: Final = 0.03
-"""Minimum relative deterioration of a held-out metric, from its best reading to the last two, to raise an alarm. It is
-half of the variation of an evaluation on a few hundred examples."""
+"""Minimum relative deterioration of a held-out metric: half of its variation if it has a few hundred examples."""
 SIMULTANEOUS_TICKS: Final = 25
 """Maximum ticks between the onsets of changes that count as simultaneous."""
 MIN_JUMP_SIZE: Final = 3.0
@@ -71,7 +70,7 @@ class Alarm:
     """Level from the onset to the detection."""
     size: float
     """Size of the change in standard deviations of one reading, at most MAX_SIZE. For `unexplained`, it is a multiple
-    of the largest update. For `held_out`, it is a multiple of the metric's typical change between two readings."""
+    of the largest update ratio. For `held_out`, it is a multiple of the typical change between two readings."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the alarm as a JSON object with five significant digits per number."""
@@ -156,10 +155,10 @@ def _find_spike(name: str, ticks: Sequence[int], values: Sequence[float]) -> lis
         return []
     largest_first = sorted(range(LEVEL_READINGS, len(values)), key=lambda index: (-values[index], index))
     for index in largest_first[:SPIKE_CANDIDATES]:
-        before = values[index - LEVEL_READINGS : index]
-        level = median(before)
-        deviation = max(noise(before), 1e-3 * abs(level), 1e-12)
-        size = (values[index] - level) / deviation
+        earlier_values = values[index - LEVEL_READINGS : index]
+        level = median(earlier_values)
+        noise_std = max(noise(earlier_values), MIN_NOISE_SHARE * abs(level), 1e-12)
+        size = (values[index] - level) / noise_std
         if size >= MIN_SPIKE_SIZE and values[index] >= MIN_SPIKE_RATIO * level:
             tick = ticks[index]
             return [Alarm("spike", name, "grad_norm_spike", tick, tick, level, values[index], min(size, MAX_SIZE))]
@@ -218,7 +217,7 @@ def _find_forgotten_levels(series: Mapping[str, Series], directions: Mapping[str
 
 
 def _find_mean_changes(series: Series) -> tuple[Sequence[int], list[Change]]:
-    """Return the ticks of the finite readings, and the changes that exceed both of the minima above."""
+    """Return the ticks of the finite readings, and the changes of at least MIN_MEAN_CHANGE and MIN_MEAN_CHANGE_SIZE."""
     ticks, values = _keep_finite(series)
     changes = [
         change

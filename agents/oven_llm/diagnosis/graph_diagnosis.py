@@ -77,8 +77,7 @@ def ask_graph(alarms: Sequence[Alarm], run: RunStarted) -> GraphQuestions:
 
 
 def diagnose_without_model(log: LogContext, view: GraphView) -> Diagnosis:
-    """Return the graph's top cause as a diagnosis without a change. Its evidence starts at the onset of the earliest
-    alarm that is simultaneous with the strongest one."""
+    """Return the graph's top cause as a diagnosis without a change, with the metric of the first alarm as evidence."""
     if not log.alarms or not view.ranked_causes:
         return Diagnosis(NONE, evidence=(), knob="", value=None, revert_if=None, confidence=0.5)
     first_alarm = _find_first_alarm(log.alarms)

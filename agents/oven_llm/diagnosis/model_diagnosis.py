@@ -70,10 +70,6 @@ class DiagnosisResult:
     conversation: RunResult
     """The result of the conversation with the model, including its calls and cost."""
 
-    @property
-    def cost_usd(self) -> float | None:
-        return self.conversation.cost_usd
-
 
 def changeable_knobs(run: RunStarted, allowed_names: Sequence[str] | None = None) -> tuple[str, ...]:
     """Return the run's settings that a diagnosis may change. If `allowed_names` is None, it may change all of them."""

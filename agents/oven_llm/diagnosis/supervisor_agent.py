@@ -15,8 +15,9 @@ from oven_agents.sdk.window import Window
 from oven_agents.stats.objective import held_out_metric, objective
 from oven_core.mesh.actuator_values import show
 from oven_core.protocol.messages import RunStarted, Vote
-from oven_llm.diagnosis.background_diagnosis import DiagnosisCompanion, DiagnosisRequest, DiagnosisStore
+from oven_llm.diagnosis.background_diagnosis import DiagnosisCompanion
 from oven_llm.diagnosis.detectors import Alarm, find_alarms
+from oven_llm.diagnosis.diagnosis_store import DiagnosisRequest, DiagnosisStore
 from oven_llm.diagnosis.model_answer import NONE, Diagnosis, ProposedChange
 from oven_llm.diagnosis.model_diagnosis import DiagnosisResult, changeable_knobs
 from oven_llm.language_models.model_agent import ModelAgent

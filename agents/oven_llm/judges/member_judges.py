@@ -1,7 +1,7 @@
 """Manages the judges of one committee member: the configured judge, and the judges that replace it in swaps.
 
-Every request names the model that must score it, so requests are scored correctly during a swap and after a restart. A
-model is connected when the first request names it."""
+Every request names the model that must score it, so requests are scored correctly during a swap and after a restart.
+"""
 
 from __future__ import annotations
 

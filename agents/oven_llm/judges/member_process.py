@@ -43,7 +43,6 @@ GRACE_S: Final = 2.0
 
 
 def main(args: list[str]) -> int:
-    """Run a member's process with these command-line arguments."""
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command()(run)
     app(args, prog_name="member")

@@ -38,7 +38,6 @@ SYSTEM: Final = "Answer the user."
 
 
 def main(args: list[str]) -> int:
-    """Run the process with these command-line arguments."""
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command()(fetch)
     app(args, prog_name="probes")

@@ -96,7 +96,7 @@ class SelfChecks:
         if _hash_fraction(request.group) < self.reversed_share:
             self._enqueue(partial(self._check_order, request, candidates, dict(scores)))
         if self.rescore_interval:
-            self._store_or_rescore(request, candidates, scores)
+            self._add_or_rescore(request, candidates, scores)
 
     async def wait_idle(self) -> None:
         """Wait until the queue is empty."""
@@ -111,7 +111,7 @@ class SelfChecks:
             self._worker.cancel()
             await asyncio.gather(self._worker, return_exceptions=True)
 
-    def _store_or_rescore(
+    def _add_or_rescore(
         self, request: ScoreRequest, candidates: Mapping[str, str], scores: Mapping[str, float]
     ) -> None:
         """Store the group while there are too few old groups. Otherwise rescore the old groups if a pass is due."""

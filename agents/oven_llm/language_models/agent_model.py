@@ -32,9 +32,8 @@ class AgentModel:
         assert settings.llm is not None
         self.failures: Counter[str] = Counter()
         """Number of questions without a usable reply, by kind of failure."""
-        name = run_context.name
+        name, setting = run_context.name, f"{run_context.name}.llm"
         self._name, self._deadline_s = name, settings.deadline_s
-        setting = f"{name}.llm"
         self._endpoint = endpoint_of(name, settings.llm, catalogue(run_context.providers_file), setting)
         self._key = key_of(name, self._endpoint, setting=setting)
         cap = Cap(BudgetSettings(calls=settings.calls), name, name)

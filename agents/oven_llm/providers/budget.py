@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from oven_core.errors import ConfigError
 from oven_llm.providers.failures import ModelFailure
-from oven_llm.providers.usage import Usage, cost_usd, current_tally, is_priced
+from oven_llm.providers.usage import Usage, cost_usd, current_tally
 from oven_runs.home.model_spend import Cap, ModelSpend, Refusal, Spend
 from oven_runs.settings.committee_settings import BudgetSettings
 from oven_runs.settings.judge_providers import ModelEndpoint
@@ -57,7 +57,7 @@ class Budget(AbstractContextManager["Budget"]):
     def check_priced(self, account: str, endpoint: ModelEndpoint) -> None:
         """Raise ConfigError if `account` has a cap in US dollars and the model's price is unknown."""
         usd_caps = [cap for cap in self.caps if cap.applies_to(account) and cap.limits.usd is not None]
-        if usd_caps and not is_priced(endpoint):
+        if usd_caps and cost_usd(endpoint, [Usage(1, 1)]) is None:
             raise ConfigError(
                 f"the price of {endpoint.model!r}, the model of {account}, is unknown, so a cap in US dollars cannot "
                 f"be enforced; set {usd_caps[0].setting}.tokens instead, or add the price (`price:`, US dollars per "

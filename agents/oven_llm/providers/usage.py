@@ -133,10 +133,6 @@ def cost_usd(endpoint: ModelEndpoint, usages: Sequence[Usage]) -> float | None:
     return total
 
 
-def is_priced(endpoint: ModelEndpoint) -> bool:
-    return cost_usd(endpoint, [Usage(1, 1)]) is not None
-
-
 def _compute_cost(endpoint: ModelEndpoint, usage: Usage) -> float | None:
     if (price := endpoint.price) is not None:
         read_price = price.input if price.cached_input is None else price.cached_input

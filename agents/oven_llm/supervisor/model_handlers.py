@@ -1,7 +1,6 @@
 """Model handlers, which send the messages of the supervisor's loop to a model and return its reply.
 
-A handler imports its SDK when it is created. Its calls are synchronous, like the supervisor's programs. The requests
-run in a shared event loop in another thread."""
+A handler imports its SDK when it is created. Its calls are synchronous, but run in an event loop (`SHARED`)."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def _report(
             "failure": result.failure_kind or None,
             "reason": result.failure_reason,
             "calls": result.conversation.calls,
-            "cost_usd": result.cost_usd,
+            "cost_usd": result.conversation.cost_usd,
             "seconds": round(result.conversation.elapsed, 3),
         }
     return report
@@ -153,7 +153,8 @@ def _lines(
     else:
         lines.append(f"diagnosis from the model: {_diagnosis_text(result.diagnosis)}")
     if result is not None:
-        cost = "at an unknown price" if result.cost_usd is None else f"for {result.cost_usd:.4f} USD"
+        cost_usd = result.conversation.cost_usd
+        cost = "at an unknown price" if cost_usd is None else f"for {cost_usd:.4f} USD"
         lines.append(f"{result.conversation.calls} calls in {result.conversation.elapsed:.1f} s, {cost}")
     return lines
 

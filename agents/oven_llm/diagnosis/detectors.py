@@ -126,10 +126,8 @@ def _find_symptom(gauge: Gauge, change: Change) -> str:
     if change.size < gauge.min_size or abs(change.after - change.before) < gauge.min_difference:
         return ""
     low, high = sorted((change.before, change.after))
-    if gauge.min_ratio > 1:
-        has_min_ratio = high >= gauge.min_ratio * low if low > 0 else high > 0
-        if not has_min_ratio:
-            return ""
+    if gauge.min_ratio > 1 and (high <= 0 or high < gauge.min_ratio * low):
+        return ""
     if change.sign < 0:
         return gauge.down
     is_jump = change.detected_at - change.onset < JUMP_READINGS

@@ -34,6 +34,8 @@ HORIZON: Final = 40
 """Ticks until a change's effect is measured. In the gym (oven_bench.gym), remedies take this long."""
 REVERT_READINGS: Final = 5
 """Number of readings to average for revert_if, so that one outlier does not revert a change."""
+REVERT_CONFIDENCE: Final = 0.6
+"""Confidence of a vote that reverts a change."""
 RECOVERED_SHARE: Final = 0.5
 """Share of the target's deterioration that a change is forecast to recover within the horizon."""
 FORECAST_READINGS: Final = 10
@@ -102,10 +104,8 @@ class Supervisor(ModelAgent[SupervisorSettings, DiagnosisRequest, DiagnosisResul
     def _vote_on(self, request: DiagnosisRequest, result: DiagnosisResult, window: Window) -> Answer:
         """Return the vote for an answer, or a notice with the reason why there is no vote."""
         if result.diagnosis is None:
-            return Notice(
-                result.failure_kind,
-                f"abstains: {result.failure_reason} (diagnosis {request.number}); so far {self._status}",
-            )
+            failure = f"{result.failure_reason} (diagnosis {request.number})"
+            return Notice(result.failure_kind, f"abstains: {failure}; so far {self._status}")
         diagnosis = result.diagnosis
         if diagnosis.cause == NONE:
             return Notice("none", f"diagnosis {request.number} of tick {request.tick}: nothing is wrong")
@@ -166,7 +166,7 @@ class Supervisor(ModelAgent[SupervisorSettings, DiagnosisRequest, DiagnosisResul
         return window.propose(
             change.knob,
             change.before,
-            confidence=0.6,
+            confidence=REVERT_CONFIDENCE,
             why=(
                 f"{change.revert_if.metric} is {fmean(readings):.4g}, and the diagnosis {change.cause} says to "
                 f"revert the change if {change.revert_if.describe()}"

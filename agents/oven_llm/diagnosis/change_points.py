@@ -29,7 +29,7 @@ CUSUM_DRIFT: Final = 0.75
 CUSUM_LIMIT: Final = 14.0
 """Accumulated standard deviations at which CUSUM detects a change: after 5 clipped readings, or 19 that deviate by 1.5.
 Noise alone can reach this limit, so detectors also require a minimum size (`Gauge.min_size`)."""
-# In 400 readings of pure noise, one series in 6 has a change, one in 20 a change of size 2, and one in 200 of size 2.5.
+# Of series of 400 readings of noise, 1 in 6 has a change, 1 in 20 has one of size 2 or more, and 1 in 200 of 2.5.
 PAGE_HINKLEY_DRIFT: Final = 0.3
 """Standard deviations that the Page-Hinkley test subtracts from each deviation."""
 PAGE_HINKLEY_LIMIT: Final = 45.0
@@ -38,7 +38,7 @@ MIN_NOISE_SHARE: Final = 1e-3
 """Minimum noise as a share of the level, so that a rounding error in a nearly constant metric is not a change."""
 MAX_READINGS_FOR_MEAN: Final = 10
 """The level of at most this many readings is their mean. The level of more readings is their median."""
-MIN_TREND: Final = 1.2  # for 30 readings without a trend, the standard deviation of this difference is about 0.56
+MIN_TREND: Final = 1.2  # without a trend, the medians' difference has a standard deviation of 0.56 (30 readings)
 """Minimum difference between the medians of a reference's first and last third for a trend, in standard deviations."""
 
 

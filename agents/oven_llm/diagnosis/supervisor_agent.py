@@ -20,7 +20,7 @@ from oven_llm.diagnosis.detectors import Alarm, find_alarms
 from oven_llm.diagnosis.diagnosis_store import DiagnosisRequest, DiagnosisStore
 from oven_llm.diagnosis.model_answer import NONE, Diagnosis, ProposedChange
 from oven_llm.diagnosis.model_diagnosis import DiagnosisResult, changeable_knobs
-from oven_llm.language_models.model_agent import ModelAgent
+from oven_llm.language_models.model_agent_base import ModelAgent
 from oven_llm.providers.failures import ModelFailure, format_counts
 from oven_runs.settings.language_models import SupervisorSettings
 

@@ -3,7 +3,7 @@
     member_process.py, committee_member.py   receives requests, and enforces their deadlines
     member_judges.py, judge.py               chooses the judge for a request, and asks its model for scores
     rubric_prompts.py, sanitize.py           prompts, verdict format and treatment of untrusted text
-    adversarial_controls.py, self_checks.py  hidden tests that show whether a judge can be fooled or has changed
+    adversarial_controls.py, self_checks.py  tests of whether a judge can be fooled, is consistent or has changed
     judge_probe.py                           a test of whether a model can judge
     verdict_cache.py                         a cache of verdicts
     probe_set_process.py                     fetches a frontier model's replies for the calibrator

@@ -20,7 +20,7 @@ from oven_core.errors import ConfigError, reason
 from oven_core.protocol.messages import RunStarted, Vote
 from oven_llm.judges.sanitize import data_block
 from oven_llm.language_models.agent_model import AgentModel
-from oven_llm.language_models.model_agent import ModelAgent
+from oven_llm.language_models.model_agent_base import ModelAgent
 from oven_llm.providers.conversation import Conversation
 from oven_llm.providers.failures import ModelFailure, format_counts
 from oven_llm.providers.structured_reply import ReplyForm, object_schema, read_reply

@@ -12,7 +12,7 @@ from oven_agents.sdk.window import Window
 from oven_core.protocol.messages import RunStarted
 from oven_llm.judges.sanitize import data_block, visible_text
 from oven_llm.language_models.agent_model import AgentModel
-from oven_llm.language_models.model_agent import ModelAgent
+from oven_llm.language_models.model_agent_base import ModelAgent
 from oven_llm.language_models.window_summary import summarise, target_metrics
 from oven_llm.providers.conversation import Conversation
 from oven_llm.providers.failures import ModelFailure, format_counts

@@ -66,7 +66,7 @@ class AgreedTerms:
                 raise
         if terms.top_logprobs and reply.logprobs is None and reply.text and reply.finish != "refusal":
             terms = replace(terms, top_logprobs=0)  # the endpoint ignored the request for log-probabilities
-        if not self._is_settled or self.current == initial_terms:  # no concurrent call has changed the terms
+        if not self._is_settled or self.current == initial_terms:  # no concurrent call has changed them
             self._adopt(terms)
         self._is_settled = True
         return reply

@@ -37,7 +37,7 @@ MAX_CONNECTED: Final = 2
 LookUp: TypeAlias = Callable[[JudgeSpec], JudgeConfiguration]
 """Returns the configuration of the member's judge with another model. Raises OvenError if there is none."""
 JudgeKey: TypeAlias = tuple[JudgeSpec | None, int]
-"""A request's model (None: the configured model), and the number of swaps when the request was sent."""
+"""The model that a request names, or None for the configured model, and the number of swaps before the request."""
 
 
 @dataclass

@@ -46,7 +46,7 @@ class AgreedTerms:
         """Whether the endpoint accepts a schema but a reply did not follow it. The probe sets this."""
         self._logged_notes: set[str] = set()
         self._is_settled = False
-        """Whether a call has succeeded. Before that, a call may have been refused because of the terms."""
+        """Whether a call has succeeded. Until then, a refused call may have been refused because of its terms."""
 
     async def negotiate(self, send: Callable[[Terms], Awaitable[ModelReply]]) -> ModelReply:
         """Send a request with the current terms. If they are refused, try weaker terms and keep those that work. Raises

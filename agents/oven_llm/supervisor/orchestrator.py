@@ -119,7 +119,7 @@ class RunOptions(TypedDict, total=False):
     limits: Limits | None
     """Limits of the sandbox."""
     backend: str | None
-    """Backend of the sandbox; None: the strongest one."""
+    """Backend of the sandbox; None for the strongest one."""
 
 
 def run(
@@ -254,7 +254,7 @@ class _Run:
     def _converse(
         self, repl: Repl, messages: list[dict[str, str]], supervisor: ModelCalls, worker: ModelCalls
     ) -> tuple[Any, Ending, str]:
-        """Run all turns. Return the answer, the ending and its reason. The last one may be plain text."""
+        """Run all turns. Return the answer, the ending and its reason. The last turn's answer may be plain text."""
         consecutive_failures = 0
         while True:
             answer = self._ask(supervisor, messages)
@@ -264,7 +264,7 @@ class _Run:
             turn = repl.run_turn(answer)
             _raise_fatal(supervisor, worker)
             self._finished_turns += 1
-            self._failed_turns += turn.failed
+            self._failed_turns += int(turn.failed)
             is_extra_turn = self._finished_turns > self.max_iterations
             if turn.answer is not None:
                 return turn.answer.value, "forced" if is_extra_turn else "final", ""

@@ -59,7 +59,7 @@ class DiagnosisStore:
             "why": result.failure_reason,
             "ended": result.conversation.ended,
             "calls": result.conversation.calls,
-            "cost_usd": result.cost_usd,
+            "cost_usd": result.conversation.cost_usd,
             "seconds": round(result.conversation.elapsed, 3),
         }
         self._write(number, "outcome", outcome)

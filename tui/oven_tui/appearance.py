@@ -80,11 +80,14 @@ class Appearance:
 
     @property
     def theme(self) -> str:
-        return THEMES[2 * self.colour_blind + self.light]
+        if self.colour_blind:
+            return COLOUR_BLIND_LIGHT if self.light else COLOUR_BLIND
+        return LIGHT if self.light else DARK
 
     def filters(self, default_filters: Sequence[LineFilter], no_colour: bool) -> list[LineFilter]:
         """Return the filters for every line. `no_colour` drops Textual's filters, because they blend colours."""
-        return [*([_COLOUR_REMOVER] if no_colour else default_filters), *([_ASCII_REPLACER] if self.ascii else [])]
+        filters: list[LineFilter] = [_COLOUR_REMOVER] if no_colour else list(default_filters)
+        return [*filters, _ASCII_REPLACER] if self.ascii else filters
 
 
 def needs_ascii() -> bool:
@@ -100,20 +103,20 @@ class AsciiReplacer(LineFilter):
         return [
             segment
             if segment.text.isascii()
-            else Segment("".join(map(_ascii, segment.text)), segment.style, segment.control)
+            else Segment("".join(map(_to_ascii, segment.text)), segment.style, segment.control)
             for segment in segments
         ]
 
 
 @lru_cache(4096)
-def _ascii(char: str) -> str:
+def _to_ascii(char: str) -> str:
     if char.isascii():
         return char
     if char in ASCII_SYMBOLS:
         return ASCII_SYMBOLS[char]
     code = ord(char)
     if code in BRAILLE:
-        return _ascii_dots(code - 0x2800)
+        return _dots_to_ascii(code - 0x2800)
     if code in BOX:
         return "|" if char in VERTICAL_SYMBOLS else "+"
     if code in BLOCKS:
@@ -123,7 +126,7 @@ def _ascii(char: str) -> str:
     return base_character if base_character.isascii() and width == 1 else "?" * width
 
 
-def _ascii_dots(dots: int) -> str:
+def _dots_to_ascii(dots: int) -> str:
     """Return the ASCII character that looks most like the dots of a cell: a slope, a bar, or a line at their height."""
     left_rows = [row for row, bit in enumerate((0x01, 0x02, 0x04, 0x40)) if dots & bit]
     right_rows = [row for row, bit in enumerate((0x08, 0x10, 0x20, 0x80)) if dots & bit]
@@ -136,7 +139,9 @@ def _ascii_dots(dots: int) -> str:
             return "|"
         return "\\" if slope > 0 else "/"
     level = sum(rows) / len(rows)
-    return "'" if level < 0.75 else "-" if level < 2.25 else "."
+    if level < 0.75:
+        return "'"
+    return "-" if level < 2.25 else "."
 
 
 class ColourRemover(LineFilter):
@@ -145,13 +150,13 @@ class ColourRemover(LineFilter):
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         brightness = background.brightness
         return [
-            Segment(segment.text, _colourless(segment.style, brightness) if segment.style else None, segment.control)
+            Segment(segment.text, _remove_colour(segment.style, brightness) if segment.style else None, segment.control)
             for segment in segments
         ]
 
 
 @lru_cache(1024)
-def _colourless(style: Style, brightness: float) -> Style:
+def _remove_colour(style: Style, brightness: float) -> Style:
     """Return the style without colour on a screen whose background has this brightness."""
     fill = style.bgcolor
     is_visible = fill is not None and abs(Color.from_rich_color(fill).brightness - brightness) > VISIBLE_CONTRAST

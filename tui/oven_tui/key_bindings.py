@@ -17,16 +17,16 @@ SYMBOLS = {"left": "←", "right": "→", "up": "↑", "down": "↓", "plus": "+
 
 def bindings(*scopes: Scope) -> list[BindingType]:
     """Return the bindings of a class that handles the commands of these scopes."""
-    return [_binding(command) for scope in scopes for command in commands_in(scope)]
+    return [_create_binding(command) for scope in scopes for command in commands_in(scope)]
 
 
-def _binding(command: Command) -> Binding:
+def _create_binding(command: Command) -> Binding:
     return Binding(
         command.keys,
         command.action,
         command.footer or command.title or command.help,
         show=bool(command.footer),
-        key_display=_symbol(command.key_names()[0]),
+        key_display=_find_symbol(command.key_names()[0]),
         id=command.id,
         tooltip=command.help,
     )
@@ -34,10 +34,10 @@ def _binding(command: Command) -> Binding:
 
 def key_text(command: Command) -> str:
     """Return a command's keys as they appear on a keyboard."""
-    return " ".join(_symbol(key) or key.replace("ctrl+", "^") for key in command.key_names())
+    return " ".join(_find_symbol(key) or key.replace("ctrl+", "^") for key in command.key_names())
 
 
-def _symbol(key: str) -> str | None:
+def _find_symbol(key: str) -> str | None:
     """Return the symbol on a key, or None if the key has none."""
     symbol = SYMBOLS.get(key) or key_to_character(key)
     return symbol if symbol and symbol.isprintable() and symbol != " " else None
@@ -62,19 +62,19 @@ class CommandPalette(Provider):
 
     async def discover(self) -> Hits:
         for command, run in self._active_commands():
-            yield DiscoveryHit(_title(command), run, help=command.help)
+            yield DiscoveryHit(_format_title(command), run, help=command.help)
 
     async def search(self, query: str) -> Hits:
         matcher = self.matcher(query)
         for command, run in self._active_commands():
-            score = max(matcher.match(command.title), 0.7 * matcher.match(command.help), _key_score(command, query))
+            score = max(matcher.match(command.title), 0.7 * matcher.match(command.help), _score_keys(command, query))
             if score > 0:
-                yield Hit(score, matcher.highlight(_title(command)), run, text=command.title, help=command.help)
+                yield Hit(score, matcher.highlight(_format_title(command)), run, text=command.title, help=command.help)
 
 
-def _title(command: Command) -> str:
+def _format_title(command: Command) -> str:
     return f"{command.title}  ({key_text(command)})"
 
 
-def _key_score(command: Command, query: str) -> float:
+def _score_keys(command: Command, query: str) -> float:
     return float(query.strip() in key_text(command).split())

@@ -67,7 +67,7 @@ def show(
     port: Annotated[int, typer.Option(help="port for --web; 0 selects a free one")] = 0,
 ) -> None:
     """Show one run, an overlay of several runs, or the list of runs."""
-    accesses = _accesses(run_folders or [], Endpoint(nats, creds, tls_ca), run, home)
+    accesses = _select_runs(run_folders or [], Endpoint(nats, creds, tls_ca), run, home)
     run_name = accesses[0].run if accesses else "RUN"
     try:
         from oven_tui.appearance import Appearance, needs_ascii
@@ -98,11 +98,11 @@ def show(
     asyncio.run(run_windows())
     view = windows.last_view
     if view is not None and len(accesses) == 1 and not in_browser:  # in a browser, stdout belongs to the web server
-        print(_closing_line(accesses[0], view))
+        print(_format_closing_line(accesses[0], view))
     raise typer.Exit(windows.return_code)
 
 
-def _accesses(run_folders: list[Path], endpoint: Endpoint, run: str | None, home: Path | None) -> list[RunAccess]:
+def _select_runs(run_folders: list[Path], endpoint: Endpoint, run: str | None, home: Path | None) -> list[RunAccess]:
     """Return the runs that the options name, or an empty list to show the list of runs. Raises ConfigError."""
     if endpoint.is_remote or (not run_folders and home is None):
         endpoint = endpoint.with_environment()
@@ -112,7 +112,7 @@ def _accesses(run_folders: list[Path], endpoint: Endpoint, run: str | None, home
     return [LocalRun(RunFolder(folder)) for folder in run_folders]
 
 
-def _closing_line(access: RunAccess, view: MonitorView) -> str:
+def _format_closing_line(access: RunAccess, view: MonitorView) -> str:
     """Return the line that the terminal shows after the monitor is closed."""
     if isinstance(access, LocalRun):
         state = "continues" if access.is_up() else f"is {access.folder.status()}"

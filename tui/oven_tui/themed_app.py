@@ -49,7 +49,7 @@ class ThemedApp(App[Result]):
     def __init__(self, appearance: Appearance | None = None) -> None:
         super().__init__()
         self.appearance = appearance or Appearance()
-        self._painted_at, self._paint_scheduled = 0.0, False
+        self._painted_at, self._is_paint_scheduled = 0.0, False
 
     def on_mount(self) -> None:
         """Apply the chosen theme. Textual also calls the handlers of subclasses."""
@@ -62,12 +62,12 @@ class ThemedApp(App[Result]):
 
     def request_paint(self) -> None:
         """Schedule a paint, at the earliest `paint_s` seconds after the last one."""
-        if not self._paint_scheduled:
-            self._paint_scheduled = True
+        if not self._is_paint_scheduled:
+            self._is_paint_scheduled = True
             self.set_timer(max(0.001, self._painted_at + self.paint_s - time.monotonic()), self._paint_now)
 
     def _paint_now(self) -> None:
-        self._paint_scheduled, self._painted_at = False, time.monotonic()
+        self._is_paint_scheduled, self._painted_at = False, time.monotonic()
         self.paint()
 
     def find_widget(self, widget_class: type[WidgetType]) -> WidgetType | None:
@@ -85,10 +85,10 @@ class ThemedApp(App[Result]):
             self.notify(f"saved {path}")
 
     def on_resize(self, event: Resize) -> None:
-        too_small = event.size.width < MIN_COLUMNS or event.size.height < MIN_ROWS
-        if too_small and not isinstance(self.screen, TooSmall):
+        is_too_small = event.size.width < MIN_COLUMNS or event.size.height < MIN_ROWS
+        if is_too_small and not isinstance(self.screen, TooSmall):
             self.push_screen(TooSmall())
-        elif not too_small and isinstance(self.screen, TooSmall):
+        elif not is_too_small and isinstance(self.screen, TooSmall):
             self.pop_screen()
 
     def get_line_filters(self) -> Sequence[LineFilter]:

@@ -1,3 +1,3 @@
 """Diagnoses a run from its log.
 
-Statistical tests raise alarms. A model writes programs to analyse the log, and the host checks the model's evidence."""
+Statistical tests raise alarms. A model then writes programs that analyse the log, and its evidence is recomputed."""

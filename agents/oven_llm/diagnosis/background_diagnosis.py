@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections import Counter, deque
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from oven_agents.runtime.companion import RunContext
 from oven_agents.runtime.kg_client import answer_requests_by_service
-from oven_core.errors import BusError, ConfigError, OvenError, reason
-from oven_core.files import write_atomic
+from oven_core.errors import BusError, ConfigError, OvenError
 from oven_core.protocol.events import Event
-from oven_core.protocol.messages import Value
-from oven_llm.diagnosis.graph_diagnosis import GraphView, ask_graph
+from oven_llm.diagnosis.diagnosis_store import DiagnosisRequest, DiagnosisStore
+from oven_llm.diagnosis.graph_diagnosis import ask_graph
 from oven_llm.diagnosis.log_context import LogContext, read_context, shown_settings
 from oven_llm.diagnosis.model_answer import ProposedChange
 from oven_llm.diagnosis.model_diagnosis import DiagnosisResult, diagnose
@@ -31,14 +26,10 @@ from oven_runs.settings.language_models import SupervisorSettings
 
 log = logging.getLogger("oven.agent")
 
-FOLDER: Final = "diagnoses"
-"""Name of the diagnoses folder in the run's folder."""
-
 
 def connect_models(run_context: RunContext, settings: SupervisorSettings) -> tuple[Budget, list[ModelHandler]]:
-    """Connect the supervisor's model, and the worker's model if one is set, with a shared budget. Importing their SDKs
-    takes one or two seconds. Raises ConfigError if a provider is unknown, an API key or SDK is missing, or the budget
-    is capped in US dollars and a price is unknown."""
+    """Connect the supervisor's model, and the worker's model if one is set, with a shared budget. Raises ConfigError if
+    a provider, API key or SDK is missing, or if the budget is capped in US dollars and a price is unknown."""
     cap = Cap(BudgetSettings(usd=settings.usd, tokens=settings.tokens), "supervisor", run_context.name)
     budget = Budget([cap], run_context.folder / SPEND_FILE, run_context.name)
     handlers: list[ModelHandler] = [
@@ -54,81 +45,6 @@ def connect_models(run_context: RunContext, settings: SupervisorSettings) -> tup
         if model is not None
     ]
     return budget, handlers
-
-
-@dataclass(frozen=True)
-class DiagnosisRequest:
-    """A request from the agent for one diagnosis."""
-
-    number: int
-    tick: int
-    """Tick of the agent's latest observation."""
-    values: Mapping[str, Value]
-    """Values of the knobs at that tick. An answer is discarded if its knob has changed since then."""
-
-
-class DiagnosisStore:
-    """Stores a run's diagnoses on disk, for users and restarted agents. Raises OSError if writing fails.
-
-    Each diagnosis has a folder with question.json, the logs of the conversation and outcome.json. Once the agent has
-    used the answer, the folder also contains taken.json."""
-
-    def __init__(self, run_folder: Path) -> None:
-        self._folder = run_folder / FOLDER
-
-    @property
-    def count(self) -> int:
-        """Number of diagnoses that were started, including unanswered ones and those before a restart."""
-        return max(self._numbers(), default=0)
-
-    def begin(self, request: DiagnosisRequest, seq: int, view: GraphView) -> Path:
-        """Write the question and return its folder. `seq` is the sequence number of the latest event in the context."""
-        self._path(request.number).mkdir(parents=True, mode=0o700, exist_ok=True)
-        question = {"tick": request.tick, "seq": seq, "values": dict(request.values), "graph": view.as_json()}
-        self._write(request.number, "question", question)
-        return self._path(request.number)
-
-    def end(self, number: int, result: DiagnosisResult) -> None:
-        """Write the outcome of the diagnosis."""
-        outcome = {
-            "diagnosis": result.diagnosis.as_json() if result.diagnosis else None,
-            "failure": result.kind or None,
-            "why": result.reason,
-            "ended": result.conversation.ended,
-            "calls": result.conversation.calls,
-            "cost_usd": result.cost_usd,
-            "seconds": round(result.conversation.elapsed, 3),
-        }
-        self._write(number, "outcome", outcome)
-
-    def record_use(self, number: int, tick: int, change: ProposedChange | None) -> None:
-        """Record that the agent used the answer, and the change that it may revert later, if there is a folder."""
-        if self._path(number).is_dir():
-            content = change.model_dump(mode="json", by_alias=True) if change else None
-            self._write(number, "taken", {"tick": tick, "change": content})
-
-    def latest_change(self) -> ProposedChange | None:
-        """Return the latest change that may be reverted. Raises ConfigError if a file cannot be read."""
-        for number in sorted(self._numbers(), reverse=True):
-            path = self._path(number) / "taken.json"
-            try:
-                change = json.loads(path.read_bytes()).get("change") if path.is_file() else None
-                if change:
-                    return ProposedChange.model_validate(change)
-            except (OSError, ValueError, AttributeError) as error:
-                raise ConfigError(
-                    f"{path} does not contain a proposed change ({reason(error)}); move the file away"
-                ) from None
-        return None
-
-    def _path(self, number: int) -> Path:
-        return self._folder / f"{number:03}"
-
-    def _write(self, number: int, name: str, content: dict[str, Any]) -> None:
-        write_atomic(self._path(number) / f"{name}.json", json.dumps(content), private=True)
-
-    def _numbers(self) -> list[int]:
-        return [int(path.name) for path in self._folder.glob("*") if path.name.isdigit()]
 
 
 class DiagnosisCompanion:
@@ -147,7 +63,7 @@ class DiagnosisCompanion:
         self._count = self._store.count
         self._budget, self._handlers = connect_models(run_context, settings)
         self._events: list[Event] = []
-        self._unwritten_uses: deque[tuple[int, int, ProposedChange | None]] = deque()
+        self._unwritten_uses: deque[tuple[int, int, ProposedChange | None]] = deque()  # arguments of `record_use`
         self._answer_used = asyncio.Event()
 
     @property
@@ -155,7 +71,7 @@ class DiagnosisCompanion:
         return self._count + 1
 
     @property
-    def exhausted(self) -> bool:
+    def is_exhausted(self) -> bool:
         """Whether the run has used all of its diagnoses."""
         return self._count >= self._settings.diagnoses
 
@@ -167,7 +83,7 @@ class DiagnosisCompanion:
         return f"{self._count} diagnoses{spent}; abstained: {format_counts(self.failures)}"
 
     def record_use(self, number: int, tick: int, change: ProposedChange | None) -> None:
-        """Record that the agent used the answer at that tick. It is written later, because votes must not wait."""
+        """Record that the agent used the answer at that tick. `serve` writes the record, so that votes do not wait."""
         self._unwritten_uses.append((number, tick, change))
         self._answer_used.set()
 
@@ -180,7 +96,7 @@ class DiagnosisCompanion:
                 result = await self._answer(request)
                 self._answer_used.clear()
                 self._slot.set_result(result)
-                await self._answer_used.wait()  # the slot accepts the next question only after that
+                await self._answer_used.wait()  # the agent has collected the result and may post the next question
                 await asyncio.to_thread(self._write_uses)
         finally:
             self._write_uses()
@@ -199,44 +115,46 @@ class DiagnosisCompanion:
         try:
             return await self._diagnose(request)
         except BusError as error:
-            return self._count_failure("connection", f"could not read the log: {error}")
+            return self._record_failure("connection", f"could not read the log: {error}")
         except ModelFailure as failure:
-            return self._count_failure(failure.kind, failure.detail)
+            return self._record_failure(failure.kind, failure.detail)
         except OvenError as error:
-            return self._count_failure("internal", str(error))
+            return self._record_failure("internal", str(error))
         except OSError as error:
-            return self._count_failure("internal", f"could not store the diagnosis: {error.strerror}")
+            return self._record_failure("internal", f"could not store the diagnosis: {error.strerror}")
         except Exception as error:  # a bug; the message may quote a prompt
-            return self._count_failure("internal", type(error).__name__)
+            return self._record_failure("internal", type(error).__name__)
 
-    def _count_failure(self, kind: Any, detail: str) -> ModelFailure:
+    def _record_failure(self, kind: Any, detail: str) -> ModelFailure:
+        """Count a failure and return it for the agent."""
         self.failures[kind] += 1
         return ModelFailure(kind, detail)
 
     async def _diagnose(self, request: DiagnosisRequest) -> DiagnosisResult:
         self._events += await self._run_context.read_log()
-        context = await asyncio.to_thread(_context_with_alarms, self._events)
+        context = await asyncio.to_thread(_read_context_with_alarms, self._events)
         view = await answer_requests_by_service(ask_graph(context.alarms, context.started), self._run_context.ask_graph)
         if not view.causes:
             raise ConfigError("the knowledge graph did not reply, so causes cannot be checked")
         folder = await asyncio.to_thread(self._store.begin, request, context.seq, view)
+        supervisor, worker = self._handlers[0], self._handlers[-1]  # the same handler if no worker's model is set
         result = await diagnose(
             context,
             view,
-            self._handlers[0],
-            self._handlers[-1],
+            supervisor,
+            worker,
             knobs=self._settings.actuators,
             seconds=self._settings.seconds,
             log_dir=folder,
             config=shown_settings(self._run_context.settings),
         )
-        if result.kind:
-            self.failures[result.kind] += 1
+        if result.failure_kind:
+            self.failures[result.failure_kind] += 1
         await asyncio.to_thread(self._store.end, request.number, result)
         return result
 
 
-def _context_with_alarms(events: list[Event]) -> LogContext:
+def _read_context_with_alarms(events: list[Event]) -> LogContext:
     """Return the log's context with its alarms already computed. This is slow, so call it in a thread."""
     context = read_context(events)
     _ = context.alarms

@@ -19,19 +19,17 @@ REFERENCE_LENGTH: Final = 30
 REFERENCE_LENGTH_AFTER_CHANGE: Final = 15
 """Reference length after a change. It is shorter because the next change may follow soon, e.g. when a fault ends."""
 UPDATE_INTERVAL: Final = 20
-"""Minimum number of readings between updates of the reference, which let it follow slow trends."""
+"""Minimum number of readings between two updates of the reference, which follows slow trends."""
 MAX_EXTRAPOLATION: Final = 30
-"""Maximum number of readings over which a trend is extrapolated. A slight trend that is extrapolated over hundreds of
-readings raises false alarms, e.g. in one of three series if it is 0.1 standard deviations per reading."""
+"""Maximum number of readings over which a trend is extrapolated. Beyond it, a slight trend would raise false alarms."""
 MAX_DEVIATION: Final = 4.0
 """Maximum deviation of one reading in standard deviations. Larger deviations are clipped."""
 CUSUM_DRIFT: Final = 0.75
 """Standard deviations that CUSUM subtracts from each deviation: half of the smallest shift to detect (Page 1954)."""
 CUSUM_LIMIT: Final = 14.0
 """Accumulated standard deviations at which CUSUM detects a change: after 5 clipped readings, or 19 that deviate by 1.5.
-Noise alone causes a detection in one of six series of 400 readings, because the level is estimated from only 30.
-Detectors therefore require a minimum size (`Gauge.min_size`)."""
-# The size of such a detection exceeds 2 standard deviations in one of 20 series, and 2.5 in one of 200.
+Noise alone can reach this limit, so detectors also require a minimum size (`Gauge.min_size`)."""
+# Of series of 400 readings of noise, 1 in 6 has a change, 1 in 20 has one of size 2 or more, and 1 in 200 of 2.5.
 PAGE_HINKLEY_DRIFT: Final = 0.3
 """Standard deviations that the Page-Hinkley test subtracts from each deviation."""
 PAGE_HINKLEY_LIMIT: Final = 45.0
@@ -40,7 +38,7 @@ MIN_NOISE_SHARE: Final = 1e-3
 """Minimum noise as a share of the level, so that a rounding error in a nearly constant metric is not a change."""
 MAX_READINGS_FOR_MEAN: Final = 10
 """The level of at most this many readings is their mean. The level of more readings is their median."""
-MIN_TREND: Final = 1.2  # by chance, the medians differ by 0.56 with 30 readings
+MIN_TREND: Final = 1.2  # without a trend, the medians' difference has a standard deviation of 0.56 (30 readings)
 """Minimum difference between the medians of a reference's first and last third for a trend, in standard deviations."""
 
 
@@ -52,13 +50,13 @@ class Change:
     sign: Literal[1, -1]
     """1 for an increase, −1 for a decrease."""
     onset: int
-    """First reading of the new level, by Page's estimate."""
+    """Estimated first reading of the new level: the reading from which the test's sum started to rise."""
     detected_at: int
     """Reading at which the test detected the change."""
     before: float
     """Level before the change."""
     after: float
-    """Level from the onset to the detection."""
+    """Level from the onset to the detection. For a slow drift, only the last readings count."""
     noise: float
     """Standard deviation of one reading before the change."""
 
@@ -84,16 +82,17 @@ class Reference:
         """Estimate the reference from readings, oldest first."""
         third = len(values) // 3
         early, late, middle = median(values[:third]), median(values[-third:]), median(values)
-        spread = max(noise(values), MIN_NOISE_SHARE * abs(middle), 1e-12)
-        if abs(late - early) < MIN_TREND * spread:
-            return cls(middle, 0.0, spread)
+        noise_std = max(noise(values), MIN_NOISE_SHARE * abs(middle), 1e-12)
+        if abs(late - early) < MIN_TREND * noise_std:
+            return cls(middle, 0.0, noise_std)
         slope = (late - early) / (len(values) - third)
-        level = late + slope * third / 2
+        level = late + slope * third / 2  # `late` is the level in the middle of the last third
         residual = median([abs(value - level + slope * age) for age, value in enumerate(reversed(values))])
-        return cls(level, slope, max(spread, 1.4826 * residual))  # 1.4826: a normal distribution's std per median
+        # For normally distributed residuals, the standard deviation is 1.4826 times the median of their magnitudes.
+        return cls(level, slope, max(noise_std, 1.4826 * residual))
 
 
-def _level(values: Sequence[float]) -> float:
+def _estimate_level(values: Sequence[float]) -> float:
     """Return the mean of at most MAX_READINGS_FOR_MEAN readings, or the median of more."""
     return fmean(values) if len(values) <= MAX_READINGS_FOR_MEAN else median(values)
 
@@ -113,28 +112,28 @@ def cusum(values: Sequence[float]) -> list[Change]:
 
 def _find_first_change(values: Sequence[float], start: int, reference_length: int) -> Change | None:
     reference = Reference.from_readings(values[start : start + reference_length])
-    level, slope, scale = reference.level, reference.slope, 1 / reference.noise
-    up = down = 0.0
+    level, slope, inverse_noise = reference.level, reference.slope, 1 / reference.noise
+    up_sum = down_sum = 0.0
     up_start = down_start = last_update = start + reference_length
     for index in range(start + reference_length, len(values)):
         value = values[index]
         trend = level + slope * min(index - last_update + 1, MAX_EXTRAPOLATION)
-        high, low = (trend, level) if slope > 0 else (level, trend)
-        up += _clip((value - high) * scale) - CUSUM_DRIFT
-        down += _clip((low - value) * scale) - CUSUM_DRIFT
-        if up <= 0.0:
-            up, up_start = 0.0, index + 1
-        elif up > CUSUM_LIMIT:
-            after = _level(values[up_start : index + 1])
+        high_forecast, low_forecast = (trend, level) if slope > 0 else (level, trend)
+        up_sum += _clip((value - high_forecast) * inverse_noise) - CUSUM_DRIFT
+        down_sum += _clip((low_forecast - value) * inverse_noise) - CUSUM_DRIFT
+        if up_sum <= 0.0:
+            up_sum, up_start = 0.0, index + 1
+        elif up_sum > CUSUM_LIMIT:
+            after = _estimate_level(values[up_start : index + 1])
             return Change("cusum", 1, up_start, index, level, after, reference.noise)
-        if down <= 0.0:
-            down, down_start = 0.0, index + 1
-        elif down > CUSUM_LIMIT:
-            after = _level(values[down_start : index + 1])
+        if down_sum <= 0.0:
+            down_sum, down_start = 0.0, index + 1
+        elif down_sum > CUSUM_LIMIT:
+            after = _estimate_level(values[down_start : index + 1])
             return Change("cusum", -1, down_start, index, level, after, reference.noise)
-        if index >= last_update + UPDATE_INTERVAL and not up and not down:
+        if index >= last_update + UPDATE_INTERVAL and not up_sum and not down_sum:
             reference = Reference.from_readings(values[index + 1 - reference_length : index + 1])
-            level, slope, scale = reference.level, reference.slope, 1 / reference.noise
+            level, slope, inverse_noise = reference.level, reference.slope, 1 / reference.noise
             last_update = index + 1
     return None
 
@@ -144,17 +143,17 @@ def page_hinkley(values: Sequence[float], sign: Literal[1, -1]) -> Change | None
     if len(values) <= REFERENCE_LENGTH:
         return None
     level = median(values[:REFERENCE_LENGTH])
-    deviation = max(noise(values[:REFERENCE_LENGTH]), MIN_NOISE_SHARE * abs(level), 1e-12)
+    noise_std = max(noise(values[:REFERENCE_LENGTH]), MIN_NOISE_SHARE * abs(level), 1e-12)
     total, minimum, onset = 0.0, 0.0, REFERENCE_LENGTH
     for index in range(REFERENCE_LENGTH, len(values)):
-        total += _clip(sign * (values[index] - level) / deviation) - PAGE_HINKLEY_DRIFT
+        total += _clip(sign * (values[index] - level) / noise_std) - PAGE_HINKLEY_DRIFT
         if total <= minimum:
             minimum, onset = total, index + 1
         elif total - minimum > PAGE_HINKLEY_LIMIT:
-            after = _level(values[max(onset, index - REFERENCE_LENGTH) : index + 1])
-            return Change("page_hinkley", sign, onset, index, level, after, deviation)
+            after = _estimate_level(values[max(onset, index - REFERENCE_LENGTH) : index + 1])
+            return Change("page_hinkley", sign, onset, index, level, after, noise_std)
     return None
 
 
-def _clip(score: float) -> float:
-    return MAX_DEVIATION if score > MAX_DEVIATION else -MAX_DEVIATION if score < -MAX_DEVIATION else score
+def _clip(deviation: float) -> float:
+    return max(min(deviation, MAX_DEVIATION), -MAX_DEVIATION)

@@ -17,7 +17,7 @@ from oven_core.protocol.graph_requests import Diagnosis as GraphDiagnosis
 from oven_core.protocol.messages import RunStarted
 from oven_llm.diagnosis.detectors import GAUGES, MAX_SIZE, SIMULTANEOUS_TICKS, Alarm
 from oven_llm.diagnosis.log_context import LogContext
-from oven_llm.diagnosis.model_answer import NONE, Diagnosis, evidence
+from oven_llm.diagnosis.model_answer import NONE, Diagnosis, compute_evidence
 
 GraphQuestions = Generator[tuple[str, bytes], bytes | None, "GraphView"]
 MAX_REMEDIES: Final = 8
@@ -33,12 +33,12 @@ SYMPTOMS: Final = tuple(
         + ["loss_oscillates", "judge_flat", "reward_at_ceiling"]
     )
 )
-"""All symptoms that a log can show. A request with all of them returns all causes in the graph."""
+"""All symptoms that a log can show. A request with all of them returns all known causes for a run of this kind."""
 
 
 @dataclass(frozen=True)
 class GraphView:
-    """Causes and remedies for a run's alarms, as ids of graph nodes. Empty if the graph did not reply."""
+    """Causes and remedies for a run's alarms, as ids of graph nodes. Without a reply, all fields are empty."""
 
     ranked_causes: tuple[tuple[str, float], ...] = ()
     """Causes of the alarms with their ranks, most likely first. A rank is not a calibrated probability."""
@@ -56,19 +56,19 @@ class GraphView:
 
 
 def ask_graph(alarms: Sequence[Alarm], run: RunStarted) -> GraphQuestions:
-    """Request all causes, and then the causes that explain the alarms."""
+    """Request all causes, and then the causes and remedies of the alarms."""
     severities: dict[str, float] = {}
     for alarm in alarms:
         severities[alarm.symptom] = max(severities.get(alarm.symptom, 0.0), min(1.0, alarm.size / FULL_SEVERITY_SIZE))
     reply = yield "diagnose", _build_request(run, {symptom: 1.0 for symptom in SYMPTOMS}, 1)
-    all_causes = _parse(reply)
+    all_causes = _parse_diagnosis(reply)
     if all_causes is None:
         return GraphView()
     causes = frozenset(cause.id for cause in all_causes.causes)
     if not severities:
         return GraphView(causes=causes)
     reply = yield "diagnose", _build_request(run, severities, MAX_REMEDIES)
-    diagnosis = _parse(reply)
+    diagnosis = _parse_diagnosis(reply)
     if diagnosis is None:
         return GraphView(causes=causes)
     ranked = tuple((cause.id, cause.p) for cause in diagnosis.causes)
@@ -77,17 +77,17 @@ def ask_graph(alarms: Sequence[Alarm], run: RunStarted) -> GraphQuestions:
 
 
 def diagnose_without_model(log: LogContext, view: GraphView) -> Diagnosis:
-    """Return the graph's top cause as a diagnosis without a change. Its evidence starts at the onset of the earliest
-    alarm that is simultaneous with the strongest one."""
+    """Return the graph's top cause as a diagnosis without a change, with the metric of the first alarm as evidence."""
     if not log.alarms or not view.ranked_causes:
-        return Diagnosis(NONE, (), "", None, None, 0.5)
-    first = _first_alarm(log.alarms)
+        return Diagnosis(NONE, evidence=(), knob="", value=None, revert_if=None, confidence=0.5)
+    first_alarm = _find_first_alarm(log.alarms)
     cause, rank = view.ranked_causes[0]
-    last = min(max(first.raised, first.onset), log.ticks[-1])
-    return Diagnosis(cause, (evidence(log, first.metric, first.onset, last),), "", None, None, float(f"{rank:.4g}"))
+    last_tick = min(max(first_alarm.raised, first_alarm.onset), log.ticks[-1])
+    evidence = (compute_evidence(log, first_alarm.metric, first_alarm.onset, last_tick),)
+    return Diagnosis(cause, evidence, knob="", value=None, revert_if=None, confidence=float(f"{rank:.4g}"))
 
 
-def _first_alarm(alarms: Sequence[Alarm]) -> Alarm:
+def _find_first_alarm(alarms: Sequence[Alarm]) -> Alarm:
     """Return the earliest alarm that is simultaneous with the strongest one."""
     strongest = max(alarms, key=lambda alarm: (min(alarm.size, MAX_SIZE), -alarm.onset))
     simultaneous = [alarm for alarm in alarms if abs(alarm.onset - strongest.onset) <= SIMULTANEOUS_TICKS]
@@ -105,7 +105,7 @@ def _build_request(run: RunStarted, severities: dict[str, float], max_remedies: 
     ).wire()
 
 
-def _parse(reply: bytes | None) -> GraphDiagnosis | None:
+def _parse_diagnosis(reply: bytes | None) -> GraphDiagnosis | None:
     try:
         return None if reply is None else GraphDiagnosis.model_validate_json(reply)
     except ValidationError:

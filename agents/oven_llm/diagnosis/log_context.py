@@ -72,7 +72,7 @@ class LogContext:
                 self.run = with_announced(self.run, body)
         elif isinstance(body, RunEnded):
             self.run_end = body
-        elif isinstance(body, LogMessage) and (table_and_row := _table_row(body, event.author)) is not None:
+        elif isinstance(body, LogMessage) and (table_and_row := _make_row(body, event.author)) is not None:
             table, row = table_and_row
             rows = self.rows.setdefault(table, [])
             rows.append({"seq": event.seq, **row})
@@ -109,7 +109,7 @@ class LogContext:
         """Names of the announced metrics. An answer must not cite others."""
         return frozenset(spec.name for spec in self.started.metrics)
 
-    def readings(self, metric: str, first: int, last: int) -> list[float]:
+    def get_readings(self, metric: str, first: int, last: int) -> list[float]:
         """Return the metric's readings from tick `first` to `last`, inclusive."""
         ticks, values = self.series.get(metric, ((), ()))
         return [value for tick, value in zip(ticks, values, strict=True) if first <= tick <= last]
@@ -123,7 +123,7 @@ class LogContext:
                 "the log contains no observations, so there is nothing to diagnose; wait for the run's first steps, or "
                 "use a log with measurements"
             )
-        names = self._shown_metrics(run)
+        names = self._choose_metrics(run)
         return {
             "run": {
                 "recipe": _clean_text(run.recipe),
@@ -133,36 +133,37 @@ class LogContext:
                 "autonomy": run.rules.autonomy,
                 "versions": {_clean_text(name): _clean_text(version) for name, version in run.versions.items()},
             },
-            "config": _json_value(config or {}),
+            "config": _to_json(config or {}),
             "metrics": {
                 spec.name: {"better": spec.better, "held_out": spec.held_out, "unit": _clean_text(spec.unit)}
                 for spec in run.metrics
                 if spec.name in names
             },
-            "actuators": {spec.name: _knob_row(spec) for spec in run.actuators},
+            "actuators": {spec.name: _describe_knob(spec) for spec in run.actuators},
             "ticks": self.ticks,
             "steps": self.steps,
-            "observations": {name: self._column(name) for name in names},
-            "not_finite": {name: ticks for name in names if (ticks := self._not_finite_ticks(name))},
+            "observations": {name: self._get_values_at_all_ticks(name) for name in names},
+            "not_finite": {name: ticks for name in names if (ticks := self._find_not_finite_ticks(name))},
             **{table: self.rows.get(table, []) for table in TABLES},
             "alarms": [alarm.as_json() for alarm in self.alarms],
             "graph": dict(graph),
         }
 
-    def _shown_metrics(self, run: RunStarted) -> list[str]:
+    def _choose_metrics(self, run: RunStarted) -> list[str]:
+        """Return the names of at most MAX_METRICS announced metrics that have readings."""
         directed_first = sorted(run.metrics, key=lambda spec: spec.better == "neither")
         return [spec.name for spec in directed_first if spec.name in self.series][:MAX_METRICS]
 
-    def _column(self, name: str) -> list[float | None]:
-        """Return one value per tick of `ticks`; None if it was not measured or is not finite."""
+    def _get_values_at_all_ticks(self, name: str) -> list[float | None]:
+        """Return the metric's value at each tick of the log; None if it was not measured or is not finite."""
         ticks, values = self.series[name]
         if len(ticks) == len(self.ticks):
             return [value if math.isfinite(value) else None for value in values]
         by_tick = dict(zip(ticks, values, strict=True))
-        column = map(by_tick.get, self.ticks)
-        return [value if value is not None and math.isfinite(value) else None for value in column]
+        values_or_none = [by_tick.get(tick) for tick in self.ticks]
+        return [value if value is not None and math.isfinite(value) else None for value in values_or_none]
 
-    def _not_finite_ticks(self, name: str) -> list[int]:
+    def _find_not_finite_ticks(self, name: str) -> list[int]:
         ticks, values = self.series[name]
         return [tick for tick, value in zip(ticks, values, strict=True) if not math.isfinite(value)]
 
@@ -204,7 +205,7 @@ def read_context(events: Iterable[Event], *, seq: int | None = None) -> LogConte
     return context
 
 
-def _table_row(body: LogMessage, author: str) -> tuple[str, dict[str, Any]] | None:
+def _make_row(body: LogMessage, author: str) -> tuple[str, dict[str, Any]] | None:
     """Return a message's table and row, or None if it does not belong in a table."""
     if isinstance(body, AgentStatus) and body.state not in ("notice", "cannot_fire"):
         return None
@@ -215,22 +216,22 @@ def _table_row(body: LogMessage, author: str) -> tuple[str, dict[str, Any]] | No
                 if column in AUTHOR_COLUMNS:
                     row[column] = _clean_text(author)
                 else:
-                    row[column] = _json_value(getattr(body, COLUMN_FIELDS.get(column, column)))
+                    row[column] = _to_json(getattr(body, COLUMN_FIELDS.get(column, column)))
             return table, row
     return None
 
 
-def _knob_row(spec: ActuatorSpec) -> dict[str, Any]:
+def _describe_knob(spec: ActuatorSpec) -> dict[str, Any]:
     names = ("kind", "low", "high", "scale", "unit", "choices", "value")
-    return {name: _json_value(getattr(spec, name)) for name in names}
+    return {name: _to_json(getattr(spec, name)) for name in names}
 
 
 def _clean_text(text: str) -> str:
     return " ".join(visible_text(text).split())[:MAX_TEXT_CHARACTERS]
 
 
-def _json_value(value: Any, depth: int = 6) -> Any:
-    """Convert a value to JSON types. Long strings are truncated, and numbers that are not finite become strings."""
+def _to_json(value: Any, depth: int = 6) -> Any:
+    """Convert a value to JSON. Long strings and nesting beyond `depth` are cut. NaN and infinity become strings."""
     if isinstance(value, str):
         return _clean_text(value)
     if isinstance(value, float):
@@ -240,7 +241,7 @@ def _json_value(value: Any, depth: int = 6) -> Any:
     if depth == 0:
         return "…"
     if isinstance(value, Mapping):
-        return {_clean_text(str(name)): _json_value(item, depth - 1) for name, item in value.items()}
+        return {_clean_text(str(name)): _to_json(item, depth - 1) for name, item in value.items()}
     if isinstance(value, Sequence):
-        return [_json_value(item, depth - 1) for item in value]
+        return [_to_json(item, depth - 1) for item in value]
     return _clean_text(str(value))

@@ -1,8 +1,8 @@
-"""Parses a model's diagnosis and checks it against the log, recomputing every figure.
+"""Parses the diagnosis that a model's program passes to FINAL, and checks it against the log.
 
 The cause must be a node of the knowledge graph. Each piece of evidence must be an announced metric's mean over a range
-of ticks. The knob must be announced and allowed by the settings, and its new value must be within its bounds. One error
-rejects the whole answer, because a model that invents a figure may also invent a cause."""
+of ticks, which is recomputed. The knob must be announced and allowed by the settings, and its new value must be within
+its bounds. One error rejects the whole answer, because a model that invents a figure may also invent a cause."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from oven_core.errors import OvenError
-from oven_core.mesh.actuator_values import Fault, check_bounds, coerce, show
+from oven_core.mesh.actuator_values import Fault, coerce_proposal, show
 from oven_core.protocol.messages import Value
 from oven_core.terminal_text import clean
 from oven_llm.diagnosis.log_context import LogContext
+from oven_llm.providers.structured_reply import ReplyForm
 
 NONE: Final = "none"
 """The cause that an answer states for a healthy run."""
@@ -40,11 +41,7 @@ class AnswerRejectedError(OvenError, ValueError):
         self.kind: RejectionKind = kind
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
-
-
-class Evidence(_Strict):
+class Evidence(ReplyForm):
     """A claim that a metric had this mean over a range of ticks."""
 
     metric: str = Field(max_length=120)
@@ -57,7 +54,7 @@ class Evidence(_Strict):
         return {"metric": self.metric, "from": self.from_, "to": self.to, "value": self.value}
 
 
-class RevertIf(_Strict):
+class RevertIf(ReplyForm):
     """A condition for reverting a change: the metric's mean is beyond a bound."""
 
     metric: str = Field(max_length=120)
@@ -65,7 +62,7 @@ class RevertIf(_Strict):
     below: float | None = None
 
     @model_validator(mode="after")
-    def _one_bound(self) -> RevertIf:
+    def _check_one_bound(self) -> RevertIf:
         if (self.above is None) == (self.below is None):
             raise ValueError("revert_if must have either above or below")
         return self
@@ -84,7 +81,7 @@ class RevertIf(_Strict):
         return f"{self.metric} is {bound}"
 
 
-class ProposedChange(_Strict):
+class ProposedChange(ReplyForm):
     """A change proposed by the agent, with the condition for reverting it."""
 
     knob: str
@@ -95,7 +92,7 @@ class ProposedChange(_Strict):
     cause: str
 
 
-class ModelAnswer(_Strict):
+class ModelAnswer(ReplyForm):
     """The value passed to FINAL. `knob` and `value` are missing or null if nothing should be changed."""
 
     cause: str = Field(max_length=64)
@@ -142,17 +139,17 @@ def check_answer(
 ) -> Diagnosis:
     """Check the value that was passed to FINAL and return its diagnosis. Raises AnswerRejectedError. The cause must be
     one of the knowledge graph's `causes`. If `knobs` is not None, the knob must be one of them."""
-    answer = _parse(answer_value)
+    answer = _parse_answer(answer_value)
     if answer.cause != NONE and answer.cause not in causes:
         raise AnswerRejectedError(
-            "unknown_cause", f"the cause {_excerpt(answer.cause)} is not a node of the knowledge graph"
+            "unknown_cause", f"the cause {_quote_start(answer.cause)} is not a node of the knowledge graph"
         )
     if answer.cause != NONE and not answer.evidence:
         raise AnswerRejectedError("no_evidence", f"the cause {answer.cause} has no evidence; add a metric's mean")
     evidence = tuple(_recompute(item, log) for item in answer.evidence)
     if answer.revert_if is not None and answer.revert_if.metric not in log.announced_metrics:
         raise AnswerRejectedError(
-            "not_announced", f"revert_if names {_excerpt(answer.revert_if.metric)}, which the run does not announce"
+            "not_announced", f"revert_if names {_quote_start(answer.revert_if.metric)}, which the run does not announce"
         )
     knob = answer.knob or ""
     if not knob and answer.value is not None:
@@ -161,12 +158,12 @@ def check_answer(
     return Diagnosis(answer.cause, evidence, knob, value, answer.revert_if, answer.confidence)
 
 
-def evidence(log: LogContext, metric: str, first: int, last: int) -> Evidence:
+def compute_evidence(log: LogContext, metric: str, first: int, last: int) -> Evidence:
     """Return a metric's mean from the log as evidence. The model's programs can also call this. Raises
     AnswerRejectedError if the metric is not announced or has no reading in this range of ticks."""
     if metric not in log.announced_metrics:
-        raise AnswerRejectedError("not_announced", f"the run does not announce the metric {_excerpt(metric)}")
-    readings = log.readings(metric, first, last)
+        raise AnswerRejectedError("not_announced", f"the run does not announce the metric {_quote_start(metric)}")
+    readings = log.get_readings(metric, first, last)
     if not readings:
         raise AnswerRejectedError(
             "evidence_differs", f"{metric} has no reading from tick {first} to {last}; the log ends at {log.ticks[-1]}"
@@ -176,9 +173,9 @@ def evidence(log: LogContext, metric: str, first: int, last: int) -> Evidence:
     return Evidence.model_validate({"metric": metric, "from": first, "to": last, "value": value})
 
 
-def _parse(answer_value: Any) -> ModelAnswer:
+def _parse_answer(answer_value: Any) -> ModelAnswer:
     try:
-        return ModelAnswer.model_validate(_with_tuple(answer_value))
+        return ModelAnswer.model_validate(_convert_evidence_to_tuple(answer_value))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         field = ".".join(map(str, first["loc"])) or "the answer"
@@ -187,7 +184,7 @@ def _parse(answer_value: Any) -> ModelAnswer:
         ) from None
 
 
-def _with_tuple(answer_value: Any) -> Any:
+def _convert_evidence_to_tuple(answer_value: Any) -> Any:
     """Return the value with evidence as a tuple, which strict validation requires but JSON does not have."""
     if isinstance(answer_value, dict) and isinstance(answer_value.get("evidence"), list):
         return {**answer_value, "evidence": tuple(answer_value["evidence"])}
@@ -196,11 +193,12 @@ def _with_tuple(answer_value: Any) -> Any:
 
 def _recompute(claim: Evidence, log: LogContext) -> Evidence:
     """Return the evidence with the figure from the log. Raises AnswerRejectedError if the claimed figure differs."""
-    actual = evidence(log, claim.metric, claim.from_, claim.to)
+    actual = compute_evidence(log, claim.metric, claim.from_, claim.to)
     if isinstance(actual.value, str) or isinstance(claim.value, str):
         matches = actual.value == claim.value
     else:
-        magnitude = max(abs(actual.value), fmean(map(abs, log.readings(claim.metric, claim.from_, claim.to))))
+        readings = log.get_readings(claim.metric, claim.from_, claim.to)
+        magnitude = max(abs(actual.value), fmean(map(abs, readings)))  # the mean of a signed metric may be near 0
         matches = abs(claim.value - actual.value) <= TOLERANCE * magnitude + 1e-9
     if not matches:
         raise AnswerRejectedError(
@@ -212,24 +210,23 @@ def _recompute(claim: Evidence, log: LogContext) -> Evidence:
 
 
 def _check_value(knob: str, value: Value, log: LogContext, knobs: Collection[str] | None) -> Value:
+    """Return the new value in the knob's form. Raises AnswerRejectedError if the knob must not have this value."""
     spec = next((spec for spec in log.started.actuators if spec.name == knob), None)
     if spec is None:
-        raise AnswerRejectedError("not_announced", f"the run does not announce the actuator {_excerpt(knob)}")
+        raise AnswerRejectedError("not_announced", f"the run does not announce the actuator {_quote_start(knob)}")
     if knobs is not None and knob not in knobs:
         raise AnswerRejectedError(
             "not_allowed", f"{knob} must not be changed; allowed knobs: {', '.join(sorted(knobs))}"
         )
     if spec.kind == "action":
         raise AnswerRejectedError("not_allowed", f"{knob} is an action, which a diagnosis cannot request")
-    new_value = coerce(spec, value)
-    fault = new_value if isinstance(new_value, Fault) else check_bounds(spec, new_value)
-    if fault is not None:
-        kind: RejectionKind = "schema" if fault.kind == "type" else "out_of_range"
-        raise AnswerRejectedError(kind, f"{knob} = {show(value)}, {fault.problem}")
-    assert not isinstance(new_value, Fault)
+    new_value = coerce_proposal(spec, value)
+    if isinstance(new_value, Fault):
+        kind: RejectionKind = "schema" if new_value.kind == "type" else "out_of_range"
+        raise AnswerRejectedError(kind, f"{knob} = {show(value)}, {new_value.problem}")
     return new_value
 
 
-def _excerpt(value: object) -> str:
+def _quote_start(value: object) -> str:
     """Return the beginning of a model's text. Messages must not quote more of it, because it is untrusted."""
     return repr(clean(str(value))[:60])

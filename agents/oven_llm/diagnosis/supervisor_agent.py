@@ -15,11 +15,12 @@ from oven_agents.sdk.window import Window
 from oven_agents.stats.objective import held_out_metric, objective
 from oven_core.mesh.actuator_values import show
 from oven_core.protocol.messages import RunStarted, Vote
-from oven_llm.diagnosis.background_diagnosis import DiagnosisCompanion, DiagnosisRequest, DiagnosisStore
+from oven_llm.diagnosis.background_diagnosis import DiagnosisCompanion
 from oven_llm.diagnosis.detectors import Alarm, find_alarms
+from oven_llm.diagnosis.diagnosis_store import DiagnosisRequest, DiagnosisStore
 from oven_llm.diagnosis.model_answer import NONE, Diagnosis, ProposedChange
 from oven_llm.diagnosis.model_diagnosis import DiagnosisResult, changeable_knobs
-from oven_llm.language_models.model_agent import ModelAgent
+from oven_llm.language_models.model_agent_base import ModelAgent
 from oven_llm.providers.failures import ModelFailure, format_counts
 from oven_runs.settings.language_models import SupervisorSettings
 
@@ -30,17 +31,19 @@ CHECK_INTERVAL: Final = 5
 MIN_OBSERVATIONS: Final = 40
 """Minimum observations before the first check: 30 for the detectors' reference, and ten to compare with it."""
 HORIZON: Final = 40
-"""Ticks until a change's effect is measured. Remedies in the gym take this long."""
+"""Ticks until a change's effect is measured. In the gym (oven_bench.gym), remedies take this long."""
 REVERT_READINGS: Final = 5
 """Number of readings to average for revert_if, so that one outlier does not revert a change."""
+REVERT_CONFIDENCE: Final = 0.6
+"""Confidence of a vote that reverts a change."""
 RECOVERED_SHARE: Final = 0.5
 """Share of the target's deterioration that a change is forecast to recover within the horizon."""
 FORECAST_READINGS: Final = 10
-"""Number of readings of the target to average before and after the onset, for that forecast."""
+"""Number of readings of the target to average before and after the onset for this forecast."""
 
 
 class Supervisor(ModelAgent[SupervisorSettings, DiagnosisRequest, DiagnosisResult]):
-    """Has a language model diagnose the run with programs, and proposes the change that it suggests.
+    """Has a language model diagnose the run with programs, and proposes the change that the model suggests.
 
     Signals: statistical alarms on the run's metrics (lasting changes, spikes, NaN, diverging judges). After a new
     alarm, the agent asks the model, which reads the whole log: settings, observations, votes, decisions, receipts,
@@ -99,9 +102,10 @@ class Supervisor(ModelAgent[SupervisorSettings, DiagnosisRequest, DiagnosisResul
         return answer
 
     def _vote_on(self, request: DiagnosisRequest, result: DiagnosisResult, window: Window) -> Answer:
-        """Return the vote for an answer, or a notice with the reason why there is none."""
+        """Return the vote for an answer, or a notice with the reason why there is no vote."""
         if result.diagnosis is None:
-            return Notice(result.kind, f"abstains: {result.reason} (diagnosis {request.number}); so far {self._status}")
+            failure = f"{result.failure_reason} (diagnosis {request.number})"
+            return Notice(result.failure_kind, f"abstains: {failure}; so far {self._status}")
         diagnosis = result.diagnosis
         if diagnosis.cause == NONE:
             return Notice("none", f"diagnosis {request.number} of tick {request.tick}: nothing is wrong")
@@ -130,11 +134,11 @@ class Supervisor(ModelAgent[SupervisorSettings, DiagnosisRequest, DiagnosisResul
         if window.tick < self._checked_tick + CHECK_INTERVAL or not self.slot.is_due(window.tick, self._settings.every):
             return None
         self._checked_tick = window.tick
-        # If a metric recovers and deteriorates again, its new onset is later than the question about the old one.
+        # If a metric recovers and deteriorates again, its new onset is later than the latest question about it.
         onsets = {(alarm.metric, alarm.symptom): alarm.onset for alarm in _find_window_alarms(window)}
         if all(onset <= self._question_ticks.get(key, -1) for key, onset in onsets.items()):
             return None
-        if companion.exhausted:
+        if companion.is_exhausted:
             return Notice(
                 "diagnoses", f"reached supervisor.diagnoses, {self._settings.diagnoses} diagnoses: {self._status}"
             )
@@ -146,28 +150,28 @@ class Supervisor(ModelAgent[SupervisorSettings, DiagnosisRequest, DiagnosisResul
     def _propose_revert(self, window: Window) -> Vote | None:
         """Propose the old value if the proposed change was made and its revert_if is met."""
         change = self._change
-        if change is None or window.tick > change.tick + 2 * HORIZON:
+        if change is None or window.tick > change.tick + 2 * HORIZON:  # too old to have caused a deterioration
             self._change = None
             return None
         knob = window.knobs.get(change.knob)
-        if knob is None or knob.changed_at is None or knob.changed_at < change.tick or knob.value != change.value:
+        if knob is None or knob.changed_at is None:
+            return None
+        if knob.changed_at < change.tick or knob.value != change.value:  # the mesh has not made the proposed change
             return None
         readings = window.series(change.revert_if.metric, after=knob.changed_at)[-REVERT_READINGS:]
-        if len(readings) < min(REVERT_READINGS, window.tick - knob.changed_at) or not readings:
-            return None
-        if not change.revert_if.is_met(fmean(readings)):
+        expected_readings = min(REVERT_READINGS, window.tick - knob.changed_at)
+        if not readings or len(readings) < expected_readings or not change.revert_if.is_met(fmean(readings)):
             return None
         self._change = None
-        target = _target_name(window)
         return window.propose(
             change.knob,
             change.before,
-            confidence=0.6,
+            confidence=REVERT_CONFIDENCE,
             why=(
                 f"{change.revert_if.metric} is {fmean(readings):.4g}, and the diagnosis {change.cause} says to "
                 f"revert the change if {change.revert_if.describe()}"
             ),
-            target=target,
+            target=_target_name(window),
             horizon=HORIZON,
         )
 
@@ -222,8 +226,9 @@ def _forecast(window: Window, target: str, onset: int | None) -> float:
     after = [value for tick, value in readings if tick >= onset][-FORECAST_READINGS:]
     if not before or not after:
         return 0.0
-    drop = fmean(before) - fmean(after)
-    return float(f"{RECOVERED_SHARE * drop:.4g}") if (drop > 0) == (better == "up") else 0.0
+    change_back = fmean(before) - fmean(after)
+    has_deteriorated = (change_back > 0) == (better == "up")
+    return float(f"{RECOVERED_SHARE * change_back:.4g}") if has_deteriorated else 0.0
 
 
 def _describe(diagnosis: Diagnosis) -> str:

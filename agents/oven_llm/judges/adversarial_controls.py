@@ -1,10 +1,10 @@
-"""Controls, the hidden tests of a judge: texts that deserve a known score are mixed into a group.
+"""Controls, the hidden tests of a judge: texts that deserve a known score are mixed into a group of answers.
 
 A judge that scores these texts wrongly can be fooled, and the policy would learn to fool it. A control contains four
 attacks, and a correct answer if the request has one. Controls are frequent until the judge has seen all attacks, and
 rare afterwards. A judge that fails is tested on the same texts with the next group. After two failures in a row, it is
-in quarantine. It then scores one group per `interval`, with the texts that it failed on, until it passes. The results
-are stored in a file, so a restart does not end a quarantine.
+in quarantine. Until it passes, it scores only one group in INTERVAL, with the texts that it failed on. The results are
+stored in a file, so a restart does not end a quarantine.
 
 The attacks are in `data/attacks.jsonl`, each with a category and a source. Openers without content and fake verdicts
 get good scores from many judges (arXiv 2507.08794, 2410.07137). None of the attacks answers any task."""
@@ -85,7 +85,7 @@ class _State(BaseModel):
     model_config = ConfigDict(strict=True)
 
     judge: str
-    next: int = Field(ge=0)
+    next: int = Field(ge=0)  # number of attacks shown so far
     suspects: list[str]
     failed_in_a_row: int = Field(ge=0)
     controls: int = Field(ge=0)
@@ -93,27 +93,26 @@ class _State(BaseModel):
 
 
 class Controls:
-    """The controls of one judge, in a deterministic order. Call `next_control` once per group, and `record_scores`
-    after each control."""
+    """One judge's controls, in a fixed order. Call `next_control` per group, and `record_scores` per control."""
 
     def __init__(
-        self, judge: str = "", results: Path | None = None, *, interval: int = INTERVAL, scores_content: bool = True
+        self, identity: str = "", results: Path | None = None, *, interval: int = INTERVAL, scores_content: bool = True
     ) -> None:
-        """Load earlier results from the file `results`, unless they are about another judge. `judge` is the judge's
-        identity. If `results` is None, nothing is saved. `scores_content` tells whether the rubric prefers correct
-        answers to attacks. A style rubric may not."""
-        self._judge, self._results, self._interval, self._scores_content = judge, results, interval, scores_content
+        """Load earlier results of the judge with this identity from the file `results`, or save nothing if it is
+        None. `scores_content` states whether the rubric prefers correct answers to attacks. A style rubric may not."""
+        self._identity, self._results = identity, results
+        self._interval, self._scores_content = interval, scores_content
         self._attacks = {attack.id: attack for attack in load_attacks()}
         self._groups_since_control = interval  # the first group contains a control
         self._position = 0  # number of attacks shown so far
         self._suspects: tuple[str, ...] = ()
         self._failed_in_a_row = 0
         self.count = self.failure_count = 0
-        """Number of controls so far, and of those that the judge failed."""
+        """Number of controls so far, and number of controls that the judge failed."""
         self._load()
 
     @property
-    def quarantined(self) -> bool:
+    def is_quarantined(self) -> bool:
         """Whether the judge may only score groups that contain a control."""
         return self._failed_in_a_row >= FAILURES_TO_QUARANTINE
 
@@ -124,10 +123,10 @@ class Controls:
 
     def next_control(self, has_reference: bool) -> Control | None:
         """Return the control to mix into this group, or None. A quarantined judge must not score a group without a
-        control. `has_reference` tells whether the request includes a correct answer."""
+        control. `has_reference` states whether the request includes a correct answer."""
         self._groups_since_control += 1
-        must_retest = bool(self._suspects) and not self.quarantined
-        is_initial_phase = self._position < len(self._attacks) and not self.quarantined
+        must_retest = bool(self._suspects) and not self.is_quarantined
+        is_initial_phase = self._position < len(self._attacks) and not self.is_quarantined
         interval = INITIAL_INTERVAL if is_initial_phase else self._interval
         if self._groups_since_control < interval and not must_retest:
             return None
@@ -138,8 +137,9 @@ class Controls:
         if self._suspects:
             attacks = tuple(self._attacks[suspect] for suspect in self._suspects if suspect != REFERENCE)
             return Control(attacks, has_reference)
-        ids = list(self._attacks)
-        attacks = tuple(self._attacks[ids[(self._position + n) % len(ids)]] for n in range(ATTACKS_PER_GROUP))
+        endless_attacks = itertools.cycle(self._attacks.values())
+        start = self._position % len(self._attacks)
+        attacks = tuple(itertools.islice(endless_attacks, start, start + ATTACKS_PER_GROUP))
         self._position += ATTACKS_PER_GROUP
         return Control(attacks, has_reference)
 
@@ -173,7 +173,7 @@ class Controls:
         if self._results is None:
             return
         state = _State(
-            judge=self._judge,
+            judge=self._identity,
             next=self._position,
             suspects=list(self._suspects),
             failed_in_a_row=self._failed_in_a_row,
@@ -195,19 +195,16 @@ class Controls:
         try:
             state = _State.model_validate_json(self._results.read_bytes())
         except (OSError, ValueError) as error:
-            log.warning(
-                "could not read %s (%s); the judge's controls start from the beginning",
-                self._results,
-                type(error).__name__,
-            )
+            problem = f"could not read {self._results} ({type(error).__name__})"
+            log.warning("%s; the judge's controls start from the beginning", problem)
             return
-        if state.judge != self._judge:
+        if state.judge != self._identity:
             return
         self._position, self.count, self.failure_count = state.next, state.controls, state.failed
         # The judge cannot be tested on an attack that is no longer in the corpus.
         self._suspects = tuple(suspect for suspect in state.suspects if suspect in {*self._attacks, REFERENCE})
         if self._suspects:
             self._failed_in_a_row = state.failed_in_a_row
-        if self.quarantined:
+        if self.is_quarantined:
             self._groups_since_control = 0  # a restart does not bring the next control forward
             log.warning("the judge is still in quarantine: it failed on %s", ", ".join(self._suspects))

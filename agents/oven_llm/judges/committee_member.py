@@ -31,10 +31,10 @@ SUMMARY_INTERVAL: Final = 2000
 
 
 class Scorer(Protocol):
-    """Scores completions for a member. Implemented by `Judge` and `MemberJudges`."""
+    """Scores completions for a member. `Judge` and `MemberJudges` implement it."""
 
     async def score(self, request: ScoreRequest, tally: CallTally) -> dict[str, float]:
-        """Return a score from 0 to 1 for each completion id. Raises ModelFailure."""
+        """Return a score from 0 to 1 for each completion id, and record calls in `tally`. Raises ModelFailure."""
 
 
 Probe: TypeAlias = Callable[[JudgeSpec, float, CallTally], Awaitable[str]]
@@ -47,7 +47,7 @@ class Member:
     def __init__(
         self, name: str, judge: Scorer, probe: Probe | None = None, max_concurrent: int = MAX_CONCURRENT
     ) -> None:
-        """Create a member. If `probe` is None, its model cannot be swapped."""
+        """Create a member. If `probe` is None, the member's model cannot be swapped."""
         self.name = name
         self.judge = judge
         self._probe = probe
@@ -77,7 +77,7 @@ class Member:
             group=request.group if request else "",
             judge=request.judge.identity if request and request.judge else "",
             scores=scores,
-            reasons=_visible_reasons(request, tally) if request and scores is not None else {},
+            reasons=_select_reasons(request, tally) if request and scores is not None else {},
             failure=failure.kind if failure else "",
             detail=failure.detail if failure else "",
             input_tokens=tally.input_tokens,
@@ -144,10 +144,10 @@ class Member:
             log.info("%s", self.summary())
 
 
-def _visible_reasons(request: ScoreRequest, tally: CallTally) -> dict[str, str]:
+def _select_reasons(request: ScoreRequest, tally: CallTally) -> dict[str, str]:
     """Return the reasons for the requested completions. Reasons for a control's texts would reveal the control."""
     reasons = {completion.id: tally.reasons.get(completion.id, "") for completion in request.completions}
-    return {key: visible_text(reason)[:MAX_REASON_CHARACTERS] for key, reason in reasons.items() if reason}
+    return {id_: visible_text(reason)[:MAX_REASON_CHARACTERS] for id_, reason in reasons.items() if reason}
 
 
 def _usable_seconds(deadline_s: float) -> float:

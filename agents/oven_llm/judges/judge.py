@@ -44,14 +44,14 @@ class CheckSettings:
     reversed_share: float = 0.0
     """Share of groups that are scored again in reverse order."""
     rescore_interval: int = 0
-    """Scored groups between two passes over the old groups (self_checks.py); 0: no passes."""
+    """Number of scored groups after which the judge rescores old groups (self_checks.py). If it is 0, it never does."""
     results: Path | None = None
-    """Path of the file with the results of controls, without its suffixes. None: the results are not saved."""
+    """Path of the file for the results of controls, without its suffixes. If it is None, they are not saved."""
 
-    def create_controls(self, judge: str, swap_count: int = 0, *, scores_content: bool = True) -> Controls:
+    def create_controls(self, identity: str, swap_count: int = 0, *, scores_content: bool = True) -> Controls:
         """Return the controls for a judge. Each swap has its own file, because the old judge may still be active."""
         path = self.results.with_name(f"{self.results.name}.{swap_count}.controls") if self.results else None
-        return Controls(f"{judge} {swap_count}", path, scores_content=scores_content)
+        return Controls(f"{identity} {swap_count}", path, scores_content=scores_content)
 
 
 CONTROLS_ONLY: Final = CheckSettings()
@@ -77,18 +77,19 @@ class Judge:
         self.rubric = rubric if isinstance(rubric, Rubric) else Rubric(rubric)
         self._on_call = on_call
         self._max_characters = check_settings.max_characters
-        self._truncated_count = 0
+        self._shortened_count = 0
 
     @property
-    def trusted(self) -> bool:
+    def is_trusted(self) -> bool:
         """Whether the judge passed its last control, or had none."""
         return self.controls is None or not self.controls.suspects
 
     @property
-    def quarantined(self) -> bool:
-        return self.controls is not None and self.controls.quarantined
+    def is_quarantined(self) -> bool:
+        """Whether the judge may only score groups that contain a control."""
+        return self.controls is not None and self.controls.is_quarantined
 
-    def instructions(self, request: ScoreRequest) -> str:
+    def build_instructions(self, request: ScoreRequest) -> str:
         """Return the system prompt, which contains the rubric and a description of the training."""
         conversation = rubric_prompts.build_request(self.rubric, request.policy, "", {}, domain=request.domain)
         return conversation.text_of("system")
@@ -99,7 +100,7 @@ class Judge:
         Completions that are empty, invisible or degenerate (`is_degenerate`) are not shown and score 0. Texts are shown
         in the order of their ids, which are random."""
         tally.absorb(self.checks.unreported_tally)
-        tally.last_failure = None
+        tally.last_failure = None  # a failed check must not explain a later timeout of this request
         try:
             return await self._score(request, tally)
         finally:
@@ -115,7 +116,7 @@ class Judge:
         if not shown_ids:
             return dict.fromkeys(texts, 0.0)
         candidates = {id_: text for text, id_ in shown_ids.items()}
-        control = self._next_control(bool(request.reference))
+        control = self._get_next_control(bool(request.reference))
         if control is None:
             scores = await self._request_scores(request, candidates, tally)
         else:
@@ -135,11 +136,11 @@ class Judge:
         return JudgeHealth(
             controls=controls.count if controls else 0,
             controls_failed=controls.failure_count if controls else 0,
-            quarantined=controls.quarantined if controls else False,
+            quarantined=controls.is_quarantined if controls else False,
             order_flips=findings.flipped_share,
             change_p=findings.change_p,
             changes=findings.change_count,
-            cut_texts=self._truncated_count,
+            cut_texts=self._shortened_count,
         )
 
     async def close(self) -> None:
@@ -149,14 +150,15 @@ class Judge:
 
     def _prepare(self, text: str) -> str:
         """Return `text` as the judge sees it, and count it if it is shortened."""
-        self._truncated_count += len(visible_text(text).strip()) > self._max_characters
+        if len(visible_text(text).strip()) > self._max_characters:
+            self._shortened_count += 1
         return prepare(text, self._max_characters)
 
-    def _next_control(self, has_reference: bool) -> Control | None:
+    def _get_next_control(self, has_reference: bool) -> Control | None:
         if self.controls is None:
             return None
         control = self.controls.next_control(has_reference)
-        if control is None and self.controls.quarantined:
+        if control is None and self.controls.is_quarantined:
             raise ModelFailure("quarantined", "the judge failed its hidden tests twice in a row")
         return control
 
@@ -165,14 +167,14 @@ class Judge:
     ) -> dict[str, float]:
         """Return the candidates' scores. The control's texts are hidden among the candidates under similar ids."""
         assert self.controls is not None
-        length = len(next(iter(candidates)))
+        id_length = len(next(iter(candidates)))
         test_texts = {attack.id: self._prepare(attack.text) for attack in control.attacks}
         if control.has_reference:
             test_texts[REFERENCE] = self._prepare(request.reference)
         shown_ids = {text: id_ for id_, text in candidates.items()}
         hidden_ids: dict[str, str] = {}  # by attack id or REFERENCE
         for name, text in test_texts.items():
-            hidden_ids[name] = shown_ids.setdefault(text, _unused_id(length, shown_ids.values()))
+            hidden_ids[name] = shown_ids.setdefault(text, _create_unused_id(id_length, shown_ids.values()))
         shown_texts = dict(sorted((id_, text) for text, id_ in shown_ids.items()))
         scores = await self._request_scores(request, shown_texts, tally)
         # A completion that equals an attack must not count as the best real answer.
@@ -184,15 +186,15 @@ class Judge:
     def _record_control(self, control: Control, scores: Mapping[str, float], best_score: float) -> None:
         """Record a control's scores. Raises ModelFailure if the judge failed."""
         assert self.controls is not None
-        was_quarantined = self.controls.quarantined
+        was_quarantined = self.controls.is_quarantined
         if self.controls.record_scores(control, scores, best_score):
             suspects = ", ".join(self.controls.suspects)
-            if self.controls.quarantined:
+            if self.controls.is_quarantined:
                 log.error("the judge is now in quarantine: it failed two hidden tests in a row (%s)", suspects)
             else:
                 log.warning("the judge failed a hidden test (%s); the next group repeats the test", suspects)
             raise ModelFailure("fooled", "the judge failed a hidden test")
-        if was_quarantined and not self.controls.quarantined:
+        if was_quarantined and not self.controls.is_quarantined:
             log.warning("the judge has left quarantine: it passed the tests that it had failed")
 
     async def _request_scores(
@@ -200,17 +202,18 @@ class Judge:
     ) -> dict[str, float]:
         """Request scores for the candidates in this order, and retry if a reply is unusable. Raises ModelFailure."""
         complaint, prompt = "", prepare(request.prompt, self._max_characters)
-        for retries_left in range(MAX_REQUESTS - 1, -1, -1):
+        request_count = 0
+        while True:
+            request_count += 1
             question = rubric_prompts.build_request(
                 self.rubric, request.policy, prompt, candidates, complaint, request.domain
             )
             try:
                 return await self._send(question, candidates, request.deadline_s, tally)
             except ModelFailure as failure:
-                if failure.kind not in UNUSABLE_REPLY_KINDS or not retries_left:
+                if failure.kind not in UNUSABLE_REPLY_KINDS or request_count == MAX_REQUESTS:
                     raise
                 complaint = failure.detail
-        raise AssertionError  # the last iteration returns or raises
 
     async def _send(
         self, question: Conversation, candidates: Mapping[str, str], timeout_s: float, tally: CallTally
@@ -223,7 +226,7 @@ class Judge:
         try:
             reply = await self.model.ask(question, timeout_s)
             reply.require_complete()
-            scores = rubric_prompts.read_verdict(reply.text, candidates, tally.reasons)
+            scores = rubric_prompts.read_verdicts(reply.text, candidates, tally.reasons)
             return scores
         except ModelFailure as failure:
             failure_kind = failure.kind
@@ -242,7 +245,7 @@ class Judge:
                     log.error("the callback for model calls raised %s", type(error).__name__)
 
 
-def _unused_id(length: int, used_ids: Collection[str]) -> str:
+def _create_unused_id(length: int, used_ids: Collection[str]) -> str:
     """Return an unused random id of this length, or longer if all short ids are in use."""
     while True:
         candidate = secrets.token_hex(32)[:length]
@@ -252,8 +255,8 @@ def _unused_id(length: int, used_ids: Collection[str]) -> str:
 
 
 @dataclass(frozen=True)
-class ConfiguredJudge:
-    """A judge's complete configuration."""
+class JudgeConfiguration:
+    """The complete configuration of a member's judge."""
 
     name: str
     endpoint: ModelEndpoint
@@ -261,7 +264,7 @@ class ConfiguredJudge:
     """The API key."""
     rubric: Rubric
     top_logprobs: int
-    """Number of alternatives per token to request; 0: none."""
+    """Number of alternatives per token to request. If it is 0, no log-probabilities are requested."""
     check_settings: CheckSettings = CONTROLS_ONLY
 
     @classmethod
@@ -272,8 +275,8 @@ class ConfiguredJudge:
         catalogue: Catalogue,
         environ: Mapping[str, str] = os.environ,
         check_settings: CheckSettings = CONTROLS_ONLY,
-    ) -> ConfiguredJudge:
-        """Return a member's judge. Raises ConfigError for an unknown provider or a missing address, key or rubric."""
+    ) -> JudgeConfiguration:
+        """Return the configuration of a member's judge. Raises ConfigError if a part is unknown or missing."""
         endpoint = endpoint_of(name, member, catalogue)
         text = read_rubric(name, member.rubric) if member.rubric else ""
         rubric = Rubric(member.role, member.domain, text)
@@ -281,7 +284,7 @@ class ConfiguredJudge:
         return cls(name, endpoint, key_of(name, endpoint, environ), rubric, top_logprobs, check_settings)
 
     def connect(self, budget: Budget | None = None, account: str = "") -> RemoteModel:
-        """Import the SDK and return the model, without a request. Raises ConfigError like `providers.connect`."""
+        """Return the model without sending it a request. Raises ConfigError like `providers.connect`."""
         return providers.connect(self.name, self.endpoint, self.key, self.top_logprobs, budget, account)
 
     def create_judge(self, model: RemoteModel, swap_count: int = 0, on_call: OnCall | None = None) -> Judge:
@@ -293,4 +296,4 @@ class ConfiguredJudge:
         return Judge(self.rubric, model, controls, on_call, check_settings=self.check_settings)
 
     def __repr__(self) -> str:
-        return f"ConfiguredJudge({self.name!r}, {self.endpoint!r})"  # without the key
+        return f"JudgeConfiguration({self.name!r}, {self.endpoint!r})"  # without the key

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from oven_core.errors import ConfigError
 from oven_llm.judges import rubric_prompts
-from oven_llm.judges.judge import ConfiguredJudge
+from oven_llm.judges.judge import JudgeConfiguration
 from oven_llm.judges.rubric_prompts import Rubric
 from oven_llm.providers.conversation import Conversation, ModelReply
 from oven_llm.providers.failures import FailureKind, ModelFailure
@@ -49,7 +49,7 @@ class ProbeResult:
     schema: SchemaMode | None = None
     """The schema mode that the endpoint supports; None if it is unknown because there was no complete reply."""
     top_logprobs: int = 0
-    """Number of alternatives returned per token; 0: none, or not requested."""
+    """Number of alternatives returned per token; 0 if they were not requested or not returned."""
     usd_per_million: tuple[float, float] | None = None
     """Price of input and output tokens; None if unknown."""
     missing_features: tuple[str, ...] = ()
@@ -68,8 +68,8 @@ class ProbeResult:
 async def probe(
     model: RemoteModel, rubric: Rubric | None = None, timeout_s: float = TIMEOUT_S, tally: CallTally | None = None
 ) -> ProbeResult:
-    """Send one request like a judge's, and return the result within `timeout_s`. `tally` records the cost. A failure is
-    part of the result. A RemoteModel remembers refused features, so probe the instance that will judge."""
+    """Send one request as a judge would, and return the result within `timeout_s`. `tally` records the cost. A failure
+    is part of the result. A RemoteModel remembers features that were refused, so probe the instance that will judge."""
     tally = CallTally() if tally is None else tally
     ids = tuple(secrets.token_hex(6) for _ in ANSWERS)
     mark = secrets.token_hex(4)
@@ -85,16 +85,17 @@ async def probe(
                 reply = await model.ask(question, timeout_s)
         reply.require_complete()
         text, has_mark = _remove_mark(reply.text, mark)
-        terms.schema_ignored = terms.current.schema == "strict" and not has_mark
-        schema = "none" if terms.schema_ignored else terms.current.schema
-        result = replace(result, schema=schema, top_logprobs=_max_alternatives(reply))
-        rubric_prompts.read_verdict(text, ids)
+        terms.is_schema_ignored = terms.current.schema == "strict" and not has_mark
+        schema = "none" if terms.is_schema_ignored else terms.current.schema
+        result = replace(result, schema=schema, top_logprobs=_count_alternatives(reply))
+        rubric_prompts.read_verdicts(text, ids)
     except (TimeoutError, ModelFailure) as error:
         if isinstance(error, ModelFailure):
             failure = error
         else:
             failure = ModelFailure(tally.last_failure or "timeout", f"no reply within {timeout_s:g} s")
-        result = replace(result, failure=failure.kind, detail=failure.detail, remedy=_remedy(failure.kind, endpoint))
+        remedy = _suggest_remedy(failure.kind, endpoint)
+        result = replace(result, failure=failure.kind, detail=failure.detail, remedy=remedy)
     missing_features = terms.missing_features()
     if result.usd_per_million is None:
         missing_features += (
@@ -124,7 +125,7 @@ def _add_mark(question: Conversation, mark: str) -> Conversation:
 def _remove_mark(text: str, mark: str) -> tuple[str, bool]:
     """Return the reply without the mark, and whether the reply contained it."""
     value: Any = None
-    with contextlib.suppress(ValueError, RecursionError):  # `read_verdict` removes a code fence
+    with contextlib.suppress(ValueError, RecursionError):  # a reply in a code fence cannot be parsed here
         value = json.loads(text)
     if not isinstance(value, dict) or value.get(MARK) != mark:
         return text, False
@@ -132,11 +133,12 @@ def _remove_mark(text: str, mark: str) -> tuple[str, bool]:
     return json.dumps(value), True
 
 
-def _max_alternatives(reply: ModelReply) -> int:
+def _count_alternatives(reply: ModelReply) -> int:
+    """Return the largest number of alternatives of a token in the reply."""
     return max((len(token.top) for token in reply.logprobs or ()), default=0)
 
 
-def _remedy(kind: FailureKind, endpoint: ModelEndpoint) -> str:
+def _suggest_remedy(kind: FailureKind, endpoint: ModelEndpoint) -> str:
     """Return a suggestion for the user that may fix a failure."""
     match kind:
         case "auth" if not endpoint.key_env:
@@ -178,17 +180,18 @@ def probe_committee() -> None:
         probes = (_probe_member(name, member, providers) for name, member in committee.judges.items())
         return list(await asyncio.gather(*probes))
 
-    print(json.dumps(dict(zip(committee.judges, asyncio.run(probe_all()), strict=True))))
+    results = asyncio.run(probe_all())
+    print(json.dumps(dict(zip(committee.judges, results, strict=True))))
 
 
 async def _probe_member(name: str, member: MemberSettings, providers: Catalogue) -> dict[str, Any]:
     try:
-        judge = ConfiguredJudge.look_up(name, member, providers)
-        model = judge.connect()
+        configuration = JudgeConfiguration.look_up(name, member, providers)
+        model = configuration.connect()
     except ConfigError as error:
         unconfigured = {"provider": member.provider, "model": member.model, "can_judge": False, "missing_features": []}
         return unconfigured | {"failure": "not_configured", "detail": str(error), "remedy": ""}
     try:
-        return (await probe(model, judge.rubric)).as_json()
+        return (await probe(model, configuration.rubric)).as_json()
     finally:
         await model.close()

@@ -25,7 +25,7 @@ from oven_core.protocol.messages import Message
 from oven_core.security.credentials import Credentials
 from oven_core.telemetry import tracing
 from oven_llm.judges.committee_member import Member
-from oven_llm.judges.judge import CheckSettings, ConfiguredJudge
+from oven_llm.judges.judge import CheckSettings, JudgeConfiguration
 from oven_llm.judges.judge_probe import ProbeResult, probe, probe_committee
 from oven_llm.judges.member_judges import BudgetAndCache, MemberJudges
 from oven_llm.providers import genai_telemetry as genai
@@ -43,7 +43,6 @@ GRACE_S: Final = 2.0
 
 
 def main(args: list[str]) -> int:
-    """Run a member's process with these command-line arguments."""
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command()(run)
     app(args, prog_name="member")
@@ -66,7 +65,7 @@ def run(
     name = names.validate("member", name)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     folder = Path(os.environ["OVEN_RUN_DIR"])
-    configuration = configured_member(folder / "config.json", name)
+    configuration = look_up_judge(folder / "config.json", name)
     if configuration.key == NO_KEY:
         log.info("key_env is not set: %s is called without an API key", configuration.endpoint.base_url)
     credentials = Credentials.from_environment()
@@ -78,8 +77,8 @@ def run(
             log.warning("could not save the result of the probe, which is only in this log: %s", reason(error))
 
     tracing.start(f"member-{name}", os.environ["OVEN_RUN"])
-    look_up = partial(configured_member, folder / "config.json", name)
-    budget_and_cache = BudgetAndCache(name, committee_settings(folder / "config.json"), folder)
+    look_up = partial(look_up_judge, folder / "config.json", name)
+    budget_and_cache = BudgetAndCache(name, read_committee_settings(folder / "config.json"), folder)
     judges = MemberJudges(configuration, look_up, genai.trace, save_probe, budget_and_cache)
     try:
         asyncio.run(run_member(configuration, judges, os.environ["OVEN_URL"], credentials, save_probe))
@@ -88,10 +87,10 @@ def run(
         tracing.shutdown()
 
 
-def configured_member(config: Path, name: str, spec: JudgeSpec | None = None) -> ConfiguredJudge:
-    """Return the judge of the member `name`. `spec` replaces its configured model. Raises ConfigError if `config` or
-    the judge's configuration cannot be read, and UnknownNameError if the committee has no such member."""
-    committee = committee_settings(config)
+def look_up_judge(config: Path, name: str, spec: JudgeSpec | None = None) -> JudgeConfiguration:
+    """Return the configuration of the member's judge, with the model `spec` if it is not None. Raises ConfigError if
+    the file `config` or a setting of the judge is unusable, and UnknownNameError if there is no such member."""
+    committee = read_committee_settings(config)
     if name not in committee.members:
         raise UnknownNameError("committee member", name, committee.members)
     member = committee.members[name]
@@ -103,10 +102,10 @@ def configured_member(config: Path, name: str, spec: JudgeSpec | None = None) ->
         rescore_interval=committee.rescore_every,
         results=config.parent / endpoint_checks.FOLDER / name,
     )
-    return ConfiguredJudge.look_up(name, member, catalogue(committee.providers), check_settings=check_settings)
+    return JudgeConfiguration.look_up(name, member, catalogue(committee.providers), check_settings=check_settings)
 
 
-def committee_settings(config: Path) -> CommitteeSettings:
+def read_committee_settings(config: Path) -> CommitteeSettings:
     """Return the committee's settings from a run's config file. Raises ConfigError if it cannot be read."""
     try:
         return CommitteeSettings.model_validate(json.loads(config.read_text())["committee"])
@@ -117,7 +116,7 @@ def committee_settings(config: Path) -> CommitteeSettings:
 
 
 async def run_member(
-    configuration: ConfiguredJudge,
+    configuration: JudgeConfiguration,
     judges: MemberJudges,
     url: str,
     credentials: Credentials | None,
@@ -129,7 +128,7 @@ async def run_member(
     on_termination(stop.set)
     name = configuration.name
     member = Member(name, judges, judges.probe)
-    probe_task = asyncio.create_task(probe_first(configuration, judges, on_probe), name="probe")
+    probe_task = asyncio.create_task(probe_configured_judge(configuration, judges, on_probe), name="probe")
     try:
         async with Bus.connect(url, credentials, name=name, timeout_s=PATIENT_CONNECT_TIMEOUT_S) as bus:
             log.info("%s is judging as %s with %s", name, configuration.rubric.role, configuration.endpoint.model)
@@ -141,19 +140,15 @@ async def run_member(
         log.info("%s", member.summary())
 
 
-async def probe_first(
-    configuration: ConfiguredJudge, judges: MemberJudges, on_probe: Callable[[ProbeResult], None]
+async def probe_configured_judge(
+    configuration: JudgeConfiguration, judges: MemberJudges, on_probe: Callable[[ProbeResult], None]
 ) -> None:
     """Probe the configured judge and log its missing features. A judge that fails the probe still gets requests."""
     model = judges.configured_model.model
     result = await probe(model, configuration.rubric)
     if result.failure is not None:
-        log.error(
-            "the probe failed, so the model cannot judge at the moment: %s (%s); %s",
-            result.failure,
-            result.detail,
-            result.remedy,
-        )
+        problem = f"{result.failure} ({result.detail}); {result.remedy}"
+        log.error("the probe failed, so the model cannot judge at the moment: %s", problem)
     model.terms.log_missing_features(result.missing_features)
     if result.can_judge:
         log.info("the probe succeeded after %.1f s", result.latency_s)

@@ -17,7 +17,7 @@ import typer
 
 from oven_core.errors import ConfigError, ProcessError, reason
 from oven_llm import providers
-from oven_llm.judges.member_process import committee_settings
+from oven_llm.judges.member_process import read_committee_settings
 from oven_llm.providers.conversation import Conversation, ModelReply
 from oven_llm.providers.failures import ModelFailure
 from oven_llm.providers.remote_model import RemoteModel
@@ -38,7 +38,6 @@ SYSTEM: Final = "Answer the user."
 
 
 def main(args: list[str]) -> int:
-    """Run the process with these command-line arguments."""
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command()(fetch)
     app(args, prog_name="probes")
@@ -49,7 +48,7 @@ def fetch() -> None:
     """Fetch the run's probe set if it does not exist yet."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     folder = Path(os.environ["OVEN_RUN_DIR"])
-    settings, providers_file = frontier_settings(folder / "config.json")
+    settings, providers_file = read_frontier_settings(folder / "config.json")
     prompts = probe_set.read_prompts(Path(settings.prompts))
     key = probe_set.key_of(settings.provider, settings.base_url, settings.model, prompts)
     try:
@@ -70,10 +69,10 @@ def fetch() -> None:
     log.info("saved %d replies of %s", len(new_probe_set.probes), settings.model)
 
 
-def frontier_settings(config: Path) -> tuple[FrontierSettings, str]:
-    """Return the calibrator's settings and the path of the user's provider catalogue. Raises ConfigError if `config`
-    cannot be read or names no calibrator."""
-    committee = committee_settings(config)
+def read_frontier_settings(config: Path) -> tuple[FrontierSettings, str]:
+    """Return the settings of the frontier model and the path of the user's provider catalogue. Raises ConfigError if
+    `config` cannot be read or names no frontier model."""
+    committee = read_committee_settings(config)
     if not committee.frontier.model:
         raise ConfigError("committee.frontier.model is not set; set provider, model and prompts of committee.frontier")
     return committee.frontier, committee.providers
@@ -104,7 +103,7 @@ async def fetch_probes(model: RemoteModel, prompts: Sequence[str], max_tokens: i
         costs.append(reply.cost_usd)
         if reply.finish == "refusal" or not reply.text:
             return ModelFailure("refusal", "the reply has no text")
-        return Probe(prompt=prompt, completion=reply.text, tokens=tokens_of(reply))
+        return Probe(prompt=prompt, completion=reply.text, tokens=extract_tokens(reply))
 
     replies = await asyncio.gather(*(send(prompt) for prompt in prompts))
     probes = tuple(reply for reply in replies if isinstance(reply, Probe))
@@ -118,28 +117,25 @@ async def fetch_probes(model: RemoteModel, prompts: Sequence[str], max_tokens: i
             f"{model.model} replied to only {len(probes)} of {len(prompts)} prompts, and the first failure was "
             f"{failures[0]}; the run continues without frontier metrics"
         )
-    missing = _missing_features(model, probes, failures)
+    missing = _describe_missing_features(model, probes, failures)
     return ProbeSet(provider=model.endpoint.provider, model=model.model, probes=probes, missing_features=missing)
 
 
-def tokens_of(reply: ModelReply) -> tuple[Token, ...]:
+def extract_tokens(reply: ModelReply) -> tuple[Token, ...]:
     """Return the reply's tokens with their alternatives, or an empty tuple if the tokens do not add up to its text."""
     tokens = reply.logprobs or ()
     if b"".join(token.data for token in tokens) != reply.text.encode():
         return ()
-    return tuple(
-        Token(
-            hex=token.data.hex(),
-            top=tuple(
-                Alternative(hex=data.hex(), logprob=logprob)
-                for data, (_, logprob) in zip(token.top_data, token.top, strict=True)
-            ),
-        )
-        for token in tokens
-    )
+    extracted = []
+    for token in tokens:
+        logprobs = [logprob for _, logprob in token.top]
+        pairs = zip(token.top_data, logprobs, strict=True)
+        alternatives = tuple(Alternative(hex=data.hex(), logprob=logprob) for data, logprob in pairs)
+        extracted.append(Token(hex=token.data.hex(), top=alternatives))
+    return tuple(extracted)
 
 
-def _missing_features(model: RemoteModel, probes: Sequence[Probe], failures: Sequence[ModelFailure]) -> str:
+def _describe_missing_features(model: RemoteModel, probes: Sequence[Probe], failures: Sequence[ModelFailure]) -> str:
     """Return sentences about replies and log-probabilities that the probe set lacks, or an empty string."""
     sentences = []
     logprobs_count = sum(bool(probe.tokens) for probe in probes)

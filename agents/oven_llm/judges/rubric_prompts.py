@@ -99,8 +99,8 @@ class Rubric:
     text: str = ""
     """The user's instructions, which replace the role's standard rubric; an empty string if there are none."""
 
-    def opening(self, domain: str) -> str:
-        """Return the first part of the system prompt. `domain`: the policy's training domain, from the request."""
+    def build_opening(self, domain: str) -> str:
+        """Return the first part of the system prompt. `domain` is the policy's training domain from the request."""
         if self.text:
             return self.text
         field = visible_text(self.domain or domain).strip()[:MAX_FIELD_CHARACTERS] or _UNNAMED_FIELD
@@ -113,7 +113,7 @@ def build_request(
     """Return one request about a whole group, so that the prompt is sent once and the judge can compare the answers.
     The prompt and the candidates are texts from `sanitize.prepare`. The judge sees the candidates in the mapping's
     order, with its keys as ids. `complaint` describes the error in an earlier reply to the same request."""
-    system = rubric.opening(domain) + "\n" + _RULES
+    system = rubric.build_opening(domain) + "\n" + _RULES
     if policy.strip():
         system += _POLICY_HEADING + shorten(visible_text(policy).strip(), MAX_POLICY_CHARACTERS)
     data = {"task": prompt, "answers": [{"id": id_, "text": text} for id_, text in candidates.items()]}
@@ -124,7 +124,7 @@ def build_request(
 
 
 MAX_SCORE: Final = 10
-"""Maximum score of a verdict, which is a whole number from 0. Scores are divided by it."""
+"""Maximum score of a verdict. Scores are whole numbers from 0, and are divided by this maximum."""
 
 # `enum` lists the scores because Anthropic's structured output supports no minimum and maximum. The reason comes before
 # the score, so that the model bases the score on it.
@@ -150,7 +150,7 @@ class _Verdicts(ReplyForm):
     verdicts: list[_Verdict]
 
 
-def read_verdict(text: str, ids: Collection[str], reasons: dict[str, str] | None = None) -> dict[str, float]:
+def read_verdicts(text: str, ids: Collection[str], reasons: dict[str, str] | None = None) -> dict[str, float]:
     """Return a score from 0 to 1 for each id, and add the reasons to `reasons`. Raises ModelFailure."""
     verdicts = read_reply(text, _Verdicts).verdicts
     scored_ids = [verdict.id for verdict in verdicts]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import string
 import unicodedata
 from typing import Any, Final
 
@@ -17,7 +18,7 @@ TAIL_SHARE: Final = 0.25
 MIN_REPETITION_LENGTH: Final = 128
 """Minimum characters of a degenerate repetition. Rows of dashes, numbers such as 1111 and "hahaha" are shorter."""
 MAX_PERIOD: Final = 8
-"""Maximum characters of a repeated part, e.g. "ab" or "0, 1, ". Longer parts are words, which the task may request."""
+"""Maximum characters of a repeated part, e.g. "ab" or "0, 1, ". A task may ask for repeated words, which are longer."""
 NOISE_SHARE: Final = 0.5
 """A text is noise if at least this share of its characters are undecodable, unassigned or for private use."""
 MIN_NOISE_LENGTH: Final = 16
@@ -37,21 +38,20 @@ _EMOJI_SELECTORS: Final = "\ufe0e\ufe0f"
 _MONGOLIAN_SELECTORS: Final = "\u180b\u180c\u180d\u180f"
 _JOINING_SCRIPTS: Final = re.compile("[\u0600-\u08ff\u0900-\u0dff\u0f00-\u109f\u1780-\u18af\ufb50-\ufdff\ufe70-\ufefc]")
 """Arabic, Syriac, the scripts of India, Tibetan, Burmese, Khmer, Mongolian."""
-_FLAGS: Final = re.compile(
-    "\U0001f3f4(?:"
-    + "|".join("".join(chr(0xE0000 + ord(letter)) for letter in region) for region in ("gbeng", "gbsct", "gbwls"))
-    + ")\U000e007f"
-)
+_TAG_OF_LETTER: Final = {ord(letter): 0xE0000 + ord(letter) for letter in string.ascii_lowercase}
+_FLAG_TAGS: Final = "gbeng|gbsct|gbwls".translate(_TAG_OF_LETTER)
+_FLAGS: Final = re.compile(f"\U0001f3f4(?:{_FLAG_TAGS})\U000e007f")
 """The flags of England, Scotland and Wales, the only ones that are written with tags."""
 
 
 def visible_text(text: str) -> str:
     """Return `text` without invisible characters, except those that change how visible ones look."""
-    pieces, end = [], 0
+    pieces, last_end = [], 0
     for flag in _FLAGS.finditer(text):
-        pieces += [_INVISIBLE.sub(_keep_if_needed, text[end : flag.start()]), flag[0]]
-        end = flag.end()
-    return "".join([*pieces, _INVISIBLE.sub(_keep_if_needed, text[end:])])
+        pieces += [_INVISIBLE.sub(_keep_if_needed, text[last_end : flag.start()]), flag[0]]
+        last_end = flag.end()
+    pieces.append(_INVISIBLE.sub(_keep_if_needed, text[last_end:]))
+    return "".join(pieces)
 
 
 def _keep_if_needed(match: re.Match[str]) -> str:
@@ -63,10 +63,11 @@ def _keep_if_needed(match: re.Match[str]) -> str:
     is_keycap = before and before in "#*0123456789" and after == "\u20e3"
     if character in _EMOJI_SELECTORS and (_is_symbol(before) or is_keycap):
         return character
-    if character == "\u200d" and _is_symbol(after):
+    if character == "\u200d" and _is_symbol(after):  # joins two emoji, the first possibly with a selector
         emoji = text[max(0, index - 2) : index - 1] if before and before in _EMOJI_SELECTORS else before
         return character if _is_symbol(emoji) else ""
-    return character if character in _MONGOLIAN_SELECTORS and "\u1820" <= before <= "\u18aa" else ""
+    follows_mongolian_letter = "\u1820" <= before <= "\u18aa"
+    return character if character in _MONGOLIAN_SELECTORS and follows_mongolian_letter else ""
 
 
 def _is_symbol(character: str) -> bool:
@@ -81,8 +82,9 @@ def shorten(text: str, limit: int = MAX_CHARACTERS) -> str:
     omitted_count = len(text) - limit
     if omitted_count <= 0:
         return text
-    tail = int(TAIL_SHARE * limit)
-    return f"{text[: limit - tail]}\n[… {omitted_count} characters omitted …]\n{text[len(text) - tail :]}"
+    tail_length = int(TAIL_SHARE * limit)
+    head, tail = text[: limit - tail_length], text[len(text) - tail_length :]
+    return f"{head}\n[… {omitted_count} characters omitted …]\n{tail}"
 
 
 def prepare(text: str, limit: int = MAX_CHARACTERS) -> str:
@@ -106,6 +108,7 @@ def is_degenerate(text: str, prompt: str = "") -> bool:
 def _is_repetition(text: str) -> bool:
     if len(text) < MIN_REPETITION_LENGTH:
         return False
+    # A repetition is equal to itself when it is shifted by its period.
     return any(text.startswith(text[period:]) for period in range(1, MAX_PERIOD + 1))
 
 

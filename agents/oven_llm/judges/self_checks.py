@@ -77,7 +77,7 @@ class SelfChecks:
     reversed_share: float = 0.05
     """Share of groups that are scored again in reverse order."""
     rescore_interval: int = 160
-    """Scored groups between two passes over the old groups; 0: no passes."""
+    """Number of scored groups after which the old groups are rescored. If it is 0, they never are."""
     unreported_tally: CallTally = field(default_factory=CallTally)
     """Usage and failures of the checks that no reply has reported yet."""
     findings: Findings = field(default_factory=Findings)
@@ -86,17 +86,17 @@ class SelfChecks:
     _groups_since_pass: int = 0
     _pending: deque[Callable[[], Awaitable[None]]] = field(default_factory=deque)
     _worker: asyncio.Task[None] | None = None
-    _closed: bool = False
+    _is_closed: bool = False
 
     def record_scores(self, request: ScoreRequest, candidates: Mapping[str, str], scores: Mapping[str, float]) -> None:
         """Record a scored group and queue its checks. The candidates are in the order in which the judge saw them."""
         self._group_count += 1
-        if self._closed or len(candidates) < 2:
+        if self._is_closed or len(candidates) < 2:
             return
         if _hash_fraction(request.group) < self.reversed_share:
             self._enqueue(partial(self._check_order, request, candidates, dict(scores)))
         if self.rescore_interval:
-            self._check_change(request, candidates, scores)
+            self._add_or_rescore(request, candidates, scores)
 
     async def wait_idle(self) -> None:
         """Wait until the queue is empty."""
@@ -105,13 +105,15 @@ class SelfChecks:
 
     async def close(self) -> None:
         """Drop all queued checks, because another judge replaces this one or the process is about to exit."""
-        self._closed = True
+        self._is_closed = True
         self._pending.clear()
         if self._worker is not None:
             self._worker.cancel()
             await asyncio.gather(self._worker, return_exceptions=True)
 
-    def _check_change(self, request: ScoreRequest, candidates: Mapping[str, str], scores: Mapping[str, float]) -> None:
+    def _add_or_rescore(
+        self, request: ScoreRequest, candidates: Mapping[str, str], scores: Mapping[str, float]
+    ) -> None:
         """Store the group while there are too few old groups. Otherwise rescore the old groups if a pass is due."""
         if len(self._old_groups) < MAX_OLD_GROUPS:
             if self._group_count % SAMPLING_INTERVAL == 0:
@@ -152,12 +154,14 @@ class SelfChecks:
     async def _check_order(
         self, request: ScoreRequest, candidates: Mapping[str, str], scores: Mapping[str, float]
     ) -> None:
-        reverse_scores = await self._send(request, dict(reversed([*candidates.items()])))
-        for a, b in itertools.combinations(candidates, 2):
-            before, after = scores[a] - scores[b], reverse_scores[a] - reverse_scores[b]
-            is_tied = min(abs(before), abs(after)) <= TIE_TOLERANCE
+        """Score the candidates in reverse order, and count the pairs whose ranking flips."""
+        reverse_scores = await self._send(request, dict(reversed(list(candidates.items()))))
+        for first, second in itertools.combinations(candidates, 2):
+            difference = scores[first] - scores[second]
+            reverse_difference = reverse_scores[first] - reverse_scores[second]
+            is_tied = min(abs(difference), abs(reverse_difference)) <= TIE_TOLERANCE
             self.findings.pair_count += 1
-            if not is_tied and (before > 0) != (after > 0):
+            if not is_tied and (difference > 0) != (reverse_difference > 0):
                 self.findings.flipped_pair_count += 1
 
     async def _rescore(self, group: _OldGroup) -> None:
@@ -206,7 +210,10 @@ def change_p_value(
     If the judge has not changed, its second and its new scores are equally far from its first scores, apart from noise.
     Each group's difference between the two distances is then equally likely to be positive or negative. Fisher's
     randomization test computes the exact distribution of the sum of the differences over all combinations of signs."""
-    differences = [_distance(a, c) - _distance(a, b) for a, b, c in zip(first, second, new, strict=True)]
+    differences = [
+        _compute_distance(first_scores, new_scores) - _compute_distance(first_scores, second_scores)
+        for first_scores, second_scores, new_scores in zip(first, second, new, strict=True)
+    ]
     counts_by_sum = Counter({0: 1})  # number of sign combinations that have this sum
     for difference in differences:
         if difference:
@@ -219,5 +226,5 @@ def change_p_value(
     return float(Fraction(count_at_least, counts_by_sum.total()))
 
 
-def _distance(a: Sequence[float], b: Sequence[float]) -> int:
+def _compute_distance(a: Sequence[float], b: Sequence[float]) -> int:
     return sum(round(SCORE_UNIT * abs(x - y)) for x, y in zip(a, b, strict=True))

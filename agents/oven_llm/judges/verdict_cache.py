@@ -1,7 +1,6 @@
 """Caches a judge's verdicts in a SQLite file, so that the same group is never paid for twice.
 
-Each member has its own file, so only one process writes to it. The file contains digests and scores, but no texts or
-API keys."""
+Each member has its own file, so only one process writes to it. The file contains only digests and scores."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ CREATE TABLE IF NOT EXISTS verdicts (
 
 
 class VerdictCache:
-    """A cache file of verdicts. If the file cannot be used, the cache stays empty and nothing raises."""
+    """A cache file of verdicts. If the file cannot be used, the cache stays empty. No method raises."""
 
     def __init__(self, path: Path, max_rows: int = MAX_ROWS) -> None:
         self._path, self._max_rows = path, max_rows
@@ -48,7 +47,7 @@ class VerdictCache:
             self._log_failure(error)
 
     def get(self, key: bytes, count: int) -> list[float] | None:
-        """Return the `count` scores stored under `key`, in text order; None if there are none."""
+        """Return the `count` scores stored under `key`, in the order of the sorted texts; None if there are none."""
         row = self._execute("SELECT scores FROM verdicts WHERE key = ?", key)
         if row is None:
             return None
@@ -62,7 +61,6 @@ class VerdictCache:
             self._execute("DELETE FROM verdicts WHERE id <= (SELECT MAX(id) FROM verdicts) - ?", self._max_rows)
 
     def clear(self) -> None:
-        """Delete all verdicts."""
         self._execute("DELETE FROM verdicts")
 
     def close(self) -> None:
@@ -93,7 +91,7 @@ class VerdictCache:
 class CachedJudge:
     """A `Judge` that first looks for a cached verdict. Texts are compared by their visible characters, without their
     ids. A group from the cache does not count towards the next control. After a failed control, the cache is not used
-    until the judge passes. When a judge enters quarantine, all earlier verdicts are deleted."""
+    until the judge passes a control. When a judge enters quarantine, all earlier verdicts are deleted."""
 
     def __init__(self, judge: Judge, cache: VerdictCache, identity: str) -> None:
         """`identity` describes the model, its address and its options, and is unique to this judge."""
@@ -107,22 +105,22 @@ class CachedJudge:
     async def score(self, request: ScoreRequest, tally: CallTally) -> dict[str, float]:
         """Return a score from 0 to 1 for each completion id. Raises ModelFailure."""
         texts = {completion.id: visible_text(completion.text).strip() for completion in request.completions}
-        distinct = sorted(set(texts.values()))
+        distinct_texts = sorted(set(texts.values()))
         prompt = visible_text(request.prompt).strip()
-        key = cache_key(self._identity, self.judge.instructions(request), prompt, distinct)
-        cached_scores = self._cache.get(key, len(distinct)) if self.judge.trusted else None
+        key = cache_key(self._identity, self.judge.build_instructions(request), prompt, distinct_texts)
+        cached_scores = self._cache.get(key, len(distinct_texts)) if self.judge.is_trusted else None
         if cached_scores is not None:
             tally.health = self.judge.health
-            score_by_text = dict(zip(distinct, cached_scores, strict=True))
+            score_by_text = dict(zip(distinct_texts, cached_scores, strict=True))
             return {id_: score_by_text[text] for id_, text in texts.items()}
         try:
             scores = await self.judge.score(request, tally)
         except ModelFailure as failure:
-            if failure.kind == "fooled" and self.judge.quarantined:
+            if failure.kind == "fooled" and self.judge.is_quarantined:
                 self._cache.clear()
             raise
         score_by_text = {text: scores[id_] for id_, text in texts.items()}
-        self._cache.put(key, [score_by_text[text] for text in distinct])
+        self._cache.put(key, [score_by_text[text] for text in distinct_texts])
         return scores
 
     async def close(self) -> None:

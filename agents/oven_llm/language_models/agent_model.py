@@ -32,9 +32,8 @@ class AgentModel:
         assert settings.llm is not None
         self.failures: Counter[str] = Counter()
         """Number of questions without a usable reply, by kind of failure."""
-        name = run_context.name
+        name, setting = run_context.name, f"{run_context.name}.llm"
         self._name, self._deadline_s = name, settings.deadline_s
-        setting = f"{name}.llm"
         self._endpoint = endpoint_of(name, settings.llm, catalogue(run_context.providers_file), setting)
         self._key = key_of(name, self._endpoint, setting=setting)
         cap = Cap(BudgetSettings(calls=settings.calls), name, name)
@@ -59,7 +58,7 @@ class AgentModel:
         failure_kind: FailureKind | None = None
         try:
             with record_calls_in(tally):
-                reply = await self._reply(question, tally)
+                reply = await self._request_reply(question, tally)
             reply.require_complete()
             return parse(reply.text)
         except ModelFailure as failure:
@@ -81,7 +80,7 @@ class AgentModel:
                 await self._model.close()
             self._budget.close()
 
-    async def _reply(self, question: Conversation, tally: CallTally) -> ModelReply:
+    async def _request_reply(self, question: Conversation, tally: CallTally) -> ModelReply:
         try:
             async with asyncio.timeout(self._deadline_s):
                 if self._model is None:

@@ -20,19 +20,12 @@ from oven_core.errors import ConfigError, reason
 from oven_core.protocol.messages import RunStarted, Vote
 from oven_llm.judges.sanitize import data_block
 from oven_llm.language_models.agent_model import AgentModel
-from oven_llm.language_models.model_agent import ModelAgent
+from oven_llm.language_models.model_agent_base import ModelAgent
 from oven_llm.providers.conversation import Conversation
 from oven_llm.providers.failures import ModelFailure, format_counts
 from oven_llm.providers.structured_reply import ReplyForm, object_schema, read_reply
-from oven_runs.home.authored_prompts import (
-    MAX_CHARACTERS,
-    AuthoredPrompt,
-    Topic,
-    append_prompts,
-    fault,
-    normalized,
-    read_topics,
-)
+from oven_runs.home import authored_prompts
+from oven_runs.home.authored_prompts import MAX_CHARACTERS, AuthoredPrompt, Topic, normalized
 from oven_runs.settings.language_models import AuthorSettings
 
 SHARE_KNOB, MIXTURE_KNOB = "data.authored_share", "data.mixture"
@@ -87,8 +80,9 @@ class TopicMastery:
     mastery: float | None
     """Mean reward from 0 to 1 over the latest RECENT_TICKS ticks; None if it is not measured."""
     before: float | None
-    """Mean reward over the RECENT_TICKS ticks before those; None if it is not measured."""
+    """Mean reward over the RECENT_TICKS ticks before these latest ticks; None if it is not measured."""
     readings: int
+    """Number of readings of the reward so far."""
 
 
 TopicPrompt: TypeAlias = tuple[str, str]
@@ -159,12 +153,12 @@ class Author(ModelAgent[AuthorSettings, tuple[TopicMastery, ...], Sequence[Topic
 
     def _propose_share(self, window: Window) -> Vote | Notice | None:
         """Propose a share of authored prompts. The target is held out, because the prompts also change the reward."""
-        knob, prompt_count = window.knobs.get(SHARE_KNOB), window.series(PROMPT_COUNT_METRIC, last=1)
+        knob, latest_counts = window.knobs.get(SHARE_KNOB), window.series(PROMPT_COUNT_METRIC, last=1)
         if self._model is None or knob is None or knob.number != 0:
             return None
-        if not prompt_count or prompt_count[0] < MIN_PROMPTS:
+        if not latest_counts or latest_counts[0] < MIN_PROMPTS:
             return None
-        reason = f"{prompt_count[0]:.0f} checked prompts for weak topics are available but not used"
+        reason = f"{latest_counts[0]:.0f} checked prompts for weak topics are available but not used"
         target = held_out_metric(window.run)
         if target is None:
             advice = f"set {SHARE_KNOB} manually with `oven-controller set`"
@@ -185,27 +179,29 @@ class Author(ModelAgent[AuthorSettings, tuple[TopicMastery, ...], Sequence[Topic
             return None
         if self.written_count >= self._settings.total:
             return Notice("total", f"reached author.total, {self._settings.total} prompts: {self._status}")
-        if topics := weak_topics(measure_mastery(window)):
+        if topics := choose_weak_topics(measure_mastery(window)):
             self.slot.post(tuple(topics), window.tick)
         return None
 
     async def _write_prompts(self, model: AgentModel, masteries: Sequence[TopicMastery]) -> Sequence[TopicPrompt]:
         """Have the model write prompts, and append the valid ones to the learner's file. Raises ModelFailure."""
         try:
-            topics = {topic.name: topic for topic in await asyncio.to_thread(read_topics, self._folder)}
+            topic_list = await asyncio.to_thread(authored_prompts.read_topics, self._folder)
         except ConfigError as error:
             raise ModelFailure("malformed_request", str(error)) from None
-        weak = [entry for entry in masteries if entry.topic in topics]
-        if not weak and len(topics) == 1:  # without a mixture, the only topic has no name in the metrics
-            weak = [replace(masteries[0], topic=next(iter(topics)))]
-        if not weak:
+        topics = {topic.name: topic for topic in topic_list}
+        weak_topics = [mastery for mastery in masteries if mastery.topic in topics]
+        if not weak_topics and len(topics) == 1:  # without a mixture, the only topic has no name in the metrics
+            weak_topics = [replace(masteries[0], topic=next(iter(topics)))]
+        if not weak_topics:
             raise ModelFailure("malformed_request", "the learner has none of the mixture's topics")
         count = min(self._settings.prompts, self._settings.total - self.written_count)
-        existing = self._written_texts | {normalized(text) for topic in topics.values() for text in topic.examples}
-        names = [entry.topic for entry in weak]
+        examples = {normalized(text) for topic in topics.values() for text in topic.examples}
+        existing_texts = self._written_texts | examples
+        topic_names = [mastery.topic for mastery in weak_topics]
         accepted = await model.ask(
-            build_request(weak, topics, count),
-            lambda text: read_prompts(text, names, existing, count, self.dropped_counts),
+            build_request(weak_topics, topics, count),
+            lambda text: read_prompts(text, topic_names, existing_texts, count, self.dropped_counts),
         )
         tick = self.slot.posted_tick
         prompts = [
@@ -214,7 +210,7 @@ class Author(ModelAgent[AuthorSettings, tuple[TopicMastery, ...], Sequence[Topic
         ]
         if prompts:
             try:
-                await asyncio.to_thread(append_prompts, self._folder, prompts)
+                await asyncio.to_thread(authored_prompts.append_prompts, self._folder, prompts)
             except OSError as error:
                 raise ModelFailure("internal", f"could not write the prompts: {reason(error)}") from None
         self._written_texts.update(normalized(text) for _, text in accepted)
@@ -227,40 +223,41 @@ class Author(ModelAgent[AuthorSettings, tuple[TopicMastery, ...], Sequence[Topic
         return f"{self._model.status}; {self.written_count} prompts; dropped: {format_counts(self.dropped_counts)}"
 
 
-def build_request(weak: Sequence[TopicMastery], topics: Mapping[str, Topic], count: int) -> Conversation:
+def build_request(weak_topics: Sequence[TopicMastery], topics: Mapping[str, Topic], count: int) -> Conversation:
     """Return a request for `count` prompts on these weak topics."""
     entries = [
         {
-            **asdict(entry),
-            "examples": [text[:MAX_EXAMPLE_CHARACTERS] for text in topics[entry.topic].examples],
-            "prompts_in_data": topics[entry.topic].prompts,
+            **asdict(mastery),
+            "examples": [text[:MAX_EXAMPLE_CHARACTERS] for text in topics[mastery.topic].examples],
+            "prompts_in_data": topics[mastery.topic].prompts,
         }
-        for entry in weak
+        for mastery in weak_topics
     ]
     user = f"Write {count} prompts, most of them for the first topic.\n\n" + data_block({"topics": entries})
-    topic = {"type": "string", "enum": [entry.topic for entry in weak]}
+    topic = {"type": "string", "enum": [mastery.topic for mastery in weak_topics]}
     item = object_schema(topic=topic, prompt={"type": "string"})
     schema = object_schema(prompts={"type": "array", "items": item})
     return Conversation.question(SYSTEM, user, schema, REASONING_TOKENS + TOKENS_PER_PROMPT * count)
 
 
 def read_prompts(
-    text: str, topics: Collection[str], existing: Collection[str], limit: int, dropped_counts: Counter[str]
+    text: str, topic_names: Collection[str], existing_texts: Collection[str], limit: int, dropped_counts: Counter[str]
 ) -> Sequence[TopicPrompt]:
     """Return at most `limit` valid prompts from the reply `text`, and count the others in `dropped_counts`. A prompt
-    whose normalized text is in `existing` is a duplicate. Raises ModelFailure `bad_json` or `schema`."""
+    whose normalized text is in `existing_texts` is a duplicate. Raises ModelFailure `bad_json` or `schema`."""
     accepted: dict[str, TopicPrompt] = {}  # by normalized text
     for entry in read_reply(text, _Prompts).prompts:
         stripped = entry.prompt.strip()
-        problem = "unknown_topic" if entry.topic not in topics else fault(stripped)
+        normalized_text = normalized(stripped)
+        problem = "unknown_topic" if entry.topic not in topic_names else authored_prompts.fault(stripped)
         if not problem and len(accepted) >= limit:
             problem = "capped"
-        if not problem and (normalized(stripped) in existing or normalized(stripped) in accepted):
+        if not problem and (normalized_text in existing_texts or normalized_text in accepted):
             problem = "duplicate"
         if problem:
             dropped_counts[problem] += 1
         else:
-            accepted[normalized(stripped)] = (entry.topic, stripped)
+            accepted[normalized_text] = (entry.topic, stripped)
     return list(accepted.values())
 
 
@@ -268,20 +265,20 @@ def measure_mastery(window: Window) -> list[TopicMastery]:
     """Return the mastery of each topic in the mixture. Without a mixture, there is one topic with an empty name."""
     mixture = window.knobs.get(MIXTURE_KNOB)
     metrics = {"": "reward"} if mixture is None else {topic: f"reward/{topic}" for topic in mixture.spec.choices}
-    entries = []
+    masteries = []
     for topic, metric in metrics.items():
         values = [min(1.0, max(0.0, value)) for value in window.series(metric) if math.isfinite(value)]
         recent, before = values[-RECENT_TICKS:], values[-2 * RECENT_TICKS : -RECENT_TICKS]
-        entries.append(TopicMastery(topic, _mean(recent), _mean(before), len(values)))
-    return entries
+        masteries.append(TopicMastery(topic, _round_mean(recent), _round_mean(before), len(values)))
+    return masteries
 
 
-def weak_topics(topics: Sequence[TopicMastery]) -> list[TopicMastery]:
+def choose_weak_topics(masteries: Sequence[TopicMastery]) -> list[TopicMastery]:
     """Return at most MAX_TOPICS topics, weakest first. A topic without readings counts as half mastered."""
-    not_mastered = [entry for entry in topics if entry.mastery is None or entry.mastery < MASTERY_THRESHOLD]
+    not_mastered = [entry for entry in masteries if entry.mastery is None or entry.mastery < MASTERY_THRESHOLD]
     weakest = sorted(not_mastered, key=lambda entry: (0.5 if entry.mastery is None else entry.mastery, entry.topic))
     return weakest[:MAX_TOPICS]
 
 
-def _mean(values: Sequence[float]) -> float | None:
+def _round_mean(values: Sequence[float]) -> float | None:
     return round(fmean(values), 3) if values else None

@@ -60,11 +60,13 @@ class QuestionSlot(Generic[Question, Result]):
         await self._question_posted.wait()
         self._question_posted.clear()
         assert self._pending is not None
-        return self._pending[0]
+        question, _ = self._pending
+        return question
 
     def set_result(self, result: Result | ModelFailure) -> None:
         assert self._pending is not None
-        self._answer = AnsweredQuestion(*self._pending, result)
+        question, tick = self._pending
+        self._answer = AnsweredQuestion(question, tick, result)
         self._pending = None
         self.ready.set()
 

@@ -12,7 +12,7 @@ from oven_agents.sdk.window import Window
 from oven_core.protocol.messages import RunStarted
 from oven_llm.judges.sanitize import data_block, visible_text
 from oven_llm.language_models.agent_model import AgentModel
-from oven_llm.language_models.model_agent import ModelAgent
+from oven_llm.language_models.model_agent_base import ModelAgent
 from oven_llm.language_models.window_summary import summarise, target_metrics
 from oven_llm.providers.conversation import Conversation
 from oven_llm.providers.failures import ModelFailure, format_counts
@@ -123,7 +123,8 @@ class Tuner(ModelAgent[TunerSettings, dict[str, Any], Advice | None]):
                 "expired", f"the reply to the question of tick {reply.tick} arrived at tick {window.tick}"
             )
         knob = window.knobs.get(advice.actuator)
-        if knob is None or knob.value != reply.question["knobs"][advice.actuator]["value"]:
+        value_when_asked = reply.question["knobs"][advice.actuator]["value"]
+        if knob is None or knob.value != value_when_asked:
             return self._discard_reply("superseded", f"{advice.actuator} has changed since tick {reply.tick}")
         if advice.value == knob.value:
             return self._discard_reply("superseded", f"{advice.actuator} already has the proposed value")

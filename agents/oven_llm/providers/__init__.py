@@ -24,9 +24,9 @@ from oven_runs.settings.judge_providers import ModelEndpoint
 def connect(
     name: str, endpoint: ModelEndpoint, key: str, top_logprobs: int = 0, budget: Budget | None = None, account: str = ""
 ) -> RemoteModel:
-    """Connect to a model on behalf of `name`, without sending a request. Requests ask for `top_logprobs` alternatives
-    per token (0: no log-probabilities). Calls are charged to `account` in `budget`. Raises ConfigError if the SDK is
-    not installed, or if the budget is capped in US dollars and the model's price is unknown."""
+    """Connect to a model on behalf of `name`, without sending a request. Requests will ask for `top_logprobs`
+    alternatives per token. Calls will be charged to `account` in `budget`. Raises ConfigError if the SDK is not
+    installed, or if the budget is capped in US dollars and the model's price is unknown."""
     api: ModelApi
     try:
         if endpoint.wire == "anthropic":

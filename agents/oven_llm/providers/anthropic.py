@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from oven_llm.providers import sdk_client
 from oven_llm.providers.conversation import Conversation, Finish, ModelReply
 from oven_llm.providers.failures import ModelFailure
 from oven_llm.providers.optional_features import Terms
-from oven_llm.providers.sdk_client import (
-    MAX_RETRIES,
-    convert_error,
-    model_name,
-    parse_response,
-    silence_request_logs,
-    tallying_client,
-)
 from oven_llm.providers.usage import USAGE_ADAPTER, Usage
 from oven_runs.settings.judge_providers import ModelEndpoint
 
@@ -39,13 +32,13 @@ class AnthropicMessages:
         """`endpoint.base_url` does not include /v1."""
         import anthropic
 
-        silence_request_logs()
+        sdk_client.silence_request_logs()
         self._model, self._key, self._sdk = endpoint.model, key, anthropic
         self._client = anthropic.AsyncAnthropic(
             api_key=key,
             base_url=endpoint.base_url,
-            max_retries=MAX_RETRIES,
-            http_client=tallying_client(anthropic),
+            max_retries=sdk_client.MAX_RETRIES,
+            http_client=sdk_client.create_tallying_client(anthropic),
             open_telemetry=False,  # the caller traces the calls of both SDKs
         )
 
@@ -58,10 +51,10 @@ class AnthropicMessages:
                 model=self._model, messages=[], max_tokens=conversation.max_tokens, timeout=attempt_s, extra_body=body
             )
         except Exception as error:
-            raise convert_error(error, self._sdk) from None
+            raise sdk_client.convert_error(error, self._sdk) from None
         from anthropic.types import Message as Response
 
-        return parse_response(response, Response, self._convert_response)
+        return sdk_client.parse_response(response, Response, self._convert_response)
 
     async def close(self) -> None:
         await self._client.close()
@@ -71,7 +64,7 @@ class AnthropicMessages:
         text = "".join(block.text for block in response.content if block.type == "text")
         reason = response.stop_reason if response.stop_reason in FINISH_BY_REASON else "other"
         finish = FINISH_BY_REASON.get(reason, "other")
-        name, usage = model_name(response.model, self._key), _parse_usage(response)
+        name, usage = sdk_client.clean_model_name(response.model, self._key), _parse_usage(response)
         return ModelReply(text, finish, reason, model=name, usage=usage)
 
 
@@ -88,7 +81,7 @@ def build_body(conversation: Conversation, terms: Terms) -> dict[str, Any]:
         body["output_config"] = {"format": {"type": "json_schema", "schema": conversation.schema}}
     if conversation.temperature is not None:
         body["temperature"] = conversation.temperature
-    if conversation.continues:
+    if conversation.is_multi_turn:
         text = {"type": "text", "text": turns[-1]["content"], "cache_control": {"type": "ephemeral"}}
         turns[-1]["content"] = [text]
     return body

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from oven_core.errors import ConfigError
 from oven_llm.providers.failures import ModelFailure
-from oven_llm.providers.usage import Usage, cost_usd, current_tally, is_priced
+from oven_llm.providers.usage import Usage, cost_usd, current_tally
 from oven_runs.home.model_spend import Cap, ModelSpend, Refusal, Spend
 from oven_runs.settings.committee_settings import BudgetSettings
 from oven_runs.settings.judge_providers import ModelEndpoint
@@ -39,7 +39,7 @@ class Budget(AbstractContextManager["Budget"]):
         self.caps = tuple(caps)
         self._owner = owner
         self._ledger = ModelSpend(path, self.caps, owner)
-        self._failure_logged = False
+        self._has_logged_failure = False
 
     @classmethod
     def with_caps(
@@ -49,16 +49,15 @@ class Budget(AbstractContextManager["Budget"]):
         try:
             limits = BudgetSettings(usd=usd, tokens=tokens, calls=calls)
         except ValidationError as error:
-            first = error.errors()[0]
-            raise ConfigError(
-                f"budget.{first['loc'][0]} is {first['input']!r}: {first['msg']}; omit it for no cap"
-            ) from None
+            first_error = error.errors()[0]
+            field, value, problem = first_error["loc"][0], first_error["input"], first_error["msg"]
+            raise ConfigError(f"budget.{field} is {value!r}: {problem}; omit it for no cap") from None
         return cls([Cap(limits, "budget")], path)
 
     def check_priced(self, account: str, endpoint: ModelEndpoint) -> None:
         """Raise ConfigError if `account` has a cap in US dollars and the model's price is unknown."""
         usd_caps = [cap for cap in self.caps if cap.applies_to(account) and cap.limits.usd is not None]
-        if usd_caps and not is_priced(endpoint):
+        if usd_caps and cost_usd(endpoint, [Usage(1, 1)]) is None:
             raise ConfigError(
                 f"the price of {endpoint.model!r}, the model of {account}, is unknown, so a cap in US dollars cannot "
                 f"be enforced; set {usd_caps[0].setting}.tokens instead, or add the price (`price:`, US dollars per "
@@ -69,19 +68,19 @@ class Budget(AbstractContextManager["Budget"]):
         """Reserve one call's maximum usage, and wait while calls in progress reserve the rest of the budget. Return the
         reservation's number, or None if the ledger cannot be written and there are no caps. Raises ModelFailure
         `budget` if a cap is used up, or if the ledger cannot be written and there are caps."""
-        spend = _total_spend([max_usage], 1, endpoint)  # the call counts as unanswered until it is booked
+        spend = _sum_spend([max_usage], 1, endpoint)  # the call counts as unanswered until it is booked
         while True:
             try:
-                reservation = self._ledger.reserve(account, spend)
+                outcome = self._ledger.reserve(account, spend)
             except sqlite3.Error as error:
                 self._log_failure(error)
                 if self._ledger.capped:
                     raise ModelFailure("budget", "spending is capped but cannot be recorded") from None
                 return None
-            if not isinstance(reservation, Refusal):
-                return reservation
-            if reservation.final:
-                raise ModelFailure("budget", reservation.reason)
+            if not isinstance(outcome, Refusal):
+                return outcome
+            if outcome.final:
+                raise ModelFailure("budget", outcome.reason)
             if (tally := current_tally()) is not None:
                 tally.last_failure = "budget"  # the reported reason if a deadline ends this wait
             await asyncio.sleep(RETRY_S)
@@ -89,7 +88,7 @@ class Budget(AbstractContextManager["Budget"]):
     def book(self, reservation: int, usages: Sequence[Usage], unanswered_count: int, endpoint: ModelEndpoint) -> None:
         """Replace a reservation with the actual usage, of which `unanswered_count` entries are only upper bounds."""
         try:
-            self._ledger.book(reservation, _total_spend(usages, unanswered_count, endpoint))
+            self._ledger.book(reservation, _sum_spend(usages, unanswered_count, endpoint))
         except sqlite3.Error as error:
             self._log_failure(error)  # the reservation continues to count
 
@@ -116,12 +115,12 @@ class Budget(AbstractContextManager["Budget"]):
         self.close()
 
     def _log_failure(self, error: sqlite3.Error) -> None:
-        if not self._failure_logged:
-            self._failure_logged = True
+        if not self._has_logged_failure:
+            self._has_logged_failure = True
             log.error("could not record spending in %s: %s", self._ledger.path, error)
 
 
-def _total_spend(usages: Sequence[Usage], unanswered_count: int, endpoint: ModelEndpoint) -> Spend:
+def _sum_spend(usages: Sequence[Usage], unanswered_count: int, endpoint: ModelEndpoint) -> Spend:
     usd = cost_usd(endpoint, usages)
     return Spend(
         calls=len(usages),

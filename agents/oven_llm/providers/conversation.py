@@ -29,7 +29,7 @@ class Conversation:
     max_tokens: int
     """Maximum tokens of the reply."""
     schema: Mapping[str, Any] | None = None
-    """JSON Schema that the reply must follow, if the endpoint can enforce it; None: free text."""
+    """JSON Schema that the reply must follow, if the endpoint can enforce it; None for free text."""
     temperature: float | None = None
     """Sampling temperature; None for the API's default."""
 
@@ -43,7 +43,7 @@ class Conversation:
         return "\n\n".join(message["content"] for message in self.messages if message["role"] == role)
 
     @property
-    def continues(self) -> bool:
+    def is_multi_turn(self) -> bool:
         """Whether a part of the conversation was sent before, so that a provider's cache saves money."""
         return any(message["role"] == "assistant" for message in self.messages)
 
@@ -54,7 +54,8 @@ class Conversation:
             texts.append(json.dumps(self.schema))
         input_tokens = sum(len(text.encode(errors="replace")) for text in texts)
         input_tokens += REQUEST_OVERHEAD_TOKENS + MESSAGE_OVERHEAD_TOKENS * len(self.messages)
-        return Usage(input_tokens, self.max_tokens, written_tokens=input_tokens if self.continues else 0)
+        written_tokens = input_tokens if self.is_multi_turn else 0  # other conversations are not cached
+        return Usage(input_tokens, self.max_tokens, written_tokens=written_tokens)
 
 
 @dataclass(frozen=True)

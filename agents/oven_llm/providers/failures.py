@@ -9,31 +9,12 @@ from typing import Final, Literal, TypeAlias, get_args
 
 FailureKind: TypeAlias = Literal[
     # HTTP and network errors. The SDKs retry them, except for auth, not_found and bad_request.
-    "rate_limit",
-    "overloaded",
-    "server_error",
-    "timeout",
-    "connection",
-    "auth",
-    "not_found",
-    "bad_request",
+    "rate_limit", "overloaded", "server_error", "timeout", "connection", "auth", "not_found", "bad_request",
     # Unusable replies. A judge gets at most two more requests.
-    "bad_response",
-    "bad_json",
-    "schema",
-    "wrong_ids",
-    "out_of_range",
-    "refusal",
-    "truncated",
-    # Failures without a call, or in our own code.
-    "busy",
-    "budget",
-    "not_configured",
-    "fooled",  # the judge failed a hidden test
-    "quarantined",
-    "malformed_request",
-    "internal",
-]
+    "bad_response", "bad_json", "schema", "wrong_ids", "out_of_range", "refusal", "truncated",
+    # Failures without a call, or in our own code. A judge that fails a hidden test is `fooled`.
+    "busy", "budget", "not_configured", "fooled", "quarantined", "malformed_request", "internal",
+]  # fmt: skip
 
 KINDS: Final[tuple[FailureKind, ...]] = get_args(FailureKind)
 

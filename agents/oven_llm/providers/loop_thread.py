@@ -22,14 +22,14 @@ class LoopThread:
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Run a coroutine in the loop and return its result. If the wait is interrupted, the coroutine is cancelled."""
-        future = asyncio.run_coroutine_threadsafe(work, self._running_loop())
+        future = asyncio.run_coroutine_threadsafe(work, self._get_running_loop())
         try:
             return future.result()
         except BaseException:
             future.cancel()
             raise
 
-    def _running_loop(self) -> asyncio.AbstractEventLoop:
+    def _get_running_loop(self) -> asyncio.AbstractEventLoop:
         """Return the loop of this process. The first call starts its thread."""
         with self._lock:
             if self._loop is None or self._pid != os.getpid():
@@ -41,7 +41,7 @@ class LoopThread:
 
 
 def _stop(loop: asyncio.AbstractEventLoop, thread: threading.Thread, pid: int) -> None:
-    if pid == os.getpid():
+    if pid == os.getpid():  # a forked process inherits this exit handler, but not the thread
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()

@@ -6,16 +6,9 @@ import math
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
+from oven_llm.providers import sdk_client
 from oven_llm.providers.conversation import Conversation, Finish, ModelReply, TokenLogprob
 from oven_llm.providers.optional_features import Terms
-from oven_llm.providers.sdk_client import (
-    MAX_RETRIES,
-    convert_error,
-    model_name,
-    parse_response,
-    silence_request_logs,
-    tallying_client,
-)
 from oven_llm.providers.usage import USAGE_ADAPTER, Usage
 from oven_runs.settings.judge_providers import ModelEndpoint
 
@@ -35,10 +28,13 @@ class ChatCompletions:
         """`endpoint.base_url` ends in /v1 or the server's equivalent."""
         import openai
 
-        silence_request_logs()
+        sdk_client.silence_request_logs()
         self._endpoint, self._key, self._sdk = endpoint, key, openai
         self._client = openai.AsyncOpenAI(
-            api_key=key, base_url=endpoint.base_url, max_retries=MAX_RETRIES, http_client=tallying_client(openai)
+            api_key=key,
+            base_url=endpoint.base_url,
+            max_retries=sdk_client.MAX_RETRIES,
+            http_client=sdk_client.create_tallying_client(openai),
         )
         if urlsplit(endpoint.base_url).hostname != OPENAI_HOST:
             # Otherwise the SDK would send OPENAI_ORG_ID and OPENAI_PROJECT_ID to the other address.
@@ -53,10 +49,10 @@ class ChatCompletions:
                 model=self._endpoint.model, messages=[], timeout=attempt_s, extra_body=body
             )
         except Exception as error:
-            raise convert_error(error, self._sdk) from None
+            raise sdk_client.convert_error(error, self._sdk) from None
         from openai.types.chat import ChatCompletion
 
-        return parse_response(response, ChatCompletion, self._convert_response)
+        return sdk_client.parse_response(response, ChatCompletion, self._convert_response)
 
     async def close(self) -> None:
         await self._client.close()
@@ -73,7 +69,7 @@ class ChatCompletions:
             finish="refusal" if refusal else FINISH_BY_REASON.get(reason, "other"),
             finish_reason=reason,
             logprobs=None if refusal else _parse_logprobs(choice),
-            model=model_name(response.model, self._key),
+            model=sdk_client.clean_model_name(response.model, self._key),
             usage=_parse_usage(response),
         )
 
@@ -101,28 +97,26 @@ def _parse_logprobs(choice: Choice) -> tuple[TokenLogprob, ...] | None:
     try:
         if choice.logprobs is None or not choice.logprobs.content:
             return None
-        return tuple(
-            TokenLogprob(
-                token.token,
-                _token_bytes(token),
-                _logprob(token.logprob),
-                tuple((alternative.token, _logprob(alternative.logprob)) for alternative in token.top_logprobs or ()),
-                tuple(_token_bytes(alternative) for alternative in token.top_logprobs or ()),
-            )
-            for token in choice.logprobs.content
-        )
+        logprobs = []
+        for token in choice.logprobs.content:
+            alternatives = token.top_logprobs or ()
+            top = tuple((alternative.token, _check_logprob(alternative.logprob)) for alternative in alternatives)
+            top_data = tuple(_get_token_bytes(alternative) for alternative in alternatives)
+            data, logprob = _get_token_bytes(token), _check_logprob(token.logprob)
+            logprobs.append(TokenLogprob(token.token, data, logprob, top, top_data))
+        return tuple(logprobs)
     except (AttributeError, TypeError, ValueError):
         return None
 
 
-def _token_bytes(token: ChatCompletionTokenLogprob | TopLogprob) -> bytes:
+def _get_token_bytes(token: ChatCompletionTokenLogprob | TopLogprob) -> bytes:
     """Return a token's bytes, which some servers omit. Raises TypeError or ValueError if they are malformed."""
     return token.token.encode() if token.bytes is None else bytes(token.bytes)
 
 
-def _logprob(value: float) -> float:
+def _check_logprob(value: float) -> float:
     """Return a valid log-probability. Raises TypeError or ValueError for others. −9999 (not computed) is valid."""
-    if not math.isfinite(value) or value > 1e-6:
+    if not math.isfinite(value) or value > 1e-6:  # it may exceed 0 by a rounding error
         raise ValueError
     return float(value)
 

@@ -54,7 +54,7 @@ class RemoteModel:
     async def ask(self, conversation: Conversation, timeout_s: float) -> ModelReply:
         """See `LanguageModel.ask`. Each billable attempt is charged, at its maximum usage if none was reported."""
         max_usage = conversation.max_usage()
-        outer_tally, tally = current_tally(), CallTally()
+        caller_tally, tally = current_tally(), CallTally()
         reservation: int | None = None
         reply: ModelReply | None = None
         try:
@@ -67,13 +67,15 @@ class RemoteModel:
             raise ModelFailure(tally.last_failure or "timeout", f"no reply within {timeout_s:g} s") from None
         finally:
             reported_usages = [reply.usage] if reply is not None and reply.usage is not None else []
-            unreported_count = max(tally.billable_count, reply is not None) - len(reported_usages)
+            min_count = 0 if reply is None else 1  # a reply is billed even if no HTTP attempt was recorded
+            billed_count = max(tally.billable_count, min_count)
+            unreported_count = billed_count - len(reported_usages)
             tally.usages = [*reported_usages, *[max_usage] * unreported_count]
             if self._budget is not None and reservation is not None:
                 self._budget.book(reservation, tally.usages, unreported_count, self.endpoint)
             cost = cost_usd(self.endpoint, tally.usages)
-            if outer_tally is not None:
-                outer_tally.absorb(tally)
+            if caller_tally is not None:
+                caller_tally.absorb(tally)
         return replace(reply, cost_usd=cost)
 
     async def close(self) -> None:

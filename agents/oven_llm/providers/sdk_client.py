@@ -22,7 +22,7 @@ MAX_RETRIES: Final = 4
 MAX_MODEL_NAME_CHARACTERS: Final = 100
 
 
-def tallying_client(sdk: ModuleType) -> httpx2.AsyncClient:
+def create_tallying_client(sdk: ModuleType) -> httpx2.AsyncClient:
     """Return the SDK's default HTTP client, extended to record each attempt in the current tally."""
     import httpx2
 
@@ -79,7 +79,7 @@ def parse_response(response: object, response_type: type[_Response], parse: Call
         raise ModelFailure("bad_response", f"the response is incomplete ({type(error).__name__})") from None
 
 
-def model_name(value: object, key: str) -> str:
+def clean_model_name(value: object, key: str) -> str:
     """Return the model's name in the response, or an empty string if the name contains the API key."""
     return "" if key in str(value) else str(value)[:MAX_MODEL_NAME_CHARACTERS]
 

@@ -48,7 +48,7 @@ Price: TypeAlias = Callable[[Sequence[Usage]], float | None]
 
 @dataclass
 class CallTally:
-    """Attempts, failures and usage of the calls for one purpose. Complete even after a timeout."""
+    """Attempts, failures and usage of one request's calls, even if it times out, and a judge's findings."""
 
     context: str = ""
     """The request's trace (`traceparent`), or an empty string if it has none."""
@@ -77,7 +77,8 @@ class CallTally:
         """Record that the latest attempt failed, and whether it may still be billed."""
         self.failed_attempts[kind] += 1
         self.last_failure = kind
-        self.billable_count -= not billable
+        if not billable:
+            self.billable_count -= 1
 
     def absorb(self, source: CallTally) -> None:
         """Move another tally's attempts, failures and usage into this one."""
@@ -104,21 +105,21 @@ class CallTally:
         return self.price(self.usages) if self.price is not None and self.usages else None
 
 
-_current: ContextVar[CallTally | None] = ContextVar("call_tally", default=None)
+_current_tally: ContextVar[CallTally | None] = ContextVar("call_tally", default=None)
 
 
 @contextlib.contextmanager
 def record_calls_in(tally: CallTally) -> Iterator[CallTally]:
     """Record this task's calls in `tally` inside the `with` block."""
-    token = _current.set(tally)
+    token = _current_tally.set(tally)
     try:
         yield tally
     finally:
-        _current.reset(token)
+        _current_tally.reset(token)
 
 
 def current_tally() -> CallTally | None:
-    return _current.get()
+    return _current_tally.get()
 
 
 def cost_usd(endpoint: ModelEndpoint, usages: Sequence[Usage]) -> float | None:
@@ -130,11 +131,6 @@ def cost_usd(endpoint: ModelEndpoint, usages: Sequence[Usage]) -> float | None:
             return None
         total += cost
     return total
-
-
-def is_priced(endpoint: ModelEndpoint) -> bool:
-    """Return whether the model's price is known."""
-    return cost_usd(endpoint, [Usage(1, 1)]) is not None
 
 
 def _compute_cost(endpoint: ModelEndpoint, usage: Usage) -> float | None:

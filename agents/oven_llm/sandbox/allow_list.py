@@ -60,12 +60,13 @@ def _allow(*calls: str) -> tuple[Rule, ...]:
 
 
 def rules_for_repl(descriptors: Descriptors) -> tuple[Rule, ...]:
-    """Return the rules of the profile `repl`, which allow only computing and frames to and from the host."""
-    not_executable = Condition(2, "without", (PROT_EXEC,))
+    """Return the rules of the profile `repl`, which allow only computing and frames to and from the host. A condition
+    starts with the index of the call's argument to which it applies."""
+    not_executable = Condition(2, "no_bits", (PROT_EXEC,))
     return (
         Rule("read", (Condition(0, "one_of", (descriptors.requests,)),)),
         Rule("write", (Condition(0, "one_of", (1, 2, descriptors.replies)),)),
-        Rule("mmap", (not_executable, Condition(3, "with", (MAP_ANONYMOUS,)))),
+        Rule("mmap", (not_executable, Condition(3, "all_bits", (MAP_ANONYMOUS,)))),
         Rule("mprotect", (not_executable,)),
         *_allow(*COMPUTING_CALLS),
     )
@@ -74,22 +75,22 @@ def rules_for_repl(descriptors: Descriptors) -> tuple[Rule, ...]:
 def rules_for_tests(descriptors: Descriptors) -> tuple[Rule, ...]:
     """Return the rules of the profile `tests`, which allow files (restricted by Landlock), threads and socket pairs.
     New processes, the network and signals to other processes are not allowed."""
-    source_not_reserved = Condition(0, "none_of", descriptors)
-    target_not_reserved = Condition(1, "none_of", descriptors)
+    first_not_reserved = Condition(0, "none_of", descriptors)
+    second_not_reserved = Condition(1, "none_of", descriptors)
     return (
         Rule("read"),
         Rule("write"),
-        Rule("close", (source_not_reserved,)),
-        Rule("mmap", (Condition(2, "not_all", (PROT_WRITE | PROT_EXEC,)),)),  # shared objects are executable
-        Rule("mprotect", (Condition(2, "without", (PROT_EXEC,)),)),
-        Rule("dup2", (target_not_reserved,)),
-        Rule("dup3", (target_not_reserved,)),
-        Rule("fcntl", (source_not_reserved, Condition(1, "one_of", FCNTL_COMMANDS))),
+        Rule("close", (first_not_reserved,)),
+        Rule("mmap", (Condition(2, "not_all_bits", (PROT_WRITE | PROT_EXEC,)),)),  # shared libraries
+        Rule("mprotect", (Condition(2, "no_bits", (PROT_EXEC,)),)),
+        Rule("dup2", (second_not_reserved,)),
+        Rule("dup3", (second_not_reserved,)),
+        Rule("fcntl", (first_not_reserved, Condition(1, "one_of", FCNTL_COMMANDS))),
         Rule("ioctl", (Condition(1, "one_of", IOCTL_REQUESTS),)),
-        Rule("clone", (Condition(0, "with", (CLONE_THREAD,)),)),
+        Rule("clone", (Condition(0, "all_bits", (CLONE_THREAD,)),)),
         Rule("clone3", errno=ENOSYS, allowed=False),  # a filter cannot see its flags; the C library falls back to clone
         Rule("socketpair", (Condition(0, "one_of", (AF_UNIX,)), Condition(1, "one_of", STREAM_TYPES))),
-        Rule("sendto", (Condition(4, "one_of", (0,)),)),  # without an address
+        Rule("sendto", (Condition(4, "one_of", (0,)),)),  # no address, so only to a connected socket
         Rule("prlimit64", (Condition(0, "one_of", (0,)), Condition(2, "one_of", (0,)))),  # may only read its own limits
         *_allow(*COMPUTING_CALLS, *FILE_CALLS, *WAITING_CALLS, *PROCESS_CALLS),
     )

@@ -50,7 +50,7 @@ def detect_support() -> Support:
     """Query the kernel and the installed packages for sandbox features."""
     has_monty = importlib.util.find_spec("pydantic_monty") is not None and _has_monty_binary()
     machine = MACHINES.get(platform.machine()) if sys.platform == "linux" and sys.byteorder == "little" else None
-    if machine is None or struct.calcsize("P") != 8:
+    if machine is None or struct.calcsize("P") != 8:  # a 32-bit Python makes other system calls
         return Support(None, 0, False, has_monty)
     syscall = ctypes.CDLL(None, use_errno=True).syscall
     syscall.restype = ctypes.c_long
@@ -69,8 +69,7 @@ def _has_monty_binary() -> bool:
 
 
 def choose_backend(support: Support, requested: str | None, profile: str) -> Backend:
-    """Return the requested backend, or the strongest one for the profile. Raises ConfigError if there is none, because
-    a model's code must not run unconfined."""
+    """Return the requested backend, or the strongest one for the profile. Raises ConfigError if there is none."""
     if requested is not None and requested not in BACKENDS:
         raise ConfigError(f"unknown sandbox backend {requested!r}; known backends: {', '.join(BACKENDS)}")
     if profile == "tests":

@@ -77,14 +77,14 @@ NUMBER_OFFSET, CONVENTION_OFFSET, ARGUMENTS_OFFSET = 0, 4, 16
 MAX_INSTRUCTIONS: Final = 4096
 """BPF_MAXINSNS, the kernel's limit."""
 
-Test = Literal["one_of", "none_of", "without", "with", "not_all"]
+Test = Literal["one_of", "none_of", "all_bits", "no_bits", "not_all_bits"]
 
 
 @dataclass(frozen=True)
 class Condition:
     """A condition on an argument of a call. `one_of` compares all 64 bits with the values. The other tests use the low
-    32 bits, which contain descriptors and flags: `none_of` excludes the values, and `with`, `without` and `not_all`
-    require that all, none, or not all of a mask's bits are set."""
+    32 bits, which contain descriptors and flags. `none_of` excludes the values. The tests for bits have a mask as their
+    only value, and require that all, none, or not all of its bits are set."""
 
     index: int
     test: Test
@@ -115,10 +115,10 @@ def assemble_filter(machine: Machine, rules: Sequence[Rule]) -> bytes:
         (LOAD, 0, 0, NUMBER_OFFSET),
     ]
     if machine.first_x32_number is not None:
-        code += [(AT_LEAST, 0, 1, machine.first_x32_number), (RETURN, 0, 0, ERRNO | EPERM)]
+        code += [(AT_LEAST, 0, 1, machine.first_x32_number), (RETURN, 0, 0, ERRNO | EPERM)]  # refuse all x32 calls
     for rule in rules:
         if (number := machine.numbers.get(rule.call)) is not None:
-            body = _rule_body(rule)
+            body = _assemble_rule(rule)
             code += [(EQUAL, 0, len(body), number), *body]
     code.append((RETURN, 0, 0, ERRNO | EPERM))
     if len(code) > MAX_INSTRUCTIONS:
@@ -126,31 +126,30 @@ def assemble_filter(machine: Machine, rules: Sequence[Rule]) -> bytes:
     return b"".join(struct.pack("<HBBI", *instruction) for instruction in code)
 
 
-def _rule_body(rule: Rule) -> list[Instruction]:
+def _assemble_rule(rule: Rule) -> list[Instruction]:
     refuse: Instruction = (RETURN, 0, 0, ERRNO | rule.errno)
     if not rule.allowed:
         return [refuse]
-    body = [instruction for condition in rule.conditions for instruction in _condition_code(condition, refuse)]
+    body = [instruction for condition in rule.conditions for instruction in _assemble_condition(condition, refuse)]
     return [*body, (RETURN, 0, 0, ALLOW)]
 
 
-def _condition_code(condition: Condition, refuse: Instruction) -> list[Instruction]:
+def _assemble_condition(condition: Condition, refuse: Instruction) -> list[Instruction]:
     """Return instructions that fall through if the condition is met, and otherwise execute `refuse`."""
     low_offset = ARGUMENTS_OFFSET + 8 * condition.index
-    load: Instruction = (LOAD, 0, 0, low_offset)
-    if condition.test == "without":
-        (mask,) = condition.values
-        return [load, (ANY_BIT, 0, 1, mask), refuse]
-    if condition.test == "with":
-        (mask,) = condition.values
-        return [load, (AND, 0, 0, mask), (EQUAL, 1, 0, mask), refuse]
-    if condition.test == "not_all":
-        (mask,) = condition.values
-        return [load, (AND, 0, 0, mask), (EQUAL, 0, 1, mask), refuse]
-    last = len(condition.values) - 1
-    if condition.test == "none_of":  # each test jumps to `refuse` if the value is equal; the last one skips it if not
-        tests = [(EQUAL, last - n, int(n == last), value) for n, value in enumerate(condition.values)]
-        return [load, *tests, refuse]
-    high_is_zero: list[Instruction] = [(LOAD, 0, 0, low_offset + 4), (EQUAL, 1, 0, 0), refuse]
-    tests = [(EQUAL, last - n + 1, 0, value) for n, value in enumerate(condition.values)]  # skip `refuse` if equal
-    return [*high_is_zero, load, *tests, refuse]
+    load_low: Instruction = (LOAD, 0, 0, low_offset)
+    load_high: Instruction = (LOAD, 0, 0, low_offset + 4)
+    if condition.test in ("one_of", "none_of"):
+        last = len(condition.values) - 1
+        if condition.test == "one_of":  # an equal value skips the tests after it and `refuse`
+            tests = [(EQUAL, last - index + 1, 0, value) for index, value in enumerate(condition.values)]
+            return [load_high, (EQUAL, 1, 0, 0), refuse, load_low, *tests, refuse]
+        # An equal value skips the tests after it and reaches `refuse`. If the last value differs, `refuse` is skipped.
+        tests = [(EQUAL, last - index, int(index == last), value) for index, value in enumerate(condition.values)]
+        return [load_low, *tests, refuse]
+    (mask,) = condition.values
+    if condition.test == "no_bits":
+        return [load_low, (ANY_BIT, 0, 1, mask), refuse]
+    if condition.test == "all_bits":
+        return [load_low, (AND, 0, 0, mask), (EQUAL, 1, 0, mask), refuse]
+    return [load_low, (AND, 0, 0, mask), (EQUAL, 0, 1, mask), refuse]

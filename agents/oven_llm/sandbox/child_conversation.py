@@ -67,6 +67,7 @@ class Exchange:
         )  # fmt: skip
 
     def _listen(self, child: Peer, deadline: float) -> tuple[BlockEnding, str]:
+        """Handle frames until the child reports that it is done. Time in host functions is added to the deadline."""
         limits = self._limits
         while True:
             kind, payload = child.receive(deadline)
@@ -90,7 +91,7 @@ class Exchange:
                 if self._answer is None:
                     self._answer = FinalAnswer(value)
             elif kind == message_format.REFUSED:
-                self._refusal_reasons.append(payload.decode(errors="replace"))  # counted in _received_bytes
+                self._refusal_reasons.append(payload.decode(errors="replace"))  # `received_bytes` limits these
             elif kind == message_format.DONE:
                 return self._read_outcome(payload)
             else:
@@ -105,6 +106,7 @@ class Exchange:
             self._output[kind].append(output)
 
     def _read_outcome(self, payload: bytes) -> tuple[BlockEnding, str]:
+        """Return how the block ended, and its error line."""
         match message_format.decode(payload):
             case {"ended": "completed", "dropped": int(dropped)}:
                 self._dropped_count += dropped
@@ -122,18 +124,18 @@ class Exchange:
                 raise FrameError("malformed call")
         function = self._functions.get(name)
         if function is None:
-            return _failure_frame(f"there is no function {name[:100]!r}")
+            return _pack_failure(f"there is no function {name[:100]!r}")
         try:
             return pack_frame(message_format.RETURNED, message_format.encode(function(*args, **kwargs)))
         except CallError as error:
-            return _failure_frame(str(error))
+            return _pack_failure(str(error))
         except FrameError as error:
-            return _failure_frame(f"the result of {name}() is not a JSON value: {error}")
+            return _pack_failure(f"the result of {name}() is not a JSON value: {error}")
         except Exception as error:
-            return _failure_frame(f"{name}() failed: {type(error).__name__}")
+            return _pack_failure(f"{name}() failed: {type(error).__name__}")
 
 
-def assignment_frame(name: str, value: object) -> bytes:
+def pack_assignment(name: str, value: object) -> bytes:
     """Return the frame that assigns a variable. Raises ConfigError for an invalid name or value."""
     if not name.isidentifier():
         raise ConfigError(f"{name!r} is not a valid variable name for the sandbox; choose another")
@@ -151,7 +153,7 @@ def assignment_frame(name: str, value: object) -> bytes:
         raise ConfigError(f"cannot pass {name} to the sandbox: {error}; shorten it") from None
 
 
-def _failure_frame(reason: str) -> bytes:
+def _pack_failure(reason: str) -> bytes:
     return pack_frame(message_format.FAILED, reason[:2000].encode(errors="backslashreplace"))
 
 

@@ -74,8 +74,8 @@ class ConfinedChild:
     def _start(self) -> None:
         requests, self._request_pipe = os.pipe()
         self._reply_pipe, replies = os.pipe()
-        lifeline, lifeline_end = os.pipe()
-        self._open_descriptors = [self._request_pipe, self._reply_pipe, lifeline_end]
+        lifeline, host_lifeline = os.pipe()
+        self._open_descriptors = [self._request_pipe, self._reply_pipe, host_lifeline]
         descriptors = Descriptors(requests, replies, lifeline)
         try:
             self._process = subprocess.Popen(
@@ -84,7 +84,7 @@ class ConfinedChild:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
-                env=self._environment(),
+                env=self._build_environment(),
                 cwd=self._profile.write or "/",
                 start_new_session=True,
             )
@@ -102,18 +102,19 @@ class ConfinedChild:
         self._receive_poll.register(self._reply_pipe, select.POLLIN)
         deadline = time.monotonic() + self._limits.start_s
         try:
-            self.send(pack_frame(message_format.SETUP, message_format.encode(self._setup(descriptors))), deadline)
+            setup = message_format.encode(self._build_setup(descriptors))
+            self.send(pack_frame(message_format.SETUP, setup), deadline)
             kind, problem = self.receive(deadline)
         except DeadlineError:
             raise ProcessError(f"the sandbox did not start within {self._limits.start_s:g} s") from None
         except (ChildExitedError, FrameError) as error:
-            raise ProcessError(f"the sandbox did not start: {self._last_error_line() or error}") from None
+            raise ProcessError(f"the sandbox did not start: {self._read_last_error_line() or error}") from None
         if kind != message_format.READY or problem:
             raise ProcessError(f"the sandbox is not used because it is not secure: {problem.decode(errors='replace')}")
         assert self._process.stderr is not None
         self._process.stderr.close()
 
-    def _environment(self) -> dict[str, str]:
+    def _build_environment(self) -> dict[str, str]:
         """Return the child's environment, without the host's variables. A fixed hash seed makes resumed runs
         reproducible. The time zone UTC0 requires no file, and numeric libraries use one thread."""
         variables = {"PYTHONHASHSEED": "0", "TZ": "UTC0", "LC_ALL": "C.UTF-8"}
@@ -122,7 +123,8 @@ class ConfinedChild:
             variables |= {"HOME": str(folder), "TMPDIR": str(folder)}
         return variables
 
-    def _setup(self, descriptors: Descriptors) -> dict[str, Any]:
+    def _build_setup(self, descriptors: Descriptors) -> dict[str, Any]:
+        """Return the content of the first frame, from which the child confines itself (`inside/block_loop.py`)."""
         limits, profile, version = self._limits, self._profile, self._landlock_version
         landlock = {"ruleset": pack_ruleset(version).hex(), "grants": profile.grants(version)} if version else None
         rules = rules_for_repl(descriptors) if profile.name == "repl" else rules_for_tests(descriptors)
@@ -153,11 +155,12 @@ class ConfinedChild:
         remaining = memoryview(data)
         while remaining:
             try:
-                remaining = remaining[os.write(self._request_pipe, remaining) :]
+                written_bytes = os.write(self._request_pipe, remaining)
+                remaining = remaining[written_bytes:]
             except BlockingIOError:
                 self._wait(self._send_poll, deadline)
             except BrokenPipeError:
-                raise ChildExitedError(self._exit_reason()) from None
+                raise ChildExitedError(self._describe_exit()) from None
 
     def receive(self, deadline: float) -> tuple[int, bytes]:
         """Return the kind and payload of the next frame. Raises DeadlineError, ChildExitedError and FrameError."""
@@ -168,7 +171,7 @@ class ConfinedChild:
             except BlockingIOError:
                 continue
             if not chunk:
-                raise ChildExitedError(self._exit_reason())
+                raise ChildExitedError(self._describe_exit())
             self._frames.extend(self._reader.feed(chunk))
         return self._frames.popleft()
 
@@ -178,7 +181,7 @@ class ConfinedChild:
         if remaining <= 0 or not poll.poll(1000 * remaining):
             raise DeadlineError
 
-    def _exit_reason(self) -> str:
+    def _describe_exit(self) -> str:
         """Wait for the process to exit, and return the reason."""
         try:
             code = self._process.wait(timeout=1)
@@ -188,7 +191,7 @@ class ConfinedChild:
             return f"the process exited with code {code}"
         return f"the process was killed by {signal.Signals(-code).name}"
 
-    def _last_error_line(self) -> str:
+    def _read_last_error_line(self) -> str:
         """Return the last line that a child printed to standard error before it failed to start."""
         assert self._process.stderr is not None
         os.set_blocking(self._process.stderr.fileno(), False)
@@ -212,7 +215,7 @@ class ConfinedChild:
 
     def kill(self) -> None:
         """Kill the process group and close the pipes. May be called more than once."""
-        process = getattr(self, "_process", None)
+        process = getattr(self, "_process", None)  # None if the process could not be started
         if process is not None:
             if process.poll() is None:
                 self._signal(signal.SIGKILL)

@@ -8,7 +8,7 @@ from functools import partial
 from oven_core.errors import ConfigError, ProcessError
 from oven_llm.sandbox import message_format
 from oven_llm.sandbox.backend_detection import Backend, choose_backend, detect_support
-from oven_llm.sandbox.child_conversation import Exchange, assignment_frame
+from oven_llm.sandbox.child_conversation import Exchange, pack_assignment
 from oven_llm.sandbox.confined_child import ConfinedChild
 from oven_llm.sandbox.limits import Limits
 from oven_llm.sandbox.message_format import FrameError, pack_frame
@@ -67,12 +67,12 @@ class ConfinedSandbox(Sandbox):
         return self._child.pid if self._child is not None else None
 
     def assign(self, name: str, value: object) -> None:
-        assignment = assignment_frame(name, value)
-        self._send_variable(self._running_child(), name, assignment)
+        assignment = pack_assignment(name, value)
+        self._send_variable(self._get_running_child(), name, assignment)
         self._assignments[name] = assignment
 
     def run(self, code: str) -> Block:
-        child = self._running_child()
+        child = self._get_running_child()
         self._block_count += 1
         try:
             payload = b"%d\0%s" % (self._block_count, code.encode("utf-8", "surrogatepass"))
@@ -91,7 +91,7 @@ class ConfinedSandbox(Sandbox):
             child.pause()
         return block
 
-    def _running_child(self) -> ConfinedChild:
+    def _get_running_child(self) -> ConfinedChild:
         if self._child is None:
             child = self._start_child()
             for name, assignment in self._assignments.items():

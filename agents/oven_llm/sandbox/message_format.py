@@ -95,7 +95,7 @@ def _check_value(value: object) -> None:
         next_level: list[object] = []
         for item in level:
             if isinstance(item, dict):
-                next_level += item
+                next_level += item.keys()
                 next_level += item.values()
             elif isinstance(item, list):
                 next_level += item

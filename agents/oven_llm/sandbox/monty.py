@@ -1,8 +1,7 @@
 """The `pydantic-monty` backend, an interpreter for a subset of Python without files or network access.
 
 It is used where the kernel cannot confine a process, e.g. on macOS. Its worker is a separate process, which enforces
-the limits on time and memory. The namespace persists between blocks. docs/sandbox.md lists the features of Python that
-it does not support."""
+the limits on time and memory. The namespace persists between blocks. docs/sandbox.md lists unsupported features."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from typing import Any, Literal
 from oven_core.errors import ConfigError, ProcessError
 from oven_llm.sandbox import message_format
 from oven_llm.sandbox.backend_detection import MONTY_EXTRA
-from oven_llm.sandbox.child_conversation import assignment_frame
+from oven_llm.sandbox.child_conversation import pack_assignment
 from oven_llm.sandbox.inside.captured_output import truncate
 from oven_llm.sandbox.limits import Limits
 from oven_llm.sandbox.message_format import FrameError
@@ -67,8 +66,8 @@ class MontySandbox(Sandbox):
         """Do nothing, because the interpreter cannot be interrupted. The block ends at its deadline."""
 
     def assign(self, name: str, value: object) -> None:
-        assignment_frame(name, value)  # raises for values that the other backends refuse
-        self._send_variable(self._running_session(), name, value)
+        pack_assignment(name, value)  # raises for values that the other backends refuse
+        self._send_variable(self._get_running_session(), name, value)
         self._assignments[name] = value
 
     def _send_variable(self, session: Any, name: str, value: object) -> None:
@@ -81,7 +80,7 @@ class MontySandbox(Sandbox):
             )
 
     def run(self, code: str) -> Block:
-        session = self._running_session()
+        session = self._get_running_session()
         try:
             block = _BlockRun(session, self._functions, self._limits, self._monty).run(code, {})
         except BaseException:
@@ -91,7 +90,7 @@ class MontySandbox(Sandbox):
             self._drop_session()
         return block
 
-    def _running_session(self) -> Any:
+    def _get_running_session(self) -> Any:
         if self._session is None:
             self._start()
             for name, value in self._assignments.items():
@@ -134,11 +133,11 @@ class _BlockRun:
 
     def run(self, code: str, inputs: dict[str, object]) -> Block:
         """Run the block and return its outcome. The code cannot cause an exception here."""
-        lookup: dict[str, Any] = {
-            name: self._host_function(name, function) for name, function in self._functions.items()
-        }
+        lookup: dict[str, Any] = {"FINAL": self._final}
+        for name, function in self._functions.items():
+            lookup[name] = self._wrap_host_function(name, function)
         started = time.monotonic()
-        ending, error = self._feed(code, inputs, lookup | {"FINAL": self._final})
+        ending, error = self._feed(code, inputs, lookup)
         if self._exceeded_limit:
             ending, error = "limit", self._exceeded_limit
         elapsed = time.monotonic() - started
@@ -150,6 +149,7 @@ class _BlockRun:
         )  # fmt: skip
 
     def _feed(self, code: str, inputs: dict[str, object], lookup: dict[str, Any]) -> tuple[BlockEnding, str]:
+        """Run the code with these variables and functions. Return how it ended, and its error line."""
         try:
             self._session.feed_run(code, inputs=inputs, external_lookup=lookup, print_callback=self._print)
         except self._monty.MontyCrashedError as error:
@@ -170,7 +170,7 @@ class _BlockRun:
         if last_line.startswith("TimeoutError: feed time limit exceeded"):
             return "timeout", f"the block was stopped after {self._limits.block_s:g} s"
         self._print("stderr", f"{error.display() if hasattr(error, 'display') else error}\n")
-        return ("died", last_line) if "was terminated" in last_line else ("error", last_line)
+        return "died" if "was terminated" in last_line else "error", last_line
 
     def _print(self, stream: Literal["stdout", "stderr"], text: str) -> None:
         data, dropped_count = truncate(text, self._limits.output_bytes - self._printed_bytes)
@@ -195,7 +195,7 @@ class _BlockRun:
             self._answer = FinalAnswer(value)
         raise _AnsweredExit
 
-    def _host_function(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap_host_function(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: object, **kwargs: object) -> Any:
             self._call_count += 1
             if self._call_count > self._limits.calls:
@@ -211,7 +211,8 @@ class _BlockRun:
                 raise TypeError(f"{name}() requires JSON values: {error}") from None
             started = time.monotonic()
             try:
-                return message_format.decode(message_format.encode(function(*arguments["args"], **arguments["kwargs"])))
+                result = function(*arguments["args"], **arguments["kwargs"])
+                return message_format.decode(message_format.encode(result))
             except CallError as error:
                 raise RuntimeError(str(error)) from None
             except FrameError as error:

@@ -1,7 +1,7 @@
 """Sandbox profiles, which define the files and modules that code may use.
 
 Code in `repl` cannot open files. Code in `tests` can read one folder and write to another. Landlock, a Linux security
-module, enforces this. Its rights and rulesets are defined in linux/landlock.h."""
+module, enforces the profiles. Its rights and rulesets are defined in linux/landlock.h."""
 
 from __future__ import annotations
 
@@ -90,8 +90,8 @@ class Profile:
             return []
         folders = [str(self.read.resolve()), *self.package_folders, *LIBRARY_FOLDERS]
         readable = [(path, READ) for path in folders]
-        grants = [*readable, (str(self.write.resolve()), WRITE), *DEVICE_RIGHTS.items()]
-        return [(path, rights & file_rights(version)) for path, rights in grants if Path(path).exists()]
+        rights_by_path = [*readable, (str(self.write.resolve()), WRITE), *DEVICE_RIGHTS.items()]
+        return [(path, rights & file_rights(version)) for path, rights in rights_by_path if Path(path).exists()]
 
 
 REPL: Final = Profile()

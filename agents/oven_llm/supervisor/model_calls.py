@@ -85,14 +85,15 @@ class TimeLimit:
         """Seconds until the limit; None without a limit."""
         return None if self.seconds is None else max(0.0, self.seconds - self.elapsed)
 
-    def failure(self) -> ModelFailure:
+    def create_failure(self) -> ModelFailure:
         """Return the failure to report for a call that this limit stopped or prevented."""
         return ModelFailure("timeout", f"the run reached its limit of {self.seconds or 0:g} s")
 
 
 @dataclass(frozen=True)
 class _Call:
-    step: int
+    turn: int
+    """Number of the supervisor's turn that made the call."""
     number: int
     """Number of the call among the role's calls in this run, from 1."""
     prompt: Prompt
@@ -137,16 +138,16 @@ class ModelCalls:
         """Abandon the calls in progress."""
         self._threads.close()
 
-    def ask(self, step: int, prompts: Sequence[Prompt]) -> list[CallOutcome]:
-        """Return one answer or failure per prompt. Raises StoppedError."""
+    def ask(self, turn: int, prompts: Sequence[Prompt]) -> list[CallOutcome]:
+        """Return one answer or failure per prompt of this turn of the supervisor. Raises StoppedError."""
         pending: list[CallOutcome | Future[CallOutcome]] = []
         for prompt in prompts:
             self._call_count += 1
-            outcome = self._recorded_calls.take(self._role, self._model.model, prompt)
-            if outcome is None:
-                pending.append(self._threads.submit(partial(self._call_model, _Call(step, self._call_count, prompt))))
+            recorded_result = self._recorded_calls.take(self._role, self._model.model, prompt)
+            if recorded_result is None:
+                pending.append(self._threads.submit(partial(self._call_model, _Call(turn, self._call_count, prompt))))
             else:
-                pending.append(self._convert_result(outcome))
+                pending.append(self._convert_result(recorded_result))
         try:
             return [self._wait_for(item) if isinstance(item, Future) else item for item in pending]
         finally:
@@ -165,12 +166,12 @@ class ModelCalls:
                 return ModelFailure("internal", "the log cannot be written")
         if self._cancellation.done():
             raise StoppedError
-        return self._limit.failure()
+        return self._limit.create_failure()
 
     def _call_model(self, call: _Call) -> CallOutcome:
         """Make, log and count one call in one of the threads. Raises OSError."""
         if self._limit.remaining == 0:
-            return self._limit.failure()
+            return self._limit.create_failure()
         started = time.monotonic()
         result: ModelReply | ModelFailure
         try:
@@ -183,7 +184,7 @@ class ModelCalls:
         except Exception as error:  # the message may contain the API key
             result = ModelFailure("internal", type(error).__name__)
         elapsed_s = time.monotonic() - started
-        self._logger.log_call(self._role, call.step, call.number, self._model.model, call.prompt, result, elapsed_s)
+        self._logger.log_call(self._role, call.turn, call.number, self._model.model, call.prompt, result, elapsed_s)
         return self._convert_result(result)
 
     def _convert_result(self, result: ModelReply | ModelFailure) -> CallOutcome:

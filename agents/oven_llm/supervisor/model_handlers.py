@@ -1,7 +1,6 @@
 """Model handlers, which send the messages of the supervisor's loop to a model and return its reply.
 
-A handler imports its SDK when it is created. Its calls are synchronous, like the supervisor's programs. The requests
-run in a shared event loop in another thread."""
+A handler imports its SDK when it is created. Its calls are synchronous, but run in an event loop (`SHARED`)."""
 
 from __future__ import annotations
 
@@ -167,7 +166,7 @@ def validate_address(address: str, owner: str) -> str:
 def _connect_address(wire: Wire, model: str, base_url: str, api_key: str | None) -> tuple[RemoteModel, str]:
     """Return the model at this address and its API key."""
     base_url = validate_address(base_url, model)
-    api_key = api_key or address_key(base_url) or NO_KEY
+    api_key = api_key or find_api_key(base_url) or NO_KEY
     if provider := _find_provider(base_url, wire):
         settings = ModelSettings(provider=provider, model=model)
     else:
@@ -176,7 +175,7 @@ def _connect_address(wire: Wire, model: str, base_url: str, api_key: str | None)
     return providers.connect(model, endpoint_of(model, settings, catalogue(), "model"), api_key), api_key
 
 
-def address_key(address: str, key_env: str | None = None, environ: Mapping[str, str] = os.environ) -> str | None:
+def find_api_key(address: str, key_env: str | None = None, environ: Mapping[str, str] = os.environ) -> str | None:
     """Return the API key for an address; None if it requires none. A provider's key is sent only to its own address,
     unless `key_env` is set. Raises ConfigError if the key is missing."""
     variable = key_env
@@ -230,14 +229,14 @@ def configured_model(
     **options: Any,
 ) -> ModelHandler:
     """Return a role's model. If `model` or `base_url` is None, an environment variable or the default replaces it. The
-    API key is in the environment variable `key_env`, or in the one that `address_key` chooses. Raises ConfigError if
+    API key is in the environment variable `key_env`, or in the one that `find_api_key` chooses. Raises ConfigError if
     the key is missing or the SDK is not installed."""
     defaults = DEFAULTS[role]
     name = model or environ.get(defaults.model_variable) or defaults.model
     address = validate_address(base_url or environ.get("BASE_URL") or DEFAULT_BASE_URL, f"the {role}")
     settings = {"temperature": defaults.temperature, "max_tokens": defaults.max_tokens, **options}
     settings |= {"budget": budget, "account": role}
-    key = address_key(address, key_env, environ)
+    key = find_api_key(address, key_env, environ)
     if urlsplit(address).hostname == "api.anthropic.com":
         return AnthropicHandler(name, address, api_key=key, **settings)
     return OpenAIHandler(name, address, api_key=key, **settings)

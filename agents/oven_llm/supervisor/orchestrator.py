@@ -1,4 +1,4 @@
-"""Runs the loop in which a supervisor writes programs to explore a context, and a worker model reads parts of it."""
+"""Runs the supervisor's loop (`run`, `arun`): a model explores a long context with programs and a worker model."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class RunResult:
 
 
 class RunOptions(TypedDict, total=False):
-    """Options of `run` and `arun`."""
+    """Options of `run` and `arun`. Defaults are in parentheses."""
 
     max_iterations: int
     """Maximum turns of the supervisor (15). One last call then requests only the answer."""
@@ -119,7 +119,7 @@ class RunOptions(TypedDict, total=False):
     limits: Limits | None
     """Limits of the sandbox."""
     backend: str | None
-    """Backend of the sandbox; None: the strongest one."""
+    """Backend of the sandbox; None for the strongest one."""
 
 
 def run(
@@ -184,10 +184,10 @@ class _Run:
                 )
             if not callable(function):
                 raise ConfigError(f"the primitive {name} is of type {type(function).__name__}; expected a function")
-        self._limit = TimeLimit(self.seconds)
+        self._time_limit = TimeLimit(self.seconds)
         self._cancellation: Future[None] = Future()
         self._repl: Repl | None = None
-        self._turns = self._failed_turns = 0
+        self._finished_turns = self._failed_turns = 0
         self._steps: list[Step] = []
 
     def stop(self) -> None:
@@ -209,19 +209,19 @@ class _Run:
                 contextlib.closing(RunLogger(self.log_dir, secrets=secrets, resume=self.resume))
             )
             recorded_calls = RecordedCalls(Path(self.log_dir) if self.log_dir is not None and self.resume else None)
-            common = self._limit, logger, recorded_calls, self._cancellation
-            supervisor = ModelCalls("supervisor", self.supervisor, *common)
-            worker = ModelCalls("worker", self.worker, *common, self.concurrency)
+            shared_arguments = self._time_limit, logger, recorded_calls, self._cancellation
+            supervisor = ModelCalls("supervisor", self.supervisor, *shared_arguments)
+            worker = ModelCalls("worker", self.worker, *shared_arguments, self.concurrency)
             exit_stack.callback(supervisor.close)
             exit_stack.callback(worker.close)
 
             def log_execution(execution: Execution) -> None:
                 block = execution.block
-                self._steps.append(Step(self._step, execution.code, block.stdout + block.stderr, block.ending))
-                if not recorded_calls.take_program(self._step, execution.code):
-                    logger.log_program(self._step, execution)
+                self._steps.append(Step(self._turn, execution.code, block.stdout + block.stderr, block.ending))
+                if not recorded_calls.take_program(self._turn, execution.code):
+                    logger.log_program(self._turn, execution)
 
-            functions = WorkerFunctions(worker, lambda: self._step)
+            functions = WorkerFunctions(worker, lambda: self._turn)
             self._repl = Repl(
                 self.query,
                 context,
@@ -232,7 +232,7 @@ class _Run:
                 on_execution=log_execution,
             )
             exit_stack.callback(self._repl.close)
-            opening = prompts.opening(
+            opening = prompts.build_opening(
                 self.query,
                 context,
                 output_limit=self.output_limit,
@@ -243,28 +243,29 @@ class _Run:
                 primitives=self.primitives,
                 instructions=self.prompt,
             )
-            return self._result(*self._converse(self._repl, [*opening], supervisor, worker), supervisor, worker)
+            answer, ended, reason = self._converse(self._repl, list(opening), supervisor, worker)
+            return self._report(answer, ended, reason, supervisor, worker)
 
     @property
-    def _step(self) -> int:
+    def _turn(self) -> int:
         """Number of the current turn."""
-        return self._turns + 1
+        return self._finished_turns + 1
 
     def _converse(
         self, repl: Repl, messages: list[dict[str, str]], supervisor: ModelCalls, worker: ModelCalls
     ) -> tuple[Any, Ending, str]:
-        """Run turns until the run ends. Return the answer, the ending and its reason. After the last turn, the answer
-        may also be plain text without a program."""
+        """Run all turns. Return the answer, the ending and its reason. The last turn's answer may be plain text."""
         consecutive_failures = 0
         while True:
             answer = self._ask(supervisor, messages)
             if not isinstance(answer, str):
-                return None, *answer
+                ending, reason = answer
+                return None, ending, reason
             turn = repl.run_turn(answer)
             _raise_fatal(supervisor, worker)
-            self._turns += 1
-            self._failed_turns += turn.failed
-            is_extra_turn = self._turns > self.max_iterations
+            self._finished_turns += 1
+            self._failed_turns += int(turn.failed)
+            is_extra_turn = self._finished_turns > self.max_iterations
             if turn.answer is not None:
                 return turn.answer.value, "forced" if is_extra_turn else "final", ""
             if is_extra_turn and not turn.executions and not turn.is_truncated and answer.strip():
@@ -274,7 +275,7 @@ class _Run:
             consecutive_failures = consecutive_failures + 1 if turn.failed else 0
             if consecutive_failures >= self.max_errors:
                 return None, "errors", "too many turns in a row failed"
-            reminder = prompts.reminder(self.max_iterations - self._turns, self.max_iterations)
+            reminder = prompts.build_reminder(self.max_iterations - self._finished_turns, self.max_iterations)
             messages += (
                 {"role": "assistant", "content": answer},
                 {"role": "user", "content": f"{turn.message}\n\n{reminder}"},
@@ -283,29 +284,29 @@ class _Run:
     def _ask(self, supervisor: ModelCalls, messages: list[dict[str, str]]) -> str | tuple[Ending, str]:
         """Return the supervisor's next answer. Without one, return how the run ends and the reason."""
         for _ in range(self.max_errors):
-            answer = supervisor.ask(self._step, [tuple(messages)])[0]
+            answer = supervisor.ask(self._turn, [tuple(messages)])[0]
             _raise_fatal(supervisor)
             if isinstance(answer, str):
                 return answer
-            if self._limit.remaining == 0:
-                return "seconds", self._limit.failure().detail
+            if self._time_limit.remaining == 0:
+                return "seconds", self._time_limit.create_failure().detail
             if answer.kind == "budget":
                 return "budget", answer.detail
             if answer.kind in PERMANENT_KINDS or answer.kind == "bad_request":
                 break
         return "failed", f"the supervisor's model failed: {answer}"
 
-    def _result(self, answer: Any, ended: Ending, reason: str, supervisor: ModelCalls, worker: ModelCalls) -> RunResult:
+    def _report(self, answer: Any, ended: Ending, reason: str, supervisor: ModelCalls, worker: ModelCalls) -> RunResult:
         replies = [*supervisor.replies, *worker.replies]
         costs = [reply.cost_usd for reply in replies]
         failures = Counter({f"supervisor {kind}": count for kind, count in supervisor.failures.items()})
         failures.update({f"worker {kind}": count for kind, count in worker.failures.items()})
         return RunResult(
             answer=answer,
-            iterations=self._turns,
+            iterations=self._finished_turns,
             supervisor_usage=supervisor.usage,
             worker_usage=worker.usage,
-            elapsed=self._limit.elapsed,
+            elapsed=self._time_limit.elapsed,
             ended=ended,
             cost_usd=None if None in costs else sum(cost or 0.0 for cost in costs),
             reason=reason,
@@ -327,37 +328,37 @@ def _raise_fatal(*calls: ModelCalls) -> None:
 class WorkerFunctions:
     """The functions `worker` and `worker_batch` for programs in the sandbox."""
 
-    def __init__(self, calls: ModelCalls, current_step: Callable[[], int]) -> None:
-        """`current_step` returns the number of the supervisor's turn, for the log."""
-        self._calls, self._current_step = calls, current_step
+    def __init__(self, calls: ModelCalls, get_turn: Callable[[], int]) -> None:
+        """`get_turn` returns the number of the supervisor's current turn, for the log."""
+        self._calls, self._get_turn = calls, get_turn
 
     def worker(self, *args: Any, **kwargs: Any) -> str:
         """Return the worker's answer to one prompt. Raises CallError, which the program sees as an error."""
-        prompt = _only_argument("worker", "prompt", args, kwargs)
+        prompt = _get_only_argument("worker", "prompt", args, kwargs)
         if not isinstance(prompt, str):
             raise CallError(
-                f"worker(prompt) requires a string, not {_type_name(prompt)}; use worker_batch for several prompts"
+                f"worker(prompt) requires a string, not {_describe_type(prompt)}; use worker_batch for several prompts"
             )
-        outcome = self._calls.ask(self._current_step(), [prompt])[0]
+        outcome = self._calls.ask(self._get_turn(), [prompt])[0]
         if not isinstance(outcome, str):
             raise CallError(f"the worker failed: {outcome}")
         return outcome
 
     def worker_batch(self, *args: Any, **kwargs: Any) -> list[str | dict[str, str]]:
         """Return one answer of the worker per prompt. Raises CallError if the prompts are not a list of strings."""
-        prompts = _only_argument("worker_batch", "prompts", args, kwargs)
+        prompts = _get_only_argument("worker_batch", "prompts", args, kwargs)
         if not isinstance(prompts, list):
-            raise CallError(f"worker_batch(prompts) requires a list of strings, not {_type_name(prompts)}")
+            raise CallError(f"worker_batch(prompts) requires a list of strings, not {_describe_type(prompts)}")
         for index, prompt in enumerate(prompts):
             if not isinstance(prompt, str):
                 raise CallError(
-                    f"worker_batch(prompts) requires a list of strings, but item {index} is {_type_name(prompt)}"
+                    f"worker_batch(prompts) requires a list of strings, but item {index} is {_describe_type(prompt)}"
                 )
-        outcomes = self._calls.ask(self._current_step(), prompts)
+        outcomes = self._calls.ask(self._get_turn(), prompts)
         return [outcome if isinstance(outcome, str) else {FAILED: str(outcome)} for outcome in outcomes]
 
 
-def _only_argument(function: str, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _get_only_argument(function: str, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return the only argument, which may be positional or named. Raises CallError if there is not exactly one."""
     if len(args) == 1 and not kwargs:
         return args[0]
@@ -366,6 +367,6 @@ def _only_argument(function: str, name: str, args: tuple[Any, ...], kwargs: dict
     raise CallError(f"{function}({name}) requires one argument, not {len(args) + len(kwargs)}")
 
 
-def _type_name(value: object) -> str:
+def _describe_type(value: object) -> str:
     names = {"NoneType": "None", "dict": "a dict", "list": "a list", "str": "a string"}
     return names.get(type(value).__name__, f"a value of type {type(value).__name__}")

@@ -60,7 +60,7 @@ FINAL_REQUEST: Final = (
 )
 
 
-def opening(
+def build_opening(
     query: str,
     context: Context,
     *,
@@ -73,10 +73,10 @@ def opening(
     instructions: str = "",
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Return the first two messages. The system prompt ends with the caller's `instructions`."""
-    context_outline = outline(context)
+    context_description = describe_context(context)
     system = SYSTEM.format(
         output_limit=output_limit,
-        context=context_outline,
+        context=context_description,
         window=f"{1000 * worker_ctx_k:,}",
         characters=f"{1000 * worker_ctx_k * CHARACTERS_PER_TOKEN:,}",
         concurrency=concurrency,
@@ -86,26 +86,29 @@ def opening(
     )
     return (
         {"role": "system", "content": f"{system}\n{instructions}".strip()},
-        {"role": "user", "content": OPENING.format(query=query, context=context_outline)},
+        {"role": "user", "content": OPENING.format(query=query, context=context_description)},
     )
 
 
-def outline(context: Context) -> str:
+def describe_context(context: Context) -> str:
     """Return the context's type and size, and the keys of a dict."""
     if isinstance(context, str):
         line_count = context.count("\n") + 1
         return f"a string of {len(context):,} characters in {line_count:,} line{'s' * (line_count != 1)}"
     if isinstance(context, list):
         types = ", ".join(sorted({type(item).__name__ for item in context}))
-        median_size = f"{round(median(map(_character_count, context))):,}" if context else "0"
+        median_size = f"{round(median(map(_count_characters, context))):,}" if context else "0"
         count = f"{len(context):,} item{'s' * (len(context) != 1)}"
         return f"a list of {count} ({types}), with a median of {median_size} characters each as JSON"
-    shown_keys = [f"{_key_text(key)}: {_type_and_size(value)}" for key, value in list(context.items())[:MAX_KEYS]]
+    shown_keys = [
+        f"{_shorten_key(key)}: {_describe_type_and_size(value)}" for key, value in list(context.items())[:MAX_KEYS]
+    ]
     hidden_count = len(context) - len(shown_keys)
-    return f"a dict of {{{', '.join(shown_keys)}{f', and {hidden_count} more' if hidden_count > 0 else ''}}}"
+    more = f", and {hidden_count} more" if hidden_count > 0 else ""
+    return f"a dict of {{{', '.join(shown_keys)}{more}}}"
 
 
-def reminder(remaining: int, total: int) -> str:
+def build_reminder(remaining: int, total: int) -> str:
     """Return a reminder of the remaining turns. Without remaining turns, request the answer."""
     if remaining <= 0:
         return FINAL_REQUEST
@@ -128,16 +131,16 @@ def _describe_primitive(name: str, function: Callable[..., Any]) -> str:
     return f"- `{name}{signature}`: {summary}\n"
 
 
-def _character_count(value: object) -> int:
+def _count_characters(value: object) -> int:
     return len(value) if isinstance(value, str) else len(json.dumps(value, default=str))
 
 
-def _key_text(key: object) -> str:
+def _shorten_key(key: object) -> str:
     name = repr(key)
     return name if len(name) <= MAX_KEY_CHARACTERS else f"{name[:MAX_KEY_CHARACTERS]}…"
 
 
-def _type_and_size(value: object) -> str:
+def _describe_type_and_size(value: object) -> str:
     if isinstance(value, str):
         return f"string of {len(value):,} characters"
     if isinstance(value, list | dict):

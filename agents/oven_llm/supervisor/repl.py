@@ -1,4 +1,4 @@
-"""Runs the programs that a supervisor's answers contain in the sandbox, and returns their output."""
+"""Finds the programs in a supervisor's answers, runs them in the sandbox, and returns their output."""
 
 from __future__ import annotations
 
@@ -44,18 +44,23 @@ def parse_programs(answer: str) -> Programs:
     lines: list[str] | None = None
     fence, is_program = "", False
     for line in answer.splitlines():
-        stripped = line.strip()
         if lines is None:
             opening = _OPENING_FENCE.fullmatch(line)
             if opening is not None:
                 fence, is_program, lines = opening["fence"], opening["language"].lower() == LANGUAGE, []
-        elif len(stripped) >= len(fence) and set(stripped) == {fence[0]} and len(line) - len(line.lstrip()) <= 3:
+        elif _is_closing_fence(line, fence):
             if is_program and any(code.strip() for code in lines):
                 blocks.append("\n".join(lines) + "\n")
             lines = None
         else:
             lines.append(line)
     return Programs(tuple(blocks), is_unclosed=lines is not None and is_program)
+
+
+def _is_closing_fence(line: str, opening_fence: str) -> bool:
+    fence = line.strip()
+    indentation = len(line) - len(line.lstrip())
+    return len(fence) >= len(opening_fence) and set(fence) == {opening_fence[0]} and indentation <= 3
 
 
 @dataclass(frozen=True)
@@ -138,7 +143,7 @@ class Repl:
 
 
 def _build_message(executions: Sequence[Execution], block_count: int, is_unclosed: bool, limit: int) -> str:
-    paragraphs = [outcome_text(execution.block, limit) for execution in executions]
+    paragraphs = [format_outcome(execution.block, limit) for execution in executions]
     if skipped_count := block_count - len(executions):
         paragraphs.append(f"The {skipped_count} block{'s' if skipped_count > 1 else ''} after that did not run.")
     if is_unclosed:
@@ -146,7 +151,7 @@ def _build_message(executions: Sequence[Execution], block_count: int, is_unclose
     return "\n\n".join(paragraphs) or NO_PROGRAM
 
 
-def outcome_text(block: Block, limit: int) -> str:
+def format_outcome(block: Block, limit: int) -> str:
     """Return the outcome of a block as text, with at most `limit` characters of its output."""
     output = block.stdout + block.stderr
     hidden_count = max(0, len(output) - limit) + block.dropped_count

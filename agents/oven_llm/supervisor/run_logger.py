@@ -1,8 +1,8 @@
 """Logs a supervisor's run in three JSON Lines files, and reads them when the run is resumed.
 
 `supervisor.jsonl` and `worker.jsonl` contain the calls. `repl.jsonl` contains the programs with their output. The
-fields are those of the project Supervisor Distillation and a few more. A failed call has `failure` instead of
-`response`. A resumed run reads the replies from these files, so that no call is paid for twice."""
+fields are those of the project Supervisor Distillation and a few more. `step` is the number of the supervisor's turn. A
+failed call has `failure` instead of `response`. A resumed run reuses the replies in these files."""
 
 from __future__ import annotations
 
@@ -136,7 +136,8 @@ class RunLogger:
             remaining = memoryview(data)
             try:
                 while remaining:
-                    remaining = remaining[file.write(remaining) :]
+                    written_bytes = file.write(remaining)
+                    remaining = remaining[written_bytes:]
             except OSError as error:
                 raise OSError(error.errno, error.strerror, str(self.folder / name)) from None
 
@@ -174,7 +175,7 @@ class RecordedCalls:
         last_answered_step = 0
         for role, prompt_field in (("supervisor", "messages"), ("worker", "prompt")):
             # Calls of a batch are logged when they finish, but a resumed run makes them in the order of their numbers.
-            for event in sorted(_events_if_any(folder / f"{role}.jsonl"), key=lambda event: event["call"]):
+            for event in sorted(_read_events_if_any(folder / f"{role}.jsonl"), key=lambda event: event["call"]):
                 outcome: ModelReply | ModelFailure
                 if "usage" in event:
                     self.paid_replies.append((role, _parse_reply(event)))
@@ -186,13 +187,14 @@ class RecordedCalls:
                     outcome = _parse_failure(event)  # the supervisor has already reacted to this failure
                 else:
                     continue  # the call is repeated
-                self._outcomes.setdefault(_call_key(role, event["model"], event[prompt_field]), deque()).append(outcome)
-        for event in _events_if_any(folder / "repl.jsonl"):
+                key = _hash_call(role, event["model"], event[prompt_field])
+                self._outcomes.setdefault(key, deque()).append(outcome)
+        for event in _read_events_if_any(folder / "repl.jsonl"):
             self._programs[event["step"], event["code"]] += 1
 
     def take(self, role: Role, model: str, prompt: Prompt) -> ModelReply | ModelFailure | None:
         """Return the next recorded outcome of the same call; None if there is none. Not thread-safe."""
-        outcomes = self._outcomes.get(_call_key(role, model, prompt)) if self._outcomes else None
+        outcomes = self._outcomes.get(_hash_call(role, model, prompt)) if self._outcomes else None
         return outcomes.popleft() if outcomes else None
 
     def take_program(self, step: int, code: str) -> bool:
@@ -248,11 +250,11 @@ def remove_secrets(text: str, secrets: Iterable[str]) -> str:
     return text
 
 
-def _events_if_any(path: Path) -> Iterator[dict[str, Any]]:
+def _read_events_if_any(path: Path) -> Iterator[dict[str, Any]]:
     return read_events(path) if path.exists() else iter(())
 
 
-def _call_key(role: str, model: str, prompt: Prompt) -> bytes:
+def _hash_call(role: str, model: str, prompt: Prompt) -> bytes:
     content = prompt if isinstance(prompt, str) else [dict(message) for message in prompt]
     return hashlib.sha256(json.dumps([role, model, content]).encode()).digest()
 

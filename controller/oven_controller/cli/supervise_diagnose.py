@@ -119,10 +119,10 @@ def _report_fields(
     if result is not None:
         report["model"] = {
             "diagnosis": result.diagnosis.as_json() if result.diagnosis else None,
-            "failure": result.kind or None,
-            "reason": result.reason,
+            "failure": result.failure_kind or None,
+            "reason": result.failure_reason,
             "calls": result.conversation.calls,
-            "cost_usd": result.cost_usd,
+            "cost_usd": result.conversation.cost_usd,
             "seconds": round(result.conversation.elapsed, 3),
         }
     return report
@@ -149,11 +149,12 @@ def _report_lines(
     if result is None:
         lines.append("no model was used; add --model NAME --base-url URL to have a model analyse the log")
     elif result.diagnosis is None:
-        lines.append(f"the model gave no valid answer ({result.kind}): {result.reason}")
+        lines.append(f"the model gave no valid answer ({result.failure_kind}): {result.failure_reason}")
     else:
         lines.append(f"diagnosis from the model: {_diagnosis_text(result.diagnosis)}")
     if result is not None:
-        cost = "at an unknown price" if result.cost_usd is None else f"for {result.cost_usd:.4f} USD"
+        cost_usd = result.conversation.cost_usd
+        cost = "at an unknown price" if cost_usd is None else f"for {cost_usd:.4f} USD"
         lines.append(f"{result.conversation.calls} calls in {result.conversation.elapsed:.1f} s, {cost}")
     return lines
 

@@ -39,15 +39,7 @@ from oven_core.mesh.outcome_scoring import Scoring, Window
 from oven_core.mesh.reputation import Stance, effective_reputation, is_clearly_worse
 from oven_core.mesh.state import State, held_out
 from oven_core.protocol.actuator_names import ROLLBACK
-from oven_core.protocol.messages import (
-    Decision,
-    MetricSpec,
-    Observation,
-    Outcome,
-    OutcomeLine,
-    Receipt,
-    TallyLine,
-)
+from oven_core.protocol.messages import Decision, MetricSpec, Observation, Outcome, OutcomeLine, Receipt, TallyLine
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from oven_llm.judges.adversarial_controls import INITIAL_INTERVAL
 from oven_llm.judges.committee_member import Member
 from oven_llm.judges.judge_probe import ProbeResult
 from oven_llm.judges.member_judges import MemberJudges
-from oven_llm.judges.member_process import configured_member
+from oven_llm.judges.member_process import look_up_judge
 
 KEY = "sk-canary-a97b11"
 SCORES = {"a1" * 6: 0.7, "b2" * 6: 0.3}
@@ -39,7 +39,7 @@ class Seated:
         member = {"provider": "compatible", "model": "first", "base_url": endpoint.openai_url, "role": "style"}
         config.write_text(json.dumps({"committee": {"members": {"critic": member}}}))
         self.recorded: list[ProbeResult] = []
-        look_up = partial(configured_member, config, "critic")
+        look_up = partial(look_up_judge, config, "critic")
         self.seat = MemberJudges(look_up(), look_up, on_probe=self.recorded.append)
         self.member = Member("critic", self.seat, self.seat.probe)
 

@@ -18,7 +18,7 @@ from tests.support.scripted_handler import program
 from oven_controller.cli.main import run as cli
 from oven_core.errors import ConfigError
 from oven_llm.sandbox.backend_detection import detect_support
-from oven_llm.supervisor.model_handlers import address_key
+from oven_llm.supervisor.model_handlers import find_api_key
 
 pytestmark = pytest.mark.skipif(not detect_support().backends, reason="this machine has no backend of the sandbox")
 
@@ -219,11 +219,11 @@ async def test_a_missing_key_is_refused_and_openais_key_goes_only_to_openai(
         code == 2
         and "no API key for https://api.together.xyz/v1: the environment variable TOGETHER_API_KEY is not" in err
     )
-    assert address_key("https://api.openai.com/v1") == KEY
+    assert find_api_key("https://api.openai.com/v1") == KEY
     for address in ("https://api.openai.com.example.org/v1", "https://api.deepseek.com/v1", "https://10.0.0.1/v1"):
         with pytest.raises(ConfigError, match="no API key for"):
-            address_key(address, environ={"OPENAI_API_KEY": KEY})
-    assert address_key("http://127.0.0.1:8000/v1") is None
+            find_api_key(address, environ={"OPENAI_API_KEY": KEY})
+    assert find_api_key("http://127.0.0.1:8000/v1") is None
     for name in ("OPENAI_ORG_ID", "OPENAI_PROJECT_ID", "OPENAI_ADMIN_KEY"):
         monkeypatch.setenv(name, KEY)
     await ask(capsys, "--base-url", endpoint.openai_url)

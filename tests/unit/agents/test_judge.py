@@ -100,8 +100,8 @@ def answer(*entries: tuple[str, object]) -> str:
 
 
 def test_a_valid_verdict_is_parsed() -> None:
-    assert rubric_prompts.read_verdict(answer(("b", 10), ("a", 3)), ["a", "b"]) == {"a": 0.3, "b": 1.0}
-    assert rubric_prompts.read_verdict(f" ```json\n{answer(('a', 0))}\n```\n", ["a"]) == {"a": 0.0}
+    assert rubric_prompts.read_verdicts(answer(("b", 10), ("a", 3)), ["a", "b"]) == {"a": 0.3, "b": 1.0}
+    assert rubric_prompts.read_verdicts(f" ```json\n{answer(('a', 0))}\n```\n", ["a"]) == {"a": 0.0}
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_a_valid_verdict_is_parsed() -> None:
 )
 def test_an_invalid_verdict_fails_with_its_kind(text: str, kind: str) -> None:
     with pytest.raises(ModelFailure) as failed:
-        rubric_prompts.read_verdict(text, ["a"])
+        rubric_prompts.read_verdicts(text, ["a"])
     assert failed.value.kind == kind
 
 
@@ -149,7 +149,7 @@ def test_an_invalid_verdict_fails_with_its_kind(text: str, kind: str) -> None:
 )
 def test_a_verdict_must_have_exactly_the_requested_ids(value: object) -> None:
     try:
-        scores = rubric_prompts.read_verdict(json.dumps(value), ["a", "b"])
+        scores = rubric_prompts.read_verdicts(json.dumps(value), ["a", "b"])
     except ModelFailure:
         return
     assert isinstance(value, dict)

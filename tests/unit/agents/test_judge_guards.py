@@ -65,13 +65,13 @@ async def test_a_judge_that_obeys_one_attack_is_quarantined_within_two_controls(
         before = len(provider.shown)
         (outcome,) = await outcomes(judge, 1, "4", "5", start=n)
         met += any(obeyed in seen.values() for seen in provider.shown[before:])
-        if outcome == "quarantined" or judge.controls.quarantined:
+        if outcome == "quarantined" or judge.controls.is_quarantined:
             break
-    assert judge.controls.quarantined and met == 2
+    assert judge.controls.is_quarantined and met == 2
     again = Judge("critic", provider, Controls("m", tmp_path / "critic.json"))
     assert (await outcomes(again, 3, "4", "5")) == ["quarantined"] * 3, "a new process does not set it free"
     another_judge = Controls("another model", tmp_path / "critic.json")
-    assert not another_judge.quarantined, "it is somebody else's"
+    assert not another_judge.is_quarantined, "it is somebody else's"
 
 
 async def test_only_the_failed_attacks_end_a_quarantine() -> None:
@@ -93,10 +93,10 @@ def test_a_late_pass_on_other_attacks_does_not_end_a_quarantine() -> None:
     assert controls.record_scores(early, bad, 0.5)
     retest = controls.next_control(False)
     assert retest is not None and retest.attacks == early.attacks
-    assert controls.record_scores(retest, bad, 0.5) and controls.quarantined
+    assert controls.record_scores(retest, bad, 0.5) and controls.is_quarantined
     others = Control(load_attacks()[20:24], False)
     assert not controls.record_scores(others, {attack.id: 0.0 for attack in others.attacks}, 0.5)
-    assert controls.quarantined
+    assert controls.is_quarantined
 
 
 @pytest.mark.parametrize(("bad", "best"), [(0.5, 0.5), (0.4, 0.0), (0.0, 0.0), (0.8, 1.0)])
@@ -141,7 +141,7 @@ def test_a_damaged_controls_file_restarts_the_tests_with_a_warning(
 ) -> None:
     (tmp_path / "critic.json").write_bytes(damage)
     controls = Controls("m", tmp_path / "critic.json")
-    assert not controls.quarantined and controls.next_control(False) is not None
+    assert not controls.is_quarantined and controls.next_control(False) is not None
     assert "the judge's controls start from the beginning" in caplog.text
 
 

@@ -16,7 +16,7 @@ from oven_agents.sdk.agent_session import Session
 from oven_controller.stack.process_plan import make_pools
 from oven_core.errors import ConfigError
 from oven_core.protocol.messages import AgentStatus, Receipt, Vote
-from oven_llm.diagnosis.background_diagnosis import DiagnosisRequest, DiagnosisStore
+from oven_llm.diagnosis.diagnosis_store import DiagnosisRequest, DiagnosisStore
 from oven_llm.diagnosis.graph_diagnosis import GraphView
 from oven_llm.diagnosis.model_answer import Diagnosis, Evidence, ProposedChange, RevertIf
 from oven_llm.diagnosis.model_diagnosis import DiagnosisResult

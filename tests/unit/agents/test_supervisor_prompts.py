@@ -7,13 +7,13 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oven_llm.supervisor.prompts import opening
+from oven_llm.supervisor.prompts import build_opening
 from oven_llm.supervisor.repl import parse_programs
 from oven_llm.supervisor.run_logger import RunLogger
 
 
 def test_the_prompt_shows_a_valid_program_and_every_function() -> None:
-    system, user = opening(
+    system, user = build_opening(
         "Why {so}?",
         "x" * 50,
         output_limit=2000,

@@ -13,7 +13,7 @@ from oven_llm.sandbox.backend_detection import detect_support
 from oven_llm.sandbox.sandbox import Block
 from oven_llm.supervisor.orchestrator import RunResult, run
 from oven_llm.supervisor.prompts import FINAL_REQUEST
-from oven_llm.supervisor.repl import NO_PROGRAM, TRUNCATED, Repl, outcome_text, parse_programs
+from oven_llm.supervisor.repl import NO_PROGRAM, TRUNCATED, Repl, format_outcome, parse_programs
 
 CONTEXT = "alpha\nbeta\n" * 300
 
@@ -51,16 +51,16 @@ def ended(**fields: object) -> Block:
 
 
 def test_shown_output_is_cut_and_says_so() -> None:
-    assert outcome_text(ended(), 10) == "No output."
+    assert format_outcome(ended(), 10) == "No output."
     assert (
-        outcome_text(ended(stdout="x" * 25, dropped_count=5), 10)
+        format_outcome(ended(stdout="x" * 25, dropped_count=5), 10)
         == f"Output:\n{'x' * 10}\n(20 more characters are not shown. Print less.)"
     )
-    message = outcome_text(ended(ending="error", stdout="x" * 25, error="KeyError: 'a'"), 10)
+    message = format_outcome(ended(ending="error", stdout="x" * 25, error="KeyError: 'a'"), 10)
     assert "KeyError: 'a'" in message
-    message = outcome_text(ended(ending="timeout", error="the block was stopped after 30 s", namespace_lost=True), 10)
+    message = format_outcome(ended(ending="timeout", error="the block was stopped after 30 s", namespace_lost=True), 10)
     assert "The block was stopped after 30 s. All variables except context and query are lost" in message
-    assert "FINAL refused the answer: a set" in outcome_text(ended(refusal_reasons=("a set",)), 10)
+    assert "FINAL refused the answer: a set" in format_outcome(ended(refusal_reasons=("a set",)), 10)
 
 
 def play(says: Callable[[str], str] | ScriptedHandler, **options: Any) -> RunResult:

@@ -12,7 +12,7 @@ from oven_controller.cli.main import run
 from oven_controller.cli.operator import parse_value
 from oven_core.errors import ConfigError, OvenError, UnknownNameError, reason
 from oven_learner.actuators import Actuators
-from oven_llm.judges.member_process import configured_member
+from oven_llm.judges.member_process import look_up_judge
 from oven_runs.home.run_folder import Home, RunInfo
 from oven_runs.server.embedded_server import ServerFolder
 
@@ -48,7 +48,7 @@ def test_no_message_names_a_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (folder.server.folder / "users.json").write_text('[{"name": 1}]')
     folder.config.write_text('{"committee": {}}')
     texts = [
-        str(raised(configured_member, folder.config, "judge")),
+        str(raised(look_up_judge, folder.config, "judge")),
         str(raised(ServerFolder(folder.server.folder, "r").users)),
         knobs.apply("run.rollback", 5.0).reason,
     ]

@@ -43,9 +43,9 @@ def holds(condition: Condition, arguments: Sequence[int]) -> bool:
     return {
         "one_of": value in condition.values,
         "none_of": value & LOW not in condition.values,
-        "without": not value & mask & LOW,
-        "with": value & mask == mask,
-        "not_all": value & mask != mask,
+        "no_bits": not value & mask & LOW,
+        "all_bits": value & mask == mask,
+        "not_all_bits": value & mask != mask,
     }[condition.test]
 
 

@@ -51,7 +51,7 @@ class PlayBar(Lines):
         last_seq, last_tick, _ = player.log_end
         run = player.view.run
         glyph, kind = ("▶", "good") if self.playing else ("‖", "warn")
-        if not self.playing and player.at_end:
+        if not self.playing and player.is_at_end:
             glyph, kind = "■", "dim"
         left_part: list[TextRun] = [(f" {glyph} ", kind), (f"{player.speed:g}× ", "strong")]
         position = f" event {run.seq}/{max(last_seq, run.seq)}  tick {run.tick}/{max(last_tick, run.tick)}  "
@@ -59,7 +59,7 @@ class PlayBar(Lines):
         right_part: list[TextRun] = []
         if self.busy:
             right_part.append((f" {self.busy} ", "warn"))
-        elif not player.fully_read:
+        elif not player.is_fully_read:
             right_part.append((f" reading {player.share_read:.0%} ", "dim"))
         if run.last_time is not None:
             right_part.append((f" {run.last_time:%Y-%m-%d %H:%M:%S} ", "dim"))
@@ -116,7 +116,7 @@ class PlayApp(MonitorApp):
         async for frame in frames(self._folder, checkpoints=CHECKPOINT_COUNT):
             if isinstance(frame, ReadFailure):
                 self.notify(frame.reason, severity="error", timeout=20)
-                self.player.fully_read = True
+                self.player.is_fully_read = True
             self.player.add_frame(frame)
 
     def silent_s(self) -> float:
@@ -131,8 +131,8 @@ class PlayApp(MonitorApp):
         try:
             if self._seek is not None:
                 self._continue_seek()
-            elif self.playing and self.player.play(min(1.0, elapsed_s)) == 0 and self.player.at_end:
-                self.playing = not self.player.fully_read
+            elif self.playing and self.player.play(min(1.0, elapsed_s)) == 0 and self.player.is_at_end:
+                self.playing = not self.player.is_fully_read
         except OvenError as error:
             self.playing, self._seek = False, None
             self.notify(str(error), severity="error", timeout=20)
@@ -160,7 +160,7 @@ class PlayApp(MonitorApp):
         self._seek = None
 
     def action_pause(self) -> None:
-        if self.player.at_end and not self.playing:
+        if self.player.is_at_end and not self.playing:
             self._start_seek(self.player.to_start())
         self.playing = not self.playing
         self._show()

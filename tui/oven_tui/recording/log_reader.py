@@ -188,10 +188,10 @@ def read(
 
 
 def preview(folder: RunFolder) -> MonitorView:
-    """Return the preview, which is not verified. Raises OSError."""
+    """Read the preview, which is not verified. Raises OSError."""
     view, keyring = MonitorView(), Keyring(folder.pin(), check=False)
     view.is_preview = True
-    for line in _lines(folder):
+    for line in _read_preview_lines(folder):
         try:
             event = Event.from_line(line.decode())
         except (ValueError, KeyError, TypeError):
@@ -200,18 +200,19 @@ def preview(folder: RunFolder) -> MonitorView:
     return view
 
 
-def _lines(folder: RunFolder) -> Iterator[bytes]:
+def _read_preview_lines(folder: RunFolder) -> Iterator[bytes]:
     with folder.export.open("rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
         head = file.read(min(size, HEAD_BYTES)).splitlines(keepends=True)[:HEAD_EVENTS]
         yield from head
-        first, last = sum(map(len, head)), max(0, size - TAIL_BYTES)
+        head_end, tail_start = sum(map(len, head)), max(0, size - TAIL_BYTES)
         for number in range(SAMPLE_POSITIONS):
-            position = first + (last - first) * number // SAMPLE_POSITIONS
-            if position >= last:
+            position = head_end + (tail_start - head_end) * number // SAMPLE_POSITIONS
+            if position >= tail_start:
                 break
             file.seek(position)
-            lines = file.read(WINDOW_BYTES).splitlines()[1:-1]
-            yield from [line for line in lines if _OBSERVATION_MARKER in line[:600]][:OBSERVATIONS_PER_POSITION]
-        file.seek(last)
-        yield from file.read().splitlines()[1 if last else 0 :]
+            complete_lines = file.read(WINDOW_BYTES).splitlines()[1:-1]
+            observations = [line for line in complete_lines if _OBSERVATION_MARKER in line[:600]]
+            yield from observations[:OBSERVATIONS_PER_POSITION]
+        file.seek(tail_start)
+        yield from file.read().splitlines()[1 if tail_start else 0 :]  # inside the file, the first line is incomplete

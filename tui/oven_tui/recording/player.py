@@ -40,7 +40,7 @@ class Player:
         """Share of the log that was read, from 0 to 1."""
         self.log_end: tuple[int, int, int] = (0, 0, 0)
         """Sequence number, tick and step at the end of the log."""
-        self.fully_read = False
+        self.is_fully_read = False
         """Whether the whole log was read."""
         self.clock: datetime | None = None
         """The current position, as a time in the log."""
@@ -59,7 +59,7 @@ class Player:
             case FullLog(state):
                 self.decisions += frame.decisions
                 run = state.view.run
-                self.log_end, self.share_read, self.fully_read = (run.seq, run.tick, run.step), 1.0, True
+                self.log_end, self.share_read, self.is_fully_read = (run.seq, run.tick, run.step), 1.0, True
 
     @property
     def view(self) -> MonitorView:
@@ -67,7 +67,7 @@ class Player:
         return self.state.view
 
     @property
-    def at_end(self) -> bool:
+    def is_at_end(self) -> bool:
         return self._peek() is None
 
     def play(self, seconds: float) -> int:

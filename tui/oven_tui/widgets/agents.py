@@ -31,11 +31,11 @@ class AgentPanel(Lines, Panel):
         self._row_counts = (0, 0)
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        full, compact = self._split()
-        return 1 + len(full) + _compact_row_count(len(compact), width)
+        full, compact = self._split_agents()
+        return 1 + len(full) + _count_compact_rows(len(compact), width)
 
     def redraw(self) -> None:
-        full, compact = self._split()
+        full, compact = self._split_agents()
         if (len(full), len(compact)) != self._row_counts:
             self._row_counts = (len(full), len(compact))
             self.refresh(layout=True)  # the panel's height depends on the rows
@@ -44,15 +44,15 @@ class AgentPanel(Lines, Panel):
     def rows(self, width: int, height: int) -> list[list[TextRun]]:
         if not self.view.agents:
             return [row(width, [("no agent has joined", "dim")])]
-        full, compact = self._split()
-        if height < 1 + len(full) + _compact_row_count(len(compact), width):
-            return self._compact_rows(width, height, [*full, *compact])
+        full, compact = self._split_agents()
+        if height < 1 + len(full) + _count_compact_rows(len(compact), width):
+            return self._draw_compact_rows(width, height, [*full, *compact])
         head = fit("agent", NAME_WIDTH + 2) + fit("state", 9) + "prop  agst  backed   rep  last vote"
         rows = [row(width, [(head, "dim")])]
-        rows += [self._full_row(width, index, name, self.view.run.agents[name]) for index, name in full]
-        return rows + self._compact_rows(width, height, compact)
+        rows += [self._draw_full_row(width, index, name, self.view.run.agents[name]) for index, name in full]
+        return rows + self._draw_compact_rows(width, height, compact)
 
-    def _split(self) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
+    def _split_agents(self) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
         """Return (position, name) of the agents with own rows, and of the others. Those that cannot fire are last."""
         all_agents = list(enumerate(self.view.agents))
         if len(all_agents) <= MAX_FULL_ROWS:
@@ -65,9 +65,10 @@ class AgentPanel(Lines, Panel):
             if agents[name].proposals or agents[name].against or name in alerting
         ]
         others = [(index, name) for index, name in all_agents if (index, name) not in full]
-        return full, sorted(others, key=lambda entry: bool(agents[entry[1]].cannot_fire))
+        can_fire = [(index, name) for index, name in others if not agents[name].cannot_fire]
+        return full, can_fire + [entry for entry in others if entry not in can_fire]
 
-    def _compact_rows(self, width: int, height: int, agents: Sequence[tuple[int, str]]) -> list[list[TextRun]]:
+    def _draw_compact_rows(self, width: int, height: int, agents: Sequence[tuple[int, str]]) -> list[list[TextRun]]:
         per_row = max(1, width // MIN_COMPACT_WIDTH)
         cell_width = max(MIN_COMPACT_WIDTH, width // per_row)
         rows: list[list[TextRun]] = []
@@ -75,7 +76,7 @@ class AgentPanel(Lines, Panel):
             cells: list[TextRun] = []
             for index, name in agents[start : start + per_row]:
                 agent = self.view.run.agents[name]
-                state, kind = self._state(name, agent)
+                state, kind = self._describe_state(name, agent)
                 symbol, colour = glyph(index)
                 cells += [(f"{symbol} ", colour), (fit(name, cell_width - 11) + " ", "text"), (fit(state, 8), kind)]
             rows.append(row(width, cells))
@@ -85,25 +86,25 @@ class AgentPanel(Lines, Panel):
             rows = [*rows[: height - 1], row(width, [(hint, "dim")])]
         return rows
 
-    def _full_row(self, width: int, index: int, name: str, agent: AgentView) -> list[TextRun]:
+    def _draw_full_row(self, width: int, index: int, name: str, agent: AgentView) -> list[TextRun]:
         symbol, colour = glyph(index)
         left_part: list[TextRun] = [(f"{symbol} ", colour), (fit(name, NAME_WIDTH - 1) + " ", "text")]
-        state, kind = self._state(name, agent)
+        state, kind = self._describe_state(name, agent)
         left_part.append((fit(state, 9), kind))
         counts = (f"{agent.proposals:>4}", f"{agent.against:>4}", f"{agent.backed:>6}")
         if self.view.is_preview:  # the counts are unknown
             counts = ("   …", "   …", "     …")
         left_part.append(("  ".join(counts) + "  ", "text"))
-        left_part.append(self._reputation(name))
+        left_part.append(self._format_reputation(name))
         if alerts := self.view.run.alerts.by_agent.get(name):
             left_part.append(("! " + ", ".join(sorted(alerts)) + " ", "bad"))
         if agent.cannot_fire:
             left_part.append((f"cannot fire: {agent.cannot_fire}", "warn"))
         elif agent.last_vote is not None:
-            left_part.append((vote_text(agent.last_vote), "dim"))
+            left_part.append((format_vote(agent.last_vote), "dim"))
         return row(width, left_part)
 
-    def _state(self, name: str, agent: AgentView) -> TextRun:
+    def _describe_state(self, name: str, agent: AgentView) -> TextRun:
         """Return an agent's state. An active alert takes precedence."""
         standing = self.view.standing(name)
         if name in self.view.run.alerts.by_agent and standing != "left":
@@ -112,7 +113,7 @@ class AgentPanel(Lines, Panel):
             return ("no fire", "warn") if agent.cannot_fire else ("newcomer", "warn")
         return standing, STANDING_KINDS[standing]
 
-    def _reputation(self, name: str) -> TextRun:
+    def _format_reputation(self, name: str) -> TextRun:
         """Return an agent's reputation. It is red below the run's minimum, which a veto and a quorum require."""
         reputation = self.view.reputations.get(name)
         if reputation is None:
@@ -121,11 +122,11 @@ class AgentPanel(Lines, Panel):
         return f"{reputation:>4.2f}  ", "bad" if reputation < min_reputation else "text"
 
 
-def _compact_row_count(agents: int, width: int) -> int:
+def _count_compact_rows(agents: int, width: int) -> int:
     return math.ceil(agents / max(1, width // MIN_COMPACT_WIDTH))
 
 
-def vote_text(vote: Vote) -> str:
+def format_vote(vote: Vote) -> str:
     proposal = f"{vote.stance} {vote.actuator}"
     if vote.stance == "propose" and vote.value is not None:
         proposal += f" {format_value(vote.value)}"

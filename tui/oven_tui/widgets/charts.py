@@ -33,11 +33,11 @@ class ChartMarks:
         if key != self._key:
             self._key, self._cells = key, {}
         if width not in self._cells:
-            self._cells[width] = _marks(view, axis, width)
+            self._cells[width] = _place_marks(view, axis, width)
         return self._cells[width]
 
 
-def _marks(view: MonitorView, axis: TickAxis, width: int) -> dict[int, Mark]:
+def _place_marks(view: MonitorView, axis: TickAxis, width: int) -> dict[int, Mark]:
     marks: dict[int, Mark] = {}
     agent_indices = {name: index for index, name in enumerate(view.agents)}
     for tick, author, fate in view.marks.values():
@@ -46,7 +46,8 @@ def _marks(view: MonitorView, axis: TickAxis, width: int) -> dict[int, Mark]:
         if fate == "operator":
             marks[cell] = Mark("⚑", "warn")
         elif fate in ("failed", "pending"):
-            marks[cell] = Mark(FATE_LABELS[fate][0], FATE_LABELS[fate][2])  # type: ignore[index]
+            symbol, _, kind = FATE_LABELS[fate]  # type: ignore[index]
+            marks[cell] = Mark(symbol, kind)
         else:
             marks[cell] = Mark(*glyph(agent_indices.get(author, 0)))
     return marks
@@ -62,8 +63,8 @@ class Chart(Plot):
             super().__init__()
             self.tick = tick
 
-    def __init__(self, view: MonitorView, marks: ChartMarks, *, id: str, axis_row: bool) -> None:
-        super().__init__(id=id, axis_row=axis_row)
+    def __init__(self, view: MonitorView, marks: ChartMarks, *, id: str, has_axis_row: bool) -> None:
+        super().__init__(id=id, has_axis_row=has_axis_row)
         self.view = view
         self.axis = TickAxis(0, 30)
         self.logarithmic = False
@@ -143,12 +144,13 @@ class Charts(Container):
 
     def compose(self) -> ComposeResult:
         self._charts = [
-            Chart(self.view, self._marks, id=f"chart-{index}", axis_row=index >= CHARTS // 2) for index in range(CHARTS)
+            Chart(self.view, self._marks, id=f"chart-{index}", has_axis_row=index >= CHARTS // 2)
+            for index in range(CHARTS)
         ]
         yield from self._charts
 
     def redraw(self) -> None:
-        names, axis = self._shown_metrics(), self._axis()
+        names, axis = self._choose_metrics(), self._compute_axis()
         crosshair = self.pointer_tick if self.pointer_tick is not None else self.crosshair
         for index, chart in enumerate(self._charts):
             chart.view, chart.axis, chart.crosshair = self.view, axis, crosshair
@@ -159,7 +161,7 @@ class Charts(Container):
 
     def toggle_log_scale(self) -> None:
         """Give the visible charts a log scale, or a linear one if all have a log scale."""
-        shown_metrics = set(self._shown_metrics())
+        shown_metrics = set(self._choose_metrics())
         if shown_metrics <= self._logarithmic:
             self._logarithmic -= shown_metrics
         else:
@@ -176,12 +178,12 @@ class Charts(Container):
             self.pointer_tick = message.tick
             self.redraw()
 
-    def _shown_metrics(self) -> Sequence[str]:
+    def _choose_metrics(self) -> Sequence[str]:
         names = list(filter(word_filter(self.name_filter, str), self.view.curve_names()))
         page = self.page % max(1, math.ceil(len(names) / CHARTS))
         return names[page * CHARTS : (page + 1) * CHARTS]
 
-    def _axis(self) -> TickAxis:
+    def _compute_axis(self) -> TickAxis:
         tick, window = self.view.run.tick, WINDOWS[self.zoom]
         if window is None or tick <= window:
             return TickAxis(0, braille_chart.axis_end(0, tick, self.view.end_tick()))

@@ -64,8 +64,8 @@ class DecisionList(RowList[Entry], Panel):
             rows = list(filter(matching(self.filter), rows))
         cursor = len(rows) - 1 if self.follows_newest else self.cursor
         if not self.follows_newest and selected_entry is not None:
-            cursor = _index_of(_name(selected_entry), rows, cursor)
-        if (pinned_row := _index_of(self._pinned_command, rows, -1)) >= 0:
+            cursor = _find_row(_get_name(selected_entry), rows, cursor)
+        if (pinned_row := _find_row(self._pinned_command, rows, -1)) >= 0:
             cursor, self.follows_newest = pinned_row, False
         self.show(rows, cursor)
         run = self.view.run
@@ -87,7 +87,7 @@ class DecisionList(RowList[Entry], Panel):
 
     def is_pinned_to(self, command: str) -> bool:
         """Return whether the cursor is pinned to this command's row."""
-        return self._pinned_command == command and _index_of(command, self.shown_rows, -1) >= 0
+        return self._pinned_command == command and _find_row(command, self.shown_rows, -1) >= 0
 
     def unpin(self, command: str) -> None:
         """Follow the newest row again, if the cursor is still pinned to this command."""
@@ -153,8 +153,8 @@ class DecisionList(RowList[Entry], Panel):
         """Return symbol, label, kind of text, and the reason with the time left for approval."""
         if self.view.run.advised.get(decision.actuator) is not decision:
             return "–", "superseded", "dim", reason
-        lapsed = self.view.run.has_lapsed(decision)
-        symbol, words, kind = ("–", "lapsed", "dim") if lapsed else FATE_LABELS["advised"]
+        has_lapsed = self.view.run.has_lapsed(decision)
+        symbol, words, kind = ("–", "lapsed", "dim") if has_lapsed else FATE_LABELS["advised"]
         return symbol, words, kind, f"{countdown(self.view, decision)}; {reason}"
 
     def _command_row(self, note: Note, result: CommandResult, width: int) -> list[TextRun]:
@@ -165,7 +165,7 @@ class DecisionList(RowList[Entry], Panel):
         action = " ".join(part for part in (command.action, value_text(command)) if part)
         reason += f" ({command.reason})" if command.reason and command.reason not in reason else ""
         symbol, author, change = ("⚑", "warn"), (note.author.removeprefix("operator "), "strong"), (action, "strong")
-        return _columns(note.step, symbol, author, subject or "the run", change, stage_text(result), reason, width)
+        return _build_row(note.step, symbol, author, subject or "the run", change, stage_text(result), reason, width)
 
     def _decision_row(
         self, entry: Entry, agent: str, actuator: str, change: str, fate: TextRun, reason: str, width: int
@@ -174,26 +174,34 @@ class DecisionList(RowList[Entry], Panel):
         has_no_effect = isinstance(entry, DecisionEntry) and entry.fate in ("rejected", "would set")
         name = (agent, "dim" if has_no_effect else "text")
         change_cell = (change, "dim" if has_no_effect else "strong")
-        return _columns(entry.step, symbol, name, actuator, change_cell, fate, reason, width)
+        return _build_row(entry.step, symbol, name, actuator, change_cell, fate, reason, width)
 
 
-def _columns(
+def _build_row(
     step: int, symbol: TextRun, name: TextRun, actuator: str, change: TextRun, fate: TextRun, reason: str, width: int
 ) -> list[TextRun]:
-    name_width, change_width = _widths(width)
+    name_width, change_width = _compute_widths(width)
+    _, name_kind = name
     cells: list[TextRun] = [
         (f"{step:>5}  ", "dim"),
-        (f"{symbol[0]} ", symbol[1]),
-        (fit(name[0], name_width) + " ", name[1]),
-        (fit(actuator, KNOB_CELLS) + " ", name[1] if name[1] == "dim" else "text"),
-        (fit(change[0], change_width) + " ", change[1]),
-        (fit(fate[0], FATE_CELLS) + " ", fate[1]),
+        _fit_cell(symbol, 1),
+        _fit_cell(name, name_width),
+        _fit_cell((actuator, "dim" if name_kind == "dim" else "text"), KNOB_CELLS),
+        _fit_cell(change, change_width),
+        _fit_cell(fate, FATE_CELLS),
     ]
     room = width - sum(cell_len(words) for words, _ in cells)
-    return row(width, [*cells, (reason, "dim")] if room >= MIN_REASON_CELLS or cell_len(reason) <= room else cells)
+    if room >= MIN_REASON_CELLS or cell_len(reason) <= room:
+        cells.append((reason, "dim"))
+    return row(width, cells)
 
 
-def _widths(width: int) -> tuple[int, int]:
+def _fit_cell(cell: TextRun, width: int) -> TextRun:
+    text, kind = cell
+    return fit(text, width) + " ", kind
+
+
+def _compute_widths(width: int) -> tuple[int, int]:
     """Return the widths of the columns with the agent's name and the change."""
     missing_cells = max(0, FULL_WIDTH - width)
     change_width = max(MIN_CHANGE_CELLS, CHANGE_CELLS - missing_cells)
@@ -201,13 +209,13 @@ def _widths(width: int) -> tuple[int, int]:
     return max(MIN_AGENT_CELLS, AGENT_CELLS - still_missing), change_width
 
 
-def _index_of(name: str, rows: Sequence[Entry], default: int) -> int:
+def _find_row(name: str, rows: Sequence[Entry], default: int) -> int:
     """Return the position of the newest row with this name. A ballot and its decision have the same name."""
     newest_first = range(len(rows) - 1, -1, -1) if name else ()
-    return next((number for number in newest_first if _name(rows[number]) == name), default)
+    return next((number for number in newest_first if _get_name(rows[number]) == name), default)
 
 
-def _name(entry: Entry) -> str:
+def _get_name(entry: Entry) -> str:
     match entry:
         case DecisionEntry():
             return entry.decision.ballot or entry.decision.id

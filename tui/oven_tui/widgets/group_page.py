@@ -63,11 +63,9 @@ class GroupPage(PaintMixin, ScrollView, can_focus=True):
         width = self.scrollable_content_region.width
         if width <= 0:
             return
-        stored = self._stored
-        self._lines = (
-            page(stored.group, width, side_by_side=self._side_by_side)
-            if stored
-            else [[(clip(self._message, width), "dim")]]
-        )
+        if self._stored is not None:
+            self._lines = page(self._stored.group, width, side_by_side=self._side_by_side)
+        else:
+            self._lines = [[(clip(self._message, width), "dim")]]
         self.virtual_size = Size(width, len(self._lines))
         self.refresh()

@@ -86,7 +86,8 @@ class Header(Lines):
         run = self.view.run
         if run.started is None and self.preparation:
             return row(width, [(f"preparing: {self.preparation}", "text")])
-        words = f" {run.progress:.0%}  step {run.step}{f'/{run.max_steps}' if run.max_steps else ''}  tick {run.tick}"
+        max_steps = f"/{run.max_steps}" if run.max_steps else ""
+        words = f" {run.progress:.0%}  step {run.step}{max_steps}  tick {run.tick}"
         if self.view.pace_s > 0 and run.ended is None:
             words += f"  {1 / self.view.pace_s:.3g}/s"
         if run.hold_reason:
@@ -112,16 +113,17 @@ class Header(Lines):
         counts = run.decision_counts()
         left_part.append((counts, "text") if not self.view.is_preview else ("reading its decisions", "dim"))
         right_part: list[TextRun] = []
-        if (advised := pending_advice(run)) and is_near_end(advised[0], run.tick):
-            time_left = format_remaining_time(advised[0], run.tick, self.view.pace_s)
-            right_part = [(f"  ? {advised[0].actuator} lapses in {time_left}", "warn")]
+        first_to_lapse = next(iter(pending_advice(run)), None)
+        if first_to_lapse is not None and is_near_end(first_to_lapse, run.tick):
+            time_left = format_remaining_time(first_to_lapse, run.tick, self.view.pace_s)
+            right_part = [(f"  ? {first_to_lapse.actuator} lapses in {time_left}", "warn")]
         for count, words in ((run.malformed, "malformed"), (self.view.omitted_count, "omitted")):
             right_part += [(f"  {count} {words}", "warn")] if count else []
         room = width - sum(cell_len(words) for words, _ in (*left_part, *right_part))
-        return row(width, [*left_part, *_knobs(run.changed_knobs(), room)], right_part)
+        return row(width, [*left_part, *_list_knobs(run.changed_knobs(), room)], right_part)
 
 
-def _knobs(changed_knobs: Sequence[tuple[str, Value]], room: int) -> list[TextRun]:
+def _list_knobs(changed_knobs: Sequence[tuple[str, Value]], room: int) -> list[TextRun]:
     """Return the changed knobs with their values, as many as fit, and the number of the others."""
     runs: list[TextRun] = []
     for index, (name, value) in enumerate(changed_knobs):

@@ -33,10 +33,10 @@ class MachinePanel(Lines, Panel):
         self._drawn_row_count = -1
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        return len(_rows(self.view, width))
+        return len(_build_rows(self.view, width))
 
     def redraw(self) -> None:
-        row_count = len(_rows(self.view, max(1, self.content_size.width)))
+        row_count = len(_build_rows(self.view, max(1, self.content_size.width)))
         if row_count != self._drawn_row_count:
             self._drawn_row_count = row_count
             self.set_class(row_count > 0, "-measured")
@@ -44,10 +44,10 @@ class MachinePanel(Lines, Panel):
         super().redraw()
 
     def rows(self, width: int, height: int) -> list[list[TextRun]]:
-        return [row(width, runs) for runs in _rows(self.view, width)[:height]]
+        return [row(width, runs) for runs in _build_rows(self.view, width)[:height]]
 
 
-def _rows(view: MonitorView, width: int) -> list[list[TextRun]]:
+def _build_rows(view: MonitorView, width: int) -> list[list[TextRun]]:
     """Return the rows, or an empty list if nothing was measured."""
     values = {}
     for name, series in view.series.items():
@@ -58,7 +58,7 @@ def _rows(view: MonitorView, width: int) -> list[list[TextRun]]:
     if "time/evaluate" in values and view.series["time/evaluate"].last_tick < view.run.tick - 1:
         del values["time/evaluate"]  # the last step had no evaluation
     rows: list[list[TextRun]] = []
-    for part in (_speed(values), _machine(values), *_parts(values, width)):
+    for part in (_describe_speed(values), _describe_machine(values), *_draw_parts(values, width)):
         if rows and cell_len("".join(text for text, _ in (*rows[-1], *part))) <= width:
             rows[-1] += part
         elif part:
@@ -66,19 +66,19 @@ def _rows(view: MonitorView, width: int) -> list[list[TextRun]]:
     return rows
 
 
-def _speed(values: dict[str, float]) -> list[TextRun]:
+def _describe_speed(values: dict[str, float]) -> list[TextRun]:
     step = values.get("time/step", values.get("step_time"))
     runs: list[TextRun] = []
     if step is not None:
-        runs += [("step ", "dim"), (_seconds(step), "strong"), ("  ", "blank")]
+        runs += [("step ", "dim"), (_format_seconds(step), "strong"), ("  ", "blank")]
     if (tokens := values.get("tokens_per_s")) is not None:
         runs += [(_abbreviate(tokens), "strong"), (" tokens/s  ", "dim")]
     if (controller := values.get("time/controller")) is not None:
-        runs += [("controller ", "dim"), (f"{_seconds(controller)}  ", "text")]
+        runs += [("controller ", "dim"), (f"{_format_seconds(controller)}  ", "text")]
     return runs
 
 
-def _parts(values: dict[str, float], width: int) -> list[list[TextRun]]:
+def _draw_parts(values: dict[str, float], width: int) -> list[list[TextRun]]:
     """Return a bar with the parts of a step, and their shares as text. The rest of the bar is unmeasured time."""
     step = values.get("time/step")
     seconds = {part: values[f"time/{part}"] for part in PARTS if f"time/{part}" in values}
@@ -95,7 +95,7 @@ def _parts(values: dict[str, float], width: int) -> list[list[TextRun]]:
     return [[(bar[:bar_width].ljust(bar_width, "·") + "  ", "line"), (words, "dim")]]
 
 
-def _machine(values: dict[str, float]) -> list[TextRun]:
+def _describe_machine(values: dict[str, float]) -> list[TextRun]:
     runs: list[TextRun] = []
     if (learner_memory := values.get("machine/memory_gib")) is not None:
         runs += [("learner ", "dim"), (f"{learner_memory:.2f} GiB  ", "text")]
@@ -107,7 +107,7 @@ def _machine(values: dict[str, float]) -> list[TextRun]:
     return runs
 
 
-def _seconds(value: float) -> str:
+def _format_seconds(value: float) -> str:
     if value >= 1:
         return f"{value:.3g} s"
     return f"{1000 * value:.3g} ms" if value >= 1e-3 else f"{1e6 * value:.3g} µs"

@@ -88,14 +88,14 @@ class RunList(RowList[RunRow]):
         self.refresh()
 
     def head(self, width: int) -> list[TextRun]:
-        return heading(width, self._longest_name())
+        return heading(width, self._measure_longest_name())
 
     def hint(self) -> str:
         return "nothing matches; press escape to show all" if self.filter else "no runs"
 
     def line(self, item: RunRow, width: int) -> list[TextRun]:
         symbol = glyph(self.marked.index(item.run))[0] if item.run in self.marked else ""
-        return line(item, datetime.now(UTC), width, self._longest_name(), mark=symbol)
+        return line(item, datetime.now(UTC), width, self._measure_longest_name(), mark=symbol)
 
-    def _longest_name(self) -> int:
+    def _measure_longest_name(self) -> int:
         return max((cell_len(run_row.run) for run_row in self.shown_rows), default=0)

@@ -13,15 +13,8 @@ from types import ModuleType
 from typing import Any
 
 from oven_llm.sandbox import message_format
-from oven_llm.sandbox.inside import confinement
+from oven_llm.sandbox.inside import confinement, host_link
 from oven_llm.sandbox.inside.captured_output import CapturedOutput, OutputBudget
-from oven_llm.sandbox.inside.host_link import (
-    AnsweredExit,
-    HostLink,
-    make_final_function,
-    make_host_function,
-    redirect_standard_streams,
-)
 
 CHILD_FOLDER = __file__.rpartition("/")[0]
 """This folder. Its files are removed from tracebacks, because they do not help the author of the code."""
@@ -31,7 +24,6 @@ class RejectingFinder:
     """The last import finder in the profile `repl`. It explains that a module is not available."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        """Raise ModuleNotFoundError."""
         raise ModuleNotFoundError(
             f"No module named {name!r} in the sandbox, which has standard modules for text, numbers and data only",
             name=name,
@@ -41,7 +33,7 @@ class RejectingFinder:
 class BlockRunner:
     """Runs code blocks in one `__main__` namespace and reports how each block ended."""
 
-    def __init__(self, link: HostLink, setup: dict[str, Any]) -> None:
+    def __init__(self, link: host_link.HostLink, setup: dict[str, Any]) -> None:
         self._budget = OutputBudget(setup["output_bytes"])
         self._out = CapturedOutput(lambda data: link.send(message_format.OUT, data), self._budget)
         self._err = CapturedOutput(lambda data: link.send(message_format.ERR, data), self._budget)
@@ -49,11 +41,11 @@ class BlockRunner:
         sys.modules["__main__"] = module
         self._namespace = module.__dict__
         for name in setup["functions"]:
-            self._namespace[name] = make_host_function(link, name, setup["call_bytes"])
-        self._namespace["FINAL"] = make_final_function(link, setup["answer_bytes"])
+            self._namespace[name] = host_link.make_host_function(link, name, setup["call_bytes"])
+        self._namespace["FINAL"] = host_link.make_final_function(link, setup["answer_bytes"])
 
     def assign(self, kind: int, payload: bytes) -> dict[str, Any]:
-        """Assign a variable and return the outcome for the DONE frame. A zero byte separates its name and value."""
+        """Assign a variable and return the outcome for the DONE frame. In the payload, a zero byte follows the name."""
         end = payload.index(b"\0")
         name, value = payload[:end].decode(), memoryview(payload)[end + 1 :]
         try:
@@ -71,7 +63,7 @@ class BlockRunner:
         try:
             exec(compile(code, name, "exec", dont_inherit=True), self._namespace)
             outcome = {"ended": "completed"}
-        except AnsweredExit:
+        except host_link.AnsweredExit:
             outcome = {"ended": "completed"}
         except BaseException as error:
             outcome = {"ended": "error", "error": self._write_traceback(error, code, name)}
@@ -95,7 +87,7 @@ class BlockRunner:
 
 def serve(requests: int, replies: int, lifeline: int) -> None:
     """Serve the host over these descriptors until the process ends."""
-    link = HostLink(requests, replies)
+    link = host_link.HostLink(requests, replies)
     _, payload = link.receive()
     setup = json.loads(payload)
     confinement.die_with_host(lifeline)
@@ -104,7 +96,7 @@ def serve(requests: int, replies: int, lifeline: int) -> None:
     if "random" in sys.modules:
         sys.modules["random"].seed(0)  # a resumed run gets the same random numbers
     sys.path[:] = setup["path"]
-    if not setup["path"]:
+    if not setup["path"]:  # in the profile `repl`
         sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not importlib.machinery.PathFinder]
         sys.meta_path.append(RejectingFinder())
     runner = BlockRunner(link, setup)
@@ -129,10 +121,11 @@ def serve(requests: int, replies: int, lifeline: int) -> None:
 def _confine_process(setup: dict[str, Any]) -> None:
     """Limit this process's resources and lock it down. Raises ConfinementError."""
     kernel = confinement.Kernel(setup["numbers"])
-    redirect_standard_streams()
+    host_link.redirect_standard_streams()
     confinement.limit_resources(setup["resources"])
     confinement.confine(kernel, setup["landlock"], bytes.fromhex(setup["program"]))
     confinement.check_restrictions(kernel)
     if not setup["path"] and "ctypes" not in setup["modules"]:
-        for name in [name for name in sys.modules if name.partition(".")[0] in ("ctypes", "_ctypes")]:
-            del sys.modules[name]  # if code gets ctypes in another way, the kernel's rules still apply
+        for name in list(sys.modules):
+            if name.partition(".")[0] in ("ctypes", "_ctypes"):
+                del sys.modules[name]  # if code gets ctypes in another way, the kernel's rules still apply

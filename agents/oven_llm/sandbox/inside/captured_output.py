@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 IMMEDIATE_WRITES: Final = 64
-"""Number of writes per block that are sent at the end of a line, so that a killed block's output shows its progress."""
+"""Number of times per block that output is sent at the end of a line, so that a killed block's progress is visible."""
 CHUNK_BYTES: Final = 4096
 """Bytes of later output to collect before they are sent."""
 

@@ -54,7 +54,6 @@ class Kernel:
         return result
 
     def prctl(self, option: int, value: int) -> None:
-        """Call prctl. Raises OSError."""
         zero = ctypes.c_ulong(0)
         if self._libc.prctl(option, ctypes.c_ulong(value), zero, zero, zero):
             raise OSError(ctypes.get_errno(), f"prctl {option}")

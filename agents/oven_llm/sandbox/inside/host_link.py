@@ -26,9 +26,10 @@ class HostLink:
 
     def send(self, kind: int, payload: bytes = b"") -> None:
         """Send a frame, without buffering. Raises FrameError if it is too long."""
-        data = memoryview(pack_frame(kind, payload))
-        while data:
-            data = data[os.write(self._replies, data) :]
+        remaining = memoryview(pack_frame(kind, payload))
+        while remaining:
+            written_bytes = os.write(self._replies, remaining)
+            remaining = remaining[written_bytes:]
 
     def receive(self) -> tuple[int, bytes]:
         """Return the kind and payload of the next frame."""

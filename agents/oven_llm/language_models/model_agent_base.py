@@ -56,7 +56,7 @@ class ModelAgent(Agent, Generic[Settings, Question, Result]):
             return None
         self._settings, self._off_reason = settings, ""
         self.version = f"1 ({model.model})"  # type: ignore[misc]
-        if not isinstance(settings, AuthorSettings):
+        if not isinstance(settings, AuthorSettings):  # the knob of `author` is fixed
             self.moves = settings.actuators  # type: ignore[misc]
         return companion
 

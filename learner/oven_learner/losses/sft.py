@@ -40,18 +40,19 @@ class Supervised(Channel):
                 f"channel.sft: remove_unused_columns=True drops the column {self.column!r}; set "
                 "remove_unused_columns=False"
             )
-        names = trainer.train_dataset.column_names  # None for a stream with unknown columns
+        dataset = trainer.train_dataset
+        names = dataset.column_names  # None for a stream with unknown columns
         if names is not None and self.column not in names:
             raise ConfigError(
                 f"channel.sft: the dataset has no column {self.column!r}, only {', '.join(names)}; name the column of "
                 "reference completions, Supervised(column=...)"
             )
-        for row in trainer.train_dataset.take(1) if names is None else trainer.train_dataset.select(range(1)):
-            self._text(row)
+        for row in dataset.take(1) if names is None else dataset.select(range(1)):  # only the first row
+            self._read_reference(row)
 
     def columns(self, rollouts: Rollouts) -> dict[str, Any]:
         """Return the reference of each row, a string or None."""
-        return {REFERENCES: [self._text(row) for row in rollouts.rows]}
+        return {REFERENCES: [self._read_reference(row) for row in rollouts.rows]}
 
     def tally(self, model: Any, inputs: dict[str, Any]) -> TermSum:
         """Return the negative log-likelihood summed over the tokens of the references, and the number of tokens."""
@@ -75,7 +76,7 @@ class Supervised(Channel):
         counts = torch.tensor(list(repeats.values()), device=device).unsqueeze(1)  # (b, 1)
         return TermSum((nats * counts).sum(), (mask * counts).sum())
 
-    def _text(self, row: Mapping[str, Any]) -> str | None:
+    def _read_reference(self, row: Mapping[str, Any]) -> str | None:
         if self.column not in row:
             raise ConfigError(f"channel.sft: a row has no column {self.column!r}, only {', '.join(row)}")
         reference = row[self.column]

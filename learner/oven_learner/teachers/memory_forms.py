@@ -135,7 +135,7 @@ def quantize(model: Any, bits: Bits, device: torch.device) -> None:
     if dense:
         replace_with_bnb_linear(model, _find_head_names(model), bitsandbytes_config(bits, model.dtype))
         parameter_type = bnb.nn.Int8Params if bits == 8 else bnb.nn.Params4bit
-        for name in list(dense):
+        for name in list(dense):  # `pop` lets each dense layer be freed before the next is quantized
             old, new = dense.pop(name), model.get_submodule(name)
             weight = old.weight.data.T if isinstance(old, Conv1D) else old.weight.data
             options = {key: value for key, value in vars(new.weight).items() if key not in ("data", "CB", "SCB")}

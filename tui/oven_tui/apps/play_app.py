@@ -30,8 +30,7 @@ from oven_tui.widgets.header import RunFacts
 
 CHECKPOINT_COUNT = 128
 """Number of saved views along a long log. To go back in a log of a million events, at most 8,000 are replayed."""
-ADVANCE_S = 0.1
-"""Seconds between updates while playing."""
+ADVANCE_S = 0.1  # seconds between updates while playing
 MIN_TRACK_CELLS = 20
 """Minimum width of the track, in cells. If there is less room, the track is hidden."""
 

@@ -26,8 +26,7 @@ from oven_tui.widgets.run_list import RunList
 
 POLL_S = 2.0
 """Seconds between two checks of the home folder, and between two requests for new events."""
-WIDE_COLUMNS = 100
-"""Minimum width, in columns, for showing the note about signatures."""
+WIDE_COLUMNS = 100  # minimum width for showing the note about signatures
 
 
 class RemoteRunRow:

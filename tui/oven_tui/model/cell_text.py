@@ -60,7 +60,8 @@ def row(width: int, left_part: list[TextRun], right_part: list[TextRun] | None =
     right_part = [(clean(text), kind) for text, kind in right_part or []]
     room = width - sum(cell_len(text) for text, _ in right_part)
     if room < 0:
-        joined_text, (_, kind) = "".join(text for text, _ in right_part), right_part[0]
+        joined_text = "".join(text for text, _ in right_part)
+        _, kind = right_part[0]
         right_part, room = [(fit(joined_text, width), kind)], 0
     cells: list[TextRun] = []
     for text, kind in left_part:

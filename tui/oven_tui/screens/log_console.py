@@ -24,8 +24,7 @@ from oven_tui.screens.help import HelpScreen
 from oven_tui.widgets.base_widgets import PAINT_CLASSES, PaintMixin
 from oven_tui.widgets.filter_box import FilterBox
 
-POLL_S = 0.5
-"""Seconds between reads of the log files while the console is open."""
+POLL_S = 0.5  # seconds between reads of the log files while the console is open
 TAIL_BYTES: Final = 128 * 1024
 """Bytes at the end of a file to read first, because a log may be gigabytes long."""
 MAX_READ_BYTES: Final = 256 * 1024

@@ -26,10 +26,8 @@ from oven_tui.model.command_choices import Choice
 from oven_tui.model.commands import Scope
 from oven_tui.model.knob_edit import KnobEdit
 
-UPDATE_S = 0.5
-"""Seconds between updates of the figures, which change because the run continues."""
-REASON_LENGTH = 2000
-"""Maximum characters of a command's reason."""
+UPDATE_S = 0.5  # seconds between updates of the figures, which change because the run continues
+REASON_LENGTH = 2000  # maximum characters of a command's reason
 SCALE_CELLS = 48  # width of a knob's scale
 SHARE_CELLS = 24  # width of the bar for a component of a mixture
 Answer = TypeVar("Answer")

@@ -18,7 +18,7 @@ from oven_core.protocol.messages import MetricSpec
 from oven_learner import ranks
 from oven_learner.completions.plain_text import as_text
 from oven_learner.rewards.aggregation import DEFAULT_RULE, find_rule
-from oven_learner.rewards.group import (
+from oven_learner.rewards.batch_rewards import (
     BatchOutcome,
     Evidence,
     Group,

@@ -63,8 +63,8 @@ def bake(
     TRL trains text models, and the remaining arguments go to GRPOConfig. Any other modality needs a Policy as its
     model, and the remaining arguments go to PolicyTrainerConfig.
 
-    If the environment does not name a stack, a child process runs one until the script ends. That stack changes the
-    training's knobs (autonomy `auto`) unless you pass `settings={"rules": {"autonomy": "observe"}}`. A resumed run
+    If the environment does not name a stack, a child process runs one until the script ends. That stack may change
+    knobs of the run (autonomy `auto`) unless you pass `settings={"rules": {"autonomy": "observe"}}`. A resumed run
     keeps its autonomy level.
 
     Args:
@@ -188,7 +188,8 @@ def _with_reward(metrics: Sequence[MetricSpec]) -> tuple[MetricSpec, ...]:
 
 def _address_in_environment() -> StackAddress | None:
     url, run, folder = (os.environ.get(name) for name in ("OVEN_URL", "OVEN_RUN", "OVEN_RUN_DIR"))
-    return StackAddress(run, Path(folder or os.devnull), {}) if url and run else None
+    missing_folder = os.devnull  # a path that is never a folder
+    return StackAddress(run, Path(folder or missing_folder), {}) if url and run else None
 
 
 def _stack_settings(

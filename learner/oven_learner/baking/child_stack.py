@@ -1,4 +1,5 @@
-"""Starts a stack for a training script: `oven-controller up --no-learner`, a child process until the script ends.
+"""Starts a stack for a training script. The command `oven-controller up --no-learner` runs it in a child process until
+the script ends.
 
 The child's standard input is a pipe. If the script is killed, the kernel closes the pipe, and the stack shuts down as
 on Ctrl-C. If the stack is killed, the script continues training.
@@ -23,7 +24,7 @@ from oven_core.errors import ConfigError, ProcessError
 START_TIMEOUT_S = 120.0
 """Maximum seconds for the stack to become ready for its learner."""
 SHUTDOWN_TIMEOUT_S = 30.0
-"""Maximum seconds for the shutdown, including the copy of the log."""
+"""Maximum seconds for the shutdown, in which the stack also copies the log to the run's folder."""
 
 
 @dataclass(frozen=True, slots=True)

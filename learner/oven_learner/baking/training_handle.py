@@ -35,7 +35,7 @@ from oven_runs.operator.operator_client import RETRY_S, execute_command, new_com
 from oven_runs.settings.committee_members import check_judge
 from oven_runs.settings.committee_settings import CommitteeSettings, MemberSettings
 
-TEACHER = "teacher.active"
+TEACHER_KNOB = "teacher.active"
 COMMAND_TIMEOUT_S = 60.0
 """Timeout of a command in seconds. The learner only answers between two steps, and a step may be long."""
 Result = TypeVar("Result")
@@ -137,7 +137,7 @@ class Oven:
         if not self._started:
             self.teachers.swap(name)
             return None
-        return self._command(action="set", actuator=TEACHER, value=name)
+        return self._command(action="set", actuator=TEACHER_KNOB, value=name)
 
     def swap_agent(
         self,
@@ -190,7 +190,7 @@ class Oven:
         def announces_teacher(body: object) -> bool:
             if not isinstance(body, ActuatorAnnounced):
                 return False
-            return body.actuator.name == TEACHER and config.name in body.actuator.choices
+            return body.actuator.name == TEACHER_KNOB and config.name in body.actuator.choices
 
         run_in_thread(wait_for_message(*self._position_in_log(), announces_teacher, None, self._ended.is_set))
 
@@ -244,7 +244,7 @@ class Oven:
         receipts: dict[str, Receipt] = {}
         for name in names:
             receipt = self._command(action="set", actuator=actuator_of(name), value=judge.identity)
-            assert receipt is not None  # an adopted choice always has a receipt
+            assert receipt is not None  # a `set` command that is not refused always has a receipt
             receipts[name] = receipt
         return receipts
 
@@ -265,7 +265,7 @@ class Oven:
 
     def _command(self, timeout_s: float = COMMAND_TIMEOUT_S, **command: Any) -> Receipt | None:
         """Send a command once training is announced, and wait for its result in the log. Returns the learner's receipt,
-        or None for an action without one. Raises CommandRefusedError with the reason, and BusError after a timeout."""
+        or None if the action has none. Raises CommandRefusedError with the reason, and BusError after a timeout."""
         if not self._started:
             raise ConfigError(f"{command['action']} has no effect before training has started")
         if self._ended.is_set():

@@ -55,7 +55,7 @@ from oven_learner.optim.optimizer_gauges import ABSENT_IF_NAN
 from oven_learner.optim.rate_readback import TRAINER_REMEDY, RateReadback
 from oven_learner.ranks import Ranks
 from oven_learner.rewards.committee import Committee
-from oven_learner.rewards.judge_knobs import register_committee_knobs
+from oven_learner.rewards.committee_knobs import register_committee_knobs
 from oven_learner.rollback.rollback_protocol import Rollback
 from oven_learner.teachers import Teachers, register_kl_knobs
 

@@ -1,4 +1,4 @@
-"""Extra loss terms, called channels. The weight of each one can change during the run.
+"""Extra loss terms, called channels. The weight of each channel can change during the run.
 
     trainer = ChannelTrainer(..., channels=[Distillation(0.5), Supervised(column="answer")])     # TRL's GRPOTrainer
     trainer = TextTrainer(..., channels=[MultiToken(0.1), TokenWeighted({262: 1.0})])            # transformers' Trainer

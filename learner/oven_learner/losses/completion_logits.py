@@ -1,4 +1,4 @@
-"""A function that computes a model's logits on completions, and one that pads rows of tokens."""
+"""Computes a model's logits on completions, and pads rows of token ids to a tensor."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def completion_logits(
     completion: tuple[Tensor, Tensor],
     weights: Mapping[str, Tensor] | None = None,
 ) -> Tensor:
-    """Return the logits at each completion token, (B, C, V), for a bare or wrapped model. `prompt` and `completion` are
-    pairs of ids and mask, with shapes (B, P) and (B, C). `weights` replace the model's weights of the same names.
+    """Return the logits that predict each completion token, (B, C, V). The model may be bare or wrapped. `prompt` and
+    `completion` are pairs of ids and mask, (B, P) and (B, C). `weights` replace the model's weights of the same names.
     Unlike TRL's losses, this function keeps all logits in memory, which are B·C·V numbers."""
     (prompt_ids, prompt_mask), (completion_ids, completion_mask) = prompt, completion
     ids = torch.cat([prompt_ids, completion_ids], dim=1)  # (B, P + C)

@@ -118,9 +118,10 @@ class Distillation(Channel):
         """Load and check the channel's own teacher, if it has one. Raises TeacherRefusedError if it is unsuitable.
         Raises ConfigError if prompts are conversations and its tokenizer has no chat template."""
         super().bind(trainer)
-        if self._teacher_arguments[0] is None:
+        teacher, tokenizer = self._teacher_arguments
+        if teacher is None:
             return
-        self._teacher, tokenizer = _load_teacher(trainer, *self._teacher_arguments, self._limit)
+        self._teacher, tokenizer = _load_teacher(trainer, teacher, tokenizer, self._limit)
         self._teacher_arguments = None, None
         temperature = trainer.temperature if self._temperature is None else self._temperature
         self._cross_tokenizer = CrossTokenizer(

@@ -51,27 +51,27 @@ class Hints:
         if not self.sibling and self.feedback is None and self.template is None:
             raise ConfigError("channel.sdpo has no source of hints; set sibling=True, a feedback column, or a template")
 
-    def prompts(self, rollouts: Rollouts, decode: Callable[[Sequence[int]], str], rank: int) -> list[Any]:
+    def build_prompts(self, rollouts: Rollouts, decode: Callable[[Sequence[int]], str], rank: int) -> list[Any]:
         """Return each row's prompt with hints, as a string or a conversation, or None for a row without hints. With
         `sibling`, all ranks must call it, because a group may span two ranks."""
         all_completions = gather_object([list(ids) for ids in rollouts.completion_ids]) if self.sibling else []
         hinted_prompts: list[Any] = []
         for row, prompt in enumerate(rollouts.prompts):
-            position = rank * len(rollouts.rows) + row
-            hints = self._make_sibling_hint(rollouts, all_completions, position, decode)
+            global_row = rank * len(rollouts.rows) + row  # over all ranks
+            hints = self._make_sibling_hint(rollouts, all_completions, global_row, decode)
             hints += self._make_feedback_hint(rollouts, row) + self._make_template_hint(rollouts, row, decode)
             hinted_prompts.append(_add_hints(prompt, hints) if hints else None)
         return hinted_prompts
 
     def _make_sibling_hint(
-        self, rollouts: Rollouts, all_completions: Sequence[Sequence[int]], position: int, decode: Callable[..., str]
+        self, rollouts: Rollouts, all_completions: Sequence[Sequence[int]], global_row: int, decode: Callable[..., str]
     ) -> str:
         if not self.sibling:
             return ""
-        first = position // rollouts.group_size * rollouts.group_size
-        rewards = rollouts.rewards[first : first + rollouts.group_size].tolist()
-        for sibling, reward in enumerate(rewards, start=first):
-            if sibling != position and reward >= self.min_reward:
+        group_start = global_row // rollouts.group_size * rollouts.group_size
+        rewards = rollouts.rewards[group_start : group_start + rollouts.group_size].tolist()
+        for sibling, reward in enumerate(rewards, start=group_start):
+            if sibling != global_row and reward >= self.min_reward:
                 return SOLUTION.format(solution=decode(all_completions[sibling]))
         return ""
 
@@ -165,7 +165,7 @@ def _buffer_name(name: str) -> str:
 class SelfDistillation(Channel):
     """Divergence per token between the policy and a teacher that reads the same completion after a prompt with hints.
     Completions without hints are skipped. The term is computed by functions of TRL 1.16's SDPOTrainer
-    (`experimental/sdpo/loss_utils`). The trainer itself is not a GRPOTrainer and mixes its losses differently.
+    (`experimental/sdpo/loss_utils`). SDPOTrainer itself is not a GRPOTrainer, and it mixes its losses differently.
 
     `teacher` is "live" for the current policy, or "ema" for its moving average with `rate` per step. The average starts
     from the policy when the weight rises above 0. The term compares the policy's `topk` tokens, plus one bucket for the
@@ -249,7 +249,7 @@ class SelfDistillation(Channel):
         def decode(ids: Sequence[int]) -> str:
             return str(tokenizer.decode(ids, skip_special_tokens=True))
 
-        prompts = self.hints.prompts(rollouts, decode, trainer.accelerator.process_index)
+        prompts = self.hints.build_prompts(rollouts, decode, trainer.accelerator.process_index)
         context_length = getattr(self._policy.config, "max_position_embeddings", None) or math.inf
         prompt_tokens: list[list[int] | None] = []
         for prompt, tools, completion in zip(prompts, rollouts.tools, rollouts.completion_ids, strict=True):

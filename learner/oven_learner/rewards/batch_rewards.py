@@ -195,7 +195,8 @@ def member_metrics(
     members: Iterable[str], judges: Iterable[str], verdicts: Sequence[Mapping[str, Verdict]]
 ) -> tuple[dict[str, float], Counter[str]]:
     """Return the metrics of the members' verdicts, and the number of all abstentions by kind. Abstentions of each kind
-    are counted for all members together and for each of the `judges`. For a judge, counts of 0 are omitted."""
+    are counted for all members together and for each of the `judges`. A judge's counts of 0 are omitted, and also its
+    counts of kinds beyond MAX_CUSTOM_KINDS."""
     metrics: dict[str, float] = {}
     kinds_by_member = {member: count_abstentions(member, verdicts) for member in members}
     for member in kinds_by_member:

@@ -31,7 +31,7 @@ MARK_LETTERS = "epistemicstatus"
 """Letters of the confidence mark. The answer's text must not contain a second mark, which would reveal the confidence
 to judges and could contradict the first mark."""
 FORMAT_COST = -0.5
-"""Reward of completions in the wrong format. This format never pays, because a confidence of 0 earns I − λI² ≥ 0."""
+"""Reward of completions in the wrong format. It never pays, because a confidence of 0 would earn I − λI² ≥ 0."""
 WINDOW = 1000
 """Number of recent answers for calibration metrics. With fewer answers, even a perfect forecaster has a large
 calibration error: 0.03 for 1,000 answers, but 0.11 for 64."""
@@ -114,7 +114,7 @@ class CalibratedReward:
         return questions, [answer.text if answer is not None else "" for answer in answers]
 
     def rewards(self, completions: Sequence[str], scores: Sequence[float]) -> list[float]:
-        """Return the reward I − λ(c − I)² per completion, or FORMAT_COST for a wrong format. `scores` are the I."""
+        """Return I − λ(c − I)² for each completion, or FORMAT_COST for a wrong format. `scores` are the values of I."""
         rewards = []
         for completion, score in zip(completions, scores, strict=True):
             answer = parse_oracle_output(completion)

@@ -118,30 +118,30 @@ class Committee:
         """Rows of this rank in `last_outcome.rewards`."""
         find_rule(rule)  # raises for an unknown name
         self._rule, self._caution, self._quorum = rule, caution, quorum
-        self._reference, self._warn_no_reference = reference, bool(reference)
+        self._reference, self._should_warn_of_reference = reference, bool(reference)
         self._seed, self._run = seed, run
-        self._batches = 0
-        self._warn_no_description = remote is not None  # whether to warn that judges have no description
+        self._batch_count = 0
+        self._should_warn_of_description = remote is not None  # judges would have no description
         self._abstaining_names: set[str] = set()
-        remotes = remote.members if remote else ()
-        self.judges = MemberModels({name: remote.judges.get(name) for name in remotes} if remote else {})
+        remote_names = remote.members if remote else ()
+        self.judges = MemberModels({name: remote.judges.get(name) for name in remote_names} if remote else {})
         """Model of each remote member."""
-        self.watch = JudgeWatch(remotes, applies_reliability=reliability)
+        self.watch = JudgeWatch(remote_names, applies_reliability=reliability)
         self._saved_reliability: dict[str, Any] = {}
         self._saved_models: dict[str, str] = {}
-        self.members = (*self.rules, *remotes)
+        self.members = (*self.rules, *remote_names)
         for name in self.members:
             names.validate("member", name)
-        duplicates = set(self.rules).intersection(remotes)
+        duplicates = set(self.rules).intersection(remote_names)
         if duplicates:
             names_text = ", ".join(sorted(duplicates))
             raise ConfigError(f"the committee has two members named {names_text}; rename the remote ones")
         self._weights: dict[str, float] = {}
         self.set_weights(dict.fromkeys(self.members, 1.0) | dict(weights or {}))
-        voters = len(self._voters())
-        if quorum is not None and quorum > voters:
+        voter_count = len(self._voters())
+        if quorum is not None and quorum > voter_count:
             raise ConfigError(
-                f"a quorum of {quorum} can never be reached, because only {voters} members have weight; lower "
+                f"a quorum of {quorum} can never be reached, because only {voter_count} members have weight; lower "
                 "committee.quorum, or add members"
             )
 
@@ -270,12 +270,12 @@ class Committee:
         prompt_texts = [as_text(prompt) for prompt in prompts]
         local_rows = RankRows(prompt_texts, texts, rule_results, references, changed_originals)
         step = int(getattr(trainer_state, "global_step", 0))
-        has_ranks = "torch" in sys.modules and ranks.world_size() > 1
+        is_distributed = "torch" in sys.modules and ranks.world_size() > 1
         rows, rows_by_rank = range(len(prompts)), [local_rows]
-        if has_ranks:
+        if is_distributed:
             rows, rows_by_rank = ranks.gather_rows(local_rows, len(prompts))
         outcome, evidence = BatchOutcome(), Evidence()
-        if not has_ranks or ranks.rank() == 0:
+        if not is_distributed or ranks.rank() == 0:
             outcome, evidence = self._judge(build_groups(rows_by_rank, self.rules, self.group_size), step)
         outcome = ranks.broadcast_on_trainer_group(outcome)
         # Assigned only now, because another batch may have been judged while this one waited.
@@ -329,13 +329,13 @@ class Committee:
             reference_results = rule_results[self._reference]
             return [text if result == 1.0 else "" for text, result in zip(texts, reference_results, strict=True)]
         references = columns.get(self._reference)
-        if references is None and self._warn_no_reference:
+        if references is None and self._should_warn_of_reference:
             log.warning(
                 "committee.reference %r is neither a rule nor a column of the data, so judges are only tested with "
                 "known-bad answers",
                 self._reference,
             )
-            self._warn_no_reference = False
+            self._should_warn_of_reference = False
         references = [None] * len(texts) if references is None else references
         return ["" if reference is None else as_text(reference) for reference in references]
 
@@ -349,9 +349,10 @@ class Committee:
         reasons: list[dict[str, Mapping[str, str]]] = []
         versions_before = self.watch.versions  # a judge may be swapped during the requests
         if remote is not None and remote_voters:
-            self._batches += 1
+            self._batch_count += 1
             requests = [self._build_request(remote, group, i, step) for i, group in enumerate(groups)]
-            answers = self.wait_for_answers(partial(remote.ask, requests, self.judges.current(remote_voters)))
+            models = self.judges.requested_models(remote_voters)
+            answers = self.wait_for_answers(partial(remote.ask, requests, models))
             for member in remote_voters:
                 for i, verdict in enumerate(answers[member]):
                     verdicts[i][member] = to_group_order(verdict, requests[i], groups[i].completions)
@@ -405,15 +406,15 @@ class Committee:
 
     def _build_request(self, remote: MemberClient, group: Group, index: int, step: int) -> ScoreRequest:
         """Build the request for a group. Equal completions are included once. They are sorted by id, which is a digest,
-        so an answer can mention neither its id nor its position. A replay sends the same requests again."""
-        if self._warn_no_description and not self.description:
+        so a completion cannot mention its own id or position. A replay sends the same requests again."""
+        if self._should_warn_of_description and not self.description:
             log.warning(
                 "the members %s have no description of the model in training; pass one to the committee, for example "
                 "convene(description=oven.ModelDescription.from_model(...))",
                 ", ".join(remote.members),
             )
-        self._warn_no_description = False
-        salt = f"{self._seed} {step} {self._batches} {index}"
+        self._should_warn_of_description = False
+        salt = f"{self._seed} {step} {self._batch_count} {index}"
         completions = [Completion(id=_digest(salt, text), text=text) for text in set(group.completions)]
         return ScoreRequest(
             run=self._run,

@@ -29,8 +29,8 @@ MAX_DRAFT_TOKENS = 256
 
 
 class DraftVerifier:
-    """A rule that scores an answer by its similarity to the teacher's greedy draft, which is (cos + 1) / 2 for their
-    sentence vectors. It abstains if the draft is empty, and before training, when `get_drafts` has not been set yet."""
+    """A rule that scores an answer by its similarity to the teacher's greedy draft. The score is (cos + 1) / 2 for the
+    cosine of their sentence vectors. The rule abstains if the draft is empty, or while `get_drafts` is not set."""
 
     def __init__(self, encode: Encoder) -> None:
         self._encode = encode

@@ -1,6 +1,6 @@
 """Generates the next completions in TRL's GRPOTrainer while judges score the current ones (`committee.ahead: 1`).
 
-A step then takes as long as the slower of two parts, judging or generating plus training, instead of their sum. In
+A step then takes as long as the slower of two parts instead of their sum: judging, and generation plus training. In
 return, the policy is one optimizer step newer than the completions that it trains on. TRL computes log-probabilities
 under the older policy (`old_per_token_logps`). So the loss's importance ratio and clip correct for the step in between,
 as for `num_iterations` above 1 (Schulman et al. 2017, arXiv 1707.06347).
@@ -132,7 +132,7 @@ class _Batch(threading.Thread):
         self._error: BaseException | None = None
         self._is_dropped = False
         self._is_asking, self._is_needed, self._has_ended = threading.Event(), threading.Event(), threading.Event()
-        """Set when the thread no longer needs the model, the trainer needs or drops the batch, or the thread ends."""
+        """Set when the thread asks the members, when the trainer needs or drops the batch, and when the thread ends."""
         self._device = torch.cuda.current_device() if trainer.accelerator.device.type == "cuda" else None
         self._metrics: MetricStores = []
         """Metrics of generation and rules. They are logged in the step that trains on the batch."""

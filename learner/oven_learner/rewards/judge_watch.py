@@ -178,7 +178,8 @@ class JudgeWatch:
     def _log_findings(self, judge: str, values: Mapping[str, float | None], evidence: _JudgeEvidence) -> None:
         """Log each finding once when it appears, and once when it ends."""
         order_bias, length_bias = evidence.order.mean or 0.0, evidence.length.mean or 0.0
-        is_unreliable, changes = (values["reliability"] or 1.0) < LOW_RELIABILITY, values.get("changes") or 0.0
+        is_unreliable = (values["reliability"] or 1.0) < LOW_RELIABILITY
+        changes = values.get("changes") or 0.0
         order_message = f"gives scores that depend on the position of an answer (correlation {order_bias:+.2f})"
         length_message = f"favours a length more than the others do (correlation {length_bias:+.2f} relative to theirs)"
         findings = {
@@ -235,7 +236,7 @@ class _JudgeEvidence:
 def _health_values(health: JudgeHealth | None) -> dict[str, float | None]:
     if health is None:
         return {}
-    counts = ("changes", "controls_failed", "quarantined", "cut_texts")
-    return {"order_flips": health.order_flips, "change_p": health.change_p} | {
-        name: float(getattr(health, name)) for name in counts
-    }
+    values = {"order_flips": health.order_flips, "change_p": health.change_p}
+    for name in ("changes", "controls_failed", "quarantined", "cut_texts"):
+        values[name] = float(getattr(health, name))
+    return values

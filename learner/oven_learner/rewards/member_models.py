@@ -121,7 +121,7 @@ class MemberModels:
         """Whether this is a remote member that is off."""
         return member in self._members and self._members[member].active == OFF
 
-    def current(self, members: Sequence[str]) -> dict[str, RequestedModel]:
+    def requested_models(self, members: Sequence[str]) -> dict[str, RequestedModel]:
         """Return the model that requests to each member must name."""
         entries = {member: self._members[member] for member in members}
         return {

@@ -40,8 +40,8 @@ MAX_IN_FLIGHT = 64
 RECONNECT_TIMEOUT_S = 2.0
 """Seconds to wait for a lost connection before the members abstain. A server restart takes less time."""
 ABSENCE_TIMEOUT_S = 10.0
-"""Seconds to wait for a member that does not listen, which is longer than a restart. After such a wait, later requests
-do not wait until the member has answered again."""
+"""Seconds to wait for a member that does not listen, which is longer than a restart. After such a wait, each later
+request is tried only once, until the member answers again."""
 JOIN_TIMEOUT_S = 30.0
 """Seconds to wait for an added member's process. It must import a provider's SDK on a machine that is busy training."""
 RETRY_INTERVAL_S = 0.25
@@ -51,7 +51,7 @@ GRACE_S = 2.0
 NO_RESPONDERS = "503"
 """NATS status of the reply to a request on a subject without a listener."""
 RETRIED_KINDS = (verdicts.MALFORMED, verdicts.WRONG_IDS, verdicts.OUT_OF_RANGE)
-"""Failures that are retried once. Failures reported by a member are not, because the member has already retried."""
+"""Failures that are retried once. Failures that a member reports are not retried here, because it has already tried."""
 
 
 class RemoteMembers:

@@ -1,6 +1,6 @@
 """Excludes unscored groups from the loss of TRL's GRPOTrainer, and skips steps without any scored group.
 
-TRL gives completions without a reward an advantage of 0. They have no policy gradient then, but they still count in the
+TRL gives completions without a reward an advantage of 0. So they have no policy gradient, but they still count in the
 KL term and in the loss's denominator. In a step without any reward, Adam's momentum and weight decay still change the
 weights. In an experiment, 15 such steps reduced greedy accuracy from 0.87 to 0.33.
 
@@ -70,7 +70,7 @@ class UnscoredGroupSkipper:
         """Whether the last optimizer step was skipped."""
         self._abstentions: Counter[str] = Counter()
         """Number of abstentions of each kind since the last step that was not skipped."""
-        self._generate, self._loss = trainer._generate_and_score_completions, trainer._compute_loss
+        self._original_generate, self._original_loss = trainer._generate_and_score_completions, trainer._compute_loss
 
     def install(self) -> None:
         """Wrap the trainer's methods."""
@@ -83,11 +83,11 @@ class UnscoredGroupSkipper:
         optimizer = self._trainer.optimizer
         self._has_scored_row, self._consecutive_skips, self._is_skipped = False, 0, False
         if not hasattr(optimizer.step, "oven_skips"):
-            self._optimizer, self._take_step = optimizer, optimizer.step
+            self._optimizer, self._original_step = optimizer, optimizer.step
 
             @wraps(optimizer.step)  # copies the attributes that torch's schedulers have set on it
             def step(closure: Any = None) -> None:
-                self._step(closure)
+                self._step_or_skip(closure)
 
             step.oven_skips = True  # type: ignore[attr-defined]
             optimizer.step = step
@@ -112,7 +112,7 @@ class UnscoredGroupSkipper:
     def _generate_batch(self, inputs: Any) -> dict[str, Any]:
         trainer, training = self._trainer, self._trainer.model.training
         self._committee.group_size = trainer.num_generations if training else trainer.num_generations_eval
-        batch: dict[str, Any] = self._generate(inputs)
+        batch: dict[str, Any] = self._original_generate(inputs)
         outcome = self._committee.last_outcome
         if training:
             self._abstentions += outcome.abstentions
@@ -151,11 +151,11 @@ class UnscoredGroupSkipper:
         if factor is not None:
             trainer.beta = beta * float(factor)
         try:
-            return self._loss(model, inputs)  # type: ignore[no-any-return]
+            return self._original_loss(model, inputs)  # type: ignore[no-any-return]
         finally:
             trainer.beta = beta
 
-    def _step(self, closure: Any = None) -> None:
+    def _step_or_skip(self, closure: Any = None) -> None:
         """Step the optimizer if any rank has a scored row, and otherwise skip the step."""
         has_scored_row, self._has_scored_row = self._on_any_rank(self._has_scored_row), False
         self._is_skipped = not has_scored_row
@@ -164,7 +164,7 @@ class UnscoredGroupSkipper:
             self._consecutive_skips, self._abstentions = 0, Counter()
             if optimizer.scaler is None:  # otherwise the scaler sets the flag
                 optimizer._is_overflow = False
-            self._take_step(closure)
+            self._original_step(closure)
             return
         self._consecutive_skips += 1
         optimizer._is_overflow = True

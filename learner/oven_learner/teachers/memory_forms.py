@@ -1,7 +1,7 @@
 """The forms of a teacher in memory: their sizes, the choice of the fastest form that fits, and quantization.
 
 Linear layers are quantized with bitsandbytes, on GPUs and CPUs, to 8 bits (LLM.int8, Dettmers et al. 2022, arXiv
-2208.07339) or to 4 (NF4 with double quantization, Dettmers et al. 2023, arXiv 2305.14314). Embeddings, norms and the
+2208.07339) or 4 bits (NF4 with double quantization, Dettmers et al. 2023, arXiv 2305.14314). Embeddings, norms and the
 output head are not quantized. TRL's fused log-probabilities read the head's weight directly, so it must be dense.
 """
 
@@ -131,12 +131,12 @@ def quantize(model: Any, bits: Bits, device: torch.device) -> None:
     from transformers.integrations.bitsandbytes import replace_with_bnb_linear
     from transformers.pytorch_utils import Conv1D
 
-    dense = dict(linear_layers(model))
-    if dense:
+    dense_layers = dict(linear_layers(model))
+    if dense_layers:
         replace_with_bnb_linear(model, _find_head_names(model), bitsandbytes_config(bits, model.dtype))
         parameter_type = bnb.nn.Int8Params if bits == 8 else bnb.nn.Params4bit
-        for name in list(dense):  # `pop` lets each dense layer be freed before the next is quantized
-            old, new = dense.pop(name), model.get_submodule(name)
+        for name in list(dense_layers):  # `pop` lets each dense layer be freed before the next is quantized
+            old, new = dense_layers.pop(name), model.get_submodule(name)
             weight = old.weight.data.T if isinstance(old, Conv1D) else old.weight.data
             options = {key: value for key, value in vars(new.weight).items() if key not in ("data", "CB", "SCB")}
             new.weight = parameter_type(weight.cpu(), requires_grad=False, **options).to(device)
@@ -161,7 +161,7 @@ def linear_layers(model: Any) -> Iterator[tuple[str, nn.Module]]:
             yield name, module
 
 
-def footprint(model: nn.Module) -> Footprint:
+def measure_footprint(model: nn.Module) -> Footprint:
     """Return the sizes of a model, which may be on the meta device."""
     weights = [module.weight for _, module in linear_layers(model) if isinstance(module.weight, torch.Tensor)]
     total = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())

@@ -80,14 +80,14 @@ def load_tokenizer(config: TeacherConfig) -> Any:
 def expected_footprint(config: TeacherConfig) -> Footprint:
     """Return the model's sizes without loading it. Raises TeacherRefusedError if there is no such model."""
     if config.model is not None:
-        return memory_forms.footprint(config.model)
+        return memory_forms.measure_footprint(config.model)
     from transformers import AutoModelForCausalLM
 
     model_config = _load_config(config)
     with torch.device("meta"):  # in the current default dtype, as in `load_model`
         from_config = AutoModelForCausalLM.from_config
         empty_model = from_config(model_config, dtype=torch.get_default_dtype())  # type: ignore[no-untyped-call]
-    return memory_forms.footprint(empty_model.to(model_config.dtype or torch.float32))
+    return memory_forms.measure_footprint(empty_model.to(model_config.dtype or torch.float32))
 
 
 def _load_config(config: TeacherConfig) -> Any:

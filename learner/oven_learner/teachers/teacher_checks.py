@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from oven_core.errors import TeacherRefusedError, reason
-from oven_learner.teachers.memory_forms import Form, footprint
+from oven_learner.teachers.memory_forms import Form, measure_footprint
 
 ALTERNATIVE = "a teacher with another tokenizer can teach as a loss channel, Distillation(teacher=…, tokenizer=…)"
 """Remedy for a teacher that cannot be GRPO's reference."""
@@ -31,7 +31,7 @@ def check_own_weights(policy: torch.nn.Module, model: torch.nn.Module) -> None:
 
 def check_size(model: torch.nn.Module, loaded_bytes: int, limit: int, form: Form = "resident") -> None:
     """Check the size of the model in its form, together with the `loaded_bytes` of the other teachers."""
-    needed_bytes = footprint(model).bytes_as(form)
+    needed_bytes = measure_footprint(model).bytes_as(form)
     if loaded_bytes + needed_bytes > limit:
         count = sum(parameter.numel() for parameter in model.parameters())
         raise TeacherRefusedError(
@@ -76,8 +76,8 @@ def check_vocabulary(
 @torch.no_grad()
 def check_scores(trainer: Any, model: Any) -> None:
     """Score the highest token id once, as in training, so that an unusable teacher fails early."""
-    last = int(trainer.accelerator.unwrap_model(trainer.model).get_output_embeddings().weight.shape[0]) - 1
-    ids = torch.full((1, 2), last, device=trainer.accelerator.device)  # (B, T) int64
+    last_id = int(trainer.accelerator.unwrap_model(trainer.model).get_output_embeddings().weight.shape[0]) - 1
+    ids = torch.full((1, 2), last_id, device=trainer.accelerator.device)  # (B, T) int64
     try:
         if hasattr(trainer, "_get_per_token_logps_and_entropies"):  # GRPO, for its KL term
             scores, _, _ = trainer._get_per_token_logps_and_entropies(model, ids, torch.ones_like(ids), 1)

@@ -13,7 +13,7 @@ from oven_core.errors import ConfigError
 from oven_learner.actuators import Actuators
 from oven_learner.rewards import Committee
 from oven_learner.rewards.calibrated_reward import FORMAT_COST, KNOB, CalibratedReward
-from oven_learner.rewards.judge_knobs import register_committee_knobs
+from oven_learner.rewards.committee_knobs import register_committee_knobs
 
 TEXT, QUESTION = "bread in the oven", "what is it about ?"
 

@@ -28,7 +28,7 @@ def test_scores_do_not_depend_on_the_batch_order(kind: str) -> None:
     whole = policy.log_prob(samples, rows)
     assert whole.shape == (9,) and bool(whole.isfinite().all()) and len(samples.outputs) == 9
     order = torch.tensor([7, 0, 4])
-    part = policy.log_prob(samples.rows(order), [rows[index] for index in order.tolist()])
+    part = policy.log_prob(samples.select(order), [rows[index] for index in order.tolist()])
     torch.testing.assert_close(part, whole[order], rtol=1e-5, atol=1e-5)
     again, _ = sampled(policy, kind)
     assert torch.equal(again.mask, samples.mask)

@@ -48,7 +48,7 @@ class Replayed(CausalPolicy):
         names = ("prompt_ids", "prompt_mask", "completion_ids")
         texts = self.tokenizer.batch_decode(batch["completion_ids"], skip_special_tokens=True)
         whole = Samples({name: batch[name] for name in names}, batch["completion_mask"].float(), texts)
-        return whole if n > 2 else whole.rows(torch.arange(n))
+        return whole if n > 2 else whole.select(torch.arange(n))
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_groups_without_a_reward_are_skipped_and_counted(value: float | None, co
     separate = trainer("gaussian", max_steps=1, conditions_per_step=3, beta=0.1)
     whole = separate.rollout(0, separate.conditions)
     index = torch.arange(4, 12)
-    whole.samples, whole.advantages = whole.samples.rows(index), whole.advantages[index]
+    whole.samples, whole.advantages = whole.samples.select(index), whole.advantages[index]
     whole.conditions = whole.conditions[4:]
     separate.batch = whole
     separate.train(link=FakeLink())

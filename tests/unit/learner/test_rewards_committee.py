@@ -13,7 +13,7 @@ from oven_core.protocol.committee_requests import JudgeHealth, ScoreReply, Score
 from oven_core.protocol.judge_spec import JudgeSpec
 from oven_learner.actuators import Actuators
 from oven_learner.rewards import Committee
-from oven_learner.rewards.judge_knobs import register_committee_knobs
+from oven_learner.rewards.committee_knobs import register_committee_knobs
 from oven_learner.rewards.member_models import RequestedModel
 from oven_learner.rewards.remote_members import read_reply
 from oven_learner.rewards.verdicts import Abstention, Cost, Verdict

@@ -109,9 +109,9 @@ def test_self_distillation_loss_and_gradient_match_trl(tmp_path: Path, topk: int
     logits = oracle._compute_teacher_student_logits(oracle.model, oracle.model, theirs)
     wanted = oracle._compute_self_distillation_loss(oracle.model, theirs, logits)
     tally = channel.tally(job.model, inputs)
-    assert (tally.total / tally.number).item() == pytest.approx(wanted.item(), abs=1e-5)
+    assert (tally.total / tally.token_count).item() == pytest.approx(wanted.item(), abs=1e-5)
     torch.testing.assert_close(
-        differentiated(job, tally.total / tally.number), differentiated(oracle, wanted), rtol=1e-4, atol=1e-5
+        differentiated(job, tally.total / tally.token_count), differentiated(oracle, wanted), rtol=1e-4, atol=1e-5
     )
 
 

@@ -80,7 +80,8 @@ class Appearance:
 
     @property
     def theme(self) -> str:
-        return THEMES[2 * self.colour_blind + self.light]
+        dark, light = (COLOUR_BLIND, COLOUR_BLIND_LIGHT) if self.colour_blind else (DARK, LIGHT)
+        return light if self.light else dark
 
     def filters(self, default_filters: Sequence[LineFilter], no_colour: bool) -> list[LineFilter]:
         """Return the filters for every line. `no_colour` drops Textual's filters, because they blend colours."""
@@ -125,7 +126,7 @@ def _ascii(char: str) -> str:
 
 def _ascii_dots(dots: int) -> str:
     """Return the ASCII character that looks most like the dots of a cell: a slope, a bar, or a line at their height."""
-    left_rows = [row for row, bit in enumerate((0x01, 0x02, 0x04, 0x40)) if dots & bit]
+    left_rows = [row for row, bit in enumerate((0x01, 0x02, 0x04, 0x40)) if dots & bit]  # bits of the left dots
     right_rows = [row for row, bit in enumerate((0x08, 0x10, 0x20, 0x80)) if dots & bit]
     rows = left_rows + right_rows
     if not rows:

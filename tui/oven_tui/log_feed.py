@@ -69,7 +69,7 @@ class LogFeed:
         self._show = show
         self._opener: LogOpener | None = None
         if isinstance(access, LocalRun) and show is not None:
-            self._opener = LogOpener(access.folder, self._show_opened, self._progress)
+            self._opener = LogOpener(access.folder, self._show_opened, self._report_progress)
         self._last_seq = 0
         self._has_ended = False
         self._disconnected_since = 0.0
@@ -93,17 +93,17 @@ class LogFeed:
                 else:
                     await self._show_stored_log()
             except (OvenError, NatsError, OSError, ValueError) as error:
-                up = self._access.is_up()
-                if up and self._access.is_over(self._has_ended):
+                is_up = self._access.is_up()
+                if is_up and self._access.is_over(self._has_ended):
                     self._set_link("down", "")
-                elif up:
+                elif is_up:
                     link: LinkState = "refused" if isinstance(error, RefusedError) else "reconnecting"
-                    self._set_link(link, self._outage(error))
+                    self._set_link(link, self._describe_outage(error))
                 else:
                     self._set_link("unreadable", reason(error))
-                await asyncio.sleep(RETRY_S if up else POLL_S)
+                await asyncio.sleep(RETRY_S if is_up else POLL_S)
 
-    def _outage(self, error: Exception) -> str:
+    def _describe_outage(self, error: Exception) -> str:
         """Return how long the connection has been lost, and why."""
         now = asyncio.get_running_loop().time()
         self._disconnected_since = self._disconnected_since or now
@@ -144,11 +144,11 @@ class LogFeed:
         self._has_ended = view.run.ended is not None
         self._show(view)
         if view.is_preview:
-            self._progress(0.0)
+            self._report_progress(0.0)
         else:
             self._report(*self._link)
 
-    def _progress(self, share: float) -> None:
+    def _report_progress(self, share: float) -> None:
         self._report("checking" if self._access.is_up() else "checking while down", f"{share:.0%}")
 
     async def _follow_live(self) -> None:

@@ -30,7 +30,7 @@ class OperatorSession:
         self._ready = asyncio.Event()
         self._problem = "not connected yet"
         self.refusal = ""
-        """Why this key may not send commands, or an empty string if it may or if that is unknown."""
+        """The reason why this key may not send commands. It is empty if the server has not refused the key."""
 
     async def run(self) -> None:
         """Keep the connection open until cancelled, or until the server refuses the key."""

@@ -36,7 +36,7 @@ POLICY: Final = (
 )
 """Content-Security-Policy that forbids requests to other machines. The terminal needs inline styles for its cells."""
 QUIT_S: Final = 2.0
-"""Seconds that a monitor has to quit before it is killed, and that its page has to confirm that it closes."""
+"""Seconds for a monitor to quit before it is killed, and for its page to confirm that it is closing."""
 MAX_CELLS: Final = 1000
 """Maximum width and height of a page. A monitor's memory grows with the number of cells."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -88,7 +88,7 @@ class MonitorServer(Server):
         app = await self._make_app()
         app.middlewares.append(self._check_access)
         app.on_response_prepare.append(self._add_security_headers)
-        app.router.add_get("/page.css", self._style)
+        app.router.add_get("/page.css", self._serve_stylesheet)
         return app
 
     async def on_startup(self, app: web.Application) -> None:
@@ -119,7 +119,7 @@ class MonitorServer(Server):
         await websocket.prepare(request)
 
         async def quit_by_key() -> None:
-            if not websocket.closed:  # not if the page was closed or reloaded
+            if not websocket.closed:  # the page was neither closed nor reloaded
                 await websocket.close()
                 self.has_quit.set()
 
@@ -158,7 +158,7 @@ class MonitorServer(Server):
         response.headers["Referrer-Policy"] = "no-referrer"
         response.headers["Cache-Control"] = "no-store"
 
-    async def _style(self, request: web.Request) -> web.StreamResponse:
+    async def _serve_stylesheet(self, request: web.Request) -> web.StreamResponse:
         return web.FileResponse(PAGE_FOLDER / "page.css")
 
 

@@ -188,8 +188,7 @@ def _with_reward(metrics: Sequence[MetricSpec]) -> tuple[MetricSpec, ...]:
 
 def _address_in_environment() -> StackAddress | None:
     url, run, folder = (os.environ.get(name) for name in ("OVEN_URL", "OVEN_RUN", "OVEN_RUN_DIR"))
-    missing_folder = os.devnull  # a path that is never a folder
-    return StackAddress(run, Path(folder or missing_folder), {}) if url and run else None
+    return StackAddress(run, Path(folder or os.devnull), {}) if url and run else None  # devnull is never a folder
 
 
 def _stack_settings(

@@ -1,5 +1,4 @@
-"""Starts a stack for a training script. The command `oven-controller up --no-learner` runs it in a child process until
-the script ends.
+"""Starts a training script's stack: `oven-controller up --no-learner` runs in a child process until the script ends.
 
 The child's standard input is a pipe. If the script is killed, the kernel closes the pipe, and the stack shuts down as
 on Ctrl-C. If the stack is killed, the script continues training.

@@ -195,8 +195,7 @@ class ChannelCheckpoints:
 
 
 def _read_state(channels: Iterable[Channel], checkpoint: str | None) -> dict[str, Any]:
-    """Return the channels' states in the checkpoint, or {} without a checkpoint. Raises ConfigError if the checkpoint
-    has other channels."""
+    """Return the channels' states in a checkpoint, or {} if it is None. Raises ConfigError if it has other channels."""
     if checkpoint is None:
         return {}
     expected = [channel.name for channel in channels if channel.module is not None]

@@ -79,8 +79,7 @@ class TextChannels(ChannelCheckpoints):
         return any(cls.__name__ == "SFTTrainer" for cls in type(self).__mro__)
 
     def _compute_term(self, channel: Channel, model: Any, inputs: dict[str, Any], is_share_of_step: bool) -> Tensor:
-        """Return the mean of the term over the micro-batch. If the loss is a share of the step, the term is one too, so
-        it is divided by the number of micro-batches."""
+        """Return the mean of the term over the micro-batch, or its share of the step if the loss is such a share."""
         trainer: Any = self
         with trainer.accelerator.autocast():
             term_sum = channel.tally(model, inputs)

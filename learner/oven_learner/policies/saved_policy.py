@@ -38,9 +38,8 @@ def load_policy(folder: Path | str, encode: Callable[[Sequence[Any]], Tensor] = 
         _load_weights(network, folder)
         if description.policy == "GaussianTrajectory":
             return GaussianTrajectory(network, encode, **description.arguments).eval()
-        scheduler = import_diffusers().DDIMScheduler.from_pretrained(
-            str(folder), subfolder=SCHEDULER, local_files_only=True
-        )
+        ddim = import_diffusers().DDIMScheduler
+        scheduler = ddim.from_pretrained(str(folder), subfolder=SCHEDULER, local_files_only=True)
         return DiffusionPolicy(network, scheduler, encode=encode, **description.arguments).eval()
     except ConfigError:
         raise

@@ -39,8 +39,6 @@ second-lowest of four or five. So neither two fooled judges out of four nor one 
 CLIP_DISTANCE: Final = 0.4
 """Maximum distance of a score from QUANTILE, in standard deviations. Scores beyond it are clipped. A distance of 1
 is slightly more accurate in clean groups, but two fooled judges out of four then raise a bad answer more often."""
-# Correlation of the reward with the truth in clean groups: 0.914 at a distance of 0, 0.920 at 0.4 and 0.929 at 1.
-# Share of bad answers that two fooled judges out of four raise: 17 % at 0.4 and 23 % at 1.
 SHARE_TOLERANCE: Final = 1e-9
 """Tolerance in comparisons of summed shares, because floating-point sums may be slightly too low."""
 

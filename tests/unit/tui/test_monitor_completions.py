@@ -17,7 +17,7 @@ from oven_tui.app import MonitorApp
 from oven_tui.model.completion_page import page, summary
 from oven_tui.model.sampled_groups import MAX_GROUPS, SampledGroups
 from oven_tui.screens.sampled_completions import CompletionScreen
-from oven_tui.widgets.group_page import GroupList, GroupPage
+from oven_tui.widgets.group_widgets import GroupList, GroupPage
 from oven_tui.widgets.header import RunFacts
 
 GROUPS = [judged(step, step % 4) for step in (10, 20, 30)]

@@ -44,7 +44,7 @@ def test_columns_hold_the_least_the_greatest_and_every_value_that_is_no_number(
     made = series(values, stride)
     columns = made.columns(0, made.last_tick, width)
     finite = [value for value in values if math.isfinite(value)]
-    assert sum(c.broken for c in columns) == len(values) - len(finite)
+    assert sum(c.broken_count for c in columns) == len(values) - len(finite)
     assert min((c.low for c in columns), default=math.inf) == min(finite, default=math.inf)
     assert max((c.high for c in columns), default=-math.inf) == max(finite, default=-math.inf)
     assert all(0 <= c.key < width for c in columns)

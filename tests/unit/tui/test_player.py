@@ -114,7 +114,7 @@ def test_wherever_it_goes_it_shows_what_the_live_monitor_showed(
                 player.speed = 16.0
                 player.play(abs(number) / 10)
             case "forward":
-                player.forward()
+                player.replay_next()
             case "end":
                 list(player.to_end())
             case "decision":
@@ -178,7 +178,7 @@ async def test_the_keys_of_playing(folders: dict[str, RunFolder]) -> None:
                 while not true():
                     await pilot.pause(0.01)
 
-        await until(lambda: app.player.fully_read and app.view.run.started is not None)
+        await until(lambda: app.player.is_fully_read and app.view.run.started is not None)
         await pilot.press("space")
         assert not app.playing and app.player.speed == 8.0
         await pilot.press("t", "4", "2", "enter")

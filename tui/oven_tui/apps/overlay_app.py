@@ -106,7 +106,7 @@ class OverlayApp(ThemedApp[None]):
         for index, chart in enumerate(self.screen_stack[0].query(OverlayChart)):
             position = page * charts_per_page + index
             chart.display = index < charts_per_page
-            chart.axis_row = index >= charts_per_page - charts_per_row  # the bottom row labels the axis
+            chart.has_axis_row = index >= charts_per_page - charts_per_row  # the bottom row labels the axis
             chart.axis_unit, chart.axes, chart.first, chart.last = self.axis_unit, axes, first, last
             chart.metric = metrics[position] if position < len(metrics) else None
             chart.redraw()

@@ -32,7 +32,7 @@ CHECKPOINT_COUNT = 128
 """Number of saved views along a long log. To go back in a log of a million events, at most 8,000 are replayed."""
 ADVANCE_S = 0.1  # seconds between updates while playing
 MIN_TRACK_CELLS = 20
-"""Minimum width of the track, in cells. If there is less room, the track is hidden."""
+"""Minimum width of the track, in cells. In a narrower bar, the track is hidden."""
 
 
 class PlayBar(Lines):
@@ -49,16 +49,16 @@ class PlayBar(Lines):
         player = self.player
         last_seq, last_tick, _ = player.log_end
         run = player.view.run
-        glyph, kind = ("▶", "good") if self.playing else ("‖", "warn")
+        symbol, kind = ("▶", "good") if self.playing else ("‖", "warn")
         if not self.playing and player.at_end:
-            glyph, kind = "■", "dim"
-        left_part: list[TextRun] = [(f" {glyph} ", kind), (f"{player.speed:g}× ", "strong")]
+            symbol, kind = "■", "dim"
+        left_part: list[TextRun] = [(f" {symbol} ", kind), (f"{player.speed:g}× ", "strong")]
         position = f" event {run.seq}/{max(last_seq, run.seq)}  tick {run.tick}/{max(last_tick, run.tick)}  "
         left_part.append((position, "text"))
         right_part: list[TextRun] = []
         if self.busy:
             right_part.append((f" {self.busy} ", "warn"))
-        elif not player.fully_read:
+        elif not player.is_fully_read:
             right_part.append((f" reading {player.share_read:.0%} ", "dim"))
         if run.last_time is not None:
             right_part.append((f" {run.last_time:%Y-%m-%d %H:%M:%S} ", "dim"))
@@ -116,13 +116,13 @@ class PlayApp(MonitorApp):
         async for frame in frames(self._folder, checkpoints=CHECKPOINT_COUNT):
             if isinstance(frame, ReadFailure):
                 self.notify(frame.reason, severity="error", timeout=20)
-                self.player.fully_read = True
+                self.player.is_fully_read = True
             self.player.add_frame(frame)
 
     def silent_s(self) -> float:
-        """Return the seconds since the last event on the player's clock."""
-        last, clock = self.view.run.last_time, self.player.clock
-        return max(0.0, (clock - last).total_seconds()) if last and clock else 0.0
+        """Return the seconds between the last event and the player's position, in the log's time."""
+        last_time, log_time = self.view.run.last_time, self.player.log_time
+        return max(0.0, (log_time - last_time).total_seconds()) if last_time and log_time else 0.0
 
     def _advance(self) -> None:
         """Play the events due since the last update, or continue to the requested position."""
@@ -134,7 +134,7 @@ class PlayApp(MonitorApp):
             elif self.playing:
                 played_count = self.player.play(min(1.0, elapsed_s))
                 if played_count == 0 and self.player.at_end:
-                    self.playing = not self.player.fully_read
+                    self.playing = not self.player.is_fully_read
         except OvenError as error:
             self.playing, self._seek = False, None
             self.notify(str(error), severity="error", timeout=20)

@@ -153,13 +153,13 @@ class RunsApp(ThemedApp[RunSelection]):
         rows = [self._remote_row.row()] if self._remote_row is not None else []
         rows += self._source.rows.values()
         now = datetime.now(UTC)
-        live = sum(row.status == "running" for row in rows)
-        alerts = sum(len(row.alerts(now)) for row in rows if row.status == "running")
-        unread = sum(not row.is_complete for row in rows)
+        live_count = sum(row.status == "running" for row in rows)
+        alert_count = sum(len(row.alerts(now)) for row in rows if row.status == "running")
+        unread_count = sum(not row.is_complete for row in rows)
         summary = self.screen_stack[0].query_one("#runs-summary", SummaryLine)
-        summary.left_part = [(_format_count(len(rows), "run"), "strong"), (f"  {live} live", "good")]
-        summary.left_part += [(f"  {_format_count(alerts, 'alert')}", "warn")] if alerts else []
-        summary.left_part += [(f"  reading {_format_count(unread, 'log')} …", "dim")] if unread else []
+        summary.left_part = [(_format_count(len(rows), "run"), "strong"), (f"  {live_count} live", "good")]
+        summary.left_part += [(f"  {_format_count(alert_count, 'alert')}", "warn")] if alert_count else []
+        summary.left_part += [(f"  reading {_format_count(unread_count, 'log')} …", "dim")] if unread_count else []
         signature_note = "; signatures are checked when a run is opened" if self.size.width >= WIDE_COLUMNS else ""
         summary.right_part = [(f"as logged{signature_note}", "dim")]
         summary.redraw()

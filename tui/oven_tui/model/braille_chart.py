@@ -102,7 +102,7 @@ def _round_up(value: float, factors: Sequence[float] = (1, 2, 5)) -> float:
 
 
 def axis_end(first: int, last: int, horizon: int | None) -> int:
-    """Return the last tick of an x-axis. It changes only now and then, and leaves at most a third of the axis empty. If
+    """Return the last tick of an x-axis. It changes rarely, and leaves at most a third of the axis empty. If
     the tick of the run's end (`horizon`) is known, the axis does not extend beyond it."""
     width = 30.0
     while width < last - first:
@@ -127,7 +127,7 @@ def draw(
     curves += [("raw", columns)] if style == "noisy" else []
     background: dict[int, TextRun] = {} if crosshair is None else {crosshair: ("│", "cross")}
     background |= {x: ("┊", mark.kind) for x, mark in marks.items() if x != crosshair}
-    last_row = {column.key >> 1: ("×", "broken") for column in columns if column.broken}
+    last_row = {column.key >> 1: ("×", "broken") for column in columns if column.broken_count}
     return plot(curves, scale, style, marks, width, height, last_row, background)
 
 
@@ -136,7 +136,7 @@ def averaged(columns: Sequence[Bucket], style: CurveStyle) -> Sequence[Bucket]:
     if style != "noisy":
         return columns
     return [
-        Bucket(column.key, column.smooth, column.smooth, column.smooth, column.smooth, column.broken)
+        Bucket(column.key, column.smooth, column.smooth, column.smooth, column.smooth, column.broken_count)
         if column.low <= column.high
         else column
         for column in columns
@@ -153,9 +153,9 @@ def plot(
     last_row: Mapping[int, TextRun] | None = None,
     background: Mapping[int, TextRun] | None = None,
 ) -> list[list[TextRun]]:
-    """Return `height` rows of text, each `width` cells wide. A curve consists of a kind of text and columns, whose keys
-    are positions in dots (two per cell). The first curve is in front. `last_row` replaces cells of the last row, and
-    `background` contains cells to draw behind the curves."""
+    """Return `height` rows of text, each `width` cells wide. Each curve is a pair of a kind of text and its columns,
+    whose keys are positions in dots (two per cell). The first curve is in front. `last_row` replaces cells of the last
+    row, and `background` contains cells to draw behind the curves."""
     max_dot = height * 4 - 1
 
     def dot_row(value: float) -> int:
@@ -171,7 +171,7 @@ def plot(
             _draw_vertical(grid, column.key, dot_row(column.high), dot_row(column.low))
             point = (column.key, dot_row(column.last))
             _draw_line(grid, previous_point or point, point, style)
-            previous_point = None if column.broken else point
+            previous_point = None if column.broken_count else point
         return grid
 
     grids = [(draw_curve(columns), kind) for kind, columns in curves if columns]

@@ -58,20 +58,20 @@ def glyph(index: int) -> TextRun:
 def row(width: int, left_part: list[TextRun], right_part: list[TextRun] | None = None) -> list[TextRun]:
     """Join two parts into a row of exactly `width` cells. If there is not enough space, the left part is truncated."""
     right_part = [(clean(text), kind) for text, kind in right_part or []]
-    room = width - sum(cell_len(text) for text, _ in right_part)
-    if room < 0:
+    free_cells = width - sum(cell_len(text) for text, _ in right_part)
+    if free_cells < 0:
         joined_text = "".join(text for text, _ in right_part)
         _, kind = right_part[0]
-        right_part, room = [(fit(joined_text, width), kind)], 0
+        right_part, free_cells = [(fit(joined_text, width), kind)], 0
     cells: list[TextRun] = []
     for text, kind in left_part:
-        text = clip(text, room)
+        text = clip(text, free_cells)
         if text:
             cells.append((text, kind))
-        room -= cell_len(text)
-        if room <= 0:
+        free_cells -= cell_len(text)
+        if free_cells <= 0:
             break
-    return [*cells, (" " * max(0, room), "blank"), *right_part]
+    return [*cells, (" " * max(0, free_cells), "blank"), *right_part]
 
 
 def duration_text(seconds: float) -> str:

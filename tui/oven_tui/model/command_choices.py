@@ -101,11 +101,11 @@ class _Snapshot(NamedTuple):
     description: str
 
 
-def snapshots(view: MonitorView) -> list[Choice]:
+def list_snapshots(view: MonitorView) -> list[Choice]:
     """Return the snapshots that the log contains, the newest first. It omits those taken at regular intervals. The
     learner rolls back to the newest snapshot at or before the chosen tick."""
     started = view.run.started
-    logged = [_Snapshot(started.tick, started.step, "start of the learner")] if started is not None else []
+    snapshots = [_Snapshot(started.tick, started.step, "start of the learner")] if started is not None else []
     for entry in view.entries:
         if not isinstance(entry, DecisionEntry) or entry.receipt is None or entry.receipt.status != "applied":
             continue
@@ -113,19 +113,20 @@ def snapshots(view: MonitorView) -> list[Choice]:
         if entry.decision.actuator == ROLLBACK:
             target_step = number(receipt.after)
             if target_step is not None:  # a rollback discards later snapshots, but never the first one
-                logged = [snapshot for snapshot in logged if snapshot.step <= max(target_step, logged[0].step)]
+                last_step = max(target_step, snapshots[0].step)
+                snapshots = [snapshot for snapshot in snapshots if snapshot.step <= last_step]
         elif entry.decision.actuator == CHECKPOINT:
-            logged.append(_Snapshot(receipt.tick, receipt.step, "requested checkpoint"))
+            snapshots.append(_Snapshot(receipt.tick, receipt.step, "requested checkpoint"))
         elif entry.decision.snapshot_first:
             change = f"{entry.decision.actuator} {format_value(receipt.before)} → {format_value(receipt.after)}"
-            logged.append(_Snapshot(receipt.tick, receipt.step, f"before {change}"))
+            snapshots.append(_Snapshot(receipt.tick, receipt.step, f"before {change}"))
     run = view.run
-    logged_choices = [
+    snapshot_choices = [
         Choice(str(tick), f"tick {tick}, step {step}", f"{description}; {max(0, run.step - step)} steps back")
-        for tick, step, description in reversed(logged)
+        for tick, step, description in reversed(snapshots)
     ]
     return [
         Choice(NEWEST, "the newest snapshot", "the learner knows which one"),
-        *logged_choices,
+        *snapshot_choices,
         Choice(OTHER, "another tick …", f"0 to {run.tick}; refused if there is no snapshot nearby"),
     ]

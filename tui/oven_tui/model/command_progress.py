@@ -31,7 +31,7 @@ class CommandProgress:
         self.by_id: dict[str, CommandResult] = {}
         self.unlogged_commands: dict[str, CommandResult] = {}
         """This monitor's commands that are not in the log yet."""
-        self.version = 0
+        self.version = 0  # increases with every change
 
     def add_sent(self, result: CommandResult) -> None:
         """Add a command of this monitor. The sender updates its result and calls `mark_changed`."""
@@ -45,7 +45,8 @@ class CommandProgress:
         body = event.body
         if isinstance(body, OperatorCommand):
             self.unlogged_commands.pop(body.id, None)
-            result = self.by_id.get(body.id) or self._add(CommandResult(event.subject.split(".")[1], body))
+            _, run, *_ = event.subject.split(".")
+            result = self.by_id.get(body.id) or self._add(CommandResult(run, body))
             result.logged = result.logged or event.seq
             result.failure = ""
             self.version += 1

@@ -66,7 +66,7 @@ def _describe_run_action(view: MonitorView, action: str) -> str:
 
 
 def _describe_approval(view: MonitorView, subject: str) -> str:
-    entry = advice(view, subject)
+    entry = find_advice(view, subject)
     if entry is None:
         return f"The decision {subject} is no longer in the monitor's list; the mesh will report its state."
     decision = entry.decision
@@ -91,7 +91,7 @@ def _describe_veto(view: MonitorView, subject: str) -> str:
             f"{len(ballot.votes)} of {len(opened.eligible)} have voted) is rejected immediately. "
             f"Otherwise it would close in {format_time_until(view, opened.closes_at_tick)}."
         )
-    entry = advice(view, subject)
+    entry = find_advice(view, subject)
     if entry is None:
         return f"{subject} is no longer an open ballot or pending advice; the mesh will report why."
     decision = entry.decision
@@ -114,7 +114,7 @@ def _describe_setting(view: MonitorView, command: OperatorCommand) -> str:
         )
     if name in (HOLD, STOP):
         return _describe_run_action(view, "hold" if name == HOLD else "stop")
-    spec = spec_of(view, name)
+    spec = find_spec(view, name)
     if spec is not None and spec.kind == "action":
         return f"{name} runs at the end of the next step."
     snapshot = ", after a snapshot because it is risky" if spec is not None and spec.risky else ""
@@ -123,7 +123,7 @@ def _describe_setting(view: MonitorView, command: OperatorCommand) -> str:
 
 
 def _describe_undo(view: MonitorView) -> str:
-    last = last_rollback(view)
+    last = find_last_rollback(view)
     if last is None:
         return "Undoes the last rollback. The log has no applied rollback, so the mesh will refuse this."
     return (
@@ -187,18 +187,18 @@ def autonomy_level(view: MonitorView, actuator: str) -> str:
     return run.started.rules.autonomy_for(actuator) if run.started else "auto"
 
 
-def spec_of(view: MonitorView, actuator: str) -> ActuatorSpec | None:
+def find_spec(view: MonitorView, actuator: str) -> ActuatorSpec | None:
     return next((spec for spec in view.run.specs if spec.name == actuator), None)
 
 
-def advice(view: MonitorView, subject: str) -> DecisionEntry | None:
+def find_advice(view: MonitorView, subject: str) -> DecisionEntry | None:
     """Return the newest advice with this id or on this actuator."""
     decisions = (entry for entry in reversed(view.entries) if isinstance(entry, DecisionEntry))
     advice_entries = (entry for entry in decisions if entry.decision.verdict == "advised")
     return next((entry for entry in advice_entries if subject in (entry.decision.id, entry.decision.actuator)), None)
 
 
-def last_rollback(view: MonitorView) -> Receipt | None:
+def find_last_rollback(view: MonitorView) -> Receipt | None:
     receipts = (entry.receipt for entry in reversed(view.entries) if isinstance(entry, DecisionEntry) and entry.receipt)
     return next((receipt for receipt in receipts if receipt.actuator == ROLLBACK and receipt.status == "applied"), None)
 

@@ -18,7 +18,7 @@ ALL = ""
 LEVELS = {"ERROR": "bad", "CRITICAL": "bad", "WARNING": "warn", "[ERR]": "bad", "[WRN]": "warn", "Traceback": "bad"}
 """Word near the start of a line → the line's kind of text."""
 LEVEL_CHARACTERS = 60
-"""Number of characters at the start of a line in which to look for these words."""
+"""Number of characters at the start of a line in which to look for the words of LEVELS."""
 
 
 @dataclass(frozen=True, slots=True)

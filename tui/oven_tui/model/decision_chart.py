@@ -1,5 +1,5 @@
-"""Draws a small chart of the metric by which a decision is judged, with the forecast from the log. It shows the ticks
-before and after the one at which the decision took effect."""
+"""Draws a small chart of the metric by which a decision is judged, with the forecast from the log. The chart shows the
+ticks around the tick at which the decision took effect."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from oven_core.protocol.messages import ActuatorSpec, Value
 STEPS_PER_DECADE: Final = 20
 """Number of marks of a logarithmic scale per factor of ten. A step goes to the next mark, by a factor of up to 1.12."""
 TOLERANCE: Final = 0.05
-"""Maximum distance, in steps, at which a rounded value counts as on a mark of a logarithmic scale."""
+"""Maximum distance, in steps, at which a rounded value counts as being on a mark of a logarithmic scale."""
 STEPS_PER_RANGE: Final = 100
 """Number of steps of a linear scale between its bounds."""
 UNBOUNDED_STEP: Final = 0.05
@@ -68,7 +68,7 @@ class KnobEdit:
         self.typed_text = self.typed_text[:-1]
 
     def move(self, steps: int) -> None:
-        """Move the value by steps on the knob's scale, within its bounds. Typed text is its start if it is valid."""
+        """Move the value by steps on the knob's scale, within its bounds. If the typed text is valid, start there."""
         try:
             start = self.value
         except ValueError:
@@ -158,7 +158,8 @@ def _distribute(total: float, parts: dict[str, float], low: float) -> dict[str, 
 
 
 def _find_mark(value: float, steps: int) -> int:
-    """Return the mark at `value` on a logarithmic scale. Between two marks, return the one opposite to the steps."""
+    """Return the mark at `value` on a logarithmic scale. Between two marks, return the one behind the value, so that a
+    single step leads to the next mark in the direction of `steps`."""
     position = STEPS_PER_DECADE * math.log10(value)
     nearest = round(position)
     if abs(position - nearest) < TOLERANCE:
@@ -167,9 +168,10 @@ def _find_mark(value: float, steps: int) -> int:
 
 
 def _round_target(target: float, start: float, low: float | None, high: float | None) -> float:
-    """Round to `DIGITS` digits, unless the result is the start value."""
+    """Round to DIGITS significant digits of the target, or of a linear step if that is larger. If the result would be
+    the start value, return the target unchanged."""
     if not target or not math.isfinite(target):
         return target
-    scale = max(abs(target), (high - low) / STEPS_PER_RANGE if low is not None and high is not None else 0.0)
-    rounded = round(target, DIGITS - 1 - math.floor(math.log10(scale)))
+    linear_step = (high - low) / STEPS_PER_RANGE if low is not None and high is not None else 0.0
+    rounded = round(target, DIGITS - 1 - math.floor(math.log10(max(abs(target), linear_step))))
     return rounded if rounded != start else target

@@ -70,7 +70,7 @@ class MeshState:
             case BallotOpened():
                 self.ballots[body.actuator] = Ballot(body)
             case Decision():
-                self.ballots.pop(body.actuator if body.ballot else "", None)
+                self.ballots.pop(body.actuator if body.ballot else "", None)  # a decision without a ballot closes none
                 state.apply_decision(body)
             case Outcome():
                 state.reputations.update({line.agent: line.after for line in body.lines})

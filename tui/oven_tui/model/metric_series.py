@@ -22,22 +22,21 @@ MAX_WAITING = 256
 @dataclass(slots=True)
 class Bucket:
     """The values of one tick, a range of ticks, or a column of a chart, which `key` identifies. If there is no finite
-    value, `low` is above `high`. `smooth` is the moving average, and `broken` counts NaN and infinities."""
+    value, `low` is above `high`. `smooth` is the moving average, and `broken_count` counts NaN and infinities."""
 
     key: int
     low: float = math.inf
     high: float = -math.inf
     last: float = math.nan
     smooth: float = math.nan
-    broken: int = 0
+    broken_count: int = 0
 
     def __reduce__(self) -> tuple[type[Bucket], tuple[float, ...]]:
-        """Make pickling faster, because a checkpoint of a run contains tens of thousands of buckets."""
-        return Bucket, (self.key, self.low, self.high, self.last, self.smooth, self.broken)
+        """Make pickling faster, because a player's checkpoint contains tens of thousands of buckets."""
+        return Bucket, (self.key, self.low, self.high, self.last, self.smooth, self.broken_count)
 
     def with_key(self, key: int) -> Bucket:
-        """Return a copy with another key."""
-        return Bucket(key, self.low, self.high, self.last, self.smooth, self.broken)
+        return Bucket(key, self.low, self.high, self.last, self.smooth, self.broken_count)
 
     def add(self, value: float, smooth: float) -> None:
         if value - value == 0.0:  # finite; faster than math.isfinite
@@ -47,14 +46,14 @@ class Bucket:
                 self.high = value
             self.last, self.smooth = value, smooth
         else:
-            self.broken += 1
+            self.broken_count += 1
 
     def merge(self, later: Bucket) -> None:
         if later.low < self.low:
             self.low = later.low
         if later.high > self.high:
             self.high = later.high
-        self.broken += later.broken
+        self.broken_count += later.broken_count
         if later.low <= later.high:
             self.last, self.smooth = later.last, later.smooth
 
@@ -94,7 +93,7 @@ class Series:
         self._recent: deque[tuple[int, float, float]] = deque(maxlen=EXACT_POINTS)
 
     def add(self, tick: int, value: float) -> None:
-        """Add a point. A tick below the last one is replaced by the last one, so that ticks never decrease."""
+        """Add a point. A tick that is lower than the newest tick is replaced by it, so that ticks never decrease."""
         self.waiting.append((tick, value))
         if len(self.waiting) >= MAX_WAITING:
             self.settle()
@@ -126,7 +125,7 @@ class Series:
         if not waiting:
             return
         newest = self._last_tick if self._count else waiting[0][0]
-        smooth, span, recent = self._smooth, self._span, self._recent.append
+        smooth, span, add_recent = self._smooth, self._span, self._recent.append
         bucket = self._buckets[-1] if self._buckets else Bucket(-1)
         for tick, value in waiting:
             if tick < newest:
@@ -135,7 +134,7 @@ class Series:
             is_finite = value - value == 0.0
             if is_finite:
                 smooth = smooth + (value - smooth) * 2 / (EMA_POINTS + 1) if smooth - smooth == 0.0 else value
-            recent((tick, value, smooth))
+            add_recent((tick, value, smooth))
             if tick // span != bucket.key:
                 bucket = Bucket(tick // span)
                 self._buckets.append(bucket)
@@ -143,7 +142,7 @@ class Series:
                     self._widen()
                     span, bucket = self._span, self._buckets[-1]
             if not is_finite:
-                bucket.broken += 1
+                bucket.broken_count += 1
                 continue
             if value < bucket.low:  # Bucket.add inlined, because the calls would double the time for a long log
                 bucket.low = value
@@ -155,7 +154,6 @@ class Series:
         waiting.clear()
 
     def _widen(self) -> None:
-        """Double the width of the buckets."""
         self._span *= 2
         merged: list[Bucket] = []
         for bucket in self._buckets:

@@ -247,7 +247,7 @@ class MonitorView:
         """Return the decision list: closed entries, open ballots, and commands that have not been logged."""
         step = self.run.step
         unlogged = self.commands.unlogged_commands.items()
-        notes = (Note(0, step, "you", request_text(result.command), id) for id, result in unlogged)
+        notes = (Note(0, step, "you", request_text(result.command), command_id) for command_id, result in unlogged)
         return [*self.entries, *self.open_ballots.values(), *notes]
 
     def list_version(self) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """Read a long log.jsonl in a thread: first a preview, then the whole verified log.
 
 The preview takes a fraction of a second for a log of any length. It contains the beginning and the end of the log, and
-evenly spaced observations in between. Its counts are wrong because decisions are missing, so it has the flag `preview`.
+evenly spaced observations in between. Its counts are wrong because decisions are missing, so `is_preview` is set.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from oven_tui.model.monitor_view import MonitorView
 LONG_BYTES = 4 << 20
 """Minimum size of a log to read in a thread. Shorter logs are read within half a second."""
 CHUNK_EVENTS = 512
-"""Number of events between checks for a stop or a report. They take about 40 ms."""
+"""Number of events between checks whether to stop or to report. Reading them takes about 40 ms."""
 PROGRESS_S = 0.25
 """Seconds between progress reports."""
 SAMPLE_POSITIONS = 1500
@@ -90,7 +90,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A state to go back to. It is compressed because most checkpoints are never used."""
+    """A state of the replay to go back to. It is compressed because most checkpoints are never used."""
 
     seq: int
     tick: int

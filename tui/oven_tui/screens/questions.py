@@ -63,7 +63,6 @@ class QuestionScreen(ModalScreen[Answer], Generic[Answer]):
             static.update(Group(*self.figures()))
 
     def figures(self) -> list[Text]:
-        """Return the current figures."""
         return []
 
 

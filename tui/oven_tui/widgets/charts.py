@@ -18,7 +18,7 @@ from oven_tui.model.monitor_view import MonitorView
 from oven_tui.model.word_filter import word_filter
 from oven_tui.widgets.plot import GUTTER, MIN_CURVE_CELLS, WINDOWS, Plot
 
-CHARTS = 4
+CHARTS = 4  # number of charts per page
 
 
 class ChartMarks:
@@ -28,16 +28,17 @@ class ChartMarks:
         self._key: tuple[object, ...] = ()
         self._cells: dict[int, dict[int, Mark]] = {}
 
-    def cells(self, view: MonitorView, axis: TickAxis, width: int) -> dict[int, Mark]:
+    def find_cells(self, view: MonitorView, axis: TickAxis, width: int) -> dict[int, Mark]:
+        """Return the mark in each cell that has one, for charts of this width."""
         key = (id(view), view.mark_version, len(view.agents), axis)
         if key != self._key:
             self._key, self._cells = key, {}
         if width not in self._cells:
-            self._cells[width] = _marks(view, axis, width)
+            self._cells[width] = _place_marks(view, axis, width)
         return self._cells[width]
 
 
-def _marks(view: MonitorView, axis: TickAxis, width: int) -> dict[int, Mark]:
+def _place_marks(view: MonitorView, axis: TickAxis, width: int) -> dict[int, Mark]:
     marks: dict[int, Mark] = {}
     agent_indices = {name: index for index, name in enumerate(view.agents)}
     for tick, author, fate in view.marks.values():
@@ -46,7 +47,8 @@ def _marks(view: MonitorView, axis: TickAxis, width: int) -> dict[int, Mark]:
         if fate == "operator":
             marks[cell] = Mark("⚑", "warn")
         elif fate in ("failed", "pending"):
-            marks[cell] = Mark(FATE_LABELS[fate][0], FATE_LABELS[fate][2])  # type: ignore[index]
+            symbol, _, kind = FATE_LABELS[fate]  # type: ignore[index]
+            marks[cell] = Mark(symbol, kind)
         else:
             marks[cell] = Mark(*glyph(agent_indices.get(author, 0)))
     return marks
@@ -62,12 +64,12 @@ class Chart(Plot):
             super().__init__()
             self.tick = tick
 
-    def __init__(self, view: MonitorView, marks: ChartMarks, *, id: str, axis_row: bool) -> None:
-        super().__init__(id=id, axis_row=axis_row)
+    def __init__(self, view: MonitorView, marks: ChartMarks, *, id: str, has_axis_row: bool) -> None:
+        super().__init__(id=id, has_axis_row=has_axis_row)
         self.view = view
         self.axis = TickAxis(0, 30)
         self.logarithmic = False
-        """Whether the user selected a log scale. A metric with values up to 0 still has a linear scale."""
+        """Whether the user selected a log scale. A metric with a value of 0 or below still has a linear scale."""
         self.crosshair: int | None = None
         """The tick of the crosshair."""
         self._marks = marks
@@ -76,7 +78,7 @@ class Chart(Plot):
         axis, style = self.axis, self.view.style(metric)
         columns = self.curve(metric, width * 2)
         scale = round_bounds(columns, style, self.logarithmic)
-        marks = self._marks.cells(self.view, axis, width)
+        marks = self._marks.find_cells(self.view, axis, width)
         crosshair = None if self.crosshair is None else axis.cell(self.crosshair, width)
         return scale if columns else None, draw(columns, scale, style, marks, width, height, crosshair=crosshair)
 
@@ -110,13 +112,13 @@ class Chart(Plot):
         return f"step {step_at(first)}", str(step_at((first + last) // 2)), str(step_at(last))
 
     def on_mouse_move(self, event: MouseMove) -> None:
-        inner = self.content_size.width - GUTTER
+        curve_width = self.content_size.width - GUTTER
         offset = event.get_content_offset(self)
-        if offset is None or offset.x < GUTTER or inner < MIN_CURVE_CELLS:
+        if offset is None or offset.x < GUTTER or curve_width < MIN_CURVE_CELLS:
             self.post_message(self.PointerMoved(None))
             return
         first, last = self.axis.first, self.axis.last
-        tick = first + int((offset.x - GUTTER + 0.5) * (last - first + 1) / inner)
+        tick = first + int((offset.x - GUTTER + 0.5) * (last - first + 1) / curve_width)
         self.post_message(self.PointerMoved(min(tick, self.view.run.tick)))
 
     def on_leave(self, event: Leave) -> None:
@@ -143,7 +145,7 @@ class Charts(Container):
 
     def compose(self) -> ComposeResult:
         self._charts = [
-            Chart(self.view, self._marks, id=f"chart-{index}", axis_row=index >= CHARTS // 2) for index in range(CHARTS)
+            Chart(self.view, self._marks, id=f"chart-{i}", has_axis_row=i >= CHARTS // 2) for i in range(CHARTS)
         ]
         yield from self._charts
 

@@ -28,7 +28,7 @@ FULL_WIDTH = 9 + AGENT_CELLS + KNOB_CELLS + CHANGE_CELLS + FATE_CELLS + 4
 MIN_AGENT_CELLS, MIN_CHANGE_CELLS = 12, 9
 """Minimum width of the two columns that shrink in a narrow list."""
 MIN_REASON_CELLS = 12
-"""Minimum cells for a truncated reason. If there is less room, only the decision's page shows it."""
+"""Minimum cells for a truncated reason. If fewer are free, only the decision's page shows the reason."""
 
 
 class DecisionList(RowList[Entry], Panel):
@@ -64,15 +64,13 @@ class DecisionList(RowList[Entry], Panel):
             rows = list(filter(matching(self.filter), rows))
         cursor = len(rows) - 1 if self.follows_newest else self.cursor
         if not self.follows_newest and selected_entry is not None:
-            cursor = _index_of(_name(selected_entry), rows, cursor)
+            cursor = _index_of(_entry_id(selected_entry), rows, cursor)
         if (pinned_row := _index_of(self._pinned_command, rows, -1)) >= 0:
             cursor, self.follows_newest = pinned_row, False
         self.show(rows, cursor)
         run = self.view.run
         filter_text = f", {len(rows)} match {self.filter!r}" if self.filter else ""
-        counts = run.decision_counts()
-        if self.view.is_preview:
-            counts = "only the newest until the log is read"
+        counts = "only the newest until the log is read" if self.view.is_preview else run.decision_counts()
         self.border_title = f"decisions: {counts}, {len(self.view.open_ballots)} open{filter_text}"
 
     @property
@@ -132,9 +130,8 @@ class DecisionList(RowList[Entry], Panel):
                 time_left = format_time_until(self.view, opened.closes_at_tick)
                 votes = f"{len(item.votes)} of {len(opened.eligible)} have voted; closes in {time_left}"
                 change = f"→ {format_value(opened.proposal)}"
-                return self._decision_row(
-                    item, opened.opened_by, opened.actuator, change, ("◌ open", "warn"), votes, width
-                )
+                fate = ("◌ open", "warn")
+                return self._decision_row(item, opened.opened_by, opened.actuator, change, fate, votes, width)
             case DecisionEntry():
                 decision = item.decision
                 change = f"{format_value(decision.before)} → {format_value(decision.value)}"
@@ -189,8 +186,9 @@ def _columns(
         (fit(change[0], change_width) + " ", change[1]),
         (fit(fate[0], FATE_CELLS) + " ", fate[1]),
     ]
-    room = width - sum(cell_len(words) for words, _ in cells)
-    return row(width, [*cells, (reason, "dim")] if room >= MIN_REASON_CELLS or cell_len(reason) <= room else cells)
+    free_cells = width - sum(cell_len(words) for words, _ in cells)
+    shows_reason = free_cells >= MIN_REASON_CELLS or cell_len(reason) <= free_cells
+    return row(width, [*cells, (reason, "dim")] if shows_reason else cells)
 
 
 def _widths(width: int) -> tuple[int, int]:
@@ -201,13 +199,13 @@ def _widths(width: int) -> tuple[int, int]:
     return max(MIN_AGENT_CELLS, AGENT_CELLS - still_missing), change_width
 
 
-def _index_of(name: str, rows: Sequence[Entry], default: int) -> int:
-    """Return the position of the newest row with this name. A ballot and its decision have the same name."""
-    newest_first = range(len(rows) - 1, -1, -1) if name else ()
-    return next((number for number in newest_first if _name(rows[number]) == name), default)
+def _index_of(entry_id: str, rows: Sequence[Entry], default: int) -> int:
+    """Return the position of the newest row with this id, or `default`. A ballot and its decision have the same id."""
+    newest_first = range(len(rows) - 1, -1, -1) if entry_id else ()
+    return next((number for number in newest_first if _entry_id(rows[number]) == entry_id), default)
 
 
-def _name(entry: Entry) -> str:
+def _entry_id(entry: Entry) -> str:
     match entry:
         case DecisionEntry():
             return entry.decision.ballot or entry.decision.id

@@ -21,6 +21,7 @@ MAX_BAR: Final = 30
 MIN_BAR: Final = 8
 MAX_AGE_TICKS: Final = 50
 """Ticks without a new measurement after which a value is hidden."""
+MAX_GPUS: Final = 64
 
 
 class MachinePanel(Lines, Panel):
@@ -70,11 +71,11 @@ def _speed(values: dict[str, float]) -> list[TextRun]:
     step = values.get("time/step", values.get("step_time"))
     runs: list[TextRun] = []
     if step is not None:
-        runs += [("step ", "dim"), (_seconds(step), "strong"), ("  ", "blank")]
+        runs += [("step ", "dim"), (_format_seconds(step), "strong"), ("  ", "blank")]
     if (tokens := values.get("tokens_per_s")) is not None:
         runs += [(_abbreviate(tokens), "strong"), (" tokens/s  ", "dim")]
     if (controller := values.get("time/controller")) is not None:
-        runs += [("controller ", "dim"), (f"{_seconds(controller)}  ", "text")]
+        runs += [("controller ", "dim"), (f"{_format_seconds(controller)}  ", "text")]
     return runs
 
 
@@ -99,15 +100,15 @@ def _machine(values: dict[str, float]) -> list[TextRun]:
     runs: list[TextRun] = []
     if (learner_memory := values.get("machine/memory_gib")) is not None:
         runs += [("learner ", "dim"), (f"{learner_memory:.2f} GiB  ", "text")]
-    for index in range(64):
+    for index in range(MAX_GPUS):
         memory = values.get(f"machine/gpu{index}_memory_gib")
-        use = values.get(f"machine/gpu{index}_use")
-        if memory is not None and use is not None:
-            runs += [(f"GPU {index} ", "dim"), (f"{use:.0%} {memory:.1f} GiB  ", "text")]
+        usage = values.get(f"machine/gpu{index}_use")
+        if memory is not None and usage is not None:
+            runs += [(f"GPU {index} ", "dim"), (f"{usage:.0%} {memory:.1f} GiB  ", "text")]
     return runs
 
 
-def _seconds(value: float) -> str:
+def _format_seconds(value: float) -> str:
     if value >= 1:
         return f"{value:.3g} s"
     return f"{1000 * value:.3g} ms" if value >= 1e-3 else f"{1e6 * value:.3g} µs"

@@ -31,7 +31,7 @@ class OverlayChart(Plot):
             columns = self.axes[run.name].columns(run.view, metric, self.first, self.last, width * 2)
             curves.append((run.symbol[1], averaged(columns, style)))
         scale = round_bounds([column for _, columns in curves for column in columns], style)
-        return scale, plot(curves, scale, style, self._marks(width), width, height)
+        return scale, plot(curves, scale, style, self._place_marks(width), width, height)
 
     def figures(self, metric: str, scale: Bounds | None) -> list[TextRun]:
         runs: list[TextRun] = [("log ", "dim")] if scale and scale.log else []
@@ -48,7 +48,7 @@ class OverlayChart(Plot):
     def axis_labels(self) -> tuple[str, str, str]:
         return f"{self.axis_unit} {self.first}", str((self.first + self.last) // 2), str(self.last)
 
-    def _marks(self, inner: int) -> dict[int, Mark]:
+    def _place_marks(self, width: int) -> dict[int, Mark]:
         """Return a mark for each decision that took effect, with the symbol of its run."""
         marks: dict[int, Mark] = {}
         for run in reversed(self.runs):
@@ -58,7 +58,7 @@ class OverlayChart(Plot):
                     continue
                 position = axis.position(tick)
                 if self.first <= position <= self.last:
-                    cell = int((position - self.first) * inner / (self.last - self.first + 1))
+                    cell = int((position - self.first) * width / (self.last - self.first + 1))
                     marks[cell] = Mark(*run.symbol)
         return marks
 

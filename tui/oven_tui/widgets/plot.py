@@ -16,10 +16,10 @@ WINDOWS = (None, 1000, 300, 100, 30)
 
 
 class Plot(Lines):
-    def __init__(self, *, id: str, axis_row: bool = False) -> None:
+    def __init__(self, *, id: str, has_axis_row: bool = False) -> None:
         super().__init__(id=id)
         self.metric: str | None = None
-        self.axis_row = axis_row
+        self.has_axis_row = has_axis_row
         self.placeholder = ""
         """Text to show if there is no metric."""
 
@@ -36,20 +36,20 @@ class Plot(Lines):
         """Return the labels at the left, in the middle and at the right of the x-axis."""
 
     def rows(self, width: int, height: int) -> list[list[TextRun]]:
-        inner, chart_height = width - GUTTER, height - 1 - self.axis_row
-        if self.metric is None or inner < MIN_CURVE_CELLS or chart_height < 1:
+        curve_width, chart_height = width - GUTTER, height - (2 if self.has_axis_row else 1)
+        if self.metric is None or curve_width < MIN_CURVE_CELLS or chart_height < 1:
             blank = row(width, [])
             head = [(self.metric, "title")] if self.metric else [(" " * GUTTER, "blank"), (self.placeholder, "dim")]
             return [row(width, head), *[blank] * (height - 1)]
-        scale, curve_rows = self.plot_rows(self.metric, inner, chart_height)
+        scale, curve_rows = self.plot_rows(self.metric, curve_width, chart_height)
         title = [(" " * (GUTTER - 1), "blank"), (f" {self.metric}", "title")]
         rows = [row(width, title, [("  ", "blank"), *self.figures(self.metric, scale)])]
         for y, runs in enumerate(curve_rows):
             edge = value_label(y, chart_height, scale, GUTTER) if scale else " " * (GUTTER - 1) + "│"
             rows.append([(edge, "dim"), *runs])
-        if self.axis_row:
+        if self.has_axis_row:
             first, middle, last = self.axis_labels()
-            line = fit(first, inner // 2 - len(middle) // 2) + middle
-            line = fit(line, inner - len(last)) + last
-            rows.append(row(width, [(" " * GUTTER, "blank"), (clip(line, inner), "dim")]))
+            line = fit(first, curve_width // 2 - len(middle) // 2) + middle
+            line = fit(line, curve_width - len(last)) + last
+            rows.append(row(width, [(" " * GUTTER, "blank"), (clip(line, curve_width), "dim")]))
         return rows

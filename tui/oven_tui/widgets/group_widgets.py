@@ -45,6 +45,7 @@ class GroupPage(PaintMixin, ScrollView, can_focus=True):
         self._lines: list[Line] = []
 
     def show(self, stored: StoredGroup | None, side_by_side: bool, message: str) -> None:
+        """Show a group, or the message if there is none."""
         is_other_group = stored is None or self._stored is None or stored.seq != self._stored.seq
         self._stored, self._side_by_side, self._message = stored, side_by_side, message
         self.border_title = heading(stored.group, stored.time) if stored else "completions"
@@ -63,11 +64,8 @@ class GroupPage(PaintMixin, ScrollView, can_focus=True):
         width = self.scrollable_content_region.width
         if width <= 0:
             return
-        stored = self._stored
-        self._lines = (
-            page(stored.group, width, side_by_side=self._side_by_side)
-            if stored
-            else [[(clip(self._message, width), "dim")]]
-        )
+        self._lines = [[(clip(self._message, width), "dim")]]
+        if self._stored is not None:
+            self._lines = page(self._stored.group, width, side_by_side=self._side_by_side)
         self.virtual_size = Size(width, len(self._lines))
         self.refresh()

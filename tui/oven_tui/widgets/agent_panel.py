@@ -20,7 +20,7 @@ MIN_COMPACT_WIDTH = 26
 """Minimum width of an agent that shares a row. Together, the agents use the full width of the row."""
 MAX_FULL_ROWS = 8
 """Up to this number of agents, each has its own row."""
-STANDING_KINDS: dict[AgentStanding, str] = {"live": "good", "silent": "bad", "left": "dim"}
+STANDING_KINDS: dict[AgentStanding, str] = {"live": "good", "silent": "bad", "left": "dim"}  # kinds of text
 
 
 class AgentPanel(Lines, Panel):
@@ -53,7 +53,8 @@ class AgentPanel(Lines, Panel):
         return rows + self._compact_rows(width, height, compact)
 
     def _split(self) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
-        """Return (position, name) of the agents with own rows, and of the others. Those that cannot fire are last."""
+        """Return (position, name) of each agent that has its own row, and of each that shares a row. Agents that cannot
+        fire, because they cannot propose anything in this run, are last."""
         all_agents = list(enumerate(self.view.agents))
         if len(all_agents) <= MAX_FULL_ROWS:
             return all_agents, []
@@ -113,7 +114,8 @@ class AgentPanel(Lines, Panel):
         return standing, STANDING_KINDS[standing]
 
     def _reputation(self, name: str) -> TextRun:
-        """Return an agent's reputation. It is red below the run's minimum, which a veto and a quorum require."""
+        """Return an agent's reputation. It is red below the minimum that the run's rules require for vetoes and for the
+        quorum."""
         reputation = self.view.reputations.get(name)
         if reputation is None:
             return "   –  ", "dim"

@@ -55,8 +55,8 @@ def save(trainer: Any, output: Path) -> Path:
 
 def newest(output: Path) -> Path | None:
     """Return the newest complete checkpoint of this run in `output`, or None."""
-    found = checkpoint_record.newest(output, os.environ.get("OVEN_RUN", ""), TRAINER_NUMBER)
-    return found[0] if found is not None else None  # without the checkpoint's record
+    newest_checkpoint = checkpoint_record.newest(output, os.environ.get("OVEN_RUN", ""), TRAINER_NUMBER)
+    return newest_checkpoint[0] if newest_checkpoint is not None else None  # without the checkpoint's record
 
 
 def abandon_after(output: Path | None, step: int) -> None:

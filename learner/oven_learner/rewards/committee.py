@@ -315,7 +315,7 @@ class Committee:
 
     def _restart_watch(self, member: str) -> None:
         """Reset the watch of a member that is new or has another model."""
-        self.watch.begin(member)
+        self.watch.reset(member)
         if self.remote is not None:
             self.remote.health.pop(member, None)
         if self._saved_models.get(member) == self.judges.active(member):

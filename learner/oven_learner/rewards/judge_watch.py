@@ -103,7 +103,7 @@ class JudgeWatch:
         self._versions: dict[str, int] = {}
         self._reported: set[tuple[str, str]] = set()
         for judge in judges:
-            self.begin(judge)
+            self.reset(judge)
 
     def metric_specs(self) -> tuple[MetricSpec, ...]:
         """Return the metrics of each judge."""
@@ -152,11 +152,11 @@ class JudgeWatch:
         """Each judge's version, a number that changes whenever another model replaces the judge."""
         return dict(self._versions)
 
-    def begin(self, judge: str) -> None:
+    def reset(self, judge: str) -> None:
         """Reset the evidence for a new judge, or for one that another model has replaced."""
         self._evidence[judge] = _JudgeEvidence()
         self._versions[judge] = next(self._version_numbers)
-        self.reliability.begin(judge)
+        self.reliability.reset(judge)
         self._reported = {(name, kind) for name, kind in self._reported if name != judge}
 
     def leave(self, judge: str) -> None:

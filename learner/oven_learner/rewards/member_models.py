@@ -47,7 +47,7 @@ class MemberClient(Protocol):
     def health(self) -> dict[str, JudgeHealth]:
         """The latest report of each member on its judge, if it sent one."""
 
-    def ask(self, requests: Sequence[ScoreRequest], members: Mapping[str, RequestedModel]) -> Answers:
+    def ask(self, requests: Sequence[ScoreRequest], models: Mapping[str, RequestedModel]) -> Answers:
         """Return each member's verdicts on the requests, in the same order, by the given model."""
 
     def probe(self, member: str, model: JudgeSpec, *, is_new: bool = False) -> Future[str]:

@@ -49,8 +49,8 @@ BATCH_PREFIXES = ("completions/", "committee/", "reward")
 
 
 class UnscoredGroupSkipper:
-    """Makes one trainer skip its unscored groups and steps. Call `install` before `train()`, and `begin` once the
-    optimizer exists. Raises ConfigError for an unsupported trainer."""
+    """Makes a trainer skip unscored groups and fully unscored steps. Call `install` before `train()`, and `begin` once
+    the optimizer exists. Raises ConfigError for an unsupported trainer."""
 
     def __init__(self, trainer: Any, committee: Committee) -> None:
         if getattr(trainer, "reward_funcs", None) != [committee]:
@@ -110,11 +110,11 @@ class UnscoredGroupSkipper:
         return metrics, reason
 
     def _generate_batch(self, inputs: Any) -> dict[str, Any]:
-        trainer, training = self._trainer, self._trainer.model.training
-        self._committee.group_size = trainer.num_generations if training else trainer.num_generations_eval
+        trainer, is_training = self._trainer, self._trainer.model.training
+        self._committee.group_size = trainer.num_generations if is_training else trainer.num_generations_eval
         batch: dict[str, Any] = self._original_generate(inputs)
         outcome = self._committee.last_outcome
-        if training:
+        if is_training:
             self._abstentions += outcome.abstentions
             if outcome.skipped_groups:
                 self._exclude_unscored(batch, outcome.groups, outcome.skipped_groups)

@@ -42,7 +42,7 @@ class PlayBar(Lines):
         super().__init__(id="play-bar")
         self.player = player
         self.playing = False
-        self.busy = ""
+        self.busy_text = ""
         """The operation that the user is waiting for, or an empty string if there is none."""
 
     def rows(self, width: int, height: int) -> list[list[TextRun]]:
@@ -56,8 +56,8 @@ class PlayBar(Lines):
         position = f" event {run.seq}/{max(last_seq, run.seq)}  tick {run.tick}/{max(last_tick, run.tick)}  "
         left_part.append((position, "text"))
         right_part: list[TextRun] = []
-        if self.busy:
-            right_part.append((f" {self.busy} ", "warn"))
+        if self.busy_text:
+            right_part.append((f" {self.busy_text} ", "warn"))
         elif not player.is_fully_read:
             right_part.append((f" reading {player.share_read:.0%} ", "dim"))
         if run.last_time is not None:
@@ -144,7 +144,7 @@ class PlayApp(MonitorApp):
         self.view = self.shown = self.player.view
         if (bar := self.find_widget(PlayBar)) is not None:
             bar.playing = self.playing
-            bar.busy = "seeking …" if self._seek is not None else ""
+            bar.busy_text = "seeking …" if self._seek is not None else ""
             self.paint()
             bar.redraw()
 

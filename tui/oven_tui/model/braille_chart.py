@@ -113,7 +113,7 @@ def axis_end(first: int, last: int, horizon: int | None) -> int:
 
 def draw(
     columns: Sequence[Bucket],
-    scale: Bounds,
+    bounds: Bounds,
     style: CurveStyle,
     marks: Mapping[int, Mark],
     width: int,
@@ -128,7 +128,7 @@ def draw(
     background: dict[int, TextRun] = {} if crosshair is None else {crosshair: ("│", "cross")}
     background |= {x: ("┊", mark.kind) for x, mark in marks.items() if x != crosshair}
     last_row = {column.key >> 1: ("×", "broken") for column in columns if column.broken_count}
-    return plot(curves, scale, style, marks, width, height, last_row, background)
+    return plot(curves, bounds, style, marks, width, height, last_row, background)
 
 
 def averaged(columns: Sequence[Bucket], style: CurveStyle) -> Sequence[Bucket]:
@@ -145,7 +145,7 @@ def averaged(columns: Sequence[Bucket], style: CurveStyle) -> Sequence[Bucket]:
 
 def plot(
     curves: Sequence[tuple[str, Sequence[Bucket]]],
-    scale: Bounds,
+    bounds: Bounds,
     style: CurveStyle,
     marks: Mapping[int, Mark],
     width: int,
@@ -159,7 +159,7 @@ def plot(
     max_dot = height * 4 - 1
 
     def dot_row(value: float) -> int:
-        return max_dot - round(scale.height(value) * max_dot)
+        return max_dot - round(bounds.height(value) * max_dot)
 
     def draw_curve(columns: Sequence[Bucket]) -> Grid:
         grid = [bytearray(width) for _ in range(height)]
@@ -186,11 +186,11 @@ def plot(
     return rows
 
 
-def value_label(y: int, height: int, scale: Bounds, gutter: int, *, show_middle: bool = True) -> str:
+def value_label(y: int, height: int, bounds: Bounds, gutter: int, *, show_middle: bool = True) -> str:
     """Return the left edge of a chart's row, with the value of the top, the bottom or, in a high chart, the middle."""
-    value = {0: scale.high, height - 1: scale.low}.get(y)
+    value = {0: bounds.high, height - 1: bounds.low}.get(y)
     if show_middle and height >= 7 and y == height // 2:
-        value = scale.middle()
+        value = bounds.middle()
     return (axis_number(value).rjust(gutter - 1) + "┤") if value is not None else " " * (gutter - 1) + "│"
 
 

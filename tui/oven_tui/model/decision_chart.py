@@ -36,11 +36,11 @@ def chart(view: MonitorView, entry: DecisionEntry, width: int) -> list[list[Text
     start_value = _find_start_value(columns, axis, tick, dot_count)
     forecast = _draw_forecast(entry, axis, tick, start_value, dot_count)
     style = view.style(decision.target)
-    scale = round_bounds([*columns, *forecast], style)
+    bounds = round_bounds([*columns, *forecast], style)
     cell = axis.cell(tick, plot_width)
     marks = {} if cell is None else {cell: Mark("◆", "warn")}
-    lines = draw(columns, scale, style, marks, plot_width, HEIGHT, forecast)
-    rows = [[(value_label(y, HEIGHT, scale, GUTTER, show_middle=False), "dim"), *runs] for y, runs in enumerate(lines)]
+    lines = draw(columns, bounds, style, marks, plot_width, HEIGHT, forecast)
+    rows = [[(value_label(y, HEIGHT, bounds, GUTTER, show_middle=False), "dim"), *runs] for y, runs in enumerate(lines)]
     title: list[TextRun] = [(f"{decision.target} around the decision", "title")]
     legend: list[TextRun] = [("⠤ measured  ", "line")]
     if style == "noisy":

@@ -43,7 +43,7 @@ HEAD_EVENTS = 400
 """Maximum events to read at the beginning."""
 TAIL_BYTES = 1 << 20
 """Bytes to read completely at the end, with the newest one or two thousand events."""
-_OBSERVATION_MARKER = b'"type": "Observation"'
+_OBSERVATION_MARKER = b'"type": "Observation"'  # within the first 600 bytes of a line
 
 
 @dataclass

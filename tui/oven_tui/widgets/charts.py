@@ -77,10 +77,10 @@ class Chart(Plot):
     def plot_rows(self, metric: str, width: int, height: int) -> tuple[Bounds | None, list[list[TextRun]]]:
         axis, style = self.axis, self.view.style(metric)
         columns = self.curve(metric, width * 2)
-        scale = round_bounds(columns, style, self.logarithmic)
+        bounds = round_bounds(columns, style, self.logarithmic)
         marks = self._marks.find_cells(self.view, axis, width)
         crosshair = None if self.crosshair is None else axis.cell(self.crosshair, width)
-        return scale if columns else None, draw(columns, scale, style, marks, width, height, crosshair=crosshair)
+        return bounds if columns else None, draw(columns, bounds, style, marks, width, height, crosshair=crosshair)
 
     def curve(self, metric: str, width: int) -> list[Bucket]:
         """Return the metric's curve in at most `width` columns. A knob's line continues to the newest tick, because its
@@ -93,9 +93,9 @@ class Chart(Plot):
                 columns.append(Bucket(end, value, value, value, columns[-1].smooth))
         return columns
 
-    def figures(self, metric: str, scale: Bounds | None) -> list[TextRun]:
+    def figures(self, metric: str, bounds: Bounds | None) -> list[TextRun]:
         series = self.view.series.get(metric)
-        is_log = scale is not None and scale.log
+        is_log = bounds is not None and bounds.log
         runs: list[TextRun] = [("log  ", "dim")] if is_log else []
         if self.logarithmic and not is_log:
             runs = [("linear because not above 0  ", "dim")]

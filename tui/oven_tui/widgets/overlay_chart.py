@@ -30,11 +30,11 @@ class OverlayChart(Plot):
         for run in reversed(self.runs):
             columns = self.axes[run.name].columns(run.view, metric, self.first, self.last, width * 2)
             curves.append((run.symbol[1], averaged(columns, style)))
-        scale = round_bounds([column for _, columns in curves for column in columns], style)
-        return scale, plot(curves, scale, style, self._place_marks(width), width, height)
+        bounds = round_bounds([column for _, columns in curves for column in columns], style)
+        return bounds, plot(curves, bounds, style, self._place_marks(width), width, height)
 
-    def figures(self, metric: str, scale: Bounds | None) -> list[TextRun]:
-        runs: list[TextRun] = [("log ", "dim")] if scale and scale.log else []
+    def figures(self, metric: str, bounds: Bounds | None) -> list[TextRun]:
+        runs: list[TextRun] = [("log ", "dim")] if bounds and bounds.log else []
         for run in self.runs:
             series = run.view.series.get(metric)
             symbol, colour = run.symbol

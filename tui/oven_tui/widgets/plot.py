@@ -28,7 +28,7 @@ class Plot(Lines):
         """Return the bounds and the rows with the curves. The bounds are None if nothing was measured."""
 
     @abstractmethod
-    def figures(self, metric: str, scale: Bounds | None) -> list[TextRun]:
+    def figures(self, metric: str, bounds: Bounds | None) -> list[TextRun]:
         """Return the text at the right of the metric's name."""
 
     @abstractmethod
@@ -41,11 +41,11 @@ class Plot(Lines):
             blank = row(width, [])
             head = [(self.metric, "title")] if self.metric else [(" " * GUTTER, "blank"), (self.placeholder, "dim")]
             return [row(width, head), *[blank] * (height - 1)]
-        scale, curve_rows = self.plot_rows(self.metric, curve_width, chart_height)
+        bounds, curve_rows = self.plot_rows(self.metric, curve_width, chart_height)
         title = [(" " * (GUTTER - 1), "blank"), (f" {self.metric}", "title")]
-        rows = [row(width, title, [("  ", "blank"), *self.figures(self.metric, scale)])]
+        rows = [row(width, title, [("  ", "blank"), *self.figures(self.metric, bounds)])]
         for y, runs in enumerate(curve_rows):
-            edge = value_label(y, chart_height, scale, GUTTER) if scale else " " * (GUTTER - 1) + "│"
+            edge = value_label(y, chart_height, bounds, GUTTER) if bounds else " " * (GUTTER - 1) + "│"
             rows.append([(edge, "dim"), *runs])
         if self.has_axis_row:
             first, middle, last = self.axis_labels()

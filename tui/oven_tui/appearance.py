@@ -136,8 +136,10 @@ def _ascii_dots(dots: int) -> str:
         if abs(slope) < 1:
             return "|"
         return "\\" if slope > 0 else "/"
-    level = sum(rows) / len(rows)
-    return "'" if level < 0.75 else "-" if level < 2.25 else "."
+    level = sum(rows) / len(rows)  # 0 for the top row, 3 for the bottom row
+    if level < 0.75:
+        return "'"
+    return "-" if level < 2.25 else "."
 
 
 class ColourRemover(LineFilter):

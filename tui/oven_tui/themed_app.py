@@ -25,7 +25,7 @@ MIN_COLUMNS, MIN_ROWS = 40, 12
 """Minimum terminal size in cells. In a smaller one, charts and lists would be empty. 80 by 24 shows everything."""
 
 
-class TooSmall(ModalScreen[None]):
+class TooSmallScreen(ModalScreen[None]):
     """Covers the application while the terminal is too small to show a run."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("q", "app.quit", "Close", show=False)]
@@ -85,10 +85,10 @@ class ThemedApp(App[Result]):
             self.notify(f"saved {path}")
 
     def on_resize(self, event: Resize) -> None:
-        too_small = event.size.width < MIN_COLUMNS or event.size.height < MIN_ROWS
-        if too_small and not isinstance(self.screen, TooSmall):
-            self.push_screen(TooSmall())
-        elif not too_small and isinstance(self.screen, TooSmall):
+        is_too_small = event.size.width < MIN_COLUMNS or event.size.height < MIN_ROWS
+        if is_too_small and not isinstance(self.screen, TooSmallScreen):
+            self.push_screen(TooSmallScreen())
+        elif not is_too_small and isinstance(self.screen, TooSmallScreen):
             self.pop_screen()
 
     def get_line_filters(self) -> Sequence[LineFilter]:

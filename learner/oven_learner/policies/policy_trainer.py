@@ -312,12 +312,12 @@ class PolicyTrainer:
 
     def _loop(self, client: LoopClient) -> None:
         hold_after = self.scoring.committee.hold_after if self.scoring.committee else self.config.hold_after
-        for index, conditions in self._numbered_conditions():
+        for update_index, conditions in self._numbered_conditions():
             self.step = client.step + 1
-            metrics = self.update(index // self.config.updates_per_batch, conditions)
+            metrics = self.update(update_index // self.config.updates_per_batch, conditions)
             for callback in self.step_callbacks:
                 callback(self.step, metrics)
-            self.completed_updates = index + 1
+            self.completed_updates = update_index + 1
             judge_costs = self.scoring.committee.take_cost() if self.scoring.committee else {}
             client.observe(self.step, {**metrics, **judge_costs})
             if self.skipped_steps >= hold_after:

@@ -46,7 +46,7 @@ class BatchOutcome:
 
     rewards: list[float | None] = field(default_factory=list)
     """Reward of each row, over all ranks and in the order of the batch. None in groups without a quorum."""
-    groups: int = 0
+    group_count: int = 0
     skipped_groups: int = 0
     """Number of groups without a quorum."""
     metrics: dict[str, float] = field(default_factory=dict)
@@ -154,7 +154,7 @@ def batch_rewards(
     """Return the rewards of `groups`, computed from each member's verdicts. Members without a share are measured, but
     do not vote. `weights` are the shares multiplied by reliability. The outcome's `abstentions` count members that saw
     no difference in a group that was skipped for that reason."""
-    outcome = BatchOutcome(groups=len(groups))
+    outcome = BatchOutcome(group_count=len(groups))
     agreements: list[float] = []
     calibrated_groups: list[tuple[Sequence[str], Sequence[float], Sequence[float]]] = []
     for group, group_verdicts in zip(groups, verdicts, strict=True):

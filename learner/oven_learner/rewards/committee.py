@@ -111,7 +111,7 @@ class Committee:
         """Number of completions per prompt, set by the attached trainer."""
         self.reference_columns: frozenset[str] = frozenset()
         """Columns that may be empty for prompts added during training, set by the trainer's PromptSource."""
-        self.last_outcome = BatchOutcome([])
+        self.last_outcome = BatchOutcome()
         self.evidence = Evidence()
         """The evidence behind `last_outcome`, only on rank 0."""
         self.rows = range(0)

@@ -117,10 +117,10 @@ class UnscoredGroupSkipper:
         if is_training:
             self._abstentions += outcome.abstentions
             if outcome.skipped_groups:
-                self._exclude_unscored(batch, outcome.groups, outcome.skipped_groups)
+                self._exclude_unscored(batch, outcome.group_count, outcome.skipped_groups)
         return batch
 
-    def _exclude_unscored(self, batch: dict[str, Any], groups: int, unscored_groups: int) -> None:
+    def _exclude_unscored(self, batch: dict[str, Any], group_count: int, unscored_count: int) -> None:
         """Mask the unscored rows of a batch, and reweight the others."""
         trainer, outcome = self._trainer, self._committee.last_outcome
         device = batch["completion_mask"].device
@@ -132,11 +132,11 @@ class UnscoredGroupSkipper:
         batch["num_items_in_batch"] = trainer.accelerator.gather(tokens.sum()).sum()
         batch[SCORED_ROWS] = scored_rows
         zero_std_shares = trainer._metrics["train"].get("frac_reward_zero_std")
-        if unscored_groups == groups:
+        if unscored_count == group_count:
             if zero_std_shares:
                 zero_std_shares.pop()
             return
-        factor = groups / (groups - unscored_groups)
+        factor = group_count / (group_count - unscored_count)
         if zero_std_shares:
             zero_std_shares[-1] *= factor  # TRL counts unscored groups in the denominator
         if trainer.loss_type in ROW_MEANS:

@@ -30,6 +30,7 @@ BITS: dict[Form, Bits] = {"8 bits": 8, "4 bits": 4}
 """Number of bits of each quantized form."""
 BYTES_PER_WEIGHT = {"8 bits": 1.0, "4 bits": 0.53}
 """Bytes per weight of a quantized linear layer, including scales. NF4 has one 8-bit scale per 64 weights."""
+DATA_ATTRIBUTES = ("data", "CB", "SCB")  # bitsandbytes' attributes for weights, quantized weights and their scales
 
 
 def all_tensors(model: nn.Module, *, buffers: bool = True) -> Iterator[Tensor]:
@@ -138,7 +139,7 @@ def quantize(model: Any, bits: Bits, device: torch.device) -> None:
         for name in list(dense_layers):  # `pop` lets each dense layer be freed before the next is quantized
             old, new = dense_layers.pop(name), model.get_submodule(name)
             weight = old.weight.data.T if isinstance(old, Conv1D) else old.weight.data
-            options = {key: value for key, value in vars(new.weight).items() if key not in ("data", "CB", "SCB")}
+            options = {key: value for key, value in vars(new.weight).items() if key not in DATA_ATTRIBUTES}
             new.weight = parameter_type(weight.cpu(), requires_grad=False, **options).to(device)
             new.bias = old.bias
             new.train(old.training)

@@ -147,11 +147,8 @@ def _describe_rollback(view: MonitorView, command: OperatorCommand) -> str:
 
 def _describe_autonomy(view: MonitorView, command: OperatorCommand) -> str:
     scope = command.actuator or "every actuator"
-    effect = {
-        "observe": "are logged but not applied",
-        "advise": "wait for approval",
-        "auto": "are applied",
-    }[command.autonomy or "auto"]
+    effects = {"observe": "are logged but not applied", "advise": "wait for approval", "auto": "are applied"}
+    effect = effects[command.autonomy or "auto"]
     current_level = autonomy_level(view, command.actuator)
     return f"From now on, agents' decisions on {scope} {effect}. The level is now {current_level}."
 

@@ -111,7 +111,7 @@ def axis_end(first: int, last: int, horizon: int | None) -> int:
     return max(last, min(end, horizon)) if horizon is not None else end
 
 
-def draw(
+def draw_chart(
     columns: Sequence[Bucket],
     bounds: Bounds,
     style: CurveStyle,
@@ -128,7 +128,7 @@ def draw(
     background: dict[int, TextRun] = {} if crosshair is None else {crosshair: ("│", "cross")}
     background |= {x: ("┊", mark.kind) for x, mark in marks.items() if x != crosshair}
     last_row = {column.key >> 1: ("×", "broken") for column in columns if column.broken_count}
-    return plot(curves, bounds, style, marks, width, height, last_row, background)
+    return plot_curves(curves, bounds, style, marks, width, height, last_row, background)
 
 
 def averaged(columns: Sequence[Bucket], style: CurveStyle) -> Sequence[Bucket]:
@@ -143,7 +143,7 @@ def averaged(columns: Sequence[Bucket], style: CurveStyle) -> Sequence[Bucket]:
     ]
 
 
-def plot(
+def plot_curves(
     curves: Sequence[tuple[str, Sequence[Bucket]]],
     bounds: Bounds,
     style: CurveStyle,

@@ -72,15 +72,13 @@ def trust_scopes(view: MonitorView) -> list[Choice]:
 
 
 def advised(view: MonitorView) -> list[Choice]:
-    waiting = [decision for decision in view.run.advised.values() if not view.run.has_lapsed(decision)]
-    return [
-        Choice(
-            decision.id,
-            decision.actuator,
-            f"{format_value(decision.before)} → {format_value(decision.value)}, {describe_expiry(view, decision)}",
-        )
-        for decision in waiting
-    ]
+    """Return the pending advice, which can be approved or vetoed."""
+    choices = []
+    for decision in view.run.advised.values():
+        if not view.run.has_lapsed(decision):
+            change = f"{format_value(decision.before)} → {format_value(decision.value)}"
+            choices.append(Choice(decision.id, decision.actuator, f"{change}, {describe_expiry(view, decision)}"))
+    return choices
 
 
 def vetoable(view: MonitorView) -> list[Choice]:

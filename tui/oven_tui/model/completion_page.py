@@ -27,7 +27,7 @@ FULL_BAR_COLUMN_CELLS = 50  # minimum width of a column for a full-length bar
 SHORT_BAR_CELLS = 4  # length of each half of the short bar
 
 
-def page(group: SampledGroup, width: int, *, side_by_side: bool) -> list[Line]:
+def lay_out_page(group: SampledGroup, width: int, *, side_by_side: bool) -> list[Line]:
     """Return the page's lines, at most `width` cells wide. With `side_by_side`, completions share a row if they fit."""
     lines: list[Line] = [[("prompt", "title")]]
     lines += _wrap_lines(text_lines(group.prompt), width, "text")
@@ -45,7 +45,7 @@ def page(group: SampledGroup, width: int, *, side_by_side: bool) -> list[Line]:
     return [line if line else [("", "blank")] for line in lines]
 
 
-def summary(group: SampledGroup, width: int) -> Line:
+def summary_row(group: SampledGroup, width: int) -> Line:
     """Return the group's row in the list: its step, its position in the step, and the range of its rewards."""
     rewards = [completion.reward for completion in group.completions if completion.reward is not None]
     reward_range = f"{format_number(min(rewards))}…{format_number(max(rewards))}" if rewards else MISSING

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 
-from oven_tui.model.braille_chart import Mark, TextRun, TickAxis, draw, round_bounds, value_label
+from oven_tui.model.braille_chart import Mark, TextRun, TickAxis, draw_chart, round_bounds, value_label
 from oven_tui.model.cell_text import row
 from oven_tui.model.decision_entries import DecisionEntry, tick_of
 from oven_tui.model.metric_series import Bucket
@@ -19,7 +19,7 @@ MIN_TICKS = 12
 MIN_PLOT_CELLS = 16
 
 
-def chart(view: MonitorView, entry: DecisionEntry, width: int) -> list[list[TextRun]]:
+def draw_decision_chart(view: MonitorView, entry: DecisionEntry, width: int) -> list[list[TextRun]]:
     """Return the chart's rows. The list is empty if the decision has no metric, or if there are no values to show."""
     decision, tick = entry.decision, tick_of(entry)
     series = view.series.get(decision.target)
@@ -39,7 +39,7 @@ def chart(view: MonitorView, entry: DecisionEntry, width: int) -> list[list[Text
     bounds = round_bounds([*columns, *forecast], style)
     cell = axis.cell(tick, plot_width)
     marks = {} if cell is None else {cell: Mark("◆", "warn")}
-    lines = draw(columns, bounds, style, marks, plot_width, HEIGHT, forecast)
+    lines = draw_chart(columns, bounds, style, marks, plot_width, HEIGHT, forecast)
     rows = [[(value_label(y, HEIGHT, bounds, GUTTER, show_middle=False), "dim"), *runs] for y, runs in enumerate(lines)]
     title: list[TextRun] = [(f"{decision.target} around the decision", "title")]
     legend: list[TextRun] = [("⠤ measured  ", "line")]

@@ -58,7 +58,7 @@ class Bucket:
             self.last, self.smooth = later.last, later.smooth
 
 
-def columns(buckets: Iterable[Bucket], first: int, last: int, width: int, span: int = 1) -> list[Bucket]:
+def merge_to_columns(buckets: Iterable[Bucket], first: int, last: int, width: int, span: int = 1) -> list[Bucket]:
     """Merge the buckets between two ticks to at most `width` columns. Each bucket is `span` ticks wide."""
     if width < 1 or last < first:
         return []
@@ -167,7 +167,7 @@ class Series:
     def columns(self, first: int, last: int, width: int) -> list[Bucket]:
         """Return the ticks from `first` to `last` in at most `width` columns. Empty columns are omitted."""
         buckets, span = self._choose_buckets(first)
-        return columns(buckets, first, last, width, span)
+        return merge_to_columns(buckets, first, last, width, span)
 
     def points(self) -> list[Bucket]:
         """Return copies of all buckets with ticks as keys."""

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 from oven_tui.model.braille_chart import CurveStyle, TextRun
 from oven_tui.model.cell_text import glyph
-from oven_tui.model.metric_series import Bucket, columns
+from oven_tui.model.metric_series import Bucket, merge_to_columns
 from oven_tui.model.monitor_view import MonitorView
 
 MAX_RUNS = 4
@@ -67,7 +67,7 @@ class RunAxis:
                 buckets[-1].merge(bucket)
             else:
                 buckets.append(bucket)
-        return columns(buckets, first, last, width)
+        return merge_to_columns(buckets, first, last, width)
 
 
 def curve_names(runs: Sequence[OverlaidRun]) -> list[str]:

@@ -16,7 +16,7 @@ LINE_CELLS = 3
 Rows = list[list[TextRun]]
 
 
-def picture(path: CitedPath, width: int) -> Rows:
+def draw_path(path: CitedPath, width: int) -> Rows:
     """Return the boxes in one row if they fit, or below one another, followed by the path's sources."""
     boxes = _draw_horizontal(path)
     if sum(cell_len(text) for text, _ in boxes[0]) > width:

@@ -75,7 +75,7 @@ class Player:
         next_event = self._peek()
         if next_event is None:
             return 0
-        if self.log_time is None or self.log_time > next_event.time + timedelta(days=1):
+        if self.log_time is None or self.log_time > next_event.time + timedelta(days=1):  # or the times jumped back
             self.log_time = next_event.time
         self.log_time += timedelta(seconds=seconds * self.speed)
         if (next_event.time - self.log_time).total_seconds() > MAX_GAP_S:

@@ -21,7 +21,7 @@ from oven_tui.model import decision_chart
 from oven_tui.model.cell_text import FATE_LABELS
 from oven_tui.model.decision_entries import DecisionEntry, Entry, Note, OpenBallot
 from oven_tui.model.monitor_view import MonitorView
-from oven_tui.model.path_picture import picture
+from oven_tui.model.path_picture import draw_path
 from oven_tui.screens.help import TextScreen
 from oven_tui.widgets.base_widgets import Picture
 
@@ -47,12 +47,12 @@ class DecisionScreen(TextScreen):
     def _make_pictures(self, entry: DecisionEntry) -> Iterator[Widget]:
         """Yield a chart of the metric around the decision, and pictures of the graph paths that votes cite."""
         view = self._view
-        if view is not None and decision_chart.chart(view, entry, 80):
+        if view is not None and decision_chart.draw_decision_chart(view, entry, 80):
             yield Static("")
-            yield Picture(lambda width: decision_chart.chart(view, entry, width), id="decision-chart")
+            yield Picture(lambda width: decision_chart.draw_decision_chart(view, entry, width), id="decision-chart")
         if paths := cited_paths(entry.votes):
             yield Static(Group(_section("Knowledge graph")))
-            yield Picture(lambda width: [row for path in paths for row in picture(path, width)], id="paths")
+            yield Picture(lambda width: [row for path in paths for row in draw_path(path, width)], id="paths")
 
 
 def heading(entry: Entry) -> str:

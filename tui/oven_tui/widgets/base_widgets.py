@@ -18,9 +18,9 @@ from oven_tui.model.braille_chart import TextRun
 from oven_tui.model.cell_text import COLOURS, row
 from oven_tui.model.monitor_view import MonitorView
 
-TEXT = ("blank", "text", "dim", "strong", "title", "good", "warn", "bad", "drill", "cursor", "cross")
-DOTS = ("line", "raw", "broken", "change")  # kinds of curves
-KINDS = (*TEXT, *DOTS)
+TEXT_KINDS = ("blank", "text", "dim", "strong", "title", "good", "warn", "bad", "drill", "cursor", "cross")
+CURVE_KINDS = ("line", "raw", "broken", "change")
+KINDS = (*TEXT_KINDS, *CURVE_KINDS)
 PAINT_CLASSES = {f"paint--{kind}" for kind in (*KINDS, *(f"agent-{n}" for n in range(COLOURS)))}
 """The component classes for all kinds of text. Their styles are in styles.tcss."""
 

@@ -11,7 +11,7 @@ from textual.events import Leave, MouseMove
 from textual.message import Message
 
 from oven_tui.model import braille_chart
-from oven_tui.model.braille_chart import Bounds, Mark, TextRun, TickAxis, draw, round_bounds
+from oven_tui.model.braille_chart import Bounds, Mark, TextRun, TickAxis, draw_chart, round_bounds
 from oven_tui.model.cell_text import FATE_LABELS, glyph
 from oven_tui.model.metric_series import Bucket
 from oven_tui.model.monitor_view import MonitorView
@@ -80,7 +80,8 @@ class Chart(Plot):
         bounds = round_bounds(columns, style, self.logarithmic)
         marks = self._marks.find_cells(self.view, axis, width)
         crosshair = None if self.crosshair is None else axis.cell(self.crosshair, width)
-        return bounds if columns else None, draw(columns, bounds, style, marks, width, height, crosshair=crosshair)
+        rows = draw_chart(columns, bounds, style, marks, width, height, crosshair=crosshair)
+        return bounds if columns else None, rows
 
     def curve(self, metric: str, width: int) -> list[Bucket]:
         """Return the metric's curve in at most `width` columns. A knob's line continues to the newest tick, because its

@@ -12,7 +12,7 @@ from textual.strip import Strip
 from oven_core.protocol.completion_messages import StoredGroup
 from oven_runs.log.sampled_text import heading
 from oven_tui.model.cell_text import clip, row
-from oven_tui.model.completion_page import Line, page, summary
+from oven_tui.model.completion_page import Line, lay_out_page, summary_row
 from oven_tui.widgets.base_widgets import PAINT_CLASSES, PaintMixin, RowList
 
 
@@ -29,7 +29,7 @@ class GroupList(RowList[StoredGroup], can_focus=False):
         self.post_message(self.Moved())
 
     def line(self, item: StoredGroup, width: int) -> Line:
-        return summary(item.group, width)
+        return summary_row(item.group, width)
 
 
 class GroupPage(PaintMixin, ScrollView, can_focus=True):
@@ -66,6 +66,6 @@ class GroupPage(PaintMixin, ScrollView, can_focus=True):
             return
         self._lines = [[(clip(self._message, width), "dim")]]
         if self._stored is not None:
-            self._lines = page(self._stored.group, width, side_by_side=self._side_by_side)
+            self._lines = lay_out_page(self._stored.group, width, side_by_side=self._side_by_side)
         self.virtual_size = Size(width, len(self._lines))
         self.refresh()

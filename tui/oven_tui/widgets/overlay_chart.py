@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from oven_runs.log.run_summary import format_value
 from oven_tui.model import overlaid_runs as overlay
-from oven_tui.model.braille_chart import Bounds, Mark, TextRun, averaged, axis_number, plot, round_bounds
+from oven_tui.model.braille_chart import Bounds, Mark, TextRun, averaged, axis_number, plot_curves, round_bounds
 from oven_tui.model.cell_text import fit, row
 from oven_tui.model.overlaid_runs import AxisUnit, OverlaidRun, RunAxis
 from oven_tui.widgets.base_widgets import Lines
@@ -31,7 +31,7 @@ class OverlayChart(Plot):
             columns = self.axes[run.name].columns(run.view, metric, self.first, self.last, width * 2)
             curves.append((run.symbol[1], averaged(columns, style)))
         bounds = round_bounds([column for _, columns in curves for column in columns], style)
-        return bounds, plot(curves, bounds, style, self._place_marks(width), width, height)
+        return bounds, plot_curves(curves, bounds, style, self._place_marks(width), width, height)
 
     def figures(self, metric: str, bounds: Bounds | None) -> list[TextRun]:
         runs: list[TextRun] = [("log ", "dim")] if bounds and bounds.log else []

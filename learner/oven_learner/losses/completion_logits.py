@@ -12,7 +12,7 @@ from torch.func import functional_call
 from torch.nn.utils.rnn import pad_sequence
 
 
-def completion_logits(
+def compute_logits(
     trainer: Any,
     model: Any,
     prompt: tuple[Tensor, Tensor],

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import kl_div
 
 from oven_core.errors import ConfigError, TeacherRefusedError, reason
-from oven_learner.losses.completion_logits import completion_logits, pad_rows
+from oven_learner.losses.completion_logits import compute_logits, pad_rows
 from oven_learner.losses.loss_channel import Channel, Rollouts, TermSum
 from oven_learner.teachers import teacher_checks
 from oven_learner.teachers.placement import choose_form, load_model, load_tokenizer, place_model, prepare_for_trainer
@@ -154,11 +154,11 @@ class Distillation(Channel):
         mask = inputs["completion_mask"]  # (B, C)
         is_counted = (mask if "tool_mask" not in inputs else mask * inputs["tool_mask"]).bool()
         if self._cross_tokenizer is not None:
-            student_logits = completion_logits(trainer, model, prompt, completion)
+            student_logits = compute_logits(trainer, model, prompt, completion)
             return self._sum_distances(self._cross_tokenizer, student_logits, is_counted, inputs)
         with torch.no_grad(), open_reference(trainer) as teacher:
-            teacher_logits = completion_logits(trainer, teacher, prompt, completion)[is_counted]  # (tokens, V or more)
-        student_logits = completion_logits(trainer, model, prompt, completion)[is_counted]  # (tokens, V)
+            teacher_logits = compute_logits(trainer, teacher, prompt, completion)[is_counted]  # (tokens, V or more)
+        student_logits = compute_logits(trainer, model, prompt, completion)[is_counted]  # (tokens, V)
         temperature = trainer.temperature if self._temperature is None else self._temperature
         divergences = generalized_jsd(
             student_logits, teacher_logits[:, : student_logits.size(-1)], self.beta, temperature
@@ -187,7 +187,7 @@ class Distillation(Channel):
         teacher_tokens = pad_rows([completion.tokens for completion in completions], device)
         with torch.no_grad():
             # The logits have the shape (completions, T, W).
-            teacher_logits = completion_logits(self._trainer, self._teacher, teacher_prompts, teacher_tokens)
+            teacher_logits = compute_logits(self._trainer, self._teacher, teacher_prompts, teacher_tokens)
         for index, completion in enumerate(completions):
             row, positions, tokens = completion.row, completion.positions, completion.tokens
             distance = cross_tokenizer.distance(

@@ -17,7 +17,7 @@ from transformers import TrainerCallback
 
 from oven_core.errors import ConfigError
 from oven_core.protocol.messages import MetricSpec
-from oven_learner.losses.completion_logits import completion_logits, pad_rows
+from oven_learner.losses.completion_logits import compute_logits, pad_rows
 from oven_learner.losses.loss_channel import Channel, Rollouts, TermSum
 
 HINTED = "oven_hinted"
@@ -280,7 +280,7 @@ class SelfDistillation(Channel):
         prompt = inputs["prompt_ids"][rows], inputs["prompt_mask"][rows]
         # DDP's forward would broadcast buffers, but other ranks may have no hints in this batch.
         policy = trainer.accelerator.unwrap_model(model)
-        logits = completion_logits(trainer, policy, prompt, completion)[is_counted].float() / trainer.temperature
+        logits = compute_logits(trainer, policy, prompt, completion)[is_counted].float() / trainer.temperature
         tokens = completion[0][is_counted]
         old_logps = inputs["old_per_token_logps"][rows][is_counted] if "old_per_token_logps" in inputs else None
         divergences = self.divergence(logits, hinted_logits, tokens, old_logps)
@@ -323,7 +323,7 @@ class SelfDistillation(Channel):
         policy.eval()
         try:
             with torch.no_grad():
-                logits = completion_logits(self._trainer, policy, prompt, completion, weights)
+                logits = compute_logits(self._trainer, policy, prompt, completion, weights)
         finally:
             policy.train(was_training)
         return logits.float() / float(self._trainer.temperature)

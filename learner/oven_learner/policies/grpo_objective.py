@@ -13,7 +13,7 @@ MAX_LOG_RATIO = 20.0
 gradient. Tokens stay far below it. A narrow Gaussian can differ by thousands, and its ratio would overflow."""
 
 
-def advantages(rewards: Tensor, group_size: int) -> tuple[Tensor, Tensor]:
+def compute_advantages(rewards: Tensor, group_size: int) -> tuple[Tensor, Tensor]:
     """Return the advantage of each sample (B,), and the standard deviation of each group (G,) with divisor n − 1.
     `rewards` (B,) must be finite and in group order."""
     groups = rewards.view(-1, group_size)
@@ -22,7 +22,7 @@ def advantages(rewards: Tensor, group_size: int) -> tuple[Tensor, Tensor]:
     return (centred / (std[:, None] + STD_OFFSET)).flatten(), std
 
 
-def objective(
+def compute_objective(
     log_probs: Tensor,
     old_log_probs: Tensor,
     teacher_log_probs: Tensor | None,
@@ -52,7 +52,7 @@ def objective(
     return (loss * mask * row_weight).sum(), (kl.detach() * mask).sum(), clipped_steps
 
 
-def row_weights(mask: Tensor, loss_type: str) -> Tensor:
+def compute_row_weights(mask: Tensor, loss_type: str) -> Tensor:
     """Return the weight of each step in a row, (B, 1), for a mask (B, T). For "dapo" all steps have the same weight.
     For "grpo" all samples have the same total weight."""
     if loss_type == "dapo":

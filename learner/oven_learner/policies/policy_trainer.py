@@ -26,7 +26,7 @@ from oven_learner.optim.lr_scale import USER_BOUNDS
 from oven_learner.policies import checkpoint
 from oven_learner.policies.batch import Batch, batch_seed
 from oven_learner.policies.condition_sources import ConditionSource, as_source
-from oven_learner.policies.grpo_objective import advantages, objective, row_weights
+from oven_learner.policies.grpo_objective import compute_advantages, compute_objective, compute_row_weights
 from oven_learner.policies.policy import Policy, check_policy, repeat_conditions
 from oven_learner.policies.policy_teachers import AnyTeacher, PolicyTeachers
 from oven_learner.policies.scoring import KL, SAMPLE_METRICS, Scoring, prompt_of, publish_groups
@@ -267,7 +267,7 @@ class PolicyTrainer:
         batch.metrics = dict(scores.metrics)
         self._missing_reasons.update(scores.missing_reasons)
         if len(scored_rows):
-            batch_advantages, group_std = advantages(scores.rewards[scored_rows], config.group_size)
+            batch_advantages, group_std = compute_advantages(scores.rewards[scored_rows], config.group_size)
             batch.advantages = batch_advantages.to(device)
             log_probs = self._log_probs(self.policy, batch)
             batch.old_log_probs = log_probs if config.updates_per_batch > 1 else None
@@ -287,12 +287,12 @@ class PolicyTrainer:
     def backward(self, batch: Batch) -> dict[str, float]:
         """Add the gradient of the batch's loss to the parameters, and return the loss and its metrics."""
         teacher_log_probs = self._teacher_log_probs(batch) if self.beta else None
-        weights, step_count = row_weights(batch.samples.mask, self.config.loss_type), batch.samples.mask.sum()
+        weights, step_count = compute_row_weights(batch.samples.mask, self.config.loss_type), batch.samples.mask.sum()
         sums = torch.zeros(3, device=step_count.device)
         for rows in batch.row_chunks(self.config.rows_per_pass):
             with self.accelerator.autocast():
                 log_probs = self.policy.step_log_probs(batch.samples.select(rows), batch.select_conditions(rows))
-            loss, kl, clipped = objective(
+            loss, kl, clipped = compute_objective(
                 log_probs,
                 log_probs.detach() if batch.old_log_probs is None else batch.old_log_probs[rows],
                 None if teacher_log_probs is None else teacher_log_probs[rows],

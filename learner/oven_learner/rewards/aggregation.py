@@ -165,7 +165,7 @@ def sees_difference(scores: Sequence[float]) -> bool:
     return _spread(scores, _mean(scores)) > MIN_SPREAD
 
 
-def agreement(scores: Mapping[str, Sequence[float]]) -> float | None:
+def mean_agreement(scores: Mapping[str, Sequence[float]]) -> float | None:
     """Return the mean correlation over pairs of members that see a difference, or None if fewer than two see one."""
     standard_scores = [standardise(values) for values in scores.values() if sees_difference(values)]
     pairs = itertools.combinations(standard_scores, 2)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from oven_core.protocol.committee_requests import ScoreRequest
 from oven_learner.completions.sample_message import MemberVerdict
-from oven_learner.rewards.aggregation import aggregate, agreement, sees_difference, weighted_mean
+from oven_learner.rewards.aggregation import aggregate, mean_agreement, sees_difference, weighted_mean
 from oven_learner.rewards.verdicts import ABSTENTION_KINDS, NO_DIFFERENCE, OTHER, Abstention, RuleResult, Verdict
 from oven_runs.log.committee_view import abstention_metric
 
@@ -140,7 +140,7 @@ def to_group_order(verdict: Verdict, request: ScoreRequest, completions: Sequenc
     return tuple(by_text[text] for text in completions)
 
 
-def batch_rewards(
+def compute_rewards(
     groups: Sequence[Group],
     verdicts: Sequence[Mapping[str, Verdict]],
     shares: Mapping[str, float],
@@ -174,7 +174,7 @@ def batch_rewards(
                 undecided = [name for name, values in voter_scores.items() if not sees_difference(values)]
                 outcome.abstentions[NO_DIFFERENCE] += len(undecided)
         outcome.rewards += [None] * len(group.completions) if rewards is None else rewards
-        correlation = agreement(voter_scores)
+        correlation = mean_agreement(voter_scores)
         if correlation is not None:
             agreements.append(correlation)
     if agreements:

@@ -23,8 +23,8 @@ from oven_learner.rewards.batch_rewards import (
     Evidence,
     Group,
     RankRows,
-    batch_rewards,
     build_groups,
+    compute_rewards,
     count_abstentions,
     member_metrics,
     rule_verdict,
@@ -359,7 +359,7 @@ class Committee:
             reasons = [
                 {name: remote.take_reasons(name, request.group) for name in remote_voters} for request in requests
             ]
-        outcome = batch_rewards(
+        outcome = compute_rewards(
             groups,
             verdicts,
             shares,

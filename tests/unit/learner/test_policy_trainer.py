@@ -29,7 +29,7 @@ from oven_learner.policies import (
     TemporalUNet,
     checkpoint,
 )
-from oven_learner.policies.grpo_objective import objective
+from oven_learner.policies.grpo_objective import compute_objective
 from oven_learner.rewards import Committee
 from oven_learner.teachers import TeacherConfig
 from oven_learner.teachers.memory_forms import memory_bytes
@@ -347,7 +347,7 @@ def test_diffusion_teachers_need_the_policys_noise_schedule(options: dict[str, A
 
 def test_overflowing_ratios_are_constant_without_a_gradient() -> None:
     now = torch.tensor([[0.0, 3000.0, -3000.0]], requires_grad=True)
-    loss, _, _ = objective(
+    loss, _, _ = compute_objective(
         now,
         torch.zeros(1, 3),
         torch.zeros(1, 3),

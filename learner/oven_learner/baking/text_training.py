@@ -81,7 +81,7 @@ def repeat_to_fill(prompts: Sequence[str], generation_size: int) -> list[str]:
 
 
 class AttachedTraining(TrainerCallback):
-    """An attached trainer that an Oven controls. This callback runs after the attachment's callback."""
+    """A callback with which an Oven controls an attached trainer. It runs after the attachment's own callback."""
 
     def __init__(self, attachment: Attachment, teachers: Teachers | None) -> None:
         self.trainer, self.teachers = attachment.trainer, teachers

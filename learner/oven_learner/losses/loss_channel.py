@@ -1,5 +1,5 @@
-"""The base class of channels, which are additional, weighted loss terms, and the code that ChannelTrainer and
-TextTrainer share: a mixin for checkpoints, and a function that logs a channel's metrics."""
+"""The base class of channels, which are additional, weighted loss terms. ChannelTrainer and TextTrainer also share this
+module's mixin for checkpoints, and its function that logs a channel's metrics."""
 
 from __future__ import annotations
 

@@ -78,9 +78,9 @@ class DiffusionPolicy(Policy):
                 x = self._predict_mean(step, x, self._predict(step, x, intents))
                 x = x + std * torch.randn_like(x) if std else x
                 chain.append(x)
-        deviations = torch.tensor(self._step_stds, device=x.device)
-        mask = (deviations > 0).float().repeat_interleave(self.frames * self.dims).expand(len(x), -1).clone()
-        tensors = {"chain": torch.stack(chain, 1), "deviations": deviations.expand(len(x), -1).clone()}
+        stds = torch.tensor(self._step_stds, device=x.device)
+        mask = (stds > 0).float().repeat_interleave(self.frames * self.dims).expand(len(x), -1).clone()
+        tensors = {"chain": torch.stack(chain, 1), "deviations": stds.expand(len(x), -1).clone()}
         return Samples(tensors, mask, list(x.cpu()))
 
     def step_log_probs(self, samples: Samples, conditions: Sequence[Any]) -> Tensor:
@@ -99,8 +99,8 @@ class DiffusionPolicy(Policy):
                 f"have {chain.shape[2]} × {chain.shape[3]} numbers and {chain.shape[1] - 1} steps; use samples with "
                 "the policy's sizes"
             )
-        deviations = samples.tensors["deviations"]  # (B, steps)
-        if not torch.allclose(deviations, deviations.new_tensor(self._step_stds), rtol=1e-5, atol=0.0):
+        stds = samples.tensors["deviations"]  # (B, steps)
+        if not torch.allclose(stds, stds.new_tensor(self._step_stds), rtol=1e-5, atol=0.0):
             raise ConfigError(
                 "these samples have different noise; use the same noise schedule and eta for both policies"
             )
@@ -142,8 +142,8 @@ class DiffusionPolicy(Policy):
     def _predict_mean(self, step: int, x: Tensor, prediction: Tensor) -> Tensor:
         """Return the mean of the next x, which is the scheduler's step with zero noise. If the scheduler clips its
         estimate of x_0, the step uses the clipped value, like DDPM's posterior mean."""
-        clips = bool(self.scheduler.config.clip_sample or self.scheduler.config.thresholding)
-        options = {"eta": self.eta, "use_clipped_model_output": clips, "variance_noise": torch.zeros_like(x)}
+        is_clipped = bool(self.scheduler.config.clip_sample or self.scheduler.config.thresholding)
+        options = {"eta": self.eta, "use_clipped_model_output": is_clipped, "variance_noise": torch.zeros_like(x)}
         mean: Tensor = self.scheduler.step(prediction, self._times[step], x, **options).prev_sample
         return mean
 

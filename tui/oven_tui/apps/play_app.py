@@ -111,9 +111,9 @@ class PlayApp(MonitorApp):
 
     @work(exit_on_error=True)
     async def _read_recording(self) -> None:
-        from oven_tui.recording.log_reader import frames
+        from oven_tui.recording.log_reader import stream_frames
 
-        async for frame in frames(self._folder, checkpoints=CHECKPOINT_COUNT):
+        async for frame in stream_frames(self._folder, checkpoints=CHECKPOINT_COUNT):
             if isinstance(frame, ReadFailure):
                 self.notify(frame.reason, severity="error", timeout=20)
                 self.player.is_fully_read = True

@@ -25,9 +25,9 @@ STATES = {
     "interrupted": ("✗", "warn"),
 }
 """Glyph and kind of text for each state."""
-MIN_NAME = 14
-"""Minimum width of a run's name. Longer names use the remaining width, up to MAX_NAME."""
-MAX_NAME = 32
+MIN_NAME_CELLS = 14
+"""Minimum width of a run's name. Longer names use the remaining width, up to MAX_NAME_CELLS."""
+MAX_NAME_CELLS = 32
 
 
 class Column(NamedTuple):
@@ -40,7 +40,7 @@ class Column(NamedTuple):
 STEP_CELLS = 13
 COLUMNS = (
     Column("state", 14, 0),
-    Column("run", MIN_NAME, 0),
+    Column("run", MIN_NAME_CELLS, 0),
     Column("step", STEP_CELLS, 56),
     Column("target metric", 29, 74),
     Column("decisions", 9, 96),
@@ -49,21 +49,21 @@ COLUMNS = (
     Column("recipe", 12, 144),
 )
 """The alerts use the remaining width at the right."""
-MIN_ALERTS = 12
+MIN_ALERT_CELLS = 12
 """Minimum width of the alerts. If there is less space, only their number is shown."""
 
 
 def choose_columns(width: int, longest_name: int) -> list[Column]:
     """Return the columns that fit. If there is enough space, the column of names fits the longest name."""
     fitting = [column for column in COLUMNS if width >= column.min_terminal_width]
-    spare = width - sum(column.width + 1 for column in fitting) - 2 - MIN_ALERTS
-    name_width = max(MIN_NAME, min(MAX_NAME, longest_name, MIN_NAME + max(0, spare)))
+    spare = width - sum(column.width + 1 for column in fitting) - 2 - MIN_ALERT_CELLS
+    name_width = max(MIN_NAME_CELLS, min(MAX_NAME_CELLS, longest_name, MIN_NAME_CELLS + max(0, spare)))
     return [column._replace(width=name_width) if column.title == "run" else column for column in fitting]
 
 
 def heading(width: int, longest_name: int) -> list[TextRun]:
     cells = "".join(fit(column.title, column.width) + " " for column in choose_columns(width, longest_name))
-    title = "alerts" if width - cell_len(cells) - 2 >= MIN_ALERTS else "⚑"
+    title = "alerts" if width - cell_len(cells) - 2 >= MIN_ALERT_CELLS else "⚑"
     return row(width, [("  " + cells + title, "dim")])
 
 
@@ -76,7 +76,7 @@ def line(run_row: RunRow, now: datetime, width: int, longest_name: int, *, mark:
         runs.append((fit(text, column.width) + " ", kind))
     alerts, free_cells = run_row.alerts(now), width - 2 - sum(column.width + 1 for column in fitting)
     alert_count = f"⚑{len(alerts)}" if alerts else ""
-    alert_text = "; ".join(alerts) if free_cells >= MIN_ALERTS else alert_count
+    alert_text = "; ".join(alerts) if free_cells >= MIN_ALERT_CELLS else alert_count
     return row(width, [*runs, (alert_text, "warn" if run_row.status == "running" or run_row.fault else "dim")])
 
 

@@ -11,7 +11,7 @@ from oven_core.protocol.events import Event
 from oven_core.security.signing import LEARNER, Keyring, load_keys
 from oven_runs.home.run_folder import RunFolder
 from oven_tui.model.monitor_view import MonitorView
-from oven_tui.recording.log_reader import FullLog, Preview, Progress, ReadFailure, frames
+from oven_tui.recording.log_reader import FullLog, Preview, Progress, ReadFailure, stream_frames
 
 ShowView = Callable[[MonitorView, Keyring], None]
 """Receives a new view to show, and the keyring to verify later events with."""
@@ -58,7 +58,7 @@ class LogOpener:
 
     async def _read(self, growing: bool) -> None:
         try:
-            async with aclosing(frames(self.folder, growing=growing)) as incoming:
+            async with aclosing(stream_frames(self.folder, growing=growing)) as incoming:
                 async for frame in incoming:
                     match frame:
                         case Preview(view):

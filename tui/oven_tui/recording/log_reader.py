@@ -132,13 +132,13 @@ def is_long(folder: RunFolder) -> bool:
         return False
 
 
-async def frames(folder: RunFolder, *, growing: bool = False, checkpoints: int = 0) -> AsyncGenerator[Frame]:
+async def stream_frames(folder: RunFolder, *, growing: bool = False, checkpoints: int = 0) -> AsyncGenerator[Frame]:
     """Read the log in a thread and yield its frames. The thread stops with the iteration."""
     loop, queue, stop = asyncio.get_running_loop(), asyncio.Queue[Frame | None](), threading.Event()
 
     def run() -> None:
         with contextlib.suppress(RuntimeError):  # the monitor has quit, and the loop is closed
-            for frame in read(folder, growing=growing, checkpoints=checkpoints, should_stop=stop.is_set):
+            for frame in read_frames(folder, growing=growing, checkpoints=checkpoints, should_stop=stop.is_set):
                 loop.call_soon_threadsafe(queue.put_nowait, frame)
             loop.call_soon_threadsafe(queue.put_nowait, None)
 
@@ -150,7 +150,7 @@ async def frames(folder: RunFolder, *, growing: bool = False, checkpoints: int =
         stop.set()
 
 
-def read(
+def read_frames(
     folder: RunFolder, *, growing: bool = False, checkpoints: int = 0, should_stop: Callable[[], bool] = lambda: False
 ) -> Iterator[Frame]:
     """Yield a preview, progress reports, about `checkpoints` checkpoints, the full log, and a failure if there is one.
@@ -160,7 +160,7 @@ def read(
     max_step, next_checkpoint, reported_at = 0, 0, time.monotonic()
     try:
         size = max(1, folder.export.stat().st_size)
-        yield Preview(preview(folder))
+        yield Preview(build_preview(folder))
         state, log = ReplayState.empty(folder), LogFile(folder, growing=growing)
         for number, event in enumerate(map(state.feed, log), 1):
             state.offset = log.offset
@@ -187,7 +187,7 @@ def read(
         yield ReadFailure(failure)
 
 
-def preview(folder: RunFolder) -> MonitorView:
+def build_preview(folder: RunFolder) -> MonitorView:
     """Return the preview, which is not verified. Raises OSError."""
     view, keyring = MonitorView(), Keyring(folder.pin(), check=False)
     view.is_preview = True

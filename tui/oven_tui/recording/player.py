@@ -27,7 +27,7 @@ MAX_GAP_S = 30.0
 
 
 class Player:
-    """A player of a log. It needs the frames from `log_reader.frames`, and can go to any position that was read."""
+    """A player of a log. It needs the frames from `stream_frames`, and can go to any position that was read."""
 
     def __init__(self, folder: RunFolder) -> None:
         """Raises ConfigError for damaged keys."""

@@ -16,9 +16,9 @@ from oven_tui.widgets.base_widgets import Lines, Panel
 PARTS: Final = ("generate", "reward", "train", "optimizer", "evaluate")
 """Parts of a step, in order. Each has a metric `time/<part>`."""
 SYMBOLS: Final = dict(zip(PARTS, "▓▒█░▞", strict=True))
-MAX_BAR: Final = 30
+MAX_BAR_CELLS: Final = 30
 """Maximum width of the bar with a step's parts, in cells."""
-MIN_BAR: Final = 8
+MIN_BAR_CELLS: Final = 8
 MAX_AGE_TICKS: Final = 50
 """Ticks without a new measurement after which a value is hidden."""
 MAX_GPUS: Final = 64
@@ -89,8 +89,8 @@ def _parts(values: dict[str, float], width: int) -> list[list[TextRun]]:
     other_share = max(0.0, 1 - sum(shares.values()))
     labels = [f"{SYMBOLS[part]} {part} {share:.0%}" for part, share in shares.items()]
     words = "  ".join([*labels, f"· other {other_share:.0%}"])
-    bar_width = min(MAX_BAR, width - cell_len(words) - 2)
-    if bar_width < MIN_BAR:
+    bar_width = min(MAX_BAR_CELLS, width - cell_len(words) - 2)
+    if bar_width < MIN_BAR_CELLS:
         return [[(line, "dim")] for line in wrapped(words, width)]
     bar = "".join(SYMBOLS[part] * round(bar_width * min(1.0, share)) for part, share in shares.items())
     return [[(bar[:bar_width].ljust(bar_width, "·") + "  ", "line"), (words, "dim")]]

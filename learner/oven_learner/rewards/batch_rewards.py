@@ -156,7 +156,7 @@ def compute_rewards(
     no difference in a group that was skipped for that reason."""
     outcome = BatchOutcome(group_count=len(groups))
     agreements: list[float] = []
-    calibrated_groups: list[tuple[Sequence[str], Sequence[float], Sequence[float]]] = []
+    calibrated_groups: list[tuple[Sequence[str], Sequence[float], Sequence[float]]] = []  # texts, means and rewards
     for group, group_verdicts in zip(groups, verdicts, strict=True):
         scores = {name: verdict for name, verdict in group_verdicts.items() if not isinstance(verdict, Abstention)}
         voter_scores = {name: values for name, values in scores.items() if shares[name] > 0}

@@ -19,8 +19,7 @@ from oven_tui.acting_app import ACTING_KEYS
 from oven_tui.app import MonitorApp
 from oven_tui.appearance import Appearance
 from oven_tui.key_bindings import bindings
-from oven_tui.model.braille_chart import TextRun
-from oven_tui.model.cell_text import row
+from oven_tui.model.cell_text import TextRun, row
 from oven_tui.recording.log_reader import ReadFailure
 from oven_tui.recording.player import SPEEDS, Player
 from oven_tui.screens.help import MONITOR_SCOPES, HelpScreen
@@ -47,13 +46,12 @@ class PlayBar(Lines):
 
     def rows(self, width: int, height: int) -> list[list[TextRun]]:
         player = self.player
-        last_seq, last_tick, _ = player.log_end
-        run = player.view.run
+        end, run = player.log_end, player.view.run
         symbol, kind = ("▶", "good") if self.playing else ("‖", "warn")
         if not self.playing and player.at_end:
             symbol, kind = "■", "dim"
         left_part: list[TextRun] = [(f" {symbol} ", kind), (f"{player.speed:g}× ", "strong")]
-        position = f" event {run.seq}/{max(last_seq, run.seq)}  tick {run.tick}/{max(last_tick, run.tick)}  "
+        position = f" event {run.seq}/{max(end.seq, run.seq)}  tick {run.tick}/{max(end.tick, run.tick)}  "
         left_part.append((position, "text"))
         right_part: list[TextRun] = []
         if self.busy_text:
@@ -68,8 +66,7 @@ class PlayBar(Lines):
 
     def _draw_track(self, width: int) -> list[TextRun]:
         """Return the track, a line from the start to the end of the log with the current position and the decisions."""
-        _, last_tick, _ = self.player.log_end
-        last_tick = max(1, last_tick, self.player.view.run.tick)
+        last_tick = max(1, self.player.log_end.tick, self.player.view.run.tick)
         current_cell = min(width - 1, self.player.view.run.tick * width // last_tick)
         cells: list[TextRun] = [("━", "good" if cell < current_cell else "raw") for cell in range(width)]
         for decision in self.player.decisions:

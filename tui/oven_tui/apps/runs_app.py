@@ -15,8 +15,7 @@ from oven_runs.access.run_access import RunAccess
 from oven_runs.home.run_rows import RunRows
 from oven_runs.log.run_row import RunRow, add_summary
 from oven_tui.appearance import Appearance
-from oven_tui.model.braille_chart import TextRun
-from oven_tui.model.cell_text import duration_text, row
+from oven_tui.model.cell_text import TextRun, duration_text, row
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.screens.help import HelpScreen
 from oven_tui.themed_app import ThemedApp

@@ -9,13 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
+from oven_tui.model.cell_text import TextRun
 from oven_tui.model.metric_series import Bucket
 
 CurveStyle: TypeAlias = Literal["noisy", "measured", "set"]
 """How a curve is drawn. `noisy` draws a bright average over dim raw values, `measured` a line through the points, and
 `set` the steps of a knob."""
-TextRun: TypeAlias = tuple[str, str]
-"""A string and its kind, such as "blank", "raw" or "line", which determines its style."""
 Grid: TypeAlias = list[bytearray]
 """Rows of cells. Each cell is a byte with one bit per dot."""
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from rich.cells import cell_len, chop_cells, set_cell_size
 
 from oven_core.terminal_text import clean
-from oven_tui.model.braille_chart import TextRun
 from oven_tui.model.decision_entries import Fate
 
+TextRun: TypeAlias = tuple[str, str]
+"""A string and its kind, such as "blank", "raw" or "line", which determines its style."""
 GLYPHS = "●■▲◆★✚▼♦"
 COLOURS = 6  # number of colours for agents and runs
 FATE_LABELS: dict[Fate, tuple[str, str, str]] = {

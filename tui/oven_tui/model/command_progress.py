@@ -9,7 +9,7 @@ from oven_core.protocol.messages import Decision, Receipt
 from oven_core.protocol.operator_messages import LEARNER_ACTIONS, CommandAnswer, OperatorCommand
 from oven_runs.log.command_result import CommandResult, Stage
 from oven_runs.log.run_summary import format_value
-from oven_tui.model.braille_chart import TextRun
+from oven_tui.model.cell_text import TextRun
 
 MAX_COMMANDS: Final = 256
 """Maximum number of commands to track. Older commands are shown without their progress."""

@@ -16,8 +16,7 @@ from oven_runs.log.sampled_text import (
     member_line,
     text_lines,
 )
-from oven_tui.model.braille_chart import TextRun
-from oven_tui.model.cell_text import clip, row, wrapped
+from oven_tui.model.cell_text import TextRun, clip, row, wrapped
 
 Line = list[TextRun]
 MIN_COLUMN_CELLS = 20

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import math
 
-from oven_tui.model.braille_chart import Mark, TextRun, TickAxis, draw_chart, round_bounds, value_label
-from oven_tui.model.cell_text import row
+from oven_tui.model.braille_chart import Mark, TickAxis, draw_chart, round_bounds, value_label
+from oven_tui.model.cell_text import TextRun, row
 from oven_tui.model.decision_entries import DecisionEntry, tick_of
 from oven_tui.model.metric_series import Bucket
 from oven_tui.model.monitor_view import MonitorView

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from oven_tui.model.braille_chart import CurveStyle, TextRun
-from oven_tui.model.cell_text import glyph
+from oven_tui.model.braille_chart import CurveStyle
+from oven_tui.model.cell_text import TextRun, glyph
 from oven_tui.model.metric_series import Bucket, merge_to_columns
 from oven_tui.model.monitor_view import MonitorView
 

@@ -6,8 +6,7 @@ from rich.cells import cell_len
 
 from oven_core.terminal_text import clean
 from oven_runs.log.cited_paths import CitedPath
-from oven_tui.model.braille_chart import TextRun
-from oven_tui.model.cell_text import clip, wrapped
+from oven_tui.model.cell_text import TextRun, clip, wrapped
 
 ROLES = {"against": ("against", "bad"), "chosen": ("why this plan", "title"), "for": ("for", "good"), "": ("", "dim")}
 """Label and kind of text for each role of a path."""

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from rich.cells import cell_len
 
 from oven_runs.log.run_row import RunRow
-from oven_tui.model.braille_chart import TextRun, axis_number
-from oven_tui.model.cell_text import duration_text, fit, row
+from oven_tui.model.braille_chart import axis_number
+from oven_tui.model.cell_text import TextRun, duration_text, fit, row
 from oven_tui.model.word_filter import word_filter
 
 STATES = {

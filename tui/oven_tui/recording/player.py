@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Decision
@@ -26,6 +27,12 @@ MAX_GAP_S = 30.0
 """Maximum wait for an event, in seconds of the log. Longer gaps, such as a night between restarts, are shortened."""
 
 
+class LogPosition(NamedTuple):
+    seq: int
+    tick: int
+    step: int
+
+
 class Player:
     """A player of a log. It needs the frames from `stream_frames`, and can go to any position that was read."""
 
@@ -38,8 +45,7 @@ class Player:
         """The decisions read so far, in order."""
         self.share_read = 0.0
         """Share of the log that was read, from 0 to 1."""
-        self.log_end: tuple[int, int, int] = (0, 0, 0)
-        """Sequence number, tick and step at the end of the log."""
+        self.log_end = LogPosition(0, 0, 0)
         self.is_fully_read = False
         """Whether the whole log was read."""
         self.log_time: datetime | None = None
@@ -50,7 +56,7 @@ class Player:
     def add_frame(self, frame: Frame) -> None:
         match frame:
             case Preview(view):
-                self.log_end = (view.run.seq, view.run.tick, view.run.step)
+                self.log_end = LogPosition(view.run.seq, view.run.tick, view.run.step)
             case Progress(share_read):
                 self.share_read = share_read
             case Checkpoint():
@@ -59,7 +65,8 @@ class Player:
             case FullLog(state):
                 self.decisions += frame.decisions
                 run = state.view.run
-                self.log_end, self.share_read, self.is_fully_read = (run.seq, run.tick, run.step), 1.0, True
+                self.log_end = LogPosition(run.seq, run.tick, run.step)
+                self.share_read, self.is_fully_read = 1.0, True
 
     @property
     def view(self) -> MonitorView:
@@ -130,7 +137,7 @@ class Player:
         yield from self._seek(0, lambda state: state.view.run.started is not None or state.seq >= START_EVENTS, None)
 
     def to_end(self) -> Iterator[None]:
-        yield from self._seek(len(self.checkpoints), lambda state: False, self.log_end[0])
+        yield from self._seek(len(self.checkpoints), lambda state: False, self.log_end.seq)
 
     def _seek(
         self, checkpoint_count: int, is_reached: Callable[[ReplayState], bool], seq: int | None

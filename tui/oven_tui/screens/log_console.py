@@ -17,8 +17,7 @@ from textual.strip import Strip
 from textual.widgets import Footer, Static
 
 from oven_tui.key_bindings import bindings
-from oven_tui.model.braille_chart import TextRun
-from oven_tui.model.cell_text import fit, glyph, row
+from oven_tui.model.cell_text import TextRun, fit, glyph, row
 from oven_tui.model.console_buffer import ALL, ConsoleBuffer
 from oven_tui.screens.help import HelpScreen
 from oven_tui.widgets.base_widgets import PAINT_CLASSES, PaintMixin

@@ -26,7 +26,7 @@ from oven_tui.model.command_choices import Choice
 from oven_tui.model.commands import Scope
 from oven_tui.model.knob_edit import KnobEdit
 
-UPDATE_S = 0.5  # seconds between updates of the figures, which change because the run continues
+UPDATE_S = 0.5  # seconds between updates of a question's figures
 REASON_LENGTH = 2000  # maximum characters of a command's reason
 SCALE_CELLS = 48  # width of a knob's scale
 SHARE_CELLS = 24  # width of the bar for a component of a mixture
@@ -63,6 +63,7 @@ class QuestionScreen(ModalScreen[Answer], Generic[Answer]):
             static.update(Group(*self.figures()))
 
     def figures(self) -> list[Text]:
+        """Return the lines about the command's consequence, whose figures change while the run continues."""
         return []
 
 

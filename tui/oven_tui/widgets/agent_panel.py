@@ -10,8 +10,7 @@ from textual.geometry import Size
 
 from oven_core.protocol.messages import Vote
 from oven_runs.log.run_summary import AgentView, format_value
-from oven_tui.model.braille_chart import TextRun
-from oven_tui.model.cell_text import fit, glyph, row
+from oven_tui.model.cell_text import TextRun, fit, glyph, row
 from oven_tui.model.monitor_view import AgentStanding, MonitorView
 from oven_tui.widgets.base_widgets import Lines, Panel
 

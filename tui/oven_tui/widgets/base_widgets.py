@@ -14,8 +14,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widget import Widget
 
-from oven_tui.model.braille_chart import TextRun
-from oven_tui.model.cell_text import COLOURS, row
+from oven_tui.model.cell_text import COLOURS, TextRun, row
 from oven_tui.model.monitor_view import MonitorView
 
 TEXT_KINDS = ("blank", "text", "dim", "strong", "title", "good", "warn", "bad", "drill", "cursor", "cross")

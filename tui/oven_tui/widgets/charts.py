@@ -11,8 +11,8 @@ from textual.events import Leave, MouseMove
 from textual.message import Message
 
 from oven_tui.model import braille_chart
-from oven_tui.model.braille_chart import Bounds, Mark, TextRun, TickAxis, draw_chart, round_bounds
-from oven_tui.model.cell_text import FATE_LABELS, glyph
+from oven_tui.model.braille_chart import Bounds, Mark, TickAxis, draw_chart, round_bounds
+from oven_tui.model.cell_text import FATE_LABELS, TextRun, glyph
 from oven_tui.model.metric_series import Bucket
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.model.word_filter import word_filter

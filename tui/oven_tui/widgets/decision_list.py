@@ -13,8 +13,7 @@ from oven_core.protocol.messages import Decision
 from oven_runs.log.command_result import CommandResult
 from oven_runs.log.run_summary import format_value
 from oven_tui.key_bindings import bindings
-from oven_tui.model.braille_chart import TextRun
-from oven_tui.model.cell_text import FATE_LABELS, fit, glyph, row
+from oven_tui.model.cell_text import FATE_LABELS, TextRun, fit, glyph, row
 from oven_tui.model.command_progress import progress_text, stage_text, subject_text, value_text
 from oven_tui.model.consequences import describe_expiry, format_time_until
 from oven_tui.model.decision_entries import DecisionEntry, Entry, Note, OpenBallot, as_json, label, matching, tick_of

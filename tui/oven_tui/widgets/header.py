@@ -10,8 +10,7 @@ from rich.cells import cell_len
 from oven_core.protocol.messages import Value
 from oven_runs.log.open_advice import format_remaining_time, is_near_end, pending_advice
 from oven_runs.log.run_summary import format_value
-from oven_tui.model.braille_chart import TextRun
-from oven_tui.model.cell_text import duration_text, row
+from oven_tui.model.cell_text import TextRun, duration_text, row
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.widgets.base_widgets import Lines
 

@@ -8,8 +8,7 @@ from typing import Final
 from rich.cells import cell_len
 from textual.geometry import Size
 
-from oven_tui.model.braille_chart import TextRun
-from oven_tui.model.cell_text import row, wrapped
+from oven_tui.model.cell_text import TextRun, row, wrapped
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.widgets.base_widgets import Lines, Panel
 

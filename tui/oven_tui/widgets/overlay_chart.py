@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from oven_runs.log.run_summary import format_value
 from oven_tui.model import overlaid_runs as overlay
-from oven_tui.model.braille_chart import Bounds, Mark, TextRun, averaged, axis_number, plot_curves, round_bounds
-from oven_tui.model.cell_text import fit, row
+from oven_tui.model.braille_chart import Bounds, Mark, averaged, axis_number, plot_curves, round_bounds
+from oven_tui.model.cell_text import TextRun, fit, row
 from oven_tui.model.overlaid_runs import AxisUnit, OverlaidRun, RunAxis
 from oven_tui.widgets.base_widgets import Lines
 from oven_tui.widgets.plot import Plot

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
-from oven_tui.model.braille_chart import Bounds, TextRun, value_label
-from oven_tui.model.cell_text import clip, fit, row
+from oven_tui.model.braille_chart import Bounds, value_label
+from oven_tui.model.cell_text import TextRun, clip, fit, row
 from oven_tui.widgets.base_widgets import Lines
 
 GUTTER = 7  # width of the labels at the left of the curves, in cells

@@ -178,7 +178,7 @@ class PlayApp(MonitorApp):
         self._start_seek(self.player.to_decision(offset))
 
     def action_tenth(self, offset: int) -> None:
-        _, last_tick, _ = self.player.log_end
+        last_tick = self.player.log_end.tick
         tick = self.player.view.run.tick + offset * max(1, last_tick // 10)
         self._start_seek(self.player.to_tick(max(0, min(tick, last_tick))))
 

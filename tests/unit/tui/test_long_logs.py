@@ -136,7 +136,7 @@ async def test_a_damaged_long_log_is_read_once_and_its_fault_said(
         readings += 1
         yield ReadFailure("line 9: the line is truncated")
 
-    monkeypatch.setattr(log_opener, "frames", fails)
+    monkeypatch.setattr(log_opener, "stream_frames", fails)
     task = asyncio.create_task(LogFeed(LocalRun(signed), shown.take, shown.say, shown.show).run())
     try:
         async with asyncio.timeout(60):
@@ -168,7 +168,7 @@ async def test_what_comes_while_a_log_is_checked_is_in_both_views(
         await go_on.wait()
         yield FullLog(fold(events[:110]))  # the file went on growing
 
-    monkeypatch.setattr(log_opener, "frames", coming)
+    monkeypatch.setattr(log_opener, "stream_frames", coming)
     shown = Shown()
     reader = LogOpener(folder, lambda view, _keyring: shown.show(view), lambda _share: None)
     await reader.start(growing=True)

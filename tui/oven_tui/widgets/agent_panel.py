@@ -30,11 +30,11 @@ class AgentPanel(Lines, Panel):
         self._row_counts = (0, 0)
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        full, compact = self._split()
+        full, compact = self._split_agents()
         return 1 + len(full) + _compact_row_count(len(compact), width)
 
     def redraw(self) -> None:
-        full, compact = self._split()
+        full, compact = self._split_agents()
         if (len(full), len(compact)) != self._row_counts:
             self._row_counts = (len(full), len(compact))
             self.refresh(layout=True)  # the panel's height depends on the rows
@@ -43,7 +43,7 @@ class AgentPanel(Lines, Panel):
     def rows(self, width: int, height: int) -> list[list[TextRun]]:
         if not self.view.agents:
             return [row(width, [("no agent has joined", "dim")])]
-        full, compact = self._split()
+        full, compact = self._split_agents()
         if height < 1 + len(full) + _compact_row_count(len(compact), width):
             return self._compact_rows(width, height, [*full, *compact])
         head = fit("agent", NAME_WIDTH + 2) + fit("state", 9) + "prop  agst  backed   rep  last vote"
@@ -51,7 +51,7 @@ class AgentPanel(Lines, Panel):
         rows += [self._full_row(width, index, name, self.view.run.agents[name]) for index, name in full]
         return rows + self._compact_rows(width, height, compact)
 
-    def _split(self) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
+    def _split_agents(self) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
         """Return (position, name) of each agent that has its own row, and of each that shares a row. Agents that cannot
         fire, because they cannot propose anything in this run, are last."""
         all_agents = list(enumerate(self.view.agents))
@@ -65,7 +65,9 @@ class AgentPanel(Lines, Panel):
             if agents[name].proposals or agents[name].against or name in alerting
         ]
         others = [(index, name) for index, name in all_agents if (index, name) not in full]
-        return full, sorted(others, key=lambda entry: bool(agents[entry[1]].cannot_fire))
+        able = [(index, name) for index, name in others if not agents[name].cannot_fire]
+        unable = [(index, name) for index, name in others if agents[name].cannot_fire]
+        return full, able + unable
 
     def _compact_rows(self, width: int, height: int, agents: Sequence[tuple[int, str]]) -> list[list[TextRun]]:
         per_row = max(1, width // MIN_COMPACT_WIDTH)

@@ -49,7 +49,8 @@ class GenerationAhead:
     def __init__(self, trainer: Any, committee: Committee) -> None:
         _check_support(trainer)
         self._trainer, self._committee = trainer, committee
-        self._generate, self._fetch = trainer._generate_and_score_completions, trainer.get_batch_samples
+        self._original_generate = trainer._generate_and_score_completions
+        self._original_fetch = trainer.get_batch_samples
         self._steps_ahead: float | None = None
         self._next_batch: _Batch | None = None
         self._iterator: Any = None
@@ -85,16 +86,16 @@ class GenerationAhead:
         """Read the micro-batches of one optimizer step, and the first one of the next step."""
         if iterator is not self._iterator:  # another epoch, or another position in the data
             self._iterator, self._next_rows = iterator, []
-        fetched_rows, item_count = self._fetch(iterator, batch_count - len(self._next_rows), *args, **kwargs)
+        fetched_rows, item_count = self._original_fetch(iterator, batch_count - len(self._next_rows), *args, **kwargs)
         self._current_rows = [*self._next_rows, *fetched_rows]
-        self._next_rows, _ = self._fetch(iterator, 1, *args, **kwargs)
+        self._next_rows, _ = self._original_fetch(iterator, 1, *args, **kwargs)
         return [*self._current_rows], item_count
 
     def _take_batch(self, inputs: Any) -> dict[str, Any]:
         """Return the batch for `inputs`, and start generating the next one."""
         trainer = self._trainer
         if not trainer.model.training:
-            return self._generate(inputs)  # type: ignore[no-any-return]
+            return self._original_generate(inputs)  # type: ignore[no-any-return]
         has_other_rows = self._next_batch is not None and self._next_batch.inputs is not inputs
         if has_other_rows or trainer._buffered_inputs is None:
             self.drop()
@@ -102,12 +103,12 @@ class GenerationAhead:
         next_inputs = self._find_next_inputs(inputs)
         if batch is None and next_inputs is None:
             self._steps_ahead = 0.0
-            return self._generate(inputs)  # type: ignore[no-any-return]
+            return self._original_generate(inputs)  # type: ignore[no-any-return]
         if batch is None:
-            batch = _Batch(trainer, self._generate, inputs)
+            batch = _Batch(trainer, self._original_generate, inputs)
             batch.generate()
         if next_inputs is not None:
-            next_batch = _Batch(trainer, self._generate, next_inputs)
+            next_batch = _Batch(trainer, self._original_generate, next_inputs)
             next_batch.generate(ahead=True)
             self._next_batch = next_batch
         self._steps_ahead = float(trainer.state.global_step - batch.step)
@@ -122,7 +123,7 @@ class GenerationAhead:
 
 
 class _Batch(threading.Thread):
-    """A generation that runs in its own thread."""
+    """A batch that is generated in its own thread."""
 
     def __init__(self, trainer: Any, generate: Callable[[Any], Any], inputs: Any) -> None:
         super().__init__(name="oven-generation", daemon=True)

@@ -140,7 +140,7 @@ def test_a_position_is_the_first_event_of_its_step_tick_or_decision(folders: dic
         list(player.to_step(step))
         assert player.view.run.step == step
     list(player.to_end())
-    assert player.at_end and player.play(1e6) == 0
+    assert player.is_at_end and player.play(1e6) == 0
 
 
 def test_checkpoints_hold_the_decisions_and_the_end_is_whole(folders: dict[str, RunFolder]) -> None:
@@ -189,7 +189,7 @@ async def test_the_keys_of_playing(folders: dict[str, RunFolder]) -> None:
         await pilot.press("right", "right", "left")
         await until(lambda: app.view.run.tick == app.player.decisions[0].tick + 1)
         await pilot.press("greater_than_sign", "comma", "end")
-        await until(lambda: app.player.at_end)
+        await until(lambda: app.player.is_at_end)
         assert plain(app.view) == plain(live(folders["recorded"], 10**9)) and app.shown is app.view
         await pilot.press("space")
         await until(lambda: app.playing and app.view.run.seq < 50)

@@ -48,7 +48,7 @@ class PlayBar(Lines):
         player = self.player
         end, run = player.log_end, player.view.run
         symbol, kind = ("▶", "good") if self.playing else ("‖", "warn")
-        if not self.playing and player.at_end:
+        if not self.playing and player.is_at_end:
             symbol, kind = "■", "dim"
         left_part: list[TextRun] = [(f" {symbol} ", kind), (f"{player.speed:g}× ", "strong")]
         position = f" event {run.seq}/{max(end.seq, run.seq)}  tick {run.tick}/{max(end.tick, run.tick)}  "
@@ -130,7 +130,7 @@ class PlayApp(MonitorApp):
                 self._continue_seek()
             elif self.playing:
                 played_count = self.player.play(min(1.0, elapsed_s))
-                if played_count == 0 and self.player.at_end:
+                if played_count == 0 and self.player.is_at_end:
                     self.playing = not self.player.is_fully_read
         except OvenError as error:
             self.playing, self._seek = False, None
@@ -159,7 +159,7 @@ class PlayApp(MonitorApp):
         self._seek = None
 
     def action_pause(self) -> None:
-        if self.player.at_end and not self.playing:
+        if self.player.is_at_end and not self.playing:
             self._start_seek(self.player.to_start())
         self.playing = not self.playing
         self._show()

@@ -74,7 +74,7 @@ class Player:
         return self.state.view
 
     @property
-    def at_end(self) -> bool:
+    def is_at_end(self) -> bool:
         return self._peek() is None
 
     def play(self, seconds: float) -> int:

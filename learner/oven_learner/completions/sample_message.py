@@ -39,7 +39,7 @@ class MemberVerdict:
     weight: float | None
     scores: Sequence[float | None] | None
     """One score per completion. None if the member scored no completion."""
-    abstained: str = ""  # the kind of abstention
+    abstained: str = ""  # the kind of abstention, or an empty string
     reasons: Mapping[str, str] | None = None
     """The member's reasons by the completion's text."""
 

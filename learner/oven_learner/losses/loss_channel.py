@@ -90,7 +90,7 @@ class Channel(ABC):
         self._trainer = trainer
 
     def check(self) -> None:
-        """Raise ConfigError if the term cannot be computed. Called before training, and when the weight is raised."""
+        """Raise ConfigError if the term cannot be computed. Called before training and by `set_weight`."""
         return
 
     @property

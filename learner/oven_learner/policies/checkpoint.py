@@ -25,7 +25,7 @@ TRAINER_NUMBER = "1"
 
 
 def save(trainer: Any, output: Path) -> Path:
-    """Write the folder `checkpoint-STEP` in `output`, and return its path. An interrupted write leaves no valid one."""
+    """Write `checkpoint-STEP` to `output`, and return its path. An interrupted write leaves no valid checkpoint."""
     folder = output / f"checkpoint-{trainer.step}"
     checkpoint_record.begin(folder)
     torch.save(trainer_state(trainer), folder / STATE_FILE)

@@ -118,10 +118,10 @@ class Committee:
         """Rows of this rank in `last_outcome.rewards`."""
         find_rule(rule)  # raises for an unknown name
         self._rule, self._caution, self._quorum = rule, caution, quorum
-        self._reference, self._should_warn_of_reference = reference, bool(reference)
+        self._reference, self._should_warn_of_missing_reference = reference, bool(reference)
         self._seed, self._run = seed, run
         self._batch_count = 0
-        self._should_warn_of_description = remote is not None  # judges would have no description
+        self._should_warn_of_missing_description = remote is not None
         self._abstaining_names: set[str] = set()
         remote_names = remote.members if remote else ()
         self.judges = MemberModels({name: remote.judges.get(name) for name in remote_names} if remote else {})
@@ -329,13 +329,13 @@ class Committee:
             reference_results = rule_results[self._reference]
             return [text if result == 1.0 else "" for text, result in zip(texts, reference_results, strict=True)]
         references = columns.get(self._reference)
-        if references is None and self._should_warn_of_reference:
+        if references is None and self._should_warn_of_missing_reference:
             log.warning(
                 "committee.reference %r is neither a rule nor a column of the data, so judges are only tested with "
                 "known-bad answers",
                 self._reference,
             )
-            self._should_warn_of_reference = False
+            self._should_warn_of_missing_reference = False
         references = [None] * len(texts) if references is None else references
         return ["" if reference is None else as_text(reference) for reference in references]
 
@@ -407,13 +407,13 @@ class Committee:
     def _build_request(self, remote: MemberClient, group: Group, index: int, step: int) -> ScoreRequest:
         """Build the request for a group. Equal completions are included once. They are sorted by id, which is a digest,
         so a completion cannot mention its own id or position. A replay sends the same requests again."""
-        if self._should_warn_of_description and not self.description:
+        if self._should_warn_of_missing_description and not self.description:
             log.warning(
                 "the members %s have no description of the model in training; pass one to the committee, for example "
                 "convene(description=oven.ModelDescription.from_model(...))",
                 ", ".join(remote.members),
             )
-        self._should_warn_of_description = False
+        self._should_warn_of_missing_description = False
         salt = f"{self._seed} {step} {self._batch_count} {index}"
         completions = [Completion(id=_digest(salt, text), text=text) for text in set(group.completions)]
         return ScoreRequest(

@@ -45,7 +45,7 @@ def register_beta(
     beta_bounds: tuple[float, float],
     unit: str = "× KL per token, in the loss",
 ) -> None:
-    """Register `grpo.beta` within `beta_bounds` times `user_beta`. If that is 0, the upper bound uses DEFAULT_BETA."""
+    """Register `grpo.beta` within `beta_bounds` times `user_beta`. DEFAULT_BETA replaces 0 in the upper bound."""
     low, high = user_beta * beta_bounds[0], (user_beta or DEFAULT_BETA) * beta_bounds[1]
     scale: Literal["log", "linear"] = "log" if user_beta else "linear"
     actuators.scalar(BETA_KNOB, read, write, low=low, high=high, scale=scale, unit=unit, moves_own_metric=True)

@@ -75,8 +75,6 @@ class ActingApp(ThemedApp[None]):
         if key in self.acting_keys and len(self.screen_stack) == 1 and (reason := self.block_reason()):
             self.notify(reason, title=f"{self.acting_keys[key]}: disabled", severity="warning")
 
-    # ---- commands and their subjects
-
     def action_approve(self) -> None:
         entry = self.decisions().selected()
         if isinstance(entry, DecisionEntry) and entry.decision.verdict == "advised":
@@ -118,18 +116,17 @@ class ActingApp(ThemedApp[None]):
         self._confirm("stop the run?", action="stop")
 
     def action_checkpoint(self) -> None:
-        if self._is_announced(CHECKPOINT):
+        if self._check_announced(CHECKPOINT):
             self._confirm("take a checkpoint?", action="set", actuator=CHECKPOINT)
 
     def action_undo_rollback(self) -> None:
-        if self._is_announced(UNDO):
+        if self._check_announced(UNDO):
             self._confirm("undo the last rollback?", action="set", actuator=UNDO)
 
     def action_rollback(self) -> None:
-        if self._is_announced(ROLLBACK):
-            self._choose(
-                "roll back to this snapshot, or one before it", command_choices.snapshots(self.view), self._roll_back
-            )
+        if self._check_announced(ROLLBACK):
+            snapshots = command_choices.list_snapshots(self.view)
+            self._choose("roll back to this snapshot, or one before it", snapshots, self._roll_back)
 
     def _roll_back(self, target: str) -> None:
         if target == command_choices.OTHER:
@@ -149,7 +146,7 @@ class ActingApp(ThemedApp[None]):
 
     def _edit_knob(self, actuator: str) -> None:
         """Ask for the new value. The page shows the consequence, so there is no second confirmation."""
-        if (spec := consequences.spec_of(self.view, actuator)) is not None:
+        if (spec := consequences.find_spec(self.view, actuator)) is not None:
             edit = KnobEdit(spec, self.view.run.knobs.get(actuator))
             screen = KnobScreen(edit, lambda value: self._preview_lines(actuator, value))
             self.push_screen(screen, lambda value: self._set_knob(actuator, value))
@@ -168,9 +165,8 @@ class ActingApp(ThemedApp[None]):
 
     def action_trust(self, trusted: bool) -> None:
         action = "trust" if trusted else "distrust"
-        self._choose(
-            f"{action} which agent?", command_choices.agents(self.view, action), partial(self._choose_scope, action)
-        )
+        agents = command_choices.agents(self.view, action)
+        self._choose(f"{action} which agent?", agents, partial(self._choose_scope, action))
 
     def _choose_scope(self, action: str, agent: str) -> None:
         def confirm(actuator: str) -> None:
@@ -189,9 +185,8 @@ class ActingApp(ThemedApp[None]):
             lambda level: self._confirm("change the autonomy?", action="autonomy", actuator=actuator, autonomy=level),
         )
 
-    # ---- questions, confirmation and sending
-
-    def _is_announced(self, actuator: str) -> bool:
+    def _check_announced(self, actuator: str) -> bool:
+        """Return whether the learner has announced this action. Warn the user if it has not."""
         if actuator in command_choices.actions(self.view):
             return True
         self._warn_unavailable("do", f"does not support {actuator}")
@@ -227,12 +222,12 @@ class ActingApp(ThemedApp[None]):
         """Return the command's consequence, and the mesh's objection according to the log so far."""
         reply = self.view.mesh.reply(command)
         objection = f"the mesh would refuse: {reply.reason}" if reply is not None and not reply.done else ""
-        return [(consequences.sentence(self.view, command), ""), (objection, "bold red")]
+        return [(consequences.describe_command(self.view, command), ""), (objection, "bold red")]
 
     def _preview_lines(self, actuator: str, value: Value) -> list[tuple[str, str]]:
         """Return a value's consequence, the mesh's answer to an operator, and the guardrails' ruling for agents."""
         command = OperatorCommand(id="preview", action="set", actuator=actuator, value=value)
-        lines = [(consequences.sentence(self.view, command), "")]
+        lines = [(consequences.describe_command(self.view, command), "")]
         if not self.view.mesh.is_complete:
             return [*lines, ("the mesh's answer is unknown until the whole log has been read", "dim")]
         reply, ruling = self.view.mesh.reply(command), self.view.mesh.ruling(actuator, value)

@@ -23,7 +23,7 @@ from oven_tui.model.monitor_view import MonitorView
 from oven_tui.model.sampled_groups import SampledGroups
 from oven_tui.screens.help import HelpScreen
 from oven_tui.screens.sampled_completions import CompletionScreen
-from oven_tui.widgets.agents import AgentPanel
+from oven_tui.widgets.agent_panel import AgentPanel
 from oven_tui.widgets.base_widgets import Panel
 from oven_tui.widgets.charts import Charts
 from oven_tui.widgets.decision_list import DecisionList

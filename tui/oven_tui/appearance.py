@@ -80,14 +80,12 @@ class Appearance:
 
     @property
     def theme(self) -> str:
-        if self.colour_blind:
-            return COLOUR_BLIND_LIGHT if self.light else COLOUR_BLIND
-        return LIGHT if self.light else DARK
+        dark, light = (COLOUR_BLIND, COLOUR_BLIND_LIGHT) if self.colour_blind else (DARK, LIGHT)
+        return light if self.light else dark
 
     def filters(self, default_filters: Sequence[LineFilter], no_colour: bool) -> list[LineFilter]:
         """Return the filters for every line. `no_colour` drops Textual's filters, because they blend colours."""
-        filters: list[LineFilter] = [_COLOUR_REMOVER] if no_colour else list(default_filters)
-        return [*filters, _ASCII_REPLACER] if self.ascii else filters
+        return [*([_COLOUR_REMOVER] if no_colour else default_filters), *([_ASCII_REPLACER] if self.ascii else [])]
 
 
 def needs_ascii() -> bool:
@@ -103,20 +101,20 @@ class AsciiReplacer(LineFilter):
         return [
             segment
             if segment.text.isascii()
-            else Segment("".join(map(_to_ascii, segment.text)), segment.style, segment.control)
+            else Segment("".join(map(_ascii, segment.text)), segment.style, segment.control)
             for segment in segments
         ]
 
 
 @lru_cache(4096)
-def _to_ascii(char: str) -> str:
+def _ascii(char: str) -> str:
     if char.isascii():
         return char
     if char in ASCII_SYMBOLS:
         return ASCII_SYMBOLS[char]
     code = ord(char)
     if code in BRAILLE:
-        return _dots_to_ascii(code - 0x2800)
+        return _ascii_dots(code - 0x2800)
     if code in BOX:
         return "|" if char in VERTICAL_SYMBOLS else "+"
     if code in BLOCKS:
@@ -126,9 +124,9 @@ def _to_ascii(char: str) -> str:
     return base_character if base_character.isascii() and width == 1 else "?" * width
 
 
-def _dots_to_ascii(dots: int) -> str:
+def _ascii_dots(dots: int) -> str:
     """Return the ASCII character that looks most like the dots of a cell: a slope, a bar, or a line at their height."""
-    left_rows = [row for row, bit in enumerate((0x01, 0x02, 0x04, 0x40)) if dots & bit]
+    left_rows = [row for row, bit in enumerate((0x01, 0x02, 0x04, 0x40)) if dots & bit]  # bits of the left dots
     right_rows = [row for row, bit in enumerate((0x08, 0x10, 0x20, 0x80)) if dots & bit]
     rows = left_rows + right_rows
     if not rows:
@@ -138,7 +136,7 @@ def _dots_to_ascii(dots: int) -> str:
         if abs(slope) < 1:
             return "|"
         return "\\" if slope > 0 else "/"
-    level = sum(rows) / len(rows)
+    level = sum(rows) / len(rows)  # 0 for the top row, 3 for the bottom row
     if level < 0.75:
         return "'"
     return "-" if level < 2.25 else "."
@@ -150,13 +148,13 @@ class ColourRemover(LineFilter):
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         brightness = background.brightness
         return [
-            Segment(segment.text, _remove_colour(segment.style, brightness) if segment.style else None, segment.control)
+            Segment(segment.text, _colourless(segment.style, brightness) if segment.style else None, segment.control)
             for segment in segments
         ]
 
 
 @lru_cache(1024)
-def _remove_colour(style: Style, brightness: float) -> Style:
+def _colourless(style: Style, brightness: float) -> Style:
     """Return the style without colour on a screen whose background has this brightness."""
     fill = style.bgcolor
     is_visible = fill is not None and abs(Color.from_rich_color(fill).brightness - brightness) > VISIBLE_CONTRAST

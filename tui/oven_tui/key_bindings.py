@@ -44,7 +44,7 @@ def _find_symbol(key: str) -> str | None:
 
 
 def key_line(scope: Scope) -> str:
-    """Return the keys for the lower edge of a page: all that have a label for the footer."""
+    """Return the text for the lower edge of a page: the keys of all commands that have a label for the footer."""
     return "  ".join(f"{key_text(command)}: {command.footer}" for command in commands_in(scope) if command.footer)
 
 

@@ -104,8 +104,9 @@ class LogFeed:
     def _deliver(self, events: list[Event]) -> None:
         new_events = [event for event in events if event.seq > self._last_seq]
         if new_events:
-            keyring = self._keyring = self._keyring or self._access.keyring()
-            verified_events = [keyring.verify(event) for event in new_events]
+            if self._keyring is None:
+                self._keyring = self._access.keyring()
+            verified_events = [self._keyring.verify(event) for event in new_events]
             for event in verified_events:
                 self._has_ended = is_ended_after(event, self._has_ended)
             self._last_seq = new_events[-1].seq

@@ -30,7 +30,7 @@ class OperatorSession:
         self._ready = asyncio.Event()
         self._problem = "not connected yet"
         self.refusal = ""
-        """The reason why this key may not send commands; empty if it may, or before the server has answered."""
+        """The reason why this key may not send commands. It is empty if the server has not refused the key."""
 
     async def run(self) -> None:
         """Keep the connection open until cancelled, or until the server refuses the key."""

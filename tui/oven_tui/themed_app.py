@@ -25,7 +25,7 @@ MIN_COLUMNS, MIN_ROWS = 40, 12
 """Minimum terminal size in cells. In a smaller one, charts and lists would be empty. 80 by 24 shows everything."""
 
 
-class TooSmall(ModalScreen[None]):
+class TooSmallScreen(ModalScreen[None]):
     """Covers the application while the terminal is too small to show a run."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("q", "app.quit", "Close", show=False)]
@@ -49,7 +49,7 @@ class ThemedApp(App[Result]):
     def __init__(self, appearance: Appearance | None = None) -> None:
         super().__init__()
         self.appearance = appearance or Appearance()
-        self._painted_at, self._is_paint_scheduled = 0.0, False
+        self._painted_at, self._paint_scheduled = 0.0, False
 
     def on_mount(self) -> None:
         """Apply the chosen theme. Textual also calls the handlers of subclasses."""
@@ -62,12 +62,12 @@ class ThemedApp(App[Result]):
 
     def request_paint(self) -> None:
         """Schedule a paint, at the earliest `paint_s` seconds after the last one."""
-        if not self._is_paint_scheduled:
-            self._is_paint_scheduled = True
+        if not self._paint_scheduled:
+            self._paint_scheduled = True
             self.set_timer(max(0.001, self._painted_at + self.paint_s - time.monotonic()), self._paint_now)
 
     def _paint_now(self) -> None:
-        self._is_paint_scheduled, self._painted_at = False, time.monotonic()
+        self._paint_scheduled, self._painted_at = False, time.monotonic()
         self.paint()
 
     def find_widget(self, widget_class: type[WidgetType]) -> WidgetType | None:
@@ -86,9 +86,9 @@ class ThemedApp(App[Result]):
 
     def on_resize(self, event: Resize) -> None:
         is_too_small = event.size.width < MIN_COLUMNS or event.size.height < MIN_ROWS
-        if is_too_small and not isinstance(self.screen, TooSmall):
-            self.push_screen(TooSmall())
-        elif not is_too_small and isinstance(self.screen, TooSmall):
+        if is_too_small and not isinstance(self.screen, TooSmallScreen):
+            self.push_screen(TooSmallScreen())
+        elif not is_too_small and isinstance(self.screen, TooSmallScreen):
             self.pop_screen()
 
     def get_line_filters(self) -> Sequence[LineFilter]:

@@ -36,7 +36,7 @@ POLICY: Final = (
 )
 """Content-Security-Policy that forbids requests to other machines. The terminal needs inline styles for its cells."""
 QUIT_S: Final = 2.0
-"""Seconds that a monitor has to quit before it is killed, and that its page has to confirm that it closes."""
+"""Seconds for a monitor to quit before it is killed, and for its page to confirm that it is closing."""
 MAX_CELLS: Final = 1000
 """Maximum width and height of a page. A monitor's memory grows with the number of cells."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -46,7 +46,7 @@ class _PageProcess(AppService):
     """The process that draws one page. Its terminal size is limited, and it is killed if it is stuck."""
 
     async def set_terminal_size(self, width: object, height: object) -> None:
-        await super().set_terminal_size(_to_cells(width, 80), _to_cells(height, 24))
+        await super().set_terminal_size(_cells(width, 80), _cells(height, 24))
 
     async def stop(self) -> None:
         """Stop the process, and kill it if it does not quit in time."""
@@ -88,7 +88,7 @@ class MonitorServer(Server):
         app = await self._make_app()
         app.middlewares.append(self._check_access)
         app.on_response_prepare.append(self._add_security_headers)
-        app.router.add_get("/page.css", self._serve_style)
+        app.router.add_get("/page.css", self._serve_stylesheet)
         return app
 
     async def on_startup(self, app: web.Application) -> None:
@@ -119,7 +119,7 @@ class MonitorServer(Server):
         await websocket.prepare(request)
 
         async def quit_by_key() -> None:
-            if not websocket.closed:  # not if the page was closed or reloaded
+            if not websocket.closed:  # the page was neither closed nor reloaded
                 await websocket.close()
                 self.has_quit.set()
 
@@ -131,7 +131,7 @@ class MonitorServer(Server):
             download_manager=self.download_manager,
         )
         try:
-            await process.start(_to_cells(request.query.get("width"), 80), _to_cells(request.query.get("height"), 24))
+            await process.start(_cells(request.query.get("width"), 80), _cells(request.query.get("height"), 24))
             await self._process_messages(websocket, process)
         except (ValueError, KeyError, TypeError, AssertionError, IndexError, AttributeError):
             await websocket.close(code=WSCloseCode.UNSUPPORTED_DATA)  # the message does not come from our page
@@ -158,7 +158,7 @@ class MonitorServer(Server):
         response.headers["Referrer-Policy"] = "no-referrer"
         response.headers["Cache-Control"] = "no-store"
 
-    async def _serve_style(self, request: web.Request) -> web.StreamResponse:
+    async def _serve_stylesheet(self, request: web.Request) -> web.StreamResponse:
         return web.FileResponse(PAGE_FOLDER / "page.css")
 
 
@@ -167,7 +167,7 @@ def _is_secret(candidate: str, secret: str) -> bool:
     return hmac.compare_digest(candidate.encode(errors="replace"), secret.encode())
 
 
-def _to_cells(size: object, default: int) -> int:
+def _cells(size: object, default: int) -> int:
     """Return a page's width or height in cells, within the limits."""
     text = str(size)
     return min(MAX_CELLS, max(1, int(text))) if text.isdecimal() and len(text) < 6 else default

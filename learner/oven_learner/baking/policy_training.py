@@ -9,8 +9,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from oven_core.errors import ConfigError
+from oven_learner.baking.bake_arguments import BakeArguments, check_config_names, save_steps
 from oven_learner.baking.child_stack import ChildStack, StackAddress, stack_environment
-from oven_learner.baking.trainer_arguments import BakeArguments, check_config_names, save_steps
 from oven_learner.baking.training_handle import Oven
 from oven_learner.baking.training_thread_calls import TrainingThreadCalls
 from oven_learner.completions.sample_message import Redact

@@ -35,7 +35,7 @@ from oven_runs.operator.operator_client import RETRY_S, execute_command, new_com
 from oven_runs.settings.committee_members import check_judge
 from oven_runs.settings.committee_settings import CommitteeSettings, MemberSettings
 
-TEACHER = "teacher.active"
+TEACHER_KNOB = "teacher.active"
 COMMAND_TIMEOUT_S = 60.0
 """Timeout of a command in seconds. The learner only answers between two steps, and a step may be long."""
 Result = TypeVar("Result")
@@ -95,10 +95,10 @@ class Oven:
         """The final output of the script's own stack."""
         self._stack, self._settings = stack, settings
         self.began = threading.Event()
-        """Set once training is announced. From then on, swaps are commands."""
-        self._started = False
+        """Set once training is announced. Commands are not sent before that."""
+        self._has_started = False
         self._ended = threading.Event()
-        self._cancelled = False
+        self._is_cancelled = False
         training.set_announcement_callback(self._on_announced)
 
     def run_sync(self) -> Any:
@@ -117,7 +117,7 @@ class Oven:
         try:
             return await asyncio.shield(training)
         except asyncio.CancelledError:
-            self._cancelled = True
+            self._is_cancelled = True
             self._stop_if_cancelled()
             while not training.done():
                 with contextlib.suppress(asyncio.CancelledError):  # training is already ending
@@ -134,10 +134,10 @@ class Oven:
         names = self.teachers.names if self.teachers is not None else ()
         if self.teachers is None or name not in names:
             raise UnknownNameError("teacher", name, names)
-        if not self._started:
+        if not self._has_started:
             self.teachers.swap(name)
             return None
-        return self._command(action="set", actuator=TEACHER, value=name)
+        return self._command(action="set", actuator=TEACHER_KNOB, value=name)
 
     def swap_agent(
         self,
@@ -180,7 +180,7 @@ class Oven:
         teachers = self.teachers
         if teachers is None or not len(teachers):
             raise ConfigError(f"teacher {config.name!r} needs a training run with a teacher; pass teachers= to bake()")
-        if not self._started:
+        if not self._has_started:
             teachers.register(config)
             return
         self._operator_folder()  # fail before anything changes
@@ -190,7 +190,7 @@ class Oven:
         def announces_teacher(body: object) -> bool:
             if not isinstance(body, ActuatorAnnounced):
                 return False
-            return body.actuator.name == TEACHER and config.name in body.actuator.choices
+            return body.actuator.name == TEACHER_KNOB and config.name in body.actuator.choices
 
         run_in_thread(wait_for_message(*self._position_in_log(), announces_teacher, None, self._ended.is_set))
 
@@ -211,7 +211,7 @@ class Oven:
         self.close()
 
     def _train(self) -> Any:
-        self._started = True
+        self._has_started = True
         self._ended.clear()
         try:
             return self._training.train()
@@ -224,7 +224,7 @@ class Oven:
         self._stop_if_cancelled()
 
     def _stop_if_cancelled(self) -> None:
-        if self._cancelled and self._training.client is not None:
+        if self._is_cancelled and self._training.client is not None:
             self._training.client.request_stop("cancelled by the script")
 
     def _swap(self, names: list[str], provider: str, model: str, options: Mapping[str, Any]) -> dict[str, Receipt]:
@@ -235,7 +235,7 @@ class Oven:
             raise ConfigError(f"the judge {provider}/{model} is invalid: {reason(error)}") from None
         for name in names:
             check_judge(self._settings, name, judge)
-        if not self._started:
+        if not self._has_started:
             self._set_initial_model(names, judge)
             return {}
         timeout_s = COMMAND_TIMEOUT_S + (self.committee.remote.deadline_s if self.committee.remote else 0.0)
@@ -244,7 +244,7 @@ class Oven:
         receipts: dict[str, Receipt] = {}
         for name in names:
             receipt = self._command(action="set", actuator=actuator_of(name), value=judge.identity)
-            assert receipt is not None  # an adopted choice always has a receipt
+            assert receipt is not None  # a `set` command that is not refused always has a receipt
             receipts[name] = receipt
         return receipts
 
@@ -265,8 +265,8 @@ class Oven:
 
     def _command(self, timeout_s: float = COMMAND_TIMEOUT_S, **command: Any) -> Receipt | None:
         """Send a command once training is announced, and wait for its result in the log. Returns the learner's receipt,
-        or None for an action without one. Raises CommandRefusedError with the reason, and BusError after a timeout."""
-        if not self._started:
+        or None if the action has none. Raises CommandRefusedError with the reason, and BusError after a timeout."""
+        if not self._has_started:
             raise ConfigError(f"{command['action']} has no effect before training has started")
         if self._ended.is_set():
             raise CommandRefusedError(f"{command['action']} has no effect, because training has ended")

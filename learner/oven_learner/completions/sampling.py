@@ -46,7 +46,7 @@ class SampleSchedule:
 
 
 class Sampling:
-    """The settings of one trainer for showing completions. All its training runs share them."""
+    """The schedule and settings with which one trainer shows completions. All its training runs share them."""
 
     def __init__(self, settings: CompletionsSettings, redact: Redact | None) -> None:
         self.schedule = SampleSchedule(settings.every or 0, settings.groups)
@@ -71,7 +71,7 @@ def choose_sampling(
     run_settings: CompletionsSettings | None, script_settings: Mapping[str, Any] | None, redact: Redact | None
 ) -> Sampling | None:
     """Return the settings for showing completions, or None if they are not shown. `script_settings` replace the
-    `run_settings`, which are None without a controller. Raises ConfigError for invalid settings or redactions."""
+    `run_settings`, which are None without a controller. Raises ConfigError for invalid settings or redaction."""
     try:
         settings = CompletionsSettings.model_validate(script_settings) if script_settings is not None else run_settings
     except ValidationError as error:

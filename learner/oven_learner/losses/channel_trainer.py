@@ -68,7 +68,7 @@ class ChannelTrainer(ChannelCheckpoints, GRPOTrainer):
         mode: Literal["train", "eval"] = "train" if model.training else "eval"
         log_term(self, channel, term_sum, mode)
         micro_batches = self.current_gradient_accumulation_steps if mode == "train" else 1
-        return term_sum.total / term_sum.number.clamp(min=1) / micro_batches
+        return term_sum.total / term_sum.token_count.clamp(min=1) / micro_batches
 
 
 def _check_support(trainer: Any) -> None:

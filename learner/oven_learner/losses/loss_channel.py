@@ -1,5 +1,5 @@
-"""The base class of channels, which are additional, weighted loss terms, and the code that ChannelTrainer and
-TextTrainer share: a mixin for checkpoints, and a function that logs a channel's metrics."""
+"""The base class of channels, which are additional, weighted loss terms. ChannelTrainer and TextTrainer also share this
+module's mixin for checkpoints, and its function that logs a channel's metrics."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class TermSum(NamedTuple):
     """The sum of a term over one micro-batch, with its gradient, and the number of tokens in it. Both are scalars."""
 
     total: Tensor
-    number: Tensor
+    token_count: Tensor
     gauges: Mapping[str, tuple[Tensor, Tensor]] = {}
     """For each gauge, its sum over tokens or rows, and their number. Neither has a gradient."""
 
@@ -90,7 +90,7 @@ class Channel(ABC):
         self._trainer = trainer
 
     def check(self) -> None:
-        """Raise ConfigError if the term cannot be computed. Called before training and for each positive weight."""
+        """Raise ConfigError if the term cannot be computed. Called before training and by `set_weight`."""
         return
 
     @property
@@ -107,7 +107,7 @@ class Channel(ABC):
     def tally(self, model: Any, inputs: dict[str, Any]) -> TermSum:
         """Return the sum of the term over this micro-batch, and its number of tokens."""
 
-    def announce(self, actuators: Actuators) -> None:
+    def register_knob(self, actuators: Actuators) -> None:
         """Register the weight as the knob `channel.<name>`, from 0 to the maximum."""
         actuators.scalar(
             f"channel.{self.name}",
@@ -145,8 +145,8 @@ def check_channels(channels: Sequence[Channel], provided_inputs: Collection[str]
 def log_term(trainer: Any, channel: Channel, term_sum: TermSum, mode: Literal["train", "eval"]) -> None:
     """Add the term, its weight and its gauges to the trainer's `_metrics` of this step, which attached trainers
     publish. All ranks must call it, because it sums over ranks. Values that no rank measured are not logged."""
-    zero = torch.zeros_like(term_sum.number)
-    tensors = [term_sum.total, term_sum.number]  # alternately a sum, and the number of its terms
+    zero = torch.zeros_like(term_sum.token_count)
+    tensors = [term_sum.total, term_sum.token_count]  # alternately a sum, and the number of its terms
     for gauge in channel.gauges:
         tensors += term_sum.gauges.get(gauge.name, (zero, zero))
     local_sums = torch.stack([tensor.to(term_sum.total.dtype) for tensor in tensors]).detach()
@@ -195,7 +195,7 @@ class ChannelCheckpoints:
 
 
 def _read_state(channels: Iterable[Channel], checkpoint: str | None) -> dict[str, Any]:
-    """Return the channels' states in the checkpoint, or {} without one. Raises ConfigError for other channels."""
+    """Return the channels' states in a checkpoint, or {} if it is None. Raises ConfigError if it has other channels."""
     if checkpoint is None:
         return {}
     expected = [channel.name for channel in channels if channel.module is not None]

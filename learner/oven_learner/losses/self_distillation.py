@@ -1,5 +1,5 @@
-"""The channel `channel.sdpo`, which distils the policy from itself. As its own teacher, it sees prompts with hints. The
-method is from Hübotter et al. 2026 (arXiv 2601.20802). The wording of hints and the choice of a sibling match TRL
+"""The channel `channel.sdpo`, which distils the policy from itself. The teacher is the policy with hinted prompts.
+The method is from Hübotter et al. 2026 (arXiv 2601.20802). The wording of hints and the choice of a sibling match TRL
 1.16's `SuccessfulRolloutTeacherContextBuilder`."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from transformers import TrainerCallback
 
 from oven_core.errors import ConfigError
 from oven_core.protocol.messages import MetricSpec
-from oven_learner.losses.completion_logits import completion_logits, pad_rows
+from oven_learner.losses.completion_logits import compute_logits, pad_rows
 from oven_learner.losses.loss_channel import Channel, Rollouts, TermSum
 
 HINTED = "oven_hinted"
@@ -51,31 +51,31 @@ class Hints:
         if not self.sibling and self.feedback is None and self.template is None:
             raise ConfigError("channel.sdpo has no source of hints; set sibling=True, a feedback column, or a template")
 
-    def prompts(self, rollouts: Rollouts, decode: Callable[[Sequence[int]], str], rank: int) -> list[Any]:
+    def build_prompts(self, rollouts: Rollouts, decode: Callable[[Sequence[int]], str], rank: int) -> list[Any]:
         """Return each row's prompt with hints, as a string or a conversation, or None for a row without hints. With
         `sibling`, all ranks must call it, because a group may span two ranks."""
         all_completions = gather_object([list(ids) for ids in rollouts.completion_ids]) if self.sibling else []
         hinted_prompts: list[Any] = []
         for row, prompt in enumerate(rollouts.prompts):
-            position = rank * len(rollouts.rows) + row
-            sibling_hint = self._sibling_hint(rollouts, all_completions, position, decode)
-            hints = sibling_hint + self._feedback_hint(rollouts, row) + self._template_hint(rollouts, row, decode)
+            global_row = rank * len(rollouts.rows) + row  # over all ranks
+            hints = self._make_sibling_hint(rollouts, all_completions, global_row, decode)
+            hints += self._make_feedback_hint(rollouts, row) + self._make_template_hint(rollouts, row, decode)
             hinted_prompts.append(_add_hints(prompt, hints) if hints else None)
         return hinted_prompts
 
-    def _sibling_hint(
-        self, rollouts: Rollouts, all_completions: Sequence[Sequence[int]], position: int, decode: Callable[..., str]
+    def _make_sibling_hint(
+        self, rollouts: Rollouts, all_completions: Sequence[Sequence[int]], global_row: int, decode: Callable[..., str]
     ) -> str:
         if not self.sibling:
             return ""
-        first = position // rollouts.group_size * rollouts.group_size
-        rewards = rollouts.rewards[first : first + rollouts.group_size].tolist()
-        for sibling, reward in enumerate(rewards, start=first):
-            if sibling != position and reward >= self.min_reward:
+        group_start = global_row // rollouts.group_size * rollouts.group_size
+        rewards = rollouts.rewards[group_start : group_start + rollouts.group_size].tolist()
+        for sibling, reward in enumerate(rewards, start=group_start):
+            if sibling != global_row and reward >= self.min_reward:
                 return SOLUTION.format(solution=decode(all_completions[sibling]))
         return ""
 
-    def _feedback_hint(self, rollouts: Rollouts, row: int) -> str:
+    def _make_feedback_hint(self, rollouts: Rollouts, row: int) -> str:
         if self.feedback is None:
             return ""
         feedback = rollouts.rows[row].get(self.feedback)
@@ -87,7 +87,7 @@ class Hints:
             )
         return FEEDBACK.format(feedback=feedback) if feedback and feedback.strip() else ""
 
-    def _template_hint(self, rollouts: Rollouts, row: int, decode: Callable[..., str]) -> str:
+    def _make_template_hint(self, rollouts: Rollouts, row: int, decode: Callable[..., str]) -> str:
         if self.template is None:
             return ""
         if callable(self.template):
@@ -165,7 +165,7 @@ def _buffer_name(name: str) -> str:
 class SelfDistillation(Channel):
     """Divergence per token between the policy and a teacher that reads the same completion after a prompt with hints.
     Completions without hints are skipped. The term is computed by functions of TRL 1.16's SDPOTrainer
-    (`experimental/sdpo/loss_utils`). The trainer itself is not a GRPOTrainer and mixes its losses differently.
+    (`experimental/sdpo/loss_utils`). SDPOTrainer itself is not a GRPOTrainer, and it mixes its losses differently.
 
     `teacher` is "live" for the current policy, or "ema" for its moving average with `rate` per step. The average starts
     from the policy when the weight rises above 0. The term compares the policy's `topk` tokens, plus one bucket for the
@@ -240,7 +240,7 @@ class SelfDistillation(Channel):
         return self._average
 
     def columns(self, rollouts: Rollouts) -> dict[str, Any]:
-        """Return the tokens of prompts with hints, or nothing while the channel is off."""
+        """Return the tokens of prompts with hints that fit into the context, or {} while the channel is off."""
         if not self.weight:
             return {}
         trainer = self._trainer
@@ -249,7 +249,7 @@ class SelfDistillation(Channel):
         def decode(ids: Sequence[int]) -> str:
             return str(tokenizer.decode(ids, skip_special_tokens=True))
 
-        prompts = self.hints.prompts(rollouts, decode, trainer.accelerator.process_index)
+        prompts = self.hints.build_prompts(rollouts, decode, trainer.accelerator.process_index)
         context_length = getattr(self._policy.config, "max_position_embeddings", None) or math.inf
         prompt_tokens: list[list[int] | None] = []
         for prompt, tools, completion in zip(prompts, rollouts.tools, rollouts.completion_ids, strict=True):
@@ -264,7 +264,7 @@ class SelfDistillation(Channel):
         prompt_tokens: list[list[int] | None] = inputs.get(HINTED) or [None] * len(inputs["completion_ids"])
         rows = [row for row, tokens in enumerate(prompt_tokens) if tokens is not None]
         device = inputs["completion_ids"].device
-        hinted_share = (
+        hinted_counts = (
             torch.tensor(float(len(rows)), device=device),
             torch.tensor(float(len(prompt_tokens)), device=device),
         )
@@ -273,14 +273,14 @@ class SelfDistillation(Channel):
         is_counted = mask[rows].bool()  # (b, C), b <= B
         if not is_counted.any():
             zero = torch.zeros((), device=device)
-            return TermSum(zero, zero, {"hinted": hinted_share})
+            return TermSum(zero, zero, {"hinted": hinted_counts})
         completion = inputs["completion_ids"][rows], inputs["completion_mask"][rows]
         hinted_prompts = pad_rows([tokens for tokens in prompt_tokens if tokens is not None], device, pad_left=True)
-        hinted_logits = self._hinted_logits(hinted_prompts, completion)[is_counted]  # (tokens, V)
+        hinted_logits = self._compute_hinted_logits(hinted_prompts, completion)[is_counted]  # (tokens, V)
         prompt = inputs["prompt_ids"][rows], inputs["prompt_mask"][rows]
         # DDP's forward would broadcast buffers, but other ranks may have no hints in this batch.
         policy = trainer.accelerator.unwrap_model(model)
-        logits = completion_logits(trainer, policy, prompt, completion)[is_counted].float() / trainer.temperature
+        logits = compute_logits(trainer, policy, prompt, completion)[is_counted].float() / trainer.temperature
         tokens = completion[0][is_counted]
         old_logps = inputs["old_per_token_logps"][rows][is_counted] if "old_per_token_logps" in inputs else None
         divergences = self.divergence(logits, hinted_logits, tokens, old_logps)
@@ -288,7 +288,7 @@ class SelfDistillation(Channel):
             count = is_counted.sum()
             matches = (logits.argmax(-1) == hinted_logits.argmax(-1)).float().sum()
             margins = _log_probability(hinted_logits, tokens) - _log_probability(logits, tokens)
-        gauges = {"accuracy": (matches, count), "margin": (margins.sum(), count), "hinted": hinted_share}
+        gauges = {"accuracy": (matches, count), "margin": (margins.sum(), count), "hinted": hinted_counts}
         return TermSum(divergences.sum(), count, gauges)
 
     def divergence(self, student: Tensor, teacher: Tensor, tokens: Tensor, old_logps: Tensor | None = None) -> Tensor:
@@ -315,7 +315,7 @@ class SelfDistillation(Channel):
     def _policy(self) -> Any:
         return self._trainer.accelerator.unwrap_model(self._trainer.model)
 
-    def _hinted_logits(self, prompt: tuple[Tensor, Tensor], completion: tuple[Tensor, Tensor]) -> Tensor:
+    def _compute_hinted_logits(self, prompt: tuple[Tensor, Tensor], completion: tuple[Tensor, Tensor]) -> Tensor:
         """Return the teacher's softened logits, (b, C, V), without dropout."""
         policy = self._policy
         weights = self._average.weights(policy) if self._average is not None else None
@@ -323,7 +323,7 @@ class SelfDistillation(Channel):
         policy.eval()
         try:
             with torch.no_grad():
-                logits = completion_logits(self._trainer, policy, prompt, completion, weights)
+                logits = compute_logits(self._trainer, policy, prompt, completion, weights)
         finally:
             policy.train(was_training)
         return logits.float() / float(self._trainer.temperature)

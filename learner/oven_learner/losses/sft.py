@@ -10,7 +10,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from oven_core.errors import ConfigError
-from oven_learner.losses.completion_logits import completion_logits, pad_rows
+from oven_learner.losses.completion_logits import compute_logits, pad_rows
 from oven_learner.losses.loss_channel import Channel, Rollouts, TermSum
 
 REFERENCES = "oven_reference"
@@ -40,13 +40,14 @@ class Supervised(Channel):
                 f"channel.sft: remove_unused_columns=True drops the column {self.column!r}; set "
                 "remove_unused_columns=False"
             )
-        names = trainer.train_dataset.column_names  # None for a stream with unknown columns
+        dataset = trainer.train_dataset
+        names = dataset.column_names  # None for a stream with unknown columns
         if names is not None and self.column not in names:
             raise ConfigError(
                 f"channel.sft: the dataset has no column {self.column!r}, only {', '.join(names)}; name the column of "
                 "reference completions, Supervised(column=...)"
             )
-        for row in trainer.train_dataset.take(1) if names is None else trainer.train_dataset.select(range(1)):
+        for row in dataset.take(1) if names is None else dataset.select(range(1)):  # only the first row
             self._read_reference(row)
 
     def columns(self, rollouts: Rollouts) -> dict[str, Any]:
@@ -69,7 +70,7 @@ class Supervised(Channel):
         token_ids = [tokenizer.encode(inputs[REFERENCES][row], add_special_tokens=False) for row in counts_by_row]
         ids, mask = pad_rows([[*row_ids, tokenizer.eos_token_id] for row_ids in token_ids], device)  # (b, C) each
         prompt = inputs["prompt_ids"][rows], inputs["prompt_mask"][rows]
-        logits = completion_logits(trainer, model, prompt, (ids, mask))  # (b, C, V)
+        logits = compute_logits(trainer, model, prompt, (ids, mask))  # (b, C, V)
         labels = ids.masked_fill(mask == 0, IGNORED)
         nats = cross_entropy(logits.float().flatten(0, 1), labels.flatten(), reduction="none").view(ids.shape)
         counts = torch.tensor(list(counts_by_row.values()), device=device).unsqueeze(1)  # (b, 1)

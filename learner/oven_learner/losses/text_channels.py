@@ -25,7 +25,7 @@ INITIAL_STD = 0.02
 
 class Head(nn.Module):
     """The head that predicts the token after the next one. It maps hidden states h (…, H) to h + W₂ silu(W₁ norm(h)),
-    as input for the model's output layer. W₂ is initially 0, so both heads make the same predictions at first."""
+    as input for the model's output layer. W₂ is initially 0, so the predictions equal the model's own at first."""
 
     def __init__(self, width: int, seed: int, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__()
@@ -44,9 +44,9 @@ class Head(nn.Module):
 class MultiToken(Channel):
     """Negative log-likelihood per token of the token after the next one (Gloeckle et al. 2024, arXiv 2404.19737, eq. 2,
     with n = 2). A second head reads the model's last hidden states. Both heads share the model's output layer. The
-    paper's head is a transformer layer before the last norm. This one is a residual block of two matrices after it,
-    which fits any transformers language model. Appendix B of the paper compares other heads, including linear ones. The
-    head is used only for training. Saved models omit it, and checkpoints contain it (`channels.pt`). Raises ConfigError
+    paper's head is a transformer layer before the last norm. This head is a residual block of two matrices after that
+    norm, which fits any transformers language model. Appendix B of the paper compares other heads, including linear
+    ones. The head is only used in training. Saved models omit it, but `channels.pt` contains it. Raises ConfigError
     for a model without an output layer, for a model that changes its logits after this layer, and for several
     processes, because the head's gradients are not averaged across ranks."""
 
@@ -63,7 +63,7 @@ class MultiToken(Channel):
                 f"channel.mtp supports one process, but there are {trainer.accelerator.num_processes}; omit the "
                 "channel, or train in one process"
             )
-        model_class, output = type(trainer.model).__name__, self._output(trainer.model)
+        model_class, output = type(trainer.model).__name__, self._find_output_layer(trainer.model)
         if output is None or getattr(output, "weight", None) is None:
             raise ConfigError(
                 f"channel.mtp: {model_class} has no output layer from hidden states to logits; train a causal language "
@@ -88,11 +88,11 @@ class MultiToken(Channel):
         """Return the negative log-likelihood summed over the labels that count, and the number of these labels."""
         assert self._head is not None
         hidden, labels = inputs[HIDDEN][:, :-2], inputs["labels"][:, 2:]  # (B, T - 2, H), (B, T - 2)
-        logits = self._output(model)(self._head(hidden))  # (B, T - 2, V)
+        logits = self._find_output_layer(model)(self._head(hidden))  # (B, T - 2, V)
         total = cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), reduction="sum")
         return TermSum(total, (labels != IGNORED).sum())
 
-    def _output(self, model: Any) -> Any:
+    def _find_output_layer(self, model: Any) -> Any:
         return self._trainer.accelerator.unwrap_model(model).get_output_embeddings()
 
 
@@ -123,23 +123,23 @@ class TokenWeighted(Channel):
     def bind(self, trainer: Any) -> None:
         """Check that all scored tokens are in the model's vocabulary. Raises ConfigError if one is not."""
         super().bind(trainer)
-        rows = int(trainer.accelerator.unwrap_model(trainer.model).get_input_embeddings().weight.shape[0])
+        size = int(trainer.accelerator.unwrap_model(trainer.model).get_input_embeddings().weight.shape[0])
         for token in self.scores:
-            if not 0 <= token < rows:
+            if not 0 <= token < size:
                 raise ConfigError(
-                    f"channel.kg: token {token} has a score, but the model's vocabulary has {rows:,} tokens; use "
+                    f"channel.kg: token {token} has a score, but the model's vocabulary has {size:,} tokens; use "
                     "scores for this vocabulary"
                 )
-        self._score_by_token = torch.zeros(rows)  # (V)
+        self._score_by_token = torch.zeros(size)  # (V)
         self._score_by_token[list(self.scores)] = torch.tensor(list(self.scores.values()))
 
     def tally(self, model: Any, inputs: dict[str, Any]) -> TermSum:
         """Return the weighted negative log-likelihood summed over the labels that count, and their number."""
         logits, labels = inputs[LOGITS][:, :-1], inputs["labels"][:, 1:]  # (B, T - 1, V), (B, T - 1)
         self._score_by_token = self._score_by_token.to(logits.device)
-        counts = labels != IGNORED
+        is_counted = labels != IGNORED
         nats = cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), reduction="none").view(labels.shape)
-        scores = self._score_by_token[labels.clamp(min=0)] * counts  # (B, T - 1)
-        total_score, number = scores.sum(), counts.sum()
-        weights = scores * (number / total_score.clamp(min=torch.finfo(total_score.dtype).tiny))
-        return TermSum((nats * weights).sum(), number * (total_score > 0))
+        scores = self._score_by_token[labels.clamp(min=0)] * is_counted  # (B, T - 1)
+        total_score, label_count = scores.sum(), is_counted.sum()
+        weights = scores * (label_count / total_score.clamp(min=torch.finfo(total_score.dtype).tiny))
+        return TermSum((nats * weights).sum(), label_count * (total_score > 0))

@@ -62,14 +62,14 @@ class TextChannels(ChannelCheckpoints):
             loss = base_loss(model, {**inputs}, num_items_in_batch=num_items_in_batch)
         else:
             loss, outputs = base_loss(model, {**inputs, **extra_outputs}, True, num_items_in_batch=num_items_in_batch)
-        if not _is_differentiable(outputs, loss, hidden=needs_hidden):
+        if not _is_differentiable(outputs, loss, needs_hidden=needs_hidden):
             outputs = model(**{name: value for name, value in inputs.items() if name != "labels"}, **extra_outputs)
         batch = {**inputs, LOGITS: outputs.logits}
         if extra_outputs:
             batch[HIDDEN] = outputs.hidden_states[-1]
-        is_share = self._loss_is_share_of_step(num_items_in_batch)
+        is_share_of_step = self._is_share_of_step(num_items_in_batch)
         for channel in active:
-            loss = loss + channel.weight * self._compute_term(channel, model, batch, is_share)
+            loss = loss + channel.weight * self._compute_term(channel, model, batch, is_share_of_step)
         return (loss, outputs) if return_outputs else loss
 
     @property
@@ -78,16 +78,16 @@ class TextChannels(ChannelCheckpoints):
         a second time. They also do so when a loss omits logits (Liger)."""
         return any(cls.__name__ == "SFTTrainer" for cls in type(self).__mro__)
 
-    def _compute_term(self, channel: Channel, model: Any, inputs: dict[str, Any], is_share: bool) -> Tensor:
-        """Return the mean of the term over the micro-batch, divided by the number of micro-batches if `is_share`."""
+    def _compute_term(self, channel: Channel, model: Any, inputs: dict[str, Any], is_share_of_step: bool) -> Tensor:
+        """Return the mean of the term over the micro-batch, or its share of the step if the loss is such a share."""
         trainer: Any = self
         with trainer.accelerator.autocast():
             term_sum = channel.tally(model, inputs)
         log_term(self, channel, term_sum, "train")
-        micro_batches = trainer.current_gradient_accumulation_steps if is_share else 1
-        return term_sum.total / term_sum.number.clamp(min=1) / micro_batches
+        micro_batches = trainer.current_gradient_accumulation_steps if is_share_of_step else 1
+        return term_sum.total / term_sum.token_count.clamp(min=1) / micro_batches
 
-    def _loss_is_share_of_step(self, num_items: Any) -> bool:
+    def _is_share_of_step(self, num_items: Any) -> bool:
         """Whether the loss of a micro-batch is already its share of the step, so `training_step` does not divide it."""
         trainer: Any = self
         if trainer.loss_is_scaled_for_ga is not None:
@@ -145,10 +145,10 @@ class TextTrainer(TextChannels, Trainer):
         self._metrics[mode].clear()
 
 
-def _is_differentiable(outputs: Any, loss: Tensor, *, hidden: bool) -> bool:
+def _is_differentiable(outputs: Any, loss: Tensor, *, needs_hidden: bool) -> bool:
     """Whether the outputs contain all inputs of the channels, with a gradient."""
     tensors = [getattr(outputs, "logits", None)]
-    if hidden:
+    if needs_hidden:
         states = getattr(outputs, "hidden_states", None)
         tensors.append(states[-1] if states else None)
     return all(tensor is not None and tensor.requires_grad == loss.requires_grad for tensor in tensors)

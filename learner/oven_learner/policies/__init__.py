@@ -1,4 +1,4 @@
-"""Policies of several kinds and a GRPO trainer for them: text models, trajectories and diffusion models.
+"""Policies (text models, Gaussian trajectories and diffusion models), and a GRPO trainer for them.
 
     policy = GaussianTrajectory(TrajectoryNetwork(intent_dim=8, frames=32, dims=72))
     trainer = PolicyTrainer(policy, {"reach": reach}, intents, PolicyTrainerConfig(max_steps=200))

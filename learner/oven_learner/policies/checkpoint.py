@@ -1,5 +1,5 @@
-"""Checkpoints of a PolicyTrainer, from which training continues exactly. A file next to the checkpoint record contains
-the trainer's full state. In this module, `trainer` is always a PolicyTrainer."""
+"""Checkpoints of a PolicyTrainer. Training that resumes from one gives the same results as without an interruption. A
+file next to the checkpoint record contains the trainer's full state. Here, `trainer` is always a PolicyTrainer."""
 
 from __future__ import annotations
 
@@ -20,22 +20,23 @@ from oven_learner.rollback.checkpoint_record import TRAINER_STATE, Record
 STATE_FILE = "policy_trainer.pt"
 MAX_CHECKPOINTS = 2
 """Maximum number of checkpoints. Older ones are deleted."""
-TRAINING = "1"
-"""Number of the trainer in its script, for the checkpoint record. A PolicyTrainer always counts as the first."""
+TRAINER_NUMBER = "1"
+"""The trainer's number within its script, for the checkpoint record. A PolicyTrainer always counts as the first."""
 
 
 def save(trainer: Any, output: Path) -> Path:
-    """Write `checkpoint-STEP` to `output`, and return its path. It is not valid until all its files are written."""
+    """Write `checkpoint-STEP` to `output`, and return its path. An interrupted write leaves no valid checkpoint."""
     folder = output / f"checkpoint-{trainer.step}"
     checkpoint_record.begin(folder)
     torch.save(trainer_state(trainer), folder / STATE_FILE)
     (folder / TRAINER_STATE).write_text(json.dumps({"global_step": trainer.step}) + "\n")
     client = trainer.client
     specs = client.actuators.specs() if client is not None else ()
+    position = client.position() if client is not None else {"incarnation": 0, "n": 0, "tick": 0}
     record = Record(
-        **(client.position() if client is not None else {"incarnation": 0, "n": 0, "tick": 0}),
+        **position,
         run=os.environ.get("OVEN_RUN", ""),
-        training=TRAINING,
+        training=TRAINER_NUMBER,
         step=trainer.step,
         trained=trainer.completed_updates,
         fresh=False,
@@ -54,22 +55,23 @@ def save(trainer: Any, output: Path) -> Path:
 
 def newest(output: Path) -> Path | None:
     """Return the newest complete checkpoint of this run in `output`, or None."""
-    latest = checkpoint_record.newest(output, os.environ.get("OVEN_RUN", ""), TRAINING)
-    return latest[0] if latest is not None else None
+    newest_checkpoint = checkpoint_record.newest(output, os.environ.get("OVEN_RUN", ""), TRAINER_NUMBER)
+    return newest_checkpoint[0] if newest_checkpoint is not None else None  # without the checkpoint's record
 
 
 def abandon_after(output: Path | None, step: int) -> None:
     """Mark the checkpoints of steps after `step` as abandoned, because training was rolled back to `step`."""
     if output is None:
         return
-    for path, record in list(checkpoint_record.complete_checkpoints(output, os.environ.get("OVEN_RUN", ""), TRAINING)):
+    run = os.environ.get("OVEN_RUN", "")
+    for path, record in list(checkpoint_record.complete_checkpoints(output, run, TRAINER_NUMBER)):
         if record.step > step:
             checkpoint_record.rewrite(path, record.model_copy(update={"abandoned": f"rolled back to step {step}"}))
 
 
 def load(trainer: Any, folder: Path) -> None:
-    """Restore a trainer that was created with the same arguments. Training then continues exactly as if it had not
-    been interrupted. Teachers are not restored, because the trainer's constructor creates them. Raises ConfigError for
+    """Restore a trainer that was created with the same arguments. Training then continues as if it had not been
+    interrupted. Teachers are not restored, because the trainer's constructor creates them. Raises ConfigError for
     a checkpoint that is incomplete or from another run."""
     checkpoint_record.read_for_resume(folder, os.environ.get("OVEN_RUN", ""), _parameter_shapes(trainer))
     try:

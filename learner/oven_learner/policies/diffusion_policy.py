@@ -4,7 +4,7 @@ The denoising chain from noise to sample is treated as a decision process. Given
 condition), x_{t−1} is Gaussian. Its mean is the scheduler's step, and its standard deviation is η σ_t (Song et al.
 2020, arXiv 2010.02502, eq. 16). So each denoising step has an exact log-density, which is differentiable through the
 network's prediction. The coordinates of x_{t−1} are independent. Each coordinate is a step of the GRPO objective with
-its own ratio, as in gaussian_policy.py. DDPO uses one ratio per denoising step. A last step without noise is masked.
+its own ratio, as in gaussian_policy.py. DDPO uses one ratio per denoising step. Steps without noise are masked.
 
 The KL to a teacher is computed over the chain, so the teacher needs the same noise schedule, steps and η. The density
 of the final trajectory alone is unknown, so there is no KL to or from a Gaussian policy. This module needs the extra
@@ -25,7 +25,7 @@ from oven_learner.policies.gaussian_policy import normal_log_density
 from oven_learner.policies.policy import Policy, Samples, as_vectors, to_network_device
 
 
-def diffusers() -> Any:
+def import_diffusers() -> Any:
     """Import and return diffusers. Raises ConfigError with the install command if it is missing."""
     try:
         import diffusers
@@ -75,12 +75,12 @@ class DiffusionPolicy(Policy):
             x = torch.randn(len(intents), self.frames, self.dims).to(intents)
             chain = [x]
             for step, std in enumerate(self._step_stds):
-                x = self._mean(step, x, self._predict(step, x, intents))
+                x = self._predict_mean(step, x, self._predict(step, x, intents))
                 x = x + std * torch.randn_like(x) if std else x
                 chain.append(x)
-        deviations = torch.tensor(self._step_stds, device=x.device)
-        mask = (deviations > 0).float().repeat_interleave(self.frames * self.dims).expand(len(x), -1).clone()
-        tensors = {"chain": torch.stack(chain, 1), "deviations": deviations.expand(len(x), -1).clone()}
+        stds = torch.tensor(self._step_stds, device=x.device)
+        mask = (stds > 0).float().repeat_interleave(self.frames * self.dims).expand(len(x), -1).clone()
+        tensors = {"chain": torch.stack(chain, 1), "deviations": stds.expand(len(x), -1).clone()}
         return Samples(tensors, mask, list(x.cpu()))
 
     def step_log_probs(self, samples: Samples, conditions: Sequence[Any]) -> Tensor:
@@ -99,8 +99,8 @@ class DiffusionPolicy(Policy):
                 f"have {chain.shape[2]} × {chain.shape[3]} numbers and {chain.shape[1] - 1} steps; use samples with "
                 "the policy's sizes"
             )
-        deviations = samples.tensors["deviations"]  # (B, steps)
-        if not torch.allclose(deviations, deviations.new_tensor(self._step_stds), rtol=1e-5, atol=0.0):
+        stds = samples.tensors["deviations"]  # (B, steps)
+        if not torch.allclose(stds, stds.new_tensor(self._step_stds), rtol=1e-5, atol=0.0):
             raise ConfigError(
                 "these samples have different noise; use the same noise schedule and eta for both policies"
             )
@@ -110,7 +110,7 @@ class DiffusionPolicy(Policy):
                 log_probs.append(torch.zeros_like(chain[:, step]).flatten(1))
                 continue
             x, next_x = chain[:, step], chain[:, step + 1]
-            mean = self._mean(step, x, self._predict(step, x, intents))
+            mean = self._predict_mean(step, x, self._predict(step, x, intents))
             log_probs.append(normal_log_density(next_x, mean, mean.new_tensor(math.log(std))).flatten(1))
         return torch.cat(log_probs, 1)
 
@@ -139,11 +139,11 @@ class DiffusionPolicy(Policy):
             )
         return prediction
 
-    def _mean(self, step: int, x: Tensor, prediction: Tensor) -> Tensor:
+    def _predict_mean(self, step: int, x: Tensor, prediction: Tensor) -> Tensor:
         """Return the mean of the next x, which is the scheduler's step with zero noise. If the scheduler clips its
         estimate of x_0, the step uses the clipped value, like DDPM's posterior mean."""
-        clips = bool(self.scheduler.config.clip_sample or self.scheduler.config.thresholding)
-        options = {"eta": self.eta, "use_clipped_model_output": clips, "variance_noise": torch.zeros_like(x)}
+        is_clipped = bool(self.scheduler.config.clip_sample or self.scheduler.config.thresholding)
+        options = {"eta": self.eta, "use_clipped_model_output": is_clipped, "variance_noise": torch.zeros_like(x)}
         mean: Tensor = self.scheduler.step(prediction, self._times[step], x, **options).prev_sample
         return mean
 
@@ -171,7 +171,7 @@ class TemporalUNet(torch.nn.Module):
         self.arguments = {"intent_dim": intent_dim, "frames": frames, "dims": dims, "channels": list(channels)}
         """Constructor arguments, for saving."""
         self.intent = torch.nn.Linear(intent_dim, channels[0])
-        self.unet = diffusers().UNet1DModel(
+        self.unet = import_diffusers().UNet1DModel(
             sample_size=frames,
             in_channels=dims + channels[0],
             out_channels=dims,
@@ -196,7 +196,7 @@ class TemporalUNet(torch.nn.Module):
 
 def _as_ddim(scheduler: Any, eta: float) -> Any:
     """Convert the user's scheduler to DDIM. Raises ConfigError if this is not possible."""
-    library, name = diffusers(), type(scheduler).__name__
+    library, name = import_diffusers(), type(scheduler).__name__
     if not isinstance(scheduler, library.DDPMScheduler | library.DDIMScheduler):
         raise ConfigError(f"{name} has no known density per step; use diffusers' DDIMScheduler or DDPMScheduler")
     variance_type = getattr(scheduler.config, "variance_type", None)

@@ -29,8 +29,8 @@ def normal_log_density(x: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
 class GaussianTrajectory(Policy):
     """A policy over trajectories of F frames × D dimensions. `network` maps intents (B, I) to means and log standard
     deviations (B, F, 2 · D), in that order. `encode` converts conditions to intents. By default, conditions are already
-    vectors. Given the intent, coordinates are independent, so a trajectory's log-density is the sum over its
-    coordinates, and smooth trajectories must be learned. Raises ConfigError if the network returns another shape."""
+    vectors. Given the intent, coordinates are independent. So a trajectory's log-density is the sum over its
+    coordinates, and the network must learn to be smooth. Raises ConfigError if it returns another shape."""
 
     def __init__(self, network: torch.nn.Module, encode: Callable[[Sequence[Any]], Tensor] = as_vectors) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class TrajectoryNetwork(torch.nn.Module):
         self.body = torch.nn.Sequential(torch.nn.SiLU(), torch.nn.Linear(hidden, hidden), torch.nn.SiLU())
         self.head = torch.nn.Linear(hidden, 2 * dims)
         with torch.no_grad():
-            self.head.weight.mul_(0.1)
+            self.head.weight.mul_(0.1)  # so the initial distribution depends little on the intent
             self.head.bias.zero_()
             self.head.bias[dims:] = log_deviation
 

@@ -7,14 +7,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-STD_OFFSET = 1e-4
-"""Constant added to a group's standard deviation, as in TRL."""
+STD_OFFSET = 1e-4  # added to a group's standard deviation, as in TRL
 MAX_LOG_RATIO = 20.0
 """Maximum difference between two log-probabilities of a step, in nats. Beyond it the ratio is constant and has no
 gradient. Tokens stay far below it. A narrow Gaussian can differ by thousands, and its ratio would overflow."""
 
 
-def advantages(rewards: Tensor, group_size: int) -> tuple[Tensor, Tensor]:
+def compute_advantages(rewards: Tensor, group_size: int) -> tuple[Tensor, Tensor]:
     """Return the advantage of each sample (B,), and the standard deviation of each group (G,) with divisor n − 1.
     `rewards` (B,) must be finite and in group order."""
     groups = rewards.view(-1, group_size)
@@ -23,7 +22,7 @@ def advantages(rewards: Tensor, group_size: int) -> tuple[Tensor, Tensor]:
     return (centred / (std[:, None] + STD_OFFSET)).flatten(), std
 
 
-def objective(
+def compute_objective(
     log_probs: Tensor,
     old_log_probs: Tensor,
     teacher_log_probs: Tensor | None,
@@ -36,8 +35,8 @@ def objective(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the loss, the KL and the number of clipped steps, each summed over the steps of some rows of a batch. Only
     the loss has a gradient. The log-probabilities (R, T) are those of the policy, of the policy at sampling time, and
-    of the teacher. With a β of 0, the teacher is not used. `advantage` is (R,). `row_weight` (R, 1) is the weight of
-    each step in a row. The weights of all steps in the batch must sum to 1."""
+    of the teacher. With a β of 0, the teacher is not used. `advantage` is (R,). `row_weight` (R, 1) is the weight in
+    the loss of each step in a row. The weights of all steps in the batch must sum to 1."""
     ratio = torch.exp((log_probs - old_log_probs).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO))
     clipped_ratio = ratio.clamp(1 - epsilon[0], 1 + epsilon[1])
     advantage = advantage[:, None]
@@ -53,7 +52,7 @@ def objective(
     return (loss * mask * row_weight).sum(), (kl.detach() * mask).sum(), clipped_steps
 
 
-def row_weights(mask: Tensor, loss_type: str) -> Tensor:
+def compute_row_weights(mask: Tensor, loss_type: str) -> Tensor:
     """Return the weight of each step in a row, (B, 1), for a mask (B, T). For "dapo" all steps have the same weight.
     For "grpo" all samples have the same total weight."""
     if loss_type == "dapo":

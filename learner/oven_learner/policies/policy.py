@@ -48,10 +48,10 @@ class Samples:
     def __len__(self) -> int:
         return int(self.mask.shape[0])
 
-    def rows(self, index: Tensor) -> Samples:
+    def select(self, rows: Tensor) -> Samples:
         """Return the samples with these row numbers, (R,) int64, in that order."""
-        outputs = [self.outputs[row] for row in index.tolist()] if self.outputs else []
-        return Samples({name: tensor[index] for name, tensor in self.tensors.items()}, self.mask[index], outputs)
+        outputs = [self.outputs[row] for row in rows.tolist()] if self.outputs else []
+        return Samples({name: tensor[rows] for name, tensor in self.tensors.items()}, self.mask[rows], outputs)
 
 
 class Policy(torch.nn.Module):

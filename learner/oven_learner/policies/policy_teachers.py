@@ -1,4 +1,4 @@
-"""Teachers of a policy: frozen policies of the same kind. The KL term pulls the policy to its active teacher."""
+"""Teachers of a policy: frozen policies of the same kind. The KL term pulls the policy towards the active teacher."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AnyTeacher = Policy | TeacherConfig
 class PolicyTeachers(NamedTeachers[Policy]):
     """The teachers of one policy. The first teacher that is added becomes active. A TeacherConfig contains either a
     Policy or the folder of a saved one. A teacher from a folder encodes conditions with the policy's `encode`. All
-    kinds of teachers are supported, and all strategies except "quantized"."""
+    values of TeacherConfig's `kind` are supported, and all values of `strategy` except "quantized"."""
 
     def __init__(
         self,
@@ -70,8 +70,6 @@ class PolicyTeachers(NamedTeachers[Policy]):
 
     def _load(self, config: TeacherConfig) -> Any:
         if config.strategy == "quantized":
-            # With the motion recipe's teachers, the log-density of a coordinate was off by 7 nats with 8 bits and by
-            # 49 nats with 4 bits, and a UNet was only 6 % smaller.
             raise TeacherRefusedError(
                 "quantized weights distort a policy's log-densities, and convolutions cannot be quantized; use "
                 "the strategy 'resident', 'offload' or 'hybrid'"
@@ -110,12 +108,14 @@ class PolicyTeachers(NamedTeachers[Policy]):
         sample, encode = probe.outputs[0], getattr(teacher, "encode", None)
         frame_dim = sample.shape[-1] if isinstance(sample, torch.Tensor) and sample.dim() else None
         condition_dim = encode(self._conditions).shape[-1] if encode is not None else None
-        for field, expected, widths in (
-            ("joint_dim", config.joint_dim, {"its frames": teacher.dims, "the policy's frames": frame_dim}),
-            ("intent_dim", config.intent_dim, {"its intents": teacher.intent_dim, "the conditions": condition_dim}),
+        joint_dims = {"its frames": teacher.dims, "the policy's frames": frame_dim}
+        intent_dims = {"its intents": teacher.intent_dim, "the conditions": condition_dim}
+        for field, configured_dim, actual_dims in (
+            ("joint_dim", config.joint_dim, joint_dims),
+            ("intent_dim", config.intent_dim, intent_dims),
         ):
-            for source, width in widths.items():
-                if expected is not None and width is not None and expected != width:
+            for source, dim in actual_dims.items():
+                if configured_dim is not None and dim is not None and configured_dim != dim:
                     raise TeacherRefusedError(
-                        f"{field}={expected}, but {source} have {width} numbers; set {field}={width}"
+                        f"{field}={configured_dim}, but {source} have {dim} numbers; set {field}={dim}"
                     )

@@ -26,14 +26,14 @@ from oven_learner.optim.lr_scale import USER_BOUNDS
 from oven_learner.policies import checkpoint
 from oven_learner.policies.batch import Batch, batch_seed
 from oven_learner.policies.condition_sources import ConditionSource, as_source
-from oven_learner.policies.grpo_objective import advantages, objective, row_weights
+from oven_learner.policies.grpo_objective import compute_advantages, compute_objective, compute_row_weights
 from oven_learner.policies.policy import Policy, check_policy, repeat_conditions
 from oven_learner.policies.policy_teachers import AnyTeacher, PolicyTeachers
 from oven_learner.policies.scoring import KL, SAMPLE_METRICS, Scoring, prompt_of, publish_groups
 from oven_learner.rewards.committee import SKIPPED_STEPS, Committee
-from oven_learner.rewards.judge_knobs import announce_committee
+from oven_learner.rewards.committee_knobs import register_committee_knobs
 from oven_learner.rewards.verdicts import RewardFunction
-from oven_learner.teachers.kl_knobs import announce_beta, announce_teachers
+from oven_learner.teachers.kl_knobs import register_beta, register_teacher_knob
 
 LOSS_TYPES = ("dapo", "grpo")
 
@@ -57,7 +57,7 @@ class PolicyTrainerConfig:
     epsilon_high: float | None = None
     """Clipping range of the ratio above 1. None means the same as `epsilon`."""
     loss_type: Literal["dapo", "grpo"] = "dapo"
-    """The loss of "dapo" is the mean over all steps. The loss of "grpo" is the mean over samples of their own means."""
+    """With "dapo", the loss is the mean over all steps. With "grpo", it is the mean of the samples' own means."""
     updates_per_batch: int = 1
     """Number of updates per batch of samples, called num_iterations in TRL."""
     rows_per_pass: int | None = None
@@ -66,13 +66,13 @@ class PolicyTrainerConfig:
     seed: int = 0
     """Seed for the samples of each batch and the order of conditions."""
     hold_after: int = 10
-    """Consecutive steps without a scored group after which the run is held. A committee has its own setting."""
+    """Consecutive steps without a scored group after which the run is held. A Committee's own setting replaces it."""
     lr_bounds: tuple[float, float] = USER_BOUNDS
     """Lowest and highest learning rate during the run, as multiples of `learning_rate`."""
     beta_bounds: tuple[float, float] = USER_BOUNDS
     """Lowest and highest β during the run, as multiples of `beta`."""
     save_steps: int = 0
-    """Steps between checkpoints in `output_dir`. 0 means only one at the end."""
+    """Steps between checkpoints in `output_dir`. With 0, only one checkpoint is written, at the end."""
 
     def __post_init__(self) -> None:
         if self.group_size < 2:
@@ -123,12 +123,12 @@ class PolicyTrainer:
             rewards: a Committee, or reward functions by name, whose rewards are added.
             conditions: a list, or a source with `next_batch(n)`. A condition may be a mapping with a "prompt" for the
                 policy and other columns for the rewards.
-            teachers: teachers by name, from weak to strong. With a β but no teachers, the policy's initial state
-                becomes the teacher "initial".
+            teachers: teachers by name, from weak to strong. If β is above 0 but there are no teachers, the policy's
+                initial state becomes the teacher "initial".
             teacher: the teacher that is active at the start, by default the first.
             optimizer: by default AdamW without weight decay.
             evaluate, evaluate_every: the same as for `oven.connect`.
-            metrics: metrics of `evaluate` and the rewards, or details such as the highest possible reward.
+            metrics: descriptions of metrics, such as the reward and its maximum. They replace the trainer's own.
         """
         self.accelerator = accelerator or Accelerator()
         processes = self.accelerator.num_processes
@@ -208,8 +208,8 @@ class PolicyTrainer:
 
         if len(self.teachers):
             unit = "× KL per step, in the loss"
-            announce_beta(actuators, config.beta, lambda: self.beta, set_beta, config.beta_bounds, unit)
-            announce_teachers(actuators, self.teachers, lambda: self.client)
+            register_beta(actuators, config.beta, lambda: self.beta, set_beta, config.beta_bounds, unit)
+            register_teacher_knob(actuators, self.teachers, lambda: self.client)
         if config.updates_per_batch > 1:
             user_values = UserValues()
             unit = "ratio below 1" if has_two_epsilons else "ratio around 1"
@@ -219,7 +219,7 @@ class PolicyTrainer:
                     actuators, "grpo.epsilon_high", lambda: self.epsilon[1], set_high, unit="ratio above 1"
                 )
         if self.scoring.committee is not None:
-            announce_committee(actuators, self.scoring.committee)
+            register_committee_knobs(actuators, self.scoring.committee)
 
     def metric_specs(self) -> tuple[MetricSpec, ...]:
         """Return the metrics of each step."""
@@ -228,8 +228,8 @@ class PolicyTrainer:
         return (*(spec for spec in specs if spec.name not in user_names), *self._metrics)
 
     def update(self, batch_number: int, conditions: Sequence[Any]) -> dict[str, float]:
-        """Update the weights once and return the step's metrics. The batch is sampled first unless an earlier update
-        already did. A skipped step has the metrics of its samples, but no loss."""
+        """Update the weights once and return the step's metrics. The batch is sampled first, unless an earlier update
+        has sampled it. A skipped step has the metrics of its samples, but no loss."""
         if self.batch is None or self.batch.number != batch_number:
             self.batch = self.rollout(batch_number, conditions)
         metrics = self.batch.take_metrics()
@@ -262,12 +262,12 @@ class PolicyTrainer:
         device = samples.mask.device
         row_prompts = repeat_conditions(prompts, config.group_size)
         scored_prompts = [row_prompts[row] for row in scored_rows.tolist()]
-        scored_samples = samples.rows(scored_rows.to(device))
+        scored_samples = samples.select(scored_rows.to(device))
         batch = Batch(batch_number, scored_samples, scored_prompts, advantages=torch.zeros(0, device=device))
         batch.metrics = dict(scores.metrics)
         self._missing_reasons.update(scores.missing_reasons)
         if len(scored_rows):
-            batch_advantages, group_std = advantages(scores.rewards[scored_rows], config.group_size)
+            batch_advantages, group_std = compute_advantages(scores.rewards[scored_rows], config.group_size)
             batch.advantages = batch_advantages.to(device)
             log_probs = self._log_probs(self.policy, batch)
             batch.old_log_probs = log_probs if config.updates_per_batch > 1 else None
@@ -287,12 +287,12 @@ class PolicyTrainer:
     def backward(self, batch: Batch) -> dict[str, float]:
         """Add the gradient of the batch's loss to the parameters, and return the loss and its metrics."""
         teacher_log_probs = self._teacher_log_probs(batch) if self.beta else None
-        weights, total = row_weights(batch.samples.mask, self.config.loss_type), batch.samples.mask.sum()
-        sums = torch.zeros(3, device=total.device)
+        weights, step_count = compute_row_weights(batch.samples.mask, self.config.loss_type), batch.samples.mask.sum()
+        sums = torch.zeros(3, device=step_count.device)
         for rows in batch.row_chunks(self.config.rows_per_pass):
             with self.accelerator.autocast():
-                log_probs = self.policy.step_log_probs(batch.samples.rows(rows), batch.select_conditions(rows))
-            loss, kl, clipped = objective(
+                log_probs = self.policy.step_log_probs(batch.samples.select(rows), batch.select_conditions(rows))
+            loss, kl, clipped = compute_objective(
                 log_probs,
                 log_probs.detach() if batch.old_log_probs is None else batch.old_log_probs[rows],
                 None if teacher_log_probs is None else teacher_log_probs[rows],
@@ -303,7 +303,7 @@ class PolicyTrainer:
                 row_weight=weights[rows],
             )
             self.accelerator.backward(loss)
-            sums += torch.stack([loss.detach(), kl / total, clipped / total])
+            sums += torch.stack([loss.detach(), kl / step_count, clipped / step_count])
         total_loss, mean_kl, clipped_share = sums.tolist()
         metrics = {"loss": total_loss, "clip_ratio/region_mean": clipped_share}
         if teacher_log_probs is not None:
@@ -312,12 +312,12 @@ class PolicyTrainer:
 
     def _loop(self, client: LoopClient) -> None:
         hold_after = self.scoring.committee.hold_after if self.scoring.committee else self.config.hold_after
-        for index, conditions in self._numbered_conditions():
+        for update_index, conditions in self._numbered_conditions():
             self.step = client.step + 1
-            metrics = self.update(index // self.config.updates_per_batch, conditions)
+            metrics = self.update(update_index // self.config.updates_per_batch, conditions)
             for callback in self.step_callbacks:
                 callback(self.step, metrics)
-            self.completed_updates = index + 1
+            self.completed_updates = update_index + 1
             judge_costs = self.scoring.committee.take_cost() if self.scoring.committee else {}
             client.observe(self.step, {**metrics, **judge_costs})
             if self.skipped_steps >= hold_after:
@@ -359,6 +359,6 @@ class PolicyTrainer:
         chunks = batch.row_chunks(self.config.rows_per_pass)
         with self.accelerator.autocast():
             log_probs = [
-                policy.step_log_probs(batch.samples.rows(rows), batch.select_conditions(rows)) for rows in chunks
+                policy.step_log_probs(batch.samples.select(rows), batch.select_conditions(rows)) for rows in chunks
             ]
         return torch.cat(log_probs)

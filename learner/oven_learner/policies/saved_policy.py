@@ -13,12 +13,11 @@ from torch import Tensor, nn
 
 from oven_core.errors import ConfigError, reason
 from oven_core.files import read_file
-from oven_learner.policies.diffusion_policy import DiffusionPolicy, TemporalUNet, diffusers
+from oven_learner.policies.diffusion_policy import DiffusionPolicy, TemporalUNet, import_diffusers
 from oven_learner.policies.gaussian_policy import GaussianTrajectory, TrajectoryNetwork
 from oven_learner.policies.policy import DESCRIPTION, SCHEDULER, WEIGHTS, Description, Policy, as_vectors, named_tensors
 
 REMEDY = "pass a folder that was written by `Policy.save`"
-
 POLICIES: Mapping[str, type[Policy]] = {"DiffusionPolicy": DiffusionPolicy, "GaussianTrajectory": GaussianTrajectory}
 NETWORKS: Mapping[str, type[nn.Module]] = {"TemporalUNet": TemporalUNet, "TrajectoryNetwork": TrajectoryNetwork}
 """Classes by name in `policy.json`. No other class is ever created from a folder."""
@@ -27,7 +26,7 @@ NETWORKS: Mapping[str, type[nn.Module]] = {"TemporalUNet": TemporalUNet, "Trajec
 def load_policy(folder: Path | str, encode: Callable[[Sequence[Any]], Tensor] = as_vectors) -> Policy:
     """Load a policy on the CPU, in evaluation mode. `encode` must be the function that the policy was trained with,
     because it is not saved. Loading uses no random generator, so it does not affect training in another thread. Raises
-    ConfigError if the folder is missing or damaged, or has an unknown class or weights of another shape."""
+    ConfigError if the folder is missing or damaged, names an unknown class, or has weights of another shape."""
     folder = Path(folder)
     description = _read_description(folder)
     for name, choices in ((description.policy, POLICIES), (description.network, NETWORKS)):
@@ -39,7 +38,8 @@ def load_policy(folder: Path | str, encode: Callable[[Sequence[Any]], Tensor] = 
         _load_weights(network, folder)
         if description.policy == "GaussianTrajectory":
             return GaussianTrajectory(network, encode, **description.arguments).eval()
-        scheduler = diffusers().DDIMScheduler.from_pretrained(str(folder), subfolder=SCHEDULER, local_files_only=True)
+        ddim = import_diffusers().DDIMScheduler
+        scheduler = ddim.from_pretrained(str(folder), subfolder=SCHEDULER, local_files_only=True)
         return DiffusionPolicy(network, scheduler, encode=encode, **description.arguments).eval()
     except ConfigError:
         raise
@@ -64,7 +64,7 @@ def _read_description(folder: Path) -> Description:
 
 def _load_weights(network: nn.Module, folder: Path) -> None:
     """Load weights and buffers into a network on the meta device. Raises ConfigError if the file is damaged or does not
-    match."""
+    match the network."""
     path = folder / WEIGHTS
     try:
         # Loaded tensors are unaligned and memory-mapped, and another `save` may change the file, so they are copied.

@@ -43,7 +43,7 @@ SKIPPED_GROUPS = MetricSpec(
 
 @dataclass(frozen=True)
 class BatchScores:
-    """The scores of one batch. A group counts if all its samples have finite rewards."""
+    """The scores of one batch. Training uses only groups in which all samples have finite rewards."""
 
     rewards: Tensor
     """Rewards, (B,) float32. NaN for a missing reward."""
@@ -79,7 +79,7 @@ class Scoring:
 
     def __call__(self, conditions: Sequence[Any], outputs: Sequence[Any], step: int) -> BatchScores:
         """Score one batch. Raises ConfigError if a function returns a different number of rewards than samples."""
-        arguments = self._arguments(conditions, outputs, step)
+        arguments = self._build_arguments(conditions, outputs, step)
         if self.committee is not None:
             metrics: dict[str, float] = {}
             values = self.committee(**arguments, log_metric=metrics.__setitem__)
@@ -92,7 +92,8 @@ class Scoring:
         metrics[SKIPPED_GROUPS.name] = float(skipped_groups)
         return BatchScores(rewards, metrics, missing_reasons)
 
-    def _arguments(self, conditions: Sequence[Any], outputs: Sequence[Any], step: int) -> dict[str, Any]:
+    def _build_arguments(self, conditions: Sequence[Any], outputs: Sequence[Any], step: int) -> dict[str, Any]:
+        """Build the keyword arguments with which a reward function is called."""
         rows = repeat_conditions(conditions, self._group_size)
         keys_of_rows = (set(row) if isinstance(row, Mapping) else set() for row in rows)
         columns = sorted(set.intersection(*keys_of_rows) - {"prompt"})
@@ -138,24 +139,26 @@ def publish_groups(
     scored_rows: Tensor,
     scoring: Scoring,
 ) -> None:
-    """Publish some groups of this step's batch if the schedule requires it. `advantages` are those of `scored_rows`."""
+    """Publish some groups of this step's batch if a sample is due. `advantages` are those of `scored_rows`."""
     sampling = client.sampling if client is not None else None
     if client is None or sampling is None or client.tick + 1 < sampling.schedule.due_step:
         return
     try:
-        tick, groups = client.tick + 1, len(prompts)
-        group_size = len(outputs) // groups
+        tick, group_count = client.tick + 1, len(prompts)
+        group_size = len(outputs) // group_count
         advantage_by_row = dict(zip(scored_rows.tolist(), advantages.tolist(), strict=True))
-        for turn in sampling.schedule.take(tick, groups):
-            index = turn % groups
+        for group_number in sampling.schedule.take(tick, group_count):
+            index = group_number % group_count
             rows = range(index * group_size, (index + 1) * group_size)
-            rewards, group_outputs = scores.rewards[rows.start : rows.stop].tolist(), [outputs[row] for row in rows]
+            rewards = scores.rewards[rows.start : rows.stop].tolist()
+            group_outputs = [outputs[row] for row in rows]
+            # The partial functions are called later, outside the training thread.
             read_verdicts = partial(_function_verdicts, scoring.rewards_by_function, rows)
             if scoring.committee is not None:
                 read_verdicts = partial(scoring.committee.evidence.group_verdicts, index)
             sample = partial(_make_sample, prompts[index], group_outputs, rewards, read_verdicts)
             sampling.sample_count += 1
-            numbers = SampleNumbers(sampling.sample_count, tick, step, index, groups)
+            numbers = SampleNumbers(sampling.sample_count, tick, step, index, group_count)
             group_advantages = [advantage_by_row.get(row, math.nan) for row in rows]
             client.show(partial(sampling.convert, client.position, numbers, group_advantages, sample))
     except Exception as error:  # the error's text is not logged, because it may quote a prompt

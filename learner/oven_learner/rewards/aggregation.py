@@ -25,8 +25,8 @@ Rule: TypeAlias = Callable[[Sequence[WeightedScore], float], float]
 """A function that maps (scores of the judges that see a difference, λ) to R. The shares sum to 1. λ is
 `committee.caution`, which only `cautious` uses.
 
-Each rule is monotone: if no judge scores one completion below another, its R is not lower either. With a single judge,
-or with judges that agree, R is their score.
+Each rule is monotone: if no judge scores completion A below completion B, the R of A is not below that of B. With a
+single judge, or with judges that agree, R is their score.
 """
 
 DEFAULT_RULE: Final = "lower_quantile"
@@ -37,12 +37,10 @@ QUANTILE: Final = 0.4
 """Quantile of `lower_quantile`. With equal weights, it is the lower of two scores, the middle of three, and the
 second-lowest of four or five. So neither two fooled judges out of four nor one hostile judge can change it much."""
 CLIP_DISTANCE: Final = 0.4
-"""Maximum distance of a score from that quantile, in standard deviations. Scores beyond it are clipped. A distance of 1
+"""Maximum distance of a score from QUANTILE, in standard deviations. Scores beyond it are clipped. A distance of 1
 is slightly more accurate in clean groups, but two fooled judges out of four then raise a bad answer more often."""
-# Correlation of the reward with the truth in clean groups: 0.914 at a distance of 0, 0.920 at 0.4 and 0.929 at 1.
-# Share of bad answers that two fooled judges out of four raise: 17 % at 0.4 and 23 % at 1.
 SHARE_TOLERANCE: Final = 1e-9
-"""Tolerance in comparisons of summed shares, because a sum of 0.4 may be slightly lower in floating point."""
+"""Tolerance in comparisons of summed shares, because floating-point sums may be slightly too low."""
 
 
 def lower_quantile(scores: Sequence[WeightedScore], _: float) -> float:
@@ -70,14 +68,14 @@ def cautious(scores: Sequence[WeightedScore], caution: float) -> float:
     0 at c = a + s / √(λ² V − W).
     """
     caps = [math.inf]
-    for lowest_capped in {score for score, _ in scores}:
-        uncapped = [(score, share) for score, share in scores if score < lowest_capped]
-        uncapped_share = math.fsum(share for _, share in uncapped)
-        slack = caution**2 * uncapped_share - (1 - uncapped_share)  # λ² V − W
-        if uncapped and slack > 0:
-            mean = math.fsum(share * score for score, share in uncapped) / uncapped_share
-            variance = math.fsum(share * (score - mean) ** 2 for score, share in uncapped) / uncapped_share
-            caps.append(mean + math.sqrt(variance / slack))
+    for lowest_above in {score for score, _ in scores}:  # the lowest score above the cap
+        below = [(score, share) for score, share in scores if score < lowest_above]
+        share_below = math.fsum(share for _, share in below)
+        radicand = caution**2 * share_below - (1 - share_below)  # λ² V − W
+        if below and radicand > 0:
+            mean = math.fsum(share * score for score, share in below) / share_below
+            variance = math.fsum(share * (score - mean) ** 2 for score, share in below) / share_below
+            caps.append(mean + math.sqrt(variance / radicand))
     return max(penalised_mean([(min(score, cap), share) for score, share in scores], caution) for cap in caps)
 
 
@@ -123,15 +121,16 @@ def aggregate(
     voters = {name: values for name, values in scores.items() if weights.get(name, 0.0) > 0}
     if len(voters) < quorum or not voters:
         return None
+    first_scores = next(iter(voters.values()))
     if len(voters) == 1:
-        return [*next(iter(voters.values()))]
+        return [*first_scores]
     means = {name: _mean(values) for name, values in voters.items()}
     spreads = {name: _spread(values, means[name]) for name, values in voters.items()}
     voter_weight = math.fsum(weights[name] for name in voters)
     group_mean = math.fsum(weights[name] / voter_weight * means[name] for name in voters)
     group_spread = math.fsum(weights[name] / voter_weight * spreads[name] for name in voters)
     decisive_names = [name for name in voters if spreads[name] > MIN_SPREAD]
-    rows = range(len(next(iter(voters.values()))))
+    rows = range(len(first_scores))
     if not decisive_names:
         return [group_mean for _ in rows]
     if len(decisive_names) < quorum:
@@ -166,7 +165,7 @@ def sees_difference(scores: Sequence[float]) -> bool:
     return _spread(scores, _mean(scores)) > MIN_SPREAD
 
 
-def agreement(scores: Mapping[str, Sequence[float]]) -> float | None:
+def mean_agreement(scores: Mapping[str, Sequence[float]]) -> float | None:
     """Return the mean correlation over pairs of members that see a difference, or None if fewer than two see one."""
     standard_scores = [standardise(values) for values in scores.values() if sees_difference(values)]
     pairs = itertools.combinations(standard_scores, 2)

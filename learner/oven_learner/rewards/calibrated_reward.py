@@ -31,7 +31,7 @@ MARK_LETTERS = "epistemicstatus"
 """Letters of the confidence mark. The answer's text must not contain a second mark, which would reveal the confidence
 to judges and could contradict the first mark."""
 FORMAT_COST = -0.5
-"""Reward of completions in the wrong format. This format never pays, because a confidence of 0 earns I − λI² ≥ 0."""
+"""Reward of completions in the wrong format. It never pays, because a confidence of 0 would earn I − λI² ≥ 0."""
 WINDOW = 1000
 """Number of recent answers for calibration metrics. With fewer answers, even a perfect forecaster has a large
 calibration error: 0.03 for 1,000 answers, but 0.11 for 64."""
@@ -114,7 +114,7 @@ class CalibratedReward:
         return questions, [answer.text if answer is not None else "" for answer in answers]
 
     def rewards(self, completions: Sequence[str], scores: Sequence[float]) -> list[float]:
-        """Return the reward I − λ(c − I)² per completion, or FORMAT_COST for a wrong format. `scores` are the Is."""
+        """Return I − λ(c − I)² for each completion, or FORMAT_COST for a wrong format. `scores` are the values of I."""
         rewards = []
         for completion, score in zip(completions, scores, strict=True):
             answer = parse_oracle_output(completion)
@@ -136,11 +136,11 @@ class CalibratedReward:
         if not pairs:
             return {}
         self._recent_answers.extend(pairs)
+        unparsed_count = sum(pair is None for pair in self._recent_answers)
+        advantages = [reward - math.fsum(group) / len(group) for group in rewards for reward in group]
         metrics = {
-            "calibration/unparsed": sum(pair is None for pair in self._recent_answers) / len(self._recent_answers),
-            "advantage/std": float(
-                np.std([reward - math.fsum(group) / len(group) for group in rewards for reward in group])
-            ),
+            "calibration/unparsed": unparsed_count / len(self._recent_answers),
+            "advantage/std": float(np.std(advantages)),
         }
         parsed_pairs = [pair for pair in pairs if pair is not None]
         if parsed_pairs:
@@ -166,7 +166,7 @@ class CalibratedReward:
         """Return the descriptions of all metrics of this reward."""
         return METRICS
 
-    def announce(self, actuators: Actuators) -> None:
+    def register_knob(self, actuators: Actuators) -> None:
         """Register λ as `reward.calibration`. It changes the reward, so only held-out metrics can judge a change."""
         actuators.scalar(KNOB, lambda: self.weight, self.set_weight, low=0.0, high=1.0, unit="λ", moves_own_metric=True)
 

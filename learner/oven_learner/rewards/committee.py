@@ -18,13 +18,13 @@ from oven_core.protocol.messages import MetricSpec
 from oven_learner import ranks
 from oven_learner.completions.plain_text import as_text
 from oven_learner.rewards.aggregation import DEFAULT_RULE, find_rule
-from oven_learner.rewards.group import (
+from oven_learner.rewards.batch_rewards import (
     BatchOutcome,
     Evidence,
     Group,
     RankRows,
-    batch_rewards,
     build_groups,
+    compute_rewards,
     count_abstentions,
     member_metrics,
     rule_verdict,
@@ -111,37 +111,37 @@ class Committee:
         """Number of completions per prompt, set by the attached trainer."""
         self.reference_columns: frozenset[str] = frozenset()
         """Columns that may be empty for prompts added during training, set by the trainer's PromptSource."""
-        self.last_outcome = BatchOutcome([])
+        self.last_outcome = BatchOutcome()
         self.evidence = Evidence()
         """The evidence behind `last_outcome`, only on rank 0."""
         self.rows = range(0)
         """Rows of this rank in `last_outcome.rewards`."""
         find_rule(rule)  # raises for an unknown name
         self._rule, self._caution, self._quorum = rule, caution, quorum
-        self._reference, self._warn_no_reference = reference, bool(reference)
+        self._reference, self._should_warn_of_missing_reference = reference, bool(reference)
         self._seed, self._run = seed, run
-        self._batches = 0
-        self._warn_no_description = remote is not None  # whether to warn that judges have no description
+        self._batch_count = 0
+        self._should_warn_of_missing_description = remote is not None
         self._abstaining_names: set[str] = set()
-        remotes = remote.members if remote else ()
-        self.judges = MemberModels({name: remote.judges.get(name) for name in remotes} if remote else {})
+        remote_names = remote.members if remote else ()
+        self.judges = MemberModels({name: remote.judges.get(name) for name in remote_names} if remote else {})
         """Model of each remote member."""
-        self.watch = JudgeWatch(remotes, applies_reliability=reliability)
+        self.watch = JudgeWatch(remote_names, applies_reliability=reliability)
         self._saved_reliability: dict[str, Any] = {}
         self._saved_models: dict[str, str] = {}
-        self.members = (*self.rules, *remotes)
+        self.members = (*self.rules, *remote_names)
         for name in self.members:
             names.validate("member", name)
-        duplicates = set(self.rules).intersection(remotes)
+        duplicates = set(self.rules).intersection(remote_names)
         if duplicates:
             names_text = ", ".join(sorted(duplicates))
             raise ConfigError(f"the committee has two members named {names_text}; rename the remote ones")
         self._weights: dict[str, float] = {}
         self.set_weights(dict.fromkeys(self.members, 1.0) | dict(weights or {}))
-        voters = len(self._voters())
-        if quorum is not None and quorum > voters:
+        voter_count = len(self._voters())
+        if quorum is not None and quorum > voter_count:
             raise ConfigError(
-                f"a quorum of {quorum} can never be reached, because only {voters} members have weight; lower "
+                f"a quorum of {quorum} can never be reached, because only {voter_count} members have weight; lower "
                 "committee.quorum, or add members"
             )
 
@@ -265,17 +265,17 @@ class Committee:
             for name, rule in self.rules.items()
         }
         texts = [as_text(completion) for completion in completions]
-        references = self._references(texts, rule_results, columns)
+        references = self._find_references(texts, rule_results, columns)
         changed_originals = [] if self.calibration is None else originals
         prompt_texts = [as_text(prompt) for prompt in prompts]
         local_rows = RankRows(prompt_texts, texts, rule_results, references, changed_originals)
         step = int(getattr(trainer_state, "global_step", 0))
-        has_ranks = "torch" in sys.modules and ranks.world_size() > 1
+        is_distributed = "torch" in sys.modules and ranks.world_size() > 1
         rows, rows_by_rank = range(len(prompts)), [local_rows]
-        if has_ranks:
+        if is_distributed:
             rows, rows_by_rank = ranks.gather_rows(local_rows, len(prompts))
         outcome, evidence = BatchOutcome(), Evidence()
-        if not has_ranks or ranks.rank() == 0:
+        if not is_distributed or ranks.rank() == 0:
             outcome, evidence = self._judge(build_groups(rows_by_rank, self.rules, self.group_size), step)
         outcome = ranks.broadcast_on_trainer_group(outcome)
         # Assigned only now, because another batch may have been judged while this one waited.
@@ -305,8 +305,8 @@ class Committee:
         return {"reliability": self.watch.reliability.state_dict(), "judges": judges, **calibration}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load the state of a checkpoint. A judge starts without evidence if the checkpoint lacks it or has another
-        model for it. When a resumed run chooses that model again, its evidence is restored."""
+        """Load the state of a checkpoint. A judge starts without evidence if the checkpoint has none, or has another
+        model for this judge. If the run chooses that model later, its evidence is restored."""
         self._saved_reliability, self._saved_models = dict(state.get("reliability", {})), dict(state.get("judges", {}))
         for member in self.judges.members:
             self._restart_watch(member)
@@ -315,13 +315,13 @@ class Committee:
 
     def _restart_watch(self, member: str) -> None:
         """Reset the watch of a member that is new or has another model."""
-        self.watch.begin(member)
+        self.watch.reset(member)
         if self.remote is not None:
             self.remote.health.pop(member, None)
         if self._saved_models.get(member) == self.judges.active(member):
             self.watch.reliability.load_state_dict(self._saved_reliability, [member])
 
-    def _references(
+    def _find_references(
         self, texts: Sequence[str], rule_results: Mapping[str, Sequence[RuleResult]], columns: Mapping[str, Any]
     ) -> list[str]:
         """Return, for each row, an answer to its prompt that is known to be correct, or an empty string."""
@@ -329,13 +329,13 @@ class Committee:
             reference_results = rule_results[self._reference]
             return [text if result == 1.0 else "" for text, result in zip(texts, reference_results, strict=True)]
         references = columns.get(self._reference)
-        if references is None and self._warn_no_reference:
+        if references is None and self._should_warn_of_missing_reference:
             log.warning(
                 "committee.reference %r is neither a rule nor a column of the data, so judges are only tested with "
                 "known-bad answers",
                 self._reference,
             )
-            self._warn_no_reference = False
+            self._should_warn_of_missing_reference = False
         references = [None] * len(texts) if references is None else references
         return ["" if reference is None else as_text(reference) for reference in references]
 
@@ -347,18 +347,19 @@ class Committee:
         remote_voters = [name for name in self._voters() if name in remote.members] if remote else []
         requests: list[ScoreRequest] = []
         reasons: list[dict[str, Mapping[str, str]]] = []
-        versions = self.watch.versions
+        versions_before = self.watch.versions  # a judge may be swapped during the requests
         if remote is not None and remote_voters:
-            self._batches += 1
+            self._batch_count += 1
             requests = [self._build_request(remote, group, i, step) for i, group in enumerate(groups)]
-            answers = self.wait_for_answers(partial(remote.ask, requests, self.judges.current(remote_voters)))
+            models = self.judges.requested_models(remote_voters)
+            answers = self.wait_for_answers(partial(remote.ask, requests, models))
             for member in remote_voters:
                 for i, verdict in enumerate(answers[member]):
                     verdicts[i][member] = to_group_order(verdict, requests[i], groups[i].completions)
             reasons = [
                 {name: remote.take_reasons(name, request.group) for name in remote_voters} for request in requests
             ]
-        outcome = batch_rewards(
+        outcome = compute_rewards(
             groups,
             verdicts,
             shares,
@@ -372,7 +373,7 @@ class Committee:
         for member in self.members:
             self._log_abstentions(member, verdicts)
         if remote is not None and remote_voters:
-            swapped_names = {name for name in remote_voters if self.watch.versions.get(name) != versions[name]}
+            swapped_names = {name for name in remote_voters if self.watch.versions.get(name) != versions_before[name]}
             for name in swapped_names:
                 remote.health.pop(name, None)
             for group, request, group_verdicts in zip(groups, requests, verdicts, strict=True):
@@ -405,15 +406,15 @@ class Committee:
 
     def _build_request(self, remote: MemberClient, group: Group, index: int, step: int) -> ScoreRequest:
         """Build the request for a group. Equal completions are included once. They are sorted by id, which is a digest,
-        so an answer can mention neither its id nor its position. A replay sends the same requests again."""
-        if self._warn_no_description and not self.description:
+        so a completion cannot mention its own id or position. A replay sends the same requests again."""
+        if self._should_warn_of_missing_description and not self.description:
             log.warning(
                 "the members %s have no description of the model in training; pass one to the committee, for example "
                 "convene(description=oven.ModelDescription.from_model(...))",
                 ", ".join(remote.members),
             )
-        self._warn_no_description = False
-        salt = f"{self._seed} {step} {self._batches} {index}"
+        self._should_warn_of_missing_description = False
+        salt = f"{self._seed} {step} {self._batch_count} {index}"
         completions = [Completion(id=_digest(salt, text), text=text) for text in set(group.completions)]
         return ScoreRequest(
             run=self._run,

@@ -1,6 +1,6 @@
 """Generates the next completions in TRL's GRPOTrainer while judges score the current ones (`committee.ahead: 1`).
 
-A step then takes as long as the slower of two parts, judging or generating plus training, instead of their sum. In
+A step then takes as long as the slower of two parts instead of their sum: judging, and generation plus training. In
 return, the policy is one optimizer step newer than the completions that it trains on. TRL computes log-probabilities
 under the older policy (`old_per_token_logps`). So the loss's importance ratio and clip correct for the step in between,
 as for `num_iterations` above 1 (Schulman et al. 2017, arXiv 1707.06347).
@@ -29,7 +29,6 @@ from oven_learner.rewards.committee import Committee
 Answer = TypeVar("Answer")
 MetricStores = list[dict[str, list[Any]]]
 """The dicts in which TRL stores its own metrics, and those that rules log with `log_metric` and `log_extra`."""
-
 STEPS_AHEAD = MetricSpec(
     name="committee/steps_ahead",
     unit="optimizer steps between the policy that wrote these completions and the one that trains on them",
@@ -50,7 +49,8 @@ class GenerationAhead:
     def __init__(self, trainer: Any, committee: Committee) -> None:
         _check_support(trainer)
         self._trainer, self._committee = trainer, committee
-        self._generate, self._fetch = trainer._generate_and_score_completions, trainer.get_batch_samples
+        self._original_generate = trainer._generate_and_score_completions
+        self._original_fetch = trainer.get_batch_samples
         self._steps_ahead: float | None = None
         self._next_batch: _Batch | None = None
         self._iterator: Any = None
@@ -82,46 +82,48 @@ class GenerationAhead:
         self.drop()
         self._iterator, self._current_rows, self._next_rows = None, [], []
 
-    def _fetch_batches(self, iterator: Any, batches: int, *args: Any, **kwargs: Any) -> Any:
+    def _fetch_batches(self, iterator: Any, batch_count: int, *args: Any, **kwargs: Any) -> Any:
         """Read the micro-batches of one optimizer step, and the first one of the next step."""
         if iterator is not self._iterator:  # another epoch, or another position in the data
             self._iterator, self._next_rows = iterator, []
-        fetched_rows, item_count = self._fetch(iterator, batches - len(self._next_rows), *args, **kwargs)
+        fetched_rows, item_count = self._original_fetch(iterator, batch_count - len(self._next_rows), *args, **kwargs)
         self._current_rows = [*self._next_rows, *fetched_rows]
-        self._next_rows, _ = self._fetch(iterator, 1, *args, **kwargs)
+        self._next_rows, _ = self._original_fetch(iterator, 1, *args, **kwargs)
         return [*self._current_rows], item_count
 
     def _take_batch(self, inputs: Any) -> dict[str, Any]:
         """Return the batch for `inputs`, and start generating the next one."""
         trainer = self._trainer
         if not trainer.model.training:
-            return self._generate(inputs)  # type: ignore[no-any-return]
-        if trainer._buffered_inputs is None or (self._next_batch is not None and self._next_batch.inputs is not inputs):
+            return self._original_generate(inputs)  # type: ignore[no-any-return]
+        has_other_rows = self._next_batch is not None and self._next_batch.inputs is not inputs
+        if has_other_rows or trainer._buffered_inputs is None:
             self.drop()
         batch, self._next_batch = self._next_batch, None
-        next_inputs = self._next_inputs(inputs)
+        next_inputs = self._find_next_inputs(inputs)
         if batch is None and next_inputs is None:
             self._steps_ahead = 0.0
-            return self._generate(inputs)  # type: ignore[no-any-return]
+            return self._original_generate(inputs)  # type: ignore[no-any-return]
         if batch is None:
-            batch = _Batch(trainer, self._generate, inputs)
+            batch = _Batch(trainer, self._original_generate, inputs)
             batch.generate()
         if next_inputs is not None:
-            next_batch = _Batch(trainer, self._generate, next_inputs)
+            next_batch = _Batch(trainer, self._original_generate, next_inputs)
             next_batch.generate(ahead=True)
             self._next_batch = next_batch
         self._steps_ahead = float(trainer.state.global_step - batch.step)
         return batch.finish()
 
-    def _next_inputs(self, inputs: Any) -> Any | None:
+    def _find_next_inputs(self, inputs: Any) -> Any | None:
         """Return the next step's rows, or None if they are unknown or there is no next step."""
         state = self._trainer.state
+        has_next_step = state.global_step + 1 < state.max_steps
         is_current = bool(self._next_rows and self._current_rows) and self._current_rows[0] is inputs
-        return self._next_rows[0] if is_current and state.global_step + 1 < state.max_steps else None
+        return self._next_rows[0] if is_current and has_next_step else None
 
 
 class _Batch(threading.Thread):
-    """A generation that runs in its own thread."""
+    """A batch that is generated in its own thread."""
 
     def __init__(self, trainer: Any, generate: Callable[[Any], Any], inputs: Any) -> None:
         super().__init__(name="oven-generation", daemon=True)
@@ -131,6 +133,7 @@ class _Batch(threading.Thread):
         self._error: BaseException | None = None
         self._is_dropped = False
         self._is_asking, self._is_needed, self._has_ended = threading.Event(), threading.Event(), threading.Event()
+        """Set when the thread asks the members, when the trainer needs or drops the batch, and when the thread ends."""
         self._device = torch.cuda.current_device() if trainer.accelerator.device.type == "cuda" else None
         self._metrics: MetricStores = []
         """Metrics of generation and rules. They are logged in the step that trains on the batch."""
@@ -141,7 +144,7 @@ class _Batch(threading.Thread):
         stores, iterations = _metric_stores(trainer), trainer.num_iterations
         self._metrics = [defaultdict(list) for _ in stores]
         _set_metric_stores(trainer, self._metrics)
-        if ahead:  # makes TRL compute log-probabilities under the current policy
+        if ahead:  # with a higher number, TRL computes log-probabilities under the current policy
             trainer.num_iterations = 2 * iterations
         try:
             self.start()

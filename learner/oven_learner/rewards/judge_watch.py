@@ -103,7 +103,7 @@ class JudgeWatch:
         self._versions: dict[str, int] = {}
         self._reported: set[tuple[str, str]] = set()
         for judge in judges:
-            self.begin(judge)
+            self.reset(judge)
 
     def metric_specs(self) -> tuple[MetricSpec, ...]:
         """Return the metrics of each judge."""
@@ -152,11 +152,11 @@ class JudgeWatch:
         """Each judge's version, a number that changes whenever another model replaces the judge."""
         return dict(self._versions)
 
-    def begin(self, judge: str) -> None:
+    def reset(self, judge: str) -> None:
         """Reset the evidence for a new judge, or for one that another model has replaced."""
         self._evidence[judge] = _JudgeEvidence()
         self._versions[judge] = next(self._version_numbers)
-        self.reliability.begin(judge)
+        self.reliability.reset(judge)
         self._reported = {(name, kind) for name, kind in self._reported if name != judge}
 
     def leave(self, judge: str) -> None:
@@ -178,7 +178,8 @@ class JudgeWatch:
     def _log_findings(self, judge: str, values: Mapping[str, float | None], evidence: _JudgeEvidence) -> None:
         """Log each finding once when it appears, and once when it ends."""
         order_bias, length_bias = evidence.order.mean or 0.0, evidence.length.mean or 0.0
-        is_unreliable, changes = (values["reliability"] or 1.0) < LOW_RELIABILITY, values.get("changes") or 0.0
+        is_unreliable = (values["reliability"] or 1.0) < LOW_RELIABILITY
+        changes = values.get("changes") or 0.0
         order_message = f"gives scores that depend on the position of an answer (correlation {order_bias:+.2f})"
         length_message = f"favours a length more than the others do (correlation {length_bias:+.2f} relative to theirs)"
         findings = {
@@ -235,7 +236,7 @@ class _JudgeEvidence:
 def _health_values(health: JudgeHealth | None) -> dict[str, float | None]:
     if health is None:
         return {}
-    counts = ("changes", "controls_failed", "quarantined", "cut_texts")
-    return {"order_flips": health.order_flips, "change_p": health.change_p} | {
-        name: float(getattr(health, name)) for name in counts
-    }
+    values = {"order_flips": health.order_flips, "change_p": health.change_p}
+    for name in ("changes", "controls_failed", "quarantined", "cut_texts"):
+        values[name] = float(getattr(health, name))
+    return values

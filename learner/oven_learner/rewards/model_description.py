@@ -13,9 +13,9 @@ class ModelDescription(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
-    parameters: int = Field(default=0, ge=0, description="number of trainable and frozen parameters; 0: unknown")
+    parameters: int = Field(default=0, ge=0, description="number of all parameters, or 0 if unknown")
     architecture: str = Field(default="model", min_length=1, description="the model's class, or a description of it")
-    vocabulary: int = Field(default=0, ge=0, description="number of tokens; 0: unknown")
+    vocabulary: int = Field(default=0, ge=0, description="number of tokens, or 0 if unknown")
     description: str = Field(min_length=1, description="the purpose of its training, in one or two sentences")
     modality: str = Field(default="text", min_length=1, description="the modality of its answers: text, motion, …")
     domain: str = Field(default="", description="the field of its tasks")

@@ -78,7 +78,7 @@ class Reliability:
         if member in self._sums:
             self._record(member, FAILED_CONTROL)
 
-    def begin(self, member: str) -> None:
+    def reset(self, member: str) -> None:
         """Reset the estimate for a new judge, or for one that another model has replaced."""
         self._sums[member] = self._groups[member] = 0.0
 

@@ -40,8 +40,8 @@ MAX_IN_FLIGHT = 64
 RECONNECT_TIMEOUT_S = 2.0
 """Seconds to wait for a lost connection before the members abstain. A server restart takes less time."""
 ABSENCE_TIMEOUT_S = 10.0
-"""Seconds to wait for a member that does not listen, which is longer than a restart. After such a wait, later requests
-do not wait until the member has answered again."""
+"""Seconds to wait for a member that does not listen, which is longer than a restart. After such a wait, each later
+request is tried only once, until the member answers again."""
 JOIN_TIMEOUT_S = 30.0
 """Seconds to wait for an added member's process. It must import a provider's SDK on a machine that is busy training."""
 RETRY_INTERVAL_S = 0.25
@@ -51,7 +51,7 @@ GRACE_S = 2.0
 NO_RESPONDERS = "503"
 """NATS status of the reply to a request on a subject without a listener."""
 RETRIED_KINDS = (verdicts.MALFORMED, verdicts.WRONG_IDS, verdicts.OUT_OF_RANGE)
-"""Failures that are retried once. A failure that the member reports is not, because the member has already retried."""
+"""Failures that are retried once. Failures that a member reports are not, because the member has already retried."""
 
 
 class RemoteMembers:
@@ -90,14 +90,14 @@ class RemoteMembers:
         self._cost = Cost()
         self._cost_lock = threading.Lock()
 
-    def ask(self, requests: Sequence[ScoreRequest], members: Mapping[str, RequestedModel]) -> Answers:
+    def ask(self, requests: Sequence[ScoreRequest], models: Mapping[str, RequestedModel]) -> Answers:
         """Return each member's verdict on every request by the given model, with scores in the order of completions.
         Members are asked concurrently, and the method returns within `deadline_s`. It never raises, because failures
         become abstentions. It is thread-safe."""
         deadline = time.monotonic() + self.deadline_s
-        answers: Answers = {member: [Abstention(verdicts.DEADLINE)] * len(requests) for member in members}
-        coroutine = self._ask_all(requests, members, deadline, answers)
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._running_loop())
+        answers: Answers = {member: [Abstention(verdicts.DEADLINE)] * len(requests) for member in models}
+        coroutine = self._ask_all(requests, models, deadline, answers)
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._ensure_loop())
         try:
             future.result(timeout=self.deadline_s + GRACE_S)
         except Exception as error:
@@ -108,7 +108,7 @@ class RemoteMembers:
     def probe(self, member: str, model: JudgeSpec, *, is_new: bool = False) -> Future[str]:
         """Send a model a test question in the member's process, within `deadline_s`. The result is an empty string if
         it returned a verdict, otherwise the reason for the failure. With `is_new`, first wait up to JOIN_TIMEOUT_S."""
-        return asyncio.run_coroutine_threadsafe(self._probe(member, model, is_new), self._running_loop())
+        return asyncio.run_coroutine_threadsafe(self._probe(member, model, is_new), self._ensure_loop())
 
     def join(self, member: str) -> None:
         """Add a member."""
@@ -141,7 +141,7 @@ class RemoteMembers:
         if not thread.is_alive():
             loop.close()
 
-    def _running_loop(self) -> asyncio.AbstractEventLoop:
+    def _ensure_loop(self) -> asyncio.AbstractEventLoop:
         with self._start_lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()

@@ -1,6 +1,6 @@
 """Excludes unscored groups from the loss of TRL's GRPOTrainer, and skips steps without any scored group.
 
-TRL gives completions without a reward an advantage of 0. They have no policy gradient then, but they still count in the
+TRL gives completions without a reward an advantage of 0. So they have no policy gradient, but they still count in the
 KL term and in the loss's denominator. In a step without any reward, Adam's momentum and weight decay still change the
 weights. In an experiment, 15 such steps reduced greedy accuracy from 0.87 to 0.33.
 
@@ -49,8 +49,8 @@ BATCH_PREFIXES = ("completions/", "committee/", "reward")
 
 
 class UnscoredGroupSkipper:
-    """Makes one trainer skip its unscored groups and steps. Call `install` before `train()`, and `begin` once the
-    optimizer exists. Raises ConfigError for an unsupported trainer."""
+    """Makes a trainer skip unscored groups and fully unscored steps. Call `install` before `train()`, and `begin` once
+    the optimizer exists. Raises ConfigError for an unsupported trainer."""
 
     def __init__(self, trainer: Any, committee: Committee) -> None:
         if getattr(trainer, "reward_funcs", None) != [committee]:
@@ -70,7 +70,7 @@ class UnscoredGroupSkipper:
         """Whether the last optimizer step was skipped."""
         self._abstentions: Counter[str] = Counter()
         """Number of abstentions of each kind since the last step that was not skipped."""
-        self._generate, self._loss = trainer._generate_and_score_completions, trainer._compute_loss
+        self._original_generate, self._original_loss = trainer._generate_and_score_completions, trainer._compute_loss
 
     def install(self) -> None:
         """Wrap the trainer's methods."""
@@ -83,11 +83,11 @@ class UnscoredGroupSkipper:
         optimizer = self._trainer.optimizer
         self._has_scored_row, self._consecutive_skips, self._is_skipped = False, 0, False
         if not hasattr(optimizer.step, "oven_skips"):
-            self._optimizer, self._take_step = optimizer, optimizer.step
+            self._optimizer, self._original_step = optimizer, optimizer.step
 
             @wraps(optimizer.step)  # copies the attributes that torch's schedulers have set on it
             def step(closure: Any = None) -> None:
-                self._step(closure)
+                self._step_or_skip(closure)
 
             step.oven_skips = True  # type: ignore[attr-defined]
             optimizer.step = step
@@ -110,17 +110,17 @@ class UnscoredGroupSkipper:
         return metrics, reason
 
     def _generate_batch(self, inputs: Any) -> dict[str, Any]:
-        trainer, training = self._trainer, self._trainer.model.training
-        self._committee.group_size = trainer.num_generations if training else trainer.num_generations_eval
-        batch: dict[str, Any] = self._generate(inputs)
+        trainer, is_training = self._trainer, self._trainer.model.training
+        self._committee.group_size = trainer.num_generations if is_training else trainer.num_generations_eval
+        batch: dict[str, Any] = self._original_generate(inputs)
         outcome = self._committee.last_outcome
-        if training:
+        if is_training:
             self._abstentions += outcome.abstentions
             if outcome.skipped_groups:
-                self._exclude_unscored(batch, outcome.groups, outcome.skipped_groups)
+                self._exclude_unscored(batch, outcome.group_count, outcome.skipped_groups)
         return batch
 
-    def _exclude_unscored(self, batch: dict[str, Any], groups: int, unscored_groups: int) -> None:
+    def _exclude_unscored(self, batch: dict[str, Any], group_count: int, unscored_count: int) -> None:
         """Mask the unscored rows of a batch, and reweight the others."""
         trainer, outcome = self._trainer, self._committee.last_outcome
         device = batch["completion_mask"].device
@@ -132,11 +132,11 @@ class UnscoredGroupSkipper:
         batch["num_items_in_batch"] = trainer.accelerator.gather(tokens.sum()).sum()
         batch[SCORED_ROWS] = scored_rows
         zero_std_shares = trainer._metrics["train"].get("frac_reward_zero_std")
-        if unscored_groups == groups:
+        if unscored_count == group_count:
             if zero_std_shares:
                 zero_std_shares.pop()
             return
-        factor = groups / (groups - unscored_groups)
+        factor = group_count / (group_count - unscored_count)
         if zero_std_shares:
             zero_std_shares[-1] *= factor  # TRL counts unscored groups in the denominator
         if trainer.loss_type in ROW_MEANS:
@@ -151,11 +151,11 @@ class UnscoredGroupSkipper:
         if factor is not None:
             trainer.beta = beta * float(factor)
         try:
-            return self._loss(model, inputs)  # type: ignore[no-any-return]
+            return self._original_loss(model, inputs)  # type: ignore[no-any-return]
         finally:
             trainer.beta = beta
 
-    def _step(self, closure: Any = None) -> None:
+    def _step_or_skip(self, closure: Any = None) -> None:
         """Step the optimizer if any rank has a scored row, and otherwise skip the step."""
         has_scored_row, self._has_scored_row = self._on_any_rank(self._has_scored_row), False
         self._is_skipped = not has_scored_row
@@ -164,7 +164,7 @@ class UnscoredGroupSkipper:
             self._consecutive_skips, self._abstentions = 0, Counter()
             if optimizer.scaler is None:  # otherwise the scaler sets the flag
                 optimizer._is_overflow = False
-            self._take_step(closure)
+            self._original_step(closure)
             return
         self._consecutive_skips += 1
         optimizer._is_overflow = True

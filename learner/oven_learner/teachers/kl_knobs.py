@@ -9,15 +9,14 @@ from oven_learner.actuators import Actuators
 from oven_learner.teachers.reference_model import has_reference
 from oven_learner.teachers.registry import NamedTeachers, Teachers
 
-BETA, TEACHER = "grpo.beta", "teacher.active"
+BETA_KNOB, TEACHER_KNOB = "grpo.beta", "teacher.active"
 ORDER = "weakest first"
 """Unit of `teacher.active`, which describes the order of its choices."""
-
 DEFAULT_BETA = 0.04
 """The β that determines the upper bound if the user's β is 0, from Shao et al. 2024 (arXiv 2402.03300, section 4.2)."""
 
 
-def announce_kl_knobs(
+def register_kl_knobs(
     actuators: Actuators,
     trainer: Any,
     teachers: Teachers | None,
@@ -28,17 +27,17 @@ def announce_kl_knobs(
     policy without its adapter. A change of β affects the next step's loss. Buffered reference log-probabilities stay
     valid for any β above 0. If a buffered batch has none, its completions are generated again. `client` returns the
     running training's client, or None before training."""
-    grpo = _is_grpo(trainer)
-    if grpo and has_reference(trainer):
+    is_grpo = _is_grpo(trainer)
+    if is_grpo and has_reference(trainer):
         user_beta = float(trainer.args.beta or trainer.beta)
-        announce_beta(
+        register_beta(
             actuators, user_beta, lambda: float(trainer.beta), lambda value: _set_beta(trainer, value), beta_bounds
         )
     if teachers is not None:
-        announce_teachers(actuators, teachers, client, lambda: not grpo or has_reference(trainer))
+        register_teacher_knob(actuators, teachers, client, lambda: not is_grpo or has_reference(trainer))
 
 
-def announce_beta(
+def register_beta(
     actuators: Actuators,
     user_beta: float,
     read: Callable[[], float],
@@ -46,10 +45,10 @@ def announce_beta(
     beta_bounds: tuple[float, float],
     unit: str = "× KL per token, in the loss",
 ) -> None:
-    """Register `grpo.beta` within `beta_bounds` times `user_beta`. If that is 0, DEFAULT_BETA sets the upper bound."""
+    """Register `grpo.beta` within `beta_bounds` times `user_beta`. DEFAULT_BETA replaces 0 in the upper bound."""
     low, high = user_beta * beta_bounds[0], (user_beta or DEFAULT_BETA) * beta_bounds[1]
     scale: Literal["log", "linear"] = "log" if user_beta else "linear"
-    actuators.scalar(BETA, read, write, low=low, high=high, scale=scale, unit=unit, moves_own_metric=True)
+    actuators.scalar(BETA_KNOB, read, write, low=low, high=high, scale=scale, unit=unit, moves_own_metric=True)
 
 
 class Announcer(Protocol):
@@ -61,7 +60,7 @@ class Announcer(Protocol):
         """Announce the knob's current state at the next step boundary."""
 
 
-def announce_teachers(
+def register_teacher_knob(
     actuators: Actuators,
     teachers: NamedTeachers[Any],
     client: Callable[[], Announcer | None],
@@ -72,17 +71,17 @@ def announce_teachers(
     becomes a choice, and the `client()` of the running training announces it."""
 
     def offer(registry: Actuators) -> bool:
-        if TEACHER in registry:
-            registry.update(TEACHER, choices=teachers.names)
+        if TEACHER_KNOB in registry:
+            registry.update(TEACHER_KNOB, choices=teachers.names)
         elif len(teachers) > 1 and uses_teacher():
-            registry.choice(TEACHER, lambda: teachers.active, teachers.swap, teachers.names, unit=ORDER)
-        return TEACHER in registry
+            registry.choice(TEACHER_KNOB, lambda: teachers.active, teachers.swap, teachers.names, unit=ORDER)
+        return TEACHER_KNOB in registry
 
     def on_add() -> None:
         running_client = client()
         is_offered = offer(running_client.actuators if running_client is not None else actuators)
         if is_offered and running_client is not None:
-            running_client.announce(TEACHER)
+            running_client.announce(TEACHER_KNOB)
 
     offer(actuators)
     teachers.on_add = on_add

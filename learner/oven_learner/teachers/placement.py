@@ -47,7 +47,7 @@ def load_model(config: TeacherConfig, form: Form, device: torch.device, *, durin
     try:
         model = AutoModelForCausalLM.from_pretrained(str(config.model_name), **options)
     except Exception as error:
-        raise _load_error(config, error) from error
+        raise _make_load_error(config, error) from error
     if during_training and file_dtype != default_dtype:
         for parameter in model.parameters():
             if parameter.is_floating_point():
@@ -80,14 +80,14 @@ def load_tokenizer(config: TeacherConfig) -> Any:
 def expected_footprint(config: TeacherConfig) -> Footprint:
     """Return the model's sizes without loading it. Raises TeacherRefusedError if there is no such model."""
     if config.model is not None:
-        return memory_forms.footprint(config.model)
+        return memory_forms.measure_footprint(config.model)
     from transformers import AutoModelForCausalLM
 
     model_config = _load_config(config)
     with torch.device("meta"):  # in the current default dtype, as in `load_model`
         from_config = AutoModelForCausalLM.from_config
         empty_model = from_config(model_config, dtype=torch.get_default_dtype())  # type: ignore[no-untyped-call]
-    return memory_forms.footprint(empty_model.to(model_config.dtype or torch.float32))
+    return memory_forms.measure_footprint(empty_model.to(model_config.dtype or torch.float32))
 
 
 def _load_config(config: TeacherConfig) -> Any:
@@ -96,10 +96,10 @@ def _load_config(config: TeacherConfig) -> Any:
     try:
         return AutoConfig.from_pretrained(str(config.model_name))
     except Exception as error:
-        raise _load_error(config, error) from error
+        raise _make_load_error(config, error) from error
 
 
-def _load_error(config: TeacherConfig, error: Exception) -> TeacherRefusedError:
+def _make_load_error(config: TeacherConfig, error: Exception) -> TeacherRefusedError:
     name = str(config.model_name)
     is_path = os.sep in name.strip(".") and name.startswith((os.sep, ".", "~"))
     problem = f"it cannot be loaded from {name!r}: {reason(error)[:300]}"

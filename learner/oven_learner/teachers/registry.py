@@ -22,7 +22,6 @@ log = logging.getLogger("oven.learner")
 
 LIMIT_BYTES = 16 * 1024**3
 """Maximum bytes of all teachers together, because all of them stay loaded."""
-
 Model = TypeVar("Model")
 
 
@@ -55,7 +54,7 @@ class NamedTeachers(ABC, Generic[Model]):
         """Check a teacher, given as a model or a TeacherConfig, freeze it, and make it available for swaps. During
         training, call this between two steps and on all ranks. If `tokenizer` is passed, its token ids are compared
         with the policy's. Raises TeacherRefusedError if the teacher does not suit this policy. Later requests for its
-        name then raise the same error. Raises ConfigError if the name is used, or a package is missing."""
+        name then raise the same error. Raises ConfigError if the name is taken, or a package is missing."""
         self.admit(self.prepare(name, teacher, tokenizer))
 
     def register(self, config: TeacherConfig) -> None:
@@ -157,6 +156,7 @@ class NamedTeachers(ABC, Generic[Model]):
             raise ConfigError(f"a teacher named {name!r} already exists; choose another name")
 
     def _refuse(self, name: str, error: TeacherRefusedError) -> TeacherRefusedError:
+        """Store the reason for the refusal, and return the error to raise."""
         self._refused[name] = f"teacher {name!r} is refused: {error}"
         return TeacherRefusedError(self._refused[name])
 
@@ -166,10 +166,10 @@ class Teachers(NamedTeachers[Any]):
     DistillationTrainer's `teacher_model`.
 
     The trainer's own model is the first teacher, named `initial_name`. With PEFT it is the policy without its adapter,
-    unless the trainer holds a separate reference model. A GRPOTrainer with a beta of 0 has no such model. So add
-    teachers, `swap` to the first, and set `trainer.beta`. TRL then never loads a reference model from disk.
+    unless the trainer holds a separate reference model. A GRPOTrainer with a beta of 0 has no such model. In that case,
+    add teachers, `swap` to the first, and set `trainer.beta`. TRL then never loads a reference model from disk.
 
-    An attached GRPOTrainer publishes `kl/<teacher>` for inactive teachers every `kl_every` steps (0: never).
+    An attached GRPOTrainer publishes `kl/<teacher>` for inactive teachers every `kl_every` steps, or never if it is 0.
     `offload_folder` stores offloaded teachers. By default it is the system's temp directory, which may be a RAM disk.
     Raises ConfigError under FSDP and DeepSpeed, for `sync_ref_model`, and for a negative `kl_every`."""
 

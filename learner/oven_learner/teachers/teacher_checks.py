@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from oven_core.errors import TeacherRefusedError, reason
-from oven_learner.teachers.memory_forms import Form, footprint
+from oven_learner.teachers.memory_forms import Form, measure_footprint
 
 ALTERNATIVE = "a teacher with another tokenizer can teach as a loss channel, Distillation(teacher=…, tokenizer=…)"
 """Remedy for a teacher that cannot be GRPO's reference."""
@@ -31,7 +31,7 @@ def check_own_weights(policy: torch.nn.Module, model: torch.nn.Module) -> None:
 
 def check_size(model: torch.nn.Module, loaded_bytes: int, limit: int, form: Form = "resident") -> None:
     """Check the size of the model in its form, together with the `loaded_bytes` of the other teachers."""
-    needed_bytes = footprint(model).bytes_as(form)
+    needed_bytes = measure_footprint(model).bytes_as(form)
     if loaded_bytes + needed_bytes > limit:
         count = sum(parameter.numel() for parameter in model.parameters())
         raise TeacherRefusedError(
@@ -50,12 +50,12 @@ def check_vocabulary(
     that compare complete distributions need `equal_rows`."""
     teacher_rows, policy_rows = vocabulary_rows(model), int(policy.get_output_embeddings().weight.shape[0])
     is_too_small = teacher_rows < policy_rows
+    alternative = "" if equal_rows else f"; {ALTERNATIVE}"
     if is_too_small or (teacher_rows != policy_rows and (equal_rows or teacher_tokenizer is None)):
+        padding_remedy = ", or pass its tokenizer if only the padding differs"
         raise TeacherRefusedError(
             f"its vocabulary has {teacher_rows:,} rows, but the policy's has {policy_rows:,}; use a teacher of the "
-            "policy's family"
-            + ("" if equal_rows or is_too_small else ", or pass its tokenizer if only the padding differs")
-            + ("" if equal_rows else f"; {ALTERNATIVE}")
+            f"policy's family{'' if equal_rows or is_too_small else padding_remedy}{alternative}"
         )
     if teacher_tokenizer is None:
         return
@@ -69,15 +69,15 @@ def check_vocabulary(
         raise TeacherRefusedError(
             f"its tokenizer maps {len(different_tokens):,} tokens to other ids than the policy's, for example "
             f"{token!r} to {teacher_ids.get(token)} instead of {policy_ids.get(token)}; use a teacher with the "
-            "policy's tokenizer" + ("" if equal_rows else f"; {ALTERNATIVE}")
+            f"policy's tokenizer{alternative}"
         )
 
 
 @torch.no_grad()
 def check_scores(trainer: Any, model: Any) -> None:
     """Score the highest token id once, as in training, so that an unusable teacher fails early."""
-    last = int(trainer.accelerator.unwrap_model(trainer.model).get_output_embeddings().weight.shape[0]) - 1
-    ids = torch.full((1, 2), last, device=trainer.accelerator.device)  # (B, T) int64
+    last_id = int(trainer.accelerator.unwrap_model(trainer.model).get_output_embeddings().weight.shape[0]) - 1
+    ids = torch.full((1, 2), last_id, device=trainer.accelerator.device)  # (B, T) int64
     try:
         if hasattr(trainer, "_get_per_token_logps_and_entropies"):  # GRPO, for its KL term
             scores, _, _ = trainer._get_per_token_logps_and_entropies(model, ids, torch.ones_like(ids), 1)

@@ -20,7 +20,7 @@ from oven_learner.policies import (
     TrajectoryNetwork,
     checkpoint,
 )
-from oven_learner.policies.diffusion_policy import diffusers
+from oven_learner.policies.diffusion_policy import import_diffusers
 from oven_learner.rewards import Committee
 from oven_recipes.motion.intents import EVALUATION_TEXTS, TRAINING_TEXTS
 from oven_recipes.motion.rewards import RULES, WEIGHTS, held_out_rewards
@@ -82,7 +82,7 @@ def new_policy(settings: MotionSettings, seed: int) -> Policy:
         if settings.policy == "gaussian":
             network = TrajectoryNetwork(encoder.dim, settings.frames, DIMS, hidden=settings.hidden)
             return GaussianTrajectory(network, encoder)
-        scheduler = diffusers().DDIMScheduler(
+        scheduler = import_diffusers().DDIMScheduler(
             num_train_timesteps=100, beta_schedule="squaredcos_cap_v2", prediction_type="sample", clip_sample=False
         )
         width = max(8, settings.hidden // 4)

@@ -22,7 +22,7 @@ from oven_learner.actuators import Actuators
 from oven_learner.client.oven_client import OvenClient
 from oven_learner.link.resume_state import ResumeState, read_resume_state
 from oven_learner.rewards import Committee
-from oven_learner.rewards.judge_knobs import announce_committee
+from oven_learner.rewards.committee_knobs import register_committee_knobs
 from oven_learner.rewards.member_models import MemberModels, RequestedModel
 from oven_learner.rewards.verdicts import Cost, Verdict
 from oven_learner.testing import FakeLink, decision
@@ -86,7 +86,7 @@ class Run:
         self.committee = Committee({"exact": rule}, remote=self.remote, **options)
         self.committee.group_size = 2
         self.link, self.actuators = FakeLink(past=past), Actuators()
-        announce_committee(self.actuators, self.committee)
+        register_committee_knobs(self.actuators, self.committee)
         self.client = OvenClient(self.link, self.actuators)
         self.client.start()
         self._step = 0
@@ -310,7 +310,7 @@ def test_requests_name_what_was_chosen_last_and_each_change_starts_anew(words: l
     third = JudgeSpec(provider="compatible", model="m", base_url="http://host/v1")
     chosen = {"a": FIRST.identity, "b": "configured"}
     for member, word in words:
-        before = judges.current([member])[member] if not judges.is_muted(member) else None
+        before = judges.requested_models([member])[member] if not judges.is_muted(member) else None
         identity = {
             "first": {"a": FIRST.identity, "b": "configured"}[member],
             "other": judges.offer(member, OTHER),
@@ -319,7 +319,7 @@ def test_requests_name_what_was_chosen_last_and_each_change_starts_anew(words: l
         judges.choose(member, identity)
         assert judges.active(member) == identity and judges.is_muted(member) == (identity == OFF)
         if identity != OFF:
-            now = judges.current([member])[member]
+            now = judges.requested_models([member])[member]
             assert now.judge is None or now.judge.identity == identity
             same = identity == chosen[member]
             assert before is None or (now == before) == same, "another number for each swap"

@@ -28,7 +28,7 @@ def test_scores_do_not_depend_on_the_batch_order(kind: str) -> None:
     whole = policy.log_prob(samples, rows)
     assert whole.shape == (9,) and bool(whole.isfinite().all()) and len(samples.outputs) == 9
     order = torch.tensor([7, 0, 4])
-    part = policy.log_prob(samples.rows(order), [rows[index] for index in order.tolist()])
+    part = policy.log_prob(samples.select(order), [rows[index] for index in order.tolist()])
     torch.testing.assert_close(part, whole[order], rtol=1e-5, atol=1e-5)
     again, _ = sampled(policy, kind)
     assert torch.equal(again.mask, samples.mask)
@@ -90,7 +90,7 @@ def test_denoising_matches_the_scheduler(library_scheduler: str, clip: bool) -> 
                     options |= {"eta": 1.0, "use_clipped_model_output": clip}
                 drawn.append(scheduler.step(predicted, time, chain[:, step], **options).prev_sample)
             noise = torch.randn(predicted.shape, generator=torch.Generator().manual_seed(9))
-            mean = policy._mean(step, chain[:, step], predicted)  # noqa: SLF001
+            mean = policy._predict_mean(step, chain[:, step], predicted)  # noqa: SLF001
             deviation = policy._step_stds[step]  # noqa: SLF001
             torch.testing.assert_close(drawn[0], mean + deviation * noise, rtol=1e-4, atol=1e-4)
             if deviation:

@@ -29,7 +29,7 @@ from oven_learner.policies import (
     TemporalUNet,
     checkpoint,
 )
-from oven_learner.policies.grpo_objective import objective
+from oven_learner.policies.grpo_objective import compute_objective
 from oven_learner.rewards import Committee
 from oven_learner.teachers import TeacherConfig
 from oven_learner.teachers.memory_forms import memory_bytes
@@ -48,7 +48,7 @@ class Replayed(CausalPolicy):
         names = ("prompt_ids", "prompt_mask", "completion_ids")
         texts = self.tokenizer.batch_decode(batch["completion_ids"], skip_special_tokens=True)
         whole = Samples({name: batch[name] for name in names}, batch["completion_mask"].float(), texts)
-        return whole if n > 2 else whole.rows(torch.arange(n))
+        return whole if n > 2 else whole.select(torch.arange(n))
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_groups_without_a_reward_are_skipped_and_counted(value: float | None, co
     separate = trainer("gaussian", max_steps=1, conditions_per_step=3, beta=0.1)
     whole = separate.rollout(0, separate.conditions)
     index = torch.arange(4, 12)
-    whole.samples, whole.advantages = whole.samples.rows(index), whole.advantages[index]
+    whole.samples, whole.advantages = whole.samples.select(index), whole.advantages[index]
     whole.conditions = whole.conditions[4:]
     separate.batch = whole
     separate.train(link=FakeLink())
@@ -347,7 +347,7 @@ def test_diffusion_teachers_need_the_policys_noise_schedule(options: dict[str, A
 
 def test_overflowing_ratios_are_constant_without_a_gradient() -> None:
     now = torch.tensor([[0.0, 3000.0, -3000.0]], requires_grad=True)
-    loss, _, _ = objective(
+    loss, _, _ = compute_objective(
         now,
         torch.zeros(1, 3),
         torch.zeros(1, 3),

@@ -186,8 +186,8 @@ def test_reliability_falls_with_failed_controls_comes_back_and_outlives_a_resume
     for _ in range(300):
         resumed.add_group(agreed, EQUAL)
     assert resumed.values()["c"] == 1.0
-    resumed.begin("a")
-    resumed.begin("e")
+    resumed.reset("a")
+    resumed.reset("e")
     assert resumed.state_dict()["a"] == resumed.state_dict()["e"] == [0.0, 0.0]
     resumed.leave("e")
     assert "e" not in resumed.values()

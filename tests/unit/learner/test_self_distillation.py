@@ -109,9 +109,9 @@ def test_self_distillation_loss_and_gradient_match_trl(tmp_path: Path, topk: int
     logits = oracle._compute_teacher_student_logits(oracle.model, oracle.model, theirs)
     wanted = oracle._compute_self_distillation_loss(oracle.model, theirs, logits)
     tally = channel.tally(job.model, inputs)
-    assert (tally.total / tally.number).item() == pytest.approx(wanted.item(), abs=1e-5)
+    assert (tally.total / tally.token_count).item() == pytest.approx(wanted.item(), abs=1e-5)
     torch.testing.assert_close(
-        differentiated(job, tally.total / tally.number), differentiated(oracle, wanted), rtol=1e-4, atol=1e-5
+        differentiated(job, tally.total / tally.token_count), differentiated(oracle, wanted), rtol=1e-4, atol=1e-5
     )
 
 
@@ -125,9 +125,9 @@ def test_completions_are_gathered_only_for_sibling_hints(monkeypatch: pytest.Mon
 
     monkeypatch.setattr("oven_learner.losses.self_distillation.gather_object", gather)
     made = Rollouts([{"feedback": "no"}] * 2, ["a"] * 2, [[1], [2]], torch.ones(2), [[]] * 2, None, 2)
-    alone = Hints(sibling=False).prompts(made, str, 0)
+    alone = Hints(sibling=False).build_prompts(made, str, 0)
     assert not gathered and "no" in alone[0] and "[2]" not in alone[0]
-    assert "[2]" in Hints().prompts(made, str, 0)[0] and gathered == [[[1], [2]]]
+    assert "[2]" in Hints().build_prompts(made, str, 0)[0] and gathered == [[[1], [2]]]
 
 
 def test_the_weight_is_a_knob_with_gauges(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ TEXTS = ["wave hello", "dance excitedly", "wave goodbye", "walk slowly to the le
 @pytest.fixture
 def not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_encoder, "MINILM_PACKAGE", "no_such_package_of_vectors")
-    text_encoder._warn_of_word_encoding.cache_clear()  # noqa: SLF001
+    text_encoder._warn_about_words.cache_clear()  # noqa: SLF001
 
 
 def test_texts_that_share_words_lie_near_each_other_and_any_other_text_has_a_vector() -> None:

@@ -23,7 +23,16 @@ from oven_tui.log_feed import LogFeed
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.recording import log_opener
 from oven_tui.recording.log_opener import LogOpener
-from oven_tui.recording.log_reader import Frame, FullLog, Preview, Progress, ReadFailure, ReplayState, preview, read
+from oven_tui.recording.log_reader import (
+    Frame,
+    FullLog,
+    Preview,
+    Progress,
+    ReadFailure,
+    ReplayState,
+    build_preview,
+    read_frames,
+)
 
 EVENTS = 700
 
@@ -36,7 +45,7 @@ def signed(tmp_path: Path) -> RunFolder:
 
 
 def folded(folder: RunFolder) -> ReplayState:
-    *_, whole = read(folder)
+    *_, whole = read_frames(folder)
     assert isinstance(whole, FullLog)
     return whole.state
 
@@ -59,7 +68,7 @@ def test_a_preview_shows_the_beginning_and_the_end_and_is_marked_as_one(
         monkeypatch.setattr(f"oven_tui.recording.log_reader.{name}", size)
     folder = Home(tmp_path).create("long", "bench")
     LongLog(folder).write(3000)
-    view = preview(folder)
+    view = build_preview(folder)
     assert view.is_preview and view.run.started is not None and view.agents == ["curriculum", "lr", "prior"]
     assert (view.run.seq, view.run.step) == (3000, LongLog.last_step(3000))
     count = view.series["reward"].count
@@ -127,7 +136,7 @@ async def test_a_damaged_long_log_is_read_once_and_its_fault_said(
         readings += 1
         yield ReadFailure("line 9: the line is truncated")
 
-    monkeypatch.setattr(log_opener, "frames", fails)
+    monkeypatch.setattr(log_opener, "stream_frames", fails)
     task = asyncio.create_task(LogFeed(LocalRun(signed), shown.take, shown.say, shown.show).run())
     try:
         async with asyncio.timeout(60):
@@ -159,7 +168,7 @@ async def test_what_comes_while_a_log_is_checked_is_in_both_views(
         await go_on.wait()
         yield FullLog(fold(events[:110]))  # the file went on growing
 
-    monkeypatch.setattr(log_opener, "frames", coming)
+    monkeypatch.setattr(log_opener, "stream_frames", coming)
     shown = Shown()
     reader = LogOpener(folder, lambda view, _keyring: shown.show(view), lambda _share: None)
     await reader.start(growing=True)

@@ -7,7 +7,7 @@ from tests.support.mesh_log import LR, RUN, Log, event
 
 from oven_core.protocol.alerts import Alert
 from oven_tui.model.monitor_view import MonitorView
-from oven_tui.widgets.agents import AgentPanel
+from oven_tui.widgets.agent_panel import AgentPanel
 
 QUIET = tuple(f"quiet-{number:02d}" for number in range(11))
 

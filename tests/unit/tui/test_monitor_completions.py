@@ -14,10 +14,10 @@ from textual.widgets import Footer, Input
 from oven_core.protocol.completion_messages import SampledGroup, StoredGroup
 from oven_core.terminal_text import clean
 from oven_tui.app import MonitorApp
-from oven_tui.model.completion_page import page, summary
+from oven_tui.model.completion_page import lay_out_page, summary_row
 from oven_tui.model.sampled_groups import MAX_GROUPS, SampledGroups
 from oven_tui.screens.sampled_completions import CompletionScreen
-from oven_tui.widgets.group_page import GroupList, GroupPage
+from oven_tui.widgets.group_widgets import GroupList, GroupPage
 from oven_tui.widgets.header import RunFacts
 
 GROUPS = [judged(step, step % 4) for step in (10, 20, 30)]
@@ -101,7 +101,7 @@ async def test_hostile_texts_at_every_size(size: tuple[int, int], beside: bool) 
         await pilot.resize_terminal(101, 30)
         await pilot.pause()
         assert "996,000 characters omitted" in "".join(
-            text for line in page(hostile(7), 90, side_by_side=False) for text, _ in line
+            text for line in lay_out_page(hostile(7), 90, side_by_side=False) for text, _ in line
         )
 
 
@@ -111,10 +111,10 @@ async def test_hostile_texts_at_every_size(size: tuple[int, int], beside: bool) 
 def test_every_line_fits_and_is_clean(group: SampledGroup, width: int, beside: bool) -> None:
     from rich.cells import cell_len
 
-    for line in page(group, width, side_by_side=beside):
+    for line in lay_out_page(group, width, side_by_side=beside):
         text = "".join(text for text, _ in line)
         assert cell_len(text) <= width and clean(text) == text
-    assert sum(cell_len(text) for text, _ in summary(group, 28)) == 28
+    assert sum(cell_len(text) for text, _ in summary_row(group, 28)) == 28
 
 
 def test_sampled_groups_are_bounded_and_deduplicated() -> None:

@@ -28,14 +28,14 @@ def path(text: str = CITED) -> CitedPath:
 
 
 def test_a_path_is_drawn_in_boxes_with_arrows_towards_the_effect() -> None:
-    top, middle, bottom, ground = plain(path_picture.picture(path(), 100))
+    top, middle, bottom, ground = plain(path_picture.draw_path(path(), 100))
     assert middle == "│ slow │◂─── causes ────│ lr_too_low │◂─── solves ────│ raise_lr │"
     assert top.startswith("╭──────╮") and "C011" in bottom and "S007" in bottom
     assert ground == "for: grade D; own-experiments"
 
 
 def test_where_a_path_is_too_wide_it_goes_down() -> None:
-    rows = plain(path_picture.picture(path(), 40))
+    rows = plain(path_picture.draw_path(path(), 40))
     assert rows == [
         "slow",
         "  ▴ causes  C011",
@@ -49,7 +49,7 @@ def test_where_a_path_is_too_wide_it_goes_down() -> None:
 @given(st.lists(st.text("abc_猫", min_size=1, max_size=30), min_size=2, max_size=5), st.integers(20, 200))
 def test_a_path_is_never_wider_than_its_page_where_a_name_fits(names: list[str], width: int) -> None:
     text = names[0] + "".join(f" → REQUIRES → {name}" for name in names[1:])
-    rows = path_picture.picture(path(text), width)
+    rows = path_picture.draw_path(path(text), width)
     widest = max(width, *(cell_len(name) for name in names))
     assert all(cell_len(row) <= widest for row in plain(rows))
 
@@ -59,13 +59,13 @@ def test_the_forecast_starts_at_the_level_of_the_decision() -> None:
     for event in EVENTS:
         view.feed(event)
     entry = next(e for e in view.entries if isinstance(e, DecisionEntry) and e.decision.expected_change)
-    rows = decision_chart.chart(view, entry, 90)
+    rows = decision_chart.draw_decision_chart(view, entry, 90)
     words = plain(rows)
     assert "reward around the decision" in words[0] and "forecast +0.05 in 20 ticks" in words[0]
     assert {len(row) for row in words} == {90}
     assert any(kind == "change" for row in rows[1:-1] for _, kind in row)
     without = next(e for e in view.entries if isinstance(e, DecisionEntry) and not e.decision.target)
-    assert decision_chart.chart(view, without, 90) == []
+    assert decision_chart.draw_decision_chart(view, without, 90) == []
 
 
 async def test_the_page_shows_the_graph_and_the_metric() -> None:

@@ -9,8 +9,7 @@ from tests.support.monitor_log import recorded
 from oven_runs.access.local_run import LocalRun
 from oven_runs.home.run_folder import Home
 from oven_tui.app import PANELS, MonitorApp
-from oven_tui.model.braille_chart import TextRun
-from oven_tui.model.cell_text import row
+from oven_tui.model.cell_text import TextRun, row
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.widgets.base_widgets import Lines, Panel
 from oven_tui.widgets.header import RunFacts

@@ -44,7 +44,7 @@ def test_columns_hold_the_least_the_greatest_and_every_value_that_is_no_number(
     made = series(values, stride)
     columns = made.columns(0, made.last_tick, width)
     finite = [value for value in values if math.isfinite(value)]
-    assert sum(c.broken for c in columns) == len(values) - len(finite)
+    assert sum(c.broken_count for c in columns) == len(values) - len(finite)
     assert min((c.low for c in columns), default=math.inf) == min(finite, default=math.inf)
     assert max((c.high for c in columns), default=-math.inf) == max(finite, default=-math.inf)
     assert all(0 <= c.key < width for c in columns)
@@ -64,7 +64,7 @@ def test_any_values_make_a_chart_of_exactly_its_size(
     columns = series(values).columns(0, max(0, len(values) - 1), width * 2)
     scale = braille_chart.round_bounds(columns, style)
     assert scale.low < scale.high
-    rows = braille_chart.draw(columns, scale, style, {0: braille_chart.Mark("▲", "agent-1")}, width, height)
+    rows = braille_chart.draw_chart(columns, scale, style, {0: braille_chart.Mark("▲", "agent-1")}, width, height)
     assert [sum(len(text) for text, _ in row) for row in rows] == [width] * height
     assert all(len(braille_chart.axis_number(value)) <= 6 for value in (scale.low, scale.middle(), scale.high))
 
@@ -80,7 +80,7 @@ def test_the_bounds_hold_all_that_was_measured(values: list[float]) -> None:
 def test_a_value_that_is_no_number_leaves_a_gap_and_a_mark() -> None:
     values = [1.0, 1.0, math.nan, math.nan, 1.0, 1.0]
     columns = series(values).columns(0, 5, 12)
-    (row,) = braille_chart.draw(columns, braille_chart.Bounds(0.0, 2.0), "measured", {}, 6, 1)
+    (row,) = braille_chart.draw_chart(columns, braille_chart.Bounds(0.0, 2.0), "measured", {}, 6, 1)
     assert [kind for _, kind in row] == ["line", "broken", "line"]
     assert "".join(text for text, _ in row)[2:4] == "××"
 
@@ -91,7 +91,7 @@ def test_a_knob_is_drawn_in_steps_and_on_a_log_scale_when_it_ranges_far() -> Non
         made.add(tick, value)
     scale = braille_chart.round_bounds(made.columns(0, 9, 20), "set")
     assert (scale.low, scale.high, scale.log) == (0.01, 1.0, True)
-    rows = braille_chart.draw(made.columns(0, 9, 20), scale, "set", {}, 10, 3)
+    rows = braille_chart.draw_chart(made.columns(0, 9, 20), scale, "set", {}, 10, 3)
     drawn = ["".join(text for text, _ in row) for row in rows]
     assert drawn[2].startswith("⣀⣀⣀⣀⣀")  # level, then upright
     assert drawn[1][:5].strip() == ""

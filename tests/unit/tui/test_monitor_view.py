@@ -248,5 +248,5 @@ def test_names_and_entries_without_end_are_left_out_and_counted() -> None:
         command = OperatorCommand(id=str(n), action="resume")
         view.feed(Event.read(n, "oven.r.operator.ann", command.wire(), NOON))
     assert len(view.entries) <= limits.MAX_ENTRIES + 256
-    assert view.dropped_entries + len(view.entries) == 3 * limits.MAX_ENTRIES
+    assert view.dropped_count + len(view.entries) == 3 * limits.MAX_ENTRIES
     assert len(view.marks) <= limits.MAX_MARKS

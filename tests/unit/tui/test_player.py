@@ -27,7 +27,7 @@ from oven_runs.home.run_folder import Home, RunFolder
 from oven_tui.apps.play_app import PlayApp
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.recording import log_reader
-from oven_tui.recording.log_reader import Checkpoint, Frame, FullLog, read
+from oven_tui.recording.log_reader import Checkpoint, Frame, FullLog, read_frames
 from oven_tui.recording.player import Player
 from oven_tui.widgets.header import RunFacts
 
@@ -65,7 +65,7 @@ def live(folder: RunFolder, seq: int) -> MonitorView:
 @cache
 def reading(path: Path, checkpoints: int = 0) -> list[Frame]:
     """All frames of a log."""
-    return list(read(RunFolder(path), checkpoints=checkpoints))
+    return list(read_frames(RunFolder(path), checkpoints=checkpoints))
 
 
 def played(folder: RunFolder) -> Player:
@@ -114,7 +114,7 @@ def test_wherever_it_goes_it_shows_what_the_live_monitor_showed(
                 player.speed = 16.0
                 player.play(abs(number) / 10)
             case "forward":
-                player.forward()
+                player.replay_next()
             case "end":
                 list(player.to_end())
             case "decision":

@@ -19,21 +19,19 @@ from oven_tui.acting_app import ACTING_KEYS
 from oven_tui.app import MonitorApp
 from oven_tui.appearance import Appearance
 from oven_tui.key_bindings import bindings
-from oven_tui.model.braille_chart import TextRun
-from oven_tui.model.cell_text import row
+from oven_tui.model.cell_text import TextRun, row
 from oven_tui.recording.log_reader import ReadFailure
 from oven_tui.recording.player import SPEEDS, Player
-from oven_tui.screens.help import BOARD, HelpScreen
+from oven_tui.screens.help import MONITOR_SCOPES, HelpScreen
 from oven_tui.widgets.base_widgets import Lines
 from oven_tui.widgets.filter_box import FilterBox
 from oven_tui.widgets.header import RunFacts
 
 CHECKPOINT_COUNT = 128
 """Number of saved views along a long log. To go back in a log of a million events, at most 8,000 are replayed."""
-ADVANCE_S = 0.1
-"""Seconds between updates while playing."""
+ADVANCE_S = 0.1  # seconds between updates while playing
 MIN_TRACK_CELLS = 20
-"""Minimum width of the track, in cells. If there is less room, the track is hidden."""
+"""Minimum width of the track, in cells. In a narrower bar, the track is hidden."""
 
 
 class PlayBar(Lines):
@@ -43,33 +41,32 @@ class PlayBar(Lines):
         super().__init__(id="play-bar")
         self.player = player
         self.playing = False
-        self.busy = ""
+        self.busy_text = ""
         """The operation that the user is waiting for, or an empty string if there is none."""
 
     def rows(self, width: int, height: int) -> list[list[TextRun]]:
         player = self.player
-        last_seq, last_tick, _ = player.log_end
-        run = player.view.run
-        glyph, kind = ("▶", "good") if self.playing else ("‖", "warn")
+        end, run = player.log_end, player.view.run
+        symbol, kind = ("▶", "good") if self.playing else ("‖", "warn")
         if not self.playing and player.is_at_end:
-            glyph, kind = "■", "dim"
-        left_part: list[TextRun] = [(f" {glyph} ", kind), (f"{player.speed:g}× ", "strong")]
-        position = f" event {run.seq}/{max(last_seq, run.seq)}  tick {run.tick}/{max(last_tick, run.tick)}  "
+            symbol, kind = "■", "dim"
+        left_part: list[TextRun] = [(f" {symbol} ", kind), (f"{player.speed:g}× ", "strong")]
+        position = f" event {run.seq}/{max(end.seq, run.seq)}  tick {run.tick}/{max(end.tick, run.tick)}  "
         left_part.append((position, "text"))
         right_part: list[TextRun] = []
-        if self.busy:
-            right_part.append((f" {self.busy} ", "warn"))
+        if self.busy_text:
+            right_part.append((f" {self.busy_text} ", "warn"))
         elif not player.is_fully_read:
             right_part.append((f" reading {player.share_read:.0%} ", "dim"))
         if run.last_time is not None:
             right_part.append((f" {run.last_time:%Y-%m-%d %H:%M:%S} ", "dim"))
-        room = width - sum(len(text) for text, _ in (*left_part, *right_part))
-        left_part += self._track(room - 1) if room > MIN_TRACK_CELLS else []
+        track_cells = width - sum(len(text) for text, _ in (*left_part, *right_part))
+        left_part += self._draw_track(track_cells - 1) if track_cells > MIN_TRACK_CELLS else []
         return [row(width, left_part, right_part)][:height]
 
-    def _track(self, width: int) -> list[TextRun]:
+    def _draw_track(self, width: int) -> list[TextRun]:
         """Return the track, a line from the start to the end of the log with the current position and the decisions."""
-        last_tick = max(1, self.player.log_end[1], self.player.view.run.tick)
+        last_tick = max(1, self.player.log_end.tick, self.player.view.run.tick)
         current_cell = min(width - 1, self.player.view.run.tick * width // last_tick)
         cells: list[TextRun] = [("━", "good" if cell < current_cell else "raw") for cell in range(width)]
         for decision in self.player.decisions:
@@ -111,18 +108,18 @@ class PlayApp(MonitorApp):
 
     @work(exit_on_error=True)
     async def _read_recording(self) -> None:
-        from oven_tui.recording.log_reader import frames
+        from oven_tui.recording.log_reader import stream_frames
 
-        async for frame in frames(self._folder, checkpoints=CHECKPOINT_COUNT):
+        async for frame in stream_frames(self._folder, checkpoints=CHECKPOINT_COUNT):
             if isinstance(frame, ReadFailure):
                 self.notify(frame.reason, severity="error", timeout=20)
                 self.player.is_fully_read = True
             self.player.add_frame(frame)
 
     def silent_s(self) -> float:
-        """Return the seconds since the last event on the player's clock."""
-        last, clock = self.view.run.last_time, self.player.clock
-        return max(0.0, (clock - last).total_seconds()) if last and clock else 0.0
+        """Return the seconds between the last event and the player's position, in the log's time."""
+        last_time, log_time = self.view.run.last_time, self.player.log_time
+        return max(0.0, (log_time - last_time).total_seconds()) if last_time and log_time else 0.0
 
     def _advance(self) -> None:
         """Play the events due since the last update, or continue to the requested position."""
@@ -131,8 +128,10 @@ class PlayApp(MonitorApp):
         try:
             if self._seek is not None:
                 self._continue_seek()
-            elif self.playing and self.player.play(min(1.0, elapsed_s)) == 0 and self.player.is_at_end:
-                self.playing = not self.player.is_fully_read
+            elif self.playing:
+                played_count = self.player.play(min(1.0, elapsed_s))
+                if played_count == 0 and self.player.is_at_end:
+                    self.playing = not self.player.is_fully_read
         except OvenError as error:
             self.playing, self._seek = False, None
             self.notify(str(error), severity="error", timeout=20)
@@ -142,7 +141,7 @@ class PlayApp(MonitorApp):
         self.view = self.shown = self.player.view
         if (bar := self.find_widget(PlayBar)) is not None:
             bar.playing = self.playing
-            bar.busy = "seeking …" if self._seek is not None else ""
+            bar.busy_text = "seeking …" if self._seek is not None else ""
             self.paint()
             bar.redraw()
 
@@ -179,8 +178,9 @@ class PlayApp(MonitorApp):
         self._start_seek(self.player.to_decision(offset))
 
     def action_tenth(self, offset: int) -> None:
-        tick = self.player.view.run.tick + offset * max(1, self.player.log_end[1] // 10)
-        self._start_seek(self.player.to_tick(max(0, min(tick, self.player.log_end[1]))))
+        last_tick = self.player.log_end.tick
+        tick = self.player.view.run.tick + offset * max(1, last_tick // 10)
+        self._start_seek(self.player.to_tick(max(0, min(tick, last_tick))))
 
     def action_start(self) -> None:
         self._start_seek(self.player.to_start())
@@ -199,4 +199,4 @@ class PlayApp(MonitorApp):
                 self._start_seek(self.player.to_step(int(message.words)))
 
     def action_help(self) -> None:
-        self.push_screen(HelpScreen((*BOARD, "player")))
+        self.push_screen(HelpScreen((*MONITOR_SCOPES, "player")))

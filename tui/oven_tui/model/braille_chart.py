@@ -9,15 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
+from oven_tui.model.cell_text import TextRun
 from oven_tui.model.metric_series import Bucket
 
 CurveStyle: TypeAlias = Literal["noisy", "measured", "set"]
 """How a curve is drawn. `noisy` draws a bright average over dim raw values, `measured` a line through the points, and
 `set` the steps of a knob."""
-
-TextRun: TypeAlias = tuple[str, str]
-"""A string and its kind, such as "blank", "raw" or "line", which determines its style."""
-
 Grid: TypeAlias = list[bytearray]
 """Rows of cells. Each cell is a byte with one bit per dot."""
 
@@ -85,6 +82,7 @@ def round_bounds(columns: Sequence[Bucket], style: CurveStyle, log: bool = False
     quarter = (high / 2 - low / 2) / 2
     step = _round_up(quarter, (1, 2, 2.5, 5)) if quarter > 0 else 0.0
     if not (math.isfinite(step) and step > 0) or math.floor(low / step) == math.ceil(high / step):
+        # No round values fit this range.
         return Bounds(low, high if high > low else math.nextafter(low, math.inf))
     bottom, top = step * math.floor(low / step + 1e-9), step * math.ceil(high / step - 1e-9)
     return Bounds(bottom, top) if -math.inf < bottom < top < math.inf else Bounds(low, high)
@@ -103,7 +101,7 @@ def _round_up(value: float, factors: Sequence[float] = (1, 2, 5)) -> float:
 
 
 def axis_end(first: int, last: int, horizon: int | None) -> int:
-    """Return the last tick of an x-axis. It changes only now and then, and leaves at most a third of the axis empty. If
+    """Return the last tick of an x-axis. It changes rarely, and leaves at most a third of the axis empty. If
     the tick of the run's end (`horizon`) is known, the axis does not extend beyond it."""
     width = 30.0
     while width < last - first:
@@ -112,9 +110,9 @@ def axis_end(first: int, last: int, horizon: int | None) -> int:
     return max(last, min(end, horizon)) if horizon is not None else end
 
 
-def draw(
+def draw_chart(
     columns: Sequence[Bucket],
-    scale: Bounds,
+    bounds: Bounds,
     style: CurveStyle,
     marks: Mapping[int, Mark],
     width: int,
@@ -128,8 +126,8 @@ def draw(
     curves += [("raw", columns)] if style == "noisy" else []
     background: dict[int, TextRun] = {} if crosshair is None else {crosshair: ("│", "cross")}
     background |= {x: ("┊", mark.kind) for x, mark in marks.items() if x != crosshair}
-    last_row = {column.key >> 1: ("×", "broken") for column in columns if column.broken}
-    return plot(curves, scale, style, marks, width, height, last_row, background)
+    last_row = {column.key >> 1: ("×", "broken") for column in columns if column.broken_count}
+    return plot_curves(curves, bounds, style, marks, width, height, last_row, background)
 
 
 def averaged(columns: Sequence[Bucket], style: CurveStyle) -> Sequence[Bucket]:
@@ -137,16 +135,16 @@ def averaged(columns: Sequence[Bucket], style: CurveStyle) -> Sequence[Bucket]:
     if style != "noisy":
         return columns
     return [
-        Bucket(column.key, column.smooth, column.smooth, column.smooth, column.smooth, column.broken)
+        Bucket(column.key, column.smooth, column.smooth, column.smooth, column.smooth, column.broken_count)
         if column.low <= column.high
         else column
         for column in columns
     ]
 
 
-def plot(
+def plot_curves(
     curves: Sequence[tuple[str, Sequence[Bucket]]],
-    scale: Bounds,
+    bounds: Bounds,
     style: CurveStyle,
     marks: Mapping[int, Mark],
     width: int,
@@ -154,13 +152,13 @@ def plot(
     last_row: Mapping[int, TextRun] | None = None,
     background: Mapping[int, TextRun] | None = None,
 ) -> list[list[TextRun]]:
-    """Return `height` rows of text, each `width` cells wide. A curve consists of a kind of text and columns, whose keys
-    are positions in dots (two per cell). The first curve is in front. `last_row` replaces cells of the last row, and
-    `background` contains cells to draw behind the curves."""
+    """Return `height` rows of text, each `width` cells wide. Each curve is a pair of a kind of text and its columns,
+    whose keys are positions in dots (two per cell). The first curve is in front. `last_row` replaces cells of the last
+    row, and `background` contains cells to draw behind the curves."""
     max_dot = height * 4 - 1
 
     def dot_row(value: float) -> int:
-        return max_dot - round(scale.height(value) * max_dot)
+        return max_dot - round(bounds.height(value) * max_dot)
 
     def draw_curve(columns: Sequence[Bucket]) -> Grid:
         grid = [bytearray(width) for _ in range(height)]
@@ -172,7 +170,7 @@ def plot(
             _draw_vertical(grid, column.key, dot_row(column.high), dot_row(column.low))
             point = (column.key, dot_row(column.last))
             _draw_line(grid, previous_point or point, point, style)
-            previous_point = None if column.broken else point
+            previous_point = None if column.broken_count else point
         return grid
 
     grids = [(draw_curve(columns), kind) for kind, columns in curves if columns]
@@ -183,15 +181,15 @@ def plot(
         foreground = dict(last_row or {}) if y == height - 1 else {}
         if y == 0:
             foreground |= mark_cells
-        rows.append(_row(cells, foreground, background or {}, width))
+        rows.append(_join_layers(cells, foreground, background or {}, width))
     return rows
 
 
-def value_label(y: int, height: int, scale: Bounds, gutter: int, *, show_middle: bool = True) -> str:
+def value_label(y: int, height: int, bounds: Bounds, gutter: int, *, show_middle: bool = True) -> str:
     """Return the left edge of a chart's row, with the value of the top, the bottom or, in a high chart, the middle."""
-    value = {0: scale.high, height - 1: scale.low}.get(y)
+    value = {0: bounds.high, height - 1: bounds.low}.get(y)
     if show_middle and height >= 7 and y == height // 2:
-        value = scale.middle()
+        value = bounds.middle()
     return (axis_number(value).rjust(gutter - 1) + "┤") if value is not None else " " * (gutter - 1) + "│"
 
 
@@ -230,7 +228,7 @@ def _draw_line(grid: Grid, start: tuple[int, int], end: tuple[int, int], style: 
         _draw_vertical(grid, x1, min(y, y1), max(y, y1))
 
 
-def _row(
+def _join_layers(
     layers: Sequence[tuple[bytearray, str]],
     foreground: Mapping[int, TextRun],
     background: Mapping[int, TextRun],

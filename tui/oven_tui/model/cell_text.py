@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from rich.cells import cell_len, chop_cells, set_cell_size
 
 from oven_core.terminal_text import clean
-from oven_tui.model.braille_chart import TextRun
 from oven_tui.model.decision_entries import Fate
 
+TextRun: TypeAlias = tuple[str, str]
+"""A string and its kind, such as "blank", "raw" or "line", which determines its style."""
 GLYPHS = "●■▲◆★✚▼♦"
 COLOURS = 6  # number of colours for agents and runs
 FATE_LABELS: dict[Fate, tuple[str, str, str]] = {
@@ -42,7 +45,7 @@ def wrapped(line: str, width: int) -> list[str]:
     parts: list[str] = []
     while cell_len(line) > width:
         part = chop_cells(line, width)[0] or line[:1]
-        space = part.rfind(" ", len(part) * 2 // 3)
+        space = part.rfind(" ", len(part) * 2 // 3)  # only in the last third
         if space > 0:
             part = part[: space + 1]
         parts.append(part.rstrip() if space > 0 else part)
@@ -58,18 +61,20 @@ def glyph(index: int) -> TextRun:
 def row(width: int, left_part: list[TextRun], right_part: list[TextRun] | None = None) -> list[TextRun]:
     """Join two parts into a row of exactly `width` cells. If there is not enough space, the left part is truncated."""
     right_part = [(clean(text), kind) for text, kind in right_part or []]
-    room = width - sum(cell_len(text) for text, _ in right_part)
-    if room < 0:
-        right_part, room = [(fit("".join(text for text, _ in right_part), width), right_part[0][1])], 0
+    free_cells = width - sum(cell_len(text) for text, _ in right_part)
+    if free_cells < 0:
+        joined_text = "".join(text for text, _ in right_part)
+        _, kind = right_part[0]
+        right_part, free_cells = [(fit(joined_text, width), kind)], 0
     cells: list[TextRun] = []
     for text, kind in left_part:
-        text = clip(text, room)
+        text = clip(text, free_cells)
         if text:
             cells.append((text, kind))
-        room -= cell_len(text)
-        if room <= 0:
+        free_cells -= cell_len(text)
+        if free_cells <= 0:
             break
-    return [*cells, (" " * max(0, room), "blank"), *right_part]
+    return [*cells, (" " * max(0, free_cells), "blank"), *right_part]
 
 
 def duration_text(seconds: float) -> str:

@@ -9,7 +9,7 @@ from oven_core.mesh.actuator_values import bounds, number
 from oven_core.protocol.actuator_names import CHECKPOINT, ROLLBACK
 from oven_core.protocol.messages import ActuatorSpec
 from oven_runs.log.run_summary import format_value
-from oven_tui.model.consequences import autonomy_level, countdown, remaining
+from oven_tui.model.consequences import autonomy_level, describe_expiry, format_time_until
 from oven_tui.model.decision_entries import DecisionEntry, OpenBallot
 from oven_tui.model.monitor_view import MonitorView
 
@@ -72,15 +72,13 @@ def trust_scopes(view: MonitorView) -> list[Choice]:
 
 
 def advised(view: MonitorView) -> list[Choice]:
-    waiting = [decision for decision in view.run.advised.values() if not view.run.has_lapsed(decision)]
-    return [
-        Choice(
-            decision.id,
-            decision.actuator,
-            f"{format_value(decision.before)} → {format_value(decision.value)}, {countdown(view, decision)}",
-        )
-        for decision in waiting
-    ]
+    """Return the pending advice, which can be approved or vetoed."""
+    choices = []
+    for decision in view.run.advised.values():
+        if not view.run.has_lapsed(decision):
+            change = f"{format_value(decision.before)} → {format_value(decision.value)}"
+            choices.append(Choice(decision.id, decision.actuator, f"{change}, {describe_expiry(view, decision)}"))
+    return choices
 
 
 def vetoable(view: MonitorView) -> list[Choice]:
@@ -90,7 +88,7 @@ def vetoable(view: MonitorView) -> list[Choice]:
 
 def _ballot_choice(view: MonitorView, ballot: OpenBallot) -> Choice:
     opened = ballot.opened
-    time_left = remaining(view, opened.closes_at_tick)
+    time_left = format_time_until(view, opened.closes_at_tick)
     details = f"→ {format_value(opened.proposal)} by {opened.opened_by}, closes in {time_left}"
     return Choice(opened.id, opened.actuator, details)
 
@@ -101,11 +99,11 @@ class _Snapshot(NamedTuple):
     description: str
 
 
-def snapshots(view: MonitorView) -> list[Choice]:
-    """Return the snapshots that the log contains, the newest first. It does not contain those at regular times. The
+def list_snapshots(view: MonitorView) -> list[Choice]:
+    """Return the snapshots that the log contains, the newest first. It omits those taken at regular intervals. The
     learner rolls back to the newest snapshot at or before the chosen tick."""
     started = view.run.started
-    logged = [_Snapshot(started.tick, started.step, "start of the learner")] if started is not None else []
+    snapshots = [_Snapshot(started.tick, started.step, "start of the learner")] if started is not None else []
     for entry in view.entries:
         if not isinstance(entry, DecisionEntry) or entry.receipt is None or entry.receipt.status != "applied":
             continue
@@ -113,19 +111,20 @@ def snapshots(view: MonitorView) -> list[Choice]:
         if entry.decision.actuator == ROLLBACK:
             target_step = number(receipt.after)
             if target_step is not None:  # a rollback discards later snapshots, but never the first one
-                logged = [snapshot for snapshot in logged if snapshot.step <= max(target_step, logged[0].step)]
+                last_step = max(target_step, snapshots[0].step)
+                snapshots = [snapshot for snapshot in snapshots if snapshot.step <= last_step]
         elif entry.decision.actuator == CHECKPOINT:
-            logged.append(_Snapshot(receipt.tick, receipt.step, "requested checkpoint"))
+            snapshots.append(_Snapshot(receipt.tick, receipt.step, "requested checkpoint"))
         elif entry.decision.snapshot_first:
             change = f"{entry.decision.actuator} {format_value(receipt.before)} → {format_value(receipt.after)}"
-            logged.append(_Snapshot(receipt.tick, receipt.step, f"before {change}"))
+            snapshots.append(_Snapshot(receipt.tick, receipt.step, f"before {change}"))
     run = view.run
-    logged_choices = [
+    snapshot_choices = [
         Choice(str(tick), f"tick {tick}, step {step}", f"{description}; {max(0, run.step - step)} steps back")
-        for tick, step, description in reversed(logged)
+        for tick, step, description in reversed(snapshots)
     ]
     return [
         Choice(NEWEST, "the newest snapshot", "the learner knows which one"),
-        *logged_choices,
+        *snapshot_choices,
         Choice(OTHER, "another tick …", f"0 to {run.tick}; refused if there is no snapshot nearby"),
     ]

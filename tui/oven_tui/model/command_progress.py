@@ -9,7 +9,7 @@ from oven_core.protocol.messages import Decision, Receipt
 from oven_core.protocol.operator_messages import LEARNER_ACTIONS, CommandAnswer, OperatorCommand
 from oven_runs.log.command_result import CommandResult, Stage
 from oven_runs.log.run_summary import format_value
-from oven_tui.model.braille_chart import TextRun
+from oven_tui.model.cell_text import TextRun
 
 MAX_COMMANDS: Final = 256
 """Maximum number of commands to track. Older commands are shown without their progress."""
@@ -31,7 +31,7 @@ class CommandProgress:
         self.by_id: dict[str, CommandResult] = {}
         self.unlogged_commands: dict[str, CommandResult] = {}
         """This monitor's commands that are not in the log yet."""
-        self.version = 0
+        self.version = 0  # increases with every change
 
     def add_sent(self, result: CommandResult) -> None:
         """Add a command of this monitor. The sender updates its result and calls `mark_changed`."""
@@ -45,7 +45,8 @@ class CommandProgress:
         body = event.body
         if isinstance(body, OperatorCommand):
             self.unlogged_commands.pop(body.id, None)
-            result = self.by_id.get(body.id) or self._add(CommandResult(event.subject.split(".")[1], body))
+            _, run, *_ = event.subject.split(".")
+            result = self.by_id.get(body.id) or self._add(CommandResult(run, body))
             result.logged = result.logged or event.seq
             result.failure = ""
             self.version += 1

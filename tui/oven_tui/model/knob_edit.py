@@ -12,7 +12,7 @@ from oven_core.protocol.messages import ActuatorSpec, Value
 STEPS_PER_DECADE: Final = 20
 """Number of marks of a logarithmic scale per factor of ten. A step goes to the next mark, by a factor of up to 1.12."""
 TOLERANCE: Final = 0.05
-"""Maximum distance, in steps, at which a rounded value counts as on a mark of a logarithmic scale."""
+"""Maximum distance, in steps, at which a rounded value counts as being on a mark of a logarithmic scale."""
 STEPS_PER_RANGE: Final = 100
 """Number of steps of a linear scale between its bounds."""
 UNBOUNDED_STEP: Final = 0.05
@@ -38,7 +38,7 @@ class KnobEdit:
     """Index of the component to edit, if the knob is a mixture."""
 
     def __post_init__(self) -> None:
-        self.moved_value = self.before if self.before is not None else self._start_value()
+        self.moved_value = self.before if self.before is not None else self._choose_start_value()
 
     @property
     def value(self) -> Value:
@@ -68,7 +68,7 @@ class KnobEdit:
         self.typed_text = self.typed_text[:-1]
 
     def move(self, steps: int) -> None:
-        """Move the value by steps on the knob's scale, within its bounds. Typed text is its start if it is valid."""
+        """Move the value by steps on the knob's scale, within its bounds. If the typed text is valid, start there."""
         try:
             start = self.value
         except ValueError:
@@ -107,12 +107,12 @@ class KnobEdit:
         if value is None:
             return self.moved_value
         if self.spec.scale == "log" and value > 0:
-            target = 10 ** ((_mark(value, steps) + steps) / STEPS_PER_DECADE)
+            target = 10 ** ((_find_mark(value, steps) + steps) / STEPS_PER_DECADE)
         elif low is not None and high is not None:
             target = value + steps * (high - low) / STEPS_PER_RANGE
         else:
             target = value + steps * (abs(value) * UNBOUNDED_STEP or UNBOUNDED_STEP)
-        target = _rounded(target, value, low, high)
+        target = _round_target(target, value, low, high)
         if low is not None:
             target = max(low, target)
         return target if high is None else min(high, target)
@@ -132,7 +132,7 @@ class KnobEdit:
         new_shares = {selected: share, **_distribute(1 - share, others, low)}
         return {name: new_shares[name] for name in names}
 
-    def _start_value(self) -> Value:
+    def _choose_start_value(self) -> Value:
         """Return a valid value for a knob whose value is unknown."""
         match self.spec.kind:
             case "scalar":
@@ -157,8 +157,9 @@ def _distribute(total: float, parts: dict[str, float], low: float) -> dict[str, 
     return results
 
 
-def _mark(value: float, steps: int) -> int:
-    """Return the mark at `value` on a logarithmic scale. Between two marks, return the one opposite to the steps."""
+def _find_mark(value: float, steps: int) -> int:
+    """Return the mark at `value` on a logarithmic scale. Between two marks, return the one behind the value, so that a
+    single step leads to the next mark in the direction of `steps`."""
     position = STEPS_PER_DECADE * math.log10(value)
     nearest = round(position)
     if abs(position - nearest) < TOLERANCE:
@@ -166,10 +167,11 @@ def _mark(value: float, steps: int) -> int:
     return math.floor(position) if steps > 0 else math.ceil(position)
 
 
-def _rounded(target: float, start: float, low: float | None, high: float | None) -> float:
-    """Round to `DIGITS` digits, unless the result is the start value."""
+def _round_target(target: float, start: float, low: float | None, high: float | None) -> float:
+    """Round to DIGITS significant digits of the target, or of a linear step if that is larger. If the result would be
+    the start value, return the target unchanged."""
     if not target or not math.isfinite(target):
         return target
-    scale = max(abs(target), (high - low) / STEPS_PER_RANGE if low is not None and high is not None else 0.0)
-    rounded = round(target, DIGITS - 1 - math.floor(math.log10(scale)))
+    linear_step = (high - low) / STEPS_PER_RANGE if low is not None and high is not None else 0.0
+    rounded = round(target, DIGITS - 1 - math.floor(math.log10(max(abs(target), linear_step))))
     return rounded if rounded != start else target

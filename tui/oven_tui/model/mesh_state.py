@@ -70,15 +70,13 @@ class MeshState:
             case BallotOpened():
                 self.ballots[body.actuator] = Ballot(body)
             case Decision():
-                self.ballots.pop(body.actuator if body.ballot else "", None)
+                self.ballots.pop(body.actuator if body.ballot else "", None)  # a decision without a ballot closes none
                 state.apply_decision(body)
             case Outcome():
                 state.reputations.update({line.agent: line.after for line in body.lines})
             case OperatorCommand() if body.id not in state.commands:
                 state.commands[body.id] = (event.author, body)
                 operator_commands.respond(state, self.ballots, event.author, body)
-            case _:
-                pass
 
     def reply(self, command: OperatorCommand) -> Reply | None:
         """Return the mesh's answer to a command, without changing the state. Return None if the learner would answer

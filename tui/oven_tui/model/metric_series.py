@@ -22,22 +22,21 @@ MAX_WAITING = 256
 @dataclass(slots=True)
 class Bucket:
     """The values of one tick, a range of ticks, or a column of a chart, which `key` identifies. If there is no finite
-    value, `low` is above `high`. `smooth` is the moving average, and `broken` counts NaN and infinities."""
+    value, `low` is above `high`. `smooth` is the moving average, and `broken_count` counts NaN and infinities."""
 
     key: int
     low: float = math.inf
     high: float = -math.inf
     last: float = math.nan
     smooth: float = math.nan
-    broken: int = 0
+    broken_count: int = 0
 
     def __reduce__(self) -> tuple[type[Bucket], tuple[float, ...]]:
-        """Make pickling faster, because a checkpoint of a run contains tens of thousands of buckets."""
-        return Bucket, (self.key, self.low, self.high, self.last, self.smooth, self.broken)
+        """Make pickling faster, because a player's checkpoint contains tens of thousands of buckets."""
+        return Bucket, (self.key, self.low, self.high, self.last, self.smooth, self.broken_count)
 
     def with_key(self, key: int) -> Bucket:
-        """Return a copy with another key."""
-        return Bucket(key, self.low, self.high, self.last, self.smooth, self.broken)
+        return Bucket(key, self.low, self.high, self.last, self.smooth, self.broken_count)
 
     def add(self, value: float, smooth: float) -> None:
         if value - value == 0.0:  # finite; faster than math.isfinite
@@ -47,19 +46,19 @@ class Bucket:
                 self.high = value
             self.last, self.smooth = value, smooth
         else:
-            self.broken += 1
+            self.broken_count += 1
 
     def merge(self, later: Bucket) -> None:
         if later.low < self.low:
             self.low = later.low
         if later.high > self.high:
             self.high = later.high
-        self.broken += later.broken
+        self.broken_count += later.broken_count
         if later.low <= later.high:
             self.last, self.smooth = later.last, later.smooth
 
 
-def columns(buckets: Iterable[Bucket], first: int, last: int, width: int, span: int = 1) -> list[Bucket]:
+def merge_to_columns(buckets: Iterable[Bucket], first: int, last: int, width: int, span: int = 1) -> list[Bucket]:
     """Merge the buckets between two ticks to at most `width` columns. Each bucket is `span` ticks wide."""
     if width < 1 or last < first:
         return []
@@ -94,7 +93,7 @@ class Series:
         self._recent: deque[tuple[int, float, float]] = deque(maxlen=EXACT_POINTS)
 
     def add(self, tick: int, value: float) -> None:
-        """Add a point. A tick below the last one is replaced by the last one, so that ticks never decrease."""
+        """Add a point. A tick that is lower than the newest tick is replaced by it, so that ticks never decrease."""
         self.waiting.append((tick, value))
         if len(self.waiting) >= MAX_WAITING:
             self.settle()
@@ -126,24 +125,24 @@ class Series:
         if not waiting:
             return
         newest = self._last_tick if self._count else waiting[0][0]
-        smooth, span, recent = self._smooth, self._span, self._recent.append
+        smooth, span, add_recent = self._smooth, self._span, self._recent.append
         bucket = self._buckets[-1] if self._buckets else Bucket(-1)
         for tick, value in waiting:
             if tick < newest:
                 tick = newest
             newest = tick
-            finite = value - value == 0.0
-            if finite:
+            is_finite = value - value == 0.0
+            if is_finite:
                 smooth = smooth + (value - smooth) * 2 / (EMA_POINTS + 1) if smooth - smooth == 0.0 else value
-            recent((tick, value, smooth))
+            add_recent((tick, value, smooth))
             if tick // span != bucket.key:
                 bucket = Bucket(tick // span)
                 self._buckets.append(bucket)
                 if len(self._buckets) > MAX_BUCKETS:
                     self._widen()
                     span, bucket = self._span, self._buckets[-1]
-            if not finite:
-                bucket.broken += 1
+            if not is_finite:
+                bucket.broken_count += 1
                 continue
             if value < bucket.low:  # Bucket.add inlined, because the calls would double the time for a long log
                 bucket.low = value
@@ -155,7 +154,6 @@ class Series:
         waiting.clear()
 
     def _widen(self) -> None:
-        """Double the width of the buckets."""
         self._span *= 2
         merged: list[Bucket] = []
         for bucket in self._buckets:
@@ -168,15 +166,15 @@ class Series:
 
     def columns(self, first: int, last: int, width: int) -> list[Bucket]:
         """Return the ticks from `first` to `last` in at most `width` columns. Empty columns are omitted."""
-        buckets, span = self._source(first)
-        return columns(buckets, first, last, width, span)
+        buckets, span = self._choose_buckets(first)
+        return merge_to_columns(buckets, first, last, width, span)
 
     def points(self) -> list[Bucket]:
         """Return copies of all buckets with ticks as keys."""
-        buckets, span = self._source(0)
+        buckets, span = self._choose_buckets(0)
         return [bucket.with_key(bucket.key * span) for bucket in buckets]
 
-    def _source(self, first: int) -> tuple[list[Bucket], int]:
+    def _choose_buckets(self, first: int) -> tuple[list[Bucket], int]:
         """Return the buckets from `first` on, and their width. Use the exact points if they go back far enough."""
         self.settle()
         has_exact_points = self.count <= EXACT_POINTS or (bool(self._recent) and self._recent[0][0] < first)

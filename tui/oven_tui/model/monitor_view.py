@@ -42,8 +42,8 @@ MAX_METRICS = 256
 MAX_AGENTS = 64
 MAX_OPEN_BALLOTS = 64
 MAX_MARKS = 256
+DROPPED_ENTRIES = 256  # entries to drop at a time, because each time the whole list is copied
 STALLED_S = 15.0  # minimum time without an event before a run counts as stalled
-
 RunState = Literal["waiting", "live", "held", "stalled", "ended"]
 AgentStanding = Literal["live", "silent", "left"]
 
@@ -56,7 +56,7 @@ class MonitorView:
         self.series: dict[str, Series] = {}
         self.steps = Series()
         self.entries: list[Entry] = []
-        self.dropped_entries = 0
+        self.dropped_count = 0
         """Number of dropped entries, all older than `entries`."""
         self.open_ballots: dict[str, OpenBallot] = {}
         self.marks: dict[str, tuple[int, str, str]] = {}
@@ -114,16 +114,16 @@ class MonitorView:
         match event.body:
             case RunStarted() as body:
                 again = f" again (incarnation {body.incarnation})" if body.incarnation > 1 and self.entries else ""
-                self._measure_knobs()
+                self._record_knobs()
                 self._append(Note(event.seq, body.step, "learner", f"{body.recipe} started{again} at step {body.step}"))
             case ActuatorAnnounced() as body:
-                self._measure_knobs()
+                self._record_knobs()
                 self._append(Note(event.seq, body.step, "learner", describe_actuator(body)))
             case PromptsInjected() as body:
                 self._append(Note(event.seq, body.step, "learner", describe_prompts(body)))
             case RunEnded() as body:
                 detail = f": {body.detail}" if body.detail else ""
-                self._measure(max(self.run.tick, body.tick), body.metrics)
+                self._record(max(self.run.tick, body.tick), body.metrics)
                 self._append(Note(event.seq, body.step, "learner", f"{body.reason} at step {body.step}{detail}"))
             case Alert() as body if self.run.alert is not None:
                 self._append(Note(event.seq, step, event.author, alert_text(body)))
@@ -132,8 +132,6 @@ class MonitorView:
             case OperatorCommand() as body:
                 self._add_mark(f"operator-{event.seq}", self.run.tick, event.author, "operator")
                 self._append(Note(event.seq, step, f"operator {event.author}", request_text(body), body.id))
-            case _:
-                pass
 
     def _add_ballot(self, event: Event, body: BallotOpened) -> None:
         if len(self.open_ballots) >= MAX_OPEN_BALLOTS or body.id in self._closed:
@@ -156,9 +154,9 @@ class MonitorView:
             self.pace_s = gap if not self.pace_s else self.pace_s + (gap - self.pace_s) / 10
         self._observed_at = event.time
         self.steps.add(self.run.tick, body.step)
-        self._measure(self.run.tick, body.metrics)
+        self._record(self.run.tick, body.metrics)
 
-    def _measure(self, tick: int, metrics: dict[str, float]) -> None:
+    def _record(self, tick: int, metrics: dict[str, float]) -> None:
         series_by_name = self.series
         for name, value in metrics.items():
             if name in series_by_name:
@@ -174,10 +172,10 @@ class MonitorView:
             for series in series_by_name.values():
                 series.settle()
 
-    def _measure_knobs(self) -> None:
+    def _record_knobs(self) -> None:
         """Add the values of all scalar knobs to their curves."""
         values = {spec.name: self.run.knobs.get(spec.name) for spec in self.run.specs if spec.kind == "scalar"}
-        self._measure(self.run.tick, {name: value for name, value in values.items() if isinstance(value, float | int)})
+        self._record(self.run.tick, {name: value for name, value in values.items() if isinstance(value, float | int)})
 
     def _add_vote(self, agent: str, vote: Vote) -> None:
         is_known = self.run.started is None or any(spec.name == vote.actuator for spec in self.run.specs)
@@ -199,7 +197,7 @@ class MonitorView:
         self._votes.pop(body.actuator, None)
         counted_votes = {agent: vote for agent, vote in votes.items() if agent in voters}
         entry = DecisionEntry(event.seq, self.run.step, body, opened, counted_votes)
-        self._index[body.id] = self.dropped_entries + len(self.entries)
+        self._index[body.id] = self.dropped_count + len(self.entries)
         self._append(entry)
         if body.verdict == "adopted":
             self._add_mark(body.id, body.apply_at_tick, entry.proposer, entry.fate)
@@ -207,7 +205,7 @@ class MonitorView:
             self._amend(body.approves, approved=True)
 
     def _add_receipt(self, body: Receipt) -> None:
-        self._measure_knobs()
+        self._record_knobs()
         entry = self._amend(body.decision_id, receipt=body)
         if entry is not None:
             self._add_mark(body.decision_id, body.tick, entry.proposer, entry.fate)
@@ -223,20 +221,20 @@ class MonitorView:
         index = self._index.get(decision_id)
         if index is None:
             return None
-        old_entry = self.entries[index - self.dropped_entries]
+        old_entry = self.entries[index - self.dropped_count]
         assert isinstance(old_entry, DecisionEntry)
-        self.entries[index - self.dropped_entries] = entry = replace(old_entry, **change)
+        self.entries[index - self.dropped_count] = entry = replace(old_entry, **change)
         self.version += 1
         return entry
 
     def _append(self, entry: Entry) -> None:
         self.entries.append(entry)
         self.version += 1
-        if len(self.entries) > MAX_ENTRIES + 256:  # drop many at once, because each time the whole list is copied
-            oldest, self.entries = self.entries[:256], self.entries[256:]
-            self.dropped_entries += len(oldest)
+        if len(self.entries) > MAX_ENTRIES + DROPPED_ENTRIES:
+            oldest, self.entries = self.entries[:DROPPED_ENTRIES], self.entries[DROPPED_ENTRIES:]
+            self.dropped_count += len(oldest)
             for old in oldest:
-                if isinstance(old, DecisionEntry) and self._index.get(old.decision.id, 0) < self.dropped_entries:
+                if isinstance(old, DecisionEntry) and self._index.get(old.decision.id, 0) < self.dropped_count:
                     self._index.pop(old.decision.id, None)
 
     def _add_mark(self, key: str, tick: int, author: str, fate: str) -> None:
@@ -249,7 +247,7 @@ class MonitorView:
         """Return the decision list: closed entries, open ballots, and commands that have not been logged."""
         step = self.run.step
         unlogged = self.commands.unlogged_commands.items()
-        notes = (Note(0, step, "you", request_text(result.command), id) for id, result in unlogged)
+        notes = (Note(0, step, "you", request_text(result.command), command_id) for command_id, result in unlogged)
         return [*self.entries, *self.open_ballots.values(), *notes]
 
     def list_version(self) -> tuple[int, int]:
@@ -278,7 +276,7 @@ class MonitorView:
         """Return the names of all curves. The most important come first: the training signal, held-out metrics, the
         learning rate, gradient norm, KL, entropy and loss. The others are sorted by name."""
         declared = [spec.name for spec in self.run.started.metrics] if self.run.started else []
-        names = list(dict.fromkeys([*self.series, *(declared if not self.series else [])]))
+        names = list(self.series) or list(dict.fromkeys(declared))
         rate = next((name for name in ("learning_rate", "optimizer.lr_scale") if name in names), None)
         important = [
             training_signal(names),

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from oven_tui.model.braille_chart import CurveStyle, TextRun
-from oven_tui.model.cell_text import glyph
-from oven_tui.model.metric_series import Bucket, columns
+from oven_tui.model.braille_chart import CurveStyle
+from oven_tui.model.cell_text import TextRun, glyph
+from oven_tui.model.metric_series import Bucket, merge_to_columns
 from oven_tui.model.monitor_view import MonitorView
 
 MAX_RUNS = 4
@@ -67,13 +67,14 @@ class RunAxis:
                 buckets[-1].merge(bucket)
             else:
                 buckets.append(bucket)
-        return columns(buckets, first, last, width)
+        return merge_to_columns(buckets, first, last, width)
 
 
 def curve_names(runs: Sequence[OverlaidRun]) -> list[str]:
     """Return the names of all curves. Metrics that several runs have come first."""
     names = list(dict.fromkeys(name for run in runs for name in run.view.curve_names()))
-    return sorted(names, key=lambda name: sum(name in run.view.series for run in runs) < 2)
+    shared = [name for name in names if sum(name in run.view.series for run in runs) >= 2]
+    return [*shared, *(name for name in names if name not in shared)]
 
 
 def style(runs: Sequence[OverlaidRun], metric: str) -> CurveStyle:

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from rich.cells import cell_len
 
 from oven_runs.log.run_row import RunRow
-from oven_tui.model.braille_chart import TextRun, axis_number
-from oven_tui.model.cell_text import duration_text, fit, row
+from oven_tui.model.braille_chart import axis_number
+from oven_tui.model.cell_text import TextRun, duration_text, fit, row
 from oven_tui.model.word_filter import word_filter
 
 STATES = {
@@ -25,22 +25,22 @@ STATES = {
     "interrupted": ("✗", "warn"),
 }
 """Glyph and kind of text for each state."""
-MIN_NAME = 14
-"""Minimum width of a run's name. Longer names use the remaining width, up to MAX_NAME."""
-MAX_NAME = 32
+MIN_NAME_CELLS = 14
+"""Minimum width of a run's name. Longer names use the remaining width, up to MAX_NAME_CELLS."""
+MAX_NAME_CELLS = 32
 
 
 class Column(NamedTuple):
     title: str
     width: int
-    min_terminal: int
+    min_terminal_width: int
     """Minimum width of the terminal for this column."""
 
 
 STEP_CELLS = 13
 COLUMNS = (
     Column("state", 14, 0),
-    Column("run", MIN_NAME, 0),
+    Column("run", MIN_NAME_CELLS, 0),
     Column("step", STEP_CELLS, 56),
     Column("target metric", 29, 74),
     Column("decisions", 9, 96),
@@ -49,52 +49,54 @@ COLUMNS = (
     Column("recipe", 12, 144),
 )
 """The alerts use the remaining width at the right."""
-MIN_ALERTS = 12
+MIN_ALERT_CELLS = 12
 """Minimum width of the alerts. If there is less space, only their number is shown."""
 
 
-def columns(width: int, longest_name: int) -> list[Column]:
-    """Return the columns that fit. If there is room, the names are as wide as the longest name."""
-    fitting = [column for column in COLUMNS if width >= column.min_terminal]
-    spare = width - sum(column.width + 1 for column in fitting) - 2 - MIN_ALERTS
-    name_width = max(MIN_NAME, min(MAX_NAME, longest_name, MIN_NAME + max(0, spare)))
+def choose_columns(width: int, longest_name: int) -> list[Column]:
+    """Return the columns that fit. If there is enough space, the column of names fits the longest name."""
+    fitting = [column for column in COLUMNS if width >= column.min_terminal_width]
+    spare = width - sum(column.width + 1 for column in fitting) - 2 - MIN_ALERT_CELLS
+    name_width = max(MIN_NAME_CELLS, min(MAX_NAME_CELLS, longest_name, MIN_NAME_CELLS + max(0, spare)))
     return [column._replace(width=name_width) if column.title == "run" else column for column in fitting]
 
 
 def heading(width: int, longest_name: int) -> list[TextRun]:
-    cells = "".join(fit(column.title, column.width) + " " for column in columns(width, longest_name))
-    title = "alerts" if width - cell_len(cells) - 2 >= MIN_ALERTS else "⚑"
+    cells = "".join(fit(column.title, column.width) + " " for column in choose_columns(width, longest_name))
+    title = "alerts" if width - cell_len(cells) - 2 >= MIN_ALERT_CELLS else "⚑"
     return row(width, [("  " + cells + title, "dim")])
 
 
 def line(run_row: RunRow, now: datetime, width: int, longest_name: int, *, mark: str = "") -> list[TextRun]:
     """Return a run's row. `mark` is the glyph of a run that is marked for an overlay."""
-    fitting, cells = columns(width, longest_name), _cells(run_row, now)
+    fitting, cells = choose_columns(width, longest_name), _make_cells(run_row, now)
     runs: list[TextRun] = [(f"{mark or ' '} ", "strong")]
-    runs += [(fit(cells[column.title][0], column.width) + " ", cells[column.title][1]) for column in fitting]
-    alerts, room = run_row.alerts(now), width - 2 - sum(column.width + 1 for column in fitting)
+    for column in fitting:
+        text, kind = cells[column.title]
+        runs.append((fit(text, column.width) + " ", kind))
+    alerts, free_cells = run_row.alerts(now), width - 2 - sum(column.width + 1 for column in fitting)
     alert_count = f"⚑{len(alerts)}" if alerts else ""
-    alert_text = "; ".join(alerts) if room >= MIN_ALERTS else alert_count
+    alert_text = "; ".join(alerts) if free_cells >= MIN_ALERT_CELLS else alert_count
     return row(width, [*runs, (alert_text, "warn" if run_row.status == "running" or run_row.fault else "dim")])
 
 
-def _cells(run_row: RunRow, now: datetime) -> dict[str, TextRun]:
+def _make_cells(run_row: RunRow, now: datetime) -> dict[str, TextRun]:
     state, silent, age = run_row.state(now), run_row.silent_s(now), run_row.age_s(now)
-    glyph, kind = STATES.get(state, ("○", "dim"))
+    symbol, kind = STATES.get(state, ("○", "dim"))
     words = f"silent {duration_text(silent)}" if state == "stalled" and silent is not None else state
     return {
-        "state": (f"{glyph} {words}", kind),
+        "state": (f"{symbol} {words}", kind),
         "run": (run_row.run, "warn" if run_row.drill else "strong"),
-        "step": (steps(run_row), "text"),
-        "target metric": (target(run_row), "text"),
-        "decisions": (decisions(run_row), "text"),
-        "pace": (pace(run_row.pace_s), "dim"),
+        "step": (format_steps(run_row), "text"),
+        "target metric": (format_target(run_row), "text"),
+        "decisions": (format_decisions(run_row), "text"),
+        "pace": (format_pace(run_row.pace_s), "dim"),
         "age": (duration_text(age) if age is not None else "", "dim"),
         "recipe": (run_row.recipe, "dim"),
     }
 
 
-def steps(run_row: RunRow) -> str:
+def format_steps(run_row: RunRow) -> str:
     """Return the steps, such as "120/200 60%", or a dash if they are unknown."""
     if run_row.step is None:
         return "–"
@@ -104,7 +106,7 @@ def steps(run_row: RunRow) -> str:
     return f"{count} {run_row.progress:.0%}" if len(count) + 5 <= STEP_CELLS else count
 
 
-def target(run_row: RunRow) -> str:
+def format_target(run_row: RunRow) -> str:
     """Return the target metric and its values, such as "eval/accuracy 0.1 → 0.93"."""
     if not run_row.target:
         return "no metric yet" if run_row.status == "running" else "no metric"
@@ -114,7 +116,7 @@ def target(run_row: RunRow) -> str:
     return f"{run_row.target} {axis_number(run_row.first_value)} → {value}"
 
 
-def decisions(run_row: RunRow) -> str:
+def format_decisions(run_row: RunRow) -> str:
     """Return the numbers of adopted, rejected and "would set" decisions, such as "12 ✔ 3 – 2 ○"."""
     if run_row.adopted is None:
         return "…" if not run_row.fault else "–"
@@ -122,7 +124,7 @@ def decisions(run_row: RunRow) -> str:
     return f"{run_row.adopted} ✔" + "".join(f" {count} {symbol}" for count, symbol in others if count)
 
 
-def pace(seconds: float | None) -> str:
+def format_pace(seconds: float | None) -> str:
     """Return the observations per second, or the seconds per observation if that is at least 1 s."""
     if seconds is None or seconds <= 0:
         return ""
@@ -136,10 +138,10 @@ def matching(words: str, now: datetime) -> Callable[[RunRow], bool]:
         "recipe": lambda run_row: run_row.recipe,
         "run": lambda run_row: run_row.run,
     }
-    return word_filter(words, lambda run_row: _text(run_row, now), fields)
+    return word_filter(words, lambda run_row: _join_texts(run_row, now), fields)
 
 
-def _text(run_row: RunRow, now: datetime) -> str:
+def _join_texts(run_row: RunRow, now: datetime) -> str:
     alerts = run_row.alerts(now)
     names = (run_row.run, run_row.location, run_row.recipe, run_row.state(now), run_row.drill, run_row.target)
     return " ".join((*names, *alerts))

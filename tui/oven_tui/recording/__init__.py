@@ -1,1 +1,1 @@
-"""Read and play the log.jsonl of a run: first a quick preview, then the whole verified log."""
+"""Read the log.jsonl of a run (first a quick preview, then the whole verified log), and play it."""

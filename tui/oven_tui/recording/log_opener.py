@@ -11,7 +11,7 @@ from oven_core.protocol.events import Event
 from oven_core.security.signing import LEARNER, Keyring, load_keys
 from oven_runs.home.run_folder import RunFolder
 from oven_tui.model.monitor_view import MonitorView
-from oven_tui.recording.log_reader import FullLog, Preview, Progress, ReadFailure, frames
+from oven_tui.recording.log_reader import FullLog, Preview, Progress, ReadFailure, stream_frames
 
 ShowView = Callable[[MonitorView, Keyring], None]
 """Receives a new view to show, and the keyring to verify later events with."""
@@ -23,21 +23,21 @@ class LogOpener:
 
     def __init__(self, folder: RunFolder, show_view: ShowView, progress: Callable[[float], None]) -> None:
         self.fault = ""
-        """The reason why the log could not be read to its end; empty if it could, or while it is being read."""
+        """The reason why the log could not be read to its end. It is empty if there was no failure so far."""
         self.is_reading = False
         self.folder, self._show_view, self._progress = folder, show_view, progress
         self._task: asyncio.Task[None] | None = None
         self._first_frame = asyncio.Event()
         self._new_events: list[Event] = []
-        self._failed_file = (0, 0)  # size and modification time of the file that `fault` describes
+        self._file_version = (0, 0)  # size and modification time at the last start
 
     async def start(self, *, growing: bool) -> None:
-        """Start to read, and wait for the first view. `growing` means that the log is being written."""
+        """Start reading, and wait for the first view. `growing` means that the log is being written."""
         stat = self.folder.export.stat()
-        if self.fault and self._failed_file == (stat.st_size, stat.st_mtime_ns):
+        if self.fault and self._file_version == (stat.st_size, stat.st_mtime_ns):
             return  # the damaged file has not changed
         self.fault, self.is_reading = "", True
-        self._failed_file = (stat.st_size, stat.st_mtime_ns)
+        self._file_version = (stat.st_size, stat.st_mtime_ns)
         self._first_frame.clear()
         self._task = asyncio.create_task(self._read(growing), name="opening")
         await self._first_frame.wait()
@@ -58,11 +58,11 @@ class LogOpener:
 
     async def _read(self, growing: bool) -> None:
         try:
-            async with aclosing(frames(self.folder, growing=growing)) as incoming:
+            async with aclosing(stream_frames(self.folder, growing=growing)) as incoming:
                 async for frame in incoming:
                     match frame:
                         case Preview(view):
-                            self._show_view(view, self._load_keyring())
+                            self._show_view(view, self._preview_keyring())
                         case Progress(share):
                             self._progress(share)
                         case FullLog(state):
@@ -78,7 +78,7 @@ class LogOpener:
             self._new_events.clear()
             self._first_frame.set()
 
-    def _load_keyring(self) -> Keyring:
+    def _preview_keyring(self) -> Keyring:
         """Return the keyring for new events until the keys in the log have been read."""
         path = self.folder.keys_file()
         keys = load_keys(path) if path else {}

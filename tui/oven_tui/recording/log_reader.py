@@ -1,7 +1,7 @@
 """Read a long log.jsonl in a thread: first a preview, then the whole verified log.
 
 The preview takes a fraction of a second for a log of any length. It contains the beginning and the end of the log, and
-evenly spaced observations in between. Its counts are wrong because decisions are missing, so it has the flag `preview`.
+evenly spaced observations in between. Its counts are wrong because decisions are missing, so `is_preview` is set.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from oven_tui.model.monitor_view import MonitorView
 LONG_BYTES = 4 << 20
 """Minimum size of a log to read in a thread. Shorter logs are read within half a second."""
 CHUNK_EVENTS = 512
-"""Number of events between checks for a stop or a report. They take about 40 ms."""
+"""Number of events between checks whether to stop or to report. Reading them takes about 40 ms."""
 PROGRESS_S = 0.25
 """Seconds between progress reports."""
 SAMPLE_POSITIONS = 1500
@@ -43,7 +43,7 @@ HEAD_EVENTS = 400
 """Maximum events to read at the beginning."""
 TAIL_BYTES = 1 << 20
 """Bytes to read completely at the end, with the newest one or two thousand events."""
-_OBSERVATION_MARKER = b'"type": "Observation"'
+_OBSERVATION_MARKER = b'"type": "Observation"'  # within the first 600 bytes of a line
 
 
 @dataclass
@@ -90,7 +90,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A state to go back to. It is compressed because most checkpoints are never used."""
+    """A state of the replay to go back to. It is compressed because most checkpoints are never used."""
 
     seq: int
     tick: int
@@ -132,13 +132,13 @@ def is_long(folder: RunFolder) -> bool:
         return False
 
 
-async def frames(folder: RunFolder, *, growing: bool = False, checkpoints: int = 0) -> AsyncGenerator[Frame]:
+async def stream_frames(folder: RunFolder, *, growing: bool = False, checkpoints: int = 0) -> AsyncGenerator[Frame]:
     """Read the log in a thread and yield its frames. The thread stops with the iteration."""
     loop, queue, stop = asyncio.get_running_loop(), asyncio.Queue[Frame | None](), threading.Event()
 
     def run() -> None:
         with contextlib.suppress(RuntimeError):  # the monitor has quit, and the loop is closed
-            for frame in read(folder, growing=growing, checkpoints=checkpoints, should_stop=stop.is_set):
+            for frame in read_frames(folder, growing=growing, checkpoints=checkpoints, should_stop=stop.is_set):
                 loop.call_soon_threadsafe(queue.put_nowait, frame)
             loop.call_soon_threadsafe(queue.put_nowait, None)
 
@@ -150,7 +150,7 @@ async def frames(folder: RunFolder, *, growing: bool = False, checkpoints: int =
         stop.set()
 
 
-def read(
+def read_frames(
     folder: RunFolder, *, growing: bool = False, checkpoints: int = 0, should_stop: Callable[[], bool] = lambda: False
 ) -> Iterator[Frame]:
     """Yield a preview, progress reports, about `checkpoints` checkpoints, the full log, and a failure if there is one.
@@ -160,7 +160,7 @@ def read(
     max_step, next_checkpoint, reported_at = 0, 0, time.monotonic()
     try:
         size = max(1, folder.export.stat().st_size)
-        yield Preview(preview(folder))
+        yield Preview(build_preview(folder))
         state, log = ReplayState.empty(folder), LogFile(folder, growing=growing)
         for number, event in enumerate(map(state.feed, log), 1):
             state.offset = log.offset
@@ -187,11 +187,11 @@ def read(
         yield ReadFailure(failure)
 
 
-def preview(folder: RunFolder) -> MonitorView:
-    """Read the preview, which is not verified. Raises OSError."""
+def build_preview(folder: RunFolder) -> MonitorView:
+    """Return the preview, which is not verified. Raises OSError."""
     view, keyring = MonitorView(), Keyring(folder.pin(), check=False)
     view.is_preview = True
-    for line in _read_preview_lines(folder):
+    for line in _lines(folder):
         try:
             event = Event.from_line(line.decode())
         except (ValueError, KeyError, TypeError):
@@ -200,19 +200,18 @@ def preview(folder: RunFolder) -> MonitorView:
     return view
 
 
-def _read_preview_lines(folder: RunFolder) -> Iterator[bytes]:
+def _lines(folder: RunFolder) -> Iterator[bytes]:
     with folder.export.open("rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
         head = file.read(min(size, HEAD_BYTES)).splitlines(keepends=True)[:HEAD_EVENTS]
         yield from head
-        head_end, tail_start = sum(map(len, head)), max(0, size - TAIL_BYTES)
+        first, last = sum(map(len, head)), max(0, size - TAIL_BYTES)
         for number in range(SAMPLE_POSITIONS):
-            position = head_end + (tail_start - head_end) * number // SAMPLE_POSITIONS
-            if position >= tail_start:
+            position = first + (last - first) * number // SAMPLE_POSITIONS
+            if position >= last:
                 break
             file.seek(position)
-            complete_lines = file.read(WINDOW_BYTES).splitlines()[1:-1]
-            observations = [line for line in complete_lines if _OBSERVATION_MARKER in line[:600]]
-            yield from observations[:OBSERVATIONS_PER_POSITION]
-        file.seek(tail_start)
-        yield from file.read().splitlines()[1 if tail_start else 0 :]  # inside the file, the first line is incomplete
+            lines = file.read(WINDOW_BYTES).splitlines()[1:-1]
+            yield from [line for line in lines if _OBSERVATION_MARKER in line[:600]][:OBSERVATIONS_PER_POSITION]
+        file.seek(last)
+        yield from file.read().splitlines()[1 if last else 0 :]

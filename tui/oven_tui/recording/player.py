@@ -1,7 +1,7 @@
 """Play a recorded run: show what the live monitor showed at any event of the log.
 
 The view at an event includes all events up to it. To go back, the player starts at the newest checkpoint before the
-target and replays the log from there. The player has no clock: the caller passes the elapsed time.
+target and replays the log from there. The player does not measure time. The caller passes the elapsed time.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Decision
@@ -26,8 +27,14 @@ MAX_GAP_S = 30.0
 """Maximum wait for an event, in seconds of the log. Longer gaps, such as a night between restarts, are shortened."""
 
 
+class LogPosition(NamedTuple):
+    seq: int
+    tick: int
+    step: int
+
+
 class Player:
-    """A player of a log. It needs the frames from `log_reader.frames`, and can go to any position that was read."""
+    """A player of a log. It needs the frames from `stream_frames`, and can go to any position that was read."""
 
     def __init__(self, folder: RunFolder) -> None:
         """Raises ConfigError for damaged keys."""
@@ -38,11 +45,10 @@ class Player:
         """The decisions read so far, in order."""
         self.share_read = 0.0
         """Share of the log that was read, from 0 to 1."""
-        self.log_end: tuple[int, int, int] = (0, 0, 0)
-        """Sequence number, tick and step at the end of the log."""
+        self.log_end = LogPosition(0, 0, 0)
         self.is_fully_read = False
         """Whether the whole log was read."""
-        self.clock: datetime | None = None
+        self.log_time: datetime | None = None
         """The current position, as a time in the log."""
         self._next_event: Event | None = None
         self._continue_from(ReplayState.empty(folder))
@@ -50,7 +56,7 @@ class Player:
     def add_frame(self, frame: Frame) -> None:
         match frame:
             case Preview(view):
-                self.log_end = (view.run.seq, view.run.tick, view.run.step)
+                self.log_end = LogPosition(view.run.seq, view.run.tick, view.run.step)
             case Progress(share_read):
                 self.share_read = share_read
             case Checkpoint():
@@ -59,7 +65,8 @@ class Player:
             case FullLog(state):
                 self.decisions += frame.decisions
                 run = state.view.run
-                self.log_end, self.share_read, self.is_fully_read = (run.seq, run.tick, run.step), 1.0, True
+                self.log_end = LogPosition(run.seq, run.tick, run.step)
+                self.share_read, self.is_fully_read = 1.0, True
 
     @property
     def view(self) -> MonitorView:
@@ -75,21 +82,21 @@ class Player:
         next_event = self._peek()
         if next_event is None:
             return 0
-        if self.clock is None or self.clock > next_event.time + timedelta(days=1):
-            self.clock = next_event.time
-        self.clock += timedelta(seconds=seconds * self.speed)
-        if (next_event.time - self.clock).total_seconds() > MAX_GAP_S:
-            self.clock = next_event.time - timedelta(seconds=MAX_GAP_S)
+        if self.log_time is None or self.log_time > next_event.time + timedelta(days=1):  # or the times jumped back
+            self.log_time = next_event.time
+        self.log_time += timedelta(seconds=seconds * self.speed)
+        if (next_event.time - self.log_time).total_seconds() > MAX_GAP_S:
+            self.log_time = next_event.time - timedelta(seconds=MAX_GAP_S)
         count = 0
-        while next_event is not None and next_event.time <= self.clock and count < CHUNK_EVENTS:
-            self.forward()
+        while next_event is not None and next_event.time <= self.log_time and count < CHUNK_EVENTS:
+            self.replay_next()
             count += 1
             next_event = self._peek()
         if count == CHUNK_EVENTS and self.view.run.last_time is not None:
-            self.clock = self.view.run.last_time  # replay is slower than the chosen speed
+            self.log_time = self.view.run.last_time  # replay is slower than the chosen speed
         return count
 
-    def forward(self) -> Event | None:
+    def replay_next(self) -> Event | None:
         """Replay the next event. Raises ConfigError if the log is damaged."""
         event = self._peek()
         if event is None:
@@ -130,29 +137,30 @@ class Player:
         yield from self._seek(0, lambda state: state.view.run.started is not None or state.seq >= START_EVENTS, None)
 
     def to_end(self) -> Iterator[None]:
-        yield from self._seek(len(self.checkpoints), lambda state: False, self.log_end[0])
+        yield from self._seek(len(self.checkpoints), lambda state: False, self.log_end.seq)
 
     def _seek(
         self, checkpoint_count: int, is_reached: Callable[[ReplayState], bool], seq: int | None
     ) -> Iterator[None]:
-        """Replay up to the target, from the last of the first `checkpoint_count` checkpoints or from here if closer."""
+        """Replay up to the target, whose sequence number is `seq` if it is known. Start at the last of the first
+        `checkpoint_count` checkpoints, or at the current position if that is closer."""
         checkpoint = self.checkpoints[checkpoint_count - 1] if checkpoint_count else None
         is_forward = seq is not None and self.state.seq <= seq
         if not is_forward or (checkpoint is not None and checkpoint.seq > self.state.seq):
             self._continue_from(checkpoint.unpack() if checkpoint else ReplayState.empty(self._folder))
         yield from self._play_until(is_reached)
-        self.clock = self.view.run.last_time
+        self.log_time = self.view.run.last_time
 
     def _play_until(self, is_reached: Callable[[ReplayState], bool], *, until_decision: bool = False) -> Iterator[None]:
         count = 0
         while not is_reached(self.state):
-            event = self.forward()
+            event = self.replay_next()
             if event is None or (until_decision and isinstance(event.body, Decision)):
                 break
             count += 1
             if count % CHUNK_EVENTS == 0:
                 yield
-        self.clock = self.view.run.last_time
+        self.log_time = self.view.run.last_time
 
     def _continue_from(self, state: ReplayState) -> None:
         self.state = state

@@ -17,11 +17,10 @@ from oven_tui.key_bindings import bindings
 from oven_tui.model.sampled_groups import SampledGroups
 from oven_tui.screens.help import HelpScreen
 from oven_tui.widgets.filter_box import FilterBox
-from oven_tui.widgets.group_page import GroupList, GroupPage
+from oven_tui.widgets.group_widgets import GroupList, GroupPage
 
 GroupSource: TypeAlias = Callable[[], AsyncIterator[list[StoredGroup]]]
 """Yields stored and new groups. Raises OvenError if there are none."""
-
 MIN_LIST_COLUMNS = 72
 """Minimum columns for the list of groups. In narrower terminals it is hidden, but its keys still work."""
 
@@ -41,7 +40,6 @@ class CompletionScreen(ModalScreen[None]):
         self._message = "no sample yet; there is one every few steps"
 
     def on_resize(self) -> None:
-        """Hide the list in a narrow terminal."""
         self.set_class(self.size.width < MIN_LIST_COLUMNS, "-slim")
 
     def compose(self) -> ComposeResult:

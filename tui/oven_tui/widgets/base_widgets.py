@@ -14,13 +14,12 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widget import Widget
 
-from oven_tui.model.braille_chart import TextRun
-from oven_tui.model.cell_text import COLOURS, row
+from oven_tui.model.cell_text import COLOURS, TextRun, row
 from oven_tui.model.monitor_view import MonitorView
 
-TEXT = ("blank", "text", "dim", "strong", "title", "good", "warn", "bad", "drill", "cursor", "cross")
-DOTS = ("line", "raw", "broken", "change")
-KINDS = (*TEXT, *DOTS)
+TEXT_KINDS = ("blank", "text", "dim", "strong", "title", "good", "warn", "bad", "drill", "cursor", "cross")
+CURVE_KINDS = ("line", "raw", "broken", "change")
+KINDS = (*TEXT_KINDS, *CURVE_KINDS)
 PAINT_CLASSES = {f"paint--{kind}" for kind in (*KINDS, *(f"agent-{n}" for n in range(COLOURS)))}
 """The component classes for all kinds of text. Their styles are in styles.tcss."""
 
@@ -37,19 +36,19 @@ class PaintMixin(_Base):
 
     def notify_style_update(self) -> None:
         super().notify_style_update()
-        self._paints: dict[str, Style] = {}
+        self._cached_styles: dict[str, Style] = {}
 
-    def paint(self, kind: str) -> Style:
+    def find_style(self, kind: str) -> Style:
         """Return the style of a kind of text. It is cached until the theme changes; Textual's cache is shorter."""
-        if kind not in self._paints:
-            self._paints[kind] = self.get_component_rich_style(f"paint--{kind}")
-        return self._paints[kind]
+        if kind not in self._cached_styles:
+            self._cached_styles[kind] = self.get_component_rich_style(f"paint--{kind}")
+        return self._cached_styles[kind]
 
     def strip(self, runs: list[TextRun], *, is_selected: bool = False) -> Strip:
         """Return styled text as a strip, with the cursor's background if selected."""
-        cursor = self.paint("cursor")
+        cursor = self.find_style("cursor")
         overlay = Style(bgcolor=cursor.bgcolor, reverse=cursor.reverse) if is_selected else Style.null()
-        return Strip([Segment(text, self.paint(kind) + overlay) for text, kind in runs])
+        return Strip([Segment(text, self.find_style(kind) + overlay) for text, kind in runs])
 
 
 class Panel(_Base):
@@ -128,7 +127,7 @@ class RowList(PaintMixin, ScrollView, Generic[Row], can_focus=True):
 
     @abstractmethod
     def line(self, item: Row, width: int) -> list[TextRun]:
-        """Return one row."""
+        """Return the text of one row."""
 
     def hint(self) -> str:
         """Return the text for an empty list."""
@@ -138,7 +137,7 @@ class RowList(PaintMixin, ScrollView, Generic[Row], can_focus=True):
         return []
 
     def show(self, rows: Sequence[Row], cursor: int) -> None:
-        """Show these rows with the cursor at a position."""
+        """Show these rows, with the cursor at this position."""
         self.shown_rows, self.cursor = rows, max(0, min(cursor, len(rows) - 1))
         self.on_resize()
         self.refresh()

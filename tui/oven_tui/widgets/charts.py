@@ -11,14 +11,14 @@ from textual.events import Leave, MouseMove
 from textual.message import Message
 
 from oven_tui.model import braille_chart
-from oven_tui.model.braille_chart import Bounds, Mark, TextRun, TickAxis, draw, round_bounds
-from oven_tui.model.cell_text import FATE_LABELS, glyph
+from oven_tui.model.braille_chart import Bounds, Mark, TickAxis, draw_chart, round_bounds
+from oven_tui.model.cell_text import FATE_LABELS, TextRun, glyph
 from oven_tui.model.metric_series import Bucket
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.model.word_filter import word_filter
 from oven_tui.widgets.plot import GUTTER, MIN_CURVE_CELLS, WINDOWS, Plot
 
-CHARTS = 4
+CHARTS = 4  # number of charts per page
 
 
 class ChartMarks:
@@ -28,7 +28,8 @@ class ChartMarks:
         self._key: tuple[object, ...] = ()
         self._cells: dict[int, dict[int, Mark]] = {}
 
-    def cells(self, view: MonitorView, axis: TickAxis, width: int) -> dict[int, Mark]:
+    def find_cells(self, view: MonitorView, axis: TickAxis, width: int) -> dict[int, Mark]:
+        """Return the mark in each cell that has one, for charts of this width."""
         key = (id(view), view.mark_version, len(view.agents), axis)
         if key != self._key:
             self._key, self._cells = key, {}
@@ -68,7 +69,7 @@ class Chart(Plot):
         self.view = view
         self.axis = TickAxis(0, 30)
         self.logarithmic = False
-        """Whether the user selected a log scale. A metric with values up to 0 still has a linear scale."""
+        """Whether the user selected a log scale. A metric with a value of 0 or below still has a linear scale."""
         self.crosshair: int | None = None
         """The tick of the crosshair."""
         self._marks = marks
@@ -76,10 +77,11 @@ class Chart(Plot):
     def plot_rows(self, metric: str, width: int, height: int) -> tuple[Bounds | None, list[list[TextRun]]]:
         axis, style = self.axis, self.view.style(metric)
         columns = self.curve(metric, width * 2)
-        scale = round_bounds(columns, style, self.logarithmic)
-        marks = self._marks.cells(self.view, axis, width)
+        bounds = round_bounds(columns, style, self.logarithmic)
+        marks = self._marks.find_cells(self.view, axis, width)
         crosshair = None if self.crosshair is None else axis.cell(self.crosshair, width)
-        return scale if columns else None, draw(columns, scale, style, marks, width, height, crosshair=crosshair)
+        rows = draw_chart(columns, bounds, style, marks, width, height, crosshair=crosshair)
+        return bounds if columns else None, rows
 
     def curve(self, metric: str, width: int) -> list[Bucket]:
         """Return the metric's curve in at most `width` columns. A knob's line continues to the newest tick, because its
@@ -92,9 +94,9 @@ class Chart(Plot):
                 columns.append(Bucket(end, value, value, value, columns[-1].smooth))
         return columns
 
-    def figures(self, metric: str, scale: Bounds | None) -> list[TextRun]:
+    def figures(self, metric: str, bounds: Bounds | None) -> list[TextRun]:
         series = self.view.series.get(metric)
-        is_log = scale is not None and scale.log
+        is_log = bounds is not None and bounds.log
         runs: list[TextRun] = [("log  ", "dim")] if is_log else []
         if self.logarithmic and not is_log:
             runs = [("linear because not above 0  ", "dim")]
@@ -111,13 +113,13 @@ class Chart(Plot):
         return f"step {step_at(first)}", str(step_at((first + last) // 2)), str(step_at(last))
 
     def on_mouse_move(self, event: MouseMove) -> None:
-        inner = self.content_size.width - GUTTER
+        curve_width = self.content_size.width - GUTTER
         offset = event.get_content_offset(self)
-        if offset is None or offset.x < GUTTER or inner < MIN_CURVE_CELLS:
+        if offset is None or offset.x < GUTTER or curve_width < MIN_CURVE_CELLS:
             self.post_message(self.PointerMoved(None))
             return
         first, last = self.axis.first, self.axis.last
-        tick = first + int((offset.x - GUTTER + 0.5) * (last - first + 1) / inner)
+        tick = first + int((offset.x - GUTTER + 0.5) * (last - first + 1) / curve_width)
         self.post_message(self.PointerMoved(min(tick, self.view.run.tick)))
 
     def on_leave(self, event: Leave) -> None:
@@ -144,13 +146,12 @@ class Charts(Container):
 
     def compose(self) -> ComposeResult:
         self._charts = [
-            Chart(self.view, self._marks, id=f"chart-{index}", has_axis_row=index >= CHARTS // 2)
-            for index in range(CHARTS)
+            Chart(self.view, self._marks, id=f"chart-{i}", has_axis_row=i >= CHARTS // 2) for i in range(CHARTS)
         ]
         yield from self._charts
 
     def redraw(self) -> None:
-        names, axis = self._choose_metrics(), self._compute_axis()
+        names, axis = self._shown_metrics(), self._axis()
         crosshair = self.pointer_tick if self.pointer_tick is not None else self.crosshair
         for index, chart in enumerate(self._charts):
             chart.view, chart.axis, chart.crosshair = self.view, axis, crosshair
@@ -161,7 +162,7 @@ class Charts(Container):
 
     def toggle_log_scale(self) -> None:
         """Give the visible charts a log scale, or a linear one if all have a log scale."""
-        shown_metrics = set(self._choose_metrics())
+        shown_metrics = set(self._shown_metrics())
         if shown_metrics <= self._logarithmic:
             self._logarithmic -= shown_metrics
         else:
@@ -178,12 +179,12 @@ class Charts(Container):
             self.pointer_tick = message.tick
             self.redraw()
 
-    def _choose_metrics(self) -> Sequence[str]:
+    def _shown_metrics(self) -> Sequence[str]:
         names = list(filter(word_filter(self.name_filter, str), self.view.curve_names()))
         page = self.page % max(1, math.ceil(len(names) / CHARTS))
         return names[page * CHARTS : (page + 1) * CHARTS]
 
-    def _compute_axis(self) -> TickAxis:
+    def _axis(self) -> TickAxis:
         tick, window = self.view.run.tick, WINDOWS[self.zoom]
         if window is None or tick <= window:
             return TickAxis(0, braille_chart.axis_end(0, tick, self.view.end_tick()))

@@ -13,10 +13,9 @@ from oven_core.protocol.messages import Decision
 from oven_runs.log.command_result import CommandResult
 from oven_runs.log.run_summary import format_value
 from oven_tui.key_bindings import bindings
-from oven_tui.model.braille_chart import TextRun
-from oven_tui.model.cell_text import FATE_LABELS, fit, glyph, row
+from oven_tui.model.cell_text import FATE_LABELS, TextRun, fit, glyph, row
 from oven_tui.model.command_progress import progress_text, stage_text, subject_text, value_text
-from oven_tui.model.consequences import countdown, remaining
+from oven_tui.model.consequences import describe_expiry, format_time_until
 from oven_tui.model.decision_entries import DecisionEntry, Entry, Note, OpenBallot, as_json, label, matching, tick_of
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.widgets.base_widgets import Panel, RowList
@@ -28,7 +27,7 @@ FULL_WIDTH = 9 + AGENT_CELLS + KNOB_CELLS + CHANGE_CELLS + FATE_CELLS + 4
 MIN_AGENT_CELLS, MIN_CHANGE_CELLS = 12, 9
 """Minimum width of the two columns that shrink in a narrow list."""
 MIN_REASON_CELLS = 12
-"""Minimum cells for a truncated reason. If there is less room, only the decision's page shows it."""
+"""Minimum cells for a truncated reason. If fewer are free, only the decision's page shows the reason."""
 
 
 class DecisionList(RowList[Entry], Panel):
@@ -64,15 +63,13 @@ class DecisionList(RowList[Entry], Panel):
             rows = list(filter(matching(self.filter), rows))
         cursor = len(rows) - 1 if self.follows_newest else self.cursor
         if not self.follows_newest and selected_entry is not None:
-            cursor = _find_row(_get_name(selected_entry), rows, cursor)
-        if (pinned_row := _find_row(self._pinned_command, rows, -1)) >= 0:
+            cursor = _index_of(_entry_id(selected_entry), rows, cursor)
+        if (pinned_row := _index_of(self._pinned_command, rows, -1)) >= 0:
             cursor, self.follows_newest = pinned_row, False
         self.show(rows, cursor)
         run = self.view.run
         filter_text = f", {len(rows)} match {self.filter!r}" if self.filter else ""
-        counts = run.decision_counts()
-        if self.view.is_preview:
-            counts = "only the newest until the log is read"
+        counts = "only the newest until the log is read" if self.view.is_preview else run.decision_counts()
         self.border_title = f"decisions: {counts}, {len(self.view.open_ballots)} open{filter_text}"
 
     @property
@@ -87,7 +84,7 @@ class DecisionList(RowList[Entry], Panel):
 
     def is_pinned_to(self, command: str) -> bool:
         """Return whether the cursor is pinned to this command's row."""
-        return self._pinned_command == command and _find_row(command, self.shown_rows, -1) >= 0
+        return self._pinned_command == command and _index_of(command, self.shown_rows, -1) >= 0
 
     def unpin(self, command: str) -> None:
         """Follow the newest row again, if the cursor is still pinned to this command."""
@@ -129,12 +126,11 @@ class DecisionList(RowList[Entry], Panel):
                 return row(width, [(f"{item.step:>5}  ", "dim"), (f"{item.author}: {item.text}", "dim")])
             case OpenBallot():
                 opened = item.opened
-                time_left = remaining(self.view, opened.closes_at_tick)
+                time_left = format_time_until(self.view, opened.closes_at_tick)
                 votes = f"{len(item.votes)} of {len(opened.eligible)} have voted; closes in {time_left}"
                 change = f"→ {format_value(opened.proposal)}"
-                return self._decision_row(
-                    item, opened.opened_by, opened.actuator, change, ("◌ open", "warn"), votes, width
-                )
+                fate = ("◌ open", "warn")
+                return self._decision_row(item, opened.opened_by, opened.actuator, change, fate, votes, width)
             case DecisionEntry():
                 decision = item.decision
                 change = f"{format_value(decision.before)} → {format_value(decision.value)}"
@@ -153,9 +149,9 @@ class DecisionList(RowList[Entry], Panel):
         """Return symbol, label, kind of text, and the reason with the time left for approval."""
         if self.view.run.advised.get(decision.actuator) is not decision:
             return "–", "superseded", "dim", reason
-        has_lapsed = self.view.run.has_lapsed(decision)
-        symbol, words, kind = ("–", "lapsed", "dim") if has_lapsed else FATE_LABELS["advised"]
-        return symbol, words, kind, f"{countdown(self.view, decision)}; {reason}"
+        lapsed = self.view.run.has_lapsed(decision)
+        symbol, words, kind = ("–", "lapsed", "dim") if lapsed else FATE_LABELS["advised"]
+        return symbol, words, kind, f"{describe_expiry(self.view, decision)}; {reason}"
 
     def _command_row(self, note: Note, result: CommandResult, width: int) -> list[TextRun]:
         command, reason = result.command, progress_text(result)
@@ -165,7 +161,7 @@ class DecisionList(RowList[Entry], Panel):
         action = " ".join(part for part in (command.action, value_text(command)) if part)
         reason += f" ({command.reason})" if command.reason and command.reason not in reason else ""
         symbol, author, change = ("⚑", "warn"), (note.author.removeprefix("operator "), "strong"), (action, "strong")
-        return _build_row(note.step, symbol, author, subject or "the run", change, stage_text(result), reason, width)
+        return _columns(note.step, symbol, author, subject or "the run", change, stage_text(result), reason, width)
 
     def _decision_row(
         self, entry: Entry, agent: str, actuator: str, change: str, fate: TextRun, reason: str, width: int
@@ -174,34 +170,27 @@ class DecisionList(RowList[Entry], Panel):
         has_no_effect = isinstance(entry, DecisionEntry) and entry.fate in ("rejected", "would set")
         name = (agent, "dim" if has_no_effect else "text")
         change_cell = (change, "dim" if has_no_effect else "strong")
-        return _build_row(entry.step, symbol, name, actuator, change_cell, fate, reason, width)
+        return _columns(entry.step, symbol, name, actuator, change_cell, fate, reason, width)
 
 
-def _build_row(
+def _columns(
     step: int, symbol: TextRun, name: TextRun, actuator: str, change: TextRun, fate: TextRun, reason: str, width: int
 ) -> list[TextRun]:
-    name_width, change_width = _compute_widths(width)
-    _, name_kind = name
+    name_width, change_width = _widths(width)
     cells: list[TextRun] = [
         (f"{step:>5}  ", "dim"),
-        _fit_cell(symbol, 1),
-        _fit_cell(name, name_width),
-        _fit_cell((actuator, "dim" if name_kind == "dim" else "text"), KNOB_CELLS),
-        _fit_cell(change, change_width),
-        _fit_cell(fate, FATE_CELLS),
+        (f"{symbol[0]} ", symbol[1]),
+        (fit(name[0], name_width) + " ", name[1]),
+        (fit(actuator, KNOB_CELLS) + " ", name[1] if name[1] == "dim" else "text"),
+        (fit(change[0], change_width) + " ", change[1]),
+        (fit(fate[0], FATE_CELLS) + " ", fate[1]),
     ]
-    room = width - sum(cell_len(words) for words, _ in cells)
-    if room >= MIN_REASON_CELLS or cell_len(reason) <= room:
-        cells.append((reason, "dim"))
-    return row(width, cells)
+    free_cells = width - sum(cell_len(words) for words, _ in cells)
+    shows_reason = free_cells >= MIN_REASON_CELLS or cell_len(reason) <= free_cells
+    return row(width, [*cells, (reason, "dim")] if shows_reason else cells)
 
 
-def _fit_cell(cell: TextRun, width: int) -> TextRun:
-    text, kind = cell
-    return fit(text, width) + " ", kind
-
-
-def _compute_widths(width: int) -> tuple[int, int]:
+def _widths(width: int) -> tuple[int, int]:
     """Return the widths of the columns with the agent's name and the change."""
     missing_cells = max(0, FULL_WIDTH - width)
     change_width = max(MIN_CHANGE_CELLS, CHANGE_CELLS - missing_cells)
@@ -209,13 +198,13 @@ def _compute_widths(width: int) -> tuple[int, int]:
     return max(MIN_AGENT_CELLS, AGENT_CELLS - still_missing), change_width
 
 
-def _find_row(name: str, rows: Sequence[Entry], default: int) -> int:
-    """Return the position of the newest row with this name. A ballot and its decision have the same name."""
-    newest_first = range(len(rows) - 1, -1, -1) if name else ()
-    return next((number for number in newest_first if _get_name(rows[number]) == name), default)
+def _index_of(entry_id: str, rows: Sequence[Entry], default: int) -> int:
+    """Return the position of the newest row with this id, or `default`. A ballot and its decision have the same id."""
+    newest_first = range(len(rows) - 1, -1, -1) if entry_id else ()
+    return next((number for number in newest_first if _entry_id(rows[number]) == entry_id), default)
 
 
-def _get_name(entry: Entry) -> str:
+def _entry_id(entry: Entry) -> str:
     match entry:
         case DecisionEntry():
             return entry.decision.ballot or entry.decision.id

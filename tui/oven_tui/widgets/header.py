@@ -10,8 +10,7 @@ from rich.cells import cell_len
 from oven_core.protocol.messages import Value
 from oven_runs.log.open_advice import format_remaining_time, is_near_end, pending_advice
 from oven_runs.log.run_summary import format_value
-from oven_tui.model.braille_chart import TextRun
-from oven_tui.model.cell_text import duration_text, row
+from oven_tui.model.cell_text import TextRun, duration_text, row
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.widgets.base_widgets import Lines
 
@@ -33,8 +32,8 @@ class Header(Lines):
         super().__init__(id="header")
         self.facts = facts
         self.view = view
-        self.link = ("connecting", "")
-        self.silent_s = 0.0
+        self.link = ("connecting", "")  # state of the connection, as in log_feed.LinkState, and a detail
+        self.silent_s = 0.0  # seconds since the last event
         self.preparation = ""
         """What the learner is doing before the run starts."""
         self.events_behind: int | None = None
@@ -57,11 +56,11 @@ class Header(Lines):
         state = self.view.state(self.silent_s)
         if self.link[0] in ("down", "checking while down") and state != "ended":
             return [("■ stack is down", "bad")]
-        glyph, kind = STATES.get(state, ("○", "dim"))
+        symbol, kind = STATES.get(state, ("○", "dim"))
         if state == "ended" and self.view.run.ended:
             reason = self.view.run.ended.reason
-            return [(f"{glyph} {reason}", "bad" if reason == "failed" else kind)]
-        words = f"{glyph} {state}"
+            return [(f"{symbol} {reason}", "bad" if reason == "failed" else kind)]
+        words = f"{symbol} {state}"
         if state == "live":
             words += f", {duration_text(self.silent_s)} ago"
         elif state == "stalled":
@@ -86,8 +85,7 @@ class Header(Lines):
         run = self.view.run
         if run.started is None and self.preparation:
             return row(width, [(f"preparing: {self.preparation}", "text")])
-        max_steps = f"/{run.max_steps}" if run.max_steps else ""
-        words = f" {run.progress:.0%}  step {run.step}{max_steps}  tick {run.tick}"
+        words = f" {run.progress:.0%}  step {run.step}{f'/{run.max_steps}' if run.max_steps else ''}  tick {run.tick}"
         if self.view.pace_s > 0 and run.ended is None:
             words += f"  {1 / self.view.pace_s:.3g}/s"
         if run.hold_reason:
@@ -113,26 +111,25 @@ class Header(Lines):
         counts = run.decision_counts()
         left_part.append((counts, "text") if not self.view.is_preview else ("reading its decisions", "dim"))
         right_part: list[TextRun] = []
-        first_to_lapse = next(iter(pending_advice(run)), None)
-        if first_to_lapse is not None and is_near_end(first_to_lapse, run.tick):
-            time_left = format_remaining_time(first_to_lapse, run.tick, self.view.pace_s)
-            right_part = [(f"  ? {first_to_lapse.actuator} lapses in {time_left}", "warn")]
+        if (advised := pending_advice(run)) and is_near_end(advised[0], run.tick):
+            time_left = format_remaining_time(advised[0], run.tick, self.view.pace_s)
+            right_part = [(f"  ? {advised[0].actuator} lapses in {time_left}", "warn")]
         for count, words in ((run.malformed, "malformed"), (self.view.omitted_count, "omitted")):
             right_part += [(f"  {count} {words}", "warn")] if count else []
-        room = width - sum(cell_len(words) for words, _ in (*left_part, *right_part))
-        return row(width, [*left_part, *_list_knobs(run.changed_knobs(), room)], right_part)
+        free_cells = width - sum(cell_len(words) for words, _ in (*left_part, *right_part))
+        return row(width, [*left_part, *_list_knobs(run.changed_knobs(), free_cells)], right_part)
 
 
-def _list_knobs(changed_knobs: Sequence[tuple[str, Value]], room: int) -> list[TextRun]:
-    """Return the changed knobs with their values, as many as fit, and the number of the others."""
+def _list_knobs(changed_knobs: Sequence[tuple[str, Value]], free_cells: int) -> list[TextRun]:
+    """Return as many changed knobs with their values as fit, and the number of the others."""
     runs: list[TextRun] = []
     for index, (name, value) in enumerate(changed_knobs):
         cells = (f"  {name} ", format_value(value))
         more = len(changed_knobs) - index - 1
-        if sum(map(cell_len, cells)) + (len(f"  +{more}") if more else 0) > room:
+        if sum(map(cell_len, cells)) + (len(f"  +{more}") if more else 0) > free_cells:
             knobs = f"{more + 1} knob{'s' * (more > 0)}"
             rest = f"  +{knobs}" if runs else f"  {knobs} changed"
-            return [*runs, (rest if len(rest) <= room else "", "dim")]
+            return [*runs, (rest if len(rest) <= free_cells else "", "dim")]
         runs += [(cells[0], "dim"), (cells[1], "text")]
-        room -= sum(map(cell_len, cells))
+        free_cells -= sum(map(cell_len, cells))
     return runs

@@ -8,19 +8,19 @@ from typing import Final
 from rich.cells import cell_len
 from textual.geometry import Size
 
-from oven_tui.model.braille_chart import TextRun
-from oven_tui.model.cell_text import row, wrapped
+from oven_tui.model.cell_text import TextRun, row, wrapped
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.widgets.base_widgets import Lines, Panel
 
 PARTS: Final = ("generate", "reward", "train", "optimizer", "evaluate")
 """Parts of a step, in order. Each has a metric `time/<part>`."""
 SYMBOLS: Final = dict(zip(PARTS, "▓▒█░▞", strict=True))
-MAX_BAR: Final = 30
+MAX_BAR_CELLS: Final = 30
 """Maximum width of the bar with a step's parts, in cells."""
-MIN_BAR: Final = 8
+MIN_BAR_CELLS: Final = 8
 MAX_AGE_TICKS: Final = 50
 """Ticks without a new measurement after which a value is hidden."""
+MAX_GPUS: Final = 64
 
 
 class MachinePanel(Lines, Panel):
@@ -88,8 +88,8 @@ def _draw_parts(values: dict[str, float], width: int) -> list[list[TextRun]]:
     other_share = max(0.0, 1 - sum(shares.values()))
     labels = [f"{SYMBOLS[part]} {part} {share:.0%}" for part, share in shares.items()]
     words = "  ".join([*labels, f"· other {other_share:.0%}"])
-    bar_width = min(MAX_BAR, width - cell_len(words) - 2)
-    if bar_width < MIN_BAR:
+    bar_width = min(MAX_BAR_CELLS, width - cell_len(words) - 2)
+    if bar_width < MIN_BAR_CELLS:
         return [[(line, "dim")] for line in wrapped(words, width)]
     bar = "".join(SYMBOLS[part] * round(bar_width * min(1.0, share)) for part, share in shares.items())
     return [[(bar[:bar_width].ljust(bar_width, "·") + "  ", "line"), (words, "dim")]]
@@ -99,11 +99,11 @@ def _describe_machine(values: dict[str, float]) -> list[TextRun]:
     runs: list[TextRun] = []
     if (learner_memory := values.get("machine/memory_gib")) is not None:
         runs += [("learner ", "dim"), (f"{learner_memory:.2f} GiB  ", "text")]
-    for index in range(64):
+    for index in range(MAX_GPUS):
         memory = values.get(f"machine/gpu{index}_memory_gib")
-        use = values.get(f"machine/gpu{index}_use")
-        if memory is not None and use is not None:
-            runs += [(f"GPU {index} ", "dim"), (f"{use:.0%} {memory:.1f} GiB  ", "text")]
+        usage = values.get(f"machine/gpu{index}_use")
+        if memory is not None and usage is not None:
+            runs += [(f"GPU {index} ", "dim"), (f"{usage:.0%} {memory:.1f} GiB  ", "text")]
     return runs
 
 

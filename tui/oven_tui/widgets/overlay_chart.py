@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from oven_runs.log.run_summary import format_value
 from oven_tui.model import overlaid_runs as overlay
-from oven_tui.model.braille_chart import Bounds, Mark, TextRun, averaged, axis_number, plot, round_bounds
-from oven_tui.model.cell_text import fit, row
+from oven_tui.model.braille_chart import Bounds, Mark, averaged, axis_number, plot_curves, round_bounds
+from oven_tui.model.cell_text import TextRun, fit, row
 from oven_tui.model.overlaid_runs import AxisUnit, OverlaidRun, RunAxis
 from oven_tui.widgets.base_widgets import Lines
 from oven_tui.widgets.plot import Plot
@@ -30,11 +30,11 @@ class OverlayChart(Plot):
         for run in reversed(self.runs):
             columns = self.axes[run.name].columns(run.view, metric, self.first, self.last, width * 2)
             curves.append((run.symbol[1], averaged(columns, style)))
-        scale = round_bounds([column for _, columns in curves for column in columns], style)
-        return scale, plot(curves, scale, style, self._place_marks(width), width, height)
+        bounds = round_bounds([column for _, columns in curves for column in columns], style)
+        return bounds, plot_curves(curves, bounds, style, self._place_marks(width), width, height)
 
-    def figures(self, metric: str, scale: Bounds | None) -> list[TextRun]:
-        runs: list[TextRun] = [("log ", "dim")] if scale and scale.log else []
+    def figures(self, metric: str, bounds: Bounds | None) -> list[TextRun]:
+        runs: list[TextRun] = [("log ", "dim")] if bounds and bounds.log else []
         for run in self.runs:
             series = run.view.series.get(metric)
             symbol, colour = run.symbol
@@ -48,7 +48,7 @@ class OverlayChart(Plot):
     def axis_labels(self) -> tuple[str, str, str]:
         return f"{self.axis_unit} {self.first}", str((self.first + self.last) // 2), str(self.last)
 
-    def _place_marks(self, inner: int) -> dict[int, Mark]:
+    def _place_marks(self, width: int) -> dict[int, Mark]:
         """Return a mark for each decision that took effect, with the symbol of its run."""
         marks: dict[int, Mark] = {}
         for run in reversed(self.runs):
@@ -58,7 +58,7 @@ class OverlayChart(Plot):
                     continue
                 position = axis.position(tick)
                 if self.first <= position <= self.last:
-                    cell = int((position - self.first) * inner / (self.last - self.first + 1))
+                    cell = int((position - self.first) * width / (self.last - self.first + 1))
                     marks[cell] = Mark(*run.symbol)
         return marks
 
@@ -90,8 +90,7 @@ class Legend(Lines):
             return row(width, [*left_part, (f"cannot read the log: {detail}", "bad")])
         if not run.seq:
             return row(width, [*left_part, (f"{link} …", "dim")])
-        max_steps = f"/{run.max_steps}" if run.max_steps else ""
-        left_part.append((f"{state}  step {run.step}{max_steps}  ", "text"))
+        left_part.append((f"{state}  step {run.step}{f'/{run.max_steps}' if run.max_steps else ''}  ", "text"))
         if name := run.target():
             left_part.append((f"{name} {run.first_values[name]:.3f} → {run.metrics[name]:.3f}  ", "text"))
         left_part.append((run.decision_counts(), "dim"))

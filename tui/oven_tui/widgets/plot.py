@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
-from oven_tui.model.braille_chart import Bounds, TextRun, value_label
-from oven_tui.model.cell_text import clip, fit, row
+from oven_tui.model.braille_chart import Bounds, value_label
+from oven_tui.model.cell_text import TextRun, clip, fit, row
 from oven_tui.widgets.base_widgets import Lines
 
 GUTTER = 7  # width of the labels at the left of the curves, in cells
@@ -28,7 +28,7 @@ class Plot(Lines):
         """Return the bounds and the rows with the curves. The bounds are None if nothing was measured."""
 
     @abstractmethod
-    def figures(self, metric: str, scale: Bounds | None) -> list[TextRun]:
+    def figures(self, metric: str, bounds: Bounds | None) -> list[TextRun]:
         """Return the text at the right of the metric's name."""
 
     @abstractmethod
@@ -36,20 +36,20 @@ class Plot(Lines):
         """Return the labels at the left, in the middle and at the right of the x-axis."""
 
     def rows(self, width: int, height: int) -> list[list[TextRun]]:
-        inner, chart_height = width - GUTTER, height - 1 - self.has_axis_row
-        if self.metric is None or inner < MIN_CURVE_CELLS or chart_height < 1:
+        curve_width, chart_height = width - GUTTER, height - (2 if self.has_axis_row else 1)
+        if self.metric is None or curve_width < MIN_CURVE_CELLS or chart_height < 1:
             blank = row(width, [])
             head = [(self.metric, "title")] if self.metric else [(" " * GUTTER, "blank"), (self.placeholder, "dim")]
             return [row(width, head), *[blank] * (height - 1)]
-        scale, curve_rows = self.plot_rows(self.metric, inner, chart_height)
+        bounds, curve_rows = self.plot_rows(self.metric, curve_width, chart_height)
         title = [(" " * (GUTTER - 1), "blank"), (f" {self.metric}", "title")]
-        rows = [row(width, title, [("  ", "blank"), *self.figures(self.metric, scale)])]
+        rows = [row(width, title, [("  ", "blank"), *self.figures(self.metric, bounds)])]
         for y, runs in enumerate(curve_rows):
-            edge = value_label(y, chart_height, scale, GUTTER) if scale else " " * (GUTTER - 1) + "│"
+            edge = value_label(y, chart_height, bounds, GUTTER) if bounds else " " * (GUTTER - 1) + "│"
             rows.append([(edge, "dim"), *runs])
         if self.has_axis_row:
             first, middle, last = self.axis_labels()
-            line = fit(first, inner // 2 - len(middle) // 2) + middle
-            line = fit(line, inner - len(last)) + last
-            rows.append(row(width, [(" " * GUTTER, "blank"), (clip(line, inner), "dim")]))
+            line = fit(first, curve_width // 2 - len(middle) // 2) + middle
+            line = fit(line, curve_width - len(last)) + last
+            rows.append(row(width, [(" " * GUTTER, "blank"), (clip(line, curve_width), "dim")]))
         return rows

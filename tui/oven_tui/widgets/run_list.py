@@ -12,8 +12,7 @@ from textual.message import Message
 
 from oven_runs.log.run_row import RunRow
 from oven_tui.key_bindings import bindings
-from oven_tui.model.braille_chart import TextRun
-from oven_tui.model.cell_text import glyph
+from oven_tui.model.cell_text import TextRun, glyph
 from oven_tui.model.overlaid_runs import MAX_RUNS
 from oven_tui.model.run_table import heading, line, matching
 from oven_tui.widgets.base_widgets import RowList

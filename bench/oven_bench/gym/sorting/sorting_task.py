@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from oven_bench.gym.seeded_draws import generator
-from oven_learner.rewards.aggregation import aggregate, agreement
+from oven_learner.rewards.aggregation import aggregate, mean_agreement
 from oven_recipes.grpo.sorting_task import Example, draw_pool
 
 LENGTHS = (3, 4, 5)
@@ -162,7 +162,7 @@ def judged(judge_scores: Mapping[str, Tensor], weights: Mapping[str, float], gro
         scored.append(aggregated is not None)
         rewards.append([math.nan] * group if aggregated is None else aggregated)
         voting = {judge: row for judge, row in present.items() if weights[judge] > 0}
-        if (correlation := agreement(voting)) is not None:
+        if (correlation := mean_agreement(voting)) is not None:
             agreements.append(correlation)
     metrics = {"committee/abstentions": float(abstentions)}
     if agreements:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from oven_core.protocol.committee_requests import ScoreRequest
 from oven_learner.completions.sample_message import MemberVerdict
-from oven_learner.rewards.aggregation import aggregate, agreement, sees_difference, weighted_mean
+from oven_learner.rewards.aggregation import aggregate, mean_agreement, sees_difference, weighted_mean
 from oven_learner.rewards.verdicts import ABSTENTION_KINDS, NO_DIFFERENCE, OTHER, Abstention, RuleResult, Verdict
 from oven_runs.log.committee_view import abstention_metric
 
@@ -46,7 +46,7 @@ class BatchOutcome:
 
     rewards: list[float | None] = field(default_factory=list)
     """Reward of each row, over all ranks and in the order of the batch. None in groups without a quorum."""
-    groups: int = 0
+    group_count: int = 0
     skipped_groups: int = 0
     """Number of groups without a quorum."""
     metrics: dict[str, float] = field(default_factory=dict)
@@ -109,7 +109,7 @@ def build_groups(ranks: Sequence[RankRows], rules: Iterable[str], group_size: in
     rule_results = {name: [result for rank in ranks for result in rank.rule_results[name]] for name in rules}
     references = [reference for rank in ranks for reference in rank.references]
     originals = [text for rank in ranks for text in rank.originals]
-    groups = [slice(start, start + group_size) for start in range(0, len(prompts), group_size)]
+    group_slices = [slice(start, start + group_size) for start in range(0, len(prompts), group_size)]
     return [
         Group(
             prompts[rows.start],
@@ -118,7 +118,7 @@ def build_groups(ranks: Sequence[RankRows], rules: Iterable[str], group_size: in
             next(filter(None, references[rows]), ""),
             tuple(originals[rows]),
         )
-        for rows in groups
+        for rows in group_slices
     ]
 
 
@@ -140,7 +140,7 @@ def to_group_order(verdict: Verdict, request: ScoreRequest, completions: Sequenc
     return tuple(by_text[text] for text in completions)
 
 
-def batch_rewards(
+def compute_rewards(
     groups: Sequence[Group],
     verdicts: Sequence[Mapping[str, Verdict]],
     shares: Mapping[str, float],
@@ -154,9 +154,9 @@ def batch_rewards(
     """Return the rewards of `groups`, computed from each member's verdicts. Members without a share are measured, but
     do not vote. `weights` are the shares multiplied by reliability. The outcome's `abstentions` count members that saw
     no difference in a group that was skipped for that reason."""
-    outcome = BatchOutcome(groups=len(groups))
+    outcome = BatchOutcome(group_count=len(groups))
     agreements: list[float] = []
-    calibrated_groups: list[tuple[Sequence[str], Sequence[float], Sequence[float]]] = []
+    calibrated_groups: list[tuple[Sequence[str], Sequence[float], Sequence[float]]] = []  # texts, means and rewards
     for group, group_verdicts in zip(groups, verdicts, strict=True):
         scores = {name: verdict for name, verdict in group_verdicts.items() if not isinstance(verdict, Abstention)}
         voter_scores = {name: values for name, values in scores.items() if shares[name] > 0}
@@ -174,13 +174,14 @@ def batch_rewards(
                 undecided = [name for name, values in voter_scores.items() if not sees_difference(values)]
                 outcome.abstentions[NO_DIFFERENCE] += len(undecided)
         outcome.rewards += [None] * len(group.completions) if rewards is None else rewards
-        correlation = agreement(voter_scores)
+        correlation = mean_agreement(voter_scores)
         if correlation is not None:
             agreements.append(correlation)
     if agreements:
         outcome.metrics["committee/agreement"] = math.fsum(agreements) / len(agreements)
     if calibration is not None and calibrated_groups:
-        outcome.metrics |= calibration.metrics(*zip(*calibrated_groups, strict=True))
+        texts, mean_scores_by_group, rewards_by_group = zip(*calibrated_groups, strict=True)
+        outcome.metrics |= calibration.metrics(texts, mean_scores_by_group, rewards_by_group)
     return outcome
 
 
@@ -194,7 +195,8 @@ def member_metrics(
     members: Iterable[str], judges: Iterable[str], verdicts: Sequence[Mapping[str, Verdict]]
 ) -> tuple[dict[str, float], Counter[str]]:
     """Return the metrics of the members' verdicts, and the number of all abstentions by kind. Abstentions of each kind
-    are counted for all members together and for each of the `judges`. For a judge, counts of 0 are omitted."""
+    are counted for all members together and for each of the `judges`. A judge's counts of 0 are omitted, and also its
+    counts of kinds beyond MAX_CUSTOM_KINDS."""
     metrics: dict[str, float] = {}
     kinds_by_member = {member: count_abstentions(member, verdicts) for member in members}
     for member in kinds_by_member:

@@ -10,8 +10,7 @@ from textual.geometry import Size
 
 from oven_core.protocol.messages import Vote
 from oven_runs.log.run_summary import AgentView, format_value
-from oven_tui.model.braille_chart import TextRun
-from oven_tui.model.cell_text import fit, glyph, row
+from oven_tui.model.cell_text import TextRun, fit, glyph, row
 from oven_tui.model.monitor_view import AgentStanding, MonitorView
 from oven_tui.widgets.base_widgets import Lines, Panel
 
@@ -20,7 +19,7 @@ MIN_COMPACT_WIDTH = 26
 """Minimum width of an agent that shares a row. Together, the agents use the full width of the row."""
 MAX_FULL_ROWS = 8
 """Up to this number of agents, each has its own row."""
-STANDING_KINDS: dict[AgentStanding, str] = {"live": "good", "silent": "bad", "left": "dim"}
+STANDING_KINDS: dict[AgentStanding, str] = {"live": "good", "silent": "bad", "left": "dim"}  # kinds of text
 
 
 class AgentPanel(Lines, Panel):
@@ -32,7 +31,7 @@ class AgentPanel(Lines, Panel):
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         full, compact = self._split_agents()
-        return 1 + len(full) + _count_compact_rows(len(compact), width)
+        return 1 + len(full) + _compact_row_count(len(compact), width)
 
     def redraw(self) -> None:
         full, compact = self._split_agents()
@@ -45,15 +44,16 @@ class AgentPanel(Lines, Panel):
         if not self.view.agents:
             return [row(width, [("no agent has joined", "dim")])]
         full, compact = self._split_agents()
-        if height < 1 + len(full) + _count_compact_rows(len(compact), width):
-            return self._draw_compact_rows(width, height, [*full, *compact])
+        if height < 1 + len(full) + _compact_row_count(len(compact), width):
+            return self._compact_rows(width, height, [*full, *compact])
         head = fit("agent", NAME_WIDTH + 2) + fit("state", 9) + "prop  agst  backed   rep  last vote"
         rows = [row(width, [(head, "dim")])]
-        rows += [self._draw_full_row(width, index, name, self.view.run.agents[name]) for index, name in full]
-        return rows + self._draw_compact_rows(width, height, compact)
+        rows += [self._full_row(width, index, name, self.view.run.agents[name]) for index, name in full]
+        return rows + self._compact_rows(width, height, compact)
 
     def _split_agents(self) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
-        """Return (position, name) of the agents with own rows, and of the others. Those that cannot fire are last."""
+        """Return (position, name) of each agent that has its own row, and of each that shares a row. Agents that cannot
+        fire, because they cannot propose anything in this run, are last."""
         all_agents = list(enumerate(self.view.agents))
         if len(all_agents) <= MAX_FULL_ROWS:
             return all_agents, []
@@ -65,10 +65,11 @@ class AgentPanel(Lines, Panel):
             if agents[name].proposals or agents[name].against or name in alerting
         ]
         others = [(index, name) for index, name in all_agents if (index, name) not in full]
-        can_fire = [(index, name) for index, name in others if not agents[name].cannot_fire]
-        return full, can_fire + [entry for entry in others if entry not in can_fire]
+        able = [(index, name) for index, name in others if not agents[name].cannot_fire]
+        unable = [(index, name) for index, name in others if agents[name].cannot_fire]
+        return full, able + unable
 
-    def _draw_compact_rows(self, width: int, height: int, agents: Sequence[tuple[int, str]]) -> list[list[TextRun]]:
+    def _compact_rows(self, width: int, height: int, agents: Sequence[tuple[int, str]]) -> list[list[TextRun]]:
         per_row = max(1, width // MIN_COMPACT_WIDTH)
         cell_width = max(MIN_COMPACT_WIDTH, width // per_row)
         rows: list[list[TextRun]] = []
@@ -76,7 +77,7 @@ class AgentPanel(Lines, Panel):
             cells: list[TextRun] = []
             for index, name in agents[start : start + per_row]:
                 agent = self.view.run.agents[name]
-                state, kind = self._describe_state(name, agent)
+                state, kind = self._state(name, agent)
                 symbol, colour = glyph(index)
                 cells += [(f"{symbol} ", colour), (fit(name, cell_width - 11) + " ", "text"), (fit(state, 8), kind)]
             rows.append(row(width, cells))
@@ -86,25 +87,25 @@ class AgentPanel(Lines, Panel):
             rows = [*rows[: height - 1], row(width, [(hint, "dim")])]
         return rows
 
-    def _draw_full_row(self, width: int, index: int, name: str, agent: AgentView) -> list[TextRun]:
+    def _full_row(self, width: int, index: int, name: str, agent: AgentView) -> list[TextRun]:
         symbol, colour = glyph(index)
         left_part: list[TextRun] = [(f"{symbol} ", colour), (fit(name, NAME_WIDTH - 1) + " ", "text")]
-        state, kind = self._describe_state(name, agent)
+        state, kind = self._state(name, agent)
         left_part.append((fit(state, 9), kind))
         counts = (f"{agent.proposals:>4}", f"{agent.against:>4}", f"{agent.backed:>6}")
         if self.view.is_preview:  # the counts are unknown
             counts = ("   …", "   …", "     …")
         left_part.append(("  ".join(counts) + "  ", "text"))
-        left_part.append(self._format_reputation(name))
+        left_part.append(self._reputation(name))
         if alerts := self.view.run.alerts.by_agent.get(name):
             left_part.append(("! " + ", ".join(sorted(alerts)) + " ", "bad"))
         if agent.cannot_fire:
             left_part.append((f"cannot fire: {agent.cannot_fire}", "warn"))
         elif agent.last_vote is not None:
-            left_part.append((format_vote(agent.last_vote), "dim"))
+            left_part.append((vote_text(agent.last_vote), "dim"))
         return row(width, left_part)
 
-    def _describe_state(self, name: str, agent: AgentView) -> TextRun:
+    def _state(self, name: str, agent: AgentView) -> TextRun:
         """Return an agent's state. An active alert takes precedence."""
         standing = self.view.standing(name)
         if name in self.view.run.alerts.by_agent and standing != "left":
@@ -113,8 +114,9 @@ class AgentPanel(Lines, Panel):
             return ("no fire", "warn") if agent.cannot_fire else ("newcomer", "warn")
         return standing, STANDING_KINDS[standing]
 
-    def _format_reputation(self, name: str) -> TextRun:
-        """Return an agent's reputation. It is red below the run's minimum, which a veto and a quorum require."""
+    def _reputation(self, name: str) -> TextRun:
+        """Return an agent's reputation. It is red below the minimum that the run's rules require for vetoes and for the
+        quorum."""
         reputation = self.view.reputations.get(name)
         if reputation is None:
             return "   –  ", "dim"
@@ -122,11 +124,11 @@ class AgentPanel(Lines, Panel):
         return f"{reputation:>4.2f}  ", "bad" if reputation < min_reputation else "text"
 
 
-def _count_compact_rows(agents: int, width: int) -> int:
+def _compact_row_count(agents: int, width: int) -> int:
     return math.ceil(agents / max(1, width // MIN_COMPACT_WIDTH))
 
 
-def format_vote(vote: Vote) -> str:
+def vote_text(vote: Vote) -> str:
     proposal = f"{vote.stance} {vote.actuator}"
     if vote.stance == "propose" and vote.value is not None:
         proposal += f" {format_value(vote.value)}"

@@ -12,7 +12,7 @@ from textual.strip import Strip
 from oven_core.protocol.completion_messages import StoredGroup
 from oven_runs.log.sampled_text import heading
 from oven_tui.model.cell_text import clip, row
-from oven_tui.model.completion_page import Line, page, summary
+from oven_tui.model.completion_page import Line, lay_out_page, summary_row
 from oven_tui.widgets.base_widgets import PAINT_CLASSES, PaintMixin, RowList
 
 
@@ -29,7 +29,7 @@ class GroupList(RowList[StoredGroup], can_focus=False):
         self.post_message(self.Moved())
 
     def line(self, item: StoredGroup, width: int) -> Line:
-        return summary(item.group, width)
+        return summary_row(item.group, width)
 
 
 class GroupPage(PaintMixin, ScrollView, can_focus=True):
@@ -45,6 +45,7 @@ class GroupPage(PaintMixin, ScrollView, can_focus=True):
         self._lines: list[Line] = []
 
     def show(self, stored: StoredGroup | None, side_by_side: bool, message: str) -> None:
+        """Show a group, or the message if there is none."""
         is_other_group = stored is None or self._stored is None or stored.seq != self._stored.seq
         self._stored, self._side_by_side, self._message = stored, side_by_side, message
         self.border_title = heading(stored.group, stored.time) if stored else "completions"
@@ -63,9 +64,8 @@ class GroupPage(PaintMixin, ScrollView, can_focus=True):
         width = self.scrollable_content_region.width
         if width <= 0:
             return
+        self._lines = [[(clip(self._message, width), "dim")]]
         if self._stored is not None:
-            self._lines = page(self._stored.group, width, side_by_side=self._side_by_side)
-        else:
-            self._lines = [[(clip(self._message, width), "dim")]]
+            self._lines = lay_out_page(self._stored.group, width, side_by_side=self._side_by_side)
         self.virtual_size = Size(width, len(self._lines))
         self.refresh()

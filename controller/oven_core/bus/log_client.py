@@ -80,14 +80,14 @@ class LogClient(LogReader):
         The log stores all of them or none, as an atomic batch (nats-architecture-and-design, ADR-50) with the unique
         name `batch`. If the log already has one of the messages, it refuses all of them. Raises BusError if the log
         refused them or did not confirm them. In the second case, it may have stored them."""
-        last = len(entries)
-        contexts = traceparents or [""] * last
+        count = len(entries)
+        contexts = traceparents or [""] * count
         for number, (entry, context) in enumerate(zip(entries, contexts, strict=True), 1):
             headers = self._entry_headers(entry.subject, entry.data, entry.message_id, context)
             headers["Nats-Batch-Id"], headers["Nats-Batch-Sequence"] = batch, str(number)
-            if number == last:
+            if number == count:
                 headers["Nats-Batch-Commit"] = "1"
-                return await self._send_confirmed(entry.subject, entry.data, headers, last)
+                return await self._send_confirmed(entry.subject, entry.data, headers, count)
             await self.publish(entry.subject, entry.data, headers)
         raise ValueError("cannot append an empty batch")
 

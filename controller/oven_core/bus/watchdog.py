@@ -27,7 +27,7 @@ async def watch(client: Client) -> None:
     """Ping the server until the client is closed, and abort the transport if neither a pong nor a message arrives.
 
     A client that cannot reconnect is closed for good, so that its owner notices."""
-    silent_checks, warned = 0, False
+    silent_checks, has_warned = 0, False
     writer, received, ping = _writer(client), _received_count(client), _Ping()
     while not client.is_closed:
         await asyncio.sleep(CHECK_INTERVAL_S)
@@ -39,9 +39,9 @@ async def watch(client: Client) -> None:
             silent_checks += 1
         received = _received_count(client)
         if client.is_connected and not silent_checks:
-            if warned:
+            if has_warned:
                 log.warning("the bus is answering again")
-            warned = False
+            has_warned = False
             if ping.is_answered:
                 ping = _Ping(client)
         if silent_checks < MAX_SILENT_CHECKS:
@@ -49,7 +49,7 @@ async def watch(client: Client) -> None:
         silent_checks = 0
         if client.is_connected:
             log.warning("the bus was silent for %g s; reconnecting", CHECK_INTERVAL_S * MAX_SILENT_CHECKS)
-            warned = True
+            has_warned = True
         abort(client)
         if client.is_connected:  # nats-py would not notice the abort if its reader has ended
             await client._process_op_err(StaleConnectionError())

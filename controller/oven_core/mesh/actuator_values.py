@@ -10,9 +10,10 @@ from typing import Literal
 from oven_core.protocol.messages import ActuatorSpec, Value
 
 SUM_TOLERANCE = 1e-3
-"""Maximum difference between 1 and the sum of proposed shares of a simplex. They are normalised to a sum of 1."""
+"""Maximum difference between 1 and the sum of a simplex's proposed shares, which are then normalised to 1."""
 READ_BACK_TOLERANCE = 1e-6
-"""Maximum relative difference between a value and its read-back. It is too small for bf16, which no actuator uses."""
+"""Maximum relative difference between a value and its read-back. Rounding to bf16 would exceed it, but no actuator
+stores its value in bf16."""
 
 Direction = Literal["up", "down", "keep", "set"]
 """The direction of a change; `set` if the old value is unknown or the kind of actuator has no order."""
@@ -53,9 +54,9 @@ def coerce(spec: ActuatorSpec, value: Value) -> Value | Fault:
     if spec.kind == "scalar":
         scalar = number(value)
         if scalar is None:
-            return Fault("type", f"but a finite number is required: propose one{_range_text(spec)}")
+            return Fault("type", f"but a finite number is required: propose one{_describe_range(spec)}")
         if spec.scale == "log" and scalar <= 0:
-            return Fault("type", f"whose scale is logarithmic: propose a number above 0{_range_text(spec)}")
+            return Fault("type", f"whose scale is logarithmic: propose a number above 0{_describe_range(spec)}")
         return rounded(scalar)
     if spec.kind == "choice":
         if not isinstance(value, str) or value not in spec.choices:
@@ -143,7 +144,7 @@ def clip(text: str, max_bytes: int) -> str:
     return data[: max_bytes - 3].decode(errors="ignore").rstrip() + "…"
 
 
-def _range_text(spec: ActuatorSpec) -> str:
+def _describe_range(spec: ActuatorSpec) -> str:
     return "" if spec.low is None and spec.high is None else f", bounds {bounds(spec)}"
 
 

@@ -23,8 +23,8 @@ BUDGET_SPENT: Final = "budget spent"
 MAX_LEARNER_REJECTIONS = 2
 """Number of consecutive changes of one actuator that the learner may reject before the mesh adopts no more of them.
 
-For example, retries would always fail if the training loop overrides a rate. A person can reset the count with `set`,
-if the learner applies it."""
+Retries can fail forever, for example if the training loop overrides the learning rate. A successful `set` by a person
+resets the count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +140,10 @@ def _limit_shares(
     return limited, f"limited to {show(limited)}, a shift of {max_shift:.3g} instead of {shift:.3g}"
 
 
-def check_requirements(state: State, spec: ActuatorSpec, direction: str) -> str:
+def check_requirements(state: State, spec: ActuatorSpec, new_direction: str) -> str:
     """Return a message about the first unmet requirement of this change, or an empty string."""
     for change, need in state.rules.requires:
-        if not covers(change, change_name(spec.name, direction)):
+        if not covers(change, change_name(spec.name, new_direction)):
             continue
         metrics = [metric.name for metric in state.metrics]
         if not is_met(need, state.specs, metrics, any(metric.held_out for metric in state.metrics)):
@@ -229,20 +229,21 @@ def _check_budget(state: State, spec: ActuatorSpec, uncounted_changes: int = 0) 
     return f"{BUDGET_SPENT}: {state.interventions} of {state.rules.max_interventions} interventions used"
 
 
-def check_contradictions(state: State, spec: ActuatorSpec, direction: str, adopted_with: Sequence[str] = ()) -> str:
+def check_contradictions(state: State, spec: ActuatorSpec, new_direction: str, adopted_with: Sequence[str] = ()) -> str:
     """Return the contradiction with a change in flight or adopted with this one, or an empty string."""
-    change = change_name(spec.name, direction)
+    change = change_name(spec.name, new_direction)
     contradictions = [
-        (side, opposite)
-        for pair in state.rules.contradictions
-        for side, opposite in (pair, pair[::-1])
-        if covers(side, change)
+        (own_pattern, opposite)
+        for first, second in state.rules.contradictions
+        for own_pattern, opposite in ((first, second), (second, first))
+        if covers(own_pattern, change)
     ]
     for _, opposite in contradictions:
         if any(covers(opposite, adopted) for adopted in adopted_with):
             return f"contradiction: {opposite} is part of the same plan"
     for pending in state.changes_in_flight():
-        for side, opposite in contradictions:
+        for own_pattern, opposite in contradictions:
             if covers(opposite, pending.change):
-                return f"contradiction: {opposite} is in flight (decision {pending.decision.id}), {side} must wait"
+                decision_id = pending.decision.id
+                return f"contradiction: {opposite} is in flight (decision {decision_id}), {own_pattern} must wait"
     return ""

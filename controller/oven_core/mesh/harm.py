@@ -13,11 +13,12 @@ rollback, measurements are compared with the level that the target first had at 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from oven_core.mesh.measurements import MAX_TICK, Measurements, is_sound, measure_effect
+from oven_core.mesh.measurements import MAX_TICK, Measurements, has_diverged, measure_effect, sound_values
 from oven_core.mesh.reputation import Stance
 
 HARM_THRESHOLD: Final = 4.0
@@ -54,6 +55,7 @@ class _WatchedTarget:
     since: int
     """Tick of the newest change."""
     before: tuple[float, ...]
+    """Measurements of the healthy level."""
     agents: dict[str, Stance] = field(default_factory=dict)
 
 
@@ -73,38 +75,40 @@ class HarmWatch:
             return
         watched, is_veto = self._watched.get(target), "against" in agents.values()
         # A change while the target is falling is a remedy, so its supporters are not added.
-        if watched is not None and (is_veto or self._current_fall(measurements, target, watched) < FALL_THRESHOLD):
+        if watched is not None and (
+            is_veto or self._measure_newest_fall(measurements, target, watched) < FALL_THRESHOLD
+        ):
             watched.agents |= agents
             watched.since, watched.horizon = tick, max(watched.horizon, horizon)
             return
-        before = _sound_values(measurements.at_ticks(target, tick - horizon, tick))
+        before = sound_values(measurements.at_ticks(target, tick - horizon, tick))
         if len(before) < self.min_samples:
-            before = _sound_values(measurements.at_ticks(target, tick - PATIENCE * horizon, tick))[-self.min_samples :]
+            before = sound_values(measurements.at_ticks(target, tick - PATIENCE * horizon, tick))[-self.min_samples :]
         if watched is None and (is_veto or not self._is_falling(before, sign)):
             self._watched[target] = _WatchedTarget(sign, horizon, tick, before, dict(agents))
 
     def add_rollback(self, measurements: Measurements, step: float, tick: int) -> None:
         """Record a rollback to `step` at `tick`. The original measurements up to `step` become the healthy level."""
         for target, watched in list(self._watched.items()):
-            watched.before = _sound_values(
+            watched.before = sound_values(
                 measurements.at_steps(target, step - watched.horizon, step, since=-1, until_tick=tick)
             )
             watched.since = tick
             if len(watched.before) < self.min_samples:
                 del self._watched[target]
 
-    def charges(self, measurements: Measurements, tick: int) -> list[Charge]:
+    def collect_charges(self, measurements: Measurements, tick: int) -> list[Charge]:
         """Return the clear harm visible now. Stop watching harmed targets, and those without harm for two horizons."""
         charges: list[Charge] = []
         for target, watched in list(self._watched.items()):
             after = measurements.at_ticks(target, watched.since, tick)
             if len(watched.before) < self.min_samples:  # nothing was measured before, so the first values are used
-                watched.before = _sound_values(after)[: self.min_samples]
+                watched.before = sound_values(after)[: self.min_samples]
                 watched.since = tick if len(watched.before) >= self.min_samples else watched.since
                 continue
-            newest = _sound_values(after)[-self.min_samples :]
-            not_finite = bool(after) and not is_sound(after[-1])
-            is_harmed = not_finite or self._fall(watched, newest) >= HARM_THRESHOLD
+            newest = sound_values(after)[-self.min_samples :]
+            not_finite = has_diverged(after)
+            is_harmed = not_finite or self._measure_fall(watched, newest) >= HARM_THRESHOLD
             if is_harmed:
                 charges.append(
                     Charge(target, watched.sign, watched.since, watched.agents, watched.before, newest, not_finite)
@@ -113,30 +117,26 @@ class HarmWatch:
                 del self._watched[target]
         return charges
 
-    def _current_fall(self, measurements: Measurements, target: str, watched: _WatchedTarget) -> float:
-        """Return `_fall` for the newest measurements."""
-        all_since = _sound_values(measurements.at_ticks(target, watched.since, MAX_TICK))
-        return self._fall(watched, all_since[-self.min_samples :])
+    def _measure_newest_fall(self, measurements: Measurements, target: str, watched: _WatchedTarget) -> float:
+        """Return how far the target has fallen since the newest change, in standard errors."""
+        all_since = sound_values(measurements.at_ticks(target, watched.since, MAX_TICK))
+        return self._measure_fall(watched, all_since[-self.min_samples :])
 
-    def _fall(self, watched: _WatchedTarget, after: tuple[float, ...]) -> float:
+    def _measure_fall(self, watched: _WatchedTarget, after: tuple[float, ...]) -> float:
         """Return how far the target fell, in standard errors, or 0 if it did not fall or too little was measured."""
         if len(after) < self.min_samples or len(watched.before) < self.min_samples:
             return 0.0
         worst_before = min(watched.sign * value for value in watched.before)
         best_after = max(watched.sign * value for value in after)
-        change = measure_effect(watched.before, after, watched.sign, watched.before)
-        if best_after >= worst_before or -change.gain < MIN_FALL * abs(change.before):
+        effect = measure_effect(watched.before, after, watched.sign, watched.before)
+        if best_after >= worst_before or -effect.gain < MIN_FALL * abs(effect.before):
             return 0.0
-        return -change.gain / change.noise if change.noise > 0 else 2 * HARM_THRESHOLD
+        return -effect.gain / effect.noise if effect.noise > 0 else math.inf
 
     def _is_falling(self, before: tuple[float, ...], sign: int) -> bool:
         """Return whether the newest of these measurements are worse than the older ones."""
         older, newest = before[: -self.min_samples], before[-self.min_samples :]
         if len(older) < self.min_samples:
             return False
-        change = measure_effect(older, newest, sign, older)
-        return change.gain < 0 and -change.gain >= FALL_THRESHOLD * change.noise
-
-
-def _sound_values(values: Iterable[float]) -> tuple[float, ...]:
-    return tuple(filter(is_sound, values))
+        effect = measure_effect(older, newest, sign, older)
+        return effect.gain < 0 and -effect.gain >= FALL_THRESHOLD * effect.noise

@@ -76,7 +76,8 @@ class RollbackLimits:
     def record_harm(self, decision: str) -> None:
         """Record that the outcome of this rollback was harm."""
         for rollback in self._rollbacks:
-            rollback.did_harm |= rollback.decision == decision
+            if rollback.decision == decision:
+                rollback.did_harm = True
 
     def refusal_reason(self, tick: int) -> str:
         """Return why the run may not go back to `tick` now, or an empty string if it may."""
@@ -86,9 +87,9 @@ class RollbackLimits:
         ]
         has_quality = self._best_quality is not None
         progress = "no held-out reading has improved since" if has_quality else "the run has got no further since"
-        harm = next((rollback for rollback in rollbacks if rollback.did_harm), None)
-        if harm is not None:
-            return f"the rollback of tick {harm.tick} to step {harm.restored_step:.0f} did harm, and {progress}"
+        harmful = next((rollback for rollback in rollbacks if rollback.did_harm), None)
+        if harmful is not None:
+            return f"the rollback of tick {harmful.tick} to step {harmful.restored_step:.0f} did harm, and {progress}"
         if len(rollbacks) < MAX_ROLLBACKS:
             return ""
         ticks = " and ".join(str(rollback.tick) for rollback in rollbacks[-MAX_ROLLBACKS:])
@@ -111,19 +112,19 @@ class RollbackLimits:
         return tick + self._offsets[max(index, 0)][1] if self._offsets else tick
 
 
-_Argument: TypeAlias = tuple[str, str, tuple[str, ...]]
+_Content: TypeAlias = tuple[str, str, tuple[str, ...]]
 """A proposal's value, rationale and evidence, which identify a repeated proposal."""
 
 
 @dataclass(slots=True)
 class _FailedBallots:
-    """Consecutive failed ballots of one agent on one actuator, or of a newcomer on all actuators."""
+    """The consecutive failed ballots of one agent on one actuator, or of a newcomer on all actuators."""
 
     count: int
     tick: int
-    """Tick of the newest one."""
-    argument: _Argument | None
-    """Argument of the newest one; None if the agent may repeat it."""
+    """Tick of the newest failed ballot."""
+    content: _Content | None
+    """Content of the newest proposal; None if it became advice, which may be repeated."""
 
 
 @dataclass(slots=True)
@@ -160,26 +161,26 @@ class VoteLimits:
             return ""
         wait_ticks = rules.cooldown_ticks * min(2 ** (failures.count - 1), MAX_COOLDOWNS)
         if tick < failures.tick + wait_ticks:
-            result = "failed at the vote" if failures.argument is not None else "became advice that no person approved"
+            result = "failed at the vote" if failures.content is not None else "became advice that no person approved"
             return f"its last {failures.count} {result}; it may open the next one at tick {failures.tick + wait_ticks}"
-        if failures.argument == _argument(vote) and tick < failures.tick + REPEAT_COOLDOWNS * rules.cooldown_ticks:
+        if failures.content == _content_of(vote) and tick < failures.tick + REPEAT_COOLDOWNS * rules.cooldown_ticks:
             return f"the same proposal, with the same reasons, failed at tick {failures.tick}"
         return ""
 
     def record_failure(self, agent: str, newcomer: bool, vote: Vote, tick: int) -> None:
         """Record that the agent's ballot failed at the vote."""
-        self._add_wait(agent, "" if newcomer else vote.actuator, tick, _argument(vote))
+        self._add_wait(agent, "" if newcomer else vote.actuator, tick, _content_of(vote))
 
     def record_advice(self, newcomer: str, tick: int) -> None:
         """Record that a newcomer's ballot became advice. The wait grows until a person approves some of its advice."""
         self._add_wait(newcomer, "", tick, None)
 
-    def _add_wait(self, agent: str, actuator: str, tick: int, argument: _Argument | None) -> None:
+    def _add_wait(self, agent: str, actuator: str, tick: int, content: _Content | None) -> None:
         before = self._failed_ballots.get((agent, actuator))
         count = before.count if before else 0
         if before is None or before.tick != tick:  # the ballots of a plan close together and count once
             count = min(count, 30) + 1  # keeps 2**count small
-        self._failed_ballots[agent, actuator] = _FailedBallots(count, tick, argument)
+        self._failed_ballots[agent, actuator] = _FailedBallots(count, tick, content)
 
     def record_success(self, agent: str, actuator: str) -> None:
         """Record that the agent's ballot passed the vote, or that a person approved its advice."""
@@ -193,7 +194,7 @@ class VoteLimits:
         new_direction, reversals = direction(decision.before, decision.value), 0
         last = self._newest_changes.get(spec.name)
         if last is not None and decision.tick - last.tick <= REVERSAL_WINDOWS * rules.outcome_ticks:
-            reversals = last.reversals + _reverses(spec, last, new_direction, decision.value)
+            reversals = last.reversals + int(_is_reversal(spec, last, new_direction, decision.value))
         self._newest_changes[spec.name] = _NewestChange(decision.tick, new_direction, decision.before, reversals)
 
     def frozen_reason(self, actuator: str, rules: Rules) -> str:
@@ -210,11 +211,11 @@ class VoteLimits:
             self._newest_changes.pop(name, None)
 
 
-def _reverses(spec: ActuatorSpec, last: _NewestChange, new_direction: str, value: Value) -> bool:
+def _is_reversal(spec: ActuatorSpec, last: _NewestChange, new_direction: str, value: Value) -> bool:
     if spec.kind == "choice":
         return show(value) == show(last.before)
     return new_direction != last.direction
 
 
-def _argument(vote: Vote) -> _Argument:
+def _content_of(vote: Vote) -> _Content:
     return show(vote.value), vote.rationale, vote.evidence

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 MAX_MEASUREMENTS = 512
 """Maximum number of stored measurements per metric."""
 MAX_METRICS = 128
-"""Maximum number of stored metrics. The first ones announced with a better direction are stored."""
+"""Maximum number of stored metrics. They are the first ones announced whose better direction is known."""
 MAX_TICK = 2**53
 """Maximum valid tick. JSON readers may not represent a larger one exactly."""
 SOUND_LIMIT = 1e100
@@ -22,6 +22,15 @@ MAD_TO_SIGMA = 1.4826
 def is_sound(value: float) -> bool:
     """Return whether a measurement is usable: neither NaN, nor infinite, nor beyond `SOUND_LIMIT`."""
     return abs(value) <= SOUND_LIMIT
+
+
+def sound_values(values: Iterable[float]) -> tuple[float, ...]:
+    return tuple(filter(is_sound, values))
+
+
+def has_diverged(values: Sequence[float]) -> bool:
+    """Return whether the newest of these measurements is unusable."""
+    return bool(values) and not is_sound(values[-1])
 
 
 class Measurements:

@@ -74,8 +74,8 @@ def _approve(state: State, operator: str, command: OperatorCommand) -> Reply:
     """Approve advice. The guardrails are checked again, because the run may have changed since the vote."""
     advised = _find_advice(state, command)
     if advised is None:
-        return Reply(False, _not_found_reason(state, command, "approve"))
-    decision = f"decision {advised.id} ({_change_text(advised.actuator, advised.value)})"
+        return Reply(False, _explain_not_found(state, command, "approve"))
+    decision = f"decision {advised.id} ({_describe_change(advised.actuator, advised.value)})"
     if state.tick > advised.expires_at_tick:
         age, limit = state.tick - advised.tick, advised.expires_at_tick - advised.tick
         remedy = "use `oven-controller set` instead"
@@ -84,20 +84,20 @@ def _approve(state: State, operator: str, command: OperatorCommand) -> Reply:
         )
     spec = state.specs.get(advised.actuator)
     if spec is None:
-        return Reply(False, f"{decision} cannot be applied: {_unknown_actuator(state, advised.actuator)}")
+        return Reply(False, f"{decision} cannot be applied: {_explain_unknown_actuator(state, advised.actuator)}")
     value = coerce_proposal(spec, advised.value)
     if isinstance(value, Fault):
         return Reply(False, f"{decision} is no longer valid: {show(advised.value)} for {spec.name}, {value.problem}")
     if obstacle := check_approval(state, spec, value):
         return Reply(False, f"{decision} cannot be approved now: {obstacle}")
-    reason = _with_reason(f"approved by {operator}", command.reason) + f"; {advised.reason}"
+    reason = _append_reason(f"approved by {operator}", command.reason) + f"; {advised.reason}"
     adoption = Adoption(spec, value, reason, advised)
     return Reply(True, f"{decision} is approved", adoption)
 
 
 def _veto(state: State, ballots: Mapping[str, Ballot], operator: str, command: OperatorCommand) -> Reply:
     target = command.subject_id or command.actuator
-    veto_text = _with_reason(f"vetoed by {operator}", command.reason)
+    veto_text = _append_reason(f"vetoed by {operator}", command.reason)
     for actuator, ballot in ballots.items():
         if target in (ballot.opened.id, actuator):
             answer = f"ballot {ballot.opened.id} on {actuator} is rejected"
@@ -105,17 +105,17 @@ def _veto(state: State, ballots: Mapping[str, Ballot], operator: str, command: O
     advised = _find_advice(state, command)
     if advised is None:
         remedy = "; use `oven-controller set` to change the value" if target in state.close_reasons else ""
-        return Reply(False, _not_found_reason(state, command, "veto") + remedy)
+        return Reply(False, _explain_not_found(state, command, "veto") + remedy)
     del state.advised[advised.actuator]
     state.close_reasons[advised.id] = f"was {veto_text}"
-    decision = f"decision {advised.id} ({_change_text(advised.actuator, advised.value)})"
+    decision = f"decision {advised.id} ({_describe_change(advised.actuator, advised.value)})"
     return Reply(True, f"{decision} can no longer be approved")
 
 
 def _set_value(state: State, ballots: Mapping[str, Ballot], operator: str, command: OperatorCommand) -> Reply:
     spec = state.specs.get(command.actuator)
     if spec is None:
-        return Reply(False, _unknown_actuator(state, command.actuator))
+        return Reply(False, _explain_unknown_actuator(state, command.actuator))
     value = coerce_proposal(spec, command.value)
     if isinstance(value, Fault):
         return Reply(False, f"{show(command.value)} cannot be set for {spec.name}, {value.problem}")
@@ -123,11 +123,11 @@ def _set_value(state: State, ballots: Mapping[str, Ballot], operator: str, comma
     new_direction = direction(before, value)
     violations = check_requirements(state, spec, new_direction), check_contradictions(state, spec, new_direction)
     overridden = "; ".join(violation for violation in violations if violation)
-    change_text = f"{'ran' if spec.kind == 'action' else 'set'} {_change_text(spec.name, value)}"
+    change_text = f"{'ran' if spec.kind == 'action' else 'set'} {_describe_change(spec.name, value)}"
     before_text = f", now {show(before)}" if before is not None else ""
     reason = f"{operator} {change_text}{before_text}" + (f" (overrides {overridden})" if overridden else "")
     answer = change_text + (f", although {overridden}" if overridden else "")
-    adoption = Adoption(spec, value, _with_reason(reason, command.reason))
+    adoption = Adoption(spec, value, _append_reason(reason, command.reason))
     state.vote_limits.thaw(spec.name)
     closed_actuator = spec.name if spec.name in ballots else ""
     return Reply(True, answer, adoption, closed_actuator, f"{operator} set it")
@@ -138,7 +138,7 @@ def _set_autonomy(state: State, command: OperatorCommand) -> Reply:
     if level is None:
         return Reply(False, "autonomy needs a level: observe, advise or auto")
     if actuator and actuator not in state.specs:
-        return Reply(False, _unknown_actuator(state, actuator))
+        return Reply(False, _explain_unknown_actuator(state, actuator))
     if not actuator:
         state.autonomy.clear()
     state.autonomy[actuator] = level
@@ -151,10 +151,10 @@ def _change_trust(state: State, command: OperatorCommand) -> Reply:
     """Grant or withdraw trust. It outlasts restarts of the agent, because no other agent can use the same name."""
     agent, actuators = command.agent, command.actuators
     if agent not in state.agents:
-        return Reply(False, f"{_unknown_agent(state, agent)}; start it before you trust it")
+        return Reply(False, f"{_explain_unknown_agent(state, agent)}; start it before you trust it")
     unknown_name = next((name for name in actuators if name not in state.specs and name != ALL), None)
     if unknown_name is not None:
-        return Reply(False, _unknown_actuator(state, unknown_name))
+        return Reply(False, _explain_unknown_actuator(state, unknown_name))
     state.trust.set(agent, actuators, command.action == "trust")
     scope = _format_names(actuators) if actuators and ALL not in actuators else "all actuators"
     if command.action == "trust":
@@ -166,7 +166,7 @@ def _change_trust(state: State, command: OperatorCommand) -> Reply:
 
 def _change_mute(state: State, agent: str, mute: bool) -> Reply:
     if agent not in state.agents and agent not in state.muted:
-        return Reply(False, _unknown_agent(state, agent))
+        return Reply(False, _explain_unknown_agent(state, agent))
     if mute:
         state.muted.add(agent)
         return Reply(True, f"agent {agent} is muted: its votes are logged but do not count")
@@ -185,7 +185,7 @@ def _find_advice(state: State, command: OperatorCommand) -> Decision | None:
     return next((advised for advised in state.advised.values() if target in (advised.id, advised.actuator)), None)
 
 
-def _not_found_reason(state: State, command: OperatorCommand, action: str) -> str:
+def _explain_not_found(state: State, command: OperatorCommand, action: str) -> str:
     target = clip(command.subject_id or command.actuator, 128)
     if close_reason := state.close_reasons.get(target):
         return f"decision {target} {close_reason}: there is nothing left to {action}"
@@ -194,20 +194,20 @@ def _not_found_reason(state: State, command: OperatorCommand, action: str) -> st
     return f"there is no {kind} {show(target)}; advised decisions: {_format_names(pending)}"
 
 
-def _change_text(actuator: str, value: Value) -> str:
+def _describe_change(actuator: str, value: Value) -> str:
     return actuator if value is None else f"{actuator} to {show(value)}"
 
 
-def _with_reason(sentence: str, reason: str) -> str:
+def _append_reason(sentence: str, reason: str) -> str:
     reason = clip(reason, 400)
     return f"{sentence}: {reason}" if reason else sentence
 
 
-def _unknown_actuator(state: State, actuator: str) -> str:
+def _explain_unknown_actuator(state: State, actuator: str) -> str:
     return f"this run has no actuator {show(actuator)}; its actuators: {_format_names(state.specs)}"
 
 
-def _unknown_agent(state: State, agent: str) -> str:
+def _explain_unknown_agent(state: State, agent: str) -> str:
     return f"no agent {show(agent)} has joined this run; its agents: {_format_names(state.agents)}"
 
 

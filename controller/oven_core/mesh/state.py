@@ -62,10 +62,10 @@ class PendingChange:
     """The change in the notation of oven_core.mesh.change_requirements, such as "name:up"."""
 
 
-def held_out(metrics: Iterable[MetricSpec]) -> MetricSpec | None:
+def main_held_out_metric(metrics: Iterable[MetricSpec]) -> MetricSpec | None:
     """Return the main held-out metric: the one with the fewest parts in its name, then the first announced."""
-    declared = [metric for metric in metrics if metric.held_out and metric.better != "neither"]
-    return min(declared, key=lambda metric: metric.name.count("/"), default=None)
+    candidates = [metric for metric in metrics if metric.held_out and metric.better != "neither"]
+    return min(candidates, key=lambda metric: metric.name.count("/"), default=None)
 
 
 class NumberSet:
@@ -145,7 +145,7 @@ class State:
     reputations: dict[str, float] = field(default_factory=dict)
     specs: dict[str, ActuatorSpec] = field(default_factory=dict)
     metrics: tuple[MetricSpec, ...] = ()
-    effective: dict[str, Value] = field(default_factory=dict)
+    effective: dict[str, Value] = field(default_factory=dict)  # actuator → its value, as last read back
     agents: dict[str, Agent] = field(default_factory=dict)
     in_flight: dict[str, PendingChange] = field(default_factory=dict)  # by decision id
     interventions: int = 0  # adopted changes that count against the budget, without those that operators set
@@ -222,9 +222,10 @@ class State:
     def apply_observation(self, observation: Observation) -> None:
         """Store the run's position and its quality on held-out data."""
         self.step = observation.step
-        metric = held_out(self.metrics)
-        value = observation.metrics.get(metric.name) if metric else None
-        quality = -value if metric and value is not None and metric.better == "down" else value
+        metric = main_held_out_metric(self.metrics)
+        quality = observation.metrics.get(metric.name) if metric else None
+        if metric and quality is not None and metric.better == "down":
+            quality = -quality
         self.rollback_limits.observe(observation.tick, observation.step, quality)
 
     def apply_receipt(self, receipt: Receipt) -> None:
@@ -264,18 +265,16 @@ class State:
             self.cooldown_starts[actuator] = decision.tick
         older = self.advised.pop(actuator, None)
         if older is not None:
-            approved = older.id == decision.approves
-            self.close_reasons[older.id] = (
-                f"{'was approved as' if approved else 'was replaced by'} decision {decision.id}"
-            )
+            successor = "was approved as" if older.id == decision.approves else "was replaced by"
+            self.close_reasons[older.id] = f"{successor} decision {decision.id}"
         if decision.verdict == "advised":
             self.advised[actuator] = decision
             return
         if not decision.command:
             self.vote_limits.add_change(decision, self.specs.get(actuator), self.rules)
         self.in_flight[decision.id] = PendingChange(decision, change_between(actuator, decision.before, decision.value))
-        if self.spec(actuator).intervenes:
-            self.interventions += not decision.command or bool(decision.approves)
+        if self.spec(actuator).intervenes and (decision.approves or not decision.command):
+            self.interventions += 1
         change = f"{actuator}, {show(decision.before)} → {show(decision.value)}"
         self.close_reasons[decision.id] = f"was adopted at tick {decision.tick} ({change})"
 

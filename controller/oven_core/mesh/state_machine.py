@@ -83,7 +83,7 @@ class Mesh:
         kind = names.kind(event.subject)
         if isinstance(event.body, Malformed):
             # This includes the mesh's own subjects. An attacker can make the server write an acknowledgement there.
-            for fault in {"malformed", event.body.fault}:
+            for fault in {"malformed", event.body.fault}:  # every fault also counts as malformed
                 self.state.counters[f"{fault}.{clip(kind, 40)}"] += 1
         elif kind in OUTPUT_KINDS:
             if self.repeats(event):
@@ -285,9 +285,9 @@ class Mesh:
 
     def _close(self, ballots: list[Ballot]) -> None:
         state = self.state
-        closing = plans.settle(ballots, self._ballot_result)
-        adopted = tuple(ballot.opened.actuator for ballot, result in closing if result.verdict == "adopted")
-        for ballot, result in closing:
+        results = plans.settle(ballots, self._compute_result)
+        adopted = tuple(ballot.opened.actuator for ballot, result in results if result.verdict == "adopted")
+        for ballot, result in results:
             actuator, verdict = ballot.opened.actuator, cast(Verdict, result.verdict)
             spec = state.specs[actuator]
             self._record_result(ballot, result)
@@ -304,7 +304,7 @@ class Mesh:
             ballot, spec, before, state.rules, lambda agent: state.standing(agent, actuator), excluded_agents
         )
 
-    def _ballot_result(
+    def _compute_result(
         self, ballot: Ballot, excluded_agents: frozenset[str], adopted_with: Sequence[str]
     ) -> plans.BallotResult:
         """Return the verdict of the tally and the guardrails on one ballot."""
@@ -318,16 +318,16 @@ class Mesh:
             verdict, value, note = ruling.verdict, ruling.value, ruling.note
             reason = f"{reason}; {note}" if note else reason
         return plans.BallotResult(
-            verdict,
-            before,
-            value,
-            direction(before, value),
-            reason,
-            note,
-            counted.lines,
-            counted.only_newcomers,
-            counted.veto,
-            counted.passed,
+            verdict=verdict,
+            before=before,
+            value=value,
+            direction=direction(before, value),
+            reason=reason,
+            note=note,
+            lines=counted.lines,
+            only_newcomers=counted.only_newcomers,
+            veto=counted.veto,
+            passed=counted.passed,
         )
 
     def _record_result(self, ballot: Ballot, result: plans.BallotResult) -> None:

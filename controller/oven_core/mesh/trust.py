@@ -53,8 +53,9 @@ class Trust:
     def revoke_earned(self, agent: str, actuators: Iterable[str] = (ALL,)) -> None:
         """Forget the agent's good outcomes on these actuators."""
         names = set(actuators)
-        for key in [key for key in self._good_outcomes if key[0] == agent and (ALL in names or key[1] in names)]:
-            del self._good_outcomes[key]
+        for name, actuator in list(self._good_outcomes):
+            if name == agent and (ALL in names or actuator in names):
+                del self._good_outcomes[name, actuator]
 
     def is_trusted(self, agent: str, actuator: str) -> bool:
         """Return whether the agent's votes on this actuator can decide and veto."""

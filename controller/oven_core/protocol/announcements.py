@@ -10,7 +10,7 @@ from oven_core.protocol.messages import ActuatorSpec, LearnerMessage, RunStarted
 
 
 class ActuatorAnnounced(LearnerMessage):
-    """learner → all. A new actuator, or new choices or bounds of one. It then counts like those in RunStarted."""
+    """learner → all. An actuator that is new, or has new choices or bounds. It counts like those in RunStarted."""
 
     type: Literal["ActuatorAnnounced"] = "ActuatorAnnounced"
     actuator: ActuatorSpec = Field(description="the complete spec, with the value that was read back")

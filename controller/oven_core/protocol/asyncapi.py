@@ -74,7 +74,8 @@ def _models() -> dict[str, type[Message]]:
 def _channels() -> dict[str, Any]:
     channels = {}
     for subject in SUBJECTS:
-        channels[subject.kind] = _channel(subject.address("{run}", f"{{{subject.last_token}}}"), subject.message_types)
+        address = subject.address("{run}", "{" + subject.last_token + "}")
+        channels[subject.kind] = _channel(address, subject.message_types)
     for unlogged in UNLOGGED_SUBJECTS:
         channels[unlogged.kind] = _channel(unlogged.pattern("{run}"), (unlogged.message_type,))
     for request in REQUESTS:
@@ -128,10 +129,10 @@ def _operations() -> dict[str, Any]:
         allowed = permissions(role, "NAME", "RUN")
         for action, verb in (("send", "publish"), ("receive", "subscribe")):
             for name, channel in _channels().items():
-                address = channel["address"]
-                # A role with a `>` permission can read requests but does not answer them.
-                is_request = action == "receive" and name in _REQUEST_NAMES
-                patterns = [subject for subject in allowed[verb]["allow"] if not (is_request and subject.endswith(">"))]
+                address, patterns = channel["address"], allowed[verb]["allow"]
+                if action == "receive" and name in _REQUEST_NAMES:
+                    # A role with a `>` permission can read requests but does not answer them.
+                    patterns = [pattern for pattern in patterns if not pattern.endswith(">")]
                 if address is None or not _is_allowed(patterns, address) or address in allowed[verb].get("deny", ()):
                     continue
                 operation: dict[str, Any] = {
@@ -145,12 +146,12 @@ def _operations() -> dict[str, Any]:
     return operations
 
 
-def _is_allowed(allowed: list[str], address: str) -> bool:
-    """Return whether a permission covers all subjects of an address, or the one with the user's own name."""
+def _is_allowed(patterns: list[str], address: str) -> bool:
+    """Return whether a pattern covers all subjects of an address, or the one with the user's own name."""
     subject = address.replace("{run}", "RUN")
     own_subject = re.sub(r"{(agent|operator|member)}", "NAME", subject)
     all_subjects = re.sub(r"{\w+}", "*", subject)
-    return any(_covers(pattern, candidate) for pattern in allowed for candidate in (own_subject, all_subjects))
+    return any(_covers(pattern, own_subject) or _covers(pattern, all_subjects) for pattern in patterns)
 
 
 def _covers(pattern: str, subject: str) -> bool:

@@ -117,7 +117,7 @@ class GraphInfo(Message):
     graph: str
     nodes: dict[str, int] = Field(description="kind → count")
     edges: dict[str, int] = Field(description="relation → count")
-    grades: dict[str, int] = Field(default_factory=dict, description="grade → edges")
+    grades: dict[str, int] = Field(default_factory=dict, description="grade → number of edges")
     isolated: Real = Field(description="share of nodes without an edge")
     large: str = Field(
         default="",
@@ -150,7 +150,7 @@ class CurriculumRequest(Message):
     prerequisites: tuple[tuple[str, str], ...] = Field(
         default=(), max_length=4096, description="(topic, prerequisite) pairs, in addition to those of the graph"
     )
-    threshold: Confidence = Field(default=0.5, description="lower bound that the mastery of a prerequisite must reach")
+    threshold: Confidence = Field(default=0.5, description="minimum for the lower bound of a prerequisite's mastery")
     floor: Confidence = Field(
         default=0.05, description="share that is distributed evenly, so that every topic is sampled"
     )
@@ -228,7 +228,7 @@ class PartTaken(Message):
 
     type: Literal["PartTaken"] = "PartTaken"
     upload: str
-    missing: int = Field(ge=0, description="parts that have not arrived yet")
+    missing: int = Field(ge=0, description="number of parts that have not arrived yet")
 
 
 class TokenPrior(Message):

@@ -214,7 +214,9 @@ class RunEnded(LearnerMessage):
     tick: int
     step: int
     metrics: dict[str, Real] = Field(default_factory=dict, description="held-out metrics at the end")
-    lockstep_timeouts: int = Field(default=0, description="timeouts; above 0, the run is not repeatable")
+    lockstep_timeouts: int = Field(
+        default=0, description="number of ticks that timed out; above 0, the run is not repeatable"
+    )
     dropped_observations: int = Field(
         default=0, description="number of observations lost because the bus was down and the buffer was full"
     )
@@ -236,9 +238,9 @@ class AgentStatus(LogMessage):
     type: Literal["AgentStatus"] = "AgentStatus"
     state: Literal["joined", "done", "cannot_fire", "notice", "left"]
     tick: int = Field(default=0, ge=0, description="the newest tick that the agent has handled")
-    seen: str = Field(default="", description="the newest ballot that the agent has handled")
+    seen: str = Field(default="", description="id of the newest ballot that the agent has handled")
     version: str = ""
-    needs: tuple[str, ...] = Field(default=(), description="metrics, as patterns")
+    needs: tuple[str, ...] = Field(default=(), description="patterns of the metrics that it requires")
     moves: tuple[str, ...] = Field(default=(), description="actuators that it may propose for")
     speciality: tuple[str, ...] = Field(default=(), description="actuators for which its vote alone can be a quorum")
     shadow: bool = Field(default=False, description="whether its votes are logged and scored, but not counted")
@@ -279,7 +281,7 @@ class BallotOpened(LogMessage):
     opened_by: str
     tick: int
     closes_at_tick: int
-    eligible: tuple[str, ...] = Field(description="agents eligible when the ballot opened; sorted")
+    eligible: tuple[str, ...] = Field(description="agents whose votes count, fixed when the ballot opens; sorted")
 
 
 class TallyLine(BaseModel):
@@ -343,8 +345,8 @@ class Receipt(LearnerMessage):
     type: Literal["Receipt"] = "Receipt"
     decision_id: str = Field(
         default="",
-        description="empty for a command, for a pause by the learner itself, and for the receipt of run.best that "
-        "records the choice of weights",
+        description="id of the decision; empty for a command, for a pause by the learner itself, and for the receipt "
+        "of run.best that records the choice of weights",
     )
     command: str = Field(default="", description="id of the operator's command that it answers, if any")
     actuator: str
@@ -366,10 +368,10 @@ class OutcomeLine(BaseModel):
     shadow: bool = False
     confidence: Real
     success: Real = Field(
-        description="0..1: how clearly the gain exceeded the larger of half of this agent's forecast and two standard "
-        "errors; 0.5: the gain was equal to that"
+        description="0..1: how clearly the gain exceeded the required one, which is half of this agent's forecast or "
+        "two standard errors, whichever is larger; 0.5: the two were equal"
     )
-    merit: Real = Field(description="−1..1: whether its vote was right, which changes its reputation")
+    merit: Real = Field(description="−1..1: how right its vote was, which changes its reputation")
     before: Real = Field(description="its reputation before the outcome")
     after: Real = Field(description="its reputation after the outcome")
 
@@ -390,7 +392,7 @@ class Outcome(LogMessage):
     tick: int = Field(description="the mesh's tick when the window closed")
     before: Real | None = Field(default=None, description="mean of the target before the change")
     after: Real | None = Field(default=None, description="mean of the target after the change")
-    samples: tuple[int, int] = Field(default=(0, 0), description="measurements before and after")
+    samples: tuple[int, int] = Field(default=(0, 0), description="numbers of measurements before and after the change")
     gain: Real | None = Field(default=None, description="after − before, in the metric's better direction")
     forecast: Real | None = Field(default=None, description="the gain forecast by the leading proposal")
     noise: Real | None = Field(default=None, description="standard error of the gain")

@@ -82,7 +82,7 @@ def decode(blob: bytes, size: int, sha: str) -> dict[int, float]:
 def _pack(scores: Mapping[int, float], size: int, sha: str) -> bytes:
     ids = sorted(scores)
     gaps = [id_ - previous - 1 for previous, id_ in zip([-1, *ids], ids, strict=False)]
-    rice = min(range(25), key=lambda k: sum((gap >> k) + 1 + k for gap in gaps))
+    rice = min(range(25), key=lambda k: sum((gap >> k) + 1 + k for gap in gaps))  # gives the shortest code
     low, high = min(scores.values()), max(scores.values())
     bits = []
     for gap in gaps:

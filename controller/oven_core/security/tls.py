@@ -90,10 +90,10 @@ def checked_addresses(url: str) -> list[str]:
             )
         try:
             parts = urlsplit(server if "://" in server else f"nats://{server}")
-            valid = parts.scheme in SCHEMES and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+            is_valid = parts.scheme in SCHEMES and bool(parts.hostname) and (parts.port is None or parts.port > 0)
         except ValueError:
-            valid = False
-        if not valid:
+            is_valid = False
+        if not is_valid:
             raise ConfigError(f"{server!r} is not a server's address; write e.g. tls://bus.example:4222")
     return servers
 

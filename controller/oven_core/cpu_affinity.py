@@ -85,12 +85,10 @@ def core_load(before: str, after: str, cores: Collection[int]) -> float:
 
 
 def _cpu_ticks(stat: str, cores: Collection[int]) -> tuple[int, int]:
-    """Return the CPU ticks of these cores in user mode at normal priority, and all their ticks (see proc_stat(5)).
-
-    Only the first eight counts of each core are added up, because they already include the others."""
+    """Return the CPU ticks of these cores in user mode at normal priority, and all their ticks (see proc_stat(5))."""
     lines = (line.split() for line in stat.splitlines())
     names = {f"cpu{core}" for core in cores}
-    counts = [[int(count) for count in rest[:8]] for name, *rest in lines if name in names]
+    counts = [[int(count) for count in rest[:8]] for name, *rest in lines if name in names]  # these include the rest
     return sum(core_counts[0] for core_counts in counts), sum(map(sum, counts))
 
 

@@ -36,7 +36,7 @@ async def read_batch(bus: Bus, run: str, after: int, limit: int) -> CompletionsB
             if groups and size > BATCH_BYTES:
                 break
             if (group := decode_group(data)) is not None:
-                groups.append(StoredGroup(seq=seq, time=_rfc3339(message.time), group=group))
+                groups.append(StoredGroup(seq=seq, time=_format_time(message.time), group=group))
             next_seq = seq + 1
     except NotFoundError as error:
         if groups:  # the remaining messages were deleted in the meantime
@@ -55,5 +55,5 @@ def decode_group(data: bytes) -> SampledGroup | None:
         return None
 
 
-def _rfc3339(time: datetime | str | None) -> str:
+def _format_time(time: datetime | str | None) -> str:
     return time.isoformat() if isinstance(time, datetime) else str(time or "")

@@ -12,8 +12,7 @@ from oven_core.protocol.messages import ActuatorSpec, Value
 SUM_TOLERANCE = 1e-3
 """Maximum difference between 1 and the sum of a simplex's proposed shares, which are then normalised to 1."""
 READ_BACK_TOLERANCE = 1e-6
-"""Maximum relative difference between a value and its read-back. Rounding to bf16 would exceed it, but no actuator
-stores its value in bf16."""
+"""Maximum relative difference between a value and its read-back. bf16 would exceed it, but no actuator uses bf16."""
 
 Direction = Literal["up", "down", "keep", "set"]
 """The direction of a change; `set` if the old value is unknown or the kind of actuator has no order."""

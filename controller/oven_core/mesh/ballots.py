@@ -99,9 +99,8 @@ def proposed_value(name: str, vote: Vote, agent: Agent | None, specs: Mapping[st
     refusals by inventing names."""
     request = f"agent {name} {request_text(vote.actuator, vote.value)}"
     if agent is None:
-        return Refusal(
-            (name, "", "not_joined"), f"{request} without having joined: first publish an AgentStatus with state joined"
-        )
+        remedy = "first publish an AgentStatus with state joined"
+        return Refusal((name, "", "not_joined"), f"{request} without having joined: {remedy}")
     spec = specs.get(vote.actuator)
     if spec is None:
         names = clip(", ".join(sorted(specs)), 400) or "none"

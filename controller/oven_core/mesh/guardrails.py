@@ -244,6 +244,7 @@ def check_contradictions(state: State, spec: ActuatorSpec, new_direction: str, a
     for pending in state.changes_in_flight():
         for own_pattern, opposite in contradictions:
             if covers(opposite, pending.change):
-                decision_id = pending.decision.id
-                return f"contradiction: {opposite} is in flight (decision {decision_id}), {own_pattern} must wait"
+                return (
+                    f"contradiction: {opposite} is in flight (decision {pending.decision.id}), {own_pattern} must wait"
+                )
     return ""

@@ -74,26 +74,24 @@ class HarmWatch:
         if not agents:
             return
         watched, is_veto = self._watched.get(target), "against" in agents.values()
-        # A change while the target is falling is a remedy, so its supporters are not added.
-        if watched is not None and (
-            is_veto or self._measure_newest_fall(measurements, target, watched) < FALL_THRESHOLD
-        ):
-            watched.agents |= agents
-            watched.since, watched.horizon = tick, max(watched.horizon, horizon)
+        if watched is not None:
+            newest = sound_values(measurements.at_ticks(target, watched.since, MAX_TICK))[-self.min_samples :]
+            # A change while the target is falling is a remedy, so its supporters are not added.
+            if is_veto or self._measure_fall(watched, newest) < FALL_THRESHOLD:
+                watched.agents |= agents
+                watched.since, watched.horizon = tick, max(watched.horizon, horizon)
             return
         before = sound_values(measurements.at_ticks(target, tick - horizon, tick))
         if len(before) < self.min_samples:
             before = sound_values(measurements.at_ticks(target, tick - PATIENCE * horizon, tick))[-self.min_samples :]
-        if watched is None and (is_veto or not self._is_falling(before, sign)):
+        if is_veto or not self._is_falling(before, sign):
             self._watched[target] = _WatchedTarget(sign, horizon, tick, before, dict(agents))
 
     def add_rollback(self, measurements: Measurements, step: float, tick: int) -> None:
         """Record a rollback to `step` at `tick`. The original measurements up to `step` become the healthy level."""
         for target, watched in list(self._watched.items()):
-            watched.before = sound_values(
-                measurements.at_steps(target, step - watched.horizon, step, since=-1, until_tick=tick)
-            )
-            watched.since = tick
+            values = measurements.at_steps(target, step - watched.horizon, step, since=-1, until_tick=tick)
+            watched.before, watched.since = sound_values(values), tick
             if len(watched.before) < self.min_samples:
                 del self._watched[target]
 
@@ -104,7 +102,8 @@ class HarmWatch:
             after = measurements.at_ticks(target, watched.since, tick)
             if len(watched.before) < self.min_samples:  # nothing was measured before, so the first values are used
                 watched.before = sound_values(after)[: self.min_samples]
-                watched.since = tick if len(watched.before) >= self.min_samples else watched.since
+                if len(watched.before) >= self.min_samples:
+                    watched.since = tick
                 continue
             newest = sound_values(after)[-self.min_samples :]
             not_finite = has_diverged(after)
@@ -116,11 +115,6 @@ class HarmWatch:
             if is_harmed or tick - watched.since >= 2 * watched.horizon:
                 del self._watched[target]
         return charges
-
-    def _measure_newest_fall(self, measurements: Measurements, target: str, watched: _WatchedTarget) -> float:
-        """Return how far the target has fallen since the newest change, in standard errors."""
-        all_since = sound_values(measurements.at_ticks(target, watched.since, MAX_TICK))
-        return self._measure_fall(watched, all_since[-self.min_samples :])
 
     def _measure_fall(self, watched: _WatchedTarget, after: tuple[float, ...]) -> float:
         """Return how far the target fell, in standard errors, or 0 if it did not fall or too little was measured."""

@@ -82,9 +82,7 @@ class RollbackLimits:
     def refusal_reason(self, tick: int) -> str:
         """Return why the run may not go back to `tick` now, or an empty string if it may."""
         step = self._step_at(tick)
-        rollbacks = [
-            rollback for rollback in self._rollbacks if rollback.restored_step <= step and self._is_counted(rollback)
-        ]
+        rollbacks = [past for past in self._rollbacks if past.restored_step <= step and self._is_counted(past)]
         has_quality = self._best_quality is not None
         progress = "no held-out reading has improved since" if has_quality else "the run has got no further since"
         harmful = next((rollback for rollback in rollbacks if rollback.did_harm), None)
@@ -144,8 +142,8 @@ class VoteLimits:
 
     _tick: int = -1
     _votes: Counter[str] = field(default_factory=Counter)
-    _failed_ballots: dict[tuple[str, str], _FailedBallots] = field(default_factory=dict)
-    _newest_changes: dict[str, _NewestChange] = field(default_factory=dict)
+    _failed_ballots: dict[tuple[str, str], _FailedBallots] = field(default_factory=dict)  # by (agent, actuator or "")
+    _newest_changes: dict[str, _NewestChange] = field(default_factory=dict)  # by actuator
 
     def count_vote(self, agent: str, tick: int, rules: Rules) -> bool:
         """Count a vote. Return whether the agent is within its limit for this tick."""

@@ -78,10 +78,8 @@ def _approve(state: State, operator: str, command: OperatorCommand) -> Reply:
     decision = f"decision {advised.id} ({_describe_change(advised.actuator, advised.value)})"
     if state.tick > advised.expires_at_tick:
         age, limit = state.tick - advised.tick, advised.expires_at_tick - advised.tick
-        remedy = "use `oven-controller set` instead"
-        return Reply(
-            False, f"{decision} has lapsed: it was advised {age} ticks ago, and the limit is {limit}; {remedy}"
-        )
+        cause = f"it was advised {age} ticks ago, and the limit is {limit}"
+        return Reply(False, f"{decision} has lapsed: {cause}; use `oven-controller set` instead")
     spec = state.specs.get(advised.actuator)
     if spec is None:
         return Reply(False, f"{decision} cannot be applied: {_explain_unknown_actuator(state, advised.actuator)}")
@@ -158,9 +156,8 @@ def _change_trust(state: State, command: OperatorCommand) -> Reply:
     state.trust.set(agent, actuators, command.action == "trust")
     scope = _format_names(actuators) if actuators and ALL not in actuators else "all actuators"
     if command.action == "trust":
-        return Reply(
-            True, f"agent {agent} is trusted with {scope}: its votes have weight and can veto from the next tally"
-        )
+        effect = "its votes have weight and can veto from the next tally"
+        return Reply(True, f"agent {agent} is trusted with {scope}: {effect}")
     return Reply(True, f"agent {agent} is on probation with {scope}: its votes have no weight and cannot veto")
 
 

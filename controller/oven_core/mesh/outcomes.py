@@ -45,6 +45,8 @@ _ALL_METRICS = ""
 
 @dataclass(frozen=True, slots=True)
 class _NewestRollback:
+    """The newest rollback to an earlier step, at `tick`."""
+
     tick: int
     left_step: float
     restored_step: float
@@ -197,6 +199,7 @@ class Outcomes:
         )
 
     def _open_window(self, decision: Decision, forecast: Forecast, tick: int) -> list[Outcome]:
+        """Open a window for the change, and return the outcomes of the windows that it closes."""
         closed_outcomes = self._close_disturbed(decision.actuator, forecast.target, decision.id, tick, in_plan=True)
         self._windows[decision.id] = Window(decision, forecast, tick)
         for decision_id, window in self._windows.items():
@@ -269,14 +272,12 @@ class Outcomes:
         """Return the measurements in the second half of the window, or all if less than half the horizon has passed.
 
         After a rollback, return the measurements of the repeated steps."""
+        start, now = window.from_tick, self._state.tick
         if window.repeated_steps is not None:
-            tick = window.from_tick
-            return self._measurements.at_steps(
-                window.target, *window.repeated_steps, since=tick, until_tick=self._state.tick
-            )
-        elapsed, horizon = self._state.tick - window.from_tick, window.forecast.horizon
+            return self._measurements.at_steps(window.target, *window.repeated_steps, since=start, until_tick=now)
+        elapsed, horizon = now - start, window.forecast.horizon
         settling_ticks = min(elapsed, horizon) // 2 if 2 * elapsed >= horizon else 0
-        return self._measurements.at_ticks(window.target, window.from_tick + settling_ticks, self._state.tick)
+        return self._measurements.at_ticks(window.target, start + settling_ticks, now)
 
     def _close(self, window: Window, interruption: str = "") -> Outcome:
         """Remove the window and return its outcome. If it closes early, `interruption` is the reason."""

@@ -316,9 +316,8 @@ class State:
         The rules, the agent itself or an operator can make it a shadow, or its reputation is too low."""
         agent = self.agents.get(name)
         is_disreputable = self.reputations.get(name, 1.0) < self.rules.shadow_reputation
-        return (
-            is_disreputable or name in self.rules.shadow or name in self.muted or (agent is not None and agent.shadow)
-        )
+        joined_as_shadow = agent is not None and agent.shadow
+        return joined_as_shadow or is_disreputable or name in self.rules.shadow or name in self.muted
 
     def standing(self, name: str, actuator: str) -> Standing:
         """Return the current standing of the agent on this actuator."""

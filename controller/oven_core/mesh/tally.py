@@ -148,25 +148,23 @@ def tally_lines(ballot: Ballot, standing: Callable[[str], Standing]) -> tuple[Ta
     rationale_bytes = max(60, 6000 // max(1, len(eligible) + len(shadows)))  # so that all lines fit into the log
     lines = []
     for agent in (*eligible, *shadows):
-        agent_standing = standing(agent)
-        reputation = rounded(effective_reputation(agent_standing.reputation))
+        is_newcomer = standing(agent).newcomer
+        reputation = rounded(effective_reputation(standing(agent).reputation))
         cast = ballot.votes.get(agent)
         if cast is None:
-            lines.append(
-                TallyLine(agent=agent, stance="silent", reputation=reputation, newcomer=agent_standing.newcomer)
-            )
+            lines.append(TallyLine(agent=agent, stance="silent", reputation=reputation, newcomer=is_newcomer))
             continue
-        weightless = cast.vote.stance == "abstain" or agent in shadows or agent_standing.newcomer
+        is_weightless = cast.vote.stance == "abstain" or agent in shadows or is_newcomer
         lines.append(
             TallyLine(
                 agent=agent,
                 stance=cast.vote.stance,
                 value=cast.value,
                 shadow=agent in shadows,
-                newcomer=agent_standing.newcomer,
+                newcomer=is_newcomer,
                 confidence=cast.vote.confidence,
                 reputation=reputation,
-                weight=0.0 if weightless else _compute_weight(reputation, cast.vote.confidence),
+                weight=0.0 if is_weightless else _compute_weight(reputation, cast.vote.confidence),
                 rationale=clip(cast.vote.rationale, min(rationale_bytes, 400)),
             )
         )

@@ -37,7 +37,7 @@ class Trust:
     """(agent, actuator) → number of good outcomes of ballots that the agent opened."""
 
     def set(self, agent: str, actuators: Iterable[str], trusted: bool) -> None:
-        """Record an operator's decision. If `actuators` is empty, it replaces all decisions about the agent."""
+        """Record an operator's decision. Without `actuators`, or with ALL, it replaces all others about the agent."""
         names = set(actuators) or {ALL}
         if ALL in names:
             self._by_operators = {key: value for key, value in self._by_operators.items() if key[0] != agent}
@@ -87,8 +87,5 @@ class Trust:
 
     def good_outcomes(self, agent: str) -> dict[str, int]:
         """Return the number of good outcomes of ballots that the agent opened, by actuator."""
-        return {
-            actuator: count
-            for (name, actuator), count in sorted(self._good_outcomes.items())
-            if name == agent and count
-        }
+        counts = sorted(self._good_outcomes.items())
+        return {actuator: count for (name, actuator), count in counts if name == agent and count}

@@ -51,19 +51,19 @@ def asyncapi() -> dict[str, Any]:
                 "security": [{"$ref": "#/components/securitySchemes/nkey"}],
             }
         },
-        "channels": _channels(),
-        "operations": _operations(),
+        "channels": _build_channels(),
+        "operations": _build_operations(),
         "components": {
             "securitySchemes": {
                 "nkey": {"type": "asymmetricEncryption", "description": "an nkey seed (ed25519), one per name"}
             },
-            "messages": {name: _message(name) for name in sorted(_models())},
-            "schemas": _schemas(),
+            "messages": {name: _build_message(name) for name in sorted(_collect_models())},
+            "schemas": _build_schemas(),
         },
     }
 
 
-def _models() -> dict[str, type[Message]]:
+def _collect_models() -> dict[str, type[Message]]:
     """Return all messages that are sent on a subject, by name."""
     logged = [model for subject in SUBJECTS for model in subject.message_types]
     requests = [model for request in REQUESTS for model in (request.request_type, request.reply_type)]
@@ -71,33 +71,36 @@ def _models() -> dict[str, type[Message]]:
     return {model.__name__: model for model in (*logged, *unlogged, *requests)}
 
 
-def _channels() -> dict[str, Any]:
+def _build_channels() -> dict[str, Any]:
     channels = {}
     for subject in SUBJECTS:
         address = subject.address("{run}", "{" + subject.last_token + "}")
-        channels[subject.kind] = _channel(address, subject.message_types)
+        channels[subject.kind] = _build_channel(address, subject.message_types)
     for unlogged in UNLOGGED_SUBJECTS:
-        channels[unlogged.kind] = _channel(unlogged.pattern("{run}"), (unlogged.message_type,))
+        channels[unlogged.kind] = _build_channel(unlogged.pattern("{run}"), (unlogged.message_type,))
     for request in REQUESTS:
-        channels[request.name] = _channel(request.address, (request.request_type,))
-        channels[f"{request.name}.reply"] = {"address": None, "messages": _message_references((request.reply_type,))}
+        channels[request.name] = _build_channel(request.address, (request.request_type,))
+        channels[f"{request.name}.reply"] = {
+            "address": None,
+            "messages": _build_message_references((request.reply_type,)),
+        }
     return channels
 
 
-def _channel(address: str, models: tuple[type[Message], ...]) -> dict[str, Any]:
-    channel: dict[str, Any] = {"address": address, "messages": _message_references(models)}
+def _build_channel(address: str, models: tuple[type[Message], ...]) -> dict[str, Any]:
+    channel: dict[str, Any] = {"address": address, "messages": _build_message_references(models)}
     names = re.findall(r"{(\w+)}", address)
     if names:
         channel["parameters"] = {name: {"description": _PARAMETERS[name]} for name in names}
     return channel
 
 
-def _message_references(models: tuple[type[Message], ...]) -> dict[str, Any]:
+def _build_message_references(models: tuple[type[Message], ...]) -> dict[str, Any]:
     return {model.__name__: {"$ref": f"#/components/messages/{model.__name__}"} for model in models}
 
 
-def _message(name: str) -> dict[str, Any]:
-    model = _models()[name]
+def _build_message(name: str) -> dict[str, Any]:
+    model = _collect_models()[name]
     message: dict[str, Any] = {
         "name": name,
         "summary": " ".join((model.__doc__ or "").split()),
@@ -117,18 +120,18 @@ def _message(name: str) -> dict[str, Any]:
     return message
 
 
-def _schemas() -> dict[str, Any]:
-    modes = [(model, "validation") for _, model in sorted(_models().items())]
+def _build_schemas() -> dict[str, Any]:
+    modes = [(model, "validation") for _, model in sorted(_collect_models().items())]
     _, schema = models_json_schema(modes, ref_template="#/components/schemas/{model}")  # type: ignore[arg-type]
     return dict(sorted(schema["$defs"].items()))
 
 
-def _operations() -> dict[str, Any]:
+def _build_operations() -> dict[str, Any]:
     operations: dict[str, Any] = {}
     for role in _ROLES:
         allowed = permissions(role, "NAME", "RUN")
         for action, verb in (("send", "publish"), ("receive", "subscribe")):
-            for name, channel in _channels().items():
+            for name, channel in _build_channels().items():
                 address, patterns = channel["address"], allowed[verb]["allow"]
                 if action == "receive" and name in _REQUEST_NAMES:
                     # A role with a `>` permission can read requests but does not answer them.
@@ -137,11 +140,11 @@ def _operations() -> dict[str, Any]:
                     continue
                 operation: dict[str, Any] = {
                     "action": action,
-                    "channel": {"$ref": f"#/channels/{_escaped(name)}"},
+                    "channel": {"$ref": f"#/channels/{_escape(name)}"},
                     "tags": [{"name": role}],
                 }
                 if name in _REQUEST_NAMES:
-                    operation["reply"] = {"channel": {"$ref": f"#/channels/{_escaped(name + '.reply')}"}}
+                    operation["reply"] = {"channel": {"$ref": f"#/channels/{_escape(name + '.reply')}"}}
                 operations[f"{role}.{action}.{name}"] = operation
     return operations
 
@@ -164,6 +167,6 @@ def _covers(pattern: str, subject: str) -> bool:
     return len(pattern_tokens) == len(tokens)
 
 
-def _escaped(name: str) -> str:
+def _escape(name: str) -> str:
     """Escape a name for a JSON pointer."""
     return name.replace("~", "~0").replace("/", "~1")

@@ -214,9 +214,7 @@ class RunEnded(LearnerMessage):
     tick: int
     step: int
     metrics: dict[str, Real] = Field(default_factory=dict, description="held-out metrics at the end")
-    lockstep_timeouts: int = Field(
-        default=0, description="number of ticks that timed out; above 0, the run is not repeatable"
-    )
+    lockstep_timeouts: int = Field(default=0, description="number of timeouts; above 0, the run is not repeatable")
     dropped_observations: int = Field(
         default=0, description="number of observations lost because the bus was down and the buffer was full"
     )

@@ -106,16 +106,14 @@ async def exists(js: JetStreamContext, run: str) -> bool:
 async def create(js: JetStreamContext, run: str, replicas: int = 1, *, duplicates_s: float = DUPLICATES_S) -> None:
     """Create the votes stream and the log. Raises NameInUseError if the log exists, or BusError on a refusal."""
     if await exists(js, run):
-        raise NameInUseError(
-            f"run {run!r} already exists on this server; choose another name, or continue it with --resume"
-        )
+        remedy = "choose another name, or continue it with --resume"
+        raise NameInUseError(f"run {run!r} already exists on this server; {remedy}")
     try:
         for config in configs(run, replicas, duplicates_s):
             await js.add_stream(config)
     except APIError as error:
-        raise BusError(
-            f"the server refused the streams of run {run!r}: {error.description} ({error.err_code})"
-        ) from error
+        cause = f"{error.description} ({error.err_code})"
+        raise BusError(f"the server refused the streams of run {run!r}: {cause}") from error
 
 
 async def delete(js: JetStreamContext, run: str) -> None:

@@ -43,7 +43,7 @@ class Ballot:
         """Return why the ballot cannot stay open after the learner announced its actuator as `spec`, or an empty string
         if it can.
 
-        It must close if something other than choices, bounds or unit changed, or if a proposed value no longer fits."""
+        The ballot must close if anything but choices, bounds or unit changed, or if a proposed value no longer fits."""
         if spec.model_copy(update=_CHANGEABLE_FIELDS) != old.model_copy(update=_CHANGEABLE_FIELDS):
             return f"changing {spec.name} now has a different meaning"
         votes_for = [cast.value for cast in self.votes.values() if cast.vote.stance in ("propose", "for")]

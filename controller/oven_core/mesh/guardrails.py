@@ -200,8 +200,9 @@ def _check_pending_advice(state: State, spec: ActuatorSpec, value: Value, only_n
     older = state.advised.get(spec.name)
     if older is None or state.tick > older.expires_at_tick or (older.value != value and not only_newcomers):
         return ""
-    frozen = state.vote_limits.frozen_reason(spec.name, state.rules)
-    if state.autonomy_for(spec.name) != "advise" and not only_newcomers and not frozen:
+    is_frozen = bool(state.vote_limits.frozen_reason(spec.name, state.rules))
+    becomes_advice = only_newcomers or is_frozen or state.autonomy_for(spec.name) == "advise"
+    if not becomes_advice:
         return ""
     return f"already advised: decision {older.id} is awaiting approval until tick {older.expires_at_tick}"
 

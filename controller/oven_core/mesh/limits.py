@@ -67,11 +67,11 @@ class RollbackLimits:
 
     def add(self, receipt: Receipt) -> None:
         """Record an applied rollback. Its receipt states the steps before and after."""
-        before, after = receipt.before, receipt.after
-        if not isinstance(before, int | float) or not isinstance(after, int | float):
+        left_step, restored_step = receipt.before, receipt.after
+        if not isinstance(left_step, int | float) or not isinstance(restored_step, int | float):
             return  # the receipt does not state steps
-        self._rollbacks.append(_Rollback(receipt.decision_id, receipt.tick, float(before), float(after)))
-        self._furthest_step = float(after)
+        self._rollbacks.append(_Rollback(receipt.decision_id, receipt.tick, float(left_step), float(restored_step)))
+        self._furthest_step = float(restored_step)
 
     def record_harm(self, decision: str) -> None:
         """Record that the outcome of this rollback was harm."""
@@ -91,10 +91,8 @@ class RollbackLimits:
         if len(rollbacks) < MAX_ROLLBACKS:
             return ""
         ticks = " and ".join(str(rollback.tick) for rollback in rollbacks[-MAX_ROLLBACKS:])
-        return (
-            f"too many rollbacks: those of ticks {ticks} went back to step {rollbacks[-1].restored_step:.0f}, and "
-            f"{progress}; the limit is {MAX_ROLLBACKS}"
-        )
+        cause = f"those of ticks {ticks} went back to step {rollbacks[-1].restored_step:.0f}, and {progress}"
+        return f"too many rollbacks: {cause}; the limit is {MAX_ROLLBACKS}"
 
     def _is_counted(self, rollback: _Rollback) -> bool:
         """Return whether the run has not improved, or not got further, since the rollback."""
@@ -102,12 +100,16 @@ class RollbackLimits:
             return rollback.tick > self._best_tick
         if rollback is not self._rollbacks[-1]:
             return True
-        return self._furthest_step <= rollback.left_step + (rollback.left_step - rollback.restored_step)
+        discarded_steps = rollback.left_step - rollback.restored_step
+        return self._furthest_step <= rollback.left_step + discarded_steps
 
     def _step_at(self, tick: int) -> int:
         """Return the step of the observation at `tick`, or of the one before it."""
-        index = bisect_right(self._offsets, tick, key=lambda offset: offset[0]) - 1
-        return tick + self._offsets[max(index, 0)][1] if self._offsets else tick
+        if not self._offsets:
+            return tick
+        index = bisect_right(self._offsets, tick, key=lambda entry: entry[0]) - 1
+        _, offset = self._offsets[max(index, 0)]
+        return tick + offset
 
 
 _Content: TypeAlias = tuple[str, str, tuple[str, ...]]

@@ -62,7 +62,7 @@ def respond(state: State, ballots: Mapping[str, Ballot], name: str, command: Ope
             return _set_autonomy(state, command)
         case "trust" | "distrust":
             return _change_trust(state, command)
-    return _change_mute(state, command.agent, command.action == "mute")
+    return _change_mute(state, command.agent, command.action == "mute")  # mute or unmute
 
 
 def approval_hint(decision_id: str, ticks: int) -> str:

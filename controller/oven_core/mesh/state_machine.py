@@ -4,9 +4,9 @@ Only inputs change the state: messages from the learner, the agents and the oper
 own outputs from the log, it only removes the output from `pending`. So a replica that has replayed the whole log knows
 which outputs are not published yet.
 
-An observation is handled in this order. The tick advances. Due ballots close at the new tick, from which
-`apply_at_tick` is counted. Agents that were silent for too long are marked as not live. Ballots that were waiting only
-for those agents close. In lockstep, the tick may close.
+An observation is handled in this order. The tick advances. Due outcomes are measured. Due ballots close at the new
+tick, from which `apply_at_tick` is counted. Agents that were silent for too long are marked as not live. Ballots that
+were waiting only for those agents close. In lockstep, the tick may close.
 
 Lockstep waits for the live agents whose votes count, and never for a shadow agent. A shadow's votes have no effect, so
 the run stays repeatable, and a shadow that hangs does not delay it.

@@ -98,7 +98,7 @@ def permissions(
     }
     block: dict[str, Any] = {"publish": {"allow": publish[role]}, "subscribe": {"allow": subscribe[role]}}
     if role in ("history", "kg"):
-        # Readers of messages from the learner or the mesh see its inbox, and could use it as a forged reply subject.
+        # A client that has seen the learner's or the mesh's inbox could name it as the reply subject of a request.
         block["publish"]["deny"] = [f"{inbox_prefix(user)}.>" for user in ("learner", "mesh", "history")]
     if role in ("agent", "monitor"):
         # Only the learner may request token priors, which take seconds to compute.

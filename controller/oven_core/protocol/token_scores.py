@@ -72,7 +72,8 @@ def decode(blob: bytes, size: int, sha: str) -> dict[int, float]:
     stream = _BitReader(blob[_HEADER.size :])
     ids, token = [], -1
     for _ in range(count):
-        token += 1 + (stream.read_unary() << rice | stream.read_bits(rice))
+        gap = (stream.read_unary() << rice) | stream.read_bits(rice)
+        token += gap + 1
         if token >= size:
             raise ConfigError(f"the token prior is damaged: it contains token {token} of {size}")
         ids.append(token)

@@ -174,9 +174,8 @@ def load_keys(path: Path) -> dict[str, str]:
         for key in keys.values():
             public_key(key)
     except (ValueError, AttributeError, RecursionError) as error:
-        raise ConfigError(
-            f"{path} must be a list of public keys ({reason(error)}); `oven-controller creds server` writes one"
-        ) from error
+        remedy = "`oven-controller creds server` writes one"
+        raise ConfigError(f"{path} must be a list of public keys ({reason(error)}); {remedy}") from error
     return keys
 
 

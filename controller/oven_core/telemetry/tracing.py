@@ -110,7 +110,7 @@ class Contexts:
 
     def __init__(self, size: int = MAX_CONTEXTS) -> None:
         self._size = size
-        self._by_key: dict[str, tuple[str, int]] = {}
+        self._by_key: dict[str, tuple[str, int]] = {}  # (context, Unix time in nanoseconds)
 
     def add(self, key: str, traceparent: str) -> None:
         """Store a context, unless it is empty."""

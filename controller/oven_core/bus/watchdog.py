@@ -28,16 +28,16 @@ async def watch(client: Client) -> None:
 
     A client that cannot reconnect is closed for good, so that its owner notices."""
     silent_checks, has_warned = 0, False
-    writer, received, ping = _writer(client), _received_count(client), _Ping()
+    writer, last_count, ping = _writer(client), _received_count(client), _Ping()
     while not client.is_closed:
         await asyncio.sleep(CHECK_INTERVAL_S)
         if (current_writer := _writer(client)) is not writer:  # nats-py has opened a new connection
             writer, silent_checks, ping = current_writer, 0, _Ping()
-        elif client.is_connected and (ping.is_answered or _received_count(client) != received):
+        elif client.is_connected and (ping.is_answered or _received_count(client) != last_count):
             silent_checks = 0
         else:
             silent_checks += 1
-        received = _received_count(client)
+        last_count = _received_count(client)
         if client.is_connected and not silent_checks:
             if has_warned:
                 log.warning("the bus is answering again")

@@ -72,24 +72,24 @@ def approval_hint(decision_id: str, ticks: int) -> str:
 
 def _approve(state: State, operator: str, command: OperatorCommand) -> Reply:
     """Approve advice. The guardrails are checked again, because the run may have changed since the vote."""
-    advised = _find_advice(state, command)
-    if advised is None:
+    advice = _find_advice(state, command)
+    if advice is None:
         return Reply(False, _explain_not_found(state, command, "approve"))
-    decision = f"decision {advised.id} ({_describe_change(advised.actuator, advised.value)})"
-    if state.tick > advised.expires_at_tick:
-        age, limit = state.tick - advised.tick, advised.expires_at_tick - advised.tick
+    decision = f"decision {advice.id} ({_describe_change(advice.actuator, advice.value)})"
+    if state.tick > advice.expires_at_tick:
+        age, limit = state.tick - advice.tick, advice.expires_at_tick - advice.tick
         cause = f"it was advised {age} ticks ago, and the limit is {limit}"
         return Reply(False, f"{decision} has lapsed: {cause}; use `oven-controller set` instead")
-    spec = state.specs.get(advised.actuator)
+    spec = state.specs.get(advice.actuator)
     if spec is None:
-        return Reply(False, f"{decision} cannot be applied: {_explain_unknown_actuator(state, advised.actuator)}")
-    value = coerce_proposal(spec, advised.value)
+        return Reply(False, f"{decision} cannot be applied: {_explain_unknown_actuator(state, advice.actuator)}")
+    value = coerce_proposal(spec, advice.value)
     if isinstance(value, Fault):
-        return Reply(False, f"{decision} is no longer valid: {show(advised.value)} for {spec.name}, {value.problem}")
+        return Reply(False, f"{decision} is no longer valid: {show(advice.value)} for {spec.name}, {value.problem}")
     if obstacle := check_approval(state, spec, value):
         return Reply(False, f"{decision} cannot be approved now: {obstacle}")
-    reason = _append_reason(f"approved by {operator}", command.reason) + f"; {advised.reason}"
-    adoption = Adoption(spec, value, reason, advised)
+    reason = _append_reason(f"approved by {operator}", command.reason) + f"; {advice.reason}"
+    adoption = Adoption(spec, value, reason, advice)
     return Reply(True, f"{decision} is approved", adoption)
 
 
@@ -100,13 +100,13 @@ def _veto(state: State, ballots: Mapping[str, Ballot], operator: str, command: O
         if target in (ballot.opened.id, actuator):
             answer = f"ballot {ballot.opened.id} on {actuator} is rejected"
             return Reply(True, answer, closed_actuator=actuator, close_reason=veto_text)
-    advised = _find_advice(state, command)
-    if advised is None:
+    advice = _find_advice(state, command)
+    if advice is None:
         remedy = "; use `oven-controller set` to change the value" if target in state.close_reasons else ""
         return Reply(False, _explain_not_found(state, command, "veto") + remedy)
-    del state.advised[advised.actuator]
-    state.close_reasons[advised.id] = f"was {veto_text}"
-    decision = f"decision {advised.id} ({_describe_change(advised.actuator, advised.value)})"
+    del state.advised[advice.actuator]
+    state.close_reasons[advice.id] = f"was {veto_text}"
+    decision = f"decision {advice.id} ({_describe_change(advice.actuator, advice.value)})"
     return Reply(True, f"{decision} can no longer be approved")
 
 
@@ -179,14 +179,14 @@ def _change_mute(state: State, agent: str, mute: bool) -> Reply:
 
 def _find_advice(state: State, command: OperatorCommand) -> Decision | None:
     target = command.subject_id or command.actuator
-    return next((advised for advised in state.advised.values() if target in (advised.id, advised.actuator)), None)
+    return next((advice for advice in state.advised.values() if target in (advice.id, advice.actuator)), None)
 
 
 def _explain_not_found(state: State, command: OperatorCommand, action: str) -> str:
     target = clip(command.subject_id or command.actuator, 128)
     if close_reason := state.close_reasons.get(target):
         return f"decision {target} {close_reason}: there is nothing left to {action}"
-    pending = [f"{advised.id} on {advised.actuator}" for advised in state.advised.values()]
+    pending = [f"{advice.id} on {advice.actuator}" for advice in state.advised.values()]
     kind = "advised decision" if action == "approve" else "open ballot or advised decision"
     return f"there is no {kind} {show(target)}; advised decisions: {_format_names(pending)}"
 

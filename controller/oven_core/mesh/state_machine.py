@@ -218,14 +218,14 @@ class Mesh:
 
     def _adopt(self, adoption: operator_commands.Adoption, command: str) -> Decision:
         """Adopt a value that an operator set or approved. An approval keeps the votes and forecast of the advice."""
-        advised, fields = adoption.advice, dict[str, Any]()
-        if advised is not None:
-            fields = {"approves": advised.id, "target": advised.target, "horizon": advised.horizon}
-            fields["expected_change"] = advised.expected_change
-            for line in advised.tally:
+        advice, fields = adoption.advice, dict[str, Any]()
+        if advice is not None:
+            fields = {"approves": advice.id, "target": advice.target, "horizon": advice.horizon}
+            fields["expected_change"] = advice.expected_change
+            for line in advice.tally:
                 if line.stance == "propose":
-                    self.state.vote_limits.record_success(line.agent, advised.actuator)
-        lines = advised.tally if advised is not None else ()
+                    self.state.vote_limits.record_success(line.agent, advice.actuator)
+        lines = advice.tally if advice is not None else ()
         return self._decide(
             "", adoption.spec.name, "adopted", adoption.value, adoption.reason, lines, command=command, **fields
         )

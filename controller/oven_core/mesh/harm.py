@@ -2,13 +2,13 @@
 
 An outcome is void if the next change closes its window early, or if nothing was measured before the change. So an agent
 that changed actuators fast enough could do harm without being scored. Therefore this module also compares the healthy
-level of a target (a metric that judges changes) with later measurements, even if changes overlap. Harm is clear if the
-target fell by HARM_THRESHOLD standard errors and every new measurement is worse than every old one, or if the target is
-no longer finite.
+level of a target (a metric that judges changes) with later measurements, even if changes overlap. Here a target "falls"
+when it gets worse, so a rising loss is a fall. Harm is clear if a target fell by HARM_THRESHOLD standard errors and
+every new measurement is worse than every old one, or if the target is no longer finite.
 
 An agent that vetoed a change supported the unchanged state and is charged in the same way. A change made while the
 target is already falling counts as a remedy, and is not charged for that fall. Rollbacks are never charged. After a
-rollback, measurements are compared with the level that the target first had at the restored step.
+rollback, the healthy level is what was measured when the run first reached the restored step.
 """
 
 from __future__ import annotations
@@ -24,21 +24,22 @@ from oven_core.mesh.reputation import Stance
 HARM_THRESHOLD: Final = 4.0
 """Threshold in standard errors. Two would often be exceeded by chance, because every new measurement is tested."""
 FALL_THRESHOLD: Final = 2.0
-"""Minimum fall, in standard errors below the earlier measurements, at which a target counts as falling."""
+"""Minimum fall, in standard errors, at which a target counts as falling."""
 MIN_FALL: Final = 0.02
-"""Minimum fall as a share of the level, because a constant level has no noise to compare with."""
-PATIENCE: Final = 5
-"""Maximum number of horizons to look back for enough measurements of the healthy level."""
+"""Minimum fall as a share of the healthy level, because a constant level has no noise to compare with."""
+LOOKBACK_HORIZONS: Final = 5
+"""Maximum number of horizons before a change in which to look for measurements of the healthy level."""
 
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """Clear harm to one target, and the agents that supported changes since tick `since`."""
+    """Clear harm to one target, and the agents that are charged with it."""
 
     target: str
     sign: int
     """1 if higher is better, −1 if lower is better."""
     since: int
+    """Tick of the newest change before the harm."""
     agents: Mapping[str, Stance]
     before: tuple[float, ...]
     after: tuple[float, ...]
@@ -48,7 +49,7 @@ class Charge:
 
 @dataclass(slots=True)
 class _WatchedTarget:
-    """A target, its healthy level, and the agents that have supported changes since then."""
+    """A target, its healthy level, and the agents that have supported changes since it was healthy."""
 
     sign: int
     horizon: int
@@ -83,7 +84,9 @@ class HarmWatch:
             return
         before = sound_values(measurements.at_ticks(target, tick - horizon, tick))
         if len(before) < self.min_samples:
-            before = sound_values(measurements.at_ticks(target, tick - PATIENCE * horizon, tick))[-self.min_samples :]
+            before = sound_values(measurements.at_ticks(target, tick - LOOKBACK_HORIZONS * horizon, tick))[
+                -self.min_samples :
+            ]
         if is_veto or not self._is_falling(before, sign):
             self._watched[target] = _WatchedTarget(sign, horizon, tick, before, dict(agents))
 

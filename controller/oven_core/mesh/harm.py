@@ -84,9 +84,8 @@ class HarmWatch:
             return
         before = sound_values(measurements.at_ticks(target, tick - horizon, tick))
         if len(before) < self.min_samples:
-            before = sound_values(measurements.at_ticks(target, tick - LOOKBACK_HORIZONS * horizon, tick))[
-                -self.min_samples :
-            ]
+            first_tick = tick - LOOKBACK_HORIZONS * horizon
+            before = sound_values(measurements.at_ticks(target, first_tick, tick))[-self.min_samples :]
         if is_veto or not self._is_falling(before, sign):
             self._watched[target] = _WatchedTarget(sign, horizon, tick, before, dict(agents))
 

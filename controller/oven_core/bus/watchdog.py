@@ -19,14 +19,14 @@ log = logging.getLogger("oven.bus")
 
 CHECK_INTERVAL_S = 0.5
 MAX_SILENT_CHECKS = 4
-"""Number of consecutive silent checks (2 s) after which the connection is aborted. Seconds are not counted, because a
-process that was frozen itself would abort its connection when it wakes up."""
+"""Number of consecutive silent checks (2 s) after which the connection is aborted. With a limit in seconds, a process
+that was itself frozen would abort its connection when it wakes up."""
 
 
 async def watch(client: Client) -> None:
     """Ping the server until the client is closed, and abort the transport if neither a pong nor a message arrives.
 
-    A client that cannot reconnect is closed for good, so that its owner notices."""
+    If nats-py has stopped reconnecting, close the client for good, so that its owner notices."""
     silent_checks, has_warned = 0, False
     writer, last_count, ping = _writer(client), _received_count(client), _Ping()
     while not client.is_closed:
@@ -68,7 +68,7 @@ def abort(client: Client) -> None:
 
 
 class _Ping:
-    """A ping that is sent in its own task, because sending may block. Without a client, it counts as answered.
+    """A ping that is sent in its own task, because sending may block. Without a client, none is sent or awaited.
 
     The task is never cancelled, because that would make nats-py's reader fail."""
 

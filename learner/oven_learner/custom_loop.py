@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from oven_core.errors import ConfigError
 from oven_core.mesh.code_hash import mesh_code_hash
 from oven_core.mesh.state import main_held_out_metric
-from oven_core.protocol.actuator_names import EVALUATE
+from oven_core.protocol.actuators import EVALUATE
 from oven_core.protocol.messages import MetricSpec
 from oven_learner import ranks
 from oven_learner.actuators import Actuators

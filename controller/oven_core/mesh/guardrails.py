@@ -14,7 +14,7 @@ from oven_core.mesh.actuator_values import check_bounds, clip, direction, number
 from oven_core.mesh.change_requirements import HELD_OUT, NEED_FORMS, NEED_PATTERN, change_name, covers, is_met
 from oven_core.mesh.state import State
 from oven_core.mesh.tally import Tally
-from oven_core.protocol.actuator_names import ROLLBACK
+from oven_core.protocol.actuators import ROLLBACK
 from oven_core.protocol.messages import ActuatorSpec, Value
 from oven_core.protocol.rules import Rules
 

@@ -16,7 +16,7 @@ from oven_core.mesh.reputation import (
     updated_reputations,
 )
 from oven_core.mesh.state import State
-from oven_core.protocol.actuator_names import ROLLBACK
+from oven_core.protocol.actuators import ROLLBACK
 from oven_core.protocol.messages import Decision, Outcome, OutcomeLine
 
 PATIENCE = 5

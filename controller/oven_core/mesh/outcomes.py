@@ -36,7 +36,7 @@ from oven_core.mesh.measurements import Measurements, has_diverged, mean, measur
 from oven_core.mesh.outcome_scoring import Scoring, Window
 from oven_core.mesh.reputation import Stance, effective_reputation, is_clearly_worse
 from oven_core.mesh.state import State, main_held_out_metric
-from oven_core.protocol.actuator_names import ROLLBACK
+from oven_core.protocol.actuators import ROLLBACK
 from oven_core.protocol.messages import Decision, MetricSpec, Observation, Outcome, OutcomeLine, Receipt, TallyLine
 
 _ALL_METRICS = ""

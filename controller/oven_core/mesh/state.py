@@ -12,7 +12,7 @@ from oven_core.mesh.actuator_values import Fault, coerce, show
 from oven_core.mesh.change_requirements import change_between
 from oven_core.mesh.limits import RollbackLimits, VoteLimits
 from oven_core.mesh.trust import Standing, Trust
-from oven_core.protocol.actuator_names import ROLLBACK
+from oven_core.protocol.actuators import ROLLBACK
 from oven_core.protocol.messages import (
     ActuatorSpec,
     AgentStatus,

@@ -239,7 +239,7 @@ class TokenPrior(Message):
     method: Literal["unigram", "kg"]
     tokens: int
     bytes: int
-    blob: str = Field(description="base64 of the format in oven_core/protocol/token_scores.py")
+    blob: str = Field(description="base64 of the format in oven_core/protocol/token_prior_format.py")
     ablation: str = Field(description="measured effect of this method, in one sentence")
 
 

@@ -116,7 +116,7 @@ print(json.dumps({{"knob": knob.spec().value, "unknown": [one for one in faults 
 
 def test_a_new_actuator_needs_edits_in_two_places(tmp_path: Path) -> None:
     """Where the learner announces it, and the table that the graph and imported logs read."""
-    assert edited(tmp_path, {"protocol/actuator_names.py": (KNOWN, SPEC)}, NAMED) == {"knob": 0.9, "unknown": []}
+    assert edited(tmp_path, {"protocol/actuators.py": (KNOWN, SPEC)}, NAMED) == {"knob": 0.9, "unknown": []}
 
     momentum, knobs = [0.9], Actuators()
     knobs.scalar(MOMENTUM, lambda: momentum[0], lambda value: momentum.__setitem__(0, value), low=0.5, high=0.99)

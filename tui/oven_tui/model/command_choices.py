@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from oven_core.mesh.actuator_values import bounds, number
-from oven_core.protocol.actuator_names import CHECKPOINT, ROLLBACK
+from oven_core.protocol.actuators import CHECKPOINT, ROLLBACK
 from oven_core.protocol.messages import ActuatorSpec
 from oven_runs.log.run_summary import format_value
 from oven_tui.model.consequences import autonomy_level, countdown, remaining

@@ -1,7 +1,7 @@
-"""Generate an AsyncAPI 3.0 document of the protocol: the messages, subjects and permissions of each role.
+"""Generate an AsyncAPI 3.0 document of the protocol, from which programs in any language can generate a client.
 
-It describes the models, subjects and permissions in this package to programs in any language.
-`oven-controller schema --asyncapi` prints it, and docs/protocol/asyncapi.json is a copy.
+The document lists the messages, the subjects, and the roles that may publish and read them.
+`oven-controller schema --asyncapi` prints the document, and docs/protocol/asyncapi.json is a copy.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _PARAMETERS: Final = {
     "agent": "the agent's name, which is the name of its key",
     "operator": "the operator's name, which is the name of their key",
     "member": "the committee member's name",
-    "id": "the id of its message",
-    "tick": "the tick that it closes",
+    "id": "the id of the message",
+    "tick": "the tick that the message closes",
 }
 _ROLES: Final[tuple[Role, ...]] = ("learner", "mesh", "agent", "member", "operator", "monitor")
 """Roles whose operations are listed. The other roles belong to this project's own processes."""
@@ -121,22 +121,23 @@ def _build_message(name: str) -> dict[str, Any]:
 
 
 def _build_schemas() -> dict[str, Any]:
-    modes = [(model, "validation") for _, model in sorted(_collect_models().items())]
-    _, schema = models_json_schema(modes, ref_template="#/components/schemas/{model}")  # type: ignore[arg-type]
+    models = [(model, "validation") for _, model in sorted(_collect_models().items())]
+    _, schema = models_json_schema(models, ref_template="#/components/schemas/{model}")  # type: ignore[arg-type]
     return dict(sorted(schema["$defs"].items()))
 
 
 def _build_operations() -> dict[str, Any]:
     operations: dict[str, Any] = {}
     for role in _ROLES:
-        allowed = permissions(role, "NAME", "RUN")
+        role_permissions = permissions(role, "NAME", "RUN")
         for action, verb in (("send", "publish"), ("receive", "subscribe")):
+            allowed, denied = role_permissions[verb]["allow"], role_permissions[verb].get("deny", ())
             for name, channel in _build_channels().items():
-                address, patterns = channel["address"], allowed[verb]["allow"]
+                address, patterns = channel["address"], allowed
                 if action == "receive" and name in _REQUEST_NAMES:
                     # A role with a `>` permission can read requests but does not answer them.
                     patterns = [pattern for pattern in patterns if not pattern.endswith(">")]
-                if address is None or not _is_allowed(patterns, address) or address in allowed[verb].get("deny", ()):
+                if address is None or address in denied or not _is_allowed(patterns, address):
                     continue
                 operation: dict[str, Any] = {
                     "action": action,
@@ -150,7 +151,7 @@ def _build_operations() -> dict[str, Any]:
 
 
 def _is_allowed(patterns: list[str], address: str) -> bool:
-    """Return whether a pattern covers all subjects of an address, or the one with the user's own name."""
+    """Return whether a pattern covers all subjects of an address, or at least the subject with the user's name."""
     subject = address.replace("{run}", "RUN")
     own_subject = re.sub(r"{(agent|operator|member)}", "NAME", subject)
     all_subjects = re.sub(r"{\w+}", "*", subject)
@@ -158,6 +159,7 @@ def _is_allowed(patterns: list[str], address: str) -> bool:
 
 
 def _covers(pattern: str, subject: str) -> bool:
+    """Return whether a NATS pattern, with the wildcards `*` and `>`, matches all that `subject` can stand for."""
     pattern_tokens, tokens = pattern.split("."), subject.split(".")
     for index, token in enumerate(pattern_tokens):
         if token == ">":

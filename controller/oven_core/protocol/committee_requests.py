@@ -34,7 +34,7 @@ class ScoreRequest(Message):
     domain: str = Field(default="", description="subject area of the tasks, for members that are specialists")
     deadline_s: Real = Field(gt=0, description="seconds that the learner waits for the reply")
     reference: str = Field(
-        default="", exclude_if=is_default, description="a correct answer, for tests of the judge; absent: none is known"
+        default="", exclude_if=is_default, description="a correct answer, for tests of the judge; absent if unknown"
     )
     judge: JudgeSpec | None = Field(
         default=None,
@@ -64,7 +64,7 @@ class JudgeHealth(BaseModel):
         description="share of pairs whose order changed when a group was shown in reverse order",
     )
     change_p: Real | None = Field(
-        default=None, ge=0, le=1, description="p-value of its new scores for old groups, if it is unchanged"
+        default=None, ge=0, le=1, description="p-value of the judge's new scores for old groups, if it is unchanged"
     )
     changes: int = Field(default=0, ge=0, description="number of detected changes of the judge")
     cut_texts: int = Field(default=0, ge=0, description="number of texts so far that were truncated")

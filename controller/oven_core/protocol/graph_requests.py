@@ -63,7 +63,7 @@ class Remedy(BaseModel):
 
     id: str
     changes: tuple[str, ...] = Field(
-        default=(), description='changes to make together, e.g. "optimizer.lr_scale:down"; empty if it is only advice'
+        default=(), description='changes to make together, e.g. "optimizer.lr_scale:down"; empty: only advice'
     )
     score: Real = Field(description="weight of the evidence as log-odds from −2 to 2, for ranking only")
     unmet: tuple[str, ...] = Field(default=(), description="preconditions that this run does not meet")
@@ -150,7 +150,7 @@ class CurriculumRequest(Message):
     prerequisites: tuple[tuple[str, str], ...] = Field(
         default=(), max_length=4096, description="(topic, prerequisite) pairs, in addition to those of the graph"
     )
-    threshold: Confidence = Field(default=0.5, description="minimum for the lower bound of a prerequisite's mastery")
+    threshold: Confidence = Field(default=0.5, description="lower bound of mastery from which a topic is mastered")
     floor: Confidence = Field(
         default=0.05, description="share that is distributed evenly, so that every topic is sampled"
     )
@@ -191,7 +191,7 @@ class TokenPriorRequest(Message):
     vocabulary: tuple[str, ...] = Field(
         default=(),
         max_length=300_000,
-        description="text of each token, by id; only for `kg`, which searches the texts for labels",
+        description="text of each token, by id; only for `kg`, which searches the texts for labels of nodes",
     )
     counts: tuple[int, ...] = Field(
         default=(), max_length=300_000, description="how often each token occurs in the corpus; only for `unigram`"

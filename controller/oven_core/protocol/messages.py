@@ -7,8 +7,8 @@ These rules apply to all messages, and to requests (committee_requests, graph_re
 - Computed floats are rounded to nine significant digits, so that replicas on different machines write the same bytes.
   NaN and the infinities are written as the strings "NaN", "Infinity" and "-Infinity".
 - Unknown fields are ignored. An unknown schema version is refused.
-- The last token of the subject names the agent or operator that sent the message. No field does, so the name cannot be
-  forged.
+- The last token of the subject names the agent or operator that sent the message. No field names the sender, so the
+  name cannot be forged.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ def _round_to_nine_digits(value: float) -> float:
     return float(f"{value:.9g}")
 
 
-_NOT_FINITE: Final = WithJsonSchema({"anyOf": [{"type": "number"}, {"enum": ["NaN", "Infinity", "-Infinity"]}]})
+_NUMBER_SCHEMA: Final = WithJsonSchema({"anyOf": [{"type": "number"}, {"enum": ["NaN", "Infinity", "-Infinity"]}]})
 
 
 def _round_metrics(values: dict[str, float], info: ValidationInfo) -> dict[str, float]:
     """Round new measurements, but not those read from JSON.
 
-    The sender has already rounded the latter. Rounding them again would make decoding two to four times slower."""
+    The sender has already rounded those. Rounding them again would make decoding two to four times slower."""
     return values if info.mode == "json" else {name: _round_to_nine_digits(value) for name, value in values.items()}
 
 
 def is_default(value: object) -> bool:
-    """Return whether a field is empty and can be omitted from the message (`exclude_if`).
+    """Return whether a field has its empty default and is omitted from the message (for `exclude_if`).
 
-    Fields that were added later are omitted, so that older messages keep their bytes."""
+    This is for fields that later versions added, so that older messages keep their bytes."""
     return not value
 
 
-Real: TypeAlias = Annotated[float, AfterValidator(_round_to_nine_digits), _NOT_FINITE]
+Real: TypeAlias = Annotated[float, AfterValidator(_round_to_nine_digits), _NUMBER_SCHEMA]
 Confidence: TypeAlias = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), AfterValidator(_round_to_nine_digits)]
-Metrics: TypeAlias = Annotated[dict[str, Annotated[float, _NOT_FINITE]], AfterValidator(_round_metrics)]
+Metrics: TypeAlias = Annotated[dict[str, Annotated[float, _NUMBER_SCHEMA]], AfterValidator(_round_metrics)]
 Value: TypeAlias = Real | str | dict[str, Real] | None
 """A number for a scalar or an action, a name for a choice, shares for a simplex, or nothing."""
 Effect: TypeAlias = Literal["setting", "measures", "copies", "moves_weights", "ends_or_holds", "at_end"]
@@ -159,7 +159,7 @@ class LogMessage(Message):
     """A message in a run's log. oven_core.protocol.subjects lists the subject of each class."""
 
     if TYPE_CHECKING:
-        type: str  # each subclass declares its own, so that it follows the fields of the base class
+        type: str  # declared by each subclass, so that `type` follows the fields of the base class in the JSON
 
 
 class LearnerMessage(LogMessage):
@@ -179,8 +179,8 @@ class RunStarted(LearnerMessage):
     training: str = Field(
         default="1",
         min_length=1,
-        description="name that the script gives this training; by default, its number in the order of first starts, "
-        "from 1. Another training of the same script has different weights, data and settings",
+        description="name of this training. A script may run several trainings, each with different weights, data and "
+        "settings. By default, they are numbered from 1 in the order in which they first started",
     )
     tick: int = Field(default=0, ge=0, description="number of ticks in earlier incarnations")
     step: int = Field(default=0, ge=0, description="optimizer step from which the learner starts")
@@ -366,8 +366,8 @@ class OutcomeLine(BaseModel):
     shadow: bool = False
     confidence: Real
     success: Real = Field(
-        description="0..1: how clearly the gain exceeded the required one, which is half of this agent's forecast or "
-        "two standard errors, whichever is larger; 0.5: the two were equal"
+        description="0..1: how clearly the gain exceeded the required gain, which is the larger of two standard errors "
+        "and half of this agent's forecast; 0.5: the gain equalled the required gain"
     )
     merit: Real = Field(description="−1..1: how right its vote was, which changes its reputation")
     before: Real = Field(description="its reputation before the outcome")

@@ -12,10 +12,10 @@ from oven_core.protocol.messages import ActuatorSpec, Value
 SUM_TOLERANCE = 1e-3
 """Maximum difference between 1 and the sum of a simplex's proposed shares, which are then normalised to 1."""
 READ_BACK_TOLERANCE = 1e-6
-"""Maximum relative difference between a value and its read-back. bf16 would exceed it, but no actuator uses bf16."""
+"""Maximum relative difference between a value and its read-back. No actuator uses bf16, which would differ more."""
 
 Direction = Literal["up", "down", "keep", "set"]
-"""The direction of a change; `set` if the old value is unknown or the kind of actuator has no order."""
+"""The direction of a change; `set` if the old value is unknown or values of this kind have no order."""
 
 _CONTROL_TO_SPACE = {code: " " for code in (*range(32), 127)}
 
@@ -77,7 +77,7 @@ def _normalise_simplex(spec: ActuatorSpec, proposed: dict[str, float]) -> Value 
         return Fault("type", f"whose components are {_format_names(spec.choices)}: {remedy}")
     if not all(math.isfinite(share) and share >= 0 for share in proposed.values()):
         return Fault("type", f"with a share that is negative or not finite: {remedy}")
-    total = math.fsum(min(share, 2.0) for share in proposed.values())
+    total = math.fsum(min(share, 2.0) for share in proposed.values())  # a huge share must not overflow
     if abs(total - 1) > SUM_TOLERANCE:
         return Fault("type", f"with a sum of {total:.6g} instead of 1 ± {SUM_TOLERANCE}: {remedy}")
     return {name: rounded(proposed[name] / total) for name in spec.choices}
@@ -92,7 +92,7 @@ def coerce_proposal(spec: ActuatorSpec, value: Value) -> Value | Fault:
 def check_bounds(spec: ActuatorSpec, value: Value) -> Fault | None:
     """Return a fault if a value of the correct kind is outside the announced bounds, or None."""
     scalar = number(value)
-    amounts = {"": scalar} if scalar is not None else shares(value)
+    amounts = {"": scalar} if scalar is not None else shares(value)  # component of a simplex, or "", → amount
     for name, amount in amounts.items():
         if (spec.low is not None and amount < spec.low) or (spec.high is not None and amount > spec.high):
             component = f" (the share of {clip(name, 60)} is {amount:.6g})" if name else ""
@@ -110,7 +110,7 @@ def bounds(spec: ActuatorSpec) -> str:
 
 
 def direction(before: Value, value: Value) -> Direction:
-    """Return the direction in which a scalar moves; `set` for any other value."""
+    """Return the direction in which a scalar moves, `keep` if it does not move, or `set` for any other value."""
     old, new = number(before), number(value)
     if old is None or new is None:
         return "set"

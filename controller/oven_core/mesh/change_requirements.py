@@ -1,4 +1,6 @@
-"""Check whether a run has what a change needs, and write changes in a short notation ("optimizer.lr_scale:down")."""
+"""Check whether a run meets the requirements ("needs") of a change, such as "optimizer.lr_scale:down".
+
+This is the short notation for changes, in which the rules also state contradictions."""
 
 from __future__ import annotations
 

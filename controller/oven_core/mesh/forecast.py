@@ -31,11 +31,11 @@ class Stake:
     stance: Literal["propose", "for", "against"]
     confidence: float
     expected: float
-    """The size of the change that the agent forecast for the judging metric; 0 without a forecast for it."""
+    """The size of the change that the agent forecast for the judging metric; 0 if it did not forecast that metric."""
     shadow: bool
     has_weight: bool
     """Whether the agent's vote had weight in the decision."""
-    opened: bool
+    opened_ballot: bool
     """Whether the agent opened the ballot."""
 
 
@@ -47,7 +47,7 @@ class Forecast:
     sign: int
     """1 if higher is better, −1 if lower is better."""
     expected: float
-    """The change that the leading proposal forecast; 0 if it named another metric or none."""
+    """The change that the leading proposal forecast; 0 if the proposal named another metric or none."""
     horizon: int
     """Number of ticks after the change in which its effect should show."""
     stakes: tuple[Stake, ...]
@@ -100,19 +100,20 @@ def make_forecast(state: State, ballot: Ballot, spec: ActuatorSpec, lines: Seque
     ]
     _, side = heaviest_side(group_by_side(spec, before, votes))
     proposers = [vote.line for vote in side if vote.line.stance == "propose" and not vote.line.shadow]
-    lead = max(proposers, key=lambda line: (line.weight, line.agent), default=None)
-    leading_vote = ballot.votes[lead.agent].vote if lead else None
+    leading_line = max(proposers, key=lambda line: (line.weight, line.agent), default=None)
+    leading_vote = ballot.votes[leading_line.agent].vote if leading_line else None
     metric = judging_metric(state, spec.name, leading_vote.target if leading_vote else "")
     if metric is None:
         return None
     expected = leading_vote.expected_change if leading_vote and leading_vote.target == metric.name else 0.0
     min_horizon = state.rules.outcome_ticks
+    proposed_horizon = leading_vote.horizon if leading_vote else 0
     stakeholders = {vote.agent for vote in side} | {line.agent for line in lines if line.stance == "against"}
     return Forecast(
         target=metric.name,
         sign=1 if metric.better == "up" else -1,
         expected=expected if math.isfinite(expected) else 0.0,
-        horizon=min(max(leading_vote.horizon if leading_vote else 0, min_horizon), MAX_HORIZON * min_horizon),
+        horizon=min(max(proposed_horizon, min_horizon), MAX_HORIZON * min_horizon),
         stakes=tuple(_make_stake(ballot, line, metric.name) for line in lines if line.agent in stakeholders),
     )
 
@@ -128,5 +129,5 @@ def _make_stake(ballot: Ballot, line: TallyLine, target: str) -> Stake:
         abs(vote.expected_change) if has_forecast else 0.0,
         line.shadow,
         has_weight=line.weight > 0,
-        opened=line.agent == ballot.opened.opened_by,
+        opened_ballot=line.agent == ballot.opened.opened_by,
     )

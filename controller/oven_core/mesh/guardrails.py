@@ -99,7 +99,7 @@ def check_repeated_rollback(state: State, spec: ActuatorSpec, value: Value) -> s
 def limit_change(spec: ActuatorSpec, before: Value, value: Value, rules: Rules) -> tuple[Value, str]:
     """Return `value` limited to the maximum change size, and a note if it was limited.
 
-    Bounds take precedence. So a value outside them may move further than the maximum to return inside."""
+    Bounds take precedence, so a value from outside the bounds may move further than the maximum to get inside."""
     if spec.kind == "simplex":
         return _limit_shares(spec, shares(before), shares(value), rules.max_shift)
     old, new = number(before), number(value)
@@ -107,11 +107,11 @@ def limit_change(spec: ActuatorSpec, before: Value, value: Value, rules: Rules) 
         return value, ""
     if spec.scale == "log":
         low, high = old / rules.max_factor, old * rules.max_factor
-        size = f"a factor of {rules.max_factor:.3g}"
+        max_text = f"a factor of {rules.max_factor:.3g}"
     elif spec.low is not None and spec.high is not None:
         max_step = rules.max_fraction * (spec.high - spec.low)
         low, high = old - max_step, old + max_step
-        size = f"{rules.max_fraction:.3g} of the range {show(spec.low)} to {show(spec.high)}"
+        max_text = f"{rules.max_fraction:.3g} of the range {show(spec.low)} to {show(spec.high)}"
     else:
         return value, ""
     limited = min(max(new, low), high)
@@ -122,7 +122,7 @@ def limit_change(spec: ActuatorSpec, before: Value, value: Value, rules: Rules) 
     limited = rounded(limited)
     if limited == new:
         return value, ""
-    return limited, f"limited to {show(limited)}, {size} from {show(old)}, instead of {show(new)}"
+    return limited, f"limited to {show(limited)}, {max_text} from {show(old)}, instead of {show(new)}"
 
 
 def _limit_shares(
@@ -183,8 +183,8 @@ def _check_no_change(state: State, spec: ActuatorSpec, before: Value, value: Val
         return f"no change: {spec.name} is already {show(before)}" if value == before else ""
     if value != before and change >= min_change:
         return ""
-    size = f"a change of {change:.3g}, below the minimum of {min_change:.3g}"
-    return f"no change: from {show(before)} to {show(value)} is {size}"
+    comparison = f"a change of {change:.3g}, below the minimum of {min_change:.3g}"
+    return f"no change: from {show(before)} to {show(value)} is {comparison}"
 
 
 def _relative_change(old: float, new: float) -> float:
@@ -224,7 +224,7 @@ def _check_cooldown(state: State, spec: ActuatorSpec) -> str:
 
 
 def _check_budget(state: State, spec: ActuatorSpec, uncounted_changes: int = 0) -> str:
-    """Check the budget. `uncounted_changes` are adopted together with this one and not yet in `state.interventions`."""
+    """Check the budget. `uncounted_changes` is the number of changes adopted with this one but not yet counted."""
     if state.interventions + uncounted_changes < state.rules.max_interventions or not spec.intervenes:
         return ""
     return f"{BUDGET_SPENT}: {state.interventions} of {state.rules.max_interventions} interventions used"

@@ -1,7 +1,7 @@
 """Limits that stop loops: repeated rollbacks, floods of votes, and back-and-forth changes of one actuator.
 
 **Rollbacks.** A run that repeats a rollback without a gain trains the same steps again and again. So at most
-MAX_ROLLBACKS rollbacks may go back to a given step or further, until the held-out metric reaches a new best value. If
+MAX_ROLLBACKS rollbacks may go back to a step or before it, until the held-out metric reaches a new best value. If
 one of them did harm, no other may go back to that step. Without held-out measurements, a rollback that discards n steps
 counts until the run is n steps past the step where it happened.
 
@@ -104,7 +104,7 @@ class RollbackLimits:
         return self._furthest_step <= rollback.left_step + discarded_steps
 
     def _step_at(self, tick: int) -> int:
-        """Return the step of the observation at `tick`, or of the one before it."""
+        """Return the step of the run at `tick`."""
         if not self._offsets:
             return tick
         index = bisect_right(self._offsets, tick, key=lambda entry: entry[0]) - 1
@@ -154,9 +154,9 @@ class VoteLimits:
         self._votes[agent] += 1
         return self._votes[agent] <= rules.votes_per_tick
 
-    def wait_reason(self, agent: str, newcomer: bool, vote: Vote, tick: int, rules: Rules) -> str:
-        """Return why the agent may not open this ballot now, or an empty string if it may."""
-        failures = self._failed_ballots.get((agent, "" if newcomer else vote.actuator))
+    def wait_reason(self, agent: str, is_newcomer: bool, vote: Vote, tick: int, rules: Rules) -> str:
+        """Return why the agent may not open a ballot with this vote now, or an empty string if it may."""
+        failures = self._failed_ballots.get((agent, "" if is_newcomer else vote.actuator))
         if failures is None:
             return ""
         wait_ticks = rules.cooldown_ticks * min(2 ** (failures.count - 1), MAX_COOLDOWNS)
@@ -167,18 +167,18 @@ class VoteLimits:
             return f"the same proposal, with the same reasons, failed at tick {failures.tick}"
         return ""
 
-    def record_failure(self, agent: str, newcomer: bool, vote: Vote, tick: int) -> None:
+    def record_failure(self, agent: str, is_newcomer: bool, vote: Vote, tick: int) -> None:
         """Record that the agent's ballot failed at the vote."""
-        self._add_wait(agent, "" if newcomer else vote.actuator, tick, _content_of(vote))
+        self._add_wait(agent, "" if is_newcomer else vote.actuator, tick, _content_of(vote))
 
     def record_advice(self, newcomer: str, tick: int) -> None:
-        """Record that a newcomer's ballot became advice. The wait grows until a person approves some of its advice."""
+        """Record that a newcomer's ballot became advice. The newcomer waits longer until a person approves its advice."""
         self._add_wait(newcomer, "", tick, None)
 
     def _add_wait(self, agent: str, actuator: str, tick: int, content: _Content | None) -> None:
-        before = self._failed_ballots.get((agent, actuator))
-        count = before.count if before else 0
-        if before is None or before.tick != tick:  # the ballots of a plan close together and count once
+        previous = self._failed_ballots.get((agent, actuator))
+        count = previous.count if previous else 0
+        if previous is None or previous.tick != tick:  # the ballots of a plan close together and count once
             count = min(count, 30) + 1  # keeps 2**count small
         self._failed_ballots[agent, actuator] = _FailedBallots(count, tick, content)
 

@@ -42,7 +42,7 @@ class Reply:
 
 
 def respond(state: State, ballots: Mapping[str, Ballot], name: str, command: OperatorCommand) -> Reply | None:
-    """Apply a command of operator `name` to `state`, and return the reply, or None if the learner answers it.
+    """Apply a command of operator `name` to `state`, and return the reply, or None if the learner handles the command.
 
     `ballots` maps each actuator to its open ballot. Never raises, whatever the command contains."""
     if command.action in LEARNER_ACTIONS:
@@ -146,7 +146,7 @@ def _set_autonomy(state: State, command: OperatorCommand) -> Reply:
 
 
 def _change_trust(state: State, command: OperatorCommand) -> Reply:
-    """Grant or withdraw trust. It outlasts restarts of the agent, because no other agent can use the same name."""
+    """Grant or withdraw trust. The grant outlasts restarts of the agent, whose name no other agent can use."""
     agent, actuators = command.agent, command.actuators
     if agent not in state.agents:
         return Reply(False, f"{_explain_unknown_agent(state, agent)}; start it before you trust it")

@@ -19,8 +19,8 @@ from oven_core.mesh.state import State
 from oven_core.protocol.actuators import ROLLBACK
 from oven_core.protocol.messages import Decision, Outcome, OutcomeLine
 
-PATIENCE = 5
-"""Maximum number of horizons to wait for measurements of a target after a change, and to look back before it."""
+MAX_HORIZONS = 5
+"""Number of horizons before and after a change in which measurements of its target count, if there are too few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Window:
     before: tuple[float, ...] = ()
     """The usable measurements before the change."""
     baseline: tuple[float, ...] = ()
-    """The measurements that show the spread of a single measurement."""
+    """The measurements from which the spread of a single measurement is estimated."""
     was_unsound: bool = False
     """Whether the newest measurement before the change was unusable."""
     discarded_too_few: bool = False
@@ -46,9 +46,9 @@ class Window:
         return self.forecast.target
 
     @property
-    def patience(self) -> int:
+    def max_ticks(self) -> int:
         """Number of ticks until the window closes even if too little was measured."""
-        return PATIENCE * self.forecast.horizon
+        return MAX_HORIZONS * self.forecast.horizon
 
 
 class Scoring:
@@ -107,7 +107,7 @@ class Scoring:
         before = state.reputations
         state.reputations = updated_reputations(before, state.agents, merits, state.rules)
         for stake in stakes:
-            if stake.opened and not stake.shadow and stake.stance == "propose" and merits[stake.agent] > 0:
+            if stake.opened_ballot and not stake.shadow and stake.stance == "propose" and merits[stake.agent] > 0:
                 state.trust.add_good_outcome(stake.agent, window.decision.actuator)
         return tuple(
             OutcomeLine(

@@ -6,7 +6,7 @@ outcome changes the reputations of the decision's voters.
 A window opens with the receipt of an applied decision. It compares measurements from before and after the change. Let H
 be the horizon of the forecast, in ticks. The earlier measurements are from the last H ticks, but not from before
 another change with the same target. The later ones are from the second half of the next H ticks, because a change needs
-time to show. For rarely measured metrics, both periods extend to `PATIENCE` · H ticks.
+time to show. For rarely measured metrics, both periods extend to `MAX_HORIZONS` · H ticks.
 
 The comparison assumes that without the change, the metric would have stayed where it was. This is wrong for a rollback:
 the run trains the same steps again, and its loss would fall again without any remedy. So a rollback, and any change
@@ -203,7 +203,7 @@ class Outcomes:
         closed_outcomes = self._close_disturbed(decision.actuator, forecast.target, decision.id, tick, in_plan=True)
         self._windows[decision.id] = Window(decision, forecast, tick)
         for decision_id, window in self._windows.items():
-            if window.from_tick == tick:  # includes the rest of a plan, whose rollback may come last
+            if window.from_tick == tick:  # this window and those of the same plan, whose rollback may come last
                 self._windows[decision_id] = self._with_earlier_measurements(window)
         return closed_outcomes
 
@@ -227,8 +227,9 @@ class Outcomes:
             before = sound_values(values)
             baseline = sound_values(self._measurements.at_ticks(name, horizon_start, tick))
             discarded_too_few = len(before) < min_samples
-        if len(before) < (1 if discarded_too_few else min_samples):  # look further back for a rarely measured metric
-            values = self._measurements.at_ticks(name, max(since, tick - window.patience), tick)
+        required_before = 1 if discarded_too_few else min_samples
+        if len(before) < required_before:  # look further back for a rarely measured metric
+            values = self._measurements.at_ticks(name, max(since, tick - window.max_ticks), tick)
             before = sound_values(values)[-min_samples:]
             baseline = (baseline or before) if discarded_too_few else before
         was_unsound = has_diverged(values)
@@ -247,11 +248,11 @@ class Outcomes:
         """Close the windows that a change of `actuator`, judged by `target`, disturbs.
 
         With `in_plan`, windows of other actuators that opened at the same tick stay open, as parts of the same plan."""
-        all_metrics = self._state.spec(actuator).moves_weights
+        disturbs_all = self._state.spec(actuator).moves_weights
         windows = [
             window
             for window in self._windows.values()
-            if (all_metrics or window.target == target or window.decision.actuator == actuator)
+            if (disturbs_all or window.target == target or window.decision.actuator == actuator)
             and (not in_plan or window.from_tick != tick or window.decision.actuator == actuator)
         ]
         return [self._close(window, f"confounded by {actuator} (decision {decision_id})") for window in windows]
@@ -260,13 +261,13 @@ class Outcomes:
         """Return whether the window's time is over and enough was measured, or the target diverged."""
         elapsed = self._state.tick - window.from_tick
         if window.repeated_steps is not None:
-            if self._step < window.repeated_steps[1] and elapsed < window.patience:
+            if self._step < window.repeated_steps[1] and elapsed < window.max_ticks:
                 return False
         elif elapsed < window.forecast.horizon:
             return False
         after = self._measurements_after(window)
         has_enough = len(sound_values(after)) >= self._state.rules.outcome_samples
-        return has_enough or has_diverged(after) or elapsed >= window.patience
+        return has_enough or has_diverged(after) or elapsed >= window.max_ticks
 
     def _measurements_after(self, window: Window) -> list[float]:
         """Return the measurements in the second half of the window, or all if less than half the horizon has passed.
@@ -289,7 +290,8 @@ class Outcomes:
         if window.was_unsound and len(after) >= min_samples and not has_diverged(values) and not is_early:
             reason = f"{window.target} is finite again{suffix}"
             return self._scoring.scored_outcome(window, after, None, reason, fixed_success=1.0)
-        if len(window.before) < (1 if window.discarded_too_few else min_samples):
+        required_before = 1 if window.discarded_too_few else min_samples
+        if len(window.before) < required_before:
             reason = f"only {len(window.before)} measurements of {window.target} before it, {min_samples} required"
             return self._scoring.unscored_outcome(window, after, reason + suffix)
         if has_diverged(values):

@@ -52,7 +52,7 @@ def other_parts(vote: Vote) -> tuple[str, ...]:
 def linked_actuators(ballots: Mapping[str, Ballot], actuator: str, state: State) -> list[str]:
     """Return the actuators whose open ballots share a plan with this one, directly or through others.
 
-    The actuator itself is included. The order is that in which the ballots opened."""
+    The result includes the actuator itself, and is in the order in which the ballots opened."""
     links = [{name, part} for name in ballots for part in _directly_linked(ballots, name, state)]
     group, previous_size = {actuator}, 0
     while len(group) > previous_size:
@@ -117,11 +117,11 @@ def settle(ballots: Sequence[Ballot], compute_result: ComputeResult) -> list[tup
             name: replace(result, verdict="advised") if result.verdict == "adopted" else result
             for name, result in results.items()
         }
-    final: list[tuple[Ballot, BallotResult]] = []
-    for ballot in ballots:
-        name = ballot.opened.actuator
-        final.append((ballot, _with_final_reason(results[name], initial[name], break_reasons.get(name, ""))))
-    return final
+    by_actuator = {ballot.opened.actuator: ballot for ballot in ballots}
+    return [
+        (ballot, _with_final_reason(results[name], initial[name], break_reasons.get(name, "")))
+        for name, ballot in by_actuator.items()
+    ]
 
 
 def _break_reason(agent: str, vote: Vote, ballots: Sequence[Ballot], results: Mapping[str, BallotResult]) -> str:

@@ -95,37 +95,37 @@ class ObservationPace:
     replica and each replay computes the same number of ticks."""
 
     _gaps: deque[float] = field(default_factory=lambda: deque(maxlen=PACE_GAPS))
-    _newest: deque[float] = field(default_factory=lambda: deque(maxlen=MEAN_PACE_OBSERVATIONS))
-    _last: float | None = None
+    _newest_times: deque[float] = field(default_factory=lambda: deque(maxlen=MEAN_PACE_OBSERVATIONS))
+    _last_time: float | None = None
 
     def add(self, stored_at: float) -> None:
         """Add the time, in seconds, at which the observation of a new tick was stored."""
-        self._newest.append(stored_at)
-        if self._last is not None and stored_at - self._last >= MIN_GAP_S:
-            self._gaps.append(stored_at - self._last)
-        self._last = stored_at
+        self._newest_times.append(stored_at)
+        if self._last_time is not None and stored_at - self._last_time >= MIN_GAP_S:
+            self._gaps.append(stored_at - self._last_time)
+        self._last_time = stored_at
 
     def restart(self) -> None:
         """Ignore the gap before the first observation after a restart of the learner."""
-        self._last = None
-        self._newest.clear()
+        self._last_time = None
+        self._newest_times.clear()
 
     def ticks(self, minutes: float) -> int:
-        """Return the number of ticks in this time at the median pace, rounded up, or 0 if no pace is known."""
+        """Return the number of ticks in so many minutes at the median pace, rounded up, or 0 if no pace is known."""
         if not self._gaps or minutes <= 0:
             return 0
         return math.ceil(minutes * 60 / sorted(self._gaps)[len(self._gaps) // 2])
 
     def max_ticks(self, seconds: float) -> int:
-        """Return the number of ticks in this time at the faster of the median and mean pace, or 0 if none is known.
+        """Return the number of ticks in so many seconds at the faster of the median and mean pace, or 0 without a pace.
 
         The mean covers the newest `seconds`. If a fast loop's observations are stored in batches, the median is too
         slow, because only the gaps between batches count. After a pause, the mean is too slow."""
-        if not self._newest or seconds <= 0:
+        if not self._newest_times or seconds <= 0:
             return 0
-        newest = [time for time in self._newest if time > self._newest[-1] - seconds]
-        span = max(MIN_SPAN_S, newest[-1] - newest[0])
-        return max(self.ticks(seconds / 60), math.ceil(len(newest) * seconds / span))
+        times = [time for time in self._newest_times if time > self._newest_times[-1] - seconds]
+        span = max(MIN_SPAN_S, times[-1] - times[0])
+        return max(self.ticks(seconds / 60), math.ceil(len(times) * seconds / span))
 
 
 @dataclass
@@ -207,7 +207,7 @@ class State:
             self._set_effective(spec, spec.value)
 
     def announce(self, spec: ActuatorSpec) -> bool:
-        """Store an actuator that is new, or has new choices or bounds, and forget refusals of the old one.
+        """Store an actuator that is new, or has new choices or bounds. Forget what was refused under its old spec.
 
         Return False and change nothing if the kind of the actuator would change."""
         old = self.specs.get(spec.name)
@@ -258,7 +258,7 @@ class State:
             agent.done_tick, agent.seen_ballot = status.tick, status.seen
 
     def apply_decision(self, decision: Decision) -> None:
-        """Store a decision. Unless it is rejected, it replaces older advice. An adopted one is now in flight."""
+        """Store a decision. An adopted or advised decision replaces older advice. An adopted decision is in flight."""
         if decision.verdict == "rejected":
             return
         actuator = decision.actuator
@@ -314,7 +314,7 @@ class State:
     def is_shadow(self, name: str) -> bool:
         """Return whether the agent's votes are logged but not counted.
 
-        The rules, the agent itself or an operator can make it a shadow, or its reputation is too low."""
+        An agent is a shadow if it joined as one, the rules or an operator say so, or its reputation is too low."""
         agent = self.agents.get(name)
         is_disreputable = self.reputations.get(name, 1.0) < self.rules.shadow_reputation
         joined_as_shadow = agent is not None and agent.shadow

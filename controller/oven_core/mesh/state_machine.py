@@ -339,12 +339,13 @@ class Mesh:
         elif result.passed:
             state.vote_limits.record_success(opener, actuator)
         elif opener in ballot.votes:
-            newcomer = not state.trust.is_trusted(opener, actuator)
-            state.vote_limits.record_failure(opener, newcomer, ballot.votes[opener].vote, state.tick)
+            is_newcomer = not state.trust.is_trusted(opener, actuator)
+            state.vote_limits.record_failure(opener, is_newcomer, ballot.votes[opener].vote, state.tick)
         if result.veto:
             self.outcomes.add_veto(ballot, result.lines)
 
     def _abandon(self, ballot: Ballot, reason: str) -> Decision:
+        """Reject an open ballot without counting its votes."""
         actuator = ballot.opened.actuator
         lines = tally.tally_lines(ballot, lambda agent: self.state.standing(agent, actuator))
         return self._decide(ballot.opened.id, actuator, "rejected", ballot.opened.proposal, reason, lines)

@@ -118,7 +118,7 @@ def _describe_veto(veto: TallyLine, rules: Rules) -> str:
 
 
 def _check_majority(side_name: str, side: _Votes, votes: _Votes, against: Sequence[TallyLine], rules: Rules) -> str:
-    """Return why the heaviest side has no majority, or an empty string if it has one."""
+    """Return why the heaviest side has no majority, or an empty string. `away` (see value_merge) never has one."""
     total = math.fsum([vote.weight for vote in votes] + [line.weight for line in against])
     if total <= 0:
         return "no vote has weight: every confidence or reputation is 0"
@@ -145,7 +145,8 @@ def tally_lines(ballot: Ballot, standing: Callable[[str], Standing]) -> tuple[Ta
     """Return one line per eligible agent, in the ballot's order, and then at most MAX_SHADOW_LINES lines of shadows."""
     eligible = [agent for agent in ballot.opened.eligible if not standing(agent).shadow]
     shadows = sorted(agent for agent in ballot.votes if agent not in eligible)[:MAX_SHADOW_LINES]
-    rationale_bytes = max(60, 6000 // max(1, len(eligible) + len(shadows)))  # so that all lines fit into the log
+    # All lines share 6,000 bytes for their rationales, so that the decision fits into the log.
+    rationale_bytes = max(60, 6000 // max(1, len(eligible) + len(shadows)))
     lines = []
     for agent in (*eligible, *shadows):
         is_newcomer = standing(agent).newcomer

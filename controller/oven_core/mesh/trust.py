@@ -37,7 +37,7 @@ class Trust:
     """(agent, actuator) → number of good outcomes of ballots that the agent opened."""
 
     def set(self, agent: str, actuators: Iterable[str], trusted: bool) -> None:
-        """Record an operator's decision. Without `actuators`, or with ALL, it replaces all others about the agent."""
+        """Record an operator's decision. For no or ALL `actuators`, it replaces all earlier decisions on the agent."""
         names = set(actuators) or {ALL}
         if ALL in names:
             self._by_operators = {key: value for key, value in self._by_operators.items() if key[0] != agent}

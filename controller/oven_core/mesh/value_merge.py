@@ -70,7 +70,7 @@ def merge_values(spec: ActuatorSpec, side: list[WeightedVote]) -> Value:
         centre: dict[str, float] = {name: rounded(share) for name, share in _compute_centre(spec, side).items()}
         if check_bounds(spec, centre) is None:
             return centre
-        # The centre may be outside the bounds, but no proposal is. So use the proposal nearest to it.
+        # The centre may be outside the bounds, but no proposal is. So use the proposal nearest to the centre.
         proposals = [shares(vote.value) for vote in side if vote.weight > 0]
         return min(proposals, key=lambda value: (variation(value, centre), tuple(value.values())))
     weighted_values = [(value, vote.weight) for vote in side if (value := number(vote.value)) is not None]
@@ -78,7 +78,7 @@ def merge_values(spec: ActuatorSpec, side: list[WeightedVote]) -> Value:
         return None
     median = rounded(weighted_median(weighted_values, spec.scale, lower=spec.kind == "action"))
     values = [value for value, _ in weighted_values]
-    return min(max(median, min(values)), max(values))  # rounding may have moved it outside their range
+    return min(max(median, min(values)), max(values))  # rounding may have moved the median out of the values' range
 
 
 def _compute_centre(spec: ActuatorSpec, votes: list[WeightedVote]) -> dict[str, float]:

@@ -1,6 +1,4 @@
-"""The exceptions that this project raises on purpose, and `reason`, which describes any exception in one line.
-
-The tree shows each exception's second base class, its cause and the exit code of the command line.
+"""The exceptions that this project raises on purpose, and helpers that describe errors and suggest similar names.
 
 OvenError
 ├── ConfigError      (ValueError)       a setting is wrong; states the value and the remedy; exit code 2
@@ -125,8 +123,6 @@ class ProcessError(OvenError, RuntimeError):
 
 class DivergedError(OvenError, RuntimeError):
     """Raised if the log has an output that this replica computes differently. The replica must then stop."""
-
-    exit_code = 3
 
 
 def similar_names(name: str, valid_names: Iterable[str]) -> list[str]:

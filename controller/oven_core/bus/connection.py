@@ -142,8 +142,7 @@ class Bus(LogClient):
         connect_task = asyncio.create_task(self.client.connect(**options))
         start, limit_s = loop.time(), timeout_s
         try:
-            # The loop stops after a refusal, which nats-py would retry silently forever. If no server listens at the
-            # address, waiting longer than CONNECT_TIMEOUT_S does not help.
+            # nats-py would silently retry forever after a refusal. If no server listens, a long timeout does not help.
             while not connect_task.done() and self._refusal is None and loop.time() < start + limit_s:
                 await asyncio.wait({connect_task}, timeout=0.05)
                 limit_s = min(timeout_s, CONNECT_TIMEOUT_S) if self._no_server else timeout_s
@@ -248,9 +247,7 @@ class Bus(LogClient):
         queue: str = "",
         max_pending: int = DEFAULT_SUB_PENDING_MSGS_LIMIT,
     ) -> None:
-        """Call `handle` for each message. Subscribers with the same `queue` share the messages.
-
-        Messages are dropped while `max_pending` of them are waiting for `handle`."""
+        """Call `handle` for each message, shared among the subscribers of a `queue`. At most `max_pending` may wait."""
         try:
             await self.client.subscribe(subject, queue, cb=handle, pending_msgs_limit=max_pending)
         except (NatsError, OSError) as error:

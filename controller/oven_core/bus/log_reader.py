@@ -32,9 +32,7 @@ If the reader has not reached that number after as many further heartbeats, it c
 
 
 class ReadQueue:
-    """A queue between a subscription and one reader. While it holds MAX_QUEUED messages, new messages are dropped.
-
-    The reader notices the gap and creates a new consumer."""
+    """A queue between a subscription and one reader. While it is full (MAX_QUEUED), new messages are dropped."""
 
     def __init__(self) -> None:
         self._messages: deque[InlineMessage] = deque()

@@ -178,16 +178,15 @@ class BusClient(Client):
             transport.writelines(pending)  # type: ignore[no-untyped-call]
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
-        if (on_message := self._inline_callbacks.get(sid)) is not None:
-            self.stats["in_msgs"] += 1
-            self.stats["in_bytes"] += len(data)
-            parsed = await self._process_headers(headers) if headers else None
-            on_message(InlineMessage(subject.decode(), reply.decode(), bytes(data), parsed))
-            return None
-        if not self._ack_sid or sid != self._ack_sid:
+        on_message = self._inline_callbacks.get(sid)
+        if on_message is None and (not self._ack_sid or sid != self._ack_sid):
             return await super()._process_msg(sid, subject, reply, data, headers)
         self.stats["in_msgs"] += 1
         self.stats["in_bytes"] += len(data)
+        if on_message is not None:
+            parsed = await self._process_headers(headers) if headers else None
+            on_message(InlineMessage(subject.decode(), reply.decode(), bytes(data), parsed))
+            return None
         answer = self._pending_acks.get(bytes(subject))
         if answer is not None and not answer.done():
             if headers and bytes(headers).startswith(_NO_RESPONDERS):

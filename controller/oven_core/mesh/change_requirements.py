@@ -1,6 +1,4 @@
-"""Check whether a run meets the requirements ("needs") of a change, such as "optimizer.lr_scale:down".
-
-This is the short notation for changes, in which the rules also state contradictions."""
+"""Check whether a run meets the needs of a change, and write changes in short notation ("optimizer.lr_scale:down")."""
 
 from __future__ import annotations
 

@@ -172,7 +172,7 @@ class VoteLimits:
         self._add_wait(agent, "" if is_newcomer else vote.actuator, tick, _content_of(vote))
 
     def record_advice(self, newcomer: str, tick: int) -> None:
-        """Record that a newcomer's ballot became advice. The newcomer waits longer until a person approves its advice."""
+        """Record that a newcomer's ballot became advice. The wait grows until a person approves such advice."""
         self._add_wait(newcomer, "", tick, None)
 
     def _add_wait(self, agent: str, actuator: str, tick: int, content: _Content | None) -> None:

@@ -89,7 +89,8 @@ def settle(ballots: Sequence[Ballot], compute_result: ComputeResult) -> list[tup
 
     Proposals whose plan is broken do not count. Excluding them can break other plans, so all results are computed again
     until no further plan breaks."""
-    excluded_agents: dict[str, frozenset[str]] = {ballot.opened.actuator: frozenset() for ballot in ballots}
+    by_actuator = {ballot.opened.actuator: ballot for ballot in ballots}
+    excluded_agents: dict[str, frozenset[str]] = {name: frozenset() for name in by_actuator}
     initial: dict[str, BallotResult] = {}  # results before any plan broke
     break_reasons: dict[str, str] = {}  # actuator → why the first broken plan on its ballot broke
     has_broken = True
@@ -97,16 +98,14 @@ def settle(ballots: Sequence[Ballot], compute_result: ComputeResult) -> list[tup
         has_broken = False
         results: dict[str, BallotResult] = {}
         adopted_changes: list[str] = []
-        for ballot in ballots:
-            name = ballot.opened.actuator
+        for name, ballot in by_actuator.items():
             results[name] = compute_result(ballot, excluded_agents[name], tuple(adopted_changes))
             if results[name].verdict != "rejected":
                 adopted_changes.append(change_name(name, results[name].direction))
         initial = initial or results
-        for ballot in ballots:
-            name = ballot.opened.actuator
+        for name, ballot in by_actuator.items():
             for agent, cast in ballot.votes.items():
-                reason = _break_reason(agent, cast.vote, ballots, results)
+                reason = _break_reason(agent, cast.vote, by_actuator, results)
                 if reason and agent not in excluded_agents[name]:
                     has_broken = True
                     excluded_agents[name] |= {agent}
@@ -117,22 +116,20 @@ def settle(ballots: Sequence[Ballot], compute_result: ComputeResult) -> list[tup
             name: replace(result, verdict="advised") if result.verdict == "adopted" else result
             for name, result in results.items()
         }
-    by_actuator = {ballot.opened.actuator: ballot for ballot in ballots}
     return [
         (ballot, _with_final_reason(results[name], initial[name], break_reasons.get(name, "")))
         for name, ballot in by_actuator.items()
     ]
 
 
-def _break_reason(agent: str, vote: Vote, ballots: Sequence[Ballot], results: Mapping[str, BallotResult]) -> str:
+def _break_reason(agent: str, vote: Vote, ballots: Mapping[str, Ballot], results: Mapping[str, BallotResult]) -> str:
     """Return why the other parts of the agent's plan are not adopted, or an empty string if they are."""
-    by_actuator = {ballot.opened.actuator: ballot for ballot in ballots}
     for part in other_parts(vote):
-        if part not in results or agent not in by_actuator[part].votes:
+        if part not in results or agent not in ballots[part].votes:
             return f"{agent} did not also propose {clip(part, 120)}"
         if results[part].verdict == "rejected":
             return f"{part} is rejected ({clip(results[part].note, 200)})"
-        if direction(results[part].before, by_actuator[part].votes[agent].value) != results[part].direction:
+        if direction(results[part].before, ballots[part].votes[agent].value) != results[part].direction:
             return f"{part} moves in the other direction"
     return ""
 

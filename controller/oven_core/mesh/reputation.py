@@ -62,7 +62,7 @@ def is_clearly_worse(gain: float, noise: float) -> bool:
 
 
 def claimed_probability(stance: Stance, confidence: float) -> float:
-    """Return the probability, claimed by a vote, that the change beats doing nothing. The vote's side gets at least ½."""
+    """Return the probability, claimed by a vote, that the change beats doing nothing. Its side gets at least ½."""
     for_own_side = max(confidence, 0.5)
     return 1 - for_own_side if stance == "against" else for_own_side
 

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from oven_core.protocol.judge_spec import JudgeSpec
-from oven_core.protocol.messages import Message, Real, is_default
+from oven_core.protocol.messages import Message, MessagePart, Real, is_default
 
 
-class Completion(BaseModel):
+class Completion(MessagePart):
     """One sampled answer. Ids are random and do not reveal the order. Part of ScoreRequest."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     id: str
     text: str
@@ -49,10 +47,8 @@ class ScoreRequest(Message):
     )
 
 
-class JudgeHealth(BaseModel):
+class JudgeHealth(MessagePart):
     """Results of a member's tests of its judge. Part of ScoreReply."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     controls: int = Field(default=0, ge=0, description="number of groups so far with inserted answers of known quality")
     controls_failed: int = Field(default=0, ge=0, description="number of those groups that the judge got wrong")

@@ -7,27 +7,23 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from oven_core.protocol.messages import Confidence, Message, Real, is_default
+from oven_core.protocol.messages import Confidence, Message, MessagePart, Real, is_default
 
 Phase: TypeAlias = Literal["", "pretrain", "sft", "grpo"]
 """The kind of training; empty if it is unknown."""
 
 
-class Symptom(BaseModel):
+class Symptom(MessagePart):
     """A symptom, identified by its node in the knowledge graph."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     id: str
     severity: Confidence = 1.0
 
 
-class EvidencePath(BaseModel):
+class EvidencePath(MessagePart):
     """A path through the knowledge graph that is evidence for or against a change."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     edges: tuple[str, ...] = Field(description="edge ids, in order")
     text: str = Field(description="the path in words, e.g. loss_spike ← CAUSES ← lr_too_high ← SOLVES ← lower_lr")
@@ -47,19 +43,15 @@ class DiagnoseRequest(Message):
     k: int = Field(default=5, ge=1, le=50, description="maximum number of remedies")
 
 
-class Cause(BaseModel):
+class Cause(MessagePart):
     """A likely cause of the symptoms."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     id: str
     p: Real = Field(description="probability given the symptoms (noisy-OR); not calibrated, so for ranking only")
 
 
-class Remedy(BaseModel):
+class Remedy(MessagePart):
     """A remedy for the symptoms, with its evidence."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     id: str
     changes: tuple[str, ...] = Field(
@@ -130,10 +122,8 @@ class GraphInfo(Message):
     )
 
 
-class Mastery(BaseModel):
+class Mastery(MessagePart):
     """Counts of correct and wrong answers on a topic. Part of CurriculumRequest."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     topic: str = Field(min_length=1, max_length=200)
     successes: Real = Field(
@@ -156,10 +146,8 @@ class CurriculumRequest(Message):
     )
 
 
-class UnmetPrerequisite(BaseModel):
+class UnmetPrerequisite(MessagePart):
     """A topic with a prerequisite that is not mastered."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     topic: str
     path: tuple[str, ...] = Field(
@@ -265,10 +253,8 @@ class GraphQuery(Message):
     limit: int = Field(default=20, ge=1, le=200, description="maximum number of rows")
 
 
-class QueryRow(BaseModel):
+class QueryRow(MessagePart):
     """A node in the answer to a query."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     node: str
     kind: str

@@ -64,6 +64,12 @@ class Message(BaseModel):
         return self.model_dump_json().encode()
 
 
+class MessagePart(BaseModel):
+    """Base class of objects in the fields of messages."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
 class ActuatorSpec(BaseModel):
     """A knob that the learner announces, and the effect of changing it. Part of RunStarted."""
 
@@ -124,10 +130,8 @@ class ActuatorSpec(BaseModel):
         return self.effect in ("setting", "moves_weights")
 
 
-class MetricSpec(BaseModel):
+class MetricSpec(MessagePart):
     """A metric that the learner will publish. Part of RunStarted."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     name: str
     unit: str = ""
@@ -136,10 +140,8 @@ class MetricSpec(BaseModel):
     ceiling: Real | None = Field(default=None, description="the best possible value, if one is known")
 
 
-class Horizon(BaseModel):
+class Horizon(MessagePart):
     """The planned length of the run. Observation.progress is a fraction of it. Part of RunStarted."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     max_steps: int | None = Field(default=None, description="optimizer steps")
     seconds: float | None = Field(default=None, description="wall-clock time")

@@ -96,11 +96,12 @@ def check_bounds(spec: ActuatorSpec, value: Value) -> Fault | None:
     for name, amount in amounts.items():
         if (spec.low is not None and amount < spec.low) or (spec.high is not None and amount > spec.high):
             component = f" (the share of {clip(name, 60)} is {amount:.6g})" if name else ""
-            return Fault("bounds", f"outside its bounds {bounds(spec)}{component}: propose a value inside them")
+            limits = describe_bounds(spec)
+            return Fault("bounds", f"outside its bounds {limits}{component}: propose a value inside them")
     return None
 
 
-def bounds(spec: ActuatorSpec) -> str:
+def describe_bounds(spec: ActuatorSpec) -> str:
     """Describe the announced bounds. At least one must be announced."""
     if spec.low is None:
         return f"of at most {show(spec.high)}"
@@ -144,7 +145,7 @@ def clip(text: str, max_bytes: int) -> str:
 
 
 def _describe_range(spec: ActuatorSpec) -> str:
-    return "" if spec.low is None and spec.high is None else f", bounds {bounds(spec)}"
+    return "" if spec.low is None and spec.high is None else f", bounds {describe_bounds(spec)}"
 
 
 def _format_names(names: tuple[str, ...]) -> str:

@@ -30,7 +30,7 @@ class Stake:
     agent: str
     stance: Literal["propose", "for", "against"]
     confidence: float
-    expected: float
+    forecast_size: float
     """The size of the change that the agent forecast for the judging metric; 0 if it did not forecast that metric."""
     shadow: bool
     has_weight: bool
@@ -46,7 +46,7 @@ class Forecast:
     target: str
     sign: int
     """1 if higher is better, −1 if lower is better."""
-    expected: float
+    expected_change: float
     """The change that the leading proposal forecast; 0 if the proposal named another metric or none."""
     horizon: int
     """Number of ticks after the change in which its effect should show."""
@@ -105,14 +105,14 @@ def make_forecast(state: State, ballot: Ballot, spec: ActuatorSpec, lines: Seque
     metric = judging_metric(state, spec.name, leading_vote.target if leading_vote else "")
     if metric is None:
         return None
-    expected = leading_vote.expected_change if leading_vote and leading_vote.target == metric.name else 0.0
+    expected_change = leading_vote.expected_change if leading_vote and leading_vote.target == metric.name else 0.0
     min_horizon = state.rules.outcome_ticks
     proposed_horizon = leading_vote.horizon if leading_vote else 0
     stakeholders = {vote.agent for vote in side} | {line.agent for line in lines if line.stance == "against"}
     return Forecast(
         target=metric.name,
         sign=1 if metric.better == "up" else -1,
-        expected=expected if math.isfinite(expected) else 0.0,
+        expected_change=expected_change if math.isfinite(expected_change) else 0.0,
         horizon=min(max(proposed_horizon, min_horizon), MAX_HORIZON * min_horizon),
         stakes=tuple(_make_stake(ballot, line, metric.name) for line in lines if line.agent in stakeholders),
     )

@@ -38,8 +38,8 @@ class Charge:
     target: str
     sign: int
     """1 if higher is better, −1 if lower is better."""
-    since: int
-    """Tick of the newest change before the harm."""
+    start_tick: int
+    """Tick after which the harm was measured: that of the newest change, in most cases."""
     agents: Mapping[str, Stance]
     before: tuple[float, ...]
     after: tuple[float, ...]
@@ -53,8 +53,8 @@ class _WatchedTarget:
 
     sign: int
     horizon: int
-    since: int
-    """Tick of the newest change."""
+    start_tick: int
+    """Tick after which measurements are compared with the healthy level: that of the newest change, in most cases."""
     before: tuple[float, ...]
     """Measurements of the healthy level."""
     agents: dict[str, Stance] = field(default_factory=dict)
@@ -76,11 +76,11 @@ class HarmWatch:
             return
         watched, is_veto = self._watched.get(target), "against" in agents.values()
         if watched is not None:
-            newest = sound_values(measurements.at_ticks(target, watched.since, MAX_TICK))[-self.min_samples :]
+            newest = sound_values(measurements.at_ticks(target, watched.start_tick, MAX_TICK))[-self.min_samples :]
             # A change while the target is falling is a remedy, so its supporters are not added.
             if is_veto or self._measure_fall(watched, newest) < FALL_THRESHOLD:
                 watched.agents |= agents
-                watched.since, watched.horizon = tick, max(watched.horizon, horizon)
+                watched.start_tick, watched.horizon = tick, max(watched.horizon, horizon)
             return
         before = sound_values(measurements.at_ticks(target, tick - horizon, tick))
         if len(before) < self.min_samples:
@@ -93,7 +93,7 @@ class HarmWatch:
         """Record a rollback to `step` at `tick`. The original measurements up to `step` become the healthy level."""
         for target, watched in list(self._watched.items()):
             values = measurements.at_steps(target, step - watched.horizon, step, since=-1, until_tick=tick)
-            watched.before, watched.since = sound_values(values), tick
+            watched.before, watched.start_tick = sound_values(values), tick
             if len(watched.before) < self.min_samples:
                 del self._watched[target]
 
@@ -101,20 +101,20 @@ class HarmWatch:
         """Return the clear harm visible now. Stop watching harmed targets, and those without harm for two horizons."""
         charges: list[Charge] = []
         for target, watched in list(self._watched.items()):
-            after = measurements.at_ticks(target, watched.since, tick)
+            after = measurements.at_ticks(target, watched.start_tick, tick)
             if len(watched.before) < self.min_samples:  # nothing was measured before, so the first values are used
                 watched.before = sound_values(after)[: self.min_samples]
                 if len(watched.before) >= self.min_samples:
-                    watched.since = tick
+                    watched.start_tick = tick
                 continue
             newest = sound_values(after)[-self.min_samples :]
             not_finite = has_diverged(after)
             is_harmed = not_finite or self._measure_fall(watched, newest) >= HARM_THRESHOLD
             if is_harmed:
                 charges.append(
-                    Charge(target, watched.sign, watched.since, watched.agents, watched.before, newest, not_finite)
+                    Charge(target, watched.sign, watched.start_tick, watched.agents, watched.before, newest, not_finite)
                 )
-            if is_harmed or tick - watched.since >= 2 * watched.horizon:
+            if is_harmed or tick - watched.start_tick >= 2 * watched.horizon:
                 del self._watched[target]
         return charges
 

@@ -69,7 +69,7 @@ class Scoring:
         is_harm = is_clearly_worse(effect.gain, effect.noise) if effect else fixed_success == 0
         if is_harm and window.decision.actuator == ROLLBACK:
             self._state.rollback_limits.record_harm(window.decision.id)
-        forecast_gain = window.forecast.expected * window.forecast.sign
+        forecast_gain = window.forecast.expected_change * window.forecast.sign
         return self.unscored_outcome(window, after, reason).model_copy(
             update={
                 "scored": True,
@@ -100,7 +100,7 @@ class Scoring:
         """Score each voter, update all reputations and the opener's trust, and return one line per voter."""
         state, stakes = self._state, window.forecast.stakes
         successes = {
-            stake.agent: success(effect.gain, effect.noise, stake.expected) if effect else fixed_success
+            stake.agent: success(effect.gain, effect.noise, stake.forecast_size) if effect else fixed_success
             for stake in stakes
         }
         merits = {stake.agent: merit(stake.stance, stake.confidence, successes[stake.agent]) for stake in stakes}

@@ -85,7 +85,7 @@ class Outcomes:
         forecast = forecast or advice_forecast
         if forecast is None or decision.verdict == "rejected":
             return decision
-        criteria = {"target": forecast.target, "expected_change": forecast.expected, "horizon": forecast.horizon}
+        criteria = {"target": forecast.target, "expected_change": forecast.expected_change, "horizon": forecast.horizon}
         decision = decision.model_copy(update=criteria)
         self._awaiting_receipt[decision.id] = decision, forecast
         return decision
@@ -176,8 +176,8 @@ class Outcomes:
             target=charge.target,
             scored=True,
             charge=True,
-            reason=f"clear harm since tick {charge.since}: {charge.target} {figures}; charged to {agents}",
-            from_tick=charge.since,
+            reason=f"clear harm since tick {charge.start_tick}: {charge.target} {figures}; charged to {agents}",
+            from_tick=charge.start_tick,
             tick=state.tick,
             before=rounded(mean(charge.before)) if charge.before else None,
             after=rounded(effect.after) if effect else None,

@@ -29,7 +29,7 @@ _ROLES: Final[tuple[Role, ...]] = ("learner", "mesh", "agent", "member", "operat
 _REQUEST_NAMES: Final = {request.name for request in REQUESTS}
 
 
-def asyncapi() -> dict[str, Any]:
+def generate_asyncapi() -> dict[str, Any]:
     """Return the document. Its keys are in a fixed order."""
     return {
         "asyncapi": "3.0.0",

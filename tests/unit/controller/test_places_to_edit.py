@@ -59,12 +59,12 @@ from datetime import UTC, datetime
 from oven_core.bus.streams import configs
 from oven_core.mesh.state_machine import Mesh
 from oven_core.protocol import codec, messages, subjects
-from oven_core.protocol.asyncapi import asyncapi
+from oven_core.protocol.asyncapi import generate_asyncapi
 from oven_core.protocol.events import Event
 
 body = messages.Milestone(incarnation=1, n=0, text="halfway")
 event = Event.read(1, "oven.r.milestone", body.wire(), datetime(2026, 1, 1, tzinfo=UTC))
-document = asyncapi()
+document = generate_asyncapi()
 tables = runpy.run_path({str(ROOT / "docs" / "generate.py")!r})
 votes, log = configs("r")
 print(json.dumps({{

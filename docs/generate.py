@@ -27,7 +27,7 @@ from oven_core.protocol import (
     judge_spec,
     messages,
 )
-from oven_core.protocol.asyncapi import asyncapi
+from oven_core.protocol.asyncapi import generate_asyncapi
 from oven_core.protocol.permissions import Role, permissions
 from oven_core.protocol.rules import Rules
 from oven_core.protocol.subjects import REQUESTS, SUBJECTS, UNLOGGED_SUBJECTS
@@ -302,7 +302,8 @@ def _bounds(spec: dict[str, Any]) -> str:
 
 def documents() -> dict[str, str]:
     """Whole files: path under docs/ → contents."""
-    made = {"log.schema": codec.json_schema(), "requests.schema": codec.service_schema(), "asyncapi": asyncapi()}
+    made = {"log.schema": codec.json_schema(), "requests.schema": codec.service_schema()}
+    made["asyncapi"] = generate_asyncapi()
     return {f"protocol/{name}.json": json.dumps(made[name], indent=1, ensure_ascii=False) + "\n" for name in made}
 
 

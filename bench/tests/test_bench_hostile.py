@@ -17,7 +17,7 @@ from oven_bench.hostile.command import STUDY, cases
 from oven_bench.hostile.run_facts import LATER, Case, Log, Row, read
 from oven_bench.study import Report
 from oven_core.errors import ConfigError, UnknownNameError
-from oven_core.protocol.actuator_names import ACTUATORS
+from oven_core.protocol.actuators import ACTUATORS
 from oven_core.protocol.events import UNKNOWN_TIME, Event
 from oven_core.protocol.messages import (
     AgentStatus,

@@ -25,7 +25,7 @@ from oven_bench.gym.arms.alarm_rules import (
     RemedyOnAlarm,
 )
 from oven_bench.gym.arms.baselines import LossSpike, NotANumber, Plateau, ZClip
-from oven_core.protocol.actuator_names import ACTUATORS
+from oven_core.protocol.actuators import ACTUATORS
 from oven_core.protocol.messages import ActuatorSpec, MetricSpec, Observation, RunStarted
 
 SCALARS = {

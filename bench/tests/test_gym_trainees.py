@@ -12,7 +12,7 @@ from oven_bench.gym.episode import play
 from oven_bench.gym.fault import Fault, Step, make
 from oven_bench.gym.shared_prefix import Record, untouched
 from oven_bench.gym.task_table import TASKS, Kind
-from oven_core.protocol.actuator_names import ACTUATORS
+from oven_core.protocol.actuators import ACTUATORS
 
 SEED = 101
 

@@ -1,8 +1,9 @@
-"""Helpers that make cancellation reliable: cancel tasks until they end, and re-raise swallowed cancellations.
+"""End tasks reliably: cancel them until they end, re-raise swallowed cancellations, and react to termination signals.
 
 On Python 3.11, `asyncio.wait_for` loses a cancellation that arrives together with the result (CPython issue 86296).
-nats-py uses `wait_for` and also swallows other cancellations. The task then continues, and its owner waits forever. So
-this project does not use `wait_for`, re-raises cancellations that nats-py swallows, and cancels tasks repeatedly.
+nats-py uses `wait_for` and also swallows other cancellations. The cancelled task then continues, and the code that
+waits for its end waits forever. So this project does not use `wait_for`, re-raises cancellations that nats-py swallows,
+and cancels tasks repeatedly.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ LIMIT_S = 10.0
 
 
 def on_termination(callback: Callable[[], object], *more_signals: signal.Signals) -> None:
-    """Have the running event loop call `callback` at SIGTERM, SIGINT and `more_signals`."""
+    """Let the running event loop call `callback` when the process receives SIGTERM, SIGINT or one of `more_signals`."""
     for number in (signal.SIGTERM, signal.SIGINT, *more_signals):
         asyncio.get_running_loop().add_signal_handler(number, callback)
 
@@ -32,7 +33,7 @@ def on_termination(callback: Callable[[], object], *more_signals: signal.Signals
 def preserve_cancellation() -> Iterator[None]:
     """Raise CancelledError after the block if the block swallowed a cancellation of the current task.
 
-    A cancellation from before the block does not count, so that an ending task can clean up."""
+    A cancellation before the block does not count, so that a cancelled task can use the block to clean up."""
     task = asyncio.current_task()
     assert task is not None
     before = task.cancelling()
@@ -51,8 +52,8 @@ def preserve_cancellation() -> Iterator[None]:
 async def end(*tasks: asyncio.Future[Any], limit_s: float = LIMIT_S, interval_s: float = REPEAT_S) -> None:
     """Cancel tasks and wait until they end, ignoring their results. Cancel them again every `interval_s` seconds.
 
-    Do not choose a short interval, because each cancellation interrupts a task's cleanup. A task that has not ended
-    within `limit_s` is logged and abandoned, so that the caller can continue."""
+    Choose a short interval only for tasks without a cleanup, which each cancellation would interrupt. A task that has
+    not ended within `limit_s` is logged and abandoned, so that the caller can continue."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + limit_s
     running = {task for task in tasks if not task.done()}

@@ -1,4 +1,4 @@
-"""Set the CPU affinity and priority of the stack's processes, so that they do not slow down the training.
+"""Set the CPU affinity and priority of the stack's processes, so that they do not slow down the trainer (the learner).
 
 Some schedulers pack waking processes onto busy cores, so the cores are split between the trainer and the stack.
 Without the split, a training step on a two-core machine took 10 % longer (docs/experiments.md). While the trainer waits
@@ -18,11 +18,11 @@ from pathlib import Path
 
 NICENESS = 10
 SUFFICIENT_CORES = 4
-"""Number of cores with which the stack never needs those of the trainer."""
+"""If the stack's half has this many cores, the stack never uses those of the trainer."""
 MEASURE_INTERVAL_S = 1.0
 """Seconds between two measurements of the trainer's load."""
 BUSY_LOAD, IDLE_LOAD = 0.5, 0.25
-"""Loads of the trainer's cores, 0..1. The stack leaves them from BUSY_LOAD on, and may return below IDLE_LOAD."""
+"""Loads of the trainer's cores, 0..1. The stack stops using them at BUSY_LOAD and uses them again below IDLE_LOAD."""
 _STAT = Path("/proc/stat")
 
 
@@ -35,10 +35,10 @@ class CoreSplit:
 
     @classmethod
     def split(cls, cores: Collection[int]) -> CoreSplit:
-        """Split the cores. The stack gets the smaller half. A single core is shared."""
+        """Split the cores. The stack gets the smaller half, or a single core, on which the training then runs too."""
         ordered = sorted(cores)
-        half = (len(ordered) + 1) // 2 if len(ordered) > 1 else 0
-        return cls(frozenset(ordered[:half]), frozenset(ordered[half:]))
+        training_count = (len(ordered) + 1) // 2 if len(ordered) > 1 else 0
+        return cls(frozenset(ordered[:training_count]), frozenset(ordered[training_count:]))
 
 
 def yield_cpu_to_training() -> None:
@@ -78,18 +78,20 @@ def may_use_all_cores(uses_all: bool, load: float) -> bool:
 
 
 def core_load(before: str, after: str, cores: Collection[int]) -> float:
-    """Return the load of these cores, 0..1, between two reads of /proc/stat, without processes of lower priority."""
-    user, total = _cpu_ticks(after, cores)
-    user_before, total_before = _cpu_ticks(before, cores)
-    return (user - user_before) / (total - total_before) if total > total_before else 1.0
+    """Return the load of these cores, 0..1, between two reads of /proc/stat. Processes of low priority do not count."""
+    user_ticks, all_ticks = _cpu_ticks(after, cores)
+    user_ticks_before, all_ticks_before = _cpu_ticks(before, cores)
+    elapsed = all_ticks - all_ticks_before
+    return (user_ticks - user_ticks_before) / elapsed if elapsed > 0 else 1.0
 
 
 def _cpu_ticks(stat: str, cores: Collection[int]) -> tuple[int, int]:
-    """Return the CPU ticks of these cores in user mode at normal priority, and all their ticks (see proc_stat(5))."""
+    """Return the cores' CPU ticks in user mode at normal priority, and all their CPU ticks (see proc_stat(5))."""
     lines = (line.split() for line in stat.splitlines())
     names = {f"cpu{core}" for core in cores}
-    counts = [[int(count) for count in rest[:8]] for name, *rest in lines if name in names]
-    return sum(user for user, *_ in counts), sum(map(sum, counts))
+    counts = [[int(count) for count in columns[:8]] for name, *columns in lines if name in names]
+    # The columns after the eighth are for guests. Their ticks are already included in the first two columns.
+    return sum(core_counts[0] for core_counts in counts), sum(map(sum, counts))
 
 
 def _adjust_affinity(pid: int, split: CoreSplit) -> None:

@@ -1,4 +1,4 @@
-"""The exceptions that this project raises on purpose, with their other base class, cause and exit code.
+"""The exceptions that this project raises on purpose, and helpers that describe errors and suggest similar names.
 
 OvenError
 ├── ConfigError      (ValueError)       a setting is wrong; states the value and the remedy; exit code 2
@@ -82,11 +82,12 @@ class UnknownNameError(OvenError, LookupError):
     def __init__(self, kind: str, name: str, valid_names: Iterable[str]) -> None:
         """`kind` is the kind of name, such as "recipe". `valid_names` are the names that exist."""
         known = sorted(valid_names)
-        earlier = {old: new for old, new in RENAMED.get(kind.split()[0], {}).items() if new in known}
-        candidates = earlier | {valid: valid for valid in known}
-        close_matches = [name] if name in earlier else similar(name, candidates)
-        suggestions = list(dict.fromkeys(candidates[candidate] for candidate in close_matches))
-        command = LIST_COMMANDS.get(kind.split()[0])
+        first_word = kind.split()[0]  # for example of "command of kg"
+        renamed = {old: new for old, new in RENAMED.get(first_word, {}).items() if new in known}
+        current_names = renamed | {valid: valid for valid in known}
+        matches = [name] if name in renamed else similar_names(name, current_names)
+        suggestions = list(dict.fromkeys(current_names[match] for match in matches))
+        command = LIST_COMMANDS.get(first_word)
         if suggestions:
             hint = "did you mean " + " or ".join(map(repr, suggestions)) + "?"
         elif not known:
@@ -123,22 +124,20 @@ class ProcessError(OvenError, RuntimeError):
 class DivergedError(OvenError, RuntimeError):
     """Raised if the log has an output that this replica computes differently. The replica must then stop."""
 
-    exit_code = 3
 
-
-def similar(name: str, valid_names: Iterable[str]) -> list[str]:
+def similar_names(name: str, valid_names: Iterable[str]) -> list[str]:
     """Return at most three valid names that are spelled similarly, that extend `name`, or that `name` extends."""
     candidates = list(valid_names)
-    same_prefix = [
-        valid for valid in candidates if len(name) > 2 and (valid.startswith(name) or name.startswith(valid))
-    ]
-    return list(dict.fromkeys([*difflib.get_close_matches(name, candidates, n=3, cutoff=0.6), *same_prefix]))[:3]
+    matches = difflib.get_close_matches(name, candidates, n=3, cutoff=0.6)
+    if len(name) > 2:
+        matches += [valid for valid in candidates if valid.startswith(name) or name.startswith(valid)]
+    return list(dict.fromkeys(matches))[:3]
 
 
 def reason(error: BaseException) -> str:
     """Describe the cause of an error in one line, without its class and error number.
 
-    This is for errors that this project did not raise. Of a pydantic error, only the first invalid field is described.
+    This is for errors of Python and other libraries. For a pydantic error, only the first invalid field is described.
     """
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename}" if error.filename else error.strerror

@@ -1,4 +1,4 @@
-"""Write files atomically, so that no reader sees part of one, and read users' files with a size limit."""
+"""Write files atomically, so that no reader sees a partial file, and read users' files (also CSV) with size limits."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from oven_core.errors import ConfigError
 
 @contextlib.contextmanager
 def atomic_file(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
-    """Open a file that replaces `path` after the block, unless the block raises. If `private`, it has mode 0600."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")  # another process may write the same file
+    """Open a file that replaces `path` after the block, unless the block raises. A `private` file has mode 0600."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")  # another process may also be replacing `path`
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600 if private else 0o666)
     try:
         with os.fdopen(descriptor, "wb") as out:
@@ -27,22 +27,12 @@ def atomic_file(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
             os.fsync(descriptor)
         partial.replace(path)
     except BaseException:
-        partial.unlink(missing_ok=True)  # on a full disk it would use up the remaining space
+        partial.unlink(missing_ok=True)  # on a full disk, the partial file would use up the remaining space
         raise
 
 
-@contextlib.contextmanager
-def csv_field_limit(characters: int) -> Iterator[None]:
-    """Limit the field length of the `csv` module within the block, for the whole process."""
-    previous_limit = csv.field_size_limit(characters)
-    try:
-        yield
-    finally:
-        csv.field_size_limit(previous_limit)
-
-
 def write_atomic(path: Path, data: bytes | str, *, private: bool = False) -> None:
-    """Replace the content of a file, with text as UTF-8. If this raises OSError, the file keeps its old content."""
+    """Replace a file's content by bytes, or text in UTF-8. If this raises OSError, the file keeps its old content."""
     with atomic_file(path, private=private) as out:
         out.write(data.encode() if isinstance(data, str) else data)
 
@@ -76,3 +66,13 @@ def read_file(path: Path, description: str, limit: int = MAX_FILE_BYTES) -> byte
     if len(data) > limit:
         raise ConfigError(f"cannot read {description} {path}: it is larger than the limit of {limit:,} bytes")
     return data
+
+
+@contextlib.contextmanager
+def csv_field_limit(characters: int) -> Iterator[None]:
+    """Limit the field length of the `csv` module during the block. The limit holds for all threads of the process."""
+    previous_limit = csv.field_size_limit(characters)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(previous_limit)

@@ -55,10 +55,11 @@ def split_function(name_or_file: str) -> tuple[str, str] | None:
 
 
 def resolve_function_name(owner: str, description: str, kind: str, group: str, name: str) -> str:
-    """Return the name of a function that exists, with an absolute path if it is in a file.
+    """Check that a function exists, and return its name, with an absolute path if it is in a file.
 
-    The file is only parsed, because the learner imports it later. `owner` and `description` name the setting and the
-    function in errors. Raises ConfigError if the function does not exist."""
+    `name` is an entry point of `oven.<group>` or FILE.py:FUNCTION. The file is only parsed, because the learner imports
+    it later. In errors, `owner` names the setting, `description` the function, and `kind` the kind of entry point.
+    Raises ConfigError if the function does not exist."""
     file_and_function = split_function(name)
     if file_and_function is None:
         installed = find_plugins(group)
@@ -73,7 +74,7 @@ def resolve_function_name(owner: str, description: str, kind: str, group: str, n
     except (SyntaxError, ValueError) as error:
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         raise ConfigError(f"{description}: {file}{line} is not valid Python") from error
-    defined_names = [name for node in tree.body for name in _defined_names(node)]
+    defined_names = [defined for node in tree.body for defined in _defined_names(node)]
     if function not in defined_names:
         raise ConfigError(f"{owner}: {UnknownNameError(f'function in {file}', function, defined_names)}")
     return f"{Path(file).absolute()}:{function}"
@@ -92,7 +93,7 @@ def _defined_names(node: ast.stmt) -> list[str]:
 
 
 def load_function(group: str, kind: str, name_or_file: str, *, description: str, module: str) -> Callable[..., Any]:
-    """Import an entry point of `oven.<group>`, or the function in "FILE.py:FUNCTION" with the file as module `module`.
+    """Import an entry point of `oven.<group>`, or FILE.py:FUNCTION. The file becomes the module `module`.
 
     `description` states the purpose of the function in errors. Raises ConfigError or UnknownNameError."""
     parts = split_function(name_or_file)

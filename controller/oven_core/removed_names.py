@@ -27,16 +27,16 @@ _NAMES: Final = {
     "task": "qasper stdlib",
 }
 REMOVED: Final[Mapping[str, frozenset[str]]] = {kind: frozenset(names.split()) for kind, names in _NAMES.items()}
-"""Removed names by kind. The kinds are those of UnknownNameError."""
+"""Kind of name, as in UnknownNameError → the removed names of that kind."""
 
 
 def removal_message(kind: str, name: str) -> str | None:
     """Return a sentence about a removed name and the tag that still has it, or None if it was not removed."""
     if name not in REMOVED.get(kind, ()):
         return None
-    group = kind.removeprefix("command of ")
-    full_name = f"the {kind} {name!r}" if group == kind else f"`{group} {name}`"
-    return f"{full_name} was removed; check out the tag {TAG} (commit {COMMIT[:12]}) to use it"
+    is_subcommand = kind.startswith("command of ")
+    subject = f"`{kind.removeprefix('command of ')} {name}`" if is_subcommand else f"the {kind} {name!r}"
+    return f"{subject} was removed; check out the tag {TAG} (commit {COMMIT[:12]}) to use it"
 
 
 def removed_content_message(content: str) -> str:

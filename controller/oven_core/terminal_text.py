@@ -14,7 +14,7 @@ _CONTROL_CHARACTERS = re.compile(
 
 
 def clean(text: str) -> str:
-    """Return the text as one line, with each run of control characters replaced by a space."""
+    """Return the text as one line, with each sequence of control characters replaced by a space."""
     return _CONTROL_CHARACTERS.sub(" ", text)
 
 
@@ -25,15 +25,16 @@ def say(*lines: str, flush: bool = False) -> None:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number with a noun, for example "1 vote" or "2 votes"."""
+    """Return a number and its noun in the singular or plural, for example "1 vote" or "2 votes"."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 COLUMNS = 80
+"""Maximum width of wrapped text."""
 
 
 def wrapped(text: str, *, hang: int = 2) -> list[str]:
-    """Wrap `text` to 80 columns. All lines but the first are indented by `hang` more.
+    """Wrap `text` to 80 columns. All lines but the first are indented by `hang` more columns than the first.
 
     Words longer than a line are not broken, so that paths and commands can be copied."""
     indent = len(text) - len(text.lstrip())

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 from oven_core.errors import ConfigError
 from oven_core.mesh.code_hash import mesh_code_hash
-from oven_core.mesh.state import held_out
-from oven_core.protocol.actuator_names import EVALUATE
+from oven_core.mesh.state import main_held_out_metric
+from oven_core.protocol.actuators import EVALUATE
 from oven_core.protocol.messages import MetricSpec
 from oven_learner import ranks
 from oven_learner.actuators import Actuators
@@ -205,7 +205,7 @@ def _best_weights(
 ) -> BestWeights | None:
     """Return the BestWeights, or None if `evaluate` does not measure the main held-out metric or no copy fits into
     memory."""
-    metric = held_out(announced)
+    metric = main_held_out_metric(announced)
     if model is None or rate is None or evaluation is None or metric is None or metric.name not in evaluation.last:
         return None
     from oven_learner.optim import snapshot

@@ -9,7 +9,7 @@ from oven_agents import Agent
 from oven_agents.sdk.agent_session import Session
 from oven_agents.sdk.alternative_plans import without_graph
 from oven_agents.stats.optimizer_gauges import GRAD_COSINE
-from oven_core.protocol.actuator_names import ACTUATORS
+from oven_core.protocol.actuators import ACTUATORS
 from oven_core.protocol.messages import ActuatorSpec, MetricSpec, Observation, Receipt, RunStarted, Value, Vote
 
 LEVELS = ("len3", "len4", "len5")

@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.support.mesh_log import LR, Log
 
-from oven_core.protocol.actuator_names import ACTUATORS
+from oven_core.protocol.actuators import ACTUATORS
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import (
     ActuatorSpec,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from random import Random
 
-from oven_core.protocol.actuator_names import ACTUATORS
+from oven_core.protocol.actuators import ACTUATORS
 from oven_core.protocol.messages import ActuatorSpec, Horizon, MetricSpec, Observation, RunStarted
 
 LEVELS, JUDGES = ("level_1", "level_2", "level_3"), ("exact", "style")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.events import Key
 
-from oven_core.protocol.actuator_names import CHECKPOINT, ROLLBACK, UNDO
+from oven_core.protocol.actuators import CHECKPOINT, ROLLBACK, UNDO
 from oven_core.protocol.messages import Value
 from oven_core.protocol.operator_messages import OperatorCommand
 from oven_runs.log.command_result import CommandResult

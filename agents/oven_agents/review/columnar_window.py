@@ -12,7 +12,7 @@ from typing import Any
 
 from oven_agents.sdk.agent_session import WINDOW_LENGTH
 from oven_agents.sdk.window import Window
-from oven_core.protocol.actuator_names import UNDO
+from oven_core.protocol.actuators import UNDO
 from oven_core.protocol.messages import Observation
 
 SPARE_ENTRIES = 4096

@@ -17,7 +17,7 @@ from typing import Final, Literal
 from oven_agents.review.open_loop_replay import CastVote
 from oven_agents.sdk.alternative_plans import SYMPTOM_PREFIX
 from oven_core.mesh.measurements import median, sigma
-from oven_core.protocol.actuator_names import ROLLBACK
+from oven_core.protocol.actuators import ROLLBACK
 from oven_core.protocol.messages import MetricSpec
 from oven_core.protocol.rules import Rules
 

@@ -13,7 +13,7 @@ from oven_agents.sdk.alternative_plans import Alternatives, Plan, TopicShares, U
 from oven_agents.sdk.window import Knob, Window
 from oven_core.mesh.actuator_values import show
 from oven_core.mesh.change_requirements import change_between
-from oven_core.mesh.state import held_out
+from oven_core.mesh.state import main_held_out_metric
 from oven_core.protocol.alerts import Alert
 from oven_core.protocol.announcements import ActuatorAnnounced, with_announced
 from oven_core.protocol.codec import Malformed
@@ -117,7 +117,7 @@ class Session:
             oldest = self._observations[0]
             while self._earlier and self._earlier[-1][1] >= oldest.step:
                 self._earlier.pop()
-            metric = held_out(self._run.metrics) if self._run is not None else None
+            metric = main_held_out_metric(self._run.metrics) if self._run is not None else None
             if metric is not None and metric.name in oldest.metrics:
                 self._earlier.append((oldest.tick, oldest.step, oldest.metrics[metric.name]))
         self._observations.append(observation)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import pairwise
 
-from oven_core.protocol.actuator_names import ROLLBACK, UNDO
+from oven_core.protocol.actuators import ROLLBACK, UNDO
 from oven_core.protocol.alerts import MAX_REASON_LENGTH, Alert
 from oven_core.protocol.messages import ActuatorSpec, BallotOpened, Observation, Receipt, RunStarted, Value, Vote
 

@@ -17,7 +17,7 @@ from oven_agents.stats.policy_shift import is_off_policy
 from oven_agents.stats.robust_statistics import bending_noise, expected_maximum
 from oven_agents.stats.rollback_success import last_rollback_failed
 from oven_agents.stats.symptoms import is_active
-from oven_core.protocol.actuator_names import BEST, EVALUATE
+from oven_core.protocol.actuators import BEST, EVALUATE
 from oven_core.protocol.alerts import Alert
 from oven_core.protocol.messages import RunStarted, Value, Vote
 

@@ -21,7 +21,7 @@ from oven_agents.stats.level_shift import rise
 from oven_agents.stats.objective import apply_sign, objective, readings
 from oven_agents.stats.robust_statistics import noise, steps_since_rise
 from oven_agents.stats.rollback_success import last_rollback_failed, rollbacks_exhausted
-from oven_core.protocol.actuator_names import EVALUATE
+from oven_core.protocol.actuators import EVALUATE
 from oven_core.protocol.messages import RunStarted, Vote
 
 ROLLBACK, LR_SCALE, SKIP, MIXTURE = "run.rollback", "optimizer.lr_scale", "data.skip", "data.mixture"

@@ -9,7 +9,7 @@ from oven_agents.sdk.agent import SHARE, Agent
 from oven_agents.sdk.window import Window
 from oven_agents.stats.objective import apply_sign, held_out_metric
 from oven_agents.stats.robust_statistics import bending_noise, expected_maximum
-from oven_core.protocol.actuator_names import BEST
+from oven_core.protocol.actuators import BEST
 from oven_core.protocol.messages import RunStarted, Vote
 
 BEST_CHOICE = "best"

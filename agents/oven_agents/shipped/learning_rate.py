@@ -19,7 +19,7 @@ from oven_agents.stats.policy_shift import is_off_policy, policy_shifted
 from oven_agents.stats.robust_statistics import noise, quantile
 from oven_agents.stats.rollback_success import failed_scales
 from oven_agents.stats.update_to_weight_ratio import max_rate_factor, overlong_steps
-from oven_core.protocol.actuator_names import EVALUATE
+from oven_core.protocol.actuators import EVALUATE
 from oven_core.protocol.messages import RunStarted, Vote
 
 LR_SCALE, ROLLBACK, MIXTURE = "optimizer.lr_scale", "run.rollback", "data.mixture"

@@ -12,7 +12,7 @@ from oven_agents.stats.level_shift import Shift, shift_of_newest
 from oven_agents.stats.objective import held_out_metric
 from oven_agents.stats.policy_shift import quality_dropped
 from oven_agents.stats.robust_statistics import noise
-from oven_core.protocol.actuator_names import EVALUATE
+from oven_core.protocol.actuators import EVALUATE
 from oven_core.protocol.messages import RunStarted, Value, Vote
 
 REWARD_WEIGHTS, ROLLBACK, MIXTURE = "reward.weights", "run.rollback", "data.mixture"

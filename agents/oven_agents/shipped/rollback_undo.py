@@ -8,7 +8,7 @@ from oven_agents.sdk.window import Window
 from oven_agents.stats.evaluation_request import PATIENCE, can_evaluate, request_evaluation
 from oven_agents.stats.objective import apply_sign, held_out_metric, objective
 from oven_agents.stats.rollback_success import MIN_RECOVERY, recovered_shares
-from oven_core.protocol.actuator_names import EVALUATE, ROLLBACK, UNDO
+from oven_core.protocol.actuators import EVALUATE, ROLLBACK, UNDO
 from oven_core.protocol.messages import Receipt, RunStarted, Value, Vote
 
 LR_SCALE = "optimizer.lr_scale"

@@ -13,7 +13,7 @@ from typing import Final, Literal
 from oven_agents.sdk.window import Window
 from oven_agents.stats.confidence import solo_confidence
 from oven_agents.stats.objective import readings
-from oven_core.protocol.actuator_names import EVALUATE
+from oven_core.protocol.actuators import EVALUATE
 from oven_core.protocol.messages import Vote
 
 PATIENCE: Final = 5

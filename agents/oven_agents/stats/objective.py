@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oven_agents.sdk.window import Window
-from oven_core.mesh.state import held_out as first_held_out
+from oven_core.mesh.state import main_held_out_metric
 from oven_core.protocol.messages import MetricSpec, RunStarted
 
 REWARD = MetricSpec(name="reward", better="up")
@@ -20,7 +20,7 @@ def objective(run: RunStarted) -> MetricSpec:
 
 def held_out_metric(run: RunStarted) -> MetricSpec | None:
     """Return the most general held-out metric, which is the first of those whose names have the fewest parts."""
-    return first_held_out(run.metrics)
+    return main_held_out_metric(run.metrics)
 
 
 def apply_sign(metric: MetricSpec, gain: float) -> float:

@@ -8,7 +8,7 @@ from typing import Final
 from oven_agents.sdk.window import Window
 from oven_agents.stats.objective import apply_sign, held_out_metric, objective, readings
 from oven_agents.stats.optimizer_gauges import LR_SCALE
-from oven_core.protocol.actuator_names import ROLLBACK, UNDO
+from oven_core.protocol.actuators import ROLLBACK, UNDO
 from oven_core.protocol.messages import Receipt
 
 MAX_ROLLBACKS: Final = 3

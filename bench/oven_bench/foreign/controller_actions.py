@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from oven_core.protocol.actuator_names import ROLLBACK
+from oven_core.protocol.actuators import ROLLBACK
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import AgentStatus, Decision, Observation, Receipt, RunStarted, Value
 

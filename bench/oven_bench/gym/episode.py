@@ -16,7 +16,7 @@ from oven_bench.gym.fault import Fault, Trainee
 from oven_bench.gym.shared_prefix import MAX_STEPS, Record, last_step
 from oven_bench.gym.task_table import Kind
 from oven_core.errors import OvenError
-from oven_core.mesh.state import held_out
+from oven_core.mesh.state import main_held_out_metric
 from oven_core.protocol.messages import Decision, LearnerMessage, LogMessage, Receipt, RunStarted
 from oven_core.protocol.operator_messages import OperatorCommand
 from oven_core.protocol.rules import Rules
@@ -86,7 +86,7 @@ class Training:
 
     def best_weights(self) -> BestWeights:
         """The best held-out weights. Copies and evaluations cost no steps, as for users."""
-        metric = held_out(self._trainee.metrics)
+        metric = main_held_out_metric(self._trainee.metrics)
         assert metric is not None  # every trainee announces one
 
         def read() -> float:

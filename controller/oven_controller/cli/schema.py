@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from oven_core.errors import ConfigError
-from oven_core.protocol.asyncapi import asyncapi
+from oven_core.protocol.asyncapi import generate_asyncapi
 from oven_core.protocol.codec import json_schema, service_schema
 
 
@@ -22,5 +22,5 @@ def schema(
     """
     if requests and as_asyncapi:
         raise ConfigError("--requests and --asyncapi print different documents; use only one of them")
-    document = asyncapi() if as_asyncapi else service_schema() if requests else json_schema()
+    document = generate_asyncapi() if as_asyncapi else service_schema() if requests else json_schema()
     print(json.dumps(document, indent=1, ensure_ascii=False))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from oven_core.errors import ConfigError
-from oven_core.protocol.actuator_names import ACTUATORS, ROLLBACK
+from oven_core.protocol.actuators import ACTUATORS, ROLLBACK
 from oven_core.protocol.messages import ActuatorSpec
 
 LOW_FACTOR, HIGH_FACTOR = 0.1, 3.0

@@ -20,7 +20,7 @@ from oven_controller.notify.notice_phrases import (
     truncate,
 )
 from oven_core.mesh.guardrails import BUDGET_SPENT
-from oven_core.protocol.actuator_names import ROLLBACK, UNDO
+from oven_core.protocol.actuators import ROLLBACK, UNDO
 from oven_core.protocol.alerts import Alert
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import (

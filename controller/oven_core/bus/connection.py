@@ -79,8 +79,8 @@ class Bus(LogClient):
         """Connect for the duration of a block.
 
         `url` is one server, or the servers of a cluster separated by commas. `on_change` is called when the connection
-        is lost, restored, or closed for good. `trust` holds the trusted authorities. The default is the authority in
-        OVEN_TLS_CA, or else those of the system. `inbox` is the prefix of the subjects for replies. The default is the
+        is lost, restored, or closed for good. `trust` holds the trusted certificate authorities, by default the one in
+        OVEN_TLS_CA, or else those of the system. Replies arrive on subjects that begin with `inbox`, by default the
         user's `inbox_prefix`.
 
         Raises RefusedError if the server refuses the credentials or its certificate is not trusted, and BusError if no
@@ -106,7 +106,7 @@ class Bus(LogClient):
         trust: ssl.SSLContext | None = None,
         inbox: str = "",
     ) -> Bus:
-        """Connect like `connect`, but leave closing to the caller. `reconnect` restores a lost connection."""
+        """Connect like `connect`, but the caller closes. With `reconnect`, a lost connection is restored."""
         user = credentials.name if credentials else name or "anonymous"
         bus = cls(BusClient(), user, Signer(credentials) if credentials else None, url, on_change)
         options: dict[str, Any] = {
@@ -142,7 +142,7 @@ class Bus(LogClient):
         connect_task = asyncio.create_task(self.client.connect(**options))
         start, limit_s = loop.time(), timeout_s
         try:
-            # After a refusal, nats-py would retry silently forever. Without a server, a longer timeout does not help.
+            # nats-py would silently retry forever after a refusal. If no server listens, a long timeout does not help.
             while not connect_task.done() and self._refusal is None and loop.time() < start + limit_s:
                 await asyncio.wait({connect_task}, timeout=0.05)
                 limit_s = min(timeout_s, CONNECT_TIMEOUT_S) if self._no_server else timeout_s
@@ -173,7 +173,7 @@ class Bus(LogClient):
             self._refusal = refusal
             if self._connected_once and self._give_up_task is None:
                 self._give_up_task = asyncio.create_task(self._give_up())
-        elif not self.client.is_connected:  # nats-py would leave the failed attempt open
+        elif not self.client.is_connected:  # nats-py would leave the socket of the failed attempt open
             watchdog.abort(self.client)
 
     async def _give_up(self) -> None:
@@ -184,7 +184,7 @@ class Bus(LogClient):
             async with asyncio.timeout(1):
                 await self.client.close()
 
-    async def _on_disconnect(self) -> None:  # nats-py calls it before it reconnects
+    async def _on_disconnect(self) -> None:  # called before nats-py reconnects
         self.disconnects += 1
         self._on_change()
 
@@ -196,7 +196,7 @@ class Bus(LogClient):
         self._on_change()
 
     async def close(self) -> None:
-        """Flush and close, without waiting for an unreachable server."""
+        """Send what is buffered and close, without waiting for an unreachable server."""
         if self._watch_task is not None:
             self._watch_task.cancel()
         try:
@@ -220,7 +220,7 @@ class Bus(LogClient):
     async def _end(self) -> None:
         """Run nats-py's `close` for at most CLOSE_TIMEOUT_S, then close the socket and cancel the remaining tasks.
 
-        Repeat this once if tasks are left, because a reconnection can miss its cancellation and continue."""
+        If a task is still running after that, try once more, because nats-py's reconnection can miss a cancellation."""
         client = self.client
         for _ in range(2):
             close_task = asyncio.create_task(client.close())
@@ -247,14 +247,14 @@ class Bus(LogClient):
         queue: str = "",
         max_pending: int = DEFAULT_SUB_PENDING_MSGS_LIMIT,
     ) -> None:
-        """Subscribe. Subscribers with the same `queue` share messages. Messages beyond `max_pending` are dropped."""
+        """Call `handle` for each message, shared among the subscribers of a `queue`. At most `max_pending` may wait."""
         try:
             await self.client.subscribe(subject, queue, cb=handle, pending_msgs_limit=max_pending)
         except (NatsError, OSError) as error:
             raise BusError(f"cannot subscribe to {subject}: {error}") from error
 
     async def subscribe_inline(self, subject: str, on_message: Callable[[InlineMessage], object]) -> None:
-        """Subscribe a callback that runs in the reader of the connection. It must be quick and must not raise."""
+        """Call `on_message` directly in nats-py's reading task. The callback must be quick and must not raise."""
         try:
             await self.client.subscribe_inline(subject, on_message)
         except (NatsError, OSError) as error:
@@ -288,7 +288,7 @@ class Bus(LogClient):
         except NoRespondersError:
             return False
         except NatsTimeout:
-            return self.client.is_connected
+            return self.client.is_connected  # the server would have reported a missing listener
         except (NatsError, OSError):
             return False
         return True

@@ -19,12 +19,12 @@ from oven_core.telemetry import tracing
 CONFIRM_TIMEOUT_S = 2.0
 """Maximum seconds that an append waits for the log's confirmation."""
 _WRONG_LAST_SEQUENCE = 10071
-"""The server's error code for an append whose subject already has a newer message than it allows."""
+"""The server's error code for an append to a subject that has a newer message than the append allows."""
 
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """An entry to append. The log ignores a repeated message id within streams.DUPLICATES_S."""
+    """An entry to append. The log ignores an entry that repeats a message id within streams.DUPLICATES_S."""
 
     subject: str
     data: bytes
@@ -32,11 +32,11 @@ class Entry:
 
 
 class AlreadyLoggedError(BusError):
-    """Raised if the subject already has a newer message, because another replica was first."""
+    """Raised if the subject has a newer message than the append allows, because another replica appended first."""
 
 
 class LogClient(LogReader):
-    """Appends to runs' logs and reads them. `connection.Bus` adds the connection."""
+    """Appends to runs' logs and reads them. The subclass `connection.Bus` opens and closes the connection."""
 
     def __init__(self, client: BusClient, signer: Signer | None) -> None:
         super().__init__(client)
@@ -67,8 +67,8 @@ class LogClient(LogReader):
         """Append to the log, signed if this connection has credentials, and return the sequence number.
 
         With `once`, append only if the subject has no message newer than `after_sequence`, and otherwise raise
-        AlreadyLoggedError. A `signature` replaces that of this connection, for example to copy a signed message. If it
-        is empty, the message is not signed. Raises BusError if the log did not store the message."""
+        AlreadyLoggedError. A given `signature` is used instead of signing, for example to copy a signed message. An
+        empty one leaves the message unsigned. Raises BusError if the log did not store the message."""
         headers = self._entry_headers(subject, data, message_id, traceparent, signature)
         if once:
             headers["Nats-Expected-Last-Subject-Sequence"] = str(after_sequence)
@@ -79,22 +79,23 @@ class LogClient(LogReader):
 
         The log stores all of them or none, as an atomic batch (nats-architecture-and-design, ADR-50) with the unique
         name `batch`. If the log already has one of the messages, it refuses all of them. Raises BusError if the log
-        refused them or did not confirm them. In the second case, it may have stored them."""
-        last = len(entries)
-        contexts = traceparents or [""] * last
-        for number, (entry, context) in enumerate(zip(entries, contexts, strict=True), 1):
-            headers = self._entry_headers(entry.subject, entry.data, entry.message_id, context)
+        refused the entries or did not confirm them. Unconfirmed entries may be in the log."""
+        count = len(entries)
+        entries_and_parents = zip(entries, traceparents or [""] * count, strict=True)
+        for number, (entry, traceparent) in enumerate(entries_and_parents, 1):
+            headers = self._entry_headers(entry.subject, entry.data, entry.message_id, traceparent)
             headers["Nats-Batch-Id"], headers["Nats-Batch-Sequence"] = batch, str(number)
-            if number == last:
+            if number == count:
                 headers["Nats-Batch-Commit"] = "1"
-                return await self._send_confirmed(entry.subject, entry.data, headers, last)
+                return await self._send_confirmed(entry.subject, entry.data, headers, count)
             await self.publish(entry.subject, entry.data, headers)
         raise ValueError("cannot append an empty batch")
 
     async def _send_confirmed(self, subject: str, data: bytes, headers: dict[str, str], batch_size: int = 0) -> int:
         """Send a message, and return its sequence number once the log has stored it.
 
-        If the message completes a batch, `batch_size` is its number of entries. Raises AlreadyLoggedError or BusError.
+        For the last message of a batch, `batch_size` is the number of entries in the batch. Raises AlreadyLoggedError
+        or BusError.
         """
         try:
             answer = json.loads(await self.client.request_ack(subject, data, headers, CONFIRM_TIMEOUT_S))

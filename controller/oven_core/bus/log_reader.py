@@ -12,7 +12,7 @@ from nats.errors import Error as NatsError
 from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
-from oven_core.bus.nats_client import BusClient, InlineMessage, delivery
+from oven_core.bus.nats_client import BusClient, InlineMessage, delivery_metadata
 from oven_core.errors import BusError, reason
 from oven_core.protocol.events import Event
 from oven_core.protocol.names import log_stream
@@ -28,16 +28,16 @@ MAX_SILENCE_S = 3.0
 """Seconds without an event or a heartbeat after which a reader creates a new consumer."""
 HEAD_CHECK_HEARTBEATS = 5
 """Number of heartbeats (one per second) without an event after which a reader looks up the log's last sequence number.
-If the reader is still behind after the same number of heartbeats again, it creates a new consumer."""
+If the reader has not reached that number after as many further heartbeats, it creates a new consumer."""
 
 
 class ReadQueue:
-    """A bounded queue between a subscription and one reader. Messages beyond MAX_QUEUED are dropped and leave a gap."""
+    """A queue between a subscription and one reader. While it is full (MAX_QUEUED), new messages are dropped."""
 
     def __init__(self) -> None:
         self._messages: deque[InlineMessage] = deque()
         self._arrival: asyncio.Future[None] | None = None
-        self._count = 0
+        self._reads = 0
 
     def put(self, message: InlineMessage) -> None:
         if len(self._messages) < MAX_QUEUED:
@@ -48,10 +48,10 @@ class ReadQueue:
     async def next(self) -> InlineMessage | None:
         """Return the next message, or None if none arrives within POLL_S.
 
-        A queued message is returned without waiting, because waiting is the most expensive part of reading. Other tasks
-        get a turn only every YIELD_INTERVAL messages."""
-        self._count += 1
-        if self._count % YIELD_INTERVAL == 0:
+        A queued message is returned without yielding to other tasks, because yielding is the most expensive part of
+        reading. Only every YIELD_INTERVAL messages does this method yield."""
+        self._reads += 1
+        if self._reads % YIELD_INTERVAL == 0:
             await asyncio.sleep(0)
         if not self._messages:
             loop = asyncio.get_running_loop()
@@ -76,8 +76,8 @@ class LogReader:
     def __init__(self, client: BusClient) -> None:
         self.client = client
         self.disconnects = 0
-        """Number of times that the connection was lost. nats-py then reconnects and subscribes again, but a subscriber
-        misses the messages in between. It can request them on `history`."""
+        """Number of times that the connection was lost. nats-py then reconnects and subscribes again, but subscribers
+        miss the messages in between. They can request these from the history service."""
         self.closed = asyncio.Event()
         """Set when the connection is closed for good, either by `close` or by an error that ends reconnecting."""
 
@@ -99,10 +99,10 @@ class LogReader:
     ) -> AsyncGenerator[Event]:
         """Yield the events after the sequence number `after` in order, up to `until`, or forever if it is None.
 
-        No event is skipped or repeated. The reader uses a push consumer without acknowledgements. It creates a new one
-        that starts after the last event if there is a gap in the consumer's count, if the connection was lost, if it
-        receives nothing for MAX_SILENCE_S, or if it receives only heartbeats although the log has more events. The last
-        case occurs in a cluster whose leader is lost or partly isolated (nats-server issue 5679)."""
+        No event is skipped or repeated. The reader uses a push consumer without acknowledgements. If a message is
+        missing, if the connection is lost or if nothing arrives for MAX_SILENCE_S, the reader creates a new consumer
+        that starts after the last event. It also does so if only heartbeats arrive although the log has more events,
+        as in a cluster whose leader is lost or partly isolated (nats-server issue 5679)."""
         last, stall_detector = after, _StallDetector(partial(self.head, run), filtered=bool(subjects))
         while until is None or last < until:
             await self._wait_until_connected()
@@ -113,20 +113,20 @@ class LogReader:
                 consumer, waiting = await self._create_consumer(run, inbox, last, subjects)
                 if until is not None and not waiting:
                     return  # no event matches the filter, so no message will arrive
-                next_number = 1
+                next_number = 1  # the consumer numbers its messages from 1
                 stall_detector.reset()
                 while until is None or last < until:
                     message = await self._next_message(queue, disconnects)
                     if message is None:
                         break
                     if not message.reply.startswith("$JS.ACK."):
-                        # A heartbeat states the number of delivered messages. It shows whether the last ones were lost.
+                        # A heartbeat states how many messages were sent, which shows whether the newest were lost.
                         delivered = int((message.headers or {}).get("Nats-Last-Consumer", 0))
                         if delivered >= next_number or await stall_detector.on_heartbeat(last):
                             break
                         continue
                     stall_detector.reset()
-                    meta = delivery(message.reply)
+                    meta = delivery_metadata(message.reply)
                     if meta.sequence.consumer != next_number:
                         break
                     next_number += 1
@@ -147,7 +147,9 @@ class LogReader:
                     await subscription.unsubscribe()
 
     async def _next_message(self, queue: ReadQueue, disconnects: int) -> InlineMessage | None:
-        """Return the next message, or None after MAX_SILENCE_S or if `self.disconnects` differs from `disconnects`."""
+        """Return the next message, or None after MAX_SILENCE_S or if the connection was closed or lost.
+
+        `disconnects` is the value of `self.disconnects` when the reader subscribed."""
         silent_s = 0.0
         while (message := await queue.next()) is None:
             silent_s += POLL_S

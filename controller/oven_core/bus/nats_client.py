@@ -41,7 +41,7 @@ def allow_websockets() -> None:
 _REFUSALS = ("authorization violation", "authentication expired", "authentication revoked")
 """Errors of nats-server 2.15 for refused credentials (server/errors.go)."""
 WRITE_AHEAD_BYTES = 64 << 10
-"""Bytes in the socket's buffer above which nats-py's flusher writes instead, because it waits for a slow server."""
+"""Bytes in the socket's buffer above which this client leaves writing to nats-py, which waits for a slow server."""
 _NO_RESPONDERS = b"NATS/1.0 503"
 _TLS_EOF = "returning true from eof_received() has no effect when using ssl"
 
@@ -70,7 +70,7 @@ class InlineMessage:
 
 
 class BusClient(Client):
-    """A nats-py client with three fixes.
+    """A nats-py client with three changes.
 
     First, a tls:// address requires TLS. Otherwise a man in the middle could pretend that the server has none. Second,
     a task that is cancelled while it waits for the client always ends. Third, each message takes fewer iterations of
@@ -80,14 +80,14 @@ class BusClient(Client):
     def __init__(self) -> None:
         super().__init__()
         self._ack_inbox = ""  # prefix of the subjects for answers to `request_ack`
-        self._ack_sid = 0  # id of the subscription to them
+        self._ack_sid = 0  # id of the subscription to those subjects
         self._request_count = 0
         self._pending_acks: dict[bytes, asyncio.Future[bytes]] = {}
         self._inline_callbacks: dict[int, Callable[[InlineMessage], object]] = {}
         self._is_write_scheduled = False
 
     async def subscribe_inline(self, subject: str, on_message: Callable[[InlineMessage], object]) -> Subscription:
-        """Subscribe. The reader calls `on_message` directly, so it must be quick and must not raise."""
+        """Subscribe a callback that nats-py's reading task calls directly. It must be quick and must not raise."""
 
         async def on_early_message(message: Msg) -> None:  # for messages before `on_message` is registered
             on_message(InlineMessage(message.subject, message.reply, message.data, message.headers))
@@ -97,7 +97,7 @@ class BusClient(Client):
         return subscription
 
     async def request_ack(self, subject: str, data: bytes, headers: dict[str, str], timeout_s: float) -> bytes:
-        """Send a request and return the body of the answer. The reader delivers it without a queue or a task.
+        """Send a request and return the body of the answer, without nats-py's queue and task for each answer.
 
         Raises TimeoutError, NoRespondersError and other NatsErrors."""
         if not self.is_connected:
@@ -145,7 +145,7 @@ class BusClient(Client):
             await super().flush(*args, **options)
 
     async def _process_pong(self) -> None:
-        if self._pongs and self._pongs[0].done():  # its caller gave up; nats-py's reader would fail on it
+        if self._pongs and self._pongs[0].done():  # the ping's sender gave up, and nats-py would fail to set the result
             self._pongs[0] = asyncio.get_running_loop().create_future()
         await super()._process_pong()
 
@@ -159,7 +159,7 @@ class BusClient(Client):
         return None
 
     async def _send_ping(self, future: asyncio.Future[bool] | None = None) -> None:
-        self._write()  # first, because a pong must mean that the server has read everything published before
+        self._write()  # before the ping, because a pong must mean that the server has read all earlier messages
         await super()._send_ping(future)
 
     def _writable_transport(self) -> TcpTransport | None:
@@ -178,16 +178,15 @@ class BusClient(Client):
             transport.writelines(pending)  # type: ignore[no-untyped-call]
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
-        if (on_message := self._inline_callbacks.get(sid)) is not None:
-            self.stats["in_msgs"] += 1
-            self.stats["in_bytes"] += len(data)
-            parsed = await self._process_headers(headers) if headers else None
-            on_message(InlineMessage(subject.decode(), reply.decode(), bytes(data), parsed))
-            return None
-        if sid != self._ack_sid or not sid:
+        on_message = self._inline_callbacks.get(sid)
+        if on_message is None and (not self._ack_sid or sid != self._ack_sid):
             return await super()._process_msg(sid, subject, reply, data, headers)
         self.stats["in_msgs"] += 1
         self.stats["in_bytes"] += len(data)
+        if on_message is not None:
+            parsed = await self._process_headers(headers) if headers else None
+            on_message(InlineMessage(subject.decode(), reply.decode(), bytes(data), parsed))
+            return None
         answer = self._pending_acks.get(bytes(subject))
         if answer is not None and not answer.done():
             if headers and bytes(headers).startswith(_NO_RESPONDERS):
@@ -212,7 +211,7 @@ def _time_out(answer: asyncio.Future[bytes]) -> None:
         answer.set_exception(TimeoutError("no answer"))
 
 
-def delivery(reply: str) -> Msg.Metadata:
+def delivery_metadata(reply: str) -> Msg.Metadata:
     """Return the metadata of a consumer's message, such as its sequence numbers, from its reply subject."""
     return Msg.Metadata._from_reply(reply)
 
@@ -225,7 +224,7 @@ def reply_subject(request: Request) -> str:
 def permanent_error(error: Exception, url: str, user: str) -> BusError | None:
     """Return the error for a connection failure that another attempt cannot fix, or None if it may be temporary.
 
-    Only the end of the server's message is compared, because names earlier in it could contain the same words."""
+    Only the end of the server's message is compared, because it may begin with a name that contains the same words."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return RefusedError(
             f"the certificate of {url} is not trusted ({error.verify_message or error}); name the authority "

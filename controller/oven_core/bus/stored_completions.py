@@ -14,13 +14,13 @@ from oven_core.protocol.completion_messages import CompletionsBatch, SampledGrou
 from oven_core.protocol.names import Subjects, completions_stream
 
 BATCH_BYTES = 512 * 1024
-"""Maximum size of a batch in bytes, half of the server's payload limit. One group has at most half of a batch."""
+"""Maximum bytes of a batch, half of the server's payload limit. A single group has at most half as many bytes."""
 NO_STREAM = 10059
 """The server's error code for a missing stream."""
 
 
 async def read_batch(bus: Bus, run: str, after: int, limit: int) -> CompletionsBatch:
-    """Return the newest `limit` groups after sequence number `after`. If they do not fit into a batch, drop the newest.
+    """Return the newest `limit` groups after sequence number `after`, or as many of them, oldest first, as fit.
 
     Messages that are not a SampledGroup are skipped. Raises BusError."""
     stream, subject, js = completions_stream(run), Subjects(run).completions, bus.jetstream
@@ -36,7 +36,7 @@ async def read_batch(bus: Bus, run: str, after: int, limit: int) -> CompletionsB
             if groups and size > BATCH_BYTES:
                 break
             if (group := decode_group(data)) is not None:
-                groups.append(StoredGroup(seq=seq, time=_rfc3339(message.time), group=group))
+                groups.append(StoredGroup(seq=seq, time=_format_time(message.time), group=group))
             next_seq = seq + 1
     except NotFoundError as error:
         if groups:  # the remaining messages were deleted in the meantime
@@ -55,5 +55,5 @@ def decode_group(data: bytes) -> SampledGroup | None:
         return None
 
 
-def _rfc3339(time: datetime | str | None) -> str:
+def _format_time(time: datetime | str | None) -> str:
     return time.isoformat() if isinstance(time, datetime) else str(time or "")

@@ -4,8 +4,8 @@ Agents publish to a separate votes stream, from which the log copies their messa
 of votes prevent a flooding agent from delaying the others. The log still has all messages in one order.
 
 Completions are kept in a stream, so that they outlive the process that sampled them. The server limits the stream's
-bytes, messages and age, and drops the oldest messages first. It sends no confirmations, so writers never wait. The
-stream has no consumer, because the history service reads it message by message.
+bytes, messages and age, and drops the oldest messages first. The server does not confirm completions, so writers never
+wait. The stream has no consumer, because the history service reads it message by message.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ COMPLETIONS_AGE_S = 14 * 86400.0
 COMPLETION_BYTES = 256 * 1024
 """Maximum bytes of one sampled group. The learner truncates its texts until it fits."""
 DUPLICATES_S = 120.0
-"""Seconds in which the log detects a repeated message id. Streams with sources have no default (nats-server 2.15.1)."""
+"""Seconds for which the log recognises a message id. nats-server 2.15.1 has no default for streams with sources."""
 
 
 def configs(run: str, replicas: int = 1, duplicates_s: float = DUPLICATES_S) -> tuple[StreamConfig, StreamConfig]:
@@ -86,7 +86,7 @@ def completions_config(run: str, replicas: int = 1) -> StreamConfig:
 
 
 async def create_completions(js: JetStreamContext, run: str, replicas: int = 1) -> str:
-    """Create the stream of sampled completions if it does not exist. Return the error, or an empty string."""
+    """Create the stream of sampled completions if it does not exist. Return the error's text, or an empty string."""
     try:
         await js.add_stream(completions_config(run, replicas))
     except (APIError, TimeoutError, NatsError) as error:
@@ -106,20 +106,18 @@ async def exists(js: JetStreamContext, run: str) -> bool:
 async def create(js: JetStreamContext, run: str, replicas: int = 1, *, duplicates_s: float = DUPLICATES_S) -> None:
     """Create the votes stream and the log. Raises NameInUseError if the log exists, or BusError on a refusal."""
     if await exists(js, run):
-        raise NameInUseError(
-            f"run {run!r} already exists on this server; choose another name, or continue it with --resume"
-        )
+        remedy = "choose another name, or continue it with --resume"
+        raise NameInUseError(f"run {run!r} already exists on this server; {remedy}")
     try:
         for config in configs(run, replicas, duplicates_s):
             await js.add_stream(config)
     except APIError as error:
-        raise BusError(
-            f"the server refused the streams of run {run!r}: {error.description} ({error.err_code})"
-        ) from error
+        cause = f"{error.description} ({error.err_code})"
+        raise BusError(f"the server refused the streams of run {run!r}: {cause}") from error
 
 
 async def delete(js: JetStreamContext, run: str) -> None:
-    """Delete all streams of the run. A missing one is not an error."""
+    """Delete all streams of the run. Ignore missing streams and timeouts."""
     for name in (log_stream(run), votes_stream(run), completions_stream(run)):
         with contextlib.suppress(NotFoundError, TimeoutError):
             await js.delete_stream(name)

@@ -19,29 +19,29 @@ log = logging.getLogger("oven.bus")
 
 CHECK_INTERVAL_S = 0.5
 MAX_SILENT_CHECKS = 4
-"""Number of consecutive silent checks (2 s) after which the connection is aborted. Seconds are not counted, because a
-process that was frozen itself would abort its connection when it wakes up."""
+"""Number of consecutive silent checks (2 s) after which the connection is aborted. With a limit in seconds, a process
+that was itself frozen would abort its connection when it wakes up."""
 
 
 async def watch(client: Client) -> None:
     """Ping the server until the client is closed, and abort the transport if neither a pong nor a message arrives.
 
-    A client that cannot reconnect is closed for good, so that its owner notices."""
-    silent_checks, warned = 0, False
-    writer, received, ping = _writer(client), _received_count(client), _Ping()
+    If nats-py has stopped reconnecting, close the client for good, so that its owner notices."""
+    silent_checks, has_warned = 0, False
+    writer, last_count, ping = _writer(client), _received_count(client), _Ping()
     while not client.is_closed:
         await asyncio.sleep(CHECK_INTERVAL_S)
         if (current_writer := _writer(client)) is not writer:  # nats-py has opened a new connection
             writer, silent_checks, ping = current_writer, 0, _Ping()
-        elif client.is_connected and (ping.is_answered or _received_count(client) != received):
+        elif client.is_connected and (ping.is_answered or _received_count(client) != last_count):
             silent_checks = 0
         else:
             silent_checks += 1
-        received = _received_count(client)
+        last_count = _received_count(client)
         if client.is_connected and not silent_checks:
-            if warned:
+            if has_warned:
                 log.warning("the bus is answering again")
-            warned = False
+            has_warned = False
             if ping.is_answered:
                 ping = _Ping(client)
         if silent_checks < MAX_SILENT_CHECKS:
@@ -49,7 +49,7 @@ async def watch(client: Client) -> None:
         silent_checks = 0
         if client.is_connected:
             log.warning("the bus was silent for %g s; reconnecting", CHECK_INTERVAL_S * MAX_SILENT_CHECKS)
-            warned = True
+            has_warned = True
         abort(client)
         if client.is_connected:  # nats-py would not notice the abort if its reader has ended
             await client._process_op_err(StaleConnectionError())
@@ -68,7 +68,7 @@ def abort(client: Client) -> None:
 
 
 class _Ping:
-    """A ping that is sent in its own task, because sending may block. Without a client, it counts as answered.
+    """A ping that is sent in its own task, because sending may block. Without a client, none is sent or awaited.
 
     The task is never cancelled, because that would make nats-py's reader fail."""
 

@@ -10,12 +10,12 @@ from typing import Literal
 from oven_core.protocol.messages import ActuatorSpec, Value
 
 SUM_TOLERANCE = 1e-3
-"""Maximum difference between 1 and the sum of proposed shares of a simplex. They are normalised to a sum of 1."""
+"""Maximum difference between 1 and the sum of a simplex's proposed shares, which are then normalised to 1."""
 READ_BACK_TOLERANCE = 1e-6
-"""Maximum relative difference between a value and its read-back. It is too small for bf16, which no actuator uses."""
+"""Maximum relative difference between a value and its read-back. No actuator uses bf16, which would differ more."""
 
 Direction = Literal["up", "down", "keep", "set"]
-"""The direction of a change; `set` if the old value is unknown or the kind of actuator has no order."""
+"""The direction of a change; `set` if the old value is unknown or values of this kind have no order."""
 
 _CONTROL_TO_SPACE = {code: " " for code in (*range(32), 127)}
 
@@ -53,9 +53,9 @@ def coerce(spec: ActuatorSpec, value: Value) -> Value | Fault:
     if spec.kind == "scalar":
         scalar = number(value)
         if scalar is None:
-            return Fault("type", f"but a finite number is required: propose one{_range_text(spec)}")
+            return Fault("type", f"but a finite number is required: propose one{_describe_range(spec)}")
         if spec.scale == "log" and scalar <= 0:
-            return Fault("type", f"whose scale is logarithmic: propose a number above 0{_range_text(spec)}")
+            return Fault("type", f"whose scale is logarithmic: propose a number above 0{_describe_range(spec)}")
         return rounded(scalar)
     if spec.kind == "choice":
         if not isinstance(value, str) or value not in spec.choices:
@@ -77,7 +77,7 @@ def _normalise_simplex(spec: ActuatorSpec, proposed: dict[str, float]) -> Value 
         return Fault("type", f"whose components are {_format_names(spec.choices)}: {remedy}")
     if not all(math.isfinite(share) and share >= 0 for share in proposed.values()):
         return Fault("type", f"with a share that is negative or not finite: {remedy}")
-    total = math.fsum(min(share, 2.0) for share in proposed.values())
+    total = math.fsum(min(share, 2.0) for share in proposed.values())  # a huge share must not overflow
     if abs(total - 1) > SUM_TOLERANCE:
         return Fault("type", f"with a sum of {total:.6g} instead of 1 ± {SUM_TOLERANCE}: {remedy}")
     return {name: rounded(proposed[name] / total) for name in spec.choices}
@@ -92,15 +92,16 @@ def coerce_proposal(spec: ActuatorSpec, value: Value) -> Value | Fault:
 def check_bounds(spec: ActuatorSpec, value: Value) -> Fault | None:
     """Return a fault if a value of the correct kind is outside the announced bounds, or None."""
     scalar = number(value)
-    amounts = {"": scalar} if scalar is not None else shares(value)
+    amounts = {"": scalar} if scalar is not None else shares(value)  # component of a simplex, or "", → amount
     for name, amount in amounts.items():
         if (spec.low is not None and amount < spec.low) or (spec.high is not None and amount > spec.high):
             component = f" (the share of {clip(name, 60)} is {amount:.6g})" if name else ""
-            return Fault("bounds", f"outside its bounds {bounds(spec)}{component}: propose a value inside them")
+            limits = describe_bounds(spec)
+            return Fault("bounds", f"outside its bounds {limits}{component}: propose a value inside them")
     return None
 
 
-def bounds(spec: ActuatorSpec) -> str:
+def describe_bounds(spec: ActuatorSpec) -> str:
     """Describe the announced bounds. At least one must be announced."""
     if spec.low is None:
         return f"of at most {show(spec.high)}"
@@ -110,7 +111,7 @@ def bounds(spec: ActuatorSpec) -> str:
 
 
 def direction(before: Value, value: Value) -> Direction:
-    """Return the direction in which a scalar moves; `set` for any other value."""
+    """Return the direction in which a scalar moves, `keep` if it does not move, or `set` for any other value."""
     old, new = number(before), number(value)
     if old is None or new is None:
         return "set"
@@ -143,8 +144,8 @@ def clip(text: str, max_bytes: int) -> str:
     return data[: max_bytes - 3].decode(errors="ignore").rstrip() + "…"
 
 
-def _range_text(spec: ActuatorSpec) -> str:
-    return "" if spec.low is None and spec.high is None else f", bounds {bounds(spec)}"
+def _describe_range(spec: ActuatorSpec) -> str:
+    return "" if spec.low is None and spec.high is None else f", bounds {describe_bounds(spec)}"
 
 
 def _format_names(names: tuple[str, ...]) -> str:

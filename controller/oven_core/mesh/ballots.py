@@ -43,11 +43,11 @@ class Ballot:
         """Return why the ballot cannot stay open after the learner announced its actuator as `spec`, or an empty string
         if it can.
 
-        It must close if something other than choices, bounds or unit changed, or if a proposed value no longer fits."""
+        The ballot must close if anything but choices, bounds or unit changed, or if a proposed value no longer fits."""
         if spec.model_copy(update=_CHANGEABLE_FIELDS) != old.model_copy(update=_CHANGEABLE_FIELDS):
             return f"changing {spec.name} now has a different meaning"
-        votes_for = [cast.value for cast in self.votes.values() if cast.vote.stance in ("propose", "for")]
-        for value in (self.opened.proposal, *votes_for):
+        supported_values = [cast.value for cast in self.votes.values() if cast.vote.stance in ("propose", "for")]
+        for value in (self.opened.proposal, *supported_values):
             coerced = coerce_proposal(spec, value)
             if isinstance(coerced, Fault):
                 return f"the proposed value is {show(value)}, {coerced.problem}"
@@ -60,7 +60,7 @@ class Ballot:
     def is_complete(self, state: State, await_newcomers: bool = True) -> bool:
         """Return whether no further vote of an eligible agent is expected.
 
-        If `await_newcomers` is False, only agents that are trusted with this actuator matter."""
+        If `await_newcomers` is False, this ignores agents that are not trusted with this actuator."""
         return all(
             name in self.votes or not self.may_still_vote(state, name)
             for name in self.opened.eligible
@@ -72,7 +72,7 @@ class Ballot:
         return state.trust.is_trusted(name, self.opened.actuator)
 
     def may_link(self, state: State, name: str) -> bool:
-        """Return whether a plan of this agent may link this ballot to others. A newcomer can only link its own."""
+        """Return whether a plan of this agent may link this ballot to others. A newcomer may link its own ballots."""
         return self.opened.opened_by == name or self.is_trusted(state, name)
 
     def may_still_vote(self, state: State, name: str) -> bool:
@@ -99,9 +99,8 @@ def proposed_value(name: str, vote: Vote, agent: Agent | None, specs: Mapping[st
     refusals by inventing names."""
     request = f"agent {name} {request_text(vote.actuator, vote.value)}"
     if agent is None:
-        return Refusal(
-            (name, "", "not_joined"), f"{request} without having joined: first publish an AgentStatus with state joined"
-        )
+        remedy = "first publish an AgentStatus with state joined"
+        return Refusal((name, "", "not_joined"), f"{request} without having joined: {remedy}")
     spec = specs.get(vote.actuator)
     if spec is None:
         names = clip(", ".join(sorted(specs)), 400) or "none"
@@ -130,8 +129,8 @@ def opening_refusal(state: State, ballots: Mapping[str, Ballot], author: str, vo
         limit = f"rules.open_ballots is {rules.open_ballots}"
         problem = f"but already has {open_count} open ballots, and {limit}: wait until one closes"
         return Refusal((author, "", "open_ballots"), f"{request} {problem}")
-    newcomer = not state.trust.is_trusted(author, vote.actuator)
-    if wait := state.vote_limits.wait_reason(author, newcomer, vote, state.tick, rules):
+    is_newcomer = not state.trust.is_trusted(author, vote.actuator)
+    if wait := state.vote_limits.wait_reason(author, is_newcomer, vote, state.tick, rules):
         return Refusal((author, vote.actuator, "waits"), f"{request} but may not open a ballot on it: {wait}")
     return None
 

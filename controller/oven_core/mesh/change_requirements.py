@@ -1,4 +1,4 @@
-"""Check whether a run has what a change needs, and write changes in a short notation ("optimizer.lr_scale:down")."""
+"""Check whether a run meets the needs of a change, and write changes in short notation ("optimizer.lr_scale:down")."""
 
 from __future__ import annotations
 

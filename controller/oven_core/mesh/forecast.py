@@ -15,7 +15,7 @@ from typing import Literal
 
 from oven_core.mesh.ballots import Ballot, Refusal, request_text
 from oven_core.mesh.measurements import MAX_METRICS
-from oven_core.mesh.state import State, held_out
+from oven_core.mesh.state import State, main_held_out_metric
 from oven_core.mesh.value_merge import WeightedVote, group_by_side, heaviest_side
 from oven_core.protocol.messages import ActuatorSpec, MetricSpec, TallyLine, Vote
 
@@ -30,12 +30,12 @@ class Stake:
     agent: str
     stance: Literal["propose", "for", "against"]
     confidence: float
-    expected: float
-    """The size of the change that the agent forecast for the judging metric; 0 without a forecast for it."""
+    forecast_size: float
+    """The size of the change that the agent forecast for the judging metric; 0 if it did not forecast that metric."""
     shadow: bool
     has_weight: bool
     """Whether the agent's vote had weight in the decision."""
-    opened: bool
+    opened_ballot: bool
     """Whether the agent opened the ballot."""
 
 
@@ -46,8 +46,8 @@ class Forecast:
     target: str
     sign: int
     """1 if higher is better, −1 if lower is better."""
-    expected: float
-    """The change that the leading proposal forecast; 0 if it named another metric or none."""
+    expected_change: float
+    """The change that the leading proposal forecast; 0 if the proposal named another metric or none."""
     horizon: int
     """Number of ticks after the change in which its effect should show."""
     stakes: tuple[Stake, ...]
@@ -62,9 +62,9 @@ def directed_metrics(metrics: tuple[MetricSpec, ...]) -> dict[str, MetricSpec]:
 def judging_metric(state: State, actuator: str, target: str) -> MetricSpec | None:
     """Return the metric that judges a change of `actuator` proposed for `target`.
 
-    This is the target if it can judge the change. Otherwise it is the main held-out metric (`state.held_out`), so that
-    an agent cannot avoid judgement by naming no target. Return None if no metric can judge the change, or if the
-    actuator has no outcome."""
+    This is the target if it can judge the change. Otherwise it is the main held-out metric, so that an agent cannot
+    avoid judgement by naming no target. Return None if no metric can judge the change, or if the actuator has no
+    outcome."""
     spec = state.spec(actuator)
     if not spec.has_outcome:
         return None
@@ -72,7 +72,7 @@ def judging_metric(state: State, actuator: str, target: str) -> MetricSpec | Non
     targeted = candidates.get(target)
     if targeted is not None and (targeted.held_out or not spec.moves_own_metric):
         return targeted
-    return held_out(candidates.values())
+    return main_held_out_metric(candidates.values())
 
 
 def refuse_unjudged(author: str, vote: Vote, state: State) -> Refusal | None:
@@ -91,7 +91,7 @@ def make_forecast(state: State, ballot: Ballot, spec: ActuatorSpec, lines: Seque
     """Return the forecast of a ballot that passed, or None if no metric can judge the change.
 
     The leading proposal is the one with the most weight on the winning side. Proposals on other sides have no stake,
-    because their changes were not made. The horizon is at least `rules.outcome_ticks`: harm needs time to show."""
+    because their changes were not made. The horizon is at least `rules.outcome_ticks`, because harm takes time."""
     before = state.effective.get(spec.name)
     votes = [
         WeightedVote(line.agent, ballot.votes[line.agent].value, line.weight, line)
@@ -100,24 +100,25 @@ def make_forecast(state: State, ballot: Ballot, spec: ActuatorSpec, lines: Seque
     ]
     _, side = heaviest_side(group_by_side(spec, before, votes))
     proposers = [vote.line for vote in side if vote.line.stance == "propose" and not vote.line.shadow]
-    lead = max(proposers, key=lambda line: (line.weight, line.agent), default=None)
-    vote = ballot.votes[lead.agent].vote if lead else None
-    metric = judging_metric(state, spec.name, vote.target if vote else "")
+    leading_line = max(proposers, key=lambda line: (line.weight, line.agent), default=None)
+    leading_vote = ballot.votes[leading_line.agent].vote if leading_line else None
+    metric = judging_metric(state, spec.name, leading_vote.target if leading_vote else "")
     if metric is None:
         return None
-    expected = vote.expected_change if vote is not None and vote.target == metric.name else 0.0
+    expected_change = leading_vote.expected_change if leading_vote and leading_vote.target == metric.name else 0.0
     min_horizon = state.rules.outcome_ticks
+    proposed_horizon = leading_vote.horizon if leading_vote else 0
     stakeholders = {vote.agent for vote in side} | {line.agent for line in lines if line.stance == "against"}
     return Forecast(
         target=metric.name,
         sign=1 if metric.better == "up" else -1,
-        expected=expected if math.isfinite(expected) else 0.0,
-        horizon=min(max(vote.horizon if vote else 0, min_horizon), MAX_HORIZON * min_horizon),
-        stakes=tuple(_stake(ballot, line, metric.name) for line in lines if line.agent in stakeholders),
+        expected_change=expected_change if math.isfinite(expected_change) else 0.0,
+        horizon=min(max(proposed_horizon, min_horizon), MAX_HORIZON * min_horizon),
+        stakes=tuple(_make_stake(ballot, line, metric.name) for line in lines if line.agent in stakeholders),
     )
 
 
-def _stake(ballot: Ballot, line: TallyLine, target: str) -> Stake:
+def _make_stake(ballot: Ballot, line: TallyLine, target: str) -> Stake:
     vote = ballot.votes[line.agent].vote
     has_forecast = vote.stance != "against" and vote.target == target and math.isfinite(vote.expected_change)
     assert line.stance in ("propose", "for", "against")
@@ -128,5 +129,5 @@ def _stake(ballot: Ballot, line: TallyLine, target: str) -> Stake:
         abs(vote.expected_change) if has_forecast else 0.0,
         line.shadow,
         has_weight=line.weight > 0,
-        opened=line.agent == ballot.opened.opened_by,
+        opened_ballot=line.agent == ballot.opened.opened_by,
     )

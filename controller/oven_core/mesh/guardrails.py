@@ -14,7 +14,7 @@ from oven_core.mesh.actuator_values import check_bounds, clip, direction, number
 from oven_core.mesh.change_requirements import HELD_OUT, NEED_FORMS, NEED_PATTERN, change_name, covers, is_met
 from oven_core.mesh.state import State
 from oven_core.mesh.tally import Tally
-from oven_core.protocol.actuator_names import ROLLBACK
+from oven_core.protocol.actuators import ROLLBACK
 from oven_core.protocol.messages import ActuatorSpec, Value
 from oven_core.protocol.rules import Rules
 
@@ -23,8 +23,8 @@ BUDGET_SPENT: Final = "budget spent"
 MAX_LEARNER_REJECTIONS = 2
 """Number of consecutive changes of one actuator that the learner may reject before the mesh adopts no more of them.
 
-For example, retries would always fail if the training loop overrides a rate. A person can reset the count with `set`,
-if the learner applies it."""
+Retries can fail forever, for example if the training loop overrides the learning rate. A successful `set` by a person
+resets the count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def check_repeated_rollback(state: State, spec: ActuatorSpec, value: Value) -> s
 def limit_change(spec: ActuatorSpec, before: Value, value: Value, rules: Rules) -> tuple[Value, str]:
     """Return `value` limited to the maximum change size, and a note if it was limited.
 
-    Bounds take precedence. So a value outside them may move further than the maximum to return inside."""
+    Bounds take precedence, so a value from outside the bounds may move further than the maximum to get inside."""
     if spec.kind == "simplex":
         return _limit_shares(spec, shares(before), shares(value), rules.max_shift)
     old, new = number(before), number(value)
@@ -107,11 +107,11 @@ def limit_change(spec: ActuatorSpec, before: Value, value: Value, rules: Rules) 
         return value, ""
     if spec.scale == "log":
         low, high = old / rules.max_factor, old * rules.max_factor
-        size = f"a factor of {rules.max_factor:.3g}"
+        max_text = f"a factor of {rules.max_factor:.3g}"
     elif spec.low is not None and spec.high is not None:
         max_step = rules.max_fraction * (spec.high - spec.low)
         low, high = old - max_step, old + max_step
-        size = f"{rules.max_fraction:.3g} of the range {show(spec.low)} to {show(spec.high)}"
+        max_text = f"{rules.max_fraction:.3g} of the range {show(spec.low)} to {show(spec.high)}"
     else:
         return value, ""
     limited = min(max(new, low), high)
@@ -122,7 +122,7 @@ def limit_change(spec: ActuatorSpec, before: Value, value: Value, rules: Rules) 
     limited = rounded(limited)
     if limited == new:
         return value, ""
-    return limited, f"limited to {show(limited)}, {size} from {show(old)}, instead of {show(new)}"
+    return limited, f"limited to {show(limited)}, {max_text} from {show(old)}, instead of {show(new)}"
 
 
 def _limit_shares(
@@ -140,10 +140,10 @@ def _limit_shares(
     return limited, f"limited to {show(limited)}, a shift of {max_shift:.3g} instead of {shift:.3g}"
 
 
-def check_requirements(state: State, spec: ActuatorSpec, direction: str) -> str:
+def check_requirements(state: State, spec: ActuatorSpec, new_direction: str) -> str:
     """Return a message about the first unmet requirement of this change, or an empty string."""
     for change, need in state.rules.requires:
-        if not covers(change, change_name(spec.name, direction)):
+        if not covers(change, change_name(spec.name, new_direction)):
             continue
         metrics = [metric.name for metric in state.metrics]
         if not is_met(need, state.specs, metrics, any(metric.held_out for metric in state.metrics)):
@@ -183,8 +183,8 @@ def _check_no_change(state: State, spec: ActuatorSpec, before: Value, value: Val
         return f"no change: {spec.name} is already {show(before)}" if value == before else ""
     if value != before and change >= min_change:
         return ""
-    size = f"a change of {change:.3g}, below the minimum of {min_change:.3g}"
-    return f"no change: from {show(before)} to {show(value)} is {size}"
+    comparison = f"a change of {change:.3g}, below the minimum of {min_change:.3g}"
+    return f"no change: from {show(before)} to {show(value)} is {comparison}"
 
 
 def _relative_change(old: float, new: float) -> float:
@@ -200,8 +200,9 @@ def _check_pending_advice(state: State, spec: ActuatorSpec, value: Value, only_n
     older = state.advised.get(spec.name)
     if older is None or state.tick > older.expires_at_tick or (older.value != value and not only_newcomers):
         return ""
-    frozen = state.vote_limits.frozen_reason(spec.name, state.rules)
-    if state.autonomy_for(spec.name) != "advise" and not only_newcomers and not frozen:
+    is_frozen = bool(state.vote_limits.frozen_reason(spec.name, state.rules))
+    becomes_advice = only_newcomers or is_frozen or state.autonomy_for(spec.name) == "advise"
+    if not becomes_advice:
         return ""
     return f"already advised: decision {older.id} is awaiting approval until tick {older.expires_at_tick}"
 
@@ -223,26 +224,28 @@ def _check_cooldown(state: State, spec: ActuatorSpec) -> str:
 
 
 def _check_budget(state: State, spec: ActuatorSpec, uncounted_changes: int = 0) -> str:
-    """Check the budget. `uncounted_changes` are adopted together with this one and not yet in `state.interventions`."""
+    """Check the budget. `uncounted_changes` is the number of changes adopted with this one but not yet counted."""
     if state.interventions + uncounted_changes < state.rules.max_interventions or not spec.intervenes:
         return ""
     return f"{BUDGET_SPENT}: {state.interventions} of {state.rules.max_interventions} interventions used"
 
 
-def check_contradictions(state: State, spec: ActuatorSpec, direction: str, adopted_with: Sequence[str] = ()) -> str:
+def check_contradictions(state: State, spec: ActuatorSpec, new_direction: str, adopted_with: Sequence[str] = ()) -> str:
     """Return the contradiction with a change in flight or adopted with this one, or an empty string."""
-    change = change_name(spec.name, direction)
+    change = change_name(spec.name, new_direction)
     contradictions = [
-        (side, opposite)
-        for pair in state.rules.contradictions
-        for side, opposite in (pair, pair[::-1])
-        if covers(side, change)
+        (own_pattern, opposite)
+        for first, second in state.rules.contradictions
+        for own_pattern, opposite in ((first, second), (second, first))
+        if covers(own_pattern, change)
     ]
     for _, opposite in contradictions:
         if any(covers(opposite, adopted) for adopted in adopted_with):
             return f"contradiction: {opposite} is part of the same plan"
     for pending in state.changes_in_flight():
-        for side, opposite in contradictions:
+        for own_pattern, opposite in contradictions:
             if covers(opposite, pending.change):
-                return f"contradiction: {opposite} is in flight (decision {pending.decision.id}), {side} must wait"
+                return (
+                    f"contradiction: {opposite} is in flight (decision {pending.decision.id}), {own_pattern} must wait"
+                )
     return ""

@@ -13,11 +13,12 @@ rollback, the healthy level is what was measured when the run first reached the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from oven_core.mesh.measurements import MAX_TICK, Measurements, is_sound, measure_effect
+from oven_core.mesh.measurements import MAX_TICK, Measurements, has_diverged, measure_effect, sound_values
 from oven_core.mesh.reputation import Stance
 
 HARM_THRESHOLD: Final = 4.0
@@ -26,8 +27,6 @@ FALL_THRESHOLD: Final = 2.0
 """Minimum fall, in standard errors, at which a target counts as falling."""
 MIN_FALL: Final = 0.02
 """Minimum fall as a share of the healthy level, because a constant level has no noise to compare with."""
-NOISELESS_FALL: Final = 2 * HARM_THRESHOLD
-"""The size of a fall, in standard errors, if the standard error is 0. It counts as clear harm."""
 LOOKBACK_HORIZONS: Final = 5
 """Maximum number of horizons before a change in which to look for measurements of the healthy level."""
 
@@ -39,8 +38,8 @@ class Charge:
     target: str
     sign: int
     """1 if higher is better, −1 if lower is better."""
-    since: int
-    """Tick of the newest change before the harm."""
+    start_tick: int
+    """Tick after which the harm was measured: that of the newest change, in most cases."""
     agents: Mapping[str, Stance]
     before: tuple[float, ...]
     after: tuple[float, ...]
@@ -54,9 +53,10 @@ class _WatchedTarget:
 
     sign: int
     horizon: int
-    since: int
-    """Tick of the newest change."""
+    start_tick: int
+    """Tick after which measurements are compared with the healthy level: that of the newest change, in most cases."""
     before: tuple[float, ...]
+    """Measurements of the healthy level."""
     agents: dict[str, Stance] = field(default_factory=dict)
 
 
@@ -76,26 +76,24 @@ class HarmWatch:
             return
         watched, is_veto = self._watched.get(target), "against" in agents.values()
         if watched is not None:
+            newest = sound_values(measurements.at_ticks(target, watched.start_tick, MAX_TICK))[-self.min_samples :]
             # A change while the target is falling is a remedy, so its supporters are not added.
-            if is_veto or self._current_fall(measurements, target, watched) < FALL_THRESHOLD:
+            if is_veto or self._measure_fall(watched, newest) < FALL_THRESHOLD:
                 watched.agents |= agents
-                watched.since, watched.horizon = tick, max(watched.horizon, horizon)
+                watched.start_tick, watched.horizon = tick, max(watched.horizon, horizon)
             return
-        before = _sound_values(measurements.at_ticks(target, tick - horizon, tick))
+        before = sound_values(measurements.at_ticks(target, tick - horizon, tick))
         if len(before) < self.min_samples:
-            before = _sound_values(measurements.at_ticks(target, tick - LOOKBACK_HORIZONS * horizon, tick))[
-                -self.min_samples :
-            ]
+            first_tick = tick - LOOKBACK_HORIZONS * horizon
+            before = sound_values(measurements.at_ticks(target, first_tick, tick))[-self.min_samples :]
         if is_veto or not self._is_falling(before, sign):
             self._watched[target] = _WatchedTarget(sign, horizon, tick, before, dict(agents))
 
     def add_rollback(self, measurements: Measurements, step: float, tick: int) -> None:
         """Record a rollback to `step` at `tick`. The original measurements up to `step` become the healthy level."""
         for target, watched in list(self._watched.items()):
-            watched.before = _sound_values(
-                measurements.at_steps(target, step - watched.horizon, step, since=-1, until_tick=tick)
-            )
-            watched.since = tick
+            values = measurements.at_steps(target, step - watched.horizon, step, since=-1, until_tick=tick)
+            watched.before, watched.start_tick = sound_values(values), tick
             if len(watched.before) < self.min_samples:
                 del self._watched[target]
 
@@ -103,46 +101,38 @@ class HarmWatch:
         """Return the clear harm visible now. Stop watching harmed targets, and those without harm for two horizons."""
         charges: list[Charge] = []
         for target, watched in list(self._watched.items()):
-            after = measurements.at_ticks(target, watched.since, tick)
+            after = measurements.at_ticks(target, watched.start_tick, tick)
             if len(watched.before) < self.min_samples:  # nothing was measured before, so the first values are used
-                watched.before = _sound_values(after)[: self.min_samples]
-                watched.since = tick if len(watched.before) >= self.min_samples else watched.since
+                watched.before = sound_values(after)[: self.min_samples]
+                if len(watched.before) >= self.min_samples:
+                    watched.start_tick = tick
                 continue
-            newest = _sound_values(after)[-self.min_samples :]
-            not_finite = bool(after) and not is_sound(after[-1])
-            is_harmed = not_finite or self._fall(watched, newest) >= HARM_THRESHOLD
+            newest = sound_values(after)[-self.min_samples :]
+            not_finite = has_diverged(after)
+            is_harmed = not_finite or self._measure_fall(watched, newest) >= HARM_THRESHOLD
             if is_harmed:
                 charges.append(
-                    Charge(target, watched.sign, watched.since, watched.agents, watched.before, newest, not_finite)
+                    Charge(target, watched.sign, watched.start_tick, watched.agents, watched.before, newest, not_finite)
                 )
-            if is_harmed or tick - watched.since >= 2 * watched.horizon:
+            if is_harmed or tick - watched.start_tick >= 2 * watched.horizon:
                 del self._watched[target]
         return charges
 
-    def _current_fall(self, measurements: Measurements, target: str, watched: _WatchedTarget) -> float:
-        """Return `_fall` for the newest measurements."""
-        all_since = _sound_values(measurements.at_ticks(target, watched.since, MAX_TICK))
-        return self._fall(watched, all_since[-self.min_samples :])
-
-    def _fall(self, watched: _WatchedTarget, after: tuple[float, ...]) -> float:
+    def _measure_fall(self, watched: _WatchedTarget, after: tuple[float, ...]) -> float:
         """Return how far the target fell, in standard errors, or 0 if it did not fall or too little was measured."""
         if len(after) < self.min_samples or len(watched.before) < self.min_samples:
             return 0.0
         worst_before = min(watched.sign * value for value in watched.before)
         best_after = max(watched.sign * value for value in after)
-        change = measure_effect(watched.before, after, watched.sign, watched.before)
-        if best_after >= worst_before or -change.gain < MIN_FALL * abs(change.before):
+        effect = measure_effect(watched.before, after, watched.sign, watched.before)
+        if best_after >= worst_before or -effect.gain < MIN_FALL * abs(effect.before):
             return 0.0
-        return -change.gain / change.noise if change.noise > 0 else NOISELESS_FALL
+        return -effect.gain / effect.noise if effect.noise > 0 else math.inf
 
     def _is_falling(self, before: tuple[float, ...], sign: int) -> bool:
         """Return whether the newest of these measurements are worse than the older ones."""
         older, newest = before[: -self.min_samples], before[-self.min_samples :]
         if len(older) < self.min_samples:
             return False
-        change = measure_effect(older, newest, sign, older)
-        return change.gain < 0 and -change.gain >= FALL_THRESHOLD * change.noise
-
-
-def _sound_values(values: Iterable[float]) -> tuple[float, ...]:
-    return tuple(filter(is_sound, values))
+        effect = measure_effect(older, newest, sign, older)
+        return effect.gain < 0 and -effect.gain >= FALL_THRESHOLD * effect.noise

@@ -1,7 +1,7 @@
 """Limits that stop loops: repeated rollbacks, floods of votes, and back-and-forth changes of one actuator.
 
 **Rollbacks.** A run that repeats a rollback without a gain trains the same steps again and again. So at most
-MAX_ROLLBACKS rollbacks may go back to a given step or further, until the held-out metric reaches a new best value. If
+MAX_ROLLBACKS rollbacks may go back to a step or before it, until the held-out metric reaches a new best value. If
 one of them did harm, no other may go back to that step. Without held-out measurements, a rollback that discards n steps
 counts until the run is n steps past the step where it happened.
 
@@ -67,35 +67,32 @@ class RollbackLimits:
 
     def add(self, receipt: Receipt) -> None:
         """Record an applied rollback. Its receipt states the steps before and after."""
-        before, after = receipt.before, receipt.after
-        if not isinstance(before, int | float) or not isinstance(after, int | float):
+        left_step, restored_step = receipt.before, receipt.after
+        if not isinstance(left_step, int | float) or not isinstance(restored_step, int | float):
             return  # the receipt does not state steps
-        self._rollbacks.append(_Rollback(receipt.decision_id, receipt.tick, float(before), float(after)))
-        self._furthest_step = float(after)
+        self._rollbacks.append(_Rollback(receipt.decision_id, receipt.tick, float(left_step), float(restored_step)))
+        self._furthest_step = float(restored_step)
 
     def record_harm(self, decision: str) -> None:
         """Record that the outcome of this rollback was harm."""
         for rollback in self._rollbacks:
-            rollback.did_harm |= rollback.decision == decision
+            if rollback.decision == decision:
+                rollback.did_harm = True
 
     def refusal_reason(self, tick: int) -> str:
         """Return why the run may not go back to `tick` now, or an empty string if it may."""
         step = self._step_at(tick)
-        rollbacks = [
-            rollback for rollback in self._rollbacks if rollback.restored_step <= step and self._is_counted(rollback)
-        ]
+        rollbacks = [past for past in self._rollbacks if past.restored_step <= step and self._is_counted(past)]
         has_quality = self._best_quality is not None
         progress = "no held-out reading has improved since" if has_quality else "the run has got no further since"
-        harm = next((rollback for rollback in rollbacks if rollback.did_harm), None)
-        if harm is not None:
-            return f"the rollback of tick {harm.tick} to step {harm.restored_step:.0f} did harm, and {progress}"
+        harmful = next((rollback for rollback in rollbacks if rollback.did_harm), None)
+        if harmful is not None:
+            return f"the rollback of tick {harmful.tick} to step {harmful.restored_step:.0f} did harm, and {progress}"
         if len(rollbacks) < MAX_ROLLBACKS:
             return ""
         ticks = " and ".join(str(rollback.tick) for rollback in rollbacks[-MAX_ROLLBACKS:])
-        return (
-            f"too many rollbacks: those of ticks {ticks} went back to step {rollbacks[-1].restored_step:.0f}, and "
-            f"{progress}; the limit is {MAX_ROLLBACKS}"
-        )
+        cause = f"those of ticks {ticks} went back to step {rollbacks[-1].restored_step:.0f}, and {progress}"
+        return f"too many rollbacks: {cause}; the limit is {MAX_ROLLBACKS}"
 
     def _is_counted(self, rollback: _Rollback) -> bool:
         """Return whether the run has not improved, or not got further, since the rollback."""
@@ -103,27 +100,31 @@ class RollbackLimits:
             return rollback.tick > self._best_tick
         if rollback is not self._rollbacks[-1]:
             return True
-        return self._furthest_step <= rollback.left_step + (rollback.left_step - rollback.restored_step)
+        discarded_steps = rollback.left_step - rollback.restored_step
+        return self._furthest_step <= rollback.left_step + discarded_steps
 
     def _step_at(self, tick: int) -> int:
-        """Return the step of the observation at `tick`, or of the one before it."""
-        index = bisect_right(self._offsets, tick, key=lambda offset: offset[0]) - 1
-        return tick + self._offsets[max(index, 0)][1] if self._offsets else tick
+        """Return the step of the run at `tick`."""
+        if not self._offsets:
+            return tick
+        index = bisect_right(self._offsets, tick, key=lambda entry: entry[0]) - 1
+        _, offset = self._offsets[max(index, 0)]
+        return tick + offset
 
 
-_Argument: TypeAlias = tuple[str, str, tuple[str, ...]]
+_Content: TypeAlias = tuple[str, str, tuple[str, ...]]
 """A proposal's value, rationale and evidence, which identify a repeated proposal."""
 
 
 @dataclass(slots=True)
 class _FailedBallots:
-    """Consecutive failed ballots of one agent on one actuator, or of a newcomer on all actuators."""
+    """The consecutive failed ballots of one agent on one actuator, or of a newcomer on all actuators."""
 
     count: int
     tick: int
-    """Tick of the newest one."""
-    argument: _Argument | None
-    """Argument of the newest one; None if the agent may repeat it."""
+    """Tick of the newest failed ballot."""
+    content: _Content | None
+    """Content of the newest proposal; None if it became advice, which may be repeated."""
 
 
 @dataclass(slots=True)
@@ -143,8 +144,8 @@ class VoteLimits:
 
     _tick: int = -1
     _votes: Counter[str] = field(default_factory=Counter)
-    _failed_ballots: dict[tuple[str, str], _FailedBallots] = field(default_factory=dict)
-    _newest_changes: dict[str, _NewestChange] = field(default_factory=dict)
+    _failed_ballots: dict[tuple[str, str], _FailedBallots] = field(default_factory=dict)  # by (agent, actuator or "")
+    _newest_changes: dict[str, _NewestChange] = field(default_factory=dict)  # by actuator
 
     def count_vote(self, agent: str, tick: int, rules: Rules) -> bool:
         """Count a vote. Return whether the agent is within its limit for this tick."""
@@ -153,33 +154,33 @@ class VoteLimits:
         self._votes[agent] += 1
         return self._votes[agent] <= rules.votes_per_tick
 
-    def wait_reason(self, agent: str, newcomer: bool, vote: Vote, tick: int, rules: Rules) -> str:
-        """Return why the agent may not open this ballot now, or an empty string if it may."""
-        failures = self._failed_ballots.get((agent, "" if newcomer else vote.actuator))
+    def wait_reason(self, agent: str, is_newcomer: bool, vote: Vote, tick: int, rules: Rules) -> str:
+        """Return why the agent may not open a ballot with this vote now, or an empty string if it may."""
+        failures = self._failed_ballots.get((agent, "" if is_newcomer else vote.actuator))
         if failures is None:
             return ""
         wait_ticks = rules.cooldown_ticks * min(2 ** (failures.count - 1), MAX_COOLDOWNS)
         if tick < failures.tick + wait_ticks:
-            result = "failed at the vote" if failures.argument is not None else "became advice that no person approved"
+            result = "failed at the vote" if failures.content is not None else "became advice that no person approved"
             return f"its last {failures.count} {result}; it may open the next one at tick {failures.tick + wait_ticks}"
-        if failures.argument == _argument(vote) and tick < failures.tick + REPEAT_COOLDOWNS * rules.cooldown_ticks:
+        if failures.content == _content_of(vote) and tick < failures.tick + REPEAT_COOLDOWNS * rules.cooldown_ticks:
             return f"the same proposal, with the same reasons, failed at tick {failures.tick}"
         return ""
 
-    def record_failure(self, agent: str, newcomer: bool, vote: Vote, tick: int) -> None:
+    def record_failure(self, agent: str, is_newcomer: bool, vote: Vote, tick: int) -> None:
         """Record that the agent's ballot failed at the vote."""
-        self._add_wait(agent, "" if newcomer else vote.actuator, tick, _argument(vote))
+        self._add_wait(agent, "" if is_newcomer else vote.actuator, tick, _content_of(vote))
 
     def record_advice(self, newcomer: str, tick: int) -> None:
-        """Record that a newcomer's ballot became advice. The wait grows until a person approves some of its advice."""
+        """Record that a newcomer's ballot became advice. The wait grows until a person approves such advice."""
         self._add_wait(newcomer, "", tick, None)
 
-    def _add_wait(self, agent: str, actuator: str, tick: int, argument: _Argument | None) -> None:
-        before = self._failed_ballots.get((agent, actuator))
-        count = before.count if before else 0
-        if before is None or before.tick != tick:  # the ballots of a plan close together and count once
+    def _add_wait(self, agent: str, actuator: str, tick: int, content: _Content | None) -> None:
+        previous = self._failed_ballots.get((agent, actuator))
+        count = previous.count if previous else 0
+        if previous is None or previous.tick != tick:  # the ballots of a plan close together and count once
             count = min(count, 30) + 1  # keeps 2**count small
-        self._failed_ballots[agent, actuator] = _FailedBallots(count, tick, argument)
+        self._failed_ballots[agent, actuator] = _FailedBallots(count, tick, content)
 
     def record_success(self, agent: str, actuator: str) -> None:
         """Record that the agent's ballot passed the vote, or that a person approved its advice."""
@@ -193,7 +194,7 @@ class VoteLimits:
         new_direction, reversals = direction(decision.before, decision.value), 0
         last = self._newest_changes.get(spec.name)
         if last is not None and decision.tick - last.tick <= REVERSAL_WINDOWS * rules.outcome_ticks:
-            reversals = last.reversals + _reverses(spec, last, new_direction, decision.value)
+            reversals = last.reversals + int(_is_reversal(spec, last, new_direction, decision.value))
         self._newest_changes[spec.name] = _NewestChange(decision.tick, new_direction, decision.before, reversals)
 
     def frozen_reason(self, actuator: str, rules: Rules) -> str:
@@ -210,11 +211,11 @@ class VoteLimits:
             self._newest_changes.pop(name, None)
 
 
-def _reverses(spec: ActuatorSpec, last: _NewestChange, new_direction: str, value: Value) -> bool:
+def _is_reversal(spec: ActuatorSpec, last: _NewestChange, new_direction: str, value: Value) -> bool:
     if spec.kind == "choice":
         return show(value) == show(last.before)
     return new_direction != last.direction
 
 
-def _argument(vote: Vote) -> _Argument:
+def _content_of(vote: Vote) -> _Content:
     return show(vote.value), vote.rationale, vote.evidence

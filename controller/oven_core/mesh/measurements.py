@@ -10,7 +10,7 @@ from dataclasses import dataclass
 MAX_MEASUREMENTS = 512
 """Maximum number of stored measurements per metric."""
 MAX_METRICS = 128
-"""Maximum number of stored metrics. The first ones announced with a better direction are stored."""
+"""Maximum number of stored metrics. Of the announced metrics with a better direction, the first are stored."""
 MAX_TICK = 2**53
 """Maximum valid tick. JSON readers may not represent a larger one exactly."""
 SOUND_LIMIT = 1e100
@@ -22,6 +22,15 @@ MAD_TO_SIGMA = 1.4826
 def is_sound(value: float) -> bool:
     """Return whether a measurement is usable: neither NaN, nor infinite, nor beyond `SOUND_LIMIT`."""
     return abs(value) <= SOUND_LIMIT
+
+
+def sound_values(values: Iterable[float]) -> tuple[float, ...]:
+    return tuple(filter(is_sound, values))
+
+
+def has_diverged(values: Sequence[float]) -> bool:
+    """Return whether the newest of these measurements is unusable."""
+    return bool(values) and not is_sound(values[-1])
 
 
 class Measurements:
@@ -75,8 +84,8 @@ class Effect:
 def measure_effect(before: Sequence[float], after: Sequence[float], sign: int, baseline: Sequence[float]) -> Effect:
     """Compare the measurements before and after a change. `sign` is 1 if higher is better, else −1.
 
-    The spread of one measurement is estimated from `baseline`, also from before the change. Otherwise a change could
-    hide its harm by making the metric noisy."""
+    The spread of one measurement is estimated from `baseline`, measurements that are also from before the change.
+    Otherwise a change could hide its harm by making the metric noisy."""
     mean_before, mean_after = mean(before), mean(after)
     noise = sigma(baseline) * math.sqrt(1 / len(before) + 1 / len(after))
     return Effect(mean_before, mean_after, (mean_after - mean_before) * sign, noise)
@@ -88,7 +97,7 @@ def mean(values: Sequence[float]) -> float:
 
 def median(values: Sequence[float]) -> float:
     ordered, half = sorted(values), len(values) // 2
-    return ordered[half] if len(ordered) % 2 else ordered[half - 1] / 2 + ordered[half] / 2
+    return ordered[half] if len(ordered) % 2 else ordered[half - 1] / 2 + ordered[half] / 2  # halves cannot overflow
 
 
 def sigma(values: Sequence[float]) -> float:

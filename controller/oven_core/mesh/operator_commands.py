@@ -42,7 +42,7 @@ class Reply:
 
 
 def respond(state: State, ballots: Mapping[str, Ballot], name: str, command: OperatorCommand) -> Reply | None:
-    """Apply a command of operator `name` to `state`, and return the reply, or None if the learner answers it.
+    """Apply a command of operator `name` to `state`, and return the reply, or None if the learner handles the command.
 
     `ballots` maps each actuator to its open ballot. Never raises, whatever the command contains."""
     if command.action in LEARNER_ACTIONS:
@@ -62,7 +62,7 @@ def respond(state: State, ballots: Mapping[str, Ballot], name: str, command: Ope
             return _set_autonomy(state, command)
         case "trust" | "distrust":
             return _change_trust(state, command)
-    return _change_mute(state, command.agent, command.action == "mute")
+    return _change_mute(state, command.agent, command.action == "mute")  # mute or unmute
 
 
 def approval_hint(decision_id: str, ticks: int) -> str:
@@ -72,50 +72,48 @@ def approval_hint(decision_id: str, ticks: int) -> str:
 
 def _approve(state: State, operator: str, command: OperatorCommand) -> Reply:
     """Approve advice. The guardrails are checked again, because the run may have changed since the vote."""
-    advised = _find_advice(state, command)
-    if advised is None:
-        return Reply(False, _not_found_reason(state, command, "approve"))
-    decision = f"decision {advised.id} ({_change_text(advised.actuator, advised.value)})"
-    if state.tick > advised.expires_at_tick:
-        age, limit = state.tick - advised.tick, advised.expires_at_tick - advised.tick
-        remedy = "use `oven-controller set` instead"
-        return Reply(
-            False, f"{decision} has lapsed: it was advised {age} ticks ago, and the limit is {limit}; {remedy}"
-        )
-    spec = state.specs.get(advised.actuator)
+    advice = _find_advice(state, command)
+    if advice is None:
+        return Reply(False, _explain_not_found(state, command, "approve"))
+    decision = f"decision {advice.id} ({_describe_change(advice.actuator, advice.value)})"
+    if state.tick > advice.expires_at_tick:
+        age, limit = state.tick - advice.tick, advice.expires_at_tick - advice.tick
+        cause = f"it was advised {age} ticks ago, and the limit is {limit}"
+        return Reply(False, f"{decision} has lapsed: {cause}; use `oven-controller set` instead")
+    spec = state.specs.get(advice.actuator)
     if spec is None:
-        return Reply(False, f"{decision} cannot be applied: {_unknown_actuator(state, advised.actuator)}")
-    value = coerce_proposal(spec, advised.value)
+        return Reply(False, f"{decision} cannot be applied: {_explain_unknown_actuator(state, advice.actuator)}")
+    value = coerce_proposal(spec, advice.value)
     if isinstance(value, Fault):
-        return Reply(False, f"{decision} is no longer valid: {show(advised.value)} for {spec.name}, {value.problem}")
+        return Reply(False, f"{decision} is no longer valid: {show(advice.value)} for {spec.name}, {value.problem}")
     if obstacle := check_approval(state, spec, value):
         return Reply(False, f"{decision} cannot be approved now: {obstacle}")
-    reason = _with_reason(f"approved by {operator}", command.reason) + f"; {advised.reason}"
-    adoption = Adoption(spec, value, reason, advised)
+    reason = _append_reason(f"approved by {operator}", command.reason) + f"; {advice.reason}"
+    adoption = Adoption(spec, value, reason, advice)
     return Reply(True, f"{decision} is approved", adoption)
 
 
 def _veto(state: State, ballots: Mapping[str, Ballot], operator: str, command: OperatorCommand) -> Reply:
     target = command.subject_id or command.actuator
-    veto_text = _with_reason(f"vetoed by {operator}", command.reason)
+    veto_text = _append_reason(f"vetoed by {operator}", command.reason)
     for actuator, ballot in ballots.items():
         if target in (ballot.opened.id, actuator):
             answer = f"ballot {ballot.opened.id} on {actuator} is rejected"
             return Reply(True, answer, closed_actuator=actuator, close_reason=veto_text)
-    advised = _find_advice(state, command)
-    if advised is None:
+    advice = _find_advice(state, command)
+    if advice is None:
         remedy = "; use `oven-controller set` to change the value" if target in state.close_reasons else ""
-        return Reply(False, _not_found_reason(state, command, "veto") + remedy)
-    del state.advised[advised.actuator]
-    state.close_reasons[advised.id] = f"was {veto_text}"
-    decision = f"decision {advised.id} ({_change_text(advised.actuator, advised.value)})"
+        return Reply(False, _explain_not_found(state, command, "veto") + remedy)
+    del state.advised[advice.actuator]
+    state.close_reasons[advice.id] = f"was {veto_text}"
+    decision = f"decision {advice.id} ({_describe_change(advice.actuator, advice.value)})"
     return Reply(True, f"{decision} can no longer be approved")
 
 
 def _set_value(state: State, ballots: Mapping[str, Ballot], operator: str, command: OperatorCommand) -> Reply:
     spec = state.specs.get(command.actuator)
     if spec is None:
-        return Reply(False, _unknown_actuator(state, command.actuator))
+        return Reply(False, _explain_unknown_actuator(state, command.actuator))
     value = coerce_proposal(spec, command.value)
     if isinstance(value, Fault):
         return Reply(False, f"{show(command.value)} cannot be set for {spec.name}, {value.problem}")
@@ -123,11 +121,11 @@ def _set_value(state: State, ballots: Mapping[str, Ballot], operator: str, comma
     new_direction = direction(before, value)
     violations = check_requirements(state, spec, new_direction), check_contradictions(state, spec, new_direction)
     overridden = "; ".join(violation for violation in violations if violation)
-    change_text = f"{'ran' if spec.kind == 'action' else 'set'} {_change_text(spec.name, value)}"
+    change_text = f"{'ran' if spec.kind == 'action' else 'set'} {_describe_change(spec.name, value)}"
     before_text = f", now {show(before)}" if before is not None else ""
     reason = f"{operator} {change_text}{before_text}" + (f" (overrides {overridden})" if overridden else "")
     answer = change_text + (f", although {overridden}" if overridden else "")
-    adoption = Adoption(spec, value, _with_reason(reason, command.reason))
+    adoption = Adoption(spec, value, _append_reason(reason, command.reason))
     state.vote_limits.thaw(spec.name)
     closed_actuator = spec.name if spec.name in ballots else ""
     return Reply(True, answer, adoption, closed_actuator, f"{operator} set it")
@@ -138,7 +136,7 @@ def _set_autonomy(state: State, command: OperatorCommand) -> Reply:
     if level is None:
         return Reply(False, "autonomy needs a level: observe, advise or auto")
     if actuator and actuator not in state.specs:
-        return Reply(False, _unknown_actuator(state, actuator))
+        return Reply(False, _explain_unknown_actuator(state, actuator))
     if not actuator:
         state.autonomy.clear()
     state.autonomy[actuator] = level
@@ -148,25 +146,24 @@ def _set_autonomy(state: State, command: OperatorCommand) -> Reply:
 
 
 def _change_trust(state: State, command: OperatorCommand) -> Reply:
-    """Grant or withdraw trust. It outlasts restarts of the agent, because no other agent can use the same name."""
+    """Grant or withdraw trust. The grant outlasts restarts of the agent, whose name no other agent can use."""
     agent, actuators = command.agent, command.actuators
     if agent not in state.agents:
-        return Reply(False, f"{_unknown_agent(state, agent)}; start it before you trust it")
+        return Reply(False, f"{_explain_unknown_agent(state, agent)}; start it before you trust it")
     unknown_name = next((name for name in actuators if name not in state.specs and name != ALL), None)
     if unknown_name is not None:
-        return Reply(False, _unknown_actuator(state, unknown_name))
+        return Reply(False, _explain_unknown_actuator(state, unknown_name))
     state.trust.set(agent, actuators, command.action == "trust")
     scope = _format_names(actuators) if actuators and ALL not in actuators else "all actuators"
     if command.action == "trust":
-        return Reply(
-            True, f"agent {agent} is trusted with {scope}: its votes have weight and can veto from the next tally"
-        )
+        effect = "its votes have weight and can veto from the next tally"
+        return Reply(True, f"agent {agent} is trusted with {scope}: {effect}")
     return Reply(True, f"agent {agent} is on probation with {scope}: its votes have no weight and cannot veto")
 
 
 def _change_mute(state: State, agent: str, mute: bool) -> Reply:
     if agent not in state.agents and agent not in state.muted:
-        return Reply(False, _unknown_agent(state, agent))
+        return Reply(False, _explain_unknown_agent(state, agent))
     if mute:
         state.muted.add(agent)
         return Reply(True, f"agent {agent} is muted: its votes are logged but do not count")
@@ -182,32 +179,32 @@ def _change_mute(state: State, agent: str, mute: bool) -> Reply:
 
 def _find_advice(state: State, command: OperatorCommand) -> Decision | None:
     target = command.subject_id or command.actuator
-    return next((advised for advised in state.advised.values() if target in (advised.id, advised.actuator)), None)
+    return next((advice for advice in state.advised.values() if target in (advice.id, advice.actuator)), None)
 
 
-def _not_found_reason(state: State, command: OperatorCommand, action: str) -> str:
+def _explain_not_found(state: State, command: OperatorCommand, action: str) -> str:
     target = clip(command.subject_id or command.actuator, 128)
     if close_reason := state.close_reasons.get(target):
         return f"decision {target} {close_reason}: there is nothing left to {action}"
-    pending = [f"{advised.id} on {advised.actuator}" for advised in state.advised.values()]
+    pending = [f"{advice.id} on {advice.actuator}" for advice in state.advised.values()]
     kind = "advised decision" if action == "approve" else "open ballot or advised decision"
     return f"there is no {kind} {show(target)}; advised decisions: {_format_names(pending)}"
 
 
-def _change_text(actuator: str, value: Value) -> str:
+def _describe_change(actuator: str, value: Value) -> str:
     return actuator if value is None else f"{actuator} to {show(value)}"
 
 
-def _with_reason(sentence: str, reason: str) -> str:
+def _append_reason(sentence: str, reason: str) -> str:
     reason = clip(reason, 400)
     return f"{sentence}: {reason}" if reason else sentence
 
 
-def _unknown_actuator(state: State, actuator: str) -> str:
+def _explain_unknown_actuator(state: State, actuator: str) -> str:
     return f"this run has no actuator {show(actuator)}; its actuators: {_format_names(state.specs)}"
 
 
-def _unknown_agent(state: State, agent: str) -> str:
+def _explain_unknown_agent(state: State, agent: str) -> str:
     return f"no agent {show(agent)} has joined this run; its agents: {_format_names(state.agents)}"
 
 

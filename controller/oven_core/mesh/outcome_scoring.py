@@ -1,4 +1,4 @@
-"""Score a decision's measured outcome, and update reputations and trust accordingly."""
+"""Score the voters of a decision by its measured outcome, and update their reputations and trust."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from oven_core.mesh.reputation import (
     updated_reputations,
 )
 from oven_core.mesh.state import State
-from oven_core.protocol.actuator_names import ROLLBACK
+from oven_core.protocol.actuators import ROLLBACK
 from oven_core.protocol.messages import Decision, Outcome, OutcomeLine
 
-PATIENCE = 5
-"""Maximum number of horizons to wait for measurements of a target after a change, and to look back before it."""
+MAX_HORIZONS = 5
+"""Number of horizons before and after a change in which measurements of its target count, if there are too few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,8 @@ class Window:
     """The measurements from which the spread of a single measurement is estimated."""
     was_unsound: bool = False
     """Whether the newest measurement before the change was unusable."""
-    few_discarded: bool = False
-    """Whether a rollback discarded too few measurements to show a gain."""
+    discarded_too_few: bool = False
+    """Whether a rollback discarded too few measurements to show a gain. Then only clear harm counts."""
     repeated_steps: tuple[float, float] | None = None
     """The steps that are repeated after a rollback: those after the first number, up to and including the second."""
 
@@ -46,9 +46,9 @@ class Window:
         return self.forecast.target
 
     @property
-    def patience(self) -> int:
+    def max_ticks(self) -> int:
         """Number of ticks until the window closes even if too little was measured."""
-        return PATIENCE * self.forecast.horizon
+        return MAX_HORIZONS * self.forecast.horizon
 
 
 class Scoring:
@@ -58,25 +58,25 @@ class Scoring:
         self._state = state
 
     def scored_outcome(
-        self, window: Window, after: tuple[float, ...], change: Effect | None, reason: str, fixed_success: float = 0.0
+        self, window: Window, after: tuple[float, ...], effect: Effect | None, reason: str, fixed_success: float = 0.0
     ) -> Outcome:
         """Return the outcome of a window with a result, and update reputations.
 
-        `change` is None if the target was not finite before or after. The outcome then has no figures, and its success
+        `effect` is None if the target was not finite before or after. The outcome then has no figures, and its success
         is `fixed_success`."""
-        lines = self._judge(window, change, fixed_success)
-        beat = beat_probability(change.gain, change.noise) if change else fixed_success
-        is_harm = is_clearly_worse(change.gain, change.noise) if change else fixed_success == 0
+        lines = self._score_voters(window, effect, fixed_success)
+        beat = beat_probability(effect.gain, effect.noise) if effect else fixed_success
+        is_harm = is_clearly_worse(effect.gain, effect.noise) if effect else fixed_success == 0
         if is_harm and window.decision.actuator == ROLLBACK:
             self._state.rollback_limits.record_harm(window.decision.id)
-        forecast = window.forecast.expected * window.forecast.sign
+        forecast_gain = window.forecast.expected_change * window.forecast.sign
         return self.unscored_outcome(window, after, reason).model_copy(
             update={
                 "scored": True,
-                "after": rounded(change.after) if change else None,
-                "gain": rounded(change.gain) if change else None,
-                "noise": rounded(change.noise) if change else None,
-                "forecast": rounded(forecast) if forecast else None,
+                "after": rounded(effect.after) if effect else None,
+                "gain": rounded(effect.gain) if effect else None,
+                "noise": rounded(effect.noise) if effect else None,
+                "forecast": rounded(forecast_gain) if forecast_gain else None,
                 "beat": rounded(beat),
                 "lines": lines,
             }
@@ -96,18 +96,18 @@ class Scoring:
             samples=(len(window.before), len(after)),
         )
 
-    def _judge(self, window: Window, change: Effect | None, fixed_success: float) -> tuple[OutcomeLine, ...]:
-        """Update the reputations of all agents, and return one line per voter."""
+    def _score_voters(self, window: Window, effect: Effect | None, fixed_success: float) -> tuple[OutcomeLine, ...]:
+        """Score each voter, update all reputations and the opener's trust, and return one line per voter."""
         state, stakes = self._state, window.forecast.stakes
         successes = {
-            stake.agent: success(change.gain, change.noise, stake.expected) if change else fixed_success
+            stake.agent: success(effect.gain, effect.noise, stake.forecast_size) if effect else fixed_success
             for stake in stakes
         }
         merits = {stake.agent: merit(stake.stance, stake.confidence, successes[stake.agent]) for stake in stakes}
         before = state.reputations
         state.reputations = updated_reputations(before, state.agents, merits, state.rules)
         for stake in stakes:
-            if stake.opened and not stake.shadow and stake.stance == "propose" and merits[stake.agent] > 0:
+            if stake.opened_ballot and not stake.shadow and stake.stance == "propose" and merits[stake.agent] > 0:
                 state.trust.add_good_outcome(stake.agent, window.decision.actuator)
         return tuple(
             OutcomeLine(

@@ -1,11 +1,12 @@
-"""Measure the outcome of each decision on the metric that judges it, in a window of ticks after the decision.
+"""Measure the outcome of each decision on its target, the metric that judges it, in a window of ticks after the change.
 
-When a window closes, the reputations of the decision's voters change.
+`Mesh` passes the observations and receipts of a run to `Outcomes`, and publishes the outcomes that it returns. Each
+outcome changes the reputations of the decision's voters.
 
 A window opens with the receipt of an applied decision. It compares measurements from before and after the change. Let H
 be the horizon of the forecast, in ticks. The earlier measurements are from the last H ticks, but not from before
-another change that this metric judges. The later ones are from the second half of the next H ticks, because a change
-needs time to show. For rarely measured metrics, both periods extend to `PATIENCE` · H ticks.
+another change with the same target. The later ones are from the second half of the next H ticks, because a change needs
+time to show. For rarely measured metrics, both periods extend to `MAX_HORIZONS` · H ticks.
 
 The comparison assumes that without the change, the metric would have stayed where it was. This is wrong for a rollback:
 the run trains the same steps again, and its loss would fall again without any remedy. So a rollback, and any change
@@ -13,16 +14,13 @@ applied together with it, is judged on repeated steps. Measurements from the las
 those from the second time that the run trains these steps. The noise of one measurement is the spread over all H ticks
 before the rollback. A rollback that discards too few measurements is judged for clear harm only.
 
-The effects of changes at the same tick cannot be separated, so the same measurements judge all of them. Otherwise,
-windows on one metric never overlap. A window also closes when its actuator changes again, or at a rollback. A window
-that closes before half its time is void, unless the metric is already worse by two standard errors. Without this
-exception, an agent could hide harm behind its next change, or behind the rollback that repairs it.
+A window closes early at a rollback, or when another change has the same target or actuator. But the effects of changes
+at the same tick cannot be separated, so the same measurements judge all of them. A window that closes before half its
+time is void, unless the target is already worse by two standard errors. Without this exception, an agent could hide
+harm behind its next change, or behind the rollback that repairs it.
 
-In addition, clear harm has its own outcome (oven_core.mesh.harm). All agents that supported a change since the target
-was healthy are charged.
-
-If the target is no longer finite, the success is 0 and the outcome has no figures. If it becomes finite again, the
-success is 1.
+If the target is no longer finite, the success is 0 and the outcome has no figures. If the target becomes finite again,
+the success is 1. Clear harm has a separate outcome, which charges more agents (oven_core.mesh.harm).
 """
 
 from __future__ import annotations
@@ -34,37 +32,42 @@ from oven_core.mesh.actuator_values import number, rounded
 from oven_core.mesh.ballots import Ballot
 from oven_core.mesh.forecast import Forecast, directed_metrics, judging_metric
 from oven_core.mesh.harm import Charge, HarmWatch
-from oven_core.mesh.measurements import Measurements, is_sound, mean, measure_effect
+from oven_core.mesh.measurements import Measurements, has_diverged, mean, measure_effect, sound_values
 from oven_core.mesh.outcome_scoring import Scoring, Window
 from oven_core.mesh.reputation import Stance, effective_reputation, is_clearly_worse
-from oven_core.mesh.state import State, held_out
-from oven_core.protocol.actuator_names import ROLLBACK
+from oven_core.mesh.state import State, main_held_out_metric
+from oven_core.protocol.actuators import ROLLBACK
 from oven_core.protocol.messages import Decision, MetricSpec, Observation, Outcome, OutcomeLine, Receipt, TallyLine
+
+_ALL_METRICS = ""
+"""Placeholder for all metrics in the record of changes. A rollback, for example, affects every metric."""
 
 
 @dataclass(frozen=True, slots=True)
 class _NewestRollback:
+    """The newest rollback to an earlier step, at `tick`."""
+
     tick: int
     left_step: float
     restored_step: float
 
 
 class Outcomes:
-    """The open windows of one run, which become outcomes. In the state, only reputations and earned trust change."""
+    """The open windows of one run. Their outcomes change reputations, earned trust and rollback limits in the state."""
 
     def __init__(self, state: State) -> None:
         self._state = state
         self._scoring = Scoring(state)
         self._measurements = Measurements()
         self._harm = HarmWatch(state.rules.outcome_samples)
-        self._expected: dict[str, tuple[Decision, Forecast]] = {}  # decisions without a receipt yet
-        self._open: dict[str, Window] = {}  # by decision id
+        self._awaiting_receipt: dict[str, tuple[Decision, Forecast]] = {}  # by decision id
+        self._windows: dict[str, Window] = {}  # open windows, by decision id
         self._rollback: _NewestRollback | None = None
         self._step = 0  # step of the newest observation
-        self._change_ticks: dict[str, tuple[int, int]] = {}  # metric ("" for all) → ticks of the newest two changes
+        self._change_ticks: dict[str, tuple[int, int]] = {}  # metric or _ALL_METRICS → ticks of the newest two changes
 
     def start(self, metrics: tuple[MetricSpec, ...]) -> list[Outcome]:
-        """Start a new incarnation of the learner. Earlier measurements belong to another process."""
+        """Start a new incarnation of the learner. Close all windows and forget the measurements of the old process."""
         closed_outcomes = self.end("the learner restarted")
         self._measurements, self._change_ticks, self._rollback = Measurements(directed_metrics(metrics)), {}, None
         self._harm = HarmWatch(self._state.rules.outcome_samples)
@@ -72,19 +75,19 @@ class Outcomes:
 
     def end(self, reason: str) -> list[Outcome]:
         """Close all windows, because nothing more will be measured."""
-        closed_outcomes = [self._scoring.unscored_outcome(window, (), reason) for window in self._open.values()]
-        self._open.clear()
+        closed_outcomes = [self._scoring.unscored_outcome(window, (), reason) for window in self._windows.values()]
+        self._windows.clear()
         return closed_outcomes
 
     def attach_forecast(self, decision: Decision, forecast: Forecast | None) -> Decision:
         """Return the decision with the fields of its forecast. An approval inherits the forecast of its advice."""
-        _, advice_forecast = self._expected.pop(decision.approves, (None, None))
+        _, advice_forecast = self._awaiting_receipt.pop(decision.approves, (None, None))
         forecast = forecast or advice_forecast
         if forecast is None or decision.verdict == "rejected":
             return decision
-        criteria = {"target": forecast.target, "expected_change": forecast.expected, "horizon": forecast.horizon}
+        criteria = {"target": forecast.target, "expected_change": forecast.expected_change, "horizon": forecast.horizon}
         decision = decision.model_copy(update=criteria)
-        self._expected[decision.id] = decision, forecast
+        self._awaiting_receipt[decision.id] = decision, forecast
         return decision
 
     def observe(self, observation: Observation) -> list[Outcome]:
@@ -94,28 +97,24 @@ class Outcomes:
             return []
         self._step = observation.step
         self._measurements.add(tick, observation.step, observation.metrics)
-        for decision, _ in list(self._expected.values()):
+        for decision, _ in list(self._awaiting_receipt.values()):
             if tick > self._expiry_tick(decision):
-                del self._expected[decision.id]
-        return [self._close(window) for window in list(self._open.values()) if self._is_due(window)]
+                del self._awaiting_receipt[decision.id]
+        return [self._close(window) for window in list(self._windows.values()) if self._is_due(window)]
 
     def apply_receipt(self, receipt: Receipt) -> list[Outcome]:
         """Close the windows that an applied change disturbs, and open a window for the change."""
-        decision, forecast = self._expected.pop(receipt.decision_id, (None, None))
+        decision, forecast = self._awaiting_receipt.pop(receipt.decision_id, (None, None))
         spec = self._state.spec(receipt.actuator)
         if receipt.status != "applied" or not spec.has_outcome or self._state.ended:
             return []
         tick = min(receipt.tick, self._state.tick)
         if receipt.actuator == ROLLBACK:
-            left_step, restored_step = number(receipt.before), number(receipt.after)
-            self._rollback = None
-            if left_step is not None and restored_step is not None and restored_step < left_step:
-                self._rollback = _NewestRollback(tick, left_step, restored_step)
-                self._harm.add_rollback(self._measurements, restored_step, tick)
+            self._record_rollback(receipt, tick)
         if decision is not None and forecast is not None and not spec.moves_weights:
             stakes = (stake for stake in forecast.stakes if stake.has_weight and stake.stance != "against")
             self._watch_harm(forecast, {stake.agent: stake.stance for stake in stakes}, tick)
-        changed_metrics = {""} if spec.moves_weights else set()
+        changed_metrics = {_ALL_METRICS} if spec.moves_weights else set()
         if decision is not None and forecast is not None:
             changed_metrics.add(forecast.target)
             closed_outcomes = self._open_window(decision, forecast, tick)
@@ -124,6 +123,14 @@ class Outcomes:
         for metric in changed_metrics | {outcome.target for outcome in closed_outcomes}:
             self._add_change_tick(metric, tick)
         return closed_outcomes
+
+    def _record_rollback(self, receipt: Receipt, tick: int) -> None:
+        """Record the rollback if its receipt states that the run went back to an earlier step."""
+        left_step, restored_step = number(receipt.before), number(receipt.after)
+        self._rollback = None
+        if left_step is not None and restored_step is not None and restored_step < left_step:
+            self._rollback = _NewestRollback(tick, left_step, restored_step)
+            self._harm.add_rollback(self._measurements, restored_step, tick)
 
     def add_veto(self, ballot: Ballot, lines: Sequence[TallyLine]) -> None:
         """Record a vetoed ballot. Agents that voted against it with weight supported the unchanged state."""
@@ -140,19 +147,17 @@ class Outcomes:
     def _watch_harm(self, forecast: Forecast, agents: Mapping[str, Stance], tick: int) -> None:
         """Watch the metric that judges a change, and the main held-out metric."""
         self._harm.add_change(self._measurements, forecast.target, forecast.sign, forecast.horizon, agents, tick)
-        held_out_metric = held_out(self._state.metrics)
-        if held_out_metric is not None and held_out_metric.name != forecast.target:
-            sign = 1 if held_out_metric.better == "up" else -1
-            self._harm.add_change(self._measurements, held_out_metric.name, sign, forecast.horizon, agents, tick)
+        metric = main_held_out_metric(self._state.metrics)
+        if metric is not None and metric.name != forecast.target:
+            sign = 1 if metric.better == "up" else -1
+            self._harm.add_change(self._measurements, metric.name, sign, forecast.horizon, agents, tick)
 
     def harm_outcomes(self, next_id: Callable[[], str]) -> list[Outcome]:
         """Return an outcome with an id from `next_id` for each clear harm that is visible at this tick."""
         if self._state.ended or not self._state.rules.harm_charge:
             return []
-        return [
-            self._charge(next_id(), charge)
-            for charge in self._harm.collect_charges(self._measurements, self._state.tick)
-        ]
+        charges = self._harm.collect_charges(self._measurements, self._state.tick)
+        return [self._charge(next_id(), charge) for charge in charges]
 
     def _charge(self, outcome_id: str, charge: Charge) -> Outcome:
         """Reduce the reputations of the charged agents, and return the outcome."""
@@ -162,8 +167,8 @@ class Outcomes:
             after[agent] = rounded(effective_reputation(before.get(agent, 1.0)) * (1 - state.rules.harm_charge))
             state.trust.revoke_earned(agent)
         state.reputations = after
-        change = None if charge.not_finite else measure_effect(charge.before, charge.after, charge.sign, charge.before)
-        figures = f"{change.before:.4g} → {change.after:.4g}" if change else "is no longer finite"
+        effect = None if charge.not_finite else measure_effect(charge.before, charge.after, charge.sign, charge.before)
+        figures = f"{effect.before:.4g} → {effect.after:.4g}" if effect else "is no longer finite"
         agents = ", ".join(sorted(charge.agents))
         return Outcome(
             decision_id=outcome_id,
@@ -171,14 +176,14 @@ class Outcomes:
             target=charge.target,
             scored=True,
             charge=True,
-            reason=f"clear harm since tick {charge.since}: {charge.target} {figures}; charged to {agents}",
-            from_tick=charge.since,
+            reason=f"clear harm since tick {charge.start_tick}: {charge.target} {figures}; charged to {agents}",
+            from_tick=charge.start_tick,
             tick=state.tick,
             before=rounded(mean(charge.before)) if charge.before else None,
-            after=rounded(change.after) if change else None,
+            after=rounded(effect.after) if effect else None,
             samples=(len(charge.before), len(charge.after)),
-            gain=rounded(change.gain) if change else None,
-            noise=rounded(change.noise) if change else None,
+            gain=rounded(effect.gain) if effect else None,
+            noise=rounded(effect.noise) if effect else None,
             lines=tuple(
                 OutcomeLine(
                     agent=agent,
@@ -194,11 +199,12 @@ class Outcomes:
         )
 
     def _open_window(self, decision: Decision, forecast: Forecast, tick: int) -> list[Outcome]:
+        """Open a window for the change, and return the outcomes of the windows that it closes."""
         closed_outcomes = self._close_disturbed(decision.actuator, forecast.target, decision.id, tick, in_plan=True)
-        self._open[decision.id] = Window(decision, forecast, tick)
-        for decision_id, window in self._open.items():
-            if window.from_tick == tick:  # includes other changes of the same plan
-                self._open[decision_id] = self._with_earlier_measurements(window)
+        self._windows[decision.id] = Window(decision, forecast, tick)
+        for decision_id, window in self._windows.items():
+            if window.from_tick == tick:  # this window and those of the same plan, whose rollback may come last
+                self._windows[decision_id] = self._with_earlier_measurements(window)
         return closed_outcomes
 
     def _with_earlier_measurements(self, window: Window) -> Window:
@@ -206,35 +212,34 @@ class Outcomes:
         tick, name, horizon_start = window.from_tick, window.target, window.from_tick - window.forecast.horizon
         rollback = self._rollback if self._rollback is not None and self._rollback.tick == tick else None
         min_samples = self._state.rules.outcome_samples
-        since = self._last_change("", tick)
+        since = self._last_change(_ALL_METRICS, tick)
         spec = self._state.spec(window.decision.actuator)
         if not spec.moves_weights:  # a rollback undoes earlier changes, so measurements after them count
             since = max(since, self._last_change(name, tick))
         repeated: tuple[float, float] | None = None
+        discarded_too_few = False
         if rollback is None:
             values = self._measurements.at_ticks(name, max(since, horizon_start), tick)
+            before = baseline = sound_values(values)
         else:
-            left_step = rollback.left_step
-            repeated = max(rollback.restored_step, left_step - window.forecast.horizon), left_step
+            repeated = max(rollback.restored_step, rollback.left_step - window.forecast.horizon), rollback.left_step
             values = self._measurements.at_steps(name, *repeated, since=since, until_tick=tick)
-        before = baseline = tuple(filter(is_sound, values))
-        was_unsound = bool(values) and not is_sound(values[-1])
-        few_discarded = False  # whether the rollback discarded too few measurements
-        if rollback is not None:
-            baseline = tuple(filter(is_sound, self._measurements.at_ticks(name, horizon_start, tick)))
-            few_discarded = len(before) < min_samples
-        if len(before) < (1 if few_discarded else min_samples):  # look further back for a rarely measured metric
-            values = self._measurements.at_ticks(name, max(since, tick - window.patience), tick)
-            before = tuple(filter(is_sound, values))[-min_samples:]
-            baseline = (baseline or before) if few_discarded else before
-            was_unsound = bool(values) and not is_sound(values[-1])
+            before = sound_values(values)
+            baseline = sound_values(self._measurements.at_ticks(name, horizon_start, tick))
+            discarded_too_few = len(before) < min_samples
+        required_before = 1 if discarded_too_few else min_samples
+        if len(before) < required_before:  # look further back for a rarely measured metric
+            values = self._measurements.at_ticks(name, max(since, tick - window.max_ticks), tick)
+            before = sound_values(values)[-min_samples:]
+            baseline = (baseline or before) if discarded_too_few else before
+        was_unsound = has_diverged(values)
         return replace(
             window,
             before=before,
             baseline=baseline,
             was_unsound=was_unsound,
-            few_discarded=few_discarded,
-            repeated_steps=None if few_discarded or was_unsound else repeated,
+            discarded_too_few=discarded_too_few,
+            repeated_steps=None if discarded_too_few or was_unsound else repeated,
         )
 
     def _close_disturbed(
@@ -243,53 +248,53 @@ class Outcomes:
         """Close the windows that a change of `actuator`, judged by `target`, disturbs.
 
         With `in_plan`, windows of other actuators that opened at the same tick stay open, as parts of the same plan."""
-        all_metrics = self._state.spec(actuator).moves_weights
+        disturbs_all = self._state.spec(actuator).moves_weights
         windows = [
             window
-            for window in self._open.values()
-            if (all_metrics or window.target == target or window.decision.actuator == actuator)
+            for window in self._windows.values()
+            if (disturbs_all or window.target == target or window.decision.actuator == actuator)
             and (not in_plan or window.from_tick != tick or window.decision.actuator == actuator)
         ]
         return [self._close(window, f"confounded by {actuator} (decision {decision_id})") for window in windows]
 
     def _is_due(self, window: Window) -> bool:
+        """Return whether the window's time is over and enough was measured, or the target diverged."""
         elapsed = self._state.tick - window.from_tick
         if window.repeated_steps is not None:
-            if self._step < window.repeated_steps[1] and elapsed < window.patience:
+            if self._step < window.repeated_steps[1] and elapsed < window.max_ticks:
                 return False
         elif elapsed < window.forecast.horizon:
             return False
         after = self._measurements_after(window)
-        has_diverged = bool(after) and not is_sound(after[-1])
-        sound_count = sum(map(is_sound, after))
-        return has_diverged or elapsed >= window.patience or sound_count >= self._state.rules.outcome_samples
+        has_enough = len(sound_values(after)) >= self._state.rules.outcome_samples
+        return has_enough or has_diverged(after) or elapsed >= window.max_ticks
 
     def _measurements_after(self, window: Window) -> list[float]:
-        """Return the measurements in the second half of the window, or all after the change if it closes early.
+        """Return the measurements in the second half of the window, or all if less than half the horizon has passed.
 
         After a rollback, return the measurements of the repeated steps."""
+        start, now = window.from_tick, self._state.tick
         if window.repeated_steps is not None:
-            tick = window.from_tick
-            return self._measurements.at_steps(
-                window.target, *window.repeated_steps, since=tick, until_tick=self._state.tick
-            )
-        elapsed, horizon = self._state.tick - window.from_tick, window.forecast.horizon
+            return self._measurements.at_steps(window.target, *window.repeated_steps, since=start, until_tick=now)
+        elapsed, horizon = now - start, window.forecast.horizon
         settling_ticks = min(elapsed, horizon) // 2 if 2 * elapsed >= horizon else 0
-        return self._measurements.at_ticks(window.target, window.from_tick + settling_ticks, self._state.tick)
+        return self._measurements.at_ticks(window.target, start + settling_ticks, now)
 
     def _close(self, window: Window, interruption: str = "") -> Outcome:
         """Remove the window and return its outcome. If it closes early, `interruption` is the reason."""
-        del self._open[window.decision.id]
+        del self._windows[window.decision.id]
         values, min_samples = self._measurements_after(window), self._state.rules.outcome_samples
-        after = tuple(value for value in values if is_sound(value))
+        after = sound_values(values)
         is_early = self._is_early(window)
         suffix = f"; {interruption}" if interruption else ""
-        if window.was_unsound and len(after) >= min_samples and is_sound(values[-1]) and not is_early:
-            return self._scoring.scored_outcome(window, after, None, f"{window.target} is finite again{suffix}", 1.0)
-        if len(window.before) < (1 if window.few_discarded else min_samples):
+        if window.was_unsound and len(after) >= min_samples and not has_diverged(values) and not is_early:
+            reason = f"{window.target} is finite again{suffix}"
+            return self._scoring.scored_outcome(window, after, None, reason, fixed_success=1.0)
+        required_before = 1 if window.discarded_too_few else min_samples
+        if len(window.before) < required_before:
             reason = f"only {len(window.before)} measurements of {window.target} before it, {min_samples} required"
             return self._scoring.unscored_outcome(window, after, reason + suffix)
-        if values and not is_sound(values[-1]):
+        if has_diverged(values):
             not_finite = f"{window.target} is no longer finite"
             if is_early and window.was_unsound:
                 return self._scoring.unscored_outcome(window, after, not_finite + suffix)
@@ -297,16 +302,16 @@ class Outcomes:
         if len(after) < min_samples:
             reason = f"only {len(after)} measurements of {window.target} after it, {min_samples} required"
             return self._scoring.unscored_outcome(window, after, reason + suffix)
-        change = measure_effect(window.before, after, window.forecast.sign, window.baseline)
-        if (is_early or window.few_discarded) and not is_clearly_worse(change.gain, change.noise):
+        effect = measure_effect(window.before, after, window.forecast.sign, window.baseline)
+        if (is_early or window.discarded_too_few) and not is_clearly_worse(effect.gain, effect.noise):
             if is_early:
                 reason = f"{interruption} before half of its {window.forecast.horizon} ticks"
             else:
                 reason = f"it discarded fewer than {min_samples} measurements of {window.target}{suffix}"
             return self._scoring.unscored_outcome(window, after, reason)
-        figures = f"{window.target} {change.before:.4g} → {change.after:.4g}"
-        reason = f"{figures}, a gain of {change.gain:.3g} ± {change.noise:.2g}{suffix}"
-        return self._scoring.scored_outcome(window, after, change, reason)
+        figures = f"{window.target} {effect.before:.4g} → {effect.after:.4g}"
+        reason = f"{figures}, a gain of {effect.gain:.3g} ± {effect.noise:.2g}{suffix}"
+        return self._scoring.scored_outcome(window, after, effect, reason)
 
     def _is_early(self, window: Window) -> bool:
         """Return whether less than half of the horizon has passed, or less than half of the steps were repeated."""
@@ -320,7 +325,7 @@ class Outcomes:
         return max(decision.expires_at_tick, decision.tick + rules.approve_ticks) + rules.outcome_ticks
 
     def _add_change_tick(self, metric: str, tick: int) -> None:
-        """Record a change that affects this metric, or all metrics if `metric` is empty."""
+        """Record a change that affects this metric."""
         newest, previous = self._change_ticks.get(metric, (-1, -1))
         if tick > newest:
             self._change_ticks[metric] = tick, newest

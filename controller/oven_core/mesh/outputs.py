@@ -31,7 +31,7 @@ class ReadBack:
     """Compares the entries on the mesh's subjects in the log with the outputs of this replica."""
 
     def __init__(self, pending: MutableMapping[str, Output]) -> None:
-        """`pending` holds the outputs that are not yet in the log, by subject. A new entry removes its output."""
+        """`pending` holds the outputs that are not yet in the log, by subject. `compare` removes them."""
         self.divergence: str | None = None
         """Description of the first output in the log that this replica would not have written, or None."""
         self._pending = pending
@@ -40,8 +40,8 @@ class ReadBack:
     def repeats(self, event: Event, closed_tick: int) -> bool:
         """Return whether the event repeats an earlier output byte for byte.
 
-        An attacker can make a server write copies of signed messages on the mesh's subjects. They must not stop a
-        replica."""
+        An attacker can make a server write copies of signed messages on the mesh's subjects. Such copies must not stop
+        a replica."""
         if isinstance(event.body, StepClosed):
             return event.body.tick <= closed_tick and event.subject not in self._pending
         return self._entry_hashes.get(event.subject) == hash(event.data)

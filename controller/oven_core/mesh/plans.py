@@ -23,10 +23,11 @@ class BallotResult:
 
     verdict: str
     before: Value
-    """The effective value."""
+    """The effective value before the change."""
     value: Value
     direction: str
     reason: str
+    """The complete reason for the decision, which ends with `note`."""
     note: str
     """The reason for rejecting or limiting the change; empty if there is none."""
     lines: tuple[TallyLine, ...]
@@ -38,7 +39,7 @@ class BallotResult:
     """Whether the vote passed, regardless of what the guardrails decided."""
 
 
-BallotRule = Callable[[Ballot, frozenset[str], Sequence[str]], BallotResult]
+ComputeResult = Callable[[Ballot, frozenset[str], Sequence[str]], BallotResult]
 """A function that returns the result of a ballot. Its other arguments are the agents whose proposals do not count, and
 the changes that are adopted together with the ballot."""
 
@@ -51,14 +52,13 @@ def other_parts(vote: Vote) -> tuple[str, ...]:
 def linked_actuators(ballots: Mapping[str, Ballot], actuator: str, state: State) -> list[str]:
     """Return the actuators whose open ballots share a plan with this one, directly or through others.
 
-    The actuator itself is included. The order is that in which the ballots opened."""
-    links = {name: {*_directly_linked(ballots, name, state)} for name in ballots}
-    visited, frontier = set[str](), {actuator}
-    while frontier:
-        visited |= frontier
-        outgoing = {part for name in frontier for part in links[name]}
-        frontier = (outgoing | {name for name in ballots if frontier & links[name]}) - visited
-    return [name for name in ballots if name in visited]
+    The result includes the actuator itself, and is in the order in which the ballots opened."""
+    links = [{name, part} for name in ballots for part in _directly_linked(ballots, name, state)]
+    group, previous_size = {actuator}, 0
+    while len(group) > previous_size:
+        previous_size = len(group)
+        group = group.union(*(link for link in links if link & group))
+    return [name for name in ballots if name in group]
 
 
 def is_complete(ballots: Mapping[str, Ballot], actuator: str, state: State, await_newcomers: bool = True) -> bool:
@@ -68,80 +68,79 @@ def is_complete(ballots: Mapping[str, Ballot], actuator: str, state: State, awai
     ballot = ballots[actuator]
     if not ballot.is_complete(state, await_newcomers):
         return False
-    for name, cast in ballot.votes.items():
-        is_awaited = ballot.may_still_vote(state, name) and (await_newcomers or ballot.may_link(state, name))
-        votes = [ballots[part].votes if part in ballots else {} for part in other_parts(cast.vote)]
-        if is_awaited and not all(name in part_votes for part_votes in votes):
-            return False
+    for agent, cast in ballot.votes.items():
+        is_awaited = ballot.may_still_vote(state, agent) and (await_newcomers or ballot.may_link(state, agent))
+        for part in other_parts(cast.vote):
+            if is_awaited and (part not in ballots or agent not in ballots[part].votes):
+                return False
     return True
 
 
 def _directly_linked(ballots: Mapping[str, Ballot], actuator: str, state: State) -> Iterator[str]:
     """Yield the actuators of other open ballots that proposals link to this one."""
-    for name, cast in ballots[actuator].votes.items():
+    for agent, cast in ballots[actuator].votes.items():
         for part in other_parts(cast.vote):
-            if part in ballots and ballots[actuator].may_link(state, name) and ballots[part].may_link(state, name):
+            if part in ballots and ballots[actuator].may_link(state, agent) and ballots[part].may_link(state, agent):
                 yield part
 
 
-def settle(ballots: Sequence[Ballot], rule: BallotRule) -> list[tuple[Ballot, BallotResult]]:
+def settle(ballots: Sequence[Ballot], compute_result: ComputeResult) -> list[tuple[Ballot, BallotResult]]:
     """Return the results of ballots that close together.
 
-    Excludes proposals whose plan is broken. This can break other plans, so the rule is applied until none breaks."""
-    excluded_agents: dict[str, frozenset[str]] = {ballot.opened.actuator: frozenset() for ballot in ballots}
+    Proposals whose plan is broken do not count. Excluding them can break other plans, so all results are computed again
+    until no further plan breaks."""
+    by_actuator = {ballot.opened.actuator: ballot for ballot in ballots}
+    excluded_agents: dict[str, frozenset[str]] = {name: frozenset() for name in by_actuator}
     initial: dict[str, BallotResult] = {}  # results before any plan broke
     break_reasons: dict[str, str] = {}  # actuator → why the first broken plan on its ballot broke
-    while True:
+    has_broken = True
+    while has_broken:
+        has_broken = False
         results: dict[str, BallotResult] = {}
         adopted_changes: list[str] = []
-        for ballot in ballots:
-            name = ballot.opened.actuator
-            results[name] = rule(ballot, excluded_agents[name], tuple(adopted_changes))
+        for name, ballot in by_actuator.items():
+            results[name] = compute_result(ballot, excluded_agents[name], tuple(adopted_changes))
             if results[name].verdict != "rejected":
                 adopted_changes.append(change_name(name, results[name].direction))
         initial = initial or results
-        broken_proposals = [
-            (ballot, agent, reason)
-            for ballot in ballots
-            for agent, cast in ballot.votes.items()
-            if agent not in excluded_agents[ballot.opened.actuator]
-            and (reason := _break_reason(agent, cast.vote, ballots, results))
-        ]
-        if not broken_proposals:
-            break
-        for ballot, agent, reason in broken_proposals:
-            name = ballot.opened.actuator
-            excluded_agents[name] |= {agent}
-            break_reasons.setdefault(name, reason)
+        for name, ballot in by_actuator.items():
+            for agent, cast in ballot.votes.items():
+                reason = _break_reason(agent, cast.vote, by_actuator, results)
+                if reason and agent not in excluded_agents[name]:
+                    has_broken = True
+                    excluded_agents[name] |= {agent}
+                    break_reasons.setdefault(name, reason)
     if any(result.verdict == "advised" and not result.only_newcomers for result in results.values()):
         # A person approves the whole plan, so that no part of it is applied before the others.
         results = {
             name: replace(result, verdict="advised") if result.verdict == "adopted" else result
             for name, result in results.items()
         }
-    final: list[tuple[Ballot, BallotResult]] = []
-    for ballot in ballots:
-        name = ballot.opened.actuator
-        final.append((ballot, _with_final_reason(results[name], initial[name], break_reasons.get(name, ""))))
-    return final
+    return [
+        (ballot, _with_final_reason(results[name], initial[name], break_reasons.get(name, "")))
+        for name, ballot in by_actuator.items()
+    ]
 
 
-def _break_reason(agent: str, vote: Vote, ballots: Sequence[Ballot], results: Mapping[str, BallotResult]) -> str:
+def _break_reason(agent: str, vote: Vote, ballots: Mapping[str, Ballot], results: Mapping[str, BallotResult]) -> str:
     """Return why the other parts of the agent's plan are not adopted, or an empty string if they are."""
-    by_actuator = {ballot.opened.actuator: ballot for ballot in ballots}
     for part in other_parts(vote):
-        if part not in results or agent not in by_actuator[part].votes:
+        if part not in results or agent not in ballots[part].votes:
             return f"{agent} did not also propose {clip(part, 120)}"
         if results[part].verdict == "rejected":
             return f"{part} is rejected ({clip(results[part].note, 200)})"
-        if direction(results[part].before, by_actuator[part].votes[agent].value) != results[part].direction:
+        if direction(results[part].before, ballots[part].votes[agent].value) != results[part].direction:
             return f"{part} moves in the other direction"
     return ""
 
 
 def _with_final_reason(result: BallotResult, initial: BallotResult, break_reason: str) -> BallotResult:
     """Return the result with its final reason: that of the first rejection, or why the plan broke."""
-    if result.verdict != "rejected" or not break_reason or initial.verdict == "rejected":
-        return initial if result.verdict == initial.verdict == "rejected" else result
+    if result.verdict != "rejected":
+        return result
+    if initial.verdict == "rejected":
+        return initial
+    if not break_reason:
+        return result
     note = f"a plan is adopted as a whole or not at all: {break_reason}"
     return replace(result, value=initial.value, reason=f"{initial.reason}; {note}", note=note)

@@ -39,9 +39,9 @@ from oven_core.protocol.rules import Rules
 Stance = Literal["propose", "for", "against"]
 
 
-def success(gain: float, noise: float, promised: float) -> float:
-    """Return a voter's success, 0..1. `promised` is the size of the change that the voter forecast, or 0 if none."""
-    required_gain = max(promised / 2, 2 * noise)
+def success(gain: float, noise: float, forecast_size: float) -> float:
+    """Return a voter's success, 0..1. `forecast_size` is the size of the change that the voter forecast, or 0."""
+    required_gain = max(forecast_size / 2, 2 * noise)
     if noise <= 0:
         return 1.0 if gain > required_gain else 0.0
     return min(max(0.5 + (gain - required_gain) / (4 * noise), 0.0), 1.0)
@@ -62,9 +62,9 @@ def is_clearly_worse(gain: float, noise: float) -> bool:
 
 
 def claimed_probability(stance: Stance, confidence: float) -> float:
-    """Return the probability of beating doing nothing that a vote claims for the change. Its side has at least ½."""
-    at_least_even = max(confidence, 0.5)
-    return 1 - at_least_even if stance == "against" else at_least_even
+    """Return the probability, claimed by a vote, that the change beats doing nothing. Its side gets at least ½."""
+    for_own_side = max(confidence, 0.5)
+    return 1 - for_own_side if stance == "against" else for_own_side
 
 
 def brier(p: float, y: float) -> float:
@@ -76,10 +76,12 @@ def merit(stance: Stance, confidence: float, y: float) -> float:
     """Return the merit, −1..1, of a vote on a decision with success `y`."""
     side = -1 if stance == "against" else 1
     quadratic = brier(claimed_probability(stance, confidence), y)
-    full = min(max(0.5 * side * (2 * y - 1) + 0.5 * (1 - 4 * quadratic), -1.0), 1.0)
-    if full > 0 and confidence < 0.5:
+    unscaled = min(max(0.5 * side * (2 * y - 1) + 0.5 * (1 - 4 * quadratic), -1.0), 1.0)
+    if unscaled <= 0:
+        return unscaled
+    if confidence < 0.5:
         return 0.0
-    return full / 2 if stance == "for" and full > 0 else full
+    return unscaled / 2 if stance == "for" else unscaled
 
 
 def effective_reputation(reputation: float) -> float:

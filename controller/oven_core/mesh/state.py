@@ -12,7 +12,7 @@ from oven_core.mesh.actuator_values import Fault, coerce, show
 from oven_core.mesh.change_requirements import change_between
 from oven_core.mesh.limits import RollbackLimits, VoteLimits
 from oven_core.mesh.trust import Standing, Trust
-from oven_core.protocol.actuator_names import ROLLBACK
+from oven_core.protocol.actuators import ROLLBACK
 from oven_core.protocol.messages import (
     ActuatorSpec,
     AgentStatus,
@@ -62,10 +62,10 @@ class PendingChange:
     """The change in the notation of oven_core.mesh.change_requirements, such as "name:up"."""
 
 
-def held_out(metrics: Iterable[MetricSpec]) -> MetricSpec | None:
+def main_held_out_metric(metrics: Iterable[MetricSpec]) -> MetricSpec | None:
     """Return the main held-out metric: the one with the fewest parts in its name, then the first announced."""
-    declared = [metric for metric in metrics if metric.held_out and metric.better != "neither"]
-    return min(declared, key=lambda metric: metric.name.count("/"), default=None)
+    candidates = [metric for metric in metrics if metric.held_out and metric.better != "neither"]
+    return min(candidates, key=lambda metric: metric.name.count("/"), default=None)
 
 
 class NumberSet:
@@ -95,37 +95,37 @@ class ObservationPace:
     replica and each replay computes the same number of ticks."""
 
     _gaps: deque[float] = field(default_factory=lambda: deque(maxlen=PACE_GAPS))
-    _newest: deque[float] = field(default_factory=lambda: deque(maxlen=MEAN_PACE_OBSERVATIONS))
-    _last: float | None = None
+    _newest_times: deque[float] = field(default_factory=lambda: deque(maxlen=MEAN_PACE_OBSERVATIONS))
+    _last_time: float | None = None
 
     def add(self, stored_at: float) -> None:
         """Add the time, in seconds, at which the observation of a new tick was stored."""
-        self._newest.append(stored_at)
-        if self._last is not None and stored_at - self._last >= MIN_GAP_S:
-            self._gaps.append(stored_at - self._last)
-        self._last = stored_at
+        self._newest_times.append(stored_at)
+        if self._last_time is not None and stored_at - self._last_time >= MIN_GAP_S:
+            self._gaps.append(stored_at - self._last_time)
+        self._last_time = stored_at
 
     def restart(self) -> None:
         """Ignore the gap before the first observation after a restart of the learner."""
-        self._last = None
-        self._newest.clear()
+        self._last_time = None
+        self._newest_times.clear()
 
     def ticks(self, minutes: float) -> int:
-        """Return the number of ticks in this time at the median pace, rounded up, or 0 if no pace is known."""
+        """Return the number of ticks in so many minutes at the median pace, rounded up, or 0 if no pace is known."""
         if not self._gaps or minutes <= 0:
             return 0
         return math.ceil(minutes * 60 / sorted(self._gaps)[len(self._gaps) // 2])
 
     def max_ticks(self, seconds: float) -> int:
-        """Return the number of ticks in this time at the faster of the median and mean pace, or 0 if none is known.
+        """Return the number of ticks in so many seconds at the faster of the median and mean pace, or 0 without a pace.
 
         The mean covers the newest `seconds`. If a fast loop's observations are stored in batches, the median is too
         slow, because only the gaps between batches count. After a pause, the mean is too slow."""
-        if not self._newest or seconds <= 0:
+        if not self._newest_times or seconds <= 0:
             return 0
-        newest = [time for time in self._newest if time > self._newest[-1] - seconds]
-        span = max(MIN_SPAN_S, newest[-1] - newest[0])
-        return max(self.ticks(seconds / 60), math.ceil(len(newest) * seconds / span))
+        times = [time for time in self._newest_times if time > self._newest_times[-1] - seconds]
+        span = max(MIN_SPAN_S, times[-1] - times[0])
+        return max(self.ticks(seconds / 60), math.ceil(len(times) * seconds / span))
 
 
 @dataclass
@@ -146,7 +146,7 @@ class State:
     reputations: dict[str, float] = field(default_factory=dict)
     specs: dict[str, ActuatorSpec] = field(default_factory=dict)
     metrics: tuple[MetricSpec, ...] = ()
-    effective: dict[str, Value] = field(default_factory=dict)
+    effective: dict[str, Value] = field(default_factory=dict)  # actuator → its value, as last read back
     agents: dict[str, Agent] = field(default_factory=dict)
     in_flight: dict[str, PendingChange] = field(default_factory=dict)  # by decision id
     interventions: int = 0  # adopted changes that count against the budget, without those that operators set
@@ -207,7 +207,7 @@ class State:
             self._set_effective(spec, spec.value)
 
     def announce(self, spec: ActuatorSpec) -> bool:
-        """Store an actuator that is new, or has new choices or bounds, and forget refusals of the old one.
+        """Store an actuator that is new, or has new choices or bounds. Forget what was refused under its old spec.
 
         Return False and change nothing if the kind of the actuator would change."""
         old = self.specs.get(spec.name)
@@ -223,9 +223,10 @@ class State:
     def apply_observation(self, observation: Observation) -> None:
         """Store the run's position and its quality on held-out data."""
         self.step = observation.step
-        metric = held_out(self.metrics)
-        value = observation.metrics.get(metric.name) if metric else None
-        quality = -value if metric and value is not None and metric.better == "down" else value
+        metric = main_held_out_metric(self.metrics)
+        quality = observation.metrics.get(metric.name) if metric else None
+        if metric and quality is not None and metric.better == "down":
+            quality = -quality
         self.rollback_limits.observe(observation.tick, observation.step, quality)
 
     def apply_receipt(self, receipt: Receipt) -> None:
@@ -257,7 +258,7 @@ class State:
             agent.done_tick, agent.seen_ballot = status.tick, status.seen
 
     def apply_decision(self, decision: Decision) -> None:
-        """Store a decision. Unless it is rejected, it replaces older advice. An adopted one is now in flight."""
+        """Store a decision. An adopted or advised decision replaces older advice. An adopted decision is in flight."""
         if decision.verdict == "rejected":
             return
         actuator = decision.actuator
@@ -265,18 +266,16 @@ class State:
             self.cooldown_starts[actuator] = decision.tick
         older = self.advised.pop(actuator, None)
         if older is not None:
-            approved = older.id == decision.approves
-            self.close_reasons[older.id] = (
-                f"{'was approved as' if approved else 'was replaced by'} decision {decision.id}"
-            )
+            successor = "was approved as" if older.id == decision.approves else "was replaced by"
+            self.close_reasons[older.id] = f"{successor} decision {decision.id}"
         if decision.verdict == "advised":
             self.advised[actuator] = decision
             return
         if not decision.command:
             self.vote_limits.add_change(decision, self.specs.get(actuator), self.rules)
         self.in_flight[decision.id] = PendingChange(decision, change_between(actuator, decision.before, decision.value))
-        if self.spec(actuator).intervenes:
-            self.interventions += not decision.command or bool(decision.approves)
+        if self.spec(actuator).intervenes and (decision.approves or not decision.command):
+            self.interventions += 1
         change = f"{actuator}, {show(decision.before)} → {show(decision.value)}"
         self.close_reasons[decision.id] = f"was adopted at tick {decision.tick} ({change})"
 
@@ -315,12 +314,11 @@ class State:
     def is_shadow(self, name: str) -> bool:
         """Return whether the agent's votes are logged but not counted.
 
-        The rules, the agent itself or an operator can make it a shadow, or its reputation is too low."""
+        An agent is a shadow if it joined as one, the rules or an operator say so, or its reputation is too low."""
         agent = self.agents.get(name)
         is_disreputable = self.reputations.get(name, 1.0) < self.rules.shadow_reputation
-        return (
-            is_disreputable or name in self.rules.shadow or name in self.muted or (agent is not None and agent.shadow)
-        )
+        joined_as_shadow = agent is not None and agent.shadow
+        return joined_as_shadow or is_disreputable or name in self.rules.shadow or name in self.muted
 
     def standing(self, name: str, actuator: str) -> Standing:
         """Return the current standing of the agent on this actuator."""

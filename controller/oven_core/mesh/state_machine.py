@@ -4,9 +4,9 @@ Only inputs change the state: messages from the learner, the agents and the oper
 own outputs from the log, it only removes the output from `pending`. So a replica that has replayed the whole log knows
 which outputs are not published yet.
 
-An observation is handled in this order. The tick advances. Due ballots close at the new tick, from which
-`apply_at_tick` is counted. Agents that were silent for too long are marked as not live. Ballots that were waiting only
-for those agents close. In lockstep, the tick may close.
+An observation is handled in this order. The tick advances. Due outcomes are measured. Due ballots close at the new
+tick, from which `apply_at_tick` is counted. Agents that were silent for too long are marked as not live. Ballots that
+were waiting only for those agents close. In lockstep, the tick may close.
 
 Lockstep waits for the live agents whose votes count, and never for a shadow agent. A shadow's votes have no effect, so
 the run stays repeatable, and a shadow that hangs does not delay it.
@@ -83,7 +83,7 @@ class Mesh:
         kind = names.kind(event.subject)
         if isinstance(event.body, Malformed):
             # This includes the mesh's own subjects. An attacker can make the server write an acknowledgement there.
-            for fault in {"malformed", event.body.fault}:
+            for fault in {"malformed", event.body.fault}:  # every fault also counts as malformed
                 self.state.counters[f"{fault}.{clip(kind, 40)}"] += 1
         elif kind in OUTPUT_KINDS:
             if self.repeats(event):
@@ -218,14 +218,14 @@ class Mesh:
 
     def _adopt(self, adoption: operator_commands.Adoption, command: str) -> Decision:
         """Adopt a value that an operator set or approved. An approval keeps the votes and forecast of the advice."""
-        advised, fields = adoption.advice, dict[str, Any]()
-        if advised is not None:
-            fields = {"approves": advised.id, "target": advised.target, "horizon": advised.horizon}
-            fields["expected_change"] = advised.expected_change
-            for line in advised.tally:
+        advice, fields = adoption.advice, dict[str, Any]()
+        if advice is not None:
+            fields = {"approves": advice.id, "target": advice.target, "horizon": advice.horizon}
+            fields["expected_change"] = advice.expected_change
+            for line in advice.tally:
                 if line.stance == "propose":
-                    self.state.vote_limits.record_success(line.agent, advised.actuator)
-        lines = advised.tally if advised is not None else ()
+                    self.state.vote_limits.record_success(line.agent, advice.actuator)
+        lines = advice.tally if advice is not None else ()
         return self._decide(
             "", adoption.spec.name, "adopted", adoption.value, adoption.reason, lines, command=command, **fields
         )
@@ -285,9 +285,9 @@ class Mesh:
 
     def _close(self, ballots: list[Ballot]) -> None:
         state = self.state
-        closing = plans.settle(ballots, self._ballot_result)
-        adopted = tuple(ballot.opened.actuator for ballot, result in closing if result.verdict == "adopted")
-        for ballot, result in closing:
+        results = plans.settle(ballots, self._compute_result)
+        adopted = tuple(ballot.opened.actuator for ballot, result in results if result.verdict == "adopted")
+        for ballot, result in results:
             actuator, verdict = ballot.opened.actuator, cast(Verdict, result.verdict)
             spec = state.specs[actuator]
             self._record_result(ballot, result)
@@ -304,7 +304,7 @@ class Mesh:
             ballot, spec, before, state.rules, lambda agent: state.standing(agent, actuator), excluded_agents
         )
 
-    def _ballot_result(
+    def _compute_result(
         self, ballot: Ballot, excluded_agents: frozenset[str], adopted_with: Sequence[str]
     ) -> plans.BallotResult:
         """Return the verdict of the tally and the guardrails on one ballot."""
@@ -318,16 +318,16 @@ class Mesh:
             verdict, value, note = ruling.verdict, ruling.value, ruling.note
             reason = f"{reason}; {note}" if note else reason
         return plans.BallotResult(
-            verdict,
-            before,
-            value,
-            direction(before, value),
-            reason,
-            note,
-            counted.lines,
-            counted.only_newcomers,
-            counted.veto,
-            counted.passed,
+            verdict=verdict,
+            before=before,
+            value=value,
+            direction=direction(before, value),
+            reason=reason,
+            note=note,
+            lines=counted.lines,
+            only_newcomers=counted.only_newcomers,
+            veto=counted.veto,
+            passed=counted.passed,
         )
 
     def _record_result(self, ballot: Ballot, result: plans.BallotResult) -> None:
@@ -339,12 +339,13 @@ class Mesh:
         elif result.passed:
             state.vote_limits.record_success(opener, actuator)
         elif opener in ballot.votes:
-            newcomer = not state.trust.is_trusted(opener, actuator)
-            state.vote_limits.record_failure(opener, newcomer, ballot.votes[opener].vote, state.tick)
+            is_newcomer = not state.trust.is_trusted(opener, actuator)
+            state.vote_limits.record_failure(opener, is_newcomer, ballot.votes[opener].vote, state.tick)
         if result.veto:
             self.outcomes.add_veto(ballot, result.lines)
 
     def _abandon(self, ballot: Ballot, reason: str) -> Decision:
+        """Reject an open ballot without counting its votes."""
         actuator = ballot.opened.actuator
         lines = tally.tally_lines(ballot, lambda agent: self.state.standing(agent, actuator))
         return self._decide(ballot.opened.id, actuator, "rejected", ballot.opened.proposal, reason, lines)

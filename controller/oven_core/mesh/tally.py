@@ -57,7 +57,7 @@ def count_votes(
     A vote with a reputation or a confidence of 0 has no effect. The vote of an agent with a reputation below
     `rules.least_reputation` keeps its weight, but cannot veto and does not count towards the quorum. If only newcomers
     support the change, they count as trusted agents, and a person has to approve the result."""
-    lines, only_newcomers = _weighted_lines(ballot, standing, excluded_agents)
+    lines, only_newcomers = _weigh_lines(ballot, standing, excluded_agents)
     counted_lines = [line for line in lines if not line.shadow and line.agent not in excluded_agents]
     votes = [
         WeightedVote(
@@ -77,19 +77,19 @@ def count_votes(
         return Tally(False, value, direction(before, value), lines, reason, veto=veto)
 
     if not votes:
-        return reject(f"no agent supports it any longer: {_summary(ballot, before, lines, against)}")
+        return reject(f"no agent supports it any longer: {_summarise(ballot, before, lines, against)}")
     side_name, side = heaviest_side(group_by_side(spec, before, votes))
     winners = [vote.line for vote in side]
     others = [vote.line for vote in votes if vote not in side]
-    summary = _summary(ballot, before, winners, against, others)
+    summary = _summarise(ballot, before, winners, against, others)
     confident_against = [line for line in against if line.confidence >= rules.veto_confidence and line.weight > 0]
-    vetoes = [line for line in confident_against if _reputable(line, rules)]
+    vetoes = [line for line in confident_against if _is_reputable(line, rules)]
     if vetoes:
         veto = max(vetoes, key=lambda line: (line.confidence, line.agent))
-        return reject(f"{summary}; {_veto_text(veto, rules)}", veto=veto.agent)
-    low_reputation = [line for line in (*winners, *confident_against) if not _reputable(line, rules)]
-    summary += _low_reputation_text(low_reputation, rules)
-    if problem := _majority_problem(side_name, side, votes, against, rules):
+        return reject(f"{summary}; {_describe_veto(veto, rules)}", veto=veto.agent)
+    low_reputation = [line for line in (*winners, *confident_against) if not _is_reputable(line, rules)]
+    summary += _describe_low_reputation(low_reputation, rules)
+    if problem := _check_majority(side_name, side, votes, against, rules):
         return reject(f"{summary}; {problem}")
     value = merge_values(spec, side)
     has_quorum, quorum = _check_quorum(side, rules)
@@ -97,7 +97,7 @@ def count_votes(
     return Tally(has_quorum, value, direction(before, value), lines, reason, has_quorum and only_newcomers)
 
 
-def _weighted_lines(
+def _weigh_lines(
     ballot: Ballot, standing: Callable[[str], Standing], excluded_agents: Collection[str]
 ) -> tuple[tuple[TallyLine, ...], bool]:
     """Return the lines of the tally with their final weights, and whether only newcomers support the change."""
@@ -108,22 +108,22 @@ def _weighted_lines(
     supporters = [line for line in lines if line.stance in ("propose", "for")]
     if any(line.weight > 0 for line in supporters) or not any(line.newcomer for line in supporters):
         return lines, False
-    return tuple(line if line.agent in excluded_agents else _as_trusted(line) for line in lines), True
+    return tuple(line if line.agent in excluded_agents else _weigh_as_trusted(line) for line in lines), True
 
 
-def _veto_text(veto: TallyLine, rules: Rules) -> str:
+def _describe_veto(veto: TallyLine, rules: Rules) -> str:
     because = f" because {clip(veto.rationale, 300)}" if veto.rationale else ""
     required = f"a veto needs {rules.veto_confidence:.3g}"
     return f"vetoed by {veto.agent} at confidence {veto.confidence:.3g} ({required}){because}"
 
 
-def _majority_problem(name: str, side: _Votes, votes: _Votes, against: Sequence[TallyLine], rules: Rules) -> str:
-    """Return why the heaviest side has no majority, or an empty string if it has one."""
+def _check_majority(side_name: str, side: _Votes, votes: _Votes, against: Sequence[TallyLine], rules: Rules) -> str:
+    """Return why the heaviest side has no majority, or an empty string. `away` (see value_merge) never has one."""
     total = math.fsum([vote.weight for vote in votes] + [line.weight for line in against])
     if total <= 0:
         return "no vote has weight: every confidence or reputation is 0"
     share = math.fsum(vote.weight for vote in side) / total
-    if name == "away" or share < rules.majority - WEIGHT_TOLERANCE:
+    if side_name == "away" or share < rules.majority - WEIGHT_TOLERANCE:
         return f"split: the largest side has {share:.3g} of the total weight {total:.3g}, {rules.majority:.3g} required"
     return ""
 
@@ -145,55 +145,54 @@ def tally_lines(ballot: Ballot, standing: Callable[[str], Standing]) -> tuple[Ta
     """Return one line per eligible agent, in the ballot's order, and then at most MAX_SHADOW_LINES lines of shadows."""
     eligible = [agent for agent in ballot.opened.eligible if not standing(agent).shadow]
     shadows = sorted(agent for agent in ballot.votes if agent not in eligible)[:MAX_SHADOW_LINES]
-    rationale_bytes = max(60, 6000 // max(1, len(eligible) + len(shadows)))  # so that all lines fit into the log
+    # All lines share 6,000 bytes for their rationales, so that the decision fits into the log.
+    rationale_bytes = max(60, 6000 // max(1, len(eligible) + len(shadows)))
     lines = []
     for agent in (*eligible, *shadows):
-        agent_standing = standing(agent)
-        reputation = rounded(effective_reputation(agent_standing.reputation))
+        is_newcomer = standing(agent).newcomer
+        reputation = rounded(effective_reputation(standing(agent).reputation))
         cast = ballot.votes.get(agent)
         if cast is None:
-            lines.append(
-                TallyLine(agent=agent, stance="silent", reputation=reputation, newcomer=agent_standing.newcomer)
-            )
+            lines.append(TallyLine(agent=agent, stance="silent", reputation=reputation, newcomer=is_newcomer))
             continue
-        weightless = cast.vote.stance == "abstain" or agent in shadows or agent_standing.newcomer
+        is_weightless = cast.vote.stance == "abstain" or agent in shadows or is_newcomer
         lines.append(
             TallyLine(
                 agent=agent,
                 stance=cast.vote.stance,
                 value=cast.value,
                 shadow=agent in shadows,
-                newcomer=agent_standing.newcomer,
+                newcomer=is_newcomer,
                 confidence=cast.vote.confidence,
                 reputation=reputation,
-                weight=0.0 if weightless else _weight(reputation, cast.vote.confidence),
+                weight=0.0 if is_weightless else _compute_weight(reputation, cast.vote.confidence),
                 rationale=clip(cast.vote.rationale, min(rationale_bytes, 400)),
             )
         )
     return tuple(lines)
 
 
-def _reputable(line: TallyLine, rules: Rules) -> bool:
+def _is_reputable(line: TallyLine, rules: Rules) -> bool:
     return line.reputation >= rules.least_reputation
 
 
 def _agrees(line: TallyLine, rules: Rules) -> bool:
     """Return whether the vote counts towards a quorum of several agents. A newcomer needs a confidence of 0.5."""
-    return _reputable(line, rules) and (line.weight > 0 or (line.newcomer and line.confidence >= 0.5))
+    return _is_reputable(line, rules) and (line.weight > 0 or (line.newcomer and line.confidence >= 0.5))
 
 
-def _as_trusted(line: TallyLine) -> TallyLine:
+def _weigh_as_trusted(line: TallyLine) -> TallyLine:
     """Return the line with the weight of a trusted agent if the agent is a newcomer."""
     if not line.newcomer or line.stance not in ("propose", "for", "against"):
         return line
-    return line.model_copy(update={"weight": _weight(line.reputation, line.confidence)})
+    return line.model_copy(update={"weight": _compute_weight(line.reputation, line.confidence)})
 
 
-def _weight(reputation: float, confidence: float) -> float:
+def _compute_weight(reputation: float, confidence: float) -> float:
     return min(reputation * confidence, 1e12)  # keeps the sum of weights finite
 
 
-def _low_reputation_text(lines: Sequence[TallyLine], rules: Rules) -> str:
+def _describe_low_reputation(lines: Sequence[TallyLine], rules: Rules) -> str:
     """Return the part of the reason about agents whose votes cannot veto and do not count for the quorum."""
     if not lines:
         return ""
@@ -202,7 +201,7 @@ def _low_reputation_text(lines: Sequence[TallyLine], rules: Rules) -> str:
     return f"; no quorum or veto with a reputation below {rules.least_reputation:.3g}: {names}{more}"
 
 
-def _summary(
+def _summarise(
     ballot: Ballot,
     before: Value,
     side: Sequence[TallyLine],
@@ -218,11 +217,11 @@ def _summary(
     text = f"{proposer} {request_text(ballot.opened.actuator, value)}{current}"
     if lead and lead.rationale:
         text += f", because {clip(lead.rationale, 300)}"
-    backing = _weights_text([line for line in side if line.stance in ("propose", "for")])
-    rivals = f", {_weights_text(other_sides)} for another change" if other_sides else ""
-    return f"{text}; {backing or 'none'} for{rivals}, {_weights_text(against) or 'none'} against"
+    backing = _list_weights([line for line in side if line.stance in ("propose", "for")])
+    rivals = f", {_list_weights(other_sides)} for another change" if other_sides else ""
+    return f"{text}; {backing or 'none'} for{rivals}, {_list_weights(against) or 'none'} against"
 
 
-def _weights_text(lines: Sequence[TallyLine]) -> str:
+def _list_weights(lines: Sequence[TallyLine]) -> str:
     names = ", ".join(f"{line.agent} {line.weight:.3g}" for line in lines[:6])
     return names + (f" and {len(lines) - 6} more" if len(lines) > 6 else "")

@@ -37,7 +37,7 @@ class Trust:
     """(agent, actuator) → number of good outcomes of ballots that the agent opened."""
 
     def set(self, agent: str, actuators: Iterable[str], trusted: bool) -> None:
-        """Record an operator's decision. If `actuators` is empty, it replaces all decisions about the agent."""
+        """Record an operator's decision. For no or ALL `actuators`, it replaces all earlier decisions on the agent."""
         names = set(actuators) or {ALL}
         if ALL in names:
             self._by_operators = {key: value for key, value in self._by_operators.items() if key[0] != agent}
@@ -53,8 +53,9 @@ class Trust:
     def revoke_earned(self, agent: str, actuators: Iterable[str] = (ALL,)) -> None:
         """Forget the agent's good outcomes on these actuators."""
         names = set(actuators)
-        for key in [key for key in self._good_outcomes if key[0] == agent and (ALL in names or key[1] in names)]:
-            del self._good_outcomes[key]
+        for name, actuator in list(self._good_outcomes):
+            if name == agent and (ALL in names or actuator in names):
+                del self._good_outcomes[name, actuator]
 
     def is_trusted(self, agent: str, actuator: str) -> bool:
         """Return whether the agent's votes on this actuator can decide and veto."""
@@ -86,8 +87,5 @@ class Trust:
 
     def good_outcomes(self, agent: str) -> dict[str, int]:
         """Return the number of good outcomes of ballots that the agent opened, by actuator."""
-        return {
-            actuator: count
-            for (name, actuator), count in sorted(self._good_outcomes.items())
-            if name == agent and count
-        }
+        counts = sorted(self._good_outcomes.items())
+        return {actuator: count for (name, actuator), count in counts if name == agent and count}

@@ -28,7 +28,7 @@ class WeightedVote:
 def group_by_side(spec: ActuatorSpec, before: Value, votes: list[WeightedVote]) -> dict[str, list[WeightedVote]]:
     """Group votes into sides: by direction for a scalar or simplex, by value for a choice, one side for an action."""
     sides: dict[str, list[WeightedVote]] = {}
-    centre = _centre(spec, votes) if spec.kind == "simplex" else {}
+    centre = _compute_centre(spec, votes) if spec.kind == "simplex" else {}
     for vote in votes:
         side: str
         if spec.kind == "scalar":
@@ -36,7 +36,7 @@ def group_by_side(spec: ActuatorSpec, before: Value, votes: list[WeightedVote]) 
         elif spec.kind == "choice":
             side = f"={vote.value}"
         elif spec.kind == "simplex":
-            side = _simplex_side(shares(before), shares(vote.value), centre)
+            side = _find_simplex_side(shares(before), shares(vote.value), centre)
         else:
             side = "set"
         sides.setdefault(side, []).append(vote)
@@ -45,13 +45,15 @@ def group_by_side(spec: ActuatorSpec, before: Value, votes: list[WeightedVote]) 
 
 def heaviest_side(sides: dict[str, list[WeightedVote]]) -> tuple[str, list[WeightedVote]]:
     """Return the name and the votes of the side with the most weight. On a tie, the last side by name wins."""
-    return max(sides.items(), key=lambda item: (math.fsum(vote.weight for vote in item[1]), item[0]))
+    weights = {name: math.fsum(vote.weight for vote in side) for name, side in sides.items()}
+    winner = max(sides, key=lambda name: (weights[name], name))
+    return winner, sides[winner]
 
 
-def _simplex_side(before: dict[str, float], value: dict[str, float], centre: dict[str, float]) -> str:
+def _find_simplex_side(before: dict[str, float], value: dict[str, float], centre: dict[str, float]) -> str:
     """Return whether a vote moves `towards` the common centre of the votes or `away` from it, or `keep`.
 
-    `away` never wins. Returns `set` if the effective value or the centre is unknown."""
+    The tally never lets `away` win. Return `set` if the effective value or the centre is unknown."""
     if not before or not centre:
         return "set"
     if value == before:
@@ -65,21 +67,21 @@ def merge_values(spec: ActuatorSpec, side: list[WeightedVote]) -> Value:
     if spec.kind == "choice":
         return side[0].value
     if spec.kind == "simplex":
-        centre: dict[str, float] = {name: rounded(share) for name, share in _centre(spec, side).items()}
+        centre: dict[str, float] = {name: rounded(share) for name, share in _compute_centre(spec, side).items()}
         if check_bounds(spec, centre) is None:
             return centre
-        # The normalised medians of the components may be outside the bounds, but no proposal is. Use the nearest one.
+        # The centre may be outside the bounds, but no proposal is. So use the proposal nearest to the centre.
         proposals = [shares(vote.value) for vote in side if vote.weight > 0]
         return min(proposals, key=lambda value: (variation(value, centre), tuple(value.values())))
     weighted_values = [(value, vote.weight) for vote in side if (value := number(vote.value)) is not None]
     if not any(weight > 0 for _, weight in weighted_values):
         return None
     median = rounded(weighted_median(weighted_values, spec.scale, lower=spec.kind == "action"))
-    lowest, highest = min(weighted_values)[0], max(weighted_values)[0]
-    return min(max(median, lowest), highest)
+    values = [value for value, _ in weighted_values]
+    return min(max(median, min(values)), max(values))  # rounding may have moved the median out of the values' range
 
 
-def _centre(spec: ActuatorSpec, votes: list[WeightedVote]) -> dict[str, float]:
+def _compute_centre(spec: ActuatorSpec, votes: list[WeightedVote]) -> dict[str, float]:
     """Return the normalised medians of a simplex's components, or an empty dict if no vote has weight."""
     if not any(vote.weight > 0 for vote in votes):
         return {}

@@ -1,1 +1,1 @@
-"""The protocol: messages, subjects, encoding, permissions, and the rules for decisions."""
+"""The protocol between the processes of a run: messages, subjects, encoding, permissions, and rules for decisions."""

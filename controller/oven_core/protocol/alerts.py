@@ -17,15 +17,15 @@ SymptomName = Annotated[str, Field(min_length=1, max_length=MAX_SYMPTOM_LENGTH, 
 
 
 class Alert(LogMessage):
-    """agent → all. A symptom began or ended. An agent sends one alert when it begins and one when it ends. A repeated
+    """agent → all. A symptom began or ended. An agent sends one alert for the beginning and one for the end. A repeated
     alert has no effect. The mesh ignores alerts, so they do not affect decisions."""
 
     type: Literal["Alert"] = "Alert"
     state: Literal["raised", "cleared"]
     symptom: SymptomName = Field(
-        description="name of the symptom, e.g. confidence_collapse; as in the knowledge graph if it is there"
+        description="name of the symptom, e.g. confidence_collapse; its node's name if the knowledge graph has one"
     )
-    metric: str = Field(min_length=1, max_length=120, description="the metric that shows it")
+    metric: str = Field(min_length=1, max_length=120, description="the metric that shows the symptom")
     value: Real = Field(description="the current value of the metric")
     expected: Real = Field(description="the bound that the value exceeds while the symptom lasts")
     tick: int = Field(ge=0, description="the newest tick of the data behind the alert")

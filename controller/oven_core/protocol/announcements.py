@@ -10,10 +10,10 @@ from oven_core.protocol.messages import ActuatorSpec, LearnerMessage, RunStarted
 
 
 class ActuatorAnnounced(LearnerMessage):
-    """learner → all. A new actuator, or new choices or bounds of one. It then counts like those in RunStarted."""
+    """learner → all. An actuator that is new, or has new choices or bounds. Readers add it to those in RunStarted."""
 
     type: Literal["ActuatorAnnounced"] = "ActuatorAnnounced"
-    actuator: ActuatorSpec = Field(description="the complete spec, with the value that was read back")
+    actuator: ActuatorSpec = Field(description="the complete spec, with the value as read back from the trainer")
     tick: int = Field(ge=0)
     step: int = Field(ge=0)
 
@@ -37,7 +37,7 @@ class PromptsInjected(LearnerMessage):
 
 
 def with_announced(run: RunStarted, announcement: ActuatorAnnounced) -> RunStarted:
-    """Return `run` with the announced actuator added or replaced. A replacement of another kind is ignored."""
+    """Return `run` with the announced actuator added, or replaced if the announcement does not change its kind."""
     spec = announcement.actuator
     names = [actuator.name for actuator in run.actuators]
     if spec.name not in names:

@@ -1,7 +1,7 @@
-"""Generate an AsyncAPI 3.0 document of the protocol: the messages, subjects and permissions of each role.
+"""Generate an AsyncAPI 3.0 document of the protocol, from which programs in any language can generate a client.
 
-It describes the models, subjects and permissions in this package to programs in any language.
-`oven-controller schema --asyncapi` prints it, and docs/protocol/asyncapi.json is a copy.
+The document lists the messages, the subjects, and the roles that may publish and read them.
+`oven-controller schema --asyncapi` prints the document, and docs/protocol/asyncapi.json is a copy.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _PARAMETERS: Final = {
     "agent": "the agent's name, which is the name of its key",
     "operator": "the operator's name, which is the name of their key",
     "member": "the committee member's name",
-    "id": "the id of its message",
-    "tick": "the tick that it closes",
+    "id": "the id of the message",
+    "tick": "the tick that the message closes",
 }
 _ROLES: Final[tuple[Role, ...]] = ("learner", "mesh", "agent", "member", "operator", "monitor")
 """Roles whose operations are listed. The other roles belong to this project's own processes."""
 _REQUEST_NAMES: Final = {request.name for request in REQUESTS}
 
 
-def asyncapi() -> dict[str, Any]:
+def generate_asyncapi() -> dict[str, Any]:
     """Return the document. Its keys are in a fixed order."""
     return {
         "asyncapi": "3.0.0",
@@ -51,19 +51,19 @@ def asyncapi() -> dict[str, Any]:
                 "security": [{"$ref": "#/components/securitySchemes/nkey"}],
             }
         },
-        "channels": _channels(),
-        "operations": _operations(),
+        "channels": _build_channels(),
+        "operations": _build_operations(),
         "components": {
             "securitySchemes": {
                 "nkey": {"type": "asymmetricEncryption", "description": "an nkey seed (ed25519), one per name"}
             },
-            "messages": {name: _message(name) for name in sorted(_models())},
-            "schemas": _schemas(),
+            "messages": {name: _build_message(name) for name in sorted(_collect_models())},
+            "schemas": _build_schemas(),
         },
     }
 
 
-def _models() -> dict[str, type[Message]]:
+def _collect_models() -> dict[str, type[Message]]:
     """Return all messages that are sent on a subject, by name."""
     logged = [model for subject in SUBJECTS for model in subject.message_types]
     requests = [model for request in REQUESTS for model in (request.request_type, request.reply_type)]
@@ -71,32 +71,36 @@ def _models() -> dict[str, type[Message]]:
     return {model.__name__: model for model in (*logged, *unlogged, *requests)}
 
 
-def _channels() -> dict[str, Any]:
+def _build_channels() -> dict[str, Any]:
     channels = {}
     for subject in SUBJECTS:
-        channels[subject.kind] = _channel(subject.address("{run}", f"{{{subject.last_token}}}"), subject.message_types)
+        address = subject.address("{run}", "{" + subject.last_token + "}")
+        channels[subject.kind] = _build_channel(address, subject.message_types)
     for unlogged in UNLOGGED_SUBJECTS:
-        channels[unlogged.kind] = _channel(unlogged.pattern("{run}"), (unlogged.message_type,))
+        channels[unlogged.kind] = _build_channel(unlogged.pattern("{run}"), (unlogged.message_type,))
     for request in REQUESTS:
-        channels[request.name] = _channel(request.address, (request.request_type,))
-        channels[f"{request.name}.reply"] = {"address": None, "messages": _message_references((request.reply_type,))}
+        channels[request.name] = _build_channel(request.address, (request.request_type,))
+        channels[f"{request.name}.reply"] = {
+            "address": None,
+            "messages": _build_message_references((request.reply_type,)),
+        }
     return channels
 
 
-def _channel(address: str, models: tuple[type[Message], ...]) -> dict[str, Any]:
-    channel: dict[str, Any] = {"address": address, "messages": _message_references(models)}
+def _build_channel(address: str, models: tuple[type[Message], ...]) -> dict[str, Any]:
+    channel: dict[str, Any] = {"address": address, "messages": _build_message_references(models)}
     names = re.findall(r"{(\w+)}", address)
     if names:
         channel["parameters"] = {name: {"description": _PARAMETERS[name]} for name in names}
     return channel
 
 
-def _message_references(models: tuple[type[Message], ...]) -> dict[str, Any]:
+def _build_message_references(models: tuple[type[Message], ...]) -> dict[str, Any]:
     return {model.__name__: {"$ref": f"#/components/messages/{model.__name__}"} for model in models}
 
 
-def _message(name: str) -> dict[str, Any]:
-    model = _models()[name]
+def _build_message(name: str) -> dict[str, Any]:
+    model = _collect_models()[name]
     message: dict[str, Any] = {
         "name": name,
         "summary": " ".join((model.__doc__ or "").split()),
@@ -116,44 +120,46 @@ def _message(name: str) -> dict[str, Any]:
     return message
 
 
-def _schemas() -> dict[str, Any]:
-    modes = [(model, "validation") for _, model in sorted(_models().items())]
-    _, schema = models_json_schema(modes, ref_template="#/components/schemas/{model}")  # type: ignore[arg-type]
+def _build_schemas() -> dict[str, Any]:
+    models = [(model, "validation") for _, model in sorted(_collect_models().items())]
+    _, schema = models_json_schema(models, ref_template="#/components/schemas/{model}")  # type: ignore[arg-type]
     return dict(sorted(schema["$defs"].items()))
 
 
-def _operations() -> dict[str, Any]:
+def _build_operations() -> dict[str, Any]:
     operations: dict[str, Any] = {}
     for role in _ROLES:
-        allowed = permissions(role, "NAME", "RUN")
+        role_permissions = permissions(role, "NAME", "RUN")
         for action, verb in (("send", "publish"), ("receive", "subscribe")):
-            for name, channel in _channels().items():
-                address = channel["address"]
-                # A role with a `>` permission can read requests but does not answer them.
-                is_request = action == "receive" and name in _REQUEST_NAMES
-                patterns = [subject for subject in allowed[verb]["allow"] if not (is_request and subject.endswith(">"))]
-                if address is None or not _is_allowed(patterns, address) or address in allowed[verb].get("deny", ()):
+            allowed, denied = role_permissions[verb]["allow"], role_permissions[verb].get("deny", ())
+            for name, channel in _build_channels().items():
+                address, patterns = channel["address"], allowed
+                if action == "receive" and name in _REQUEST_NAMES:
+                    # A role with a `>` permission can read requests but does not answer them.
+                    patterns = [pattern for pattern in patterns if not pattern.endswith(">")]
+                if address is None or address in denied or not _is_allowed(patterns, address):
                     continue
                 operation: dict[str, Any] = {
                     "action": action,
-                    "channel": {"$ref": f"#/channels/{_escaped(name)}"},
+                    "channel": {"$ref": f"#/channels/{_escape(name)}"},
                     "tags": [{"name": role}],
                 }
                 if name in _REQUEST_NAMES:
-                    operation["reply"] = {"channel": {"$ref": f"#/channels/{_escaped(name + '.reply')}"}}
+                    operation["reply"] = {"channel": {"$ref": f"#/channels/{_escape(name + '.reply')}"}}
                 operations[f"{role}.{action}.{name}"] = operation
     return operations
 
 
-def _is_allowed(allowed: list[str], address: str) -> bool:
-    """Return whether a permission covers all subjects of an address, or the one with the user's own name."""
+def _is_allowed(patterns: list[str], address: str) -> bool:
+    """Return whether a pattern covers all subjects of an address, or at least the subject with the user's name."""
     subject = address.replace("{run}", "RUN")
     own_subject = re.sub(r"{(agent|operator|member)}", "NAME", subject)
     all_subjects = re.sub(r"{\w+}", "*", subject)
-    return any(_covers(pattern, candidate) for pattern in allowed for candidate in (own_subject, all_subjects))
+    return any(_covers(pattern, own_subject) or _covers(pattern, all_subjects) for pattern in patterns)
 
 
 def _covers(pattern: str, subject: str) -> bool:
+    """Return whether a NATS pattern, with the wildcards `*` and `>`, matches all that `subject` can stand for."""
     pattern_tokens, tokens = pattern.split("."), subject.split(".")
     for index, token in enumerate(pattern_tokens):
         if token == ">":
@@ -163,6 +169,6 @@ def _covers(pattern: str, subject: str) -> bool:
     return len(pattern_tokens) == len(tokens)
 
 
-def _escaped(name: str) -> str:
+def _escape(name: str) -> str:
     """Escape a name for a JSON pointer."""
     return name.replace("~", "~0").replace("/", "~1")

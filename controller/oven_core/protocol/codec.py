@@ -15,20 +15,21 @@ from oven_core.protocol.subjects import BY_KIND, REQUESTS, SUBJECTS
 from oven_core.removed_names import removed_content_message
 
 
-def _adapter(message_types: Iterable[type[Message]]) -> TypeAdapter[Any]:
-    """Return an adapter for any of the message types, distinguished by `type`."""
+def _build_adapter(message_types: Iterable[type[Message]]) -> TypeAdapter[Any]:
+    """Return an adapter that decodes any of the message types. The field `type` of a message selects its type."""
     union: Any = Annotated[reduce(or_, message_types), Field(discriminator="type")]
     return TypeAdapter(union)
 
 
-_LOG_ADAPTER: Final[TypeAdapter[LogMessage]] = _adapter(
+_LOG_ADAPTER: Final[TypeAdapter[LogMessage]] = _build_adapter(
     model for subject in SUBJECTS for model in subject.message_types
 )
-_REQUEST_ADAPTER: Final = _adapter(model for kind in REQUESTS for model in (kind.request_type, kind.reply_type))
+_REQUEST_ADAPTER: Final = _build_adapter(model for kind in REQUESTS for model in (kind.request_type, kind.reply_type))
 
 Fault: TypeAlias = Literal["malformed", "version", "removed", "misplaced", "unsigned", "signature"]
-"""The reason why readers skip an entry of the log: it is not a message, has another schema version, needs a removed
-feature, is on the wrong subject, lacks a required signature, or has a wrong one (in the order of the literals)."""
+"""Why readers skip an entry of the log. `malformed`: it is not a message. `version`: it has another schema version.
+`removed`: it needs a removed feature. `misplaced`: it is on the wrong subject. `unsigned`: it lacks a required
+signature. `signature`: its signature is wrong."""
 _TRIAL_SUBJECTS: Final = ("trial", "branch")
 """Kinds of subjects that earlier versions used for trials, a removed feature."""
 
@@ -65,7 +66,7 @@ def decode(subject_kind: str, data: bytes) -> LogMessage | Malformed:
 def _removed_content(run_started: bytes) -> str:
     """Return the name of a removed feature that the run used, or an empty string.
 
-    A run had trials only if `trials` announced the metric that compared their arms."""
+    A run used trials if its rules did not turn them off, and it announced in `trials` the metric that compared them."""
     recorded = from_json(run_started)
     rules = recorded.get("rules", {})
     if recorded.get("trials") and rules.get("trials", "off") != "off":

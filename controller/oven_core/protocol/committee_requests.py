@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from oven_core.protocol.judge_spec import JudgeSpec
-from oven_core.protocol.messages import Message, Real, is_default
+from oven_core.protocol.messages import Message, MessagePart, Real, is_default
 
 
-class Completion(BaseModel):
+class Completion(MessagePart):
     """One sampled answer. Ids are random and do not reveal the order. Part of ScoreRequest."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     id: str
     text: str
@@ -34,7 +32,7 @@ class ScoreRequest(Message):
     domain: str = Field(default="", description="subject area of the tasks, for members that are specialists")
     deadline_s: Real = Field(gt=0, description="seconds that the learner waits for the reply")
     reference: str = Field(
-        default="", exclude_if=is_default, description="a correct answer, for tests of the judge; absent: none is known"
+        default="", exclude_if=is_default, description="a correct answer, for tests of the judge; absent if unknown"
     )
     judge: JudgeSpec | None = Field(
         default=None,
@@ -49,10 +47,8 @@ class ScoreRequest(Message):
     )
 
 
-class JudgeHealth(BaseModel):
+class JudgeHealth(MessagePart):
     """Results of a member's tests of its judge. Part of ScoreReply."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     controls: int = Field(default=0, ge=0, description="number of groups so far with inserted answers of known quality")
     controls_failed: int = Field(default=0, ge=0, description="number of those groups that the judge got wrong")
@@ -64,7 +60,7 @@ class JudgeHealth(BaseModel):
         description="share of pairs whose order changed when a group was shown in reverse order",
     )
     change_p: Real | None = Field(
-        default=None, ge=0, le=1, description="p-value of its new scores for old groups, if it is unchanged"
+        default=None, ge=0, le=1, description="p-value of the judge's new scores for old groups, if it is unchanged"
     )
     changes: int = Field(default=0, ge=0, description="number of detected changes of the judge")
     cut_texts: int = Field(default=0, ge=0, description="number of texts so far that were truncated")

@@ -39,7 +39,7 @@ class MemberScores(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
 
     member: str
-    weight: Real | None = Field(default=None, description="its share of the reward or its factor; null: unknown")
+    weight: Real | None = Field(default=None, description="share of the reward, or a function's factor; null: unknown")
     scores: tuple[Real | None, ...] = Field(default=(), description="one per completion; null: no score")
     reasons: tuple[str, ...] = Field(
         default=(), exclude_if=is_default, description="the member's reasons, one per completion; absent: it gave none"
@@ -57,7 +57,7 @@ class SampledGroup(Message):
     type: Literal["SampledGroup"] = "SampledGroup"
     incarnation: int = Field(ge=1)
     number: int = Field(
-        ge=1, description="number of the learner's sample, from 1; gaps: samples that were dropped or not shown"
+        ge=1, description="number of the sample, counted by the learner from 1; dropped and hidden samples leave gaps"
     )
     tick: int = Field(ge=0)
     step: int = Field(ge=0, description="the first optimizer step that trained on it")
@@ -94,7 +94,7 @@ class StoredGroup(BaseModel):
 
 
 class CompletionsBatch(Message):
-    """The reply to a CompletionsRequest: groups in the order of the stream. It is shorter if it would be too large."""
+    """The reply to a CompletionsRequest: groups in the order of the stream, as many as fit into one message."""
 
     type: Literal["CompletionsBatch"] = "CompletionsBatch"
     groups: tuple[StoredGroup, ...]

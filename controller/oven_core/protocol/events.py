@@ -16,6 +16,7 @@ from oven_core.protocol.history_requests import LoggedEvent
 from oven_core.protocol.messages import LogMessage
 
 MESSAGE_ID, SIGNATURE = "Nats-Msg-Id", "Oven-Signature"
+"""Headers of a message."""
 _DATA_FIELD = ', "data": '
 
 UNKNOWN_TIME = datetime.min.replace(tzinfo=UTC)
@@ -63,7 +64,7 @@ class Event:
         traceparent: str = "",
     ) -> Event:
         """Decode an event with the message id and signature in its headers. The signature is not verified yet."""
-        message_id, signature = _header(headers, MESSAGE_ID), _header(headers, SIGNATURE)
+        message_id, signature = _read_header(headers, MESSAGE_ID), _read_header(headers, SIGNATURE)
         return cls.read(seq, subject, data, time, traceparent, message_id=message_id, signature=signature)
 
     @property
@@ -139,7 +140,7 @@ class Event:
         return cls.read(entry.seq, entry.subject, data, time, message_id=entry.id, signature=entry.signature)
 
 
-def _header(headers: Mapping[str, str] | None, name: str) -> str:
+def _read_header(headers: Mapping[str, str] | None, name: str) -> str:
     """Return a header's value, or an empty string if it is longer than 256 characters or not printable ASCII."""
     value = (headers or {}).get(name, "")
     return value if len(value) <= 256 and value.isascii() and value.isprintable() else ""

@@ -7,27 +7,23 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from oven_core.protocol.messages import Confidence, Message, Real, is_default
+from oven_core.protocol.messages import Confidence, Message, MessagePart, Real, is_default
 
 Phase: TypeAlias = Literal["", "pretrain", "sft", "grpo"]
 """The kind of training; empty if it is unknown."""
 
 
-class Symptom(BaseModel):
+class Symptom(MessagePart):
     """A symptom, identified by its node in the knowledge graph."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     id: str
     severity: Confidence = 1.0
 
 
-class EvidencePath(BaseModel):
+class EvidencePath(MessagePart):
     """A path through the knowledge graph that is evidence for or against a change."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     edges: tuple[str, ...] = Field(description="edge ids, in order")
     text: str = Field(description="the path in words, e.g. loss_spike ← CAUSES ← lr_too_high ← SOLVES ← lower_lr")
@@ -47,23 +43,19 @@ class DiagnoseRequest(Message):
     k: int = Field(default=5, ge=1, le=50, description="maximum number of remedies")
 
 
-class Cause(BaseModel):
+class Cause(MessagePart):
     """A likely cause of the symptoms."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     id: str
     p: Real = Field(description="probability given the symptoms (noisy-OR); not calibrated, so for ranking only")
 
 
-class Remedy(BaseModel):
+class Remedy(MessagePart):
     """A remedy for the symptoms, with its evidence."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     id: str
     changes: tuple[str, ...] = Field(
-        default=(), description='changes to make together, e.g. "optimizer.lr_scale:down"; empty if it is only advice'
+        default=(), description='changes to make together, e.g. "optimizer.lr_scale:down"; empty: only advice'
     )
     score: Real = Field(description="weight of the evidence as log-odds from −2 to 2, for ranking only")
     unmet: tuple[str, ...] = Field(default=(), description="preconditions that this run does not meet")
@@ -117,7 +109,7 @@ class GraphInfo(Message):
     graph: str
     nodes: dict[str, int] = Field(description="kind → count")
     edges: dict[str, int] = Field(description="relation → count")
-    grades: dict[str, int] = Field(default_factory=dict, description="grade → edges")
+    grades: dict[str, int] = Field(default_factory=dict, description="grade → number of edges")
     isolated: Real = Field(description="share of nodes without an edge")
     large: str = Field(
         default="",
@@ -130,10 +122,8 @@ class GraphInfo(Message):
     )
 
 
-class Mastery(BaseModel):
+class Mastery(MessagePart):
     """Counts of correct and wrong answers on a topic. Part of CurriculumRequest."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     topic: str = Field(min_length=1, max_length=200)
     successes: Real = Field(
@@ -150,16 +140,14 @@ class CurriculumRequest(Message):
     prerequisites: tuple[tuple[str, str], ...] = Field(
         default=(), max_length=4096, description="(topic, prerequisite) pairs, in addition to those of the graph"
     )
-    threshold: Confidence = Field(default=0.5, description="lower bound that the mastery of a prerequisite must reach")
+    threshold: Confidence = Field(default=0.5, description="lower bound of mastery from which a topic is mastered")
     floor: Confidence = Field(
         default=0.05, description="share that is distributed evenly, so that every topic is sampled"
     )
 
 
-class UnmetPrerequisite(BaseModel):
+class UnmetPrerequisite(MessagePart):
     """A topic with a prerequisite that is not mastered."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     topic: str
     path: tuple[str, ...] = Field(
@@ -191,7 +179,7 @@ class TokenPriorRequest(Message):
     vocabulary: tuple[str, ...] = Field(
         default=(),
         max_length=300_000,
-        description="text of each token, by id; only for `kg`, which searches the texts for labels",
+        description="text of each token, by id; only for `kg`, which searches the texts for labels of nodes",
     )
     counts: tuple[int, ...] = Field(
         default=(), max_length=300_000, description="how often each token occurs in the corpus; only for `unigram`"
@@ -228,7 +216,7 @@ class PartTaken(Message):
 
     type: Literal["PartTaken"] = "PartTaken"
     upload: str
-    missing: int = Field(ge=0, description="parts that have not arrived yet")
+    missing: int = Field(ge=0, description="number of parts that have not arrived yet")
 
 
 class TokenPrior(Message):
@@ -239,7 +227,7 @@ class TokenPrior(Message):
     method: Literal["unigram", "kg"]
     tokens: int
     bytes: int
-    blob: str = Field(description="base64 of the format in oven_core/protocol/token_scores.py")
+    blob: str = Field(description="base64 of the format in oven_core/protocol/token_prior_format.py")
     ablation: str = Field(description="measured effect of this method, in one sentence")
 
 
@@ -265,10 +253,8 @@ class GraphQuery(Message):
     limit: int = Field(default=20, ge=1, le=200, description="maximum number of rows")
 
 
-class QueryRow(BaseModel):
+class QueryRow(MessagePart):
     """A node in the answer to a query."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     node: str
     kind: str

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from oven_core.protocol.messages import Message
+from oven_core.protocol.messages import Message, MessagePart
 
 
 class HistoryRequest(Message):
@@ -20,10 +20,8 @@ class HistoryRequest(Message):
     limit: int = Field(default=256, ge=1, le=1024)
 
 
-class LoggedEvent(BaseModel):
+class LoggedEvent(MessagePart):
     """One entry of the log, unchanged, so that the receiver can verify it."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     seq: int
     time: str = Field(description="time at which the server stored it, RFC 3339, UTC")

@@ -12,7 +12,7 @@ PREFIX: Final = "committee."
 OFF: Final = "off"
 """The choice of `committee.<member>` that mutes the member."""
 MAX_TOP_LOGPROBS: Final = 20
-"""Maximum number of alternatives per token. OpenAI and DeepSeek refuse a higher one."""
+"""Maximum number of alternatives per token. OpenAI and DeepSeek refuse a higher number."""
 
 
 class JudgeSpec(BaseModel):

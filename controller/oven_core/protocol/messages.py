@@ -7,8 +7,8 @@ These rules apply to all messages, and to requests (committee_requests, graph_re
 - Computed floats are rounded to nine significant digits, so that replicas on different machines write the same bytes.
   NaN and the infinities are written as the strings "NaN", "Infinity" and "-Infinity".
 - Unknown fields are ignored. An unknown schema version is refused.
-- The last token of the subject names the agent or operator that sent the message. No field does, so the name cannot be
-  forged.
+- The last token of the subject names the agent or operator that sent the message. No field names the sender, so the
+  name cannot be forged.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ def _round_to_nine_digits(value: float) -> float:
     return float(f"{value:.9g}")
 
 
-_NOT_FINITE: Final = WithJsonSchema({"anyOf": [{"type": "number"}, {"enum": ["NaN", "Infinity", "-Infinity"]}]})
+_NUMBER_SCHEMA: Final = WithJsonSchema({"anyOf": [{"type": "number"}, {"enum": ["NaN", "Infinity", "-Infinity"]}]})
 
 
 def _round_metrics(values: dict[str, float], info: ValidationInfo) -> dict[str, float]:
     """Round new measurements, but not those read from JSON.
 
-    The sender has already rounded the latter. Rounding them again would make decoding two to four times slower."""
+    The sender has already rounded those. Rounding them again would make decoding two to four times slower."""
     return values if info.mode == "json" else {name: _round_to_nine_digits(value) for name, value in values.items()}
 
 
 def is_default(value: object) -> bool:
-    """Return whether a field is empty and can be omitted from the message (`exclude_if`).
+    """Return whether a field has its empty default and is omitted from the message (for `exclude_if`).
 
-    Fields that were added later are omitted, so that older messages keep their bytes."""
+    This is for fields that later versions added, so that older messages keep their bytes."""
     return not value
 
 
-Real: TypeAlias = Annotated[float, AfterValidator(_round_to_nine_digits), _NOT_FINITE]
+Real: TypeAlias = Annotated[float, AfterValidator(_round_to_nine_digits), _NUMBER_SCHEMA]
 Confidence: TypeAlias = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), AfterValidator(_round_to_nine_digits)]
-Metrics: TypeAlias = Annotated[dict[str, Annotated[float, _NOT_FINITE]], AfterValidator(_round_metrics)]
+Metrics: TypeAlias = Annotated[dict[str, Annotated[float, _NUMBER_SCHEMA]], AfterValidator(_round_metrics)]
 Value: TypeAlias = Real | str | dict[str, Real] | None
 """A number for a scalar or an action, a name for a choice, shares for a simplex, or nothing."""
 Effect: TypeAlias = Literal["setting", "measures", "copies", "moves_weights", "ends_or_holds", "at_end"]
@@ -62,6 +62,12 @@ class Message(BaseModel):
     def wire(self) -> bytes:
         """Encode the message as JSON, with its fields in the declared order."""
         return self.model_dump_json().encode()
+
+
+class MessagePart(BaseModel):
+    """Base class of objects in the fields of messages."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
 
 
 class ActuatorSpec(BaseModel):
@@ -124,10 +130,8 @@ class ActuatorSpec(BaseModel):
         return self.effect in ("setting", "moves_weights")
 
 
-class MetricSpec(BaseModel):
+class MetricSpec(MessagePart):
     """A metric that the learner will publish. Part of RunStarted."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     name: str
     unit: str = ""
@@ -136,10 +140,8 @@ class MetricSpec(BaseModel):
     ceiling: Real | None = Field(default=None, description="the best possible value, if one is known")
 
 
-class Horizon(BaseModel):
+class Horizon(MessagePart):
     """The planned length of the run. Observation.progress is a fraction of it. Part of RunStarted."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     max_steps: int | None = Field(default=None, description="optimizer steps")
     seconds: float | None = Field(default=None, description="wall-clock time")
@@ -159,7 +161,7 @@ class LogMessage(Message):
     """A message in a run's log. oven_core.protocol.subjects lists the subject of each class."""
 
     if TYPE_CHECKING:
-        type: str  # each subclass declares its own, so that it follows the fields of the base class
+        type: str  # declared by each subclass, so that `type` follows the fields of the base class in the JSON
 
 
 class LearnerMessage(LogMessage):
@@ -179,8 +181,8 @@ class RunStarted(LearnerMessage):
     training: str = Field(
         default="1",
         min_length=1,
-        description="name that the script gives this training; by default, its number in the order of first starts, "
-        "from 1. Another training of the same script has different weights, data and settings",
+        description="name of this training. A script may run several trainings, each with different weights, data and "
+        "settings. By default, they are numbered from 1 in the order in which they first started",
     )
     tick: int = Field(default=0, ge=0, description="number of ticks in earlier incarnations")
     step: int = Field(default=0, ge=0, description="optimizer step from which the learner starts")
@@ -214,7 +216,7 @@ class RunEnded(LearnerMessage):
     tick: int
     step: int
     metrics: dict[str, Real] = Field(default_factory=dict, description="held-out metrics at the end")
-    lockstep_timeouts: int = Field(default=0, description="timeouts; above 0, the run is not repeatable")
+    lockstep_timeouts: int = Field(default=0, description="number of timeouts; above 0, the run is not repeatable")
     dropped_observations: int = Field(
         default=0, description="number of observations lost because the bus was down and the buffer was full"
     )
@@ -236,9 +238,9 @@ class AgentStatus(LogMessage):
     type: Literal["AgentStatus"] = "AgentStatus"
     state: Literal["joined", "done", "cannot_fire", "notice", "left"]
     tick: int = Field(default=0, ge=0, description="the newest tick that the agent has handled")
-    seen: str = Field(default="", description="the newest ballot that the agent has handled")
+    seen: str = Field(default="", description="id of the newest ballot that the agent has handled")
     version: str = ""
-    needs: tuple[str, ...] = Field(default=(), description="metrics, as patterns")
+    needs: tuple[str, ...] = Field(default=(), description="patterns of the metrics that it requires")
     moves: tuple[str, ...] = Field(default=(), description="actuators that it may propose for")
     speciality: tuple[str, ...] = Field(default=(), description="actuators for which its vote alone can be a quorum")
     shadow: bool = Field(default=False, description="whether its votes are logged and scored, but not counted")
@@ -279,7 +281,7 @@ class BallotOpened(LogMessage):
     opened_by: str
     tick: int
     closes_at_tick: int
-    eligible: tuple[str, ...] = Field(description="agents eligible when the ballot opened; sorted")
+    eligible: tuple[str, ...] = Field(description="agents whose votes count, fixed when the ballot opens; sorted")
 
 
 class TallyLine(BaseModel):
@@ -343,8 +345,8 @@ class Receipt(LearnerMessage):
     type: Literal["Receipt"] = "Receipt"
     decision_id: str = Field(
         default="",
-        description="empty for a command, for a pause by the learner itself, and for the receipt of run.best that "
-        "records the choice of weights",
+        description="id of the decision; empty for a command, for a pause by the learner itself, and for the receipt "
+        "of run.best that records the choice of weights",
     )
     command: str = Field(default="", description="id of the operator's command that it answers, if any")
     actuator: str
@@ -366,10 +368,10 @@ class OutcomeLine(BaseModel):
     shadow: bool = False
     confidence: Real
     success: Real = Field(
-        description="0..1: how clearly the gain exceeded the larger of half of this agent's forecast and two standard "
-        "errors; 0.5: the gain was equal to that"
+        description="0..1: how clearly the gain exceeded the required gain, which is the larger of two standard errors "
+        "and half of this agent's forecast; 0.5: the gain equalled the required gain"
     )
-    merit: Real = Field(description="−1..1: whether its vote was right, which changes its reputation")
+    merit: Real = Field(description="−1..1: how right its vote was, which changes its reputation")
     before: Real = Field(description="its reputation before the outcome")
     after: Real = Field(description="its reputation after the outcome")
 
@@ -390,7 +392,7 @@ class Outcome(LogMessage):
     tick: int = Field(description="the mesh's tick when the window closed")
     before: Real | None = Field(default=None, description="mean of the target before the change")
     after: Real | None = Field(default=None, description="mean of the target after the change")
-    samples: tuple[int, int] = Field(default=(0, 0), description="measurements before and after")
+    samples: tuple[int, int] = Field(default=(0, 0), description="numbers of measurements before and after the change")
     gain: Real | None = Field(default=None, description="after − before, in the metric's better direction")
     forecast: Real | None = Field(default=None, description="the gain forecast by the leading proposal")
     noise: Real | None = Field(default=None, description="standard error of the gain")

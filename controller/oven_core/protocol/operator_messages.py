@@ -68,7 +68,7 @@ class OperatorCommand(LogMessage):
 
 class OperatorKey(LogMessage):
     """operator → all. Registers or revokes a person's public key. Only the stack's operator, whose key the learner
-    announced, may send it. It cannot change the keys of the stack's own processes."""
+    announced, may send this message. Keys of the stack's own processes cannot be changed."""
 
     type: Literal["OperatorKey"] = "OperatorKey"
     name: str = Field(

@@ -1,9 +1,8 @@
 """Server permissions: the subjects that each role may publish and subscribe to.
 
 An agent's name is part of its subjects, so the server stops it from voting under another name. Agents, monitors and
-operators have no access to the JetStream API. With it, they could bypass the permissions by naming any reply subject or
-a consumer's deliver subject. Instead, they request earlier events on `history`, whose service cannot write to the
-inboxes of the learner and the mesh.
+operators have no access to the JetStream API, which sends replies and events to any subject that a request names.
+They request earlier events on `history` instead, whose service cannot write to the inboxes of the learner and the mesh.
 """
 
 from __future__ import annotations
@@ -52,14 +51,14 @@ def permissions(
 ) -> dict[str, Any]:
     """Return the server's `permissions` block for one user of one run.
 
-    `agents` names the agents that share the key in one process; by default, only the agent `name` uses it. With
+    `agents` names the agents that share the user's key in one process, by default only the agent `name`. With
     `completions`, an agent may also read sampled prompts and completions, as operators and monitors do."""
     names.validate("name", name)
     agent_names = [names.validate("agent", agent) for agent in agents or (name,)]
     subjects = Subjects(run)
     inbox = f"{inbox_prefix(name)}.>"
     stream = log_stream(run)
-    read_log = [
+    log_read_subjects = [
         f"$JS.API.STREAM.INFO.{stream}",
         f"$JS.API.CONSUMER.CREATE.{stream}.>",
         f"$JS.API.CONSUMER.CREATE.{stream}",
@@ -74,10 +73,10 @@ def permissions(
             "oven.reward.*",
             "oven.probe.*",
             *map(names.kg, LEARNER_KG_ENDPOINTS),
-            *read_log,
+            *log_read_subjects,
         ],
-        "mesh": [*patterns_written_by(run, "mesh"), *read_log],
-        "history": ["_INBOX_.>", *read_log, *_completion_read_subjects(run)],
+        "mesh": [*patterns_written_by(run, "mesh"), *log_read_subjects],
+        "history": ["_INBOX_.>", *log_read_subjects, *_completion_read_subjects(run)],
         "kg": ["_INBOX_.>"],
         "member": [f"{score_inbox('learner')}.*"],
         "agent": [*_named_subjects(run, "agent", agent_names), subjects.history, "oven.kg.*"],
@@ -98,7 +97,7 @@ def permissions(
     }
     block: dict[str, Any] = {"publish": {"allow": publish[role]}, "subscribe": {"allow": subscribe[role]}}
     if role in ("history", "kg"):
-        # Readers of messages from the learner or the mesh see its inbox, and could use it as a forged reply subject.
+        # A client that has seen the learner's or the mesh's inbox could name it as the reply subject of a request.
         block["publish"]["deny"] = [f"{inbox_prefix(user)}.>" for user in ("learner", "mesh", "history")]
     if role in ("agent", "monitor"):
         # Only the learner may request token priors, which take seconds to compute.

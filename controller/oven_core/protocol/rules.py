@@ -27,8 +27,8 @@ class Rules(BaseModel):
         default=0.0,
         ge=0,
         le=60,
-        description="seconds after which a decision expires, if they last longer than `expire_ticks` at the current "
-        "pace of the log; ignored in lockstep; 0, also in older logs: only ticks count",
+        description="minimum lifetime of a decision in seconds, converted to ticks at the current pace of the log; the "
+        "longer of this and `expire_ticks` counts; ignored in lockstep; 0 (as in older logs): only ticks count",
     )
 
     specialist_confidence: float = Field(
@@ -74,7 +74,7 @@ class Rules(BaseModel):
     trusted: dict[str, tuple[str, ...]] = Field(
         default_factory=dict,
         description="agent → actuators for which it is trusted and a specialist. With `*`, it is trusted with all, but "
-        "a specialist only for those that it declares. Installed agents have `*`",
+        "a specialist only for the actuators that it declares. Installed agents have `*`",
     )
     trusted_after: int = Field(
         default=2,
@@ -96,15 +96,15 @@ class Rules(BaseModel):
         default=0.0,
         ge=0,
         le=10_080,
-        description="minutes for which an advised decision can be approved, if they last longer than `approve_ticks` "
-        "at the pace of the newest 50 observations; 0: only ticks count",
+        description="minutes for which an advised decision can be approved, converted to ticks at the pace of the "
+        "newest 50 observations; the longer of this and `approve_ticks` counts; 0: only ticks count",
     )
 
     outcome_ticks: int = Field(default=20, ge=2, description="minimum horizon of a decision, in ticks")
     outcome_samples: int = Field(default=3, ge=2, description="measurements that an outcome needs on each side")
     reputation_rate: float = Field(default=0.3, gt=0, lt=1, description="rate at which one outcome moves a reputation")
     reputation_share: float = Field(
-        default=0.005, ge=0, lt=1, description="share by which each outcome moves all reputations back to 1"
+        default=0.005, ge=0, lt=1, description="share by which each outcome brings all reputations closer to 1"
     )
     reputation_most: float = Field(default=2.0, ge=1, description="maximum reputation")
     least_reputation: float = Field(

@@ -2,8 +2,8 @@
 
 It replays the whole log, publishes pending outputs, and then publishes the outputs of each new event. Any number of
 replicas may run. Every output has its own subject, which accepts one message from the mesh, so only one copy enters the
-log. A forged message on such a subject does not count. It does not block the real one either: all replicas know its
-sequence number from the log, and publish on the condition that the subject has nothing newer.
+log. A forged message on such a subject does not count, and does not block the real one either. All replicas know the
+forgery's sequence number from the log, and publish on the condition that the subject has no newer message.
 
 The process also answers requests for past events and stored completions, for clients without access to the streams. It
 replies only to inboxes. Otherwise a client could name a protected subject as the reply subject and make the process
@@ -45,7 +45,7 @@ RETRY_S = 0.25
 REPLY_BYTES = 512 * 1024
 """Maximum bytes of a reply: half of the server's payload limit. Larger batches end early."""
 MAX_PENDING_REQUESTS = 64
-"""Maximum number of pending requests. The service drops further ones, and their senders retry."""
+"""Maximum number of pending requests. The service drops further requests, and their senders retry."""
 
 
 def main(args: list[str]) -> int:
@@ -82,7 +82,7 @@ async def _run_until_signal(url: str, run: str, replica: str) -> None:
 
 
 async def serve(bus: Bus, run: str, pin: str | None = None) -> None:
-    """Follow the log and publish outputs concurrently, forever. So votes are read while the log confirms a ballot.
+    """Follow the log and publish outputs forever. Both run concurrently, so votes are read while a ballot is confirmed.
 
     `pin` is the learner's public key, if known. Raises DivergedError if the log contradicts this replica."""
     replica = _Replica(bus, run, pin)
@@ -232,17 +232,17 @@ class _Traces:
 
 
 async def serve_history(bus: Bus, run: str, replica: str = "mesh") -> None:
-    """Answer requests for past events until the connection closes, both those to any replica and those to this one."""
+    """Answer requests for past events, addressed to any replica or to this one, until the connection closes."""
 
     async def read(data: bytes) -> HistoryBatch:
         request = HistoryRequest.model_validate_json(data)
         head = await bus.head(run)
-        size, events = 0, list[LoggedEvent]()
+        reply_bytes, events = 0, list[LoggedEvent]()
         if request.after < head:
             async for event in bus.read(run, after=request.after, until=min(head, request.after + request.limit)):
                 entry = event.to_logged()
-                size += len(entry.model_dump_json())
-                if events and size > REPLY_BYTES:
+                reply_bytes += len(entry.model_dump_json())
+                if events and reply_bytes > REPLY_BYTES:
                     break
                 events.append(entry)
         return HistoryBatch(events=tuple(events), head=head)

@@ -27,16 +27,16 @@ except ImportError as error:
     ) from error
 
 SERVER_DAYS = 825
-"""Validity of the server's certificate in days. Some clients refuse a longer one."""
+"""Validity of the server's certificate in days. Some clients refuse a longer validity."""
 AUTHORITY_DAYS = 3650
 """Validity of the authority's certificate in days."""
 
 
 def create_certificate(folder: Path, hosts: Sequence[str]) -> tuple[Certificate, Path]:
-    """Create a server certificate for `hosts` (names or addresses) in `folder`. Return it, and the authority's file.
+    """Create a certificate for a server's `hosts` (names or addresses). Return it, and the file of its authority.
 
-    Every user may read `ca.pem` and `server.pem`, but only the owner may read `ca.key` and `server.key` (mode 0600). An
-    existing authority is reused, so that clients still trust it."""
+    In `folder`, every user may read `ca.pem` and `server.pem`, but only the owner may read `ca.key` and `server.key`
+    (mode 0600). An authority that exists there is reused, so that clients still trust it."""
     authority, authority_key = _load_or_create_authority(folder)
     key = ec.generate_private_key(ec.SECP256R1())
     names = [_general_name(host) for host in hosts]
@@ -58,7 +58,7 @@ def _load_or_create_authority(folder: Path) -> tuple[x509.Certificate, ec.Ellipt
         assert isinstance(existing_key, ec.EllipticCurvePrivateKey)
         return x509.load_pem_x509_certificate((folder / "ca.pem").read_bytes()), existing_key
     key, subject = ec.generate_private_key(ec.SECP256R1()), _subject("oven-controller")
-    key_usage = x509.KeyUsage(
+    key_usage = x509.KeyUsage(  # the authority only signs certificates and revocation lists
         False, False, False, False, False, key_cert_sign=True, crl_sign=True, encipher_only=False, decipher_only=False
     )
     authority = (

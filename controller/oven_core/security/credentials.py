@@ -45,10 +45,8 @@ class Credentials:
         try:
             nkeys.from_seed(bytearray(seed))
         except Exception as error:
-            raise ConfigError(
-                f"{path} has no nkey seed (one line that starts with SU); create one with "
-                "`oven-controller creds add NAME`"
-            ) from error
+            remedy = "create one with `oven-controller creds add NAME`"
+            raise ConfigError(f"{path} has no nkey seed (one line that starts with SU); {remedy}") from error
         return cls(path.stem, seed)
 
     @classmethod

@@ -17,7 +17,7 @@ from oven_core.errors import ConfigError, reason
 from oven_core.files import read_file
 from oven_core.protocol import names
 from oven_core.security.credentials import Credentials, write_secret
-from oven_core.security.signing import public_key
+from oven_core.security.signing import decode_public_key
 
 MAX_FILE_BYTES: Final = 256 << 10
 """Maximum bytes of the file. An authority with its chain takes a few kilobytes, and a public key 50 bytes."""
@@ -57,7 +57,7 @@ class PersonFile(BaseModel):
     @classmethod
     def _check_keys(cls, keys: dict[str, str]) -> dict[str, str]:
         for key in keys.values():
-            public_key(key)
+            decode_public_key(key)
         return keys
 
     @property

@@ -2,7 +2,7 @@
 
 Permissions on subjects are not enough, because a user can make the server write to a forbidden subject. So the learner,
 the mesh and operators sign the messages that they append. A header contains the ed25519 signature (RFC 8032) of the
-subject, message id and body. A MAC would not be enough, because anyone who can check one can forge one. Agents do not
+subject, message id and body. A MAC would not be enough, because anyone who can check a MAC can forge it. Agents do not
 sign, because the server lets each agent publish only under its own name.
 
 The public keys are in `RunStarted.keys`, which the learner signs. Readers know the learner's public key beforehand (the
@@ -83,7 +83,7 @@ class Keyring:
 
         If `keys` is empty, the run is unsigned. Raises ValueError for a malformed key."""
         keyring = cls(keys.get(LEARNER))
-        keyring.keys, keyring._verify_keys = dict(keys), {name: public_key(text) for name, text in keys.items()}
+        keyring.keys, keyring._verify_keys = dict(keys), {name: decode_public_key(text) for name, text in keys.items()}
         return keyring
 
     def verify(self, event: Event) -> Event:
@@ -107,7 +107,7 @@ class Keyring:
                 self.keys, self._incarnation = {}, body.incarnation
             return None
         try:
-            keys = {name: public_key(text) for name, text in body.keys.items()}
+            keys = {name: decode_public_key(text) for name, text in body.keys.items()}
         except ValueError as error:
             return _signature_fault(f"it has an invalid key: {error}")
         if LEARNER not in keys:
@@ -145,7 +145,7 @@ class Keyring:
         if body.name in (LEARNER, MESH, OPERATOR) or not names.NAME.fullmatch(body.name):
             return _unsigned_fault(f"the key of {body.name!r} cannot be added or revoked")
         try:
-            key = public_key(body.key) if body.key else None
+            key = decode_public_key(body.key) if body.key else None
         except ValueError as error:
             return _signature_fault(f"it has an invalid key: {error}")
         keys, verify_keys = dict(self.keys or {}), dict(self._verify_keys)
@@ -158,7 +158,7 @@ class Keyring:
         return None
 
 
-def public_key(text: str) -> VerifyKey:
+def decode_public_key(text: str) -> VerifyKey:
     """Decode a public key. Raises ValueError if the text is not the base64 of 32 bytes."""
     raw = base64.b64decode(text, validate=True)
     if len(raw) != 32:
@@ -172,11 +172,10 @@ def load_keys(path: Path) -> dict[str, str]:
     try:
         keys = {str(name): str(key) for name, key in json.loads(data).items()}
         for key in keys.values():
-            public_key(key)
+            decode_public_key(key)
     except (ValueError, AttributeError, RecursionError) as error:
-        raise ConfigError(
-            f"{path} must be a list of public keys ({reason(error)}); `oven-controller creds server` writes one"
-        ) from error
+        remedy = "`oven-controller creds server` writes one"
+        raise ConfigError(f"{path} must be a list of public keys ({reason(error)}); {remedy}") from error
     return keys
 
 

@@ -34,9 +34,8 @@ def trust_file(ca: str | Path) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=str(ca))
     except ssl.SSLError as error:
-        raise ConfigError(
-            f"{ca} contains no certificate (PEM); use the authority that `creds server --tls` created"
-        ) from error
+        remedy = "use the authority that `creds server --tls` created"
+        raise ConfigError(f"{ca} contains no certificate (PEM); {remedy}") from error
     except OSError as error:
         raise ConfigError(f"cannot read the certificate authority {ca}: {error.strerror}") from error
 
@@ -64,7 +63,7 @@ def is_loopback(host: str) -> bool:
         addresses = socket.getaddrinfo(host, None)
     except (OSError, UnicodeError):
         return False
-    return all(ipaddress.ip_address(entry[4][0]).is_loopback for entry in addresses)
+    return all(ipaddress.ip_address(socket_address[0]).is_loopback for *_, socket_address in addresses)
 
 
 def host_of(url: str) -> str:
@@ -90,10 +89,10 @@ def checked_addresses(url: str) -> list[str]:
             )
         try:
             parts = urlsplit(server if "://" in server else f"nats://{server}")
-            valid = parts.scheme in SCHEMES and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+            is_valid = parts.scheme in SCHEMES and bool(parts.hostname) and (parts.port is None or parts.port > 0)
         except ValueError:
-            valid = False
-        if not valid:
+            is_valid = False
+        if not is_valid:
             raise ConfigError(f"{server!r} is not a server's address; write e.g. tls://bus.example:4222")
     return servers
 

@@ -38,8 +38,8 @@ _W3C = TraceContextTextMapPropagator()
 class Tracing:
     """Creates and sends spans. It has its own tracer provider, because the global one belongs to the training script.
 
-    The resource consists of the service and the run. OpenTelemetry's detectors are not used, because they
-    would add the command line, among other things."""
+    The resource consists of the service and the run, without OpenTelemetry's detectors, which would add the command
+    line, among other things."""
 
     def __init__(self, process: str, run: str, exporter: SpanExporter, url: str) -> None:
         self.process, self.run = process, run
@@ -70,8 +70,9 @@ class Tracing:
 
     def end(self, otel_span: trace.Span, ended_ns: int | None) -> None:
         """End a span, and count it if it was sampled."""
-        with self._lock:
-            self._ended_count += otel_span.get_span_context().trace_flags.sampled
+        if otel_span.get_span_context().trace_flags.sampled:
+            with self._lock:
+                self._ended_count += 1
         with _quiet():
             otel_span.end(ended_ns)
 
@@ -166,10 +167,10 @@ class _ReportingExporter(SpanExporter):
             self._exporter.shutdown()
 
 
-def collector(url: str) -> SpanExporter:
+def create_exporter(url: str) -> SpanExporter:
     """Return an exporter that sends OTLP over HTTP to the collector at `url`. The path in the URL is optional.
 
-    OTEL_EXPORTER_OTLP_HEADERS and _TIMEOUT apply as usual."""
+    The exporter also reads the variables OTEL_EXPORTER_OTLP_HEADERS and OTEL_EXPORTER_OTLP_TIMEOUT."""
     base = url.rstrip("/")
     return OTLPSpanExporter(endpoint=base if base.endswith(PATH) else base + PATH)
 

@@ -55,7 +55,7 @@ def start(process: str, run: str, exporter: SpanExporter | None = None) -> None:
             f"traces should go to {url}, but OpenTelemetry is not installed ({error.name}): "
             '`pip install "oven-controller[otel]"`, or omit --otlp'
         ) from error
-    _active = otlp.Tracing(process, run, exporter or otlp.collector(url), url)
+    _active = otlp.Tracing(process, run, exporter or otlp.create_exporter(url), url)
 
 
 def is_on() -> bool:
@@ -74,8 +74,8 @@ def span(
 ) -> Span:
     """Open a span that starts now and ends when `end` is called.
 
-    `parent` is its context; if it is empty, the span starts a new trace. `began_ns` and `ended_ns` (Unix time) replace
-    the times, for intervals that were measured in code that must not open spans."""
+    `parent` is the trace context of the parent span. If it is empty, the span starts a new trace. `began_ns` and
+    `ended_ns` (Unix time) replace the times, for intervals that were measured in code that must not open spans."""
     if _active is None:
         return OFF
     return _active.span(name, parent, attributes or {}, kind, began_ns, ended_ns)
@@ -106,11 +106,11 @@ def shutdown(limit_s: float = FLUSH_S) -> None:
 
 
 class Contexts:
-    """The newest trace contexts, at most `size`, by the id of a ballot or decision. Later spans can continue them."""
+    """The newest trace contexts, at most `size`, by the id of a ballot or decision. Later spans join the same trace."""
 
     def __init__(self, size: int = MAX_CONTEXTS) -> None:
         self._size = size
-        self._by_key: dict[str, tuple[str, int]] = {}
+        self._by_key: dict[str, tuple[str, int]] = {}  # (context, Unix time in nanoseconds)
 
     def add(self, key: str, traceparent: str) -> None:
         """Store a context, unless it is empty."""

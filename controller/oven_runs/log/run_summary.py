@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, TypeAlias
 
-from oven_core.protocol.actuator_names import BEST
+from oven_core.protocol.actuators import BEST
 from oven_core.protocol.alerts import Alert
 from oven_core.protocol.announcements import ActuatorAnnounced, PromptsInjected, with_announced
 from oven_core.protocol.codec import Malformed

@@ -10,7 +10,7 @@ from typing import Final
 import networkx as nx
 
 from oven_core.mesh.change_requirements import NEED_FORMS, NEED_PATTERN
-from oven_core.protocol.actuator_names import ACTUATORS
+from oven_core.protocol.actuators import ACTUATORS
 from oven_kg.graph.graph_yaml import SECTIONS, Edge, Node, Records
 
 ALLOWED_KINDS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {

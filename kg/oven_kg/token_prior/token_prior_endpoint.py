@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 from oven_core.errors import ConfigError
 from oven_core.protocol.graph_requests import TokenPrior, TokenPriorRequest
-from oven_core.protocol.token_scores import encode, token_count, vocabulary_sha
+from oven_core.protocol.token_prior_format import encode, token_count, vocabulary_sha
 
 Encode: TypeAlias = Callable[[str], Sequence[int]]
 """A tokenizer that converts a string to token ids."""

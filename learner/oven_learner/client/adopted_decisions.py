@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from oven_core.errors import reason
-from oven_core.protocol.actuator_names import ROLLBACK
+from oven_core.protocol.actuators import ROLLBACK
 from oven_core.protocol.messages import Decision, Value
 from oven_learner.actuators import SUCCESSFUL, USED, Actuators, ChangeResult, Proof, describe_difference
 from oven_learner.client.run_actions import Run

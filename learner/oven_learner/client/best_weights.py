@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from oven_core.errors import reason
-from oven_core.protocol.actuator_names import BEST
+from oven_core.protocol.actuators import BEST
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.actuators import Actuators, ChangeResult, Status
 from oven_learner.ranks import Ranks

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Literal, Self
 
 from oven_core.errors import reason
-from oven_core.protocol.actuator_names import BEST
+from oven_core.protocol.actuators import BEST
 from oven_core.protocol.announcements import ActuatorAnnounced
 from oven_core.protocol.messages import (
     ActuatorSpec,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from oven_core.protocol.actuator_names import CHECKPOINT, HOLD, ROLLBACK, STOP, UNDO
+from oven_core.protocol.actuators import CHECKPOINT, HOLD, ROLLBACK, STOP, UNDO
 from oven_core.protocol.messages import Value
 from oven_learner.actuators import Actuators, ChangeResult
 from oven_learner.rollback.rollback_protocol import Rollback, Snapshot

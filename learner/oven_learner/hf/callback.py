@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.stateful import Stateful
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from oven_core.mesh.code_hash import mesh_code_hash
-from oven_core.protocol.actuator_names import EVALUATE
+from oven_core.protocol.actuators import EVALUATE
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.actuators import Actuators
 from oven_learner.client.held_out_evaluation import Measurements

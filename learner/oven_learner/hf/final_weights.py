@@ -20,7 +20,7 @@ import torch
 from torch.utils.data import IterableDataset, Subset
 from transformers import Trainer
 
-from oven_core.mesh.state import held_out
+from oven_core.mesh.state import main_held_out_metric
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.client.best_weights import BestWeights
 from oven_learner.hf.hooks.evaluations import EVAL, UserEvaluation
@@ -42,7 +42,7 @@ def choose_best_weights(
     """Return a `BestWeights`, or None if the run cannot end with the best weights. There are four reasons for None: the
     main held-out metric cannot be measured at the end, the trainer itself restores its best checkpoint
     (`load_best_model_at_end`), the model is sharded, or no copy fits into memory."""
-    metric = held_out(announced)
+    metric = main_held_out_metric(announced)
     if metric is None or trainer.model is None or trainer.args.load_best_model_at_end:
         return None
     model = trainer.accelerator.unwrap_model(trainer.model)

@@ -26,7 +26,7 @@ from oven_core.protocol.graph_requests import (
 )
 from oven_core.protocol.permissions import kg_inbox
 from oven_core.protocol.rules import Rules
-from oven_core.protocol.token_scores import MAX_BYTES, decode, vocabulary_sha
+from oven_core.protocol.token_prior_format import MAX_BYTES, decode, vocabulary_sha
 from oven_core.security.credentials import Credentials
 from oven_kg.arrays.array_builder import Builder
 from oven_kg.arrays.graph_folder import open_folder, write

@@ -14,7 +14,7 @@ from oven_agents.stats.rollback_success import (
     recovered_shares,
     rollbacks_exhausted,
 )
-from oven_core.protocol.actuator_names import ACTUATORS
+from oven_core.protocol.actuators import ACTUATORS
 
 KNOBS = {name: Knob(ACTUATORS[name], None) for name in ("run.rollback", "run.undo_rollback")}
 FALLEN = {20: 2.9, 40: 2.6, 60: 3.1}

@@ -12,7 +12,7 @@ from tests.support import runs
 from oven_agents import Alternatives
 from oven_agents.sdk.agent_session import Session
 from oven_agents.shipped.best_checkpoint import BestCheckpoint
-from oven_core.protocol.actuator_names import ACTUATORS
+from oven_core.protocol.actuators import ACTUATORS
 from oven_core.protocol.alerts import Alert
 from oven_core.protocol.messages import Observation, Receipt, RunStarted, Value, Vote
 

@@ -13,7 +13,7 @@ from oven_agents.sdk.alternative_plans import Alternatives
 from oven_agents.sdk.window import Knob, Window
 from oven_agents.shipped.divergence import ROLLBACK_AND_SKIP, ROLLBACK_ONLY, SKIP_ONLY, Divergence
 from oven_agents.stats.evaluation_request import MAX_REQUESTS, PATIENCE, REQUEST_WINDOW, held_out_evidence
-from oven_core.protocol.actuator_names import ACTUATORS
+from oven_core.protocol.actuators import ACTUATORS
 from oven_core.protocol.messages import Observation, Receipt, RunStarted, Vote
 from oven_core.protocol.rules import Rules
 

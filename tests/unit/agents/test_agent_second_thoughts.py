@@ -9,7 +9,7 @@ from tests.support import runs
 
 from oven_agents.sdk.window import Knob, Window
 from oven_agents.shipped.rollback_undo import RollbackUndo
-from oven_core.protocol.actuator_names import ACTUATORS
+from oven_core.protocol.actuators import ACTUATORS
 from oven_core.protocol.messages import Decision, Observation, Receipt, RunStarted, Vote
 
 LEFT, TO = 60, 40

@@ -14,7 +14,7 @@ from tests.support.gauges import receipt
 from oven_agents.sdk.agent_session import Session
 from oven_agents.shipped.teacher import BETA, TEACHER, Teacher
 from oven_agents.stats.confidence import SOLO_CONFIDENCE as STANDS_BEHIND
-from oven_core.protocol.actuator_names import ACTUATORS
+from oven_core.protocol.actuators import ACTUATORS
 from oven_core.protocol.messages import (
     ActuatorSpec,
     LearnerMessage,

@@ -14,7 +14,7 @@ from oven_agents.review.review_command import review
 from oven_agents.sdk.agent_session import Session
 from oven_agents.sdk.alternative_plans import without_graph
 from oven_agents.shipped.learning_rate import LearningRate
-from oven_core.protocol.actuator_names import ACTUATORS
+from oven_core.protocol.actuators import ACTUATORS
 from oven_core.protocol.announcements import ActuatorAnnounced
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import (

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator, ValidationError
 
-from oven_core.protocol.asyncapi import asyncapi
+from oven_core.protocol.asyncapi import generate_asyncapi
 from oven_core.protocol.codec import json_schema, service_schema
 from oven_core.protocol.history_requests import HistoryRequest
 from oven_core.protocol.messages import ActuatorSpec, Decision, Observation, RunStarted, TallyLine, Vote
@@ -36,7 +36,7 @@ def resolved(document: Any, reference: str) -> Any:
 
 
 def test_every_reference_leads_somewhere() -> None:
-    document = asyncapi()
+    document = generate_asyncapi()
     paths = list(references(document))
     assert len(paths) > 100
     for reference in paths:
@@ -44,7 +44,7 @@ def test_every_reference_leads_somewhere() -> None:
 
 
 def test_a_channel_for_every_subject_that_the_log_takes_in() -> None:
-    channels = asyncapi()["channels"]
+    channels = generate_asyncapi()["channels"]
     addresses = {channel["address"] for channel in channels.values()}
     for subject in (*log_subjects("RUN"), *votes_subjects("RUN")):
         pattern = subject.replace("RUN", "{run}")
@@ -91,6 +91,6 @@ def test_invalid_messages_do_not_match_the_schema() -> None:
 
 
 def test_the_operations_match_the_permissions() -> None:
-    operations = set(asyncapi()["operations"])
+    operations = set(generate_asyncapi()["operations"])
     assert {"agent.send.vote", "agent.receive.ballot", "operator.send.operator", "mesh.send.decision"} <= operations
     assert not {"agent.send.decision", "agent.receive.vote", "monitor.send.vote", "agent.receive.operator"} & operations

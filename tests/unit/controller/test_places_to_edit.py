@@ -59,12 +59,12 @@ from datetime import UTC, datetime
 from oven_core.bus.streams import configs
 from oven_core.mesh.state_machine import Mesh
 from oven_core.protocol import codec, messages, subjects
-from oven_core.protocol.asyncapi import asyncapi
+from oven_core.protocol.asyncapi import generate_asyncapi
 from oven_core.protocol.events import Event
 
 body = messages.Milestone(incarnation=1, n=0, text="halfway")
 event = Event.read(1, "oven.r.milestone", body.wire(), datetime(2026, 1, 1, tzinfo=UTC))
-document = asyncapi()
+document = generate_asyncapi()
 tables = runpy.run_path({str(ROOT / "docs" / "generate.py")!r})
 votes, log = configs("r")
 print(json.dumps({{
@@ -116,7 +116,7 @@ print(json.dumps({{"knob": knob.spec().value, "unknown": [one for one in faults 
 
 def test_a_new_actuator_needs_edits_in_two_places(tmp_path: Path) -> None:
     """Where the learner announces it, and the table that the graph and imported logs read."""
-    assert edited(tmp_path, {"protocol/actuator_names.py": (KNOWN, SPEC)}, NAMED) == {"knob": 0.9, "unknown": []}
+    assert edited(tmp_path, {"protocol/actuators.py": (KNOWN, SPEC)}, NAMED) == {"knob": 0.9, "unknown": []}
 
     momentum, knobs = [0.9], Actuators()
     knobs.scalar(MOMENTUM, lambda: momentum[0], lambda value: momentum.__setitem__(0, value), low=0.5, high=0.99)

@@ -24,7 +24,7 @@ from oven_core.protocol.graph_requests import (
     TokenPrior,
     TokenPriorRequest,
 )
-from oven_core.protocol.token_scores import MAX_BYTES, decode, encode, vocabulary_sha
+from oven_core.protocol.token_prior_format import MAX_BYTES, decode, encode, vocabulary_sha
 from oven_kg.checked_graph import load
 from oven_kg.reasoning.curriculum import curriculum, lower_bound, requirements
 from oven_kg.reasoning.query import query

@@ -10,7 +10,7 @@ import pytest
 from tests.support.attached import THIRD_PARTY, equal, weights
 
 import oven_learner
-from oven_core.protocol.actuator_names import ACTUATORS
+from oven_core.protocol.actuators import ACTUATORS
 from oven_core.protocol.messages import RunEnded, RunStarted
 from oven_learner.hf.attach import attach
 from oven_learner.testing import FakeLink

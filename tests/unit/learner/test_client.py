@@ -10,7 +10,7 @@ from tests.support.decisions import decide, make
 from tests.support.loops import Loop
 
 from oven_core.errors import BusError, UnknownNameError
-from oven_core.protocol.actuator_names import ACTUATORS
+from oven_core.protocol.actuators import ACTUATORS
 from oven_core.protocol.messages import LogMessage, Observation, Receipt, RunEnded, RunStarted, StepClosed
 from oven_core.protocol.rules import Rules
 from oven_learner.actuators import Actuators

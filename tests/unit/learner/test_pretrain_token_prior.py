@@ -16,7 +16,7 @@ from tests.unit.learner.test_pretrain import TINY, Home, text, write
 
 from oven_core.errors import BusError, ConfigError
 from oven_core.protocol.graph_requests import TokenPrior
-from oven_core.protocol.token_scores import encode, vocabulary_sha
+from oven_core.protocol.token_prior_format import encode, vocabulary_sha
 from oven_learner.testing import FakeLink
 from oven_recipes.pretrain import corpus, token_prior, tokens
 from oven_recipes.pretrain.token_prior import SCORES_FILE, STRENGTH

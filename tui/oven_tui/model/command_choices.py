@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from oven_core.mesh.actuator_values import bounds, number
-from oven_core.protocol.actuator_names import CHECKPOINT, ROLLBACK
+from oven_core.mesh.actuator_values import describe_bounds, number
+from oven_core.protocol.actuators import CHECKPOINT, ROLLBACK
 from oven_core.protocol.messages import ActuatorSpec
 from oven_runs.log.run_summary import format_value
 from oven_tui.model.consequences import autonomy_level, describe_expiry, format_time_until
@@ -35,7 +35,7 @@ def actions(view: MonitorView) -> list[str]:
 
 
 def _knob_details(view: MonitorView, spec: ActuatorSpec) -> str:
-    limits = f", {bounds(spec)}" if spec.low is not None or spec.high is not None else ""
+    limits = f", {describe_bounds(spec)}" if spec.low is not None or spec.high is not None else ""
     names = f", one of {', '.join(spec.choices[:6])}" if spec.kind == "choice" else ""
     unit = f" {spec.unit}" if spec.unit else ""
     return f"{format_value(view.run.knobs.get(spec.name))}{unit}{limits}{names}; {autonomy_level(view, spec.name)}"

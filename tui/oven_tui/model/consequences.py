@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oven_core.mesh.actuator_values import number
-from oven_core.protocol.actuator_names import CHECKPOINT, HOLD, ROLLBACK, STOP, UNDO
+from oven_core.protocol.actuators import CHECKPOINT, HOLD, ROLLBACK, STOP, UNDO
 from oven_core.protocol.messages import ActuatorSpec, Decision, Receipt
 from oven_core.protocol.operator_messages import OperatorCommand
 from oven_runs.log.run_summary import format_value

@@ -11,7 +11,7 @@ import torch
 
 from oven_bench.fixed_rules import Change
 from oven_bench.gym.arms.alarm_rules import QUIET, Knobs, RuleArm, rollback_and_skip
-from oven_core.protocol.actuator_names import BEST
+from oven_core.protocol.actuators import BEST
 from oven_core.protocol.messages import Observation, RunStarted
 from oven_learner.client.best_weights import BEST_WEIGHTS
 

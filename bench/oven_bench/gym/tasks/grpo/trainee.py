@@ -33,7 +33,7 @@ from oven_bench.gym.sorting.sorting_task import (
 )
 from oven_bench.gym.task_table import Kind
 from oven_bench.gym.tasks.grpo.knobs import Knobs
-from oven_core.protocol.actuator_names import EVALUATE
+from oven_core.protocol.actuators import EVALUATE
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.actuators import Actuators
 

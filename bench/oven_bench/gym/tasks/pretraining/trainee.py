@@ -15,7 +15,7 @@ from oven_bench.gym.seeded_draws import generator
 from oven_bench.gym.task_table import Kind
 from oven_bench.gym.tasks.pretraining.byte_model import BYTES, ByteModel, Flat
 from oven_bench.gym.tasks.pretraining.corpus import LENGTH, SHARES, corpus, pair
-from oven_core.protocol.actuator_names import EVALUATE
+from oven_core.protocol.actuators import EVALUATE
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.actuators import Actuators
 

@@ -22,7 +22,7 @@ MAGIC: Final = b"OVTP"
 VERSION: Final = 1
 MAX_BYTES: Final = 1024
 MAX_LEVEL: Final = 15
-"""The highest score, in the 4 bits of a score."""
+"""The highest of the 16 levels to which scores are rounded, so that a score takes 4 bits."""
 _HEADER: Final = struct.Struct(">4sBBIIff8s")
 
 
@@ -34,8 +34,8 @@ def vocabulary_sha(tokens: Sequence[str]) -> str:
 def encode(scores: Mapping[int, float], size: int, sha: str) -> bytes:
     """Encode `scores` (token id → finite score) for a vocabulary with this size and SHA-256.
 
-    Omits tokens with the lowest scores if more than MAX_BYTES were needed. Raises ConfigError if an id is not in the
-    vocabulary, if a score is not finite, or if there are no scores."""
+    Tokens with the lowest scores are omitted until the result fits into MAX_BYTES. Raises ConfigError if an id is not
+    in the vocabulary, if a score is not finite, or if there are no scores."""
     invalid_ids = [id_ for id_, score in scores.items() if not 0 <= id_ < size or not math.isfinite(score)]
     if invalid_ids:
         raise ConfigError(
@@ -58,7 +58,7 @@ def token_count(blob: bytes) -> int:
 def decode(blob: bytes, size: int, sha: str) -> dict[int, float]:
     """Decode a prior to token id → score.
 
-    Raises ConfigError if `blob` is not a token prior, or if it belongs to another vocabulary than `size` and `sha`."""
+    Raises ConfigError if `blob` is not a token prior, or if the vocabulary's size or SHA-256 differs."""
     if len(blob) < _HEADER.size or len(blob) > MAX_BYTES or blob[:4] != MAGIC:
         raise ConfigError(f"{len(blob)} bytes that begin with {blob[:4]!r} are not a token prior")
     _, version, rice, prior_size, count, low, high, prior_sha = _HEADER.unpack_from(blob)
@@ -72,7 +72,8 @@ def decode(blob: bytes, size: int, sha: str) -> dict[int, float]:
     stream = _BitReader(blob[_HEADER.size :])
     ids, token = [], -1
     for _ in range(count):
-        token += 1 + (stream.read_unary() << rice | stream.read_bits(rice))
+        gap = (stream.read_unary() << rice) | stream.read_bits(rice)
+        token += gap + 1
         if token >= size:
             raise ConfigError(f"the token prior is damaged: it contains token {token} of {size}")
         ids.append(token)
@@ -80,9 +81,10 @@ def decode(blob: bytes, size: int, sha: str) -> dict[int, float]:
 
 
 def _pack(scores: Mapping[int, float], size: int, sha: str) -> bytes:
+    """Encode all scores, however many bytes this takes."""
     ids = sorted(scores)
     gaps = [id_ - previous - 1 for previous, id_ in zip([-1, *ids], ids, strict=False)]
-    rice = min(range(25), key=lambda k: sum((gap >> k) + 1 + k for gap in gaps))
+    rice = min(range(25), key=lambda k: sum((gap >> k) + 1 + k for gap in gaps))  # gives the shortest code
     low, high = min(scores.values()), max(scores.values())
     bits = []
     for gap in gaps:
@@ -106,6 +108,7 @@ class _BitReader:
         self._position = 0
 
     def read_unary(self) -> int:
+        """Read a number n, which is written as n ones and a zero."""
         end = self._bits.find("0", self._position)
         if end < 0:
             raise ConfigError("the token prior is damaged: it is truncated")

@@ -1,7 +1,7 @@
-"""Names of the actuators that code refers to, and specs of all actuators that this project's learner can announce.
+"""The actuators that this project's learner can announce: names for those that code refers to, and a spec for each.
 
 The mesh, the learner and the agents read the specs that the run announces in RunStarted. The knowledge graph's linter
-and imported logs have no such announcement, so they use `ACTUATORS`.
+and the import of foreign logs have no such announcement, so they use `ACTUATORS`.
 """
 
 from __future__ import annotations
@@ -52,3 +52,4 @@ _ALL = (
     ActuatorSpec(name=STOP, kind="action", effect="ends_or_holds"),
 )
 ACTUATORS: Final = {spec.name: spec for spec in _ALL}
+"""Name → spec, without the values, bounds and choices, which differ between runs."""

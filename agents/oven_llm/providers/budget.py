@@ -75,12 +75,12 @@ class Budget(AbstractContextManager["Budget"]):
                 reservation = self._ledger.reserve(account, spend)
             except sqlite3.Error as error:
                 self._log_failure(error)
-                if self._ledger.capped:
+                if self._ledger.is_capped:
                     raise ModelFailure("budget", "spending is capped but cannot be recorded") from None
                 return None
             if not isinstance(reservation, Refusal):
                 return reservation
-            if reservation.final:
+            if reservation.is_final:
                 raise ModelFailure("budget", reservation.reason)
             if (tally := current_tally()) is not None:
                 tally.last_failure = "budget"  # the reported reason if a deadline ends this wait

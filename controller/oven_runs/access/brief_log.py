@@ -47,8 +47,7 @@ class BriefLog:
         self._log = LogFile(folder, growing=growing)
         self._run = folder.run.encode()
         self._observation_counts = Counter[bytes]()
-        self._observations: dict[bytes, bytes] = {}
-        """The newest line with each set of metrics, not yet superseded."""
+        self._observations: dict[bytes, bytes] = {}  # set of metrics → its newest line, not yet superseded
         self._latest: dict[bytes, bytes] = {}
         """The newest StepClosed, and each agent's newest `done` by the last part of its subject."""
 

@@ -103,7 +103,8 @@ class LocalRun(RunAccess):
         from oven_runs.access import log_recovery
         from oven_runs.access.brief_log import newest_events
 
-        is_locked, keyring, newest = self.folder.is_locked(), self.keyring(), list[Event]()
+        is_locked, keyring = self.folder.is_locked(), self.keyring()
+        newest: list[Event] = []
         if not is_locked:
             await log_recovery.recover(self.folder, warn)
         if self.folder.export.exists():

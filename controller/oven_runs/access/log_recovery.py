@@ -163,10 +163,10 @@ def recover_without_store(folder: RunFolder, report: Report) -> list[Event]:
         mirror.finish()  # removes an incomplete last line
     with locked_spool(folder.path, folder.run) as spool:
         new_events = _append_to_file(folder, spool) if spool is not None and spool.content.messages else []
-        seqs = [event.seq for event in exported_events(folder)]
+        event_count = sum(1 for _ in exported_events(folder))
         report(
-            f"the store of run {folder.run!r} is gone: its log is log.jsonl, with {len(seqs)} events that were written "
-            "during the run"
+            f"the store of run {folder.run!r} is gone: its log is log.jsonl, with {event_count} events that were "
+            "written during the run"
         )
         if spool is not None:
             report_spool(spool, report)
@@ -207,7 +207,8 @@ def _append_to_file(folder: RunFolder, spool: Spool) -> list[Event]:
 async def _publish_missing_outputs(bus: Bus, folder: RunFolder) -> None:
     outputs, keys = _missing_outputs(exported_events(folder), folder)
     key, ca, url = _mesh_key(folder), folder.info().tls_ca, bus.client.connected_url
-    if outputs and url is not None and _signs_as_mesh(Signer(key) if key is not None else None, keys):
+    signer = Signer(key) if key is not None else None
+    if outputs and url is not None and _signs_as_mesh(signer, keys):
         async with Bus.connect(url.geturl(), key, name=MESH, trust=tls.trust_file(ca) if ca else None) as mesh:
             for output, forged_seq in outputs:
                 with contextlib.suppress(AlreadyLoggedError):

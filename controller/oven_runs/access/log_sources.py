@@ -76,7 +76,7 @@ class LogFile:
         self.seq = seq
         """Sequence number of the last event read."""
         self._folder, self._growing, self._on_line = folder, growing, on_line
-        self._line = seq  # number of lines read
+        self._line_number = seq  # of the last line read
         self._tick: int | None = None
 
     def __iter__(self) -> Iterator[Event]:
@@ -97,9 +97,9 @@ class LogFile:
             for line in lines:
                 if self._growing and not line.endswith(b"\n"):
                     return
-                self._line += 1
+                self._line_number += 1
                 yield line
-        if not self._line and not self._growing:
+        if not self._line_number and not self._growing:
             raise ConfigError(f"{self._folder.export} is empty; {self._remedy()}")
 
     def read(self, line: bytes) -> Event:
@@ -135,11 +135,11 @@ class LogFile:
 
     def _error(self, problem: str) -> ConfigError:
         readable = "no line before it can be read"
-        if self._line > 1:
-            readable = f"the {self._line - 1} lines before it are intact"
+        if self._line_number > 1:
+            readable = f"the {self._line_number - 1} lines before it are intact"
         if self._tick:
             readable += f", up to tick {self._tick}: `--until {self._tick - 1}` reads them"
-        return ConfigError(f"{self._folder.export}, line {self._line}: {problem}; {readable}; {self._remedy()}")
+        return ConfigError(f"{self._folder.export}, line {self._line_number}: {problem}; {readable}; {self._remedy()}")
 
     def _remedy(self) -> str:
         if self._folder.has_store():

@@ -42,7 +42,8 @@ class RemoteRun(RunAccess):
     ) -> None:
         """`role` is the role of the key, or None if only the server knows it. `keys` has the known public keys by
         signer. It is {} for an unsigned run, and None to trust the keys in the log's first RunStarted."""
-        self.run, self.user = names.validate("run", run), credentials.name if credentials else "operator"
+        self.run = names.validate("run", run)
+        self.user = credentials.name if credentials else "operator"
         self._url, self._credentials, self._role = url, credentials, role
         self._keys, self._trust = keys, trust
 
@@ -114,7 +115,7 @@ class RemoteRun(RunAccess):
         return Keyring((self._keys or {}).get(LEARNER), check=check)
 
     async def live_keyring(self, bus: Bus) -> Keyring:
-        if self._keys is not None and (not self._keys or len(self._keys) > 1):
+        if self._keys is not None and (not self._keys or len(self._keys) > 1):  # unsigned, or more than the learner's
             return Keyring.with_keys(self._keys)
         keyring = self.keyring()
         async for events in self._batches(bus):

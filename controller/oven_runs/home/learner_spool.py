@@ -1,9 +1,9 @@
 """The spool (spool.jsonl): a file for the learner's messages that are not in the log yet.
 
-While the learner's link runs, it keeps the file locked. It removes the file once the log has every message. So if the
-file exists without a lock, the log lacks messages. The first line has the number of messages that the file should
-contain. It is padded and rewritten in place, so it is correct even if a full disk truncates the lines after it. Each
-other line is one message as it goes into the log, with its id, its signature and a checksum. The ids show which
+The link, the learner's connection to the bus, keeps the file locked and removes it once the log has every message. So
+if the file exists without a lock, the log lacks messages. The first line has the number of messages that the file
+should contain. It is padded and rewritten in place, so it is correct even if a full disk truncates the lines after it.
+Each other line is one message as it goes into the log, with its id, its signature and a checksum. The ids show which
 messages the log already has, so appending a spool twice stores nothing twice.
 """
 
@@ -35,7 +35,7 @@ HEAD_BYTES: Final = 256
 RESERVED_BYTES: Final = 1 << 20
 """Bytes reserved on the disk while the learner runs, in case the disk is full at the end: about 3,000 observations."""
 RETRY_S: Final = 0.05
-_DATA: Final = b', "data": '
+_DATA: Final = b', "data": '  # separates a line's other fields from the message
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +99,7 @@ class SpoolContent:
     def run_end(self) -> RunEnded | None:
         """The learner's RunEnded, if the spool has it."""
         messages = (message for message in reversed(self.messages) if message.subject.endswith(".run"))
-        bodies = (decode("run", message.data) for message in messages)
-        body = next(bodies, None)
+        body = next((decode("run", message.data) for message in messages), None)
         return body if isinstance(body, RunEnded) else None
 
     def summary(self) -> str:
@@ -138,7 +137,7 @@ class Spool:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if _is_same_file(descriptor, folder / NAME):  # the file was not removed in the meantime
-                    return cls(folder, run, descriptor, _read(folder / NAME, run))
+                    return cls(folder, run, descriptor, _read_content(folder / NAME, run))
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     os.close(descriptor)
@@ -187,8 +186,8 @@ class Spool:
         """Write the number of lost messages to a separate file that is never removed."""
         if self.content.lost:
             paths = (self.path.with_name(f"spool.cut-{number}.jsonl") for number in itertools.count(1))
-            head = self._head(self.content.lost, self.content.lost)
-            next(path for path in paths if not path.exists()).write_bytes(head)
+            unused_path = next(path for path in paths if not path.exists())
+            unused_path.write_bytes(self._head(self.content.lost, self.content.lost))
 
     def close(self) -> None:
         if self._descriptor >= 0:
@@ -221,7 +220,7 @@ def read_spool(folder: Path, run: str) -> SpoolContent:
         return SpoolContent()
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return _read(folder / NAME, run)
+        return _read_content(folder / NAME, run)
     except BlockingIOError:
         return SpoolContent()
     finally:
@@ -230,7 +229,7 @@ def read_spool(folder: Path, run: str) -> SpoolContent:
 
 def permanently_lost(folder: Path, run: str) -> int:
     """Return the number of messages that earlier spools lost."""
-    return sum(_read(path, run).lost for path in folder.glob("spool.cut-*.jsonl"))
+    return sum(_read_content(path, run).lost for path in folder.glob("spool.cut-*.jsonl"))
 
 
 async def append_missing(bus: Bus, run: str, messages: Iterable[SpooledMessage]) -> int:
@@ -247,7 +246,7 @@ async def append_missing(bus: Bus, run: str, messages: Iterable[SpooledMessage])
     return len(missing_messages)
 
 
-def _read(path: Path, run: str) -> SpoolContent:
+def _read_content(path: Path, run: str) -> SpoolContent:
     with path.open("rb") as file:
         first = file.readline(HEAD_BYTES + 1)
         if not first:  # the file was created just now

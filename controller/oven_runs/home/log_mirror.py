@@ -33,7 +33,7 @@ class Mirror:
         """Number of events in the file that are not in the log."""
         self._unwritten = bytearray()
         self._end = 0  # offset after the last valid line on the disk
-        self._existing: BinaryIO | None = None
+        self._existing: BinaryIO | None = None  # the file as it was found, until the comparison ends
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
             self._existing = path.open("rb")

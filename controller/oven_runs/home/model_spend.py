@@ -29,7 +29,6 @@ JUDGES: Final = "judges"
 """The account whose sub-accounts are the committee's judges: "judges/critic"."""
 ROUNDING_USD: Final = 1e-9
 """Maximum rounding difference in US dollars between two sums of the same costs in different order."""
-
 LOCK_TIMEOUT_S: Final = 5.0
 """Timeout in seconds for another process's lock on the file. A transaction takes less than a millisecond."""
 LOCK_RETRY_S: Final = 0.01
@@ -74,7 +73,7 @@ class Refusal:
 
     reason: str
     """The cap's setting and how much of it is used, as a sentence."""
-    final: bool
+    is_final: bool
     """Whether later calls will be refused too. If false, running calls have reserved the rest and may release some."""
 
 
@@ -89,7 +88,7 @@ class Cap:
     """The account that is capped, together with the accounts below it; empty for all accounts."""
 
     def applies_to(self, account: str) -> bool:
-        return _within(account, self.scope)
+        return _is_within(account, self.scope)
 
 
 class ModelSpend:
@@ -100,15 +99,15 @@ class ModelSpend:
         and accounts below it (empty: all accounts). So reservations of an earlier process there are booked as spent.
         Raises ConfigError for a file that is damaged or cannot be written."""
         self.path = path
-        self._caps = tuple(cap for cap in caps if cap.limits.capped)
+        self._caps = tuple(cap for cap in caps if cap.limits.is_capped)
         self._lock = threading.Lock()
         try:
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
             self._database = open_database(path, _TABLES)
             with self._transaction():
-                for account, cost in _by_account(self._database, "held").items():
-                    if _within(account, owner):
+                for account, cost in _sum_by_account(self._database, "held").items():
+                    if _is_within(account, owner):
                         self._book(cost, account)
                         self._database.execute("DELETE FROM held WHERE account = ?", (account,))
         except (sqlite3.Error, OSError) as error:
@@ -119,7 +118,7 @@ class ModelSpend:
             ) from error
 
     @property
-    def capped(self) -> bool:
+    def is_capped(self) -> bool:
         """Whether any cap is set."""
         return bool(self._caps)
 
@@ -143,7 +142,7 @@ class ModelSpend:
     def spent(self, scope: str = "") -> dict[str, Spend]:
         """Return the spending of each account within `scope`, excluding running calls. Raises sqlite3.Error."""
         with self._lock:
-            return _spent(self._database, scope)
+            return _spent_within(self._database, scope)
 
     def close(self) -> None:
         self._database.close()
@@ -152,13 +151,13 @@ class ModelSpend:
         caps = [cap for cap in self._caps if cap.applies_to(account)]
         if not caps:
             return None
-        booked, reservations = _by_account(self._database, "spent"), _by_account(self._database, "held")
+        booked, reservations = _sum_by_account(self._database, "spent"), _sum_by_account(self._database, "held")
         for cap in caps:
             spent = sum((spend for name, spend in booked.items() if cap.applies_to(name)), Spend())
             reserved = sum((spend for name, spend in reservations.items() if cap.applies_to(name)), Spend())
-            for final, used in ((True, spent), (False, spent + reserved)):
+            for is_final, used in ((True, spent), (False, spent + reserved)):
                 if exceeded_limit := _exceeded_limit(cap, used, max_cost):
-                    return Refusal(exceeded_limit, final)
+                    return Refusal(exceeded_limit, is_final)
         return None
 
     def _book(self, cost: Spend, account: str) -> None:
@@ -224,20 +223,21 @@ def read_spend(run: Path, scope: str = "") -> dict[str, Spend]:
     try:
         address = f"{path.absolute().as_uri()}?mode=ro"
         with contextlib.closing(sqlite3.connect(address, uri=True, timeout=LOCK_TIMEOUT_S)) as database:
-            return _spent(database, scope)
+            return _spent_within(database, scope)
     except sqlite3.Error as error:
         raise ConfigError(f"{path} cannot be read ({error})") from error
 
 
-def _within(account: str, scope: str) -> bool:
+def _is_within(account: str, scope: str) -> bool:
     return not scope or account == scope or account.startswith(f"{scope}/")
 
 
-def _spent(database: sqlite3.Connection, scope: str) -> dict[str, Spend]:
-    return {name: spend for name, spend in sorted(_by_account(database, "spent").items()) if _within(name, scope)}
+def _spent_within(database: sqlite3.Connection, scope: str) -> dict[str, Spend]:
+    totals = sorted(_sum_by_account(database, "spent").items())
+    return {name: spend for name, spend in totals if _is_within(name, scope)}
 
 
-def _by_account(database: sqlite3.Connection, table: str) -> dict[str, Spend]:
+def _sum_by_account(database: sqlite3.Connection, table: str) -> dict[str, Spend]:
     rows = database.execute(f"SELECT account, {_SUMS} FROM {table} GROUP BY account")
     return {account: Spend(*sums) for account, *sums in rows}
 

@@ -1,7 +1,7 @@
 """Store a frontier model's answers to a fixed set of prompts, which are fetched once and read by the learner.
 
     runs/<run>/probes/<key>.json          the answers, with alternatives to each token; only the owner may read it
-    runs/<run>/probes/<key>.begin.json    the policy's first measurement, by training
+    runs/<run>/probes/<key>.begin.json    the policy's first measurement, for each training
 
 The key is a hash of provider, address, model and prompts.
 """

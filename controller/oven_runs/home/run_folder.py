@@ -275,7 +275,7 @@ class Home:
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise self._unusable(error) from error
+            raise self._unusable_error(error) from error
         return sorted(created, key=lambda folder: (created[folder], folder.run), reverse=True)
 
     def find(self, run: str | None, *, running: bool = False) -> RunFolder:
@@ -313,12 +313,12 @@ class Home:
     def check_free(self, run: str | None) -> None:
         """Raise the errors that `create` would raise for the name and the home, without creating anything."""
         if run is not None and (self.path / "runs" / names.validate("run", run)).exists():
-            raise self._name_in_use(run)
+            raise self._name_in_use_error(run)
         folder = next(path for path in (self.path / "runs", *(self.path / "runs").parents) if path.exists())
         if not folder.is_dir():
-            raise self._unusable(NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)))
+            raise self._unusable_error(NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)))
         if not os.access(folder, os.W_OK | os.X_OK):
-            raise self._unusable(PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder)))
+            raise self._unusable_error(PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder)))
 
     def create(self, run: str | None, recipe: str, now: datetime | None = None) -> RunFolder:
         """Create a new run's folder. Raises NameInUseError, or ConfigError if the home is not writable."""
@@ -341,10 +341,10 @@ class Home:
                 return folder
             except FileExistsError as error:
                 if error.filename != str(folder.path) or not folder.path.is_dir():
-                    raise self._unusable(error) from error
+                    raise self._unusable_error(error) from error
             except OSError as error:
-                raise self._unusable(error) from error
-        raise self._name_in_use(candidates[-1])
+                raise self._unusable_error(error) from error
+        raise self._name_in_use_error(candidates[-1])
 
     def _create_home(self) -> None:
         """Create the home and its folder for runs, unless they exist. A new home gets a .gitignore to protect keys."""
@@ -354,12 +354,12 @@ class Home:
                 out.write("*\n")
         (self.path / "runs").mkdir(exist_ok=True)
 
-    def _name_in_use(self, run: str) -> NameInUseError:
+    def _name_in_use_error(self, run: str) -> NameInUseError:
         return NameInUseError(
             f"there is a run named {run!r} in {self.path}; choose another name with --run, or continue it with --resume"
         )
 
-    def _unusable(self, error: OSError) -> ConfigError:
+    def _unusable_error(self, error: OSError) -> ConfigError:
         return ConfigError(
             f"the folder {self.path} cannot be used ({error.strerror}: {error.filename}); "
             "set OVEN_HOME to a folder that you can write to"

@@ -25,8 +25,7 @@ class ActiveAlerts:
     """Agent → symptom → the alert that raised it. Agents without alerts are absent."""
     _training_id: str = ""  # the alerts belong to this training
     _has_ended: bool = False
-    _changes: dict[str, int] = field(default_factory=dict)
-    """Agent → changes since the last observation."""
+    _changes: dict[str, int] = field(default_factory=dict)  # agent → changes since the last observation
 
     def feed(self, event: Event) -> Alert | None:
         """Add the next event. Return its alert if that changes the active alerts, and None otherwise."""

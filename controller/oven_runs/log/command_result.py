@@ -26,8 +26,8 @@ class CommandResult:
     command: OperatorCommand
     waited: str = ""
     """How long the client waited, as a phrase such as "within 5 s". Empty while it is still waiting."""
-    logged: int = 0
-    """Sequence number of the command's event in the log."""
+    logged_seq: int = 0
+    """Sequence number of the command's event in the log; 0 until the command is logged."""
     answer: CommandAnswer | None = None
     decision: Decision | None = None
     receipts: list[Receipt] = field(default_factory=list)
@@ -92,7 +92,7 @@ class CommandResult:
             return "lost"
         if self.answer is not None:
             return "answered"
-        return "logged" if self.logged else "asked"
+        return "logged" if self.logged_seq else "asked"
 
     def line(self) -> str:
         """Describe the result in one line."""
@@ -117,7 +117,7 @@ class CommandResult:
 
     def _describe_progress(self) -> str:
         """Describe which messages have arrived and which one is missing."""
-        logged = f"logged as event {self.logged} of {self.run}"
+        logged = f"logged as event {self.logged_seq} of {self.run}"
         if self.run_ended:
             return f"{logged}; the run ended before it was confirmed"
         receipt_hint = "it comes at the end of a step, which may take longer"
@@ -155,7 +155,7 @@ class CommandReport(BaseModel):
             run=result.run,
             command=result.command.id,
             action=result.command.action,
-            logged=result.logged,
+            logged=result.logged_seq,
             code=result.code,
             answer=result.answer,
             decision=result.decision,

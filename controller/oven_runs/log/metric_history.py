@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import pairwise
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -83,7 +84,7 @@ class MetricReader:
         ]
         values = [value for _, _, value in selected]
         finite = [value for value in values if math.isfinite(value)]
-        indices = select_indices(values, max_points)
+        points = [selected[index] for index in select_indices(values, max_points)]
         return MetricHistory(
             run=run,
             name=self.name,
@@ -96,10 +97,8 @@ class MetricReader:
             greatest=max(finite, default=None),
             first=values[0] if values else None,
             last=values[-1] if values else None,
-            points=tuple(
-                Point(tick=tick, step=step, value=value) for tick, step, value in (selected[i] for i in indices)
-            ),
-            thinned=len(indices) < len(selected),
+            points=tuple(Point(tick=tick, step=step, value=value) for tick, step, value in points),
+            thinned=len(points) < len(selected),
         )
 
 
@@ -110,8 +109,9 @@ def select_indices(values: Sequence[float], limit: int) -> list[int]:
         return list(range(len(values)))
     intervals = (limit - 2) // 3
     indices = {0, len(values) - 1}
-    for i in range(intervals):
-        indices |= _extremes(values, range(i * len(values) // intervals, (i + 1) * len(values) // intervals))
+    bounds = [number * len(values) // intervals for number in range(intervals + 1)]
+    for start, end in pairwise(bounds):
+        indices |= _extremes(values, range(start, end))
     return sorted(indices)
 
 

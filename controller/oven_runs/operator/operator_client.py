@@ -109,7 +109,7 @@ class OperatorClient:
         self.bus = bus
         self._run, self._user, self._is_up, self._keyring = access.run, access.user, access.is_up, keyring
         self._pending: dict[str, _Pending] = {}
-        self._started = False
+        self._has_started = False
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -131,7 +131,7 @@ class OperatorClient:
         body = self._keyring.verify(event).body
         for pending in list(self._pending.values()):
             if isinstance(body, Observation):
-                if pending.result.logged:
+                if pending.result.logged_seq:
                     pending.wait.record_boundary(body.tick, _now())
             elif pending.result.feed(body):
                 pending.on_change(pending.result)
@@ -156,13 +156,13 @@ class OperatorClient:
         result = result if result is not None else CommandResult(self._run, command)
         pending = self._pending[command.id] = _Pending(result, ReceiptWait(_now(), limit_s), on_change)
         try:
-            result.logged = await self._log(command, limit_s if limit_s is not None else LOG_TIMEOUT_S)
+            result.logged_seq = await self._log(command, limit_s if limit_s is not None else LOG_TIMEOUT_S)
             on_change(result)
             await self._wait(pending, has_ended)
             if not result.is_final:  # messages may have been missed while the connection was lost
                 with contextlib.suppress(BusError, TimeoutError):
                     async with asyncio.timeout(HISTORY_TIMEOUT_S):
-                        for event in await history(self.bus, self._run, result.logged):
+                        for event in await history(self.bus, self._run, result.logged_seq):
                             result.feed(self._keyring.verify(event).body)
             result.waited = pending.wait.describe_wait()
             on_change(result)
@@ -173,12 +173,12 @@ class OperatorClient:
     async def _check_started(self) -> None:
         """Raise ConfigError if the log does not contain the run's start yet, because earlier commands have no effect.
         Without a mesh this cannot be checked, so the command is sent."""
-        if self._started:
+        if self._has_started:
             return
         with contextlib.suppress(BusError):
             async for batch in batches(self.bus, self._run, timeout_s=HISTORY_TIMEOUT_S):
-                self._started = any(isinstance(event.body, RunStarted) for event in batch)
-                if self._started:
+                self._has_started = any(isinstance(event.body, RunStarted) for event in batch)
+                if self._has_started:
                     return
             raise ConfigError(
                 f"run {self._run!r} has not started training yet, so a command would have no effect; try again when "
@@ -199,19 +199,19 @@ class OperatorClient:
                 if is_pace_known or not pending.wait.waits_for_step:
                     return
                 is_pace_known = True
-                pending.wait.set_pace(await self._newest_step_s(pending.result.logged))
+                pending.wait.set_pace(await self._newest_step_s(pending.result.logged_seq))
                 continue
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(remaining_s, CHECK_S)):
                     await pending.message_received.wait()
 
-    async def _newest_step_s(self, logged: int) -> float:
-        """Return the length in seconds of the newest step before the event `logged`, or 0 if unknown."""
+    async def _newest_step_s(self, command_seq: int) -> float:
+        """Return the length in seconds of the newest step before the command's event, or 0 if unknown."""
         try:
-            events = await history(self.bus, self._run, max(0, logged - PACE_EVENTS))
+            events = await history(self.bus, self._run, max(0, command_seq - PACE_EVENTS))
         except BusError:
             return 0.0
-        times = [event.time for event in events if event.seq < logged and isinstance(event.body, Observation)]
+        times = [event.time for event in events if event.seq < command_seq and isinstance(event.body, Observation)]
         return (times[-1] - times[-2]).total_seconds() if len(times) > 1 else 0.0
 
     async def _log(self, command: OperatorCommand, limit_s: float) -> int:

@@ -19,7 +19,7 @@ ROUTE_OFFSET = 2000
 
 @dataclass(frozen=True)
 class Node:
-    """A server of the cluster. `routes` is for addresses of peers that differ from their `host` and `route_port`."""
+    """A server of the cluster. It reaches its peers at `routes`, or if empty, at their `host` and `route_port`."""
 
     host: str
     port: int

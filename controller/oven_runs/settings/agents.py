@@ -17,9 +17,9 @@ from oven_runs.settings.judge_providers import catalogue, endpoint_of
 from oven_runs.settings.run_settings import AgentSettings, Settings
 
 SUPERVISOR = "supervisor"
-"""The installed agent that computes for seconds at a time. It has its own process and needs a configured model."""
+"""An installed agent that computes for seconds at a time, in its own process. It needs a configured model."""
 TUNER = "tuner"
-"""The installed agent that is not trusted by default: no test has shown that a language model's votes help."""
+"""An installed agent that, like the supervisor, is not trusted by default: no test has shown that its votes help."""
 AUTHOR = "author"
 
 

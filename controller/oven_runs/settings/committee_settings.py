@@ -10,8 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from oven_runs.settings.language_models import Address, Variable
 
 AggregationRule: TypeAlias = Literal["lower_quantile", "cautious"]
-"""The rule that merges several members' scores into one reward; oven_learner/rewards/aggregation.py describes
-each."""
+"""The rule that merges several members' scores into one reward (see oven_learner/rewards/aggregation.py)."""
 
 
 class BudgetSettings(BaseModel):
@@ -29,7 +28,7 @@ class BudgetSettings(BaseModel):
     calls: int | None = Field(default=None, ge=1, description="limit of calls that were, or may have been, billed")
 
     @property
-    def capped(self) -> bool:
+    def is_capped(self) -> bool:
         """Whether any cap is set."""
         return self != BudgetSettings()
 
@@ -132,7 +131,7 @@ class FrontierSettings(BaseModel):
 
     @field_validator("prompts")
     @classmethod
-    def _absolute(cls, value: str) -> str:
+    def _make_absolute(cls, value: str) -> str:
         return str(Path(value).absolute()) if value else value  # a script may run in another folder
 
     @model_validator(mode="after")

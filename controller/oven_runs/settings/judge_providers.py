@@ -30,7 +30,7 @@ SchemaMode: TypeAlias = Literal["strict", "json_object", "none"]
 """The strictest schema that an endpoint can enforce: our JSON Schema, any JSON object, or nothing."""
 Catalogue: TypeAlias = Mapping[str, "ProviderEntry"]
 
-PACKAGED: Final = "judge_providers.yaml"
+PACKAGED_FILE: Final = "judge_providers.yaml"
 NO_KEY: Final = "none"
 """Placeholder key for endpoints without authentication. The SDKs require a non-empty string."""
 CALIBRATOR: Final = "committee.frontier"
@@ -109,7 +109,7 @@ class ModelEndpoint:
 @cache
 def packaged_catalogue() -> Catalogue:
     """Return the packaged catalogue."""
-    return _entries(_packaged_values(), [])
+    return _validated_entries(_read_packaged_file(), [])
 
 
 def catalogue(overlay: str | Path = "") -> Catalogue:
@@ -120,12 +120,12 @@ def catalogue(overlay: str | Path = "") -> Catalogue:
         return packaged_catalogue()
     path = Path(overlay)
     user_entries = read_yaml(path)
-    values = _packaged_values()
+    values = _read_packaged_file()
     for name, entry in user_entries.items():
         if isinstance(entry, Mapping) and "base_url" in entry and "key_env" not in entry and name in values:
             values[name] = {key: value for key, value in values[name].items() if key != "key_env"}
     merge(values, user_entries)
-    return _entries(values, [Layer(str(path), user_entries, "file", key_lines(read_text(path)))])
+    return _validated_entries(values, [Layer(str(path), user_entries, "file", key_lines(read_text(path)))])
 
 
 def endpoint_of(
@@ -178,20 +178,20 @@ def key_of(name: str, endpoint: ModelEndpoint, environ: Mapping[str, str] = os.e
     return key
 
 
-def _packaged_values() -> dict[str, Any]:
-    values: dict[str, Any] = load_yaml((files(__package__) / PACKAGED).read_text())
+def _read_packaged_file() -> dict[str, Any]:
+    values: dict[str, Any] = load_yaml((files(__package__) / PACKAGED_FILE).read_text())
     return values
 
 
-def _entries(values: Mapping[str, Any], layers: list[Layer]) -> Catalogue:
+def _validated_entries(values: Mapping[str, Any], layers: list[Layer]) -> Catalogue:
     entries = {}
-    source = layers[0].source if layers else PACKAGED
+    source = layers[0].source if layers else PACKAGED_FILE
     for name, entry in values.items():
         if not isinstance(entry, Mapping):
             raise ConfigError(f"{source}: {name} is {str(entry)[:40]!r}; expected a mapping (`key: value` lines)")
         if "wire" not in entry:
             raise ConfigError(
-                f"{source}: the provider {name} is not in {PACKAGED}, so it needs `wire`: openai or anthropic"
+                f"{source}: the provider {name} is not in {PACKAGED_FILE}, so it needs `wire`: openai or anthropic"
             )
         entries[name] = validate(ProviderEntry, entry, f"{name}.", layers, None)
     return entries

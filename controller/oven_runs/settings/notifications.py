@@ -33,7 +33,7 @@ _OWN_HEADERS: Final = ("host", "content-length", "content-type")
 
 
 def is_reference(url: str) -> bool:
-    """Whether `url` is a reference to the address, which contains no secret itself."""
+    """Whether `url` only refers to an address, as in "env:NAME" or "saved:1". A reference contains no secret."""
     return _REFERENCE.fullmatch(url) is not None
 
 
@@ -50,8 +50,8 @@ def safe_address(url: str) -> str:
         port = f":{parts.port}" if parts.port else ""
     except ValueError:
         return f"{scheme}://…"
-    has_more = rest.rpartition("@")[2].partition("/")[2] or parts.query
-    return f"{scheme}://{parts.hostname}{port}" + ("/…" if has_more else "")
+    _, _, path = rest.rpartition("@")[2].partition("/")
+    return f"{scheme}://{parts.hostname}{port}" + ("/…" if path or parts.query else "")
 
 
 class RecipientSettings(BaseModel):
@@ -137,7 +137,7 @@ class NotifySettings(BaseModel):
 
     @field_validator("to", mode="before")
     @classmethod
-    def _split_addresses(cls, value: Any) -> Any:
+    def _wrap_addresses(cls, value: Any) -> Any:
         entries = [value] if isinstance(value, str | dict) else value
         if not isinstance(entries, list | tuple):
             return entries

@@ -39,7 +39,7 @@ DEFAULT_RECIPE = "grpo"
 
 
 class Start(Protocol):
-    """A starting point of a recipe. `label` is empty unless it is a drill."""
+    """A starting point of a recipe. `label` is empty unless the start is a drill, which stages a fault."""
 
     @property
     def name(self) -> str: ...
@@ -196,19 +196,20 @@ def notify_settings(
         raise ConfigError(f"{unrelated.source}: only notify can be set here, e.g. notify.severity=warning")
     sources = _layers(config, (), environ, None)
     layers = [Layer(s.source, {"notify": s.values["notify"]}, s.kind) for s in sources if "notify" in s.values]
-    layers += [*set_layers, *([Layer("command line", {"notify": {"to": list(urls)}}, "flag")] if urls else [])]
+    url_layers = [Layer("command line", {"notify": {"to": list(urls)}}, "flag")] if urls else []
+    layers += [*set_layers, *url_layers]
     return validate(Settings, _merge_layers(layers), "", layers, None).notify
 
 
 def with_rules(rules: Rules, changes: Mapping[str, Any]) -> Rules:
-    """Return the rules with these changes. `autonomy_of` is merged by actuator."""
+    """Return the rules with these changes. `autonomy_of` is merged actuator by actuator."""
     values = rules.model_dump()
     merge(values, changes)
     return Rules.model_validate(values)
 
 
 def _has_start(recipe: str, start: str | None) -> bool:
-    """Whether the recipe has this start with its default settings."""
+    """Whether the recipe, with its default settings, has this start."""
     try:
         loaded = _recipe(recipe)
         return loaded.parse_start(start or loaded.default_start, 0, loaded.settings_model()).name == start

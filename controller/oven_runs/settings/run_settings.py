@@ -1,4 +1,4 @@
-"""Define the settings of a run, as a pydantic model that is filled from `oven.yaml`, `--set` and flags."""
+"""The settings of a run, as a pydantic model that is filled from `oven.yaml`, `--set` and flags."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class Settings(BaseModel):
 
     @field_validator("kg")
     @classmethod
-    def _absolute_graph_folder(cls, value: bool | str) -> bool | str:
+    def _make_graph_folder_absolute(cls, value: bool | str) -> bool | str:
         if isinstance(value, bool):
             return value
         if not value:

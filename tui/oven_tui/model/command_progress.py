@@ -46,7 +46,7 @@ class CommandProgress:
         if isinstance(body, OperatorCommand):
             self.unlogged_commands.pop(body.id, None)
             result = self.by_id.get(body.id) or self._add(CommandResult(event.subject.split(".")[1], body))
-            result.logged = result.logged or event.seq
+            result.logged_seq = result.logged_seq or event.seq
             result.failure = ""
             self.version += 1
         elif isinstance(body, CommandAnswer | Receipt) or (isinstance(body, Decision) and body.command):
@@ -105,7 +105,7 @@ def progress_text(result: CommandResult) -> str:
         case _ if result.waited:
             return result.line()
         case "answered":
-            return f"event {result.logged}; accepted by the mesh, waiting for the learner's receipt after the step"
+            return f"event {result.logged_seq}; accepted by the mesh, waiting for the learner's receipt after the step"
         case _:
             awaited = "the learner's receipt" if command.action in LEARNER_ACTIONS else "the mesh's answer"
-            return f"event {result.logged}; waiting for {awaited}"
+            return f"event {result.logged_seq}; waiting for {awaited}"

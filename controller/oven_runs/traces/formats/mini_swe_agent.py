@@ -22,14 +22,14 @@ from oven_runs.traces.formats.chat_messages import (
     last_conversation,
     split_into_steps,
 )
-from oven_runs.traces.formats.trace_format import READING_ERRORS, TraceFormat, malformed
+from oven_runs.traces.formats.trace_format import READING_ERRORS, TraceFormat, malformed_line
 from oven_runs.traces.jsonl import MAX_LINE_BYTES, MAX_REASON_CHARACTERS, BadLine
 from oven_runs.traces.trace_records import Ended, Policy, Task, Tool, Trace
 
 FORMAT_PREFIX: Final = "mini-swe-agent-1"
 """The value of `trajectory_format` must start with this."""
 SUFFIX: Final = ".traj.json"
-META: Final = "mini-swe-agent"
+META: Final = "mini-swe-agent"  # key in Trace.meta
 BASH: Final = Tool(
     name="bash",
     description="Execute a bash command",
@@ -58,7 +58,7 @@ class MiniSweAgent(TraceFormat):
 
     def claims(self, path: Path) -> bool:
         """Return whether the first file is marked as a trajectory."""
-        first = next(iter(_files(path)), None)
+        first = next(iter(_trajectory_files(path)), None)
         if first is None or (path.is_file() and path.suffix != ".json"):
             return False
         try:
@@ -69,14 +69,14 @@ class MiniSweAgent(TraceFormat):
 
     def read(self, path: Path) -> Iterator[Trace | BadLine]:
         """Yield each file's trace, sorted by file name."""
-        files = _files(path)
+        files = _trajectory_files(path)
         if not files:
             raise ConfigError(f"{path} has no *{SUFFIX}; name the folder that mini-swe-agent wrote")
         for number, file in enumerate(files, 1):
             try:
                 yield _read_trace(json.loads(read_file(file, "the trajectory", MAX_LINE_BYTES)), file)
             except READING_ERRORS as error:
-                yield malformed(number, error, f"{file.name}: ")
+                yield malformed_line(number, error, f"{file.name}: ")
             except ValueError as error:
                 detail = str(error) if isinstance(error, ConfigError) else f"{file.name}: {reason(error)}"
                 yield BadLine(number, "not_json", detail[:MAX_REASON_CHARACTERS])
@@ -93,12 +93,12 @@ class MiniSweAgent(TraceFormat):
                 raise ConfigError(f"trace {trace.id!r} needs its own file, but the name {name!r} is already used")
             names.add(name)
             (path / name).mkdir(parents=True, exist_ok=True)
-            text = json.dumps(_trajectory(trace), indent=2, ensure_ascii=False)
+            text = json.dumps(_to_trajectory(trace), indent=2, ensure_ascii=False)
             write_atomic(path / name / f"{name}{SUFFIX}", text)
         return len(names)
 
 
-def _files(path: Path) -> list[Path]:
+def _trajectory_files(path: Path) -> list[Path]:
     return sorted(path.rglob(f"*{SUFFIX}")) if path.is_dir() else [path]
 
 
@@ -112,11 +112,11 @@ def _read_trace(trajectory: Any, file: Path) -> Trace:
     stored_format = str(trajectory.get("trajectory_format", ""))
     if not stored_format.startswith(FORMAT_PREFIX):
         raise NotReadable(f"its format is {stored_format!r}; {FORMAT_PREFIX}.x can be read")
-    plain = _plain_trace(trajectory, file.name.removesuffix(SUFFIX))
+    plain = _read_plain_trace(trajectory, file.name.removesuffix(SUFFIX))
     return free_field.restore(plain, trajectory["info"].get(free_field.NAME))
 
 
-def _plain_trace(trajectory: dict[str, Any], name: str) -> Trace:
+def _read_plain_trace(trajectory: dict[str, Any], name: str) -> Trace:
     """Return the trace without the values of the free field."""
     info, lost = trajectory["info"], Counter[str]()
     rows = expect_list(trajectory.get("messages"), "messages")
@@ -142,7 +142,7 @@ def _plain_trace(trajectory: dict[str, Any], name: str) -> Trace:
     )
 
 
-def _trajectory(trace: Trace) -> dict[str, Any]:
+def _to_trajectory(trace: Trace) -> dict[str, Any]:
     stored = trace.meta.get(META)
     meta: dict[str, Any] = dict(stored) if isinstance(stored, dict) else {}
     meta.pop("lost", None)
@@ -158,7 +158,7 @@ def _trajectory(trace: Trace) -> dict[str, Any]:
         "trajectory_format": "mini-swe-agent-1.1",
     }
     trajectory["info"].setdefault("model_stats", {"instance_cost": 0.0, "api_calls": len(trace.steps)})
-    if difference := free_field.difference(trace, _plain_trace(trajectory, _file_name(trace))):
+    if difference := free_field.difference(trace, _read_plain_trace(trajectory, _file_name(trace))):
         trajectory["info"][free_field.NAME] = difference
     return trajectory
 

@@ -20,7 +20,7 @@ from oven_runs.traces.trace_records import Trace
 
 Row = dict[str, Any]
 READING_ERRORS: Final = (NotReadable, ValidationError, RecursionError, AttributeError, LookupError, TypeError)
-"""Errors for malformed objects. `malformed` converts them to a BadLine."""
+"""Errors for malformed objects. `malformed_line` converts them to a BadLine."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class LineFormat(TraceFormat):
     recognises: Callable[[Row], bool]
     """Returns whether a file with this first row has this format."""
     traces: Callable[[Row, str], Iterable[Trace | BadLine]]
-    """Returns the traces of a row, given an id for a trace without one. Raises NotReadable."""
+    """Returns the traces of a row. The string is the id for a trace without one. Raises NotReadable."""
     rows: Callable[[Trace], Iterable[Row]]
     file_name: str = ""
     """Default file name in a folder."""
@@ -76,7 +76,7 @@ class LineFormat(TraceFormat):
             try:
                 traces = list(self.traces(row, f"{file.stem}-{number}"))
             except READING_ERRORS as error:
-                yield malformed(number, error)
+                yield malformed_line(number, error)
             else:
                 for trace in traces:
                     yield replace(trace, number=number) if isinstance(trace, BadLine) else trace
@@ -100,7 +100,7 @@ class LineFormat(TraceFormat):
         return path / self.file_name if self.file_name and path.is_dir() else path
 
 
-def malformed(number: int, error: Exception, prefix: str = "") -> BadLine:
+def malformed_line(number: int, error: Exception, prefix: str = "") -> BadLine:
     """Convert one of READING_ERRORS to a BadLine."""
     if isinstance(error, NotReadable):
         detail = str(error)

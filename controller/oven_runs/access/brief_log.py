@@ -48,8 +48,7 @@ class BriefLog:
         self._run = folder.run.encode()
         self._observation_counts = Counter[bytes]()
         self._observations: dict[bytes, bytes] = {}  # set of metrics → its newest line, not yet superseded
-        self._latest: dict[bytes, bytes] = {}
-        """The newest StepClosed, and each agent's newest `done` by the last part of its subject."""
+        self._latest: dict[bytes, bytes] = {}  # the newest StepClosed, and each agent's newest `done` by its subject
 
     @property
     def seq(self) -> int:

@@ -175,6 +175,7 @@ def recover_without_store(folder: RunFolder, report: Report) -> list[Event]:
 
 
 def _append_to_file(folder: RunFolder, spool: Spool) -> list[Event]:
+    """Append the spool's messages and the mesh's missing outputs to log.jsonl. Return the added events."""
     missing_ids = {message.message_id for message in spool.content.messages}
     seq = 0
     for event in exported_events(folder):

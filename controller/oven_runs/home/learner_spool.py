@@ -236,8 +236,7 @@ async def append_missing(bus: Bus, run: str, messages: Iterable[SpooledMessage])
     """Append the messages that the log of `run` does not have, in order. Return their number. Raises BusError."""
     messages = tuple(messages)
     missing_ids = {message.message_id for message in messages}
-    head = await bus.head(run)
-    if head:
+    if head := await bus.head(run):
         async for event in bus.read(run, until=head, subjects=patterns_written_by(run, "learner")):
             missing_ids.discard(event.message_id)
     missing_messages = [message for message in messages if message.message_id in missing_ids]

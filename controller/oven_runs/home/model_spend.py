@@ -42,6 +42,7 @@ _TABLES = f"""
 CREATE TABLE IF NOT EXISTS spent (account TEXT PRIMARY KEY, {_COLUMNS});
 CREATE TABLE IF NOT EXISTS held (id INTEGER PRIMARY KEY AUTOINCREMENT, account TEXT NOT NULL, {_COLUMNS});
 """
+"""`spent` has the booked costs by account, and `held` has one row per reservation."""
 _SUMS = ", ".join(f"SUM({field})" for field in _FIELDS.split(", "))
 
 

@@ -100,8 +100,7 @@ class LogDigest:
 
 
 class _CachedRow(BaseModel):
-    version: tuple[int, int]
-    """The version of the log from which the row was computed, as returned by `_version`."""
+    version: tuple[int, int]  # of the log from which the row was computed
     row: RunRow
 
 

@@ -34,7 +34,7 @@ MAX_PAYLOAD_BYTES = 1024 * 1024
 """Maximum bytes of a message."""
 MAX_STORE_BYTES = 8 << 30
 """Maximum bytes of the store."""
-_PORTS = range(15_000, 32_000)
+_PORTS = range(15_000, 32_000)  # below the system's ports for outgoing connections, from 32768
 _used_ports: set[int] = set()  # ports that this process chose before
 MAX_SUBSCRIPTIONS = 1024
 """Maximum subscriptions per connection. The learner has one per group that a remote judge is scoring."""
@@ -258,9 +258,8 @@ def find_binary() -> str:
 
 
 def free_port() -> int:
-    """Return a free port, a different one on every call. Ports are random, so that forked processes do not choose the
-    same one. They are below 32768, because the system uses higher ports for outgoing connections, and such a connection
-    could occupy the port while the server is down."""
+    """Return a random free port, a different one on every call. Higher ports than these are not used: the system could
+    take them for outgoing connections while the server is down."""
     for _ in range(2 * len(_PORTS)):
         port = secrets.choice(_PORTS)
         if port not in _used_ports and is_free(port):

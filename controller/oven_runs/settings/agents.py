@@ -74,6 +74,7 @@ def with_agent_rules(settings: Settings) -> Settings:
         spec.name: (ALL,) for spec, _ in specs if spec.is_installed and spec.name not in (TUNER, SUPERVISOR)
     }
     specialities = {name: entry.speciality for name, entry in entries.items() if entry.speciality is not None}
+    # Trust in installed agents that this run does not have is dropped. Other unknown names are errors.
     granted_trust = {
         name: actuators
         for name, actuators in settings.rules.trusted.items()

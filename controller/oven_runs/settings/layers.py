@@ -131,6 +131,7 @@ def layers_from_environment(environ: Mapping[str, str]) -> Iterator[Layer]:
 
 
 def _nested_values(key: str, raw: str, source: str) -> dict[str, Any]:
+    """Parse a YAML value, and nest it under the parts of its dotted key: `a.b` and `1` → `{"a": {"b": 1}}`."""
     try:
         value = load_yaml(raw)
     except yaml.YAMLError as error:

@@ -16,9 +16,8 @@ from oven_runs.traces.formats.chat_messages import expect_list, from_chat, last_
 from oven_runs.traces.formats.trace_format import LineFormat, Row
 from oven_runs.traces.trace_records import Ended, Task, Trace, TraceStep
 
-META = "openenv"
-"""Key in `Trace.meta` for the fields of an episode that records do not have."""
-META_FIELDS = ("metrics", "verify_metrics", "artifacts", "extra")
+META = "openenv"  # key in Trace.meta
+META_FIELDS = ("metrics", "verify_metrics", "artifacts", "extra")  # fields of an episode that records do not have
 
 
 def _read_traces(row: Row, default_id: str) -> Iterator[Trace]:

@@ -27,16 +27,16 @@ async def newest_groups(access: RunAccess, limit: int) -> list[StoredGroup]:
     run = access.run
     if access.is_up():
         async with access.connect("monitor") as bus:
-            return await _all_groups(_fetch_from_mesh(bus, run), run, limit)
+            return await _fetch_all(_fetch_from_mesh(bus, run), run, limit)
     folder = local_folder(access, "reading its completions")
     if not folder.info().embedded:
         async with connect(folder, "admin") as bus:
-            return await _all_groups(_fetch_from_store(bus, run), run, limit)
+            return await _fetch_all(_fetch_from_store(bus, run), run, limit)
     if not folder.has_store():
         raise ConfigError(f"the store of run {run!r} was deleted, and completions are not stored anywhere else")
     with folder.hold(reading=True):
         async with open_store(folder) as bus:
-            return await _all_groups(_fetch_from_store(bus, run), run, limit)
+            return await _fetch_all(_fetch_from_store(bus, run), run, limit)
 
 
 async def follow_groups(
@@ -55,7 +55,7 @@ async def follow_groups(
 
     async def fetch(bus: Bus) -> AsyncGenerator[list[StoredGroup]]:
         nonlocal last_seq
-        async for groups in _batches(_fetch_from_mesh(bus, access.run), access.run, last_seq, limit):
+        async for groups in _fetch_batches(_fetch_from_mesh(bus, access.run), access.run, last_seq, limit):
             yield groups
             last_seq = groups[-1].seq
 
@@ -79,11 +79,11 @@ def _fetch_from_store(bus: Bus, run: str) -> FetchBatch:
     return lambda after, limit: read_batch(bus, run, after, limit)
 
 
-async def _all_groups(fetch: FetchBatch, run: str, limit: int) -> list[StoredGroup]:
-    return [group async for groups in _batches(fetch, run, 0, limit) for group in groups]
+async def _fetch_all(fetch: FetchBatch, run: str, limit: int) -> list[StoredGroup]:
+    return [group async for groups in _fetch_batches(fetch, run, 0, limit) for group in groups]
 
 
-async def _batches(fetch: FetchBatch, run: str, after: int, limit: int) -> AsyncGenerator[list[StoredGroup]]:
+async def _fetch_batches(fetch: FetchBatch, run: str, after: int, limit: int) -> AsyncGenerator[list[StoredGroup]]:
     """Yield the newest `limit` groups after a sequence number. Raises BusError, and ConfigError if there are none."""
     while limit > 0:
         batch = await fetch(after, limit)

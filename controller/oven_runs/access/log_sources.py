@@ -114,7 +114,7 @@ class LogFile:
             problem = "it is a duplicate, or out of order"
             if seq > self.seq:
                 problem = f"{seq - self.seq - 1} events between them are missing"
-            raise self._error(f"event {seq} follows event {self.seq}; {problem}")
+            raise self._make_error(f"event {seq} follows event {self.seq}; {problem}")
         self.offset, self.seq = self.offset + len(line), seq
 
     def decode(self, line: bytes) -> Event:
@@ -123,17 +123,17 @@ class LogFile:
             event = Event.from_line(line.decode())
         except (ValueError, KeyError, TypeError) as error:
             is_truncated = not line.endswith(b"\n") and line.startswith(b"{")
-            raise self._error("the line is truncated" if is_truncated else reason(error)) from error
+            raise self._make_error("the line is truncated" if is_truncated else reason(error)) from error
         if not event.subject.startswith(f"oven.{self._folder.run}."):
             run = self._folder.run
-            raise self._error(f"the event's subject is {event.subject}, so this is not the log of run {run!r}")
+            raise self._make_error(f"the event's subject is {event.subject}, so this is not the log of run {run!r}")
         if isinstance(event.body, Malformed) and event.body.fault == "removed":
             raise ConfigError(event.body.reason)
         if isinstance(event.body, Observation):
             self._tick = event.body.tick
         return event
 
-    def _error(self, problem: str) -> ConfigError:
+    def _make_error(self, problem: str) -> ConfigError:
         readable = "no line before it can be read"
         if self._line_number > 1:
             readable = f"the {self._line_number - 1} lines before it are intact"

@@ -62,7 +62,7 @@ class RemoteRun(RunAccess):
                 )
             return cls(
                 name,
-                _address(endpoint.url, endpoint),
+                _checked_address(endpoint.url, endpoint),
                 credentials,
                 keys={LEARNER: endpoint.pin} if endpoint.pin else None,
                 trust=tls.trust_file(endpoint.tls_ca) if endpoint.tls_ca is not None else None,
@@ -77,7 +77,7 @@ class RemoteRun(RunAccess):
         trust = tls.trust_text(person.tls_ca, str(endpoint.creds)) if person.tls_ca else None
         if endpoint.tls_ca is not None:
             trust = tls.trust_file(endpoint.tls_ca)
-        url = _address(endpoint.url or person.url, endpoint)
+        url = _checked_address(endpoint.url or person.url, endpoint)
         return cls(person.run, url, person.credentials, role=person.role, keys=person.keys, trust=trust)
 
     @property
@@ -118,7 +118,7 @@ class RemoteRun(RunAccess):
         if self._keys is not None and (not self._keys or len(self._keys) > 1):  # unsigned, or more than the learner's
             return Keyring.with_keys(self._keys)
         keyring = self.keyring()
-        async for events in self._batches(bus):
+        async for events in self._read_batches(bus):
             for event in events:
                 keyring.verify(event)
             if keyring.keys is not None:
@@ -128,7 +128,7 @@ class RemoteRun(RunAccess):
     async def raw_events(
         self, *, exact: bool = False, brief: bool = False, report: Callable[[str], object] = warn
     ) -> AsyncGenerator[Event]:
-        async with self.connect("monitor") as bus, contextlib.aclosing(self._batches(bus)) as batches:
+        async with self.connect("monitor") as bus, contextlib.aclosing(self._read_batches(bus)) as batches:
             async for events in batches:
                 for event in events:
                     yield event
@@ -136,7 +136,7 @@ class RemoteRun(RunAccess):
     def stored(self, after: int = 0) -> AsyncGenerator[Event]:
         raise BusError(self._mesh_error())
 
-    async def _batches(self, bus: Bus) -> AsyncGenerator[list[Event]]:
+    async def _read_batches(self, bus: Bus) -> AsyncGenerator[list[Event]]:
         from oven_runs.access.log_sources import batches
 
         try:
@@ -154,7 +154,7 @@ class RemoteRun(RunAccess):
         )
 
 
-def _address(url: str, endpoint: Endpoint) -> str:
+def _checked_address(url: str, endpoint: Endpoint) -> str:
     """Return the address, and warn if the connection is not encrypted. Raises ConfigError."""
     if not url:
         raise ConfigError(f"{endpoint.creds} has no address: pass it with --nats URL, or set OVEN_URL")

@@ -152,7 +152,7 @@ class Spool:
         """Empty the file, because the log has its messages, and mark its content as unknown. Raises OSError."""
         self._record_loss()
         os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, self._head(None, 0), 0)
+        os.pwrite(self._descriptor, self._make_head(None, 0), 0)
         if hasattr(os, "posix_fallocate"):
             with contextlib.suppress(OSError):  # without a reservation, the free disk space has to be enough later
                 os.posix_fallocate(self._descriptor, 0, RESERVED_BYTES)
@@ -162,7 +162,7 @@ class Spool:
     def save(self, messages: Sequence[SpooledMessage]) -> int:
         """Append the messages to the file. Return the number of messages that are now on the disk. Raises OSError."""
         all_messages, lost = (*self.content.messages, *messages), self.content.lost
-        os.pwrite(self._descriptor, self._head(len(all_messages) + lost, lost), 0)
+        os.pwrite(self._descriptor, self._make_head(len(all_messages) + lost, lost), 0)
         offset, written_count = HEAD_BYTES, 0
         with contextlib.suppress(OSError):  # e.g. a full disk; the first line has the number of expected messages
             for message in all_messages:
@@ -187,14 +187,14 @@ class Spool:
         if self.content.lost:
             paths = (self.path.with_name(f"spool.cut-{number}.jsonl") for number in itertools.count(1))
             unused_path = next(path for path in paths if not path.exists())
-            unused_path.write_bytes(self._head(self.content.lost, self.content.lost))
+            unused_path.write_bytes(self._make_head(self.content.lost, self.content.lost))
 
     def close(self) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def _head(self, messages: int | None, lost: int) -> bytes:
+    def _make_head(self, messages: int | None, lost: int) -> bytes:
         """Return the first line. `messages` includes the lost messages, and is None if unknown."""
         head = json.dumps({"spool": 1, "run": self._run, "messages": messages, "lost": lost}).encode()
         return head.ljust(HEAD_BYTES - 1) + b"\n"

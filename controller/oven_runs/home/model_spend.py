@@ -120,13 +120,12 @@ class ModelSpend:
 
     @property
     def is_capped(self) -> bool:
-        """Whether any cap is set."""
         return bool(self._caps)
 
     def reserve(self, account: str, max_cost: Spend) -> int | Refusal:
         """Reserve a call's maximum cost. Return the reservation's number, to pass to `book`. Raises sqlite3.Error."""
         with self._transaction():
-            if refusal := self._refusal(account, max_cost):
+            if refusal := self._check_caps(account, max_cost):
                 return refusal
             row = (account, *astuple(max_cost))
             number = self._database.execute("INSERT INTO held VALUES (NULL, ?, ?, ?, ?, ?, ?, ?)", row).lastrowid
@@ -148,7 +147,7 @@ class ModelSpend:
     def close(self) -> None:
         self._database.close()
 
-    def _refusal(self, account: str, max_cost: Spend) -> Refusal | None:
+    def _check_caps(self, account: str, max_cost: Spend) -> Refusal | None:
         caps = [cap for cap in self._caps if cap.applies_to(account)]
         if not caps:
             return None

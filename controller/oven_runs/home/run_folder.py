@@ -210,16 +210,16 @@ class RunFolder:
         self, role: Role, name: str, agents: Sequence[str] | None = None, *, completions: bool | None = None
     ) -> Path:
         """Create a key for `name`, under a lock. Return the key file."""
-        with self._users_locked():
+        with self._lock_users():
             return self.server.add_user(role, name, agents, completions=completions)
 
     def remove_user(self, name: str) -> None:
         """Revoke the key of `name`."""
-        with self._users_locked():
+        with self._lock_users():
             self.server.remove_user(name)
 
     @contextlib.contextmanager
-    def _users_locked(self) -> Iterator[None]:
+    def _lock_users(self) -> Iterator[None]:
         self.server.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with (self.server.folder / "users.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)

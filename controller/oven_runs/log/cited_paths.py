@@ -85,11 +85,11 @@ def cited_paths(votes: Mapping[str, Vote]) -> tuple[CitedPath, ...]:
     """Return each path that the votes (agent → vote) cite, with the agents that cite it."""
     agents_by_path: dict[CitedPath, list[str]] = {}
     for agent, vote in sorted(votes.items()):
-        for path in _paths(vote.evidence):
+        for path in _distinct_paths(vote.evidence):
             agents_by_path.setdefault(path, []).append(agent)
     return tuple(path.model_copy(update={"agents": tuple(agents)}) for path, agents in agents_by_path.items())
 
 
-def _paths(evidence: Iterable[str]) -> Iterable[CitedPath]:
+def _distinct_paths(evidence: Iterable[str]) -> Iterable[CitedPath]:
     """Return the distinct paths in a vote's evidence, in order."""
     return dict.fromkeys(path for entry in evidence if (path := parse_path(entry)) is not None)

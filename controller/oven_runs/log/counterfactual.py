@@ -122,7 +122,8 @@ class ChangedMesh:
         """Return the decisions that differ, sorted by tick. Decisions are matched by tick, actuator, and order among
         decisions with the same tick and actuator. Differences in the wording of a reason do not count. At the end of an
         unfinished log, the last tick's decisions may not be logged yet, so they are skipped."""
-        logged_by_key, computed_by_key = _by_key(decision for _, decision in self.logged), _by_key(self.computed)
+        logged_by_key = _index_by_key(decision for _, decision in self.logged)
+        computed_by_key = _index_by_key(self.computed)
         seqs = {decision.id: seq for seq, decision in self.logged}
         divergences = []
         for key in sorted(logged_by_key.keys() | computed_by_key.keys()):
@@ -208,7 +209,7 @@ def _effect(decision: Decision) -> tuple[object, ...]:
     return (decision.verdict, decision.value, decision.apply_at_tick, decision.expires_at_tick)
 
 
-def _by_key(decisions: Iterable[Decision]) -> dict[tuple[int, str, int], Decision]:
+def _index_by_key(decisions: Iterable[Decision]) -> dict[tuple[int, str, int], Decision]:
     """Return the decisions by tick, actuator, and order among decisions with the same tick and actuator."""
     by_key: dict[tuple[int, str, int], Decision] = {}
     counts: Counter[tuple[int, str]] = Counter()

@@ -111,11 +111,11 @@ def select_indices(values: Sequence[float], limit: int) -> list[int]:
     indices = {0, len(values) - 1}
     bounds = [number * len(values) // intervals for number in range(intervals + 1)]
     for start, end in pairwise(bounds):
-        indices |= _extremes(values, range(start, end))
+        indices |= _find_extremes(values, range(start, end))
     return sorted(indices)
 
 
-def _extremes(values: Sequence[float], indices: Iterable[int]) -> set[int]:
+def _find_extremes(values: Sequence[float], indices: Iterable[int]) -> set[int]:
     """Return the indices of the minimum, maximum and first non-finite value at these indices."""
     finite = [index for index in indices if math.isfinite(values[index])]
     not_finite = [index for index in indices if not math.isfinite(values[index])][:1]

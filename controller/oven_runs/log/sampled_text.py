@@ -22,12 +22,12 @@ def group_lines(stored: StoredGroup) -> Iterator[str]:
     group = stored.group
     yield heading(group, stored.time)
     yield "  prompt"
-    yield from _quoted(group.prompt)
+    yield from _quote(group.prompt)
     max_advantage = max_abs_advantage(group)
     for index, completion in enumerate(group.completions):
         scores = f"reward {format_number(completion.reward)}, advantage {format_signed(completion.advantage)}"
         yield f"  {index + 1}  {scores}  {bar(completion.advantage, max_advantage)}".rstrip()
-        yield from _quoted(completion)
+        yield from _quote(completion)
         for member in group.members:
             yield f"       {member_line(member, index)}"
     if not group.completions:
@@ -90,7 +90,7 @@ def bar(value: float | None, max_value: float, cells: int = BAR_CELLS) -> str:
     return " " * cells + "│" + "█" * length
 
 
-def _quoted(shown: ShownText) -> list[str]:
+def _quote(shown: ShownText) -> list[str]:
     return [f"     │ {line}" for line in text_lines(shown)]
 
 

@@ -81,7 +81,7 @@ def calibrate(claims: Sequence[Claim]) -> Calibration:
         brier=mean([brier(claim.p, claim.y) for claim in claims]),
         constant=constant,
         constant_brier=mean([brier(constant, claim.y) for claim in claims]),
-        bins=tuple(_bin(number, members) for number, members in sorted(by_bin.items())),
+        bins=tuple(_make_bin(number, members) for number, members in sorted(by_bin.items())),
     )
 
 
@@ -93,6 +93,6 @@ def calibrate_by_agent(claims: Iterable[Claim]) -> dict[str, Calibration]:
     return {agent: calibrate(claims_by_agent[agent]) for agent in sorted(claims_by_agent)}
 
 
-def _bin(number: int, members: Sequence[Claim]) -> Bin:
+def _make_bin(number: int, members: Sequence[Claim]) -> Bin:
     p, y = mean([claim.p for claim in members]), mean([claim.y for claim in members])
     return Bin(number / BINS, (number + 1) / BINS, len(members), p, y)

@@ -38,7 +38,6 @@ class AgentSpec:
 
     @property
     def needs_own_process(self) -> bool:
-        """Whether the agent must not share its process with other agents."""
         return self.target == SUPERVISOR
 
 
@@ -74,7 +73,7 @@ def with_agent_rules(settings: Settings) -> Settings:
         spec.name: (ALL,) for spec, _ in specs if spec.is_installed and spec.name not in (TUNER, SUPERVISOR)
     }
     specialities = {name: entry.speciality for name, entry in entries.items() if entry.speciality is not None}
-    # Trust in installed agents that this run does not have is dropped. Other unknown names are errors.
+    # Drop trust in installed agents that are not in this run. Other unknown names are errors.
     granted_trust = {
         name: actuators
         for name, actuators in settings.rules.trusted.items()
@@ -91,7 +90,7 @@ def with_agent_rules(settings: Settings) -> Settings:
         agents = tuple(entry.name if isinstance(entry, AgentSettings) else entry for entry in agents)
     trusted = {**default_trust, **granted_trust, **specialities}
     rules = settings.rules.model_copy(update={"shadow": tuple(sorted(shadows)), "trusted": trusted})
-    options = _merged_options(settings.agent_options, entries, run_names, installed_names)
+    options = _merge_options(settings.agent_options, entries, run_names, installed_names)
     return settings.model_copy(update={"agents": agents, "rules": rules, "agent_options": options})
 
 
@@ -117,7 +116,7 @@ def _check_models(settings: Settings, run_names: Collection[str]) -> None:
                 endpoint_of(name, llm, providers, f"{name}.{key}")
 
 
-def _merged_options(
+def _merge_options(
     agent_options: Mapping[str, Mapping[str, Any]],
     entries: Mapping[str, AgentSettings],
     run_names: Collection[str],

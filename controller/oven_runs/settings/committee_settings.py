@@ -29,7 +29,6 @@ class BudgetSettings(BaseModel):
 
     @property
     def is_capped(self) -> bool:
-        """Whether any cap is set."""
         return self != BudgetSettings()
 
 

@@ -119,7 +119,7 @@ def layer_from_set(text: str) -> Layer:
     key, separator, raw = text.partition("=")
     if not separator or not key.strip():
         raise ConfigError(f"--set {text!r} must have the form KEY=VALUE, e.g. --set rules.window_ticks=5")
-    return Layer(f"--set {key.strip()}", _nested_values(key.strip(), raw, f"--set {text}"), "set")
+    return Layer(f"--set {key.strip()}", _parse_nested(key.strip(), raw, f"--set {text}"), "set")
 
 
 def layers_from_environment(environ: Mapping[str, str]) -> Iterator[Layer]:
@@ -127,10 +127,10 @@ def layers_from_environment(environ: Mapping[str, str]) -> Iterator[Layer]:
     for variable in sorted(environ):
         if variable.startswith(ENVIRONMENT):
             key = variable.removeprefix(ENVIRONMENT).lower().replace("__", ".")
-            yield Layer(variable, _nested_values(key, environ[variable], variable), "environment")
+            yield Layer(variable, _parse_nested(key, environ[variable], variable), "environment")
 
 
-def _nested_values(key: str, raw: str, source: str) -> dict[str, Any]:
+def _parse_nested(key: str, raw: str, source: str) -> dict[str, Any]:
     """Parse a YAML value, and nest it under the parts of its dotted key: `a.b` and `1` → `{"a": {"b": 1}}`."""
     try:
         value = load_yaml(raw)

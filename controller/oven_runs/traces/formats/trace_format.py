@@ -64,11 +64,11 @@ class LineFormat(TraceFormat):
     def claims(self, path: Path) -> bool:
         if path.is_dir() and not (self.file_name and (path / self.file_name).is_file()):
             return False
-        first = next((row for _, row in read_rows(self._file(path))), None)
+        first = next((row for _, row in read_rows(self._file_in(path))), None)
         return isinstance(first, dict) and self.recognises(first)
 
     def read(self, path: Path) -> Iterator[Trace | BadLine]:
-        file = self._file(path)
+        file = self._file_in(path)
         for number, row in read_rows(file):
             if isinstance(row, BadLine):
                 yield row
@@ -83,7 +83,7 @@ class LineFormat(TraceFormat):
 
     def write(self, path: Path, traces: Iterable[Trace]) -> int:
         """Write to the file, or to the format's file in an existing folder."""
-        file, count = self._file(path), 0
+        file, count = self._file_in(path), 0
         if file.is_dir():
             raise ConfigError(f"{file} is a folder, but this format needs a file: name a file in it")
         with atomic_file(file) as out:
@@ -96,7 +96,7 @@ class LineFormat(TraceFormat):
                 out.write(content)
         return count
 
-    def _file(self, path: Path) -> Path:
+    def _file_in(self, path: Path) -> Path:
         return path / self.file_name if self.file_name and path.is_dir() else path
 
 

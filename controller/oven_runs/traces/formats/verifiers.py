@@ -71,7 +71,7 @@ def _read_steps(nodes: list[Row], lost: Counter[str]) -> tuple[tuple[Message, ..
     """Return the prompt, and one step per sampled node, in node order."""
     messages = [from_chat(node.get("message"), lost) for node in nodes]
     actions = [index for index, node in enumerate(nodes) if node.get("sampled")]
-    first_child: dict[int | None, int] = {}
+    first_child: dict[int | None, int] = {}  # node → its first child that was not sampled
     for index, node in enumerate(nodes):
         if not node.get("sampled"):
             first_child.setdefault(node.get("parent"), index)
@@ -86,12 +86,12 @@ def _read_steps(nodes: list[Row], lost: Counter[str]) -> tuple[tuple[Message, ..
         state = tuple(messages[node] for node in path)
         if number == 0:
             prompt = state
-        chain = _unsampled_after(first_child, index)  # replaced if the path to the next action has other nodes
+        followers = _unsampled_after(first_child, index)  # replaced if the path to the next action has other nodes
         steps.append(
             TraceStep(
                 state=None if number == 0 or continues_previous else state,
                 action=messages[index],
-                result=tuple(messages[node] for node in chain) if chain or not messages[index].calls else None,
+                result=tuple(messages[node] for node in followers) if followers or not messages[index].calls else None,
                 sampled=_read_sampled(nodes[index]),
             )
         )
@@ -110,7 +110,7 @@ def _path_to(nodes: list[Row], index: int | None) -> list[int]:
 
 
 def _unsampled_after(first_child: dict[int | None, int], index: int | None) -> list[int]:
-    """Return the unsampled nodes that follow `index`, along first children."""
+    """Return the unsampled nodes that follow `index`: its first child, that node's first child, and so on."""
     chain: list[int] = []
     while (child := first_child.get(index)) is not None:
         chain.append(child)
@@ -228,7 +228,7 @@ def _to_tool(tool: Tool) -> Row:
 def _to_nodes(trace: Trace) -> list[Row]:
     """Return the message graph, one node per message. A rewritten state branches off at its first different message."""
     nodes: list[Row] = []
-    path: list[tuple[Message, int]] = []
+    path: list[tuple[Message, int]] = []  # the current context: its messages and the indices of their nodes
 
     def add(message: Message, **fields: Any) -> None:
         parent = path[-1][1] if path else None

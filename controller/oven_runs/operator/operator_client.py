@@ -149,8 +149,8 @@ class OperatorClient:
         """Log the command and wait for its result, until the limit (see ReceiptWait) or until the run ends.
 
         `result`, if passed, is filled in. `on_change` is called after every change to the result. `has_ended` checks
-        for the run's end, in addition to the log and the folder. Raises ConfigError before the training has started, and
-        BusError if the command does not get into the log in time.
+        for the run's end, in addition to the log and the folder. Raises ConfigError before the training has started,
+        and BusError if the command does not get into the log in time.
         """
         await self._check_started()
         result = result if result is not None else CommandResult(self._run, command)
@@ -171,8 +171,8 @@ class OperatorClient:
         return result
 
     async def _check_started(self) -> None:
-        """Raise ConfigError if the log does not contain the run's start, because a command before it has no effect. If no
-        mesh answers, this cannot be checked, and the command is sent."""
+        """Raise ConfigError if the log does not contain the run's start, because a command before it has no effect.
+        If no mesh answers, this cannot be checked, and the command is sent."""
         if self._has_started:
             return
         with contextlib.suppress(BusError):

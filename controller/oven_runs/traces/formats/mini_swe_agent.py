@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from oven_core.errors import ConfigError, reason
 from oven_core.files import read_file, write_atomic
-from oven_runs.traces.formats import free_field
+from oven_runs.traces.formats import extra_data
 from oven_runs.traces.formats.chat_messages import (
     NotReadable,
     expect_list,
@@ -113,11 +113,11 @@ def _read_trace(trajectory: Any, file: Path) -> Trace:
     if not stored_format.startswith(FORMAT_PREFIX):
         raise NotReadable(f"its format is {stored_format!r}; {FORMAT_PREFIX}.x can be read")
     plain = _read_plain_trace(trajectory, file.name.removesuffix(SUFFIX))
-    return free_field.restore(plain, trajectory["info"].get(free_field.NAME))
+    return extra_data.restore(plain, trajectory["info"].get(extra_data.KEY))
 
 
 def _read_plain_trace(trajectory: dict[str, Any], name: str) -> Trace:
-    """Return the trace without the values of the free field."""
+    """Return the trace without its extra data."""
     info, lost = trajectory["info"], Counter[str]()
     rows = expect_list(trajectory.get("messages"), "messages")
     chat = [row for row in rows if not (isinstance(row, dict) and row.get("role") == "exit")]
@@ -158,14 +158,14 @@ def _to_trajectory(trace: Trace) -> dict[str, Any]:
         "trajectory_format": "mini-swe-agent-1.1",
     }
     trajectory["info"].setdefault("model_stats", {"instance_cost": 0.0, "api_calls": len(trace.steps)})
-    if difference := free_field.difference(trace, _read_plain_trace(trajectory, _file_name(trace))):
-        trajectory["info"][free_field.NAME] = difference
+    if missing := extra_data.find_missing(trace, _read_plain_trace(trajectory, _file_name(trace))):
+        trajectory["info"][extra_data.KEY] = missing
     return trajectory
 
 
 FORMAT = MiniSweAgent(
     "mini-swe-agent's trajectories: a folder of *.traj.json",
-    free_field=(
+    extra_fields=(
         "task", "tools", "reward", "solved", "policy", "meta",
         "steps.state", "steps.reward", "steps.sampled", "steps.outcome",
     ),

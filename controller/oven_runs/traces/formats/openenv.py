@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from hashlib import sha256
 from typing import Any
 
-from oven_runs.traces.formats import free_field
+from oven_runs.traces.formats import extra_data
 from oven_runs.traces.formats.chat_messages import expect_list, from_chat, last_conversation, split_into_steps
 from oven_runs.traces.formats.trace_format import LineFormat, Row
 from oven_runs.traces.trace_records import Ended, Task, Trace, TraceStep
@@ -22,12 +22,12 @@ META_FIELDS = ("metrics", "verify_metrics", "artifacts", "extra")  # fields of a
 
 def _read_traces(row: Row, default_id: str) -> Iterator[Trace]:
     extra = row.get("extra") or {}
-    difference = extra.get(free_field.NAME) if isinstance(extra, dict) else None
-    yield free_field.restore(_read_plain_trace(row, default_id), difference)
+    difference = extra.get(extra_data.KEY) if isinstance(extra, dict) else None
+    yield extra_data.restore(_read_plain_trace(row, default_id), difference)
 
 
 def _read_plain_trace(row: Row, default_id: str) -> Trace:
-    """Return the trace without the values of the free field."""
+    """Return the trace without its extra data."""
     lost: Counter[str] = Counter()
     chat = expect_list(row.get("messages"), "messages")
     prompt, steps = split_into_steps(from_chat(message, lost) for message in chat)
@@ -38,7 +38,7 @@ def _read_plain_trace(row: Row, default_id: str) -> Trace:
         ended = "truncated"
     meta = {field: row[field] for field in META_FIELDS if row.get(field)}
     if isinstance(meta.get("extra"), dict):
-        meta["extra"] = {key: value for key, value in meta["extra"].items() if key != free_field.NAME}
+        meta["extra"] = {key: value for key, value in meta["extra"].items() if key != extra_data.KEY}
     if (tool_trace := row.get("tool_trace")) and tool_trace != _to_tool_trace(steps, bool(row.get("done"))):
         meta["tool_trace"] = tool_trace
     meta |= {"lost": dict(lost)} if lost else {}
@@ -85,8 +85,8 @@ def _to_rows(trace: Trace) -> Iterable[Row]:
         "task": trace.task.model_dump(mode="json", exclude_defaults=True),
         "extra": dict(meta.get("extra") or {}),
     }
-    if difference := free_field.difference(trace, _read_plain_trace(row, trace.id)):
-        row["extra"][free_field.NAME] = difference
+    if missing := extra_data.find_missing(trace, _read_plain_trace(row, trace.id)):
+        row["extra"][extra_data.KEY] = missing
     yield row
 
 
@@ -118,7 +118,7 @@ FORMAT = LineFormat(
     rows=_to_rows,
     file_name="results.jsonl",
     metadata={"metadata.json": b'{"written_by": "oven-controller"}\n'},
-    free_field=(
+    extra_fields=(
         "tools", "solved", "ended", "policy", "meta",
         "steps.state", "steps.reward", "steps.sampled", "steps.outcome",
     ),

@@ -31,8 +31,8 @@ class TraceFormat(ABC):
     """A description in one line."""
     loses: Mapping[str, str] = field(default_factory=dict, kw_only=True)
     """For each record field that this format loses, the reason."""
-    free_field: tuple[str, ...] = field(default=(), kw_only=True)
-    """Fields of a record that are stored in the format's free field, because it has no place for them."""
+    extra_fields: tuple[str, ...] = field(default=(), kw_only=True)
+    """Fields of a record that are stored as extra data (`extra_data`), because the format has no place for them."""
 
     @abstractmethod
     def claims(self, path: Path) -> bool:

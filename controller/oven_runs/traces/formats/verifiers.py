@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from oven_runs.traces.formats import free_field
+from oven_runs.traces.formats import extra_data
 from oven_runs.traces.formats.chat_messages import NotReadable, expect_list, from_chat, from_tool
 from oven_runs.traces.formats.trace_format import LineFormat, Row
 from oven_runs.traces.trace_records import Ended, Message, Policy, Sampled, Task, Tool, Trace, TraceStep
@@ -33,16 +33,16 @@ def _read_traces(episode: Row, default_id: str) -> Iterator[Trace]:
             raise NotReadable(f"its trace is of version {row.get('version')!r}; version {TRACE_VERSION} can be read")
         info = row.get("info")
         plain = _read_plain_trace(episode, row, f"{default_id}-{number}")
-        yield free_field.restore(plain, info.get(free_field.NAME) if isinstance(info, dict) else None)
+        yield extra_data.restore(plain, info.get(extra_data.KEY) if isinstance(info, dict) else None)
 
 
 def _read_plain_trace(episode: Row, row: Row, default_id: str) -> Trace:
-    """Return the trace without the values of the free field."""
+    """Return the trace without its extra data."""
     lost: Counter[str] = Counter()
     prompt, steps = _read_steps(_read_nodes(row), lost)
     meta: dict[str, Any] = {key: row[key] for key in TRACE_FIELDS if row.get(key)}
     if isinstance(meta.get("info"), dict):
-        meta["info"] = {key: value for key, value in meta["info"].items() if key != free_field.NAME}
+        meta["info"] = {key: value for key, value in meta["info"].items() if key != extra_data.KEY}
     meta |= {"episode": {key: episode[key] for key in EPISODE_FIELDS if episode.get(key)}}
     meta |= {"lost": dict(lost)} if lost else {}
     return Trace(
@@ -216,8 +216,8 @@ def _to_rows(trace: Trace) -> Iterable[Row]:
         row["errors"] = [{"type": "Error", "message": "the source does not say"}]
     episode_row: Row = {"env": {"id": ""}, "task": task, "ok": submitted, **episode, "traces": [row]}
     episode_row.setdefault("id", trace.id)
-    if difference := free_field.difference(trace, _read_plain_trace(episode_row, row, trace.id)):
-        row["info"] = {**row["info"], free_field.NAME: difference}
+    if missing := extra_data.find_missing(trace, _read_plain_trace(episode_row, row, trace.id)):
+        row["info"] = {**row["info"], extra_data.KEY: missing}
     yield episode_row
 
 
@@ -285,5 +285,5 @@ FORMAT = LineFormat(
     traces=_read_traces,
     rows=_to_rows,
     file_name="traces.jsonl",
-    free_field=("task", "solved", "policy", "meta", "steps.reward", "steps.outcome"),
+    extra_fields=("task", "solved", "policy", "meta", "steps.reward", "steps.outcome"),
 )

@@ -17,13 +17,14 @@ from oven_runs.access.run_access import RunAccess, warn
 from oven_runs.access.run_finder import local_folder
 
 REPLY_TIMEOUT_S = 5.0
+MAX_REQUESTED_GROUPS = 256  # the limit of CompletionsRequest
 FetchBatch = Callable[[int, int], Awaitable[CompletionsBatch]]
 """Fetches the newest groups after a sequence number: (sequence number, limit) → batch."""
 
 
 async def newest_groups(access: RunAccess, limit: int) -> list[StoredGroup]:
-    """Return the newest groups of a run, oldest first. If the run is down, its server is started to read them. Raises
-    BusError, ConfigError if no groups are stored, and StoreInUseError if the run has been started in the meantime."""
+    """Return the newest `limit` groups, oldest first. If the run is down, its server is started to read them. Raises
+    BusError, ConfigError if the run stores no completions, and StoreInUseError if it was started in the meantime."""
     run = access.run
     if access.is_up():
         async with access.connect("monitor") as bus:
@@ -42,8 +43,8 @@ async def newest_groups(access: RunAccess, limit: int) -> list[StoredGroup]:
 async def follow_groups(
     access: RunAccess, limit: int, report: Callable[[str], object] = warn
 ) -> AsyncGenerator[list[StoredGroup]]:
-    """Yield the newest groups, and then new ones until the stack is down. If the server or mesh restarts, this waits
-    for it and tells `report`. Raises RefusedError, and ConfigError if no groups are stored."""
+    """Yield the newest `limit` groups, and then new groups until the stack is down. While the server or mesh restarts,
+    wait and call `report`. Raises RefusedError, and ConfigError if the run stores no completions."""
     last_seq = 0
 
     async def listen(bus: Bus, run: str, wake: asyncio.Event) -> None:
@@ -65,7 +66,7 @@ async def follow_groups(
 
 def _fetch_from_mesh(bus: Bus, run: str) -> FetchBatch:
     async def fetch(after: int, limit: int) -> CompletionsBatch:
-        request = CompletionsRequest(after=after, limit=min(limit, 256))
+        request = CompletionsRequest(after=after, limit=min(limit, MAX_REQUESTED_GROUPS))
         reply = await bus.request(Subjects(run).stored_completions, request.wire(), REPLY_TIMEOUT_S)
         try:
             return CompletionsBatch.model_validate_json(reply)
@@ -84,7 +85,8 @@ async def _fetch_all(fetch: FetchBatch, run: str, limit: int) -> list[StoredGrou
 
 
 async def _fetch_batches(fetch: FetchBatch, run: str, after: int, limit: int) -> AsyncGenerator[list[StoredGroup]]:
-    """Yield the newest `limit` groups after a sequence number. Raises BusError, and ConfigError if there are none."""
+    """Yield the newest `limit` groups after the sequence number `after`, in batches. Raises BusError, and ConfigError
+    if the run stores no completions."""
     while limit > 0:
         batch = await fetch(after, limit)
         if not batch.has_stream:

@@ -71,10 +71,10 @@ class LocalRun(RunAccess):
             return
         last_seq = 0
         if brief and self.folder.export.exists():
-            mirror = BriefLog(self.folder, growing=True)
-            for event in mirror:
+            brief_log = BriefLog(self.folder, growing=True)
+            for event in brief_log:
                 yield event
-            last_seq = mirror.seq
+            last_seq = brief_log.seq
         async with contextlib.aclosing(self._live_events(last_seq, exact)) as events:
             async for event in events:
                 yield event
@@ -115,11 +115,11 @@ class LocalRun(RunAccess):
         return newest[-count:]
 
     async def remaining_events(self, after: int) -> AsyncGenerator[Event]:
-        if after and not self.folder.has_complete_log():
-            return  # the stack was killed, and its store is opened only to read the whole log
         if after:
             from oven_runs.access.log_sources import LogFile, offset_after
 
+            if not self.folder.has_complete_log():
+                return  # the other events are only in the store, which is opened only to read the whole log
             for event in LogFile(self.folder, offset=offset_after(self.folder, after), seq=after):
                 yield event
             return

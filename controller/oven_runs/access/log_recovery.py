@@ -92,7 +92,7 @@ async def complete_log(bus: Bus, folder: RunFolder, report: Report, *, has_late_
     """Append the messages in the run's spool, if it has one, and complete log.jsonl. `has_late_messages` means that
     spooled messages were appended earlier, so outputs of the mesh may be missing. Raises BusError and OSError. The call
     can be repeated after an error."""
-    mark_mirrored(folder, mirrored=True)  # until log.jsonl is complete
+    mark_incomplete(folder, incomplete=True)
     with contextlib.closing(Mirror(folder.export)) as mirror, locked_spool(folder.path, folder.run) as spool:
         if spool is not None and spool.content.messages:
             await append_missing(bus, folder.run, spool.content.messages)
@@ -104,16 +104,16 @@ async def complete_log(bus: Bus, folder: RunFolder, report: Report, *, has_late_
             await copy_new_events(bus, folder.run, mirror)
         mirror.finish()
         report_differences(folder, mirror, report)
-        mark_mirrored(folder, mirrored=False)
+        mark_incomplete(folder, incomplete=False)
         if spool is not None:
             report_spool(spool, report)
             spool.remove()
 
 
-def mark_mirrored(folder: RunFolder, *, mirrored: bool) -> None:
-    """Record in run.json whether log.jsonl may be incomplete. Raises OSError."""
-    if (info := folder.info()).mirrored != mirrored:
-        folder.write_info(info.model_copy(update={"mirrored": mirrored}))
+def mark_incomplete(folder: RunFolder, *, incomplete: bool) -> None:
+    """Record in run.json whether log.jsonl may be incomplete (`mirrored`). Raises OSError."""
+    if (info := folder.info()).mirrored != incomplete:
+        folder.write_info(info.model_copy(update={"mirrored": incomplete}))
 
 
 def report_spool(spool: Spool, report: Report) -> None:

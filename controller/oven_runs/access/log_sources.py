@@ -165,7 +165,8 @@ def offset_after(folder: RunFolder, events: int) -> int:
 async def batches(
     bus: Bus, run: str, after: int = 0, timeout_s: float = REPLY_TIMEOUT_S
 ) -> AsyncGenerator[list[Event]]:
-    """Yield all events after a sequence number from the mesh, unverified. Raises BusError without a mesh."""
+    """Request all events after the sequence number `after` from the mesh, and yield them in batches, unverified. Raises
+    BusError if no mesh answers."""
     while True:
         request = HistoryRequest(after=after, limit=BATCH_SIZE)
         reply = await bus.request(Subjects(run).history, request.wire(), timeout_s)
@@ -179,12 +180,12 @@ async def batches(
 
 
 async def history(bus: Bus, run: str, after: int = 0) -> list[Event]:
-    """Return the events of `batches` as one list."""
+    """Return all events that `batches` yields, as one list."""
     return [event async for batch in batches(bus, run, after) for event in batch]
 
 
 async def stored_events(folder: RunFolder, after: int = 0) -> AsyncGenerator[Event]:
-    """Yield the stored events after a sequence number, unverified. Needs the admin key from the run's folder."""
+    """Yield the stored events after the sequence number `after`, unverified. Connects with the folder's admin key."""
     async with (
         connect(folder, "admin") as bus,
         contextlib.aclosing(bus.read(folder.run, after=after, until=await bus.head(folder.run))) as log,

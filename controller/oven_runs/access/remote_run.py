@@ -115,7 +115,7 @@ class RemoteRun(RunAccess):
         return Keyring((self._keys or {}).get(LEARNER), check=check)
 
     async def live_keyring(self, bus: Bus) -> Keyring:
-        if self._keys is not None and (not self._keys or len(self._keys) > 1):  # unsigned, or more than the learner's
+        if self._keys is not None and len(self._keys) != 1:  # an unsigned run, or not only the learner's key is known
             return Keyring.with_keys(self._keys)
         keyring = self.keyring()
         async for events in self._read_batches(bus):

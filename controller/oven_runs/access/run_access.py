@@ -142,9 +142,9 @@ class RunAccess(ABC):
         """Yield events as they arrive, verified, until the stack is down.
 
         A live message only signals that there are new events. The events come from `history`, in order and with their
-        sequence numbers. If the server or mesh restarts, this waits for it and tells `report`. `on_poll` is called when
-        all available events have been read, at least every POLL_S. If the mesh ends before RunEnded could be read from
-        it, the live RunEnded is yielded instead. Raises RefusedError.
+        sequence numbers. While the server or mesh restarts, this waits and calls `report`. `on_poll` is called when all
+        available events have been read, at least every POLL_S. If the mesh ends before `history` has returned RunEnded,
+        the live RunEnded is yielded instead. Raises RefusedError.
         """
         from oven_runs.access.log_sources import history, listen
 

@@ -2,7 +2,7 @@
 
 The learner writes `topics.json`: the topics that it trains on, with a few of their prompts. The author appends to
 `prompts.jsonl`, one `AuthoredPrompt` per line, and the learner reads it between two steps. The text of a prompt is only
-in these files, and the log has its hash. Neither side trusts the other, so each one validates its input.
+in these files; the log contains its hash. Neither side trusts the other, so each validates what it reads.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MAX_TOPICS_BYTES: Final = 1 << 20
 """Maximum bytes of `topics.json`."""
 
 _INVISIBLE = re.compile(
-    "[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f"  # controls except for tab and line breaks
+    "[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f"  # control characters except tab and line breaks
     "\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff0-\ufffb\U000e0000-\U000e0fff\ud800-\udfff]"
 )
 
@@ -78,7 +78,7 @@ class Batch:
     malformed: int
     """Number of lines that are not an AuthoredPrompt."""
     too_long: int
-    """Number of too long lines and prompts. A line over MAX_READ_BYTES is read in parts, each of which counts."""
+    """Number of lines and prompts that are too long. A line over MAX_READ_BYTES is read in parts, and each counts."""
     offset: int
     """Byte offset of the next read."""
 

@@ -149,7 +149,8 @@ class Spool:
             os.close(descriptor)
 
     def reset(self) -> None:
-        """Empty the file, because the log has its messages, and mark its content as unknown. Raises OSError."""
+        """Empty the file, after its messages were logged. The number of expected messages is recorded as unknown until
+        `save`, in case the learner is killed. Raises OSError."""
         self._record_loss()
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, self._make_head(None, 0), 0)
@@ -160,7 +161,7 @@ class Spool:
         self.content = SpoolContent()
 
     def save(self, messages: Sequence[SpooledMessage]) -> int:
-        """Append the messages to the file. Return the number of messages that are now on the disk. Raises OSError."""
+        """Append the messages to the file. Return how many of them are on the disk now. Raises OSError."""
         all_messages, lost = (*self.content.messages, *messages), self.content.lost
         os.pwrite(self._descriptor, self._make_head(len(all_messages) + lost, lost), 0)
         offset, written_count = HEAD_BYTES, 0
@@ -178,7 +179,7 @@ class Spool:
         return max(0, written_count - previous_count)
 
     def remove(self) -> None:
-        """Remove the file, because the log has its messages. Raises OSError."""
+        """Remove the file, after its messages were logged. Raises OSError."""
         self._record_loss()
         self.path.unlink(missing_ok=True)
 
@@ -227,8 +228,8 @@ def read_spool(folder: Path, run: str) -> SpoolContent:
         os.close(descriptor)
 
 
-def permanently_lost(folder: Path, run: str) -> int:
-    """Return the number of messages that earlier spools lost."""
+def count_permanently_lost(folder: Path, run: str) -> int:
+    """Return the number of messages that were lost because an earlier spool was truncated or damaged."""
     return sum(_read_content(path, run).lost for path in folder.glob("spool.cut-*.jsonl"))
 
 

@@ -96,9 +96,9 @@ class ModelSpend:
     """Access to the spending file from one process. Threads may share it."""
 
     def __init__(self, path: Path | None, caps: Sequence[Cap] = (), owner: str = "") -> None:
-        """Open or create the file. If `path` is None, use memory. Only this process may spend from the account `owner`
-        and accounts below it (empty: all accounts). So reservations of an earlier process there are booked as spent.
-        Raises ConfigError for a file that is damaged or cannot be written."""
+        """Open or create the file, or use memory if `path` is None. Only this process may spend from the account
+        `owner` and the accounts below it, or from all accounts if `owner` is empty. So reservations in these accounts
+        come from an earlier process and are booked as spent. Raises ConfigError if the file is damaged or read-only."""
         self.path = path
         self._caps = tuple(cap for cap in caps if cap.limits.is_capped)
         self._lock = threading.Lock()
@@ -155,9 +155,9 @@ class ModelSpend:
         for cap in caps:
             spent = sum((spend for name, spend in booked.items() if cap.applies_to(name)), Spend())
             reserved = sum((spend for name, spend in reservations.items() if cap.applies_to(name)), Spend())
-            for is_final, used in ((True, spent), (False, spent + reserved)):
-                if exceeded_limit := _exceeded_limit(cap, used, max_cost):
-                    return Refusal(exceeded_limit, is_final)
+            for used, is_final in ((spent, True), (spent + reserved, False)):
+                if reason := _describe_exceeded_limit(cap, used, max_cost):
+                    return Refusal(reason, is_final)
         return None
 
     def _book(self, cost: Spend, account: str) -> None:
@@ -242,7 +242,7 @@ def _sum_by_account(database: sqlite3.Connection, table: str) -> dict[str, Spend
     return {account: Spend(*sums) for account, *sums in rows}
 
 
-def _exceeded_limit(cap: Cap, used: Spend, more: Spend) -> str:
+def _describe_exceeded_limit(cap: Cap, used: Spend, more: Spend) -> str:
     """Describe the limit that `more` would exceed. Return an empty string if there is none."""
     limits, setting = cap.limits, cap.setting
     if limits.usd is not None and used.usd + more.usd > limits.usd + ROUNDING_USD:

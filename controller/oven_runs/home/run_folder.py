@@ -1,7 +1,7 @@
 """Access to the run folders in `$OVEN_HOME` (default `.oven/`): one folder per run, and a shared cache.
 
     runs/<run>/run.json      recipe, address and status        runs/<run>/logs/<process>.log
-    runs/<run>/config.json   its resolved settings             runs/<run>/checkpoints/
+    runs/<run>/config.json   resolved settings                 runs/<run>/checkpoints/
     runs/<run>/nats/         keys, configuration and store     runs/<run>/log.jsonl   the log as it grows
     runs/<run>/spool.jsonl   learner messages that are not in the log yet
     .gitignore               with `*`, so that no key gets into a repository
@@ -61,13 +61,13 @@ class RunInfo(BaseModel):
     pid: int = Field(default=0, description="process id of `up`")
     url: str = ""
     port: int | None = None
-    embedded: bool = True
-    creds: str = Field(default="", description="with a server that is not embedded: .nk file or folder with keys")
+    embedded: bool = Field(default=True, description="whether the run started its own nats-server")
+    creds: str = Field(default="", description=".nk file or folder with keys, if the server is not embedded")
     tls_ca: str = Field(
-        default="", description="authority that signed the server's certificate; empty: the system's authorities"
+        default="", description="authority that signed the server's certificate; the system's authorities if empty"
     )
     children: dict[str, int] = Field(default_factory=dict, description="process → pid")
-    ended: Status | None = Field(default=None, description="how `up` ended; none: it runs, or was killed")
+    ended: Status | None = Field(default=None, description="how `up` ended; null if it runs or was killed")
     learner_end: str = Field(default="", description="how the learner's process ended; empty while it runs")
     mirrored: bool = Field(
         default=False, description="log.jsonl was written during the run and not yet completed from the store"
@@ -150,7 +150,7 @@ class RunFolder:
         """Return a sentence about messages of the learner that are known to be missing from the log, or an empty string
         if there are none. Raises ConfigError if the spool belongs to another run."""
         spooled = learner_spool.read_spool(self.path, self.run)
-        lost = learner_spool.permanently_lost(self.path, self.run)
+        lost = learner_spool.count_permanently_lost(self.path, self.run)
         sentences = []
         if not spooled.is_empty:
             sentences.append(f"the log lacks {spooled.summary()}; see {self.path / learner_spool.NAME}")
@@ -178,7 +178,8 @@ class RunFolder:
 
     @contextlib.contextmanager
     def hold(self, *, reading: bool = False) -> Iterator[None]:
-        """Hold the lock while this process uses the run's store. Raises StoreInUseError if another process has it."""
+        """Hold the lock while this process uses the run's store, only to read it if `reading`. Raises StoreInUseError
+        if another process has the lock."""
         descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             for attempt in range(5):
@@ -266,7 +267,7 @@ class Home:
                 folder = RunFolder(entry)
                 try:
                     if (entry / "run.json").is_file():
-                        folder.is_locked()
+                        folder.is_locked()  # raises PermissionError if the lock is another user's
                         created[folder] = folder.info().created
                 except PermissionError as error:
                     on_unreadable(folder.run, error)
@@ -279,14 +280,14 @@ class Home:
         return sorted(created, key=lambda folder: (created[folder], folder.run), reverse=True)
 
     def find(self, run: str | None, *, running: bool = False) -> RunFolder:
-        """Return the run with this name. Without a name, return the only run that is up, or the newest one unless
-        `running`. Raises UnknownNameError, ConfigError if several runs are up or there are no runs, and PermissionError
-        if only another user may read the run."""
-        unreadable: dict[str | None, PermissionError] = {}
+        """Return the run with this name. Without a name, return the only run that is up, or if none is up, the newest
+        run. With `running`, only a run that is up is returned. Raises UnknownNameError, ConfigError if no run or
+        several runs could be meant, and PermissionError if only another user may read the run."""
+        unreadable: dict[str, PermissionError] = {}
         runs = self.runs(unreadable.__setitem__)
-        if run in unreadable:
-            raise unreadable[run]
         if run is not None:
+            if run in unreadable:
+                raise unreadable[run]
             for folder in runs:
                 if folder.run == run:
                     if running and not folder.is_locked():

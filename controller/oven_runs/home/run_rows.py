@@ -49,7 +49,7 @@ class LogDigest:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._identity: tuple[int, int] | None = None
+        self._identity: tuple[int, int] | None = None  # the file's device and inode
         self._reset()
 
     def _reset(self) -> None:
@@ -100,7 +100,7 @@ class LogDigest:
 
 
 class _CachedRow(BaseModel):
-    version: tuple[int, int]  # of the log from which the row was computed
+    version: tuple[int, int]  # `_version` of the log from which the row was computed
     row: RunRow
 
 
@@ -117,7 +117,7 @@ class RunRows:
         self._cache_file = home.cache / CACHE
         self._cache = _Cache()
         self._digests: dict[str, LogDigest] = {}
-        self._versions: dict[str, tuple[int, int]] = {}
+        self._versions: dict[str, tuple[int, int]] = {}  # run → `_version` of its log when it was last read
         self._folders: dict[str, RunFolder] = {}
         self.rows: dict[str, RunRow] = {}
         """Rows by run, newest first."""
@@ -141,7 +141,7 @@ class RunRows:
         """Yield rows as they change, live runs first, until all logs have been read."""
         folders = sorted(self._folders.values(), key=lambda folder: self.rows[folder.run].status != "running")
         for folder in folders:
-            has_more = self._has_changed(folder)
+            has_more = self._needs_reading(folder)
             while has_more:
                 row, has_more = self._read_slice(folder)
                 if row != self.rows.get(folder.run):
@@ -173,12 +173,12 @@ class RunRows:
         self._versions[folder.run] = cached.version
         return cached.row
 
-    def _has_changed(self, folder: RunFolder) -> bool:
+    def _needs_reading(self, folder: RunFolder) -> bool:
         row = self.rows[folder.run]
         try:
             return not row.is_complete or _version(folder.export) != self._versions.get(folder.run)
         except OSError:
-            return not row.fault and row.status != "running"  # the log is missing, and `_read_slice` says why
+            return not row.fault and row.status != "running"  # the log is missing, and `_read_slice` sets the fault
 
     def _read_slice(self, folder: RunFolder) -> tuple[RunRow, bool]:
         """Read one more slice of the log. Return the row and whether there is more to read."""

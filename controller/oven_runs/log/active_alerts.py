@@ -14,7 +14,7 @@ MAX_PER_AGENT: Final = 8
 MAX_AGENTS: Final = 64
 """Maximum number of agents with alerts. A monitor shows this many agents."""
 MAX_CHANGES: Final = 4
-"""Maximum number of alerts that an agent may raise or clear per tick, so that it cannot crowd out others."""
+"""Maximum number of alerts that an agent may raise or clear per tick, so that its alerts cannot crowd out others."""
 
 
 @dataclass

@@ -15,7 +15,8 @@ from oven_core.protocol.operator_messages import LEARNER_ACTIONS, CommandAnswer,
 from oven_runs.log.run_summary import format_value
 
 Stage = Literal["asked", "logged", "answered", "done", "refused", "lost"]
-"""`answered`: the mesh agreed, and the learner's receipt is pending. `lost`: the command may not be in the log."""
+"""`asked`: the command was sent. `answered`: the mesh agreed, and the learner's receipt is pending. `lost`: sending the
+command failed, so it may not be in the log."""
 
 
 @dataclass
@@ -31,9 +32,9 @@ class CommandResult:
     answer: CommandAnswer | None = None
     decision: Decision | None = None
     receipts: list[Receipt] = field(default_factory=list)
-    """All receipts since the command. A receipt may arrive before its decision, because they use different queues."""
+    """All receipts since the command. A receipt may arrive before its decision, which comes through another queue."""
     failure: str = ""
-    """The reason why the command was not logged."""
+    """Why sending the command failed; empty if it did not fail."""
     run_ended: bool = False
     """Whether the run ended, so that no more messages will follow."""
 
@@ -61,7 +62,7 @@ class CommandResult:
 
     @property
     def is_final(self) -> bool:
-        """Whether the result is final."""
+        """Whether the command was carried out or refused, so that later messages cannot change the result."""
         if self.command.action in LEARNER_ACTIONS:
             return self.receipt is not None
         if self.answer is None:
@@ -142,11 +143,11 @@ class CommandReport(BaseModel):
     run: str
     command: str = Field(description="id of the command")
     action: str
-    logged: int = Field(description="sequence of the command in the log")
+    logged: int = Field(description="sequence number of the command in the log")
     code: int = Field(description="0: done; 1: refused, or another value was read back; 3: not known yet")
-    answer: CommandAnswer | None = Field(description="the mesh's answer; null if there is none or none yet")
+    answer: CommandAnswer | None = Field(description="the mesh's answer; null if the mesh has not answered")
     decision: Decision | None
-    receipt: Receipt | None = Field(description="with the value that was read back")
+    receipt: Receipt | None = Field(description="the learner's receipt, with the value that was read back")
     line: str = Field(description="the result in one sentence")
 
     @classmethod

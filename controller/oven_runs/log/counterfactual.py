@@ -48,7 +48,7 @@ class Divergence:
 
     tick: int
     actuator: str
-    seq: int | None
+    seq: int | None  # of the logged decision
     subject: str
     logged: Decision | None
     computed: Decision | None
@@ -169,7 +169,8 @@ class ChangedMesh:
                     self._ballot_ids[body.id] = computed.id
 
     def _translate(self, body: LogMessage) -> LogMessage | None:
-        """Return the message with this mesh's ids, or None for a receipt of a decision that this mesh did not make."""
+        """Return the message with this mesh's rules and ids, or None for the receipt of a decision that it did not
+        make."""
         if isinstance(body, RunStarted):
             return body.model_copy(update={"rules": self._rules(body.rules)})
         if isinstance(body, Receipt) and body.decision_id:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
@@ -22,7 +22,7 @@ class Point(BaseModel):
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 
     tick: int
-    step: int = Field(description="it decreases after a rollback")
+    step: int = Field(description="the optimizer step, which decreases after a rollback")
     value: Real
 
 
@@ -34,7 +34,7 @@ class MetricHistory(BaseModel):
     run: str
     name: str
     unit: str
-    better: str = Field(description="up, down or neither; empty: the run does not announce it")
+    better: str = Field(description="up, down or neither; empty if the run does not announce the metric")
     held_out: bool = Field(description="measured on data that the run never trains on")
     measured: int = Field(description="number of measurements")
     not_finite: int = Field(description="number of measurements that are NaN or infinite")
@@ -43,8 +43,8 @@ class MetricHistory(BaseModel):
     first: Real | None
     last: Real | None
     points: tuple[Point, ...] = Field(
-        description="all measurements, or if there are too many, the minimum, maximum and first non-finite value per "
-        "interval. Every point is a real measurement, never an average"
+        description="all measurements, or if they exceed the requested number, the minimum, maximum and first "
+        "non-finite value per interval. Every point is a real measurement, never an average"
     )
     thinned: bool = Field(description="whether `points` omits some measurements")
 
@@ -104,7 +104,7 @@ class MetricReader:
 
 def select_indices(values: Sequence[float], limit: int) -> list[int]:
     """Return the sorted indices of at most `limit` values: the first, the last, and the minimum, maximum and first
-    non-finite value of each of several equal intervals. `limit` must be at least 5."""
+    non-finite value of each of several equal intervals. `limit` must be at least 5, to have one interval."""
     if len(values) <= limit:
         return list(range(len(values)))
     intervals = (limit - 2) // 3
@@ -115,7 +115,7 @@ def select_indices(values: Sequence[float], limit: int) -> list[int]:
     return sorted(indices)
 
 
-def _find_extremes(values: Sequence[float], indices: Iterable[int]) -> set[int]:
+def _find_extremes(values: Sequence[float], indices: range) -> set[int]:
     """Return the indices of the minimum, maximum and first non-finite value at these indices."""
     finite = [index for index in indices if math.isfinite(values[index])]
     not_finite = [index for index in indices if not math.isfinite(values[index])][:1]

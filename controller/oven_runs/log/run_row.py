@@ -1,4 +1,4 @@
-"""Summarise a run in one row for the list of runs: state, progress, target metric, decisions and alerts."""
+"""Summarise a run in one row for the list of runs: state, progress, target metric, decisions and problems."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STALLED_S: Final = 15.0
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """One run in the list. Counts are None until its log has been read, and if the log is unreadable."""
+    """One run in the list. Values from its log keep their defaults until the log has been read."""
 
     run: str
     recipe: str = ""
@@ -31,7 +31,7 @@ class RunRow:
     """The metric that shows how well the run is doing; empty if there is none."""
     first_value: float | None = None
     newest_value: float | None = None
-    """The target's newest value; this and `first_value` are None if it was not measured or is not a number."""
+    """The target's newest value. Each of the two values is None if it was not measured or is not finite."""
     adopted: int | None = None
     rejected: int | None = None
     would_set: int = 0
@@ -81,26 +81,26 @@ class RunRow:
             return "waiting"
         return "stalled" if silent > max(STALLED_S, 10 * (self.pace_s or 0.0)) else "live"
 
-    def alerts(self, now: datetime) -> list[str]:
+    def problems(self, now: datetime) -> list[str]:
         """Return short phrases for the problems that need attention, most urgent first."""
-        state, alerts = self.state(now), []
+        state, problems = self.state(now), []
         if self.fault:
-            alerts.append(f"unreachable: {self.fault}" if self.location else f"log not readable: {self.fault}")
+            problems.append(f"unreachable: {self.fault}" if self.location else f"log not readable: {self.fault}")
         if state == "failed" or (self.ended.startswith("failed") and self.status != "running"):
-            alerts.append(self.ended or "failed")
+            problems.append(self.ended or "failed")
         if state == "held":
-            alerts.append(f"held: {self.held}")
+            problems.append(f"held: {self.held}")
         if state == "stalled":
-            alerts.append("no new events")
+            problems.append("no new events")
         if self.status == "running":
-            alerts += [f"pending advice: approve {id_}" for id_ in self.advised]
+            problems += [f"pending advice: approve {id_}" for id_ in self.advised]
         if self.target and self.newest_value is None and self.step and self.is_complete:
-            alerts.append(f"{self.target} is not a number")
+            problems.append(f"{self.target} is not a number")
         if self.malformed:
-            alerts.append(f"{self.malformed} malformed events")
+            problems.append(f"{self.malformed} malformed events")
         if self.not_applied:
-            alerts.append(f"{self.not_applied} changes not applied")
-        return alerts
+            problems.append(f"{self.not_applied} changes not applied")
+        return problems
 
 
 def add_summary(row: RunRow, summary: RunSummary) -> RunRow:

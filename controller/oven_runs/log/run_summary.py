@@ -46,7 +46,7 @@ class AgentView:
 
     is_live: bool = False
     cannot_fire_reason: str = ""
-    """The reason why the agent cannot propose anything in this run, in its own words; empty if it can."""
+    """The agent's reason why it cannot propose anything in this run; empty if it can."""
     shadow_reason: str = ""
     """The reason why its votes do not count; empty if they do."""
     last_tick: int = 0
@@ -150,7 +150,7 @@ class RunSummary:
             case Malformed():
                 self.malformed += 1
             case ActuatorAnnounced() | PromptsInjected() as body:
-                self._announce(body)
+                self._add_announcement(body)
 
     @property
     def specs(self) -> tuple[ActuatorSpec, ...]:
@@ -190,7 +190,7 @@ class RunSummary:
         self.knobs = {spec.name: spec.value for spec in started.actuators}
         self._update_shadows()
 
-    def _announce(self, body: ActuatorAnnounced | PromptsInjected) -> None:
+    def _add_announcement(self, body: ActuatorAnnounced | PromptsInjected) -> None:
         if isinstance(body, PromptsInjected):
             self.injected += len(body.hashes)
             self.evicted += body.evicted
@@ -265,7 +265,7 @@ class RunSummary:
             self.muted[command.agent] = answer.operator
         elif command.action == "unmute":
             self.muted.pop(command.agent, None)
-        elif command.action == "veto" and not answer.decision:  # it did not revert a decision, but may remove advice
+        elif command.action == "veto" and not answer.decision:  # a veto that reverts no decision may remove advice
             vetoed = command.subject_id or command.actuator
             advice = self.advised.items()
             self.advised = {name: decision for name, decision in advice if vetoed not in (decision.id, name)}
@@ -290,8 +290,8 @@ class RunSummary:
                 self.unchanged_counts[name] = self.unchanged_counts.get(name, 0) + 1
 
     def held_out(self) -> list[str]:
-        """Return the announced held-out metrics. If there are none, return the results of evaluations. Metrics with a
-        direction come first, and a total comes before its parts: `eval/accuracy` before `eval/accuracy/len3`."""
+        """Return the announced held-out metrics. If there are none, return the results of evaluations. Metrics that
+        should go up or down come first, and totals come before their parts: `eval/accuracy`, `eval/accuracy/len3`."""
         declared = [spec for spec in self.started.metrics if spec.held_out] if self.started else []
         if declared:
             ordered = sorted(declared, key=lambda spec: (spec.better == "neither", spec.name.count("/")))

@@ -81,7 +81,7 @@ def max_abs_advantage(group: SampledGroup) -> float:
 
 
 def bar(value: float | None, max_value: float, cells: int = BAR_CELLS) -> str:
-    """Draw a bar from the middle to the left (negative) or the right (positive). Without a value, return ""."""
+    """Draw a bar from the middle to the left (negative) or right (positive), or return "" if it cannot be drawn."""
     if value is None or not math.isfinite(value) or max_value <= 0:
         return ""
     length = round(cells * min(1.0, abs(value) / max_value))

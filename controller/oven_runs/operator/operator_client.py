@@ -33,12 +33,12 @@ HISTORY_TIMEOUT_S: Final = 1.0
 """Timeout in seconds for reading the log through a mesh, so that a hung mesh does not block a command."""
 PACE_EVENTS: Final = 512
 """Number of events before the command that are searched for the newest step's length."""
-BOUNDARIES: Final = 2
+AWAITED_BOUNDARIES: Final = 2
 """Number of step boundaries to wait for. The learner applies a command at the first, and its decision at the second."""
 MIN_WAIT_S: Final = 5.0
-"""Minimum wait in seconds. If steps take milliseconds, two of them are too short for the mesh."""
+"""Minimum wait in seconds. If steps take milliseconds, the mesh cannot answer within two of them."""
 SETTLE_S: Final = 1.0
-"""Seconds to wait after the last boundary, because receipts and observations use different subjects."""
+"""Seconds to wait after the last boundary, because a receipt may arrive after the observation that was sent with it."""
 MAX_STEP_WAIT_S: Final = 60.0
 """Maximum seconds to wait for a step to end. While the run is held or stuck, or without a learner, no step ends."""
 MAX_STEP_LENGTHS: Final = 3.0
@@ -78,7 +78,7 @@ class ReceiptWait:
 
     @property
     def waits_for_step(self) -> bool:
-        return self._limit_s is None and self.boundaries < BOUNDARIES
+        return self._limit_s is None and self.boundaries < AWAITED_BOUNDARIES
 
     def describe_wait(self) -> str:
         """Return the length of the wait as a phrase that completes a sentence."""
@@ -102,7 +102,7 @@ class _Pending:
 class OperatorClient:
     """A connection as an operator. Several commands can be pending at a time.
 
-    The client listens to live messages and verifies them with the keyring, because a hold has to work without a mesh.
+    The client reads live messages instead of asking the mesh for the log, because a hold has to work without a mesh.
     """
 
     def __init__(self, bus: Bus, access: RunAccess, keyring: Keyring) -> None:
@@ -148,9 +148,9 @@ class OperatorClient:
     ) -> CommandResult:
         """Log the command and wait for its result, until the limit (see ReceiptWait) or until the run ends.
 
-        `result`, if passed, is filled in. `on_change` is called after every change to the result. `has_ended` checks
-        for the run's end, in addition to the log and the folder. Raises ConfigError before the training has started,
-        and BusError if the command does not get into the log in time.
+        `result`, if passed, is filled in. `on_change` is called after every change to the result. `has_ended` is an
+        additional check for the run's end. Raises ConfigError if the training has not started, and BusError if the
+        command does not get into the log in time.
         """
         await self._check_started()
         result = result if result is not None else CommandResult(self._run, command)

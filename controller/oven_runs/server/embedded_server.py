@@ -112,7 +112,7 @@ class ServerFolder:
         return path
 
     def remove_user(self, name: str) -> None:
-        """Remove a user and its key. A running server needs `rewrite_users` and a signal to notice."""
+        """Remove a user and its key. A running server accepts the key until its users are reloaded."""
         users = self.users()
         others = [user for user in users if user.name != name]
         self._write_users(others)
@@ -258,8 +258,8 @@ def find_binary() -> str:
 
 
 def free_port() -> int:
-    """Return a random free port, a different one on every call. Higher ports than these are not used: the system could
-    take them for outgoing connections while the server is down."""
+    """Return a random free port, a different one on every call. Ports above _PORTS are not used, because the system
+    could take them for outgoing connections while the server is down."""
     for _ in range(2 * len(_PORTS)):
         port = secrets.choice(_PORTS)
         if port not in _used_ports and is_free(port):

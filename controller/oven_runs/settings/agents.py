@@ -20,7 +20,7 @@ SUPERVISOR = "supervisor"
 """An installed agent that calls a language model. It has its own process, because it is busy for seconds at a time."""
 TUNER = "tuner"
 """An installed agent that, like the supervisor, is not trusted by default: no test has shown that its votes help."""
-AUTHOR = "author"
+AUTHOR = "author"  # an installed agent that writes prompts
 
 
 @dataclass(frozen=True)

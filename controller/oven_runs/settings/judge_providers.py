@@ -68,16 +68,16 @@ class ProviderEntry(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
     wire: Wire = Field(description="wire format of its API")
-    base_url: Address = Field(default="", description="address of the API; empty: a member must set it")
-    key_env: Variable = Field(default="", description="environment variable with the key; empty: none is sent")
+    base_url: Address = Field(default="", description="address of the API; if empty, a member must set it")
+    key_env: Variable = Field(default="", description="environment variable with the key; if empty, none is sent")
     schema_mode: SchemaMode = Field(default="strict", alias="schema")
-    top_logprobs: int = Field(default=0, ge=0, le=MAX_LOGPROBS, description="maximum alternatives per token; 0: none")
+    top_logprobs: int = Field(default=0, ge=0, le=MAX_LOGPROBS, description="alternatives per token; if 0, none")
     token_limit_field: Literal["max_tokens", "max_completion_tokens"] = Field(
         default="max_completion_tokens", description="the request field for the token limit, in the wire format openai"
     )
-    telemetry_name: str = Field(default="", description="gen_ai.provider.name in spans; empty: the entry's own name")
-    price_id: str = Field(default="", description="its id in genai-prices; empty: looked up by the address")
-    price: Price | None = Field(default=None, description="price of all its models without one in `models`")
+    telemetry_name: str = Field(default="", description="gen_ai.provider.name in spans; if empty, the entry's own name")
+    price_id: str = Field(default="", description="the provider's id in genai-prices; if empty, found by the address")
+    price: Price | None = Field(default=None, description="price of all the provider's models without one in `models`")
     models: dict[str, ModelOverrides] = Field(default_factory=dict)
 
     def overrides_for(self, model: str) -> ModelOverrides:
@@ -129,38 +129,39 @@ def catalogue(overlay: str | Path = "") -> Catalogue:
 
 
 def endpoint_of(
-    name: str, member: MemberSettings | ModelSettings, providers: Catalogue, setting: str = ""
+    name: str, model_settings: MemberSettings | ModelSettings, providers: Catalogue, setting: str = ""
 ) -> ModelEndpoint:
     """Return the endpoint of a model. `name` is the committee member or agent that uses it. `setting` is the name of
     the model's setting, or empty for a member. Raises ConfigError for an unknown provider or a missing address."""
     owner, setting = _owner_and_setting(name, setting)
-    if member.provider not in providers:
-        raise ConfigError(f"{owner}: {UnknownNameError('provider', member.provider, providers)}")
-    entry = providers[member.provider]
-    if not member.base_url and not entry.base_url:
+    if model_settings.provider not in providers:
+        raise ConfigError(f"{owner}: {UnknownNameError('provider', model_settings.provider, providers)}")
+    entry = providers[model_settings.provider]
+    if not model_settings.base_url and not entry.base_url:
         raise ConfigError(
-            f"{owner} has no address: the provider {member.provider!r} needs {setting}.base_url, e.g. "
+            f"{owner} has no address: the provider {model_settings.provider!r} needs {setting}.base_url, e.g. "
             "http://127.0.0.1:8000/v1"
         )
-    overrides = entry.overrides_for(member.model)
-    has_own_address = bool(member.base_url)
+    overrides = entry.overrides_for(model_settings.model)
+    has_own_address = bool(model_settings.base_url)
     return ModelEndpoint(
-        provider=member.provider,
-        model=member.model,
+        provider=model_settings.provider,
+        model=model_settings.model,
         wire=entry.wire,
-        base_url=member.base_url or entry.base_url,
-        key_env=member.key_env or ("" if has_own_address else entry.key_env),
+        base_url=model_settings.base_url or entry.base_url,
+        key_env=model_settings.key_env or ("" if has_own_address else entry.key_env),
         schema_mode=overrides.schema_mode or entry.schema_mode,
         top_logprobs=entry.top_logprobs if overrides.top_logprobs is None else overrides.top_logprobs,
         token_limit_field=overrides.token_limit_field or entry.token_limit_field,
-        telemetry_name=entry.telemetry_name or member.provider,
+        telemetry_name=entry.telemetry_name or model_settings.provider,
         price_id="" if has_own_address else entry.price_id,
         price=overrides.price or entry.price,
     )
 
 
 def key_of(name: str, endpoint: ModelEndpoint, environ: Mapping[str, str] = os.environ, setting: str = "") -> str:
-    """Return an endpoint's key. `name` and `setting` are as in `endpoint_of`. Raises ConfigError for an invalid key."""
+    """Return an endpoint's key. `name` and `setting` are as in `endpoint_of`. Raises ConfigError if the key is missing
+    or invalid."""
     if not endpoint.key_env:
         return NO_KEY
     owner, setting = _owner_and_setting(name, setting)

@@ -29,7 +29,7 @@ into an address, and anyone who knows a webhook's address can post to it."""
 _MAX_QUOTED_CHARACTERS = 80
 """Maximum characters of an argument in an error message."""
 
-Kind = Literal["default", "run", "file", "environment", "set", "flag"]
+Kind = Literal["default", "run", "file", "environment", "set", "flag"]  # "run": the config.json of the resumed run
 KeyPath = tuple[str, ...]
 
 

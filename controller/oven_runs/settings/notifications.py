@@ -125,7 +125,7 @@ class NotifySettings(BaseModel):
     )
     on: tuple[Kind, ...] = Field(
         default=KINDS,
-        description="advice: it waits for a person (again before it lapses); applied: a change took effect or failed; "
+        description="advice: advice waits for a person, or is about to lapse; applied: a change took effect or failed; "
         "rollback; held; died: the learner failed or stopped responding; ended; budget: a budget is used up; "
         "judge: a judge is unavailable; alert: an agent raised or cleared a symptom",
     )

@@ -133,7 +133,7 @@ def resolve(
     return ResolvedSettings(settings.model_copy(update=update), start, options, tuple(layers))
 
 
-def named_recipe(
+def selected_recipe(
     *,
     recipe: str | None,
     config: Path | None,
@@ -141,7 +141,8 @@ def named_recipe(
     environ: Mapping[str, str],
     earlier_settings: Mapping[str, Any] | None,
 ) -> tuple[str, type[BaseModel]] | None:
-    """Return a recipe's name and settings model, or None for a script. Raises ConfigError or UnknownNameError."""
+    """Return the name and settings model of `recipe`, or if it is None, of the recipe in the settings. Return None for
+    the user's own script. Raises ConfigError or UnknownNameError."""
     if not recipe:
         values = _merge_layers(_collect_layers(config, sets, environ, earlier_settings))
         recipe = str(values.get("recipe", DEFAULT_RECIPE))
@@ -196,8 +197,8 @@ def notify_settings(
     set_layers = [layer_from_set(text) for text in sets]
     if unrelated := next((layer for layer in set_layers if set(layer.values) != {"notify"}), None):
         raise ConfigError(f"{unrelated.source}: only notify can be set here, e.g. notify.severity=warning")
-    sources = _collect_layers(config, (), environ, None)
-    layers = [Layer(s.source, {"notify": s.values["notify"]}, s.kind) for s in sources if "notify" in s.values]
+    sources = (layer for layer in _collect_layers(config, (), environ, None) if "notify" in layer.values)
+    layers = [Layer(layer.source, {"notify": layer.values["notify"]}, layer.kind) for layer in sources]
     url_layers = [Layer("command line", {"notify": {"to": list(urls)}}, "flag")] if urls else []
     layers += [*set_layers, *url_layers]
     return validate(Settings, _merge_layers(layers), "", layers, None).notify

@@ -73,8 +73,9 @@ class Completeness:
             for number in unparsed_steps:
                 self._count(self.unusable_actions, "call_not_parsed", f"{trace.id}, step {number}")
         whole_steps = self._add_steps(trace)
-        has_whole_steps = bool(trace.steps) and whole_steps == len(trace.steps)
-        self.whole_traces += has_whole_steps and not problems and trace.ended != "truncated"
+        has_only_whole_steps = bool(trace.steps) and whole_steps == len(trace.steps)
+        if has_only_whole_steps and not problems and trace.ended != "truncated":
+            self.whole_traces += 1
 
     def _add_steps(self, trace: Trace) -> int:
         """Count the steps of a trace. Return the number of whole steps."""

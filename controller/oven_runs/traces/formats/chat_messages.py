@@ -102,8 +102,8 @@ def expect_list(value: object, name: str) -> Sequence[Any]:
 
 def split_into_steps(messages: Iterable[Message]) -> tuple[tuple[Message, ...], tuple[TraceStep, ...]]:
     """Return the messages before the first assistant message, and one step per assistant message. The messages after an
-    assistant message are the result of its step. Assistant messages in a few-shot prompt also become steps, because a
-    plain list does not mark them."""
+    assistant message are the result of its step. Assistant messages in a few-shot prompt also become steps, because
+    nothing in a list of messages distinguishes them."""
     prompt: list[Message] = []
     steps: list[tuple[Message, list[Message]]] = []
     for message in messages:

@@ -1,4 +1,4 @@
-"""Extra data: the parts of a trace that a format has no place for, stored in a field that other programs ignore."""
+"""Extra data: the parts of a trace that a format has no place for, stored under a key that other programs ignore."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from oven_runs.traces.formats.chat_messages import NotReadable
 from oven_runs.traces.trace_records import Trace
 
 KEY = "oven"
-"""Key of the extra data in that field."""
+"""The key, in an object of the format for additional information, such as `info` or `extra`."""
 
 
 def find_missing(trace: Trace, plain: Trace) -> dict[str, Any]:

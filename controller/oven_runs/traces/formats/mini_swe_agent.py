@@ -1,6 +1,7 @@
-"""The trajectory format of mini-swe-agent (2.4, "mini-swe-agent-1.1"): a folder with one JSON file per task.
+"""The trajectory format of mini-swe-agent 2.4, called "mini-swe-agent-1.1": a folder per task with one JSON file.
 
-Its only tool is `bash`, which the files do not describe. Answers with a format error are not in the files.
+The agent's only tool is `bash`, which the files do not describe. The model's answers with a format error are not in
+the files.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from oven_runs.traces.trace_records import Ended, Policy, Task, Tool, Trace
 FORMAT_PREFIX: Final = "mini-swe-agent-1"
 """The value of `trajectory_format` must start with this."""
 SUFFIX: Final = ".traj.json"
-META: Final = "mini-swe-agent"  # key in Trace.meta
+META: Final = "mini-swe-agent"  # key in Trace.meta, and prefix of every version of `trajectory_format`
 BASH: Final = Tool(
     name="bash",
     description="Execute a bash command",
@@ -54,7 +55,7 @@ _STATUS_BY_ENDED: Final[Mapping[Ended, str]] = {ended: status for status, ended 
 
 
 class MiniSweAgent(TraceFormat):
-    """The trajectory format, as a folder with one folder per task, or as a single file."""
+    """The trajectory format. A path is either a folder with one folder per task, or a single file."""
 
     def claims(self, path: Path) -> bool:
         """Return whether the first file is marked as a trajectory."""
@@ -89,7 +90,7 @@ class MiniSweAgent(TraceFormat):
         names: set[str] = set()
         for trace in traces:
             name = _file_name(trace)
-            if name in names or name.strip(".") == "":
+            if name in names or not name.strip("."):  # "." and ".." are folders already
                 raise ConfigError(f"trace {trace.id!r} needs its own file, but the name {name!r} is already used")
             names.add(name)
             (path / name).mkdir(parents=True, exist_ok=True)
@@ -120,6 +121,7 @@ def _read_plain_trace(trajectory: dict[str, Any], name: str) -> Trace:
     """Return the trace without its extra data."""
     info, lost = trajectory["info"], Counter[str]()
     rows = expect_list(trajectory.get("messages"), "messages")
+    # The last row, with the role "exit", repeats the status and submission in `info`.
     chat = [row for row in rows if not (isinstance(row, dict) and row.get("role") == "exit")]
     if any(isinstance(row, dict) and "role" not in row for row in chat):
         raise NotReadable("its messages are items of the Responses API; record it with a chat model")

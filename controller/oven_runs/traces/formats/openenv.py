@@ -22,8 +22,8 @@ META_FIELDS = ("metrics", "verify_metrics", "artifacts", "extra")  # fields of a
 
 def _read_traces(row: Row, default_id: str) -> Iterator[Trace]:
     extra = row.get("extra") or {}
-    difference = extra.get(extra_data.KEY) if isinstance(extra, dict) else None
-    yield extra_data.restore(_read_plain_trace(row, default_id), difference)
+    stored_data = extra.get(extra_data.KEY) if isinstance(extra, dict) else None
+    yield extra_data.restore(_read_plain_trace(row, default_id), stored_data)
 
 
 def _read_plain_trace(row: Row, default_id: str) -> Trace:

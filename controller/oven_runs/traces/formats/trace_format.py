@@ -25,7 +25,7 @@ READING_ERRORS: Final = (NotReadable, ValidationError, RecursionError, Attribute
 
 @dataclass(frozen=True)
 class TraceFormat(ABC):
-    """A trace format."""
+    """Reads and writes the files of one trace format."""
 
     about: str
     """A description in one line."""
@@ -54,8 +54,9 @@ class LineFormat(TraceFormat):
     recognises: Callable[[Row], bool]
     """Returns whether a file with this first row has this format."""
     traces: Callable[[Row, str], Iterable[Trace | BadLine]]
-    """Returns the traces of a row. The string is the id for a trace without one. Raises NotReadable."""
+    """Returns the traces of a row. The string is the id for a trace that has no id. Raises NotReadable."""
     rows: Callable[[Trace], Iterable[Row]]
+    """Returns the rows that store a trace."""
     file_name: str = ""
     """Default file name in a folder."""
     metadata: Mapping[str, bytes] = field(default_factory=dict)

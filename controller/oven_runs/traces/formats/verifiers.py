@@ -70,19 +70,19 @@ def _read_nodes(row: Row) -> list[Row]:
 def _read_steps(nodes: list[Row], lost: Counter[str]) -> tuple[tuple[Message, ...], tuple[TraceStep, ...]]:
     """Return the prompt, and one step per sampled node, in node order."""
     messages = [from_chat(node.get("message"), lost) for node in nodes]
-    actions = [index for index, node in enumerate(nodes) if node.get("sampled")]
+    action_indices = [index for index, node in enumerate(nodes) if node.get("sampled")]
     first_child: dict[int | None, int] = {}  # node → its first child that was not sampled
     for index, node in enumerate(nodes):
         if not node.get("sampled"):
             first_child.setdefault(node.get("parent"), index)
     prompt: tuple[Message, ...] = ()
     steps: list[TraceStep] = []
-    for number, index in enumerate(actions):
+    for number, index in enumerate(action_indices):
         path = _path_to(nodes, nodes[index].get("parent"))
-        continues_previous = number > 0 and actions[number - 1] in path
+        continues_previous = number > 0 and action_indices[number - 1] in path
         if continues_previous:
-            between = path[path.index(actions[number - 1]) + 1 :]
-            steps[-1] = steps[-1].model_copy(update={"result": tuple(messages[node] for node in between)})
+            result_indices = path[path.index(action_indices[number - 1]) + 1 :]
+            steps[-1] = steps[-1].model_copy(update={"result": tuple(messages[node] for node in result_indices)})
         state = tuple(messages[node] for node in path)
         if number == 0:
             prompt = state
@@ -95,7 +95,7 @@ def _read_steps(nodes: list[Row], lost: Counter[str]) -> tuple[tuple[Message, ..
                 sampled=_read_sampled(nodes[index]),
             )
         )
-    if not actions:
+    if not action_indices:
         prompt = tuple(messages[node] for node in _unsampled_after(first_child, None))
     return prompt, tuple(steps)
 

@@ -20,8 +20,7 @@ from oven_runs.access.log_sources import LogFile
 from oven_runs.home.run_folder import RunFolder
 
 FIRST_OBSERVATIONS: Final = 3
-"""For each set of metrics, this many observations are read before any is skipped, so that readers can recognise
-constant metrics."""
+"""Number of observations per set of metrics that are read before any is skipped, to recognise constant metrics."""
 TAIL_BYTES: Final = 100_000
 """Number of bytes at the end of the file in which no event is skipped."""
 _METRIC: Final = re.compile(rb'"([^"]*)":')

@@ -17,7 +17,6 @@ from oven_runs.access.run_access import RunAccess, warn
 from oven_runs.access.run_finder import local_folder
 
 REPLY_TIMEOUT_S = 5.0
-MAX_REQUESTED_GROUPS = 256  # the limit of CompletionsRequest
 FetchBatch = Callable[[int, int], Awaitable[CompletionsBatch]]
 """Fetches the newest groups after a sequence number: (sequence number, limit) → batch."""
 
@@ -66,7 +65,7 @@ async def follow_groups(
 
 def _fetch_from_mesh(bus: Bus, run: str) -> FetchBatch:
     async def fetch(after: int, limit: int) -> CompletionsBatch:
-        request = CompletionsRequest(after=after, limit=min(limit, MAX_REQUESTED_GROUPS))
+        request = CompletionsRequest(after=after, limit=min(limit, 256))  # more are not allowed in one request
         reply = await bus.request(Subjects(run).stored_completions, request.wire(), REPLY_TIMEOUT_S)
         try:
             return CompletionsBatch.model_validate_json(reply)
@@ -85,8 +84,7 @@ async def _fetch_all(fetch: FetchBatch, run: str, limit: int) -> list[StoredGrou
 
 
 async def _fetch_batches(fetch: FetchBatch, run: str, after: int, limit: int) -> AsyncGenerator[list[StoredGroup]]:
-    """Yield the newest `limit` groups after the sequence number `after`, in batches. Raises BusError, and ConfigError
-    if the run stores no completions."""
+    """Yield the newest `limit` groups after sequence number `after`, in batches. Raises BusError and ConfigError."""
     while limit > 0:
         batch = await fetch(after, limit)
         if not batch.has_stream:

@@ -35,8 +35,7 @@ async def read_explanations(access: RunAccess, on_event: Callable[[Event], objec
 async def explain_decision(
     access: RunAccess, name: str, rules: Mapping[str, Any], on_event: Callable[[Event], object] = lambda _: None
 ) -> tuple[Explanation, AlternativeDecision | None]:
-    """Explain the decision called `name`, as in `Explanations.find`. With `rules`, also return the decision under these
-    rules."""
+    """Explain a decision. For `name`, see `Explanations.find`. With `rules`, also return the decision under them."""
     explanation = (await read_explanations(access, on_event)).find(name)
     if not rules:
         return explanation, None

@@ -165,8 +165,7 @@ def offset_after(folder: RunFolder, events: int) -> int:
 async def batches(
     bus: Bus, run: str, after: int = 0, timeout_s: float = REPLY_TIMEOUT_S
 ) -> AsyncGenerator[list[Event]]:
-    """Request all events after the sequence number `after` from the mesh, and yield them in batches, unverified. Raises
-    BusError if no mesh answers."""
+    """Request all events after sequence number `after` from the mesh, unverified. Raises BusError if none answers."""
     while True:
         request = HistoryRequest(after=after, limit=BATCH_SIZE)
         reply = await bus.request(Subjects(run).history, request.wire(), timeout_s)

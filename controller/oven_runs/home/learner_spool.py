@@ -149,8 +149,8 @@ class Spool:
             os.close(descriptor)
 
     def reset(self) -> None:
-        """Empty the file, after its messages were logged. The number of expected messages is recorded as unknown until
-        `save`, in case the learner is killed. Raises OSError."""
+        """Empty the file, after its messages were logged. Until `save`, its number of messages is recorded as unknown.
+        Raises OSError."""
         self._record_loss()
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, self._make_head(None, 0), 0)

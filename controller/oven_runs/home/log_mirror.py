@@ -74,8 +74,7 @@ class Mirror:
         self._unwritten.clear()
 
     def finish(self) -> None:
-        """Call this after the last event: count the extra events, remove an incomplete last line, and force the file to
-        the disk. Raises OSError."""
+        """Count extra events, remove an incomplete last line, and force the file to the disk. Raises OSError."""
         self.flush()
         if not self.fault and self._existing is not None:
             lengths = [len(line) for line in self._existing if line.endswith(b"\n")]

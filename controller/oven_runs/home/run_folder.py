@@ -178,8 +178,7 @@ class RunFolder:
 
     @contextlib.contextmanager
     def hold(self, *, reading: bool = False) -> Iterator[None]:
-        """Hold the lock while this process uses the run's store, only to read it if `reading`. Raises StoreInUseError
-        if another process has the lock."""
+        """Lock the store for this process, which only reads it if `reading`. Raises StoreInUseError if it is locked."""
         descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             for attempt in range(5):

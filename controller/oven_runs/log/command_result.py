@@ -15,8 +15,7 @@ from oven_core.protocol.operator_messages import LEARNER_ACTIONS, CommandAnswer,
 from oven_runs.log.run_summary import format_value
 
 Stage = Literal["asked", "logged", "answered", "done", "refused", "lost"]
-"""`asked`: the command was sent. `answered`: the mesh agreed, and the learner's receipt is pending. `lost`: sending the
-command failed, so it may not be in the log."""
+"""`answered`: the mesh agreed, and the learner's receipt is pending. `lost`: the command may not have been logged."""
 
 
 @dataclass

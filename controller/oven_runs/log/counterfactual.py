@@ -169,8 +169,7 @@ class ChangedMesh:
                     self._ballot_ids[body.id] = computed.id
 
     def _translate(self, body: LogMessage) -> LogMessage | None:
-        """Return the message with this mesh's rules and ids, or None for the receipt of a decision that it did not
-        make."""
+        """Return the message with this mesh's rules and ids; None for a receipt of a decision that it did not make."""
         if isinstance(body, RunStarted):
             return body.model_copy(update={"rules": self._rules(body.rules)})
         if isinstance(body, Receipt) and body.decision_id:

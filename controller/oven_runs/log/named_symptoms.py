@@ -83,10 +83,9 @@ class NamedSymptoms:
         return sorted(symptoms, key=lambda symptom: (-symptom.last_tick, symptom.id))
 
     def diagnose_request(self, symptom_ids: Sequence[str], max_remedies: int) -> DiagnoseRequest:
-        """Return a request for causes and up to `max_remedies` remedies of the first MAX_SYMPTOMS symptoms. The phase
-        is "grpo" if the run has the metric `reward`, and otherwise unknown."""
+        """Return a request for causes and up to `max_remedies` remedies of the first MAX_SYMPTOMS symptoms."""
         metrics = self._started.metrics if self._started else ()
-        phase: Phase = "grpo" if any(metric.name == "reward" for metric in metrics) else ""
+        phase: Phase = "grpo" if any(metric.name == "reward" for metric in metrics) else ""  # otherwise unknown
         return DiagnoseRequest(
             phase=phase,
             symptoms=tuple(Symptom(id=id_) for id_ in symptom_ids[:MAX_SYMPTOMS]),

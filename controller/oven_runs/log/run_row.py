@@ -1,4 +1,4 @@
-"""Summarise a run in one row for the list of runs: state, progress, target metric, decisions and problems."""
+"""Summarise a run in one row for the list of runs: state, progress, target metric, decisions and alerts."""
 
 from __future__ import annotations
 
@@ -81,26 +81,26 @@ class RunRow:
             return "waiting"
         return "stalled" if silent > max(STALLED_S, 10 * (self.pace_s or 0.0)) else "live"
 
-    def problems(self, now: datetime) -> list[str]:
-        """Return short phrases for the problems that need attention, most urgent first."""
-        state, problems = self.state(now), []
+    def alerts(self, now: datetime) -> list[str]:
+        """Return phrases for problems that need attention, most urgent first. They are not the agents' `Alert` messages."""
+        state, alerts = self.state(now), []
         if self.fault:
-            problems.append(f"unreachable: {self.fault}" if self.location else f"log not readable: {self.fault}")
+            alerts.append(f"unreachable: {self.fault}" if self.location else f"log not readable: {self.fault}")
         if state == "failed" or (self.ended.startswith("failed") and self.status != "running"):
-            problems.append(self.ended or "failed")
+            alerts.append(self.ended or "failed")
         if state == "held":
-            problems.append(f"held: {self.held}")
+            alerts.append(f"held: {self.held}")
         if state == "stalled":
-            problems.append("no new events")
+            alerts.append("no new events")
         if self.status == "running":
-            problems += [f"pending advice: approve {id_}" for id_ in self.advised]
+            alerts += [f"pending advice: approve {id_}" for id_ in self.advised]
         if self.target and self.newest_value is None and self.step and self.is_complete:
-            problems.append(f"{self.target} is not a number")
+            alerts.append(f"{self.target} is not a number")
         if self.malformed:
-            problems.append(f"{self.malformed} malformed events")
+            alerts.append(f"{self.malformed} malformed events")
         if self.not_applied:
-            problems.append(f"{self.not_applied} changes not applied")
-        return problems
+            alerts.append(f"{self.not_applied} changes not applied")
+        return alerts
 
 
 def add_summary(row: RunRow, summary: RunSummary) -> RunRow:

@@ -19,10 +19,7 @@ class BudgetSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     usd: float | None = Field(
-        default=None,
-        gt=0,
-        allow_inf_nan=False,
-        description="limit in US dollars; the price of each model must be known",
+        default=None, gt=0, allow_inf_nan=False, description="limit in US dollars; each model's price must be known"
     )
     tokens: int | None = Field(default=None, ge=1, description="limit of tokens, prompts and answers together")
     calls: int | None = Field(default=None, ge=1, description="limit of calls that were, or may have been, billed")
@@ -120,10 +117,7 @@ class FrontierSettings(BaseModel):
     key_env: Variable = Field(default="", description="environment variable with the key, as for a member")
     prompts: str = Field(default="", description="file with one prompt per line, or .jsonl with `prompt`")
     top_logprobs: int = Field(
-        default=MAX_LOGPROBS,
-        ge=1,
-        le=MAX_LOGPROBS,
-        description="alternatives per token; fewer if the model offers fewer",
+        default=MAX_LOGPROBS, ge=1, le=MAX_LOGPROBS, description="alternatives per token, if the model offers as many"
     )
     max_tokens: int = Field(default=256, ge=1, le=1024, description="token limit of an answer")
     every: int = Field(default=50, ge=1, description="steps between two comparisons")
@@ -167,9 +161,7 @@ class CommitteeSettings(BaseModel):
         default="", description="YAML file merged into the packaged catalogue of providers, by provider and model"
     )
     quorum: int | None = Field(
-        default=None,
-        ge=1,
-        description="scores that a group needs; by default two, or one with a single weighted member",
+        default=None, ge=1, description="scores that a group needs; default: two, or one if only one member has weight"
     )
     deadline_s: float = Field(
         default=20.0, gt=0, le=600, description="seconds that remote members have for all groups of a step"

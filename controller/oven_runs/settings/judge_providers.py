@@ -160,8 +160,7 @@ def endpoint_of(
 
 
 def key_of(name: str, endpoint: ModelEndpoint, environ: Mapping[str, str] = os.environ, setting: str = "") -> str:
-    """Return an endpoint's key. `name` and `setting` are as in `endpoint_of`. Raises ConfigError if the key is missing
-    or invalid."""
+    """Return an endpoint's key. For `name` and `setting`, see `endpoint_of`. Raises ConfigError if it is unusable."""
     if not endpoint.key_env:
         return NO_KEY
     owner, setting = _owner_and_setting(name, setting)

@@ -103,10 +103,7 @@ class SupervisorSettings(BaseModel):
     expires: int = Field(default=20, ge=1, description="ticks after which an answer is too old for a vote")
     diagnoses: int = Field(default=10, ge=1, le=1000, description="maximum diagnoses per run, including its resumes")
     usd: float | None = Field(
-        default=None,
-        gt=0,
-        allow_inf_nan=False,
-        description="limit in US dollars per run; the models' prices must be known",
+        default=None, gt=0, allow_inf_nan=False, description="limit in US dollars per run; prices must be known"
     )
     tokens: int | None = Field(default=1_000_000, ge=1, description="limit of tokens per run, both models together")
     seconds: float = Field(default=300.0, gt=0, le=3600, description="seconds that a diagnosis may take")

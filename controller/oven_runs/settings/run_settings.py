@@ -104,9 +104,7 @@ class Settings(BaseModel):
         "query, curriculum and token_prior; false: no service",
     )
     otlp: str = Field(default="", pattern="^$|^https?://", description="OTLP/HTTP address for traces; if empty, off")
-    lockstep: bool = Field(
-        default=False, description="the learner waits for every live agent at every tick, so that the run is repeatable"
-    )
+    lockstep: bool = Field(default=False, description="wait for all live agents at each tick, for repeatable runs")
     charge_rollbacks: bool = Field(
         default=False,
         description="count steps that rollbacks discarded towards `steps`, to compare runs at equal cost",

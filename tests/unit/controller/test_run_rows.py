@@ -52,7 +52,7 @@ def test_a_row_equals_the_fold_of_the_whole_log(home: Home) -> None:
     assert (row.first_value, row.newest_value) == (summary.first_values[row.target], summary.metrics[row.target])
     assert row.newest_time == summary.last_time.isoformat() if summary.last_time else False
     assert row.pace_s == pytest.approx(1.0, abs=0.1)
-    assert any("malformed" in alert for alert in row.problems(NOW))
+    assert any("malformed" in alert for alert in row.alerts(NOW))
 
 
 @settings(max_examples=15)
@@ -111,22 +111,22 @@ def test_a_run_with_an_unreadable_log_has_a_row_with_the_reason(home: Home) -> N
     rows = read(home)
     assert set(rows) == {"none", "empty", "noise", "line", "cut"}
     for name in ("none", "empty", "noise", "line"):
-        assert rows[name].fault and rows[name].problems(NOW)
+        assert rows[name].fault and rows[name].alerts(NOW)
     assert not rows["cut"].fault and rows["cut"].step
 
 
 def test_states_and_alerts() -> None:
     live = RunRow("r", status="running", step=3, newest_time=(NOW - timedelta(seconds=4)).isoformat(), pace_s=1.0)
-    assert live.state(NOW) == "live" and live.problems(NOW) == []
+    assert live.state(NOW) == "live" and live.alerts(NOW) == []
     assert live.state(NOW + timedelta(seconds=30)) == "stalled"
     slow = RunRow("r", status="running", step=3, newest_time=NOW.isoformat(), pace_s=60.0)
     assert slow.state(NOW + timedelta(seconds=500)) == "live"
     assert RunRow("r", status="running").state(NOW) == "waiting"
     held = RunRow("r", status="running", newest_time=NOW.isoformat(), held="a person wants to look")
-    assert held.state(NOW) == "held" and held.problems(NOW) == ["held: a person wants to look"]
+    assert held.state(NOW) == "held" and held.alerts(NOW) == ["held: a person wants to look"]
     asks = RunRow("r", status="running", newest_time=NOW.isoformat(), advised=("000000000012-00",))
-    assert asks.problems(NOW) == ["pending advice: approve 000000000012-00"]
+    assert asks.alerts(NOW) == ["pending advice: approve 000000000012-00"]
     failed = RunRow("r", status="failed", ended="failed: out of memory")
-    assert failed.problems(NOW) == ["failed: out of memory"]
+    assert failed.alerts(NOW) == ["failed: out of memory"]
     broken = RunRow("r", status="completed", step=3, target="loss", is_complete=True)
-    assert broken.problems(NOW) == ["loss is not a number"]
+    assert broken.alerts(NOW) == ["loss is not a number"]

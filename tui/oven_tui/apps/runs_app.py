@@ -155,7 +155,7 @@ class RunsApp(ThemedApp[RunSelection]):
         rows += self._source.rows.values()
         now = datetime.now(UTC)
         live = sum(row.status == "running" for row in rows)
-        alerts = sum(len(row.problems(now)) for row in rows if row.status == "running")
+        alerts = sum(len(row.alerts(now)) for row in rows if row.status == "running")
         unread = sum(not row.is_complete for row in rows)
         summary = self.screen_stack[0].query_one("#runs-summary", SummaryLine)
         summary.left_part = [(f"{len(rows)} run{'s' * (len(rows) != 1)}", "strong"), (f"  {live} live", "good")]
@@ -205,4 +205,4 @@ def _details(row: RunRow, now: datetime) -> list[TextRun]:
     parts: list[TextRun] = [(row.run, "strong"), (f"{location}  {row.recipe}{age_text}{last_event}", "dim")]
     if row.ended:
         parts.append((f"  {row.ended}", "dim"))
-    return parts + [("  " + alert, "warn") for alert in row.problems(now)]
+    return parts + [("  " + alert, "warn") for alert in row.alerts(now)]

@@ -72,7 +72,7 @@ def line(run_row: RunRow, now: datetime, width: int, longest_name: int, *, mark:
     fitting, cells = columns(width, longest_name), _cells(run_row, now)
     runs: list[TextRun] = [(f"{mark or ' '} ", "strong")]
     runs += [(fit(cells[column.title][0], column.width) + " ", cells[column.title][1]) for column in fitting]
-    alerts, room = run_row.problems(now), width - 2 - sum(column.width + 1 for column in fitting)
+    alerts, room = run_row.alerts(now), width - 2 - sum(column.width + 1 for column in fitting)
     alert_count = f"⚑{len(alerts)}" if alerts else ""
     alert_text = "; ".join(alerts) if room >= MIN_ALERTS else alert_count
     return row(width, [*runs, (alert_text, "warn" if run_row.status == "running" or run_row.fault else "dim")])
@@ -140,6 +140,6 @@ def matching(words: str, now: datetime) -> Callable[[RunRow], bool]:
 
 
 def _text(run_row: RunRow, now: datetime) -> str:
-    alerts = run_row.problems(now)
+    alerts = run_row.alerts(now)
     names = (run_row.run, run_row.location, run_row.recipe, run_row.state(now), run_row.drill, run_row.target)
     return " ".join((*names, *alerts))

@@ -1,7 +1,6 @@
 """Read and write the chat format of trainers: rows with `messages` (or `prompt` and `completion`) and `tools`.
 
-The format has no rewards, no tokens and no reason why a trace ended. If the context was rewritten during a trace, each
-part between two rewrites becomes a row.
+The format has no rewards, no tokens and no reason why a trace ended. After a rewrite of the context, a new row starts.
 """
 
 from __future__ import annotations

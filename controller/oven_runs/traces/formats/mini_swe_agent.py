@@ -1,7 +1,6 @@
 """The trajectory format of mini-swe-agent 2.4, called "mini-swe-agent-1.1": a folder per task with one JSON file.
 
-The agent's only tool is `bash`, which the files do not describe. The model's answers with a format error are not in
-the files.
+The files do not describe the agent's only tool, `bash`. They lack the model's answers that had a format error.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Format a sampled group for a terminal: its prompt, completions, scores with reasons, and advantages.
+"""Format a sampled group as text for a terminal: its prompt, completions, scores with reasons, and advantages.
 
 Text is cleaned first, so that it cannot break lines or control the terminal.
 """

@@ -24,7 +24,7 @@ class CommandResult:
 
     run: str
     command: OperatorCommand
-    waited: str = ""
+    wait_text: str = ""
     """How long the client waited, as a phrase such as "within 5 s". Empty while it is still waiting."""
     logged_seq: int = 0
     """Sequence number of the command's event in the log; 0 until the command is logged."""
@@ -122,12 +122,12 @@ class CommandResult:
             return f"{logged}; the run ended before it was confirmed"
         receipt_hint = "it comes at the end of a step, which may take longer"
         if self.command.action in LEARNER_ACTIONS:
-            return f"{logged}; no receipt from the learner {self.waited}: {receipt_hint}"
+            return f"{logged}; no receipt from the learner {self.wait_text}: {receipt_hint}"
         if self.answer is None:
             mesh_hint = f"a mesh acts on it as soon as it runs; see `oven-controller status {self.run}`"
-            return f"{logged}; no answer from the mesh {self.waited}: {mesh_hint}"
+            return f"{logged}; no answer from the mesh {self.wait_text}: {mesh_hint}"
         decision = self.answer.decision
-        return f"{logged} and decided as {decision}; no receipt from the learner {self.waited}: {receipt_hint}"
+        return f"{logged} and decided as {decision}; no receipt from the learner {self.wait_text}: {receipt_hint}"
 
     def fields(self) -> dict[str, Any]:
         """Return the result as JSON values."""

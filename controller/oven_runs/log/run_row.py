@@ -82,7 +82,7 @@ class RunRow:
         return "stalled" if silent > max(STALLED_S, 10 * (self.pace_s or 0.0)) else "live"
 
     def alerts(self, now: datetime) -> list[str]:
-        """Return phrases for problems that need attention, most urgent first. They are not the agents' `Alert` messages."""
+        """Return phrases for problems that need attention, most urgent first. Agents' `Alert` messages are omitted."""
         state, alerts = self.state(now), []
         if self.fault:
             alerts.append(f"unreachable: {self.fault}" if self.location else f"log not readable: {self.fault}")

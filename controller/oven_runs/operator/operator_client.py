@@ -164,7 +164,7 @@ class OperatorClient:
                     async with asyncio.timeout(HISTORY_TIMEOUT_S):
                         for event in await history(self.bus, self._run, result.logged_seq):
                             result.feed(self._keyring.verify(event).body)
-            result.waited = pending.wait.describe_wait()
+            result.wait_text = pending.wait.describe_wait()
             on_change(result)
         finally:
             del self._pending[command.id]

@@ -72,14 +72,9 @@ class MemberSettings(BaseModel):
     budget: BudgetSettings = Field(
         default=BudgetSettings(), description="spending limits of this member: {usd: …, tokens: …, calls: …}"
     )
-    logprobs: bool = Field(
-        default=False, description="request log-probabilities of the tokens, if the model offers them"
-    )
+    logprobs: bool = Field(default=False, description="request the tokens' log-probabilities, if the model offers them")
     top_logprobs: int = Field(
-        default=5,
-        ge=1,
-        le=MAX_LOGPROBS,
-        description="alternatives per token, with `logprobs`; fewer if the model offers fewer",
+        default=5, ge=1, le=MAX_LOGPROBS, description="alternatives per token with `logprobs`, if the model has as many"
     )
 
     @model_validator(mode="after")

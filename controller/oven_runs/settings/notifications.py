@@ -21,7 +21,7 @@ Severity: TypeAlias = Literal["info", "warning", "error"]
 SEVERITIES: Final[tuple[Severity, ...]] = get_args(Severity)
 """Severities from the lowest to the highest."""
 WEB_SCHEMES: Final = ("https", "http")
-"""Schemes of webhooks, which get the message as JSON unless apprise knows the server as a chat service."""
+"""Schemes of webhooks. They get the message as JSON, unless the library apprise knows the server as a chat service."""
 VARIABLE_PREFIX: Final = "env:"
 """Prefix of the name of an environment variable that contains the address."""
 SAVED_PREFIX: Final = "saved:"

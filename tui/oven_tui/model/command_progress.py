@@ -102,7 +102,7 @@ def progress_text(result: CommandResult) -> str:
             return result.failure
         case "asked":
             return "not logged yet"
-        case _ if result.waited:
+        case _ if result.wait_text:
             return result.line()
         case "answered":
             return f"event {result.logged_seq}; accepted by the mesh, waiting for the learner's receipt after the step"

@@ -29,8 +29,8 @@ from oven_runs.home.authored_prompts import (
     AuthoredPrompt,
     Topic,
     append_prompts,
-    fault,
     normalized,
+    prompt_fault,
     read_topics,
 )
 from oven_runs.settings.language_models import AuthorSettings
@@ -252,7 +252,7 @@ def read_prompts(
     accepted: dict[str, TopicPrompt] = {}  # by normalized text
     for entry in read_reply(text, _Prompts).prompts:
         stripped = entry.prompt.strip()
-        problem = "unknown_topic" if entry.topic not in topics else fault(stripped)
+        problem = "unknown_topic" if entry.topic not in topics else prompt_fault(stripped)
         if not problem and len(accepted) >= limit:
             problem = "capped"
         if not problem and (normalized(stripped) in existing or normalized(stripped) in accepted):

@@ -3,7 +3,7 @@
 More than nine in ten events of a long log are observations, agents' `done` messages and the mesh's StepClosed. Most of
 them are superseded by a later one, and a brief log skips these without decoding them. All other events are included in
 order, so decisions, votes, receipts and alerts are the same as in the full log. Skipped events are not verified. A
-forged observation could thus hide an older one; `replay --verify` reports such forgeries.
+forged observation could thus hide an older one. `replay --verify` reports such forgeries.
 """
 
 from __future__ import annotations

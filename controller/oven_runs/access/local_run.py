@@ -82,13 +82,13 @@ class LocalRun(RunAccess):
     async def _live_events(self, last_seq: int, exact: bool) -> AsyncGenerator[Event]:
         """Yield the events of a running stack after a sequence number, unverified: from `history`, or from the store if
         `exact` or if no mesh answers."""
-        from oven_runs.access.log_sources import batches
+        from oven_runs.access.log_sources import read_batches
 
         if not exact:
             with contextlib.suppress(BusError):
                 async with (
                     self.connect("monitor") as bus,
-                    contextlib.aclosing(batches(bus, self.run, last_seq)) as replies,
+                    contextlib.aclosing(read_batches(bus, self.run, last_seq)) as replies,
                 ):
                     async for batch in replies:
                         for event in batch:

@@ -162,7 +162,7 @@ def offset_after(folder: RunFolder, events: int) -> int:
     return offset
 
 
-async def batches(
+async def read_batches(
     bus: Bus, run: str, after: int = 0, timeout_s: float = REPLY_TIMEOUT_S
 ) -> AsyncGenerator[list[Event]]:
     """Request all events after sequence number `after` from the mesh, unverified. Raises BusError if none answers."""
@@ -178,9 +178,9 @@ async def batches(
             return
 
 
-async def history(bus: Bus, run: str, after: int = 0) -> list[Event]:
-    """Return all events that `batches` yields, as one list."""
-    return [event async for batch in batches(bus, run, after) for event in batch]
+async def read_history(bus: Bus, run: str, after: int = 0) -> list[Event]:
+    """Return all events that `read_batches` yields, as one list."""
+    return [event async for batch in read_batches(bus, run, after) for event in batch]
 
 
 async def stored_events(folder: RunFolder, after: int = 0) -> AsyncGenerator[Event]:

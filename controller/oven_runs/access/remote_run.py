@@ -115,7 +115,7 @@ class RemoteRun(RunAccess):
         return Keyring((self._keys or {}).get(LEARNER), check=check)
 
     async def live_keyring(self, bus: Bus) -> Keyring:
-        if self._keys is not None and len(self._keys) != 1:  # an unsigned run, or not only the learner's key is known
+        if self._keys is not None and len(self._keys) != 1:  # the run is unsigned, or all keys are known
             return Keyring.with_keys(self._keys)
         keyring = self.keyring()
         async for events in self._read_batches(bus):
@@ -137,10 +137,10 @@ class RemoteRun(RunAccess):
         raise BusError(self._mesh_error())
 
     async def _read_batches(self, bus: Bus) -> AsyncGenerator[list[Event]]:
-        from oven_runs.access.log_sources import batches
+        from oven_runs.access.log_sources import read_batches
 
         try:
-            async for events in batches(bus, self.run):
+            async for events in read_batches(bus, self.run):
                 yield events
         except BusError as error:
             if not bus.is_connected:

@@ -146,7 +146,7 @@ class RunAccess(ABC):
         available events have been read, at least every POLL_S. If the mesh ends before `history` has returned RunEnded,
         the live RunEnded is yielded instead. Raises RefusedError.
         """
-        from oven_runs.access.log_sources import history, listen
+        from oven_runs.access.log_sources import listen, read_history
 
         keyring = self.keyring()
         last_seq, has_ended = 0, False
@@ -164,7 +164,7 @@ class RunAccess(ABC):
 
         async def fetch(bus: Bus) -> AsyncGenerator[Event]:
             nonlocal last_seq, has_ended
-            for event in map(keyring.verify, await history(bus, self.run, last_seq)):
+            for event in map(keyring.verify, await read_history(bus, self.run, last_seq)):
                 yield event
                 last_seq, has_ended = event.seq, is_ended_after(event, has_ended)
             on_poll()

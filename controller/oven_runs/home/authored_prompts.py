@@ -83,7 +83,7 @@ class Batch:
     """Byte offset of the next read."""
 
 
-def fault(text: str) -> str:
+def prompt_fault(text: str) -> str:
     """Return why a prompt is invalid ("empty", "too_long" or "control"), or an empty string if it is valid."""
     if not text.strip():
         return "empty"

@@ -83,7 +83,7 @@ class RunFolder:
         self.config = path / "config.json"
         self.logs = path / "logs"
         self.checkpoints = path / "checkpoints"
-        self.export = path / "log.jsonl"
+        self.export = path / "log.jsonl"  # the copy of the log that is exported from the store
         self.server = ServerFolder(path / "nats", path.name)
         self._info = path / "run.json"
         self._lock = path / "lock"

@@ -19,7 +19,7 @@ from oven_core.protocol.events import UNKNOWN_TIME, Event
 from oven_core.protocol.messages import Observation, RunStarted
 from oven_core.protocol.operator_messages import OperatorCommand
 from oven_core.security.signing import Keyring
-from oven_runs.access.log_sources import batches, history
+from oven_runs.access.log_sources import read_batches, read_history
 from oven_runs.access.run_access import RunAccess
 from oven_runs.log.command_result import CommandResult
 
@@ -162,7 +162,7 @@ class OperatorClient:
             if not result.is_final:  # messages may have been missed while the connection was lost
                 with contextlib.suppress(BusError, TimeoutError):
                     async with asyncio.timeout(HISTORY_TIMEOUT_S):
-                        for event in await history(self.bus, self._run, result.logged_seq):
+                        for event in await read_history(self.bus, self._run, result.logged_seq):
                             result.feed(self._keyring.verify(event).body)
             result.wait_text = pending.wait.describe_wait()
             on_change(result)
@@ -176,7 +176,7 @@ class OperatorClient:
         if self._has_started:
             return
         with contextlib.suppress(BusError):
-            async for batch in batches(self.bus, self._run, timeout_s=HISTORY_TIMEOUT_S):
+            async for batch in read_batches(self.bus, self._run, timeout_s=HISTORY_TIMEOUT_S):
                 self._has_started = any(isinstance(event.body, RunStarted) for event in batch)
                 if self._has_started:
                     return
@@ -208,7 +208,7 @@ class OperatorClient:
     async def _newest_step_s(self, command_seq: int) -> float:
         """Return the length in seconds of the newest step before the command's event, or 0 if unknown."""
         try:
-            events = await history(self.bus, self._run, max(0, command_seq - PACE_EVENTS))
+            events = await read_history(self.bus, self._run, max(0, command_seq - PACE_EVENTS))
         except BusError:
             return 0.0
         times = [event.time for event in events if event.seq < command_seq and isinstance(event.body, Observation)]

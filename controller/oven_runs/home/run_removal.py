@@ -69,7 +69,7 @@ def remove(folder: RunFolder) -> None:
     try:
         with folder.hold():
             # The lock file is removed after its release, because NFS does not remove open files. run.json is removed
-            # last of the others, so that a run whose removal was interrupted is still listed.
+            # after all other files, so that a run whose removal was interrupted is still listed.
             entries = [entry for entry in os.scandir(folder.path) if entry.name != LOCK]
             for entry in sorted(entries, key=lambda entry: entry.name == INFO):
                 if entry.is_dir(follow_symlinks=False):

@@ -73,9 +73,9 @@ def trace_formats() -> str:
     for name in FORMATS:
         one = format_named(name)
         losses = "; ".join(f"{what}: {why}" for what, why in one.loses.items())
-        rows.append(f"| `{name}` | {one.about} | {', '.join(one.free_field) or '–'} | {losses or 'nothing'} |")
+        rows.append(f"| `{name}` | {one.about} | {', '.join(one.extra_fields) or '–'} | {losses or 'nothing'} |")
     return "\n".join(
-        ["| format | what it is | in its free field, whole or in part | lost |", "|---|---|---|---|", *rows]
+        ["| format | what it is | stored as extra data, whole or in part | lost |", "|---|---|---|---|", *rows]
     )
 
 

@@ -65,7 +65,7 @@ class Person:
         await self.press(*keys)
         await self.until(lambda: len(self.app.view.commands.by_id) > len(before))
         (result,) = [command for name, command in self.app.view.commands.by_id.items() if name not in before]
-        await self.until(lambda: result.is_final or result.failure or result.waited)
+        await self.until(lambda: result.is_final or result.failure or result.wait_text)
         self.results.append(result)
         return result
 

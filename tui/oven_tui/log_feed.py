@@ -171,7 +171,7 @@ class LogFeed:
         if not bus.client.is_connected:
             raise BusError("the connection to the server was lost")
         try:
-            async for events in log_sources.batches(bus, self._access.run, self._last_seq):
+            async for events in log_sources.read_batches(bus, self._access.run, self._last_seq):
                 yield events
             self._set_link("connected", "")
             self._disconnected_since = 0.0

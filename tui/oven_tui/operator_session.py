@@ -71,6 +71,6 @@ class OperatorSession:
         try:
             await self._client.carry_out(result.command, result=result, on_change=on_update)
         except (OvenError, NatsError, OSError) as error:
-            if not result.logged:
+            if not result.logged_seq:
                 result.failure = reason(error)
             on_update(result)

@@ -33,7 +33,7 @@ from oven_core.security.credentials import Credentials
 from oven_core.security.signing import Keyring
 from oven_core.telemetry import tracing
 from oven_core.telemetry.span import Attribute, Span
-from oven_runs.access.log_sources import batches
+from oven_runs.access.log_sources import read_batches
 from oven_runs.settings.agent_options import describe_agent, parse_assignment
 
 log = logging.getLogger("oven.agent")
@@ -235,7 +235,7 @@ async def _catch_up(
     give_up_at = asyncio.get_running_loop().time() + HISTORY_TIMEOUT_S
     while not stop.is_set():
         try:
-            async for batch in batches(bus, run, after, HISTORY_REPLY_TIMEOUT_S):
+            async for batch in read_batches(bus, run, after, HISTORY_REPLY_TIMEOUT_S):
                 for event in map(keyring.verify, batch):
                     _absorb(sessions, event)
                     after = event.seq

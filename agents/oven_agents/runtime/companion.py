@@ -22,7 +22,7 @@ from oven_core.cancellation import end
 from oven_core.errors import BusError, reason
 from oven_core.protocol.events import Event
 from oven_core.security.signing import Keyring
-from oven_runs.access.log_sources import batches
+from oven_runs.access.log_sources import read_batches
 
 log = logging.getLogger("oven.agent")
 
@@ -96,7 +96,7 @@ class _Log:
 
     async def read_new(self) -> list[Event]:
         events: list[Event] = []
-        async for batch in batches(self._bus, self._run, self._after):
+        async for batch in read_batches(self._bus, self._run, self._after):
             for event in map(self._keyring.verify, batch):
                 events.append(event)
                 self._after = event.seq

@@ -24,8 +24,13 @@ from oven_llm.language_models.model_agent_base import ModelAgent
 from oven_llm.providers.conversation import Conversation
 from oven_llm.providers.failures import ModelFailure, format_counts
 from oven_llm.providers.structured_reply import ReplyForm, object_schema, read_reply
-from oven_runs.home import authored_prompts
-from oven_runs.home.authored_prompts import MAX_CHARACTERS, AuthoredPrompt, Topic, normalized
+from oven_runs.home.authored_prompts import (
+    MAX_CHARACTERS,
+    AuthoredPrompt,
+    Topic,
+    normalized,
+    prompt_fault,
+)
 from oven_runs.settings.language_models import AuthorSettings
 
 SHARE_KNOB, MIXTURE_KNOB = "data.authored_share", "data.mixture"
@@ -186,7 +191,7 @@ class Author(ModelAgent[AuthorSettings, tuple[TopicMastery, ...], Sequence[Topic
     async def _write_prompts(self, model: AgentModel, masteries: Sequence[TopicMastery]) -> Sequence[TopicPrompt]:
         """Have the model write prompts, and append the valid ones to the learner's file. Raises ModelFailure."""
         try:
-            topic_list = await asyncio.to_thread(authored_prompts.read_topics, self._folder)
+            topic_list = await asyncio.to_thread(read_topics, self._folder)
         except ConfigError as error:
             raise ModelFailure("malformed_request", str(error)) from None
         topics = {topic.name: topic for topic in topic_list}
@@ -210,7 +215,7 @@ class Author(ModelAgent[AuthorSettings, tuple[TopicMastery, ...], Sequence[Topic
         ]
         if prompts:
             try:
-                await asyncio.to_thread(authored_prompts.append_prompts, self._folder, prompts)
+                await asyncio.to_thread(append_prompts, self._folder, prompts)
             except OSError as error:
                 raise ModelFailure("internal", f"could not write the prompts: {reason(error)}") from None
         self._written_texts.update(normalized(text) for _, text in accepted)
@@ -249,7 +254,7 @@ def read_prompts(
     for entry in read_reply(text, _Prompts).prompts:
         stripped = entry.prompt.strip()
         normalized_text = normalized(stripped)
-        problem = "unknown_topic" if entry.topic not in topic_names else authored_prompts.fault(stripped)
+        problem = "unknown_topic" if entry.topic not in topic_names else prompt_fault(stripped)
         if not problem and len(accepted) >= limit:
             problem = "capped"
         if not problem and (normalized_text in existing_texts or normalized_text in accepted):

@@ -74,12 +74,12 @@ class Budget(AbstractContextManager["Budget"]):
                 outcome = self._ledger.reserve(account, spend)
             except sqlite3.Error as error:
                 self._log_failure(error)
-                if self._ledger.capped:
+                if self._ledger.is_capped:
                     raise ModelFailure("budget", "spending is capped but cannot be recorded") from None
                 return None
             if not isinstance(outcome, Refusal):
                 return outcome
-            if outcome.final:
+            if outcome.is_final:
                 raise ModelFailure("budget", outcome.reason)
             if (tally := current_tally()) is not None:
                 tally.last_failure = "budget"  # the reported reason if a deadline ends this wait

@@ -22,7 +22,7 @@ from oven_llm.providers.conversation import ModelReply
 from oven_llm.providers.failures import KINDS, ModelFailure
 from oven_llm.providers.usage import USAGE_ADAPTER
 from oven_llm.supervisor.repl import Execution
-from oven_runs.traces.jsonl import truncate_unfinished
+from oven_runs.traces.jsonl import truncate_incomplete
 
 Role = Literal["supervisor", "worker"]
 Prompt: TypeAlias = Sequence[Mapping[str, str]] | str
@@ -59,7 +59,7 @@ class RunLogger:
             for path in paths:
                 if path.is_file():
                     with path.open("rb+") as file:
-                        truncate_unfinished(file)
+                        truncate_incomplete(file)
                 self._files[path.name] = path.open("ab", buffering=0)
         except OvenError:
             self.close()

@@ -19,7 +19,7 @@ from oven_runs.access.completion_reader import follow_groups, newest_groups
 from oven_runs.access.endpoint import Endpoint
 from oven_runs.access.run_access import RunAccess
 from oven_runs.access.run_finder import find_run
-from oven_runs.log.sampled_text import group_lines
+from oven_runs.log.sampled_group_text import group_lines
 
 DEFAULT_GROUPS = 10
 """Default number of groups that --completions prints. A group is a prompt with its sampled completions."""

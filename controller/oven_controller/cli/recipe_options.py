@@ -17,7 +17,7 @@ from oven_core.errors import OvenError
 from oven_runs.home.run_folder import Home
 from oven_runs.settings.layers import Layer
 from oven_runs.settings.recipe_flags import flag, flag_layers, is_switch, with_dashes
-from oven_runs.settings.resolution import named_recipe
+from oven_runs.settings.resolution import selected_recipe
 
 _VALUES_KEY = "oven.recipe_options"
 """Key in Click's context for the values of the recipe options on the command line."""
@@ -73,7 +73,7 @@ def _find_recipe(own_values: Mapping[str, Any], *, help_requested: bool) -> tupl
     ignored if the stack starts no learner, or if help is requested, so that the help is still shown."""
     try:
         earlier = Home().find(own_values.get("run")).earlier_settings() if own_values.get("resume") else None
-        return named_recipe(
+        return selected_recipe(
             recipe=own_values.get("recipe"),
             config=Path(own_values["config"]) if own_values.get("config") else None,
             sets=own_values.get("overrides") or (),

@@ -82,7 +82,7 @@ def check(source: Source, from_: From = None, as_json: Json = False) -> int:
     counts = completeness.check(source_format.read(source))
     if as_json:
         print(json.dumps({"format": name, **counts.as_json()}))
-        return 0 if counts.whole else 1
+        return 0 if counts.is_whole else 1
     traces, steps = f"{counts.whole_traces} of {counts.traces} traces", f"{counts.whole_steps} of {counts.steps} steps"
     say(f"{source}: {name}; complete: {traces}, {steps}")
     if counts.ended:
@@ -96,7 +96,7 @@ def check(source: Source, from_: From = None, as_json: Json = False) -> int:
     for problem, kinds in problems:
         for kind, count in kinds.most_common():
             say(f"  {problem}: {count:,}: {kind.replace('_', ' ')} (e.g. {'; '.join(counts.examples[kind])})")
-    return 0 if counts.whole else 1
+    return 0 if counts.is_whole else 1
 
 
 def show(

@@ -167,7 +167,7 @@ class LinePrinter:
 
     def on_event(self, event: Event) -> None:
         knobs_before = dict(self.view.knobs)
-        live_agents = {name for name, agent in self.view.agents.items() if agent.live}
+        live_agents = {name for name, agent in self.view.agents.items() if agent.is_live}
         self.count(event)
         match event.body:
             case RunStarted():
@@ -231,8 +231,8 @@ class LinePrinter:
             self._print(event, f"agent    {event.author} {text}")
 
     def _print_agent_summary(self, event: Event) -> None:
-        own_agents = [agent for name, agent in self.view.agents.items() if name in self._own_agents and agent.live]
-        blocked = sum(agent.cannot_fire != "" for agent in own_agents)
+        own_agents = [agent for name, agent in self.view.agents.items() if name in self._own_agents and agent.is_live]
+        blocked = sum(bool(agent.cannot_fire_reason) for agent in own_agents)
         detail = f"; {blocked} cannot fire in this run; the summary at the end says why" if blocked else ""
         self._print(event, f"{counted(len(own_agents), 'agent')} joined{detail}")
 
@@ -307,12 +307,14 @@ class LinePrinter:
         idle_agents: list[str] = []
         names_by_reason: dict[str, list[str]] = {}
         for name, agent in sorted(self.view.agents.items()):
-            status = f"; shadow: {agent.shadow}" if agent.shadow else "; on probation" if agent.newcomer else ""
-            if agent.cannot_fire:
-                names_by_reason.setdefault(agent.cannot_fire, []).append(name)
+            status = "; on probation" if agent.is_newcomer else ""
+            if agent.shadow_reason:
+                status = f"; shadow: {agent.shadow_reason}"
+            if agent.cannot_fire_reason:
+                names_by_reason.setdefault(agent.cannot_fire_reason, []).append(name)
             if agent.proposals or agent.against or agent.backed or status:
                 lines.append(f"agent {name}: {votes_text(agent)}{status}")
-            elif not agent.cannot_fire:
+            elif not agent.cannot_fire_reason:
                 idle_agents.append(name)
         lines += [f"cannot fire: {', '.join(names)}: {reason}" for reason, names in names_by_reason.items()]
         if self._stopped_agents:

@@ -128,7 +128,7 @@ class LogKeeper:
                 await log_recovery.copy_new_events(bus, self._folder.run, mirror)
                 mirror.finish()
                 log_recovery.report_differences(self._folder, mirror, self._out)
-                log_recovery.mark_mirrored(self._folder, mirrored=False)
+                log_recovery.mark_incomplete(self._folder, incomplete=False)
         except (OvenError, TimeoutError, NatsError, OSError) as error:
             self._out(
                 f"could not export the log ({error}); `oven-controller log {self._folder.run}` reads it from the store"

@@ -197,7 +197,7 @@ class Plan:
 
 def _restart_environment(resume_from: str) -> dict[str, str]:
     """Return variables that tell the learner where to resume, and that the stack can restart it for a rollback."""
-    return {relaunch.SUPPORTED: "1"} | ({relaunch.RESUME_FROM: resume_from} if resume_from else {})
+    return {relaunch.SUPPORT_VARIABLE: "1"} | ({relaunch.RESUME_FROM: resume_from} if resume_from else {})
 
 
 def process_command(process: str, *args: str) -> tuple[str, ...]:

@@ -183,10 +183,10 @@ def _count_decisions(view: RunSummary) -> DecisionCounts:
 def _agent_states(view: RunSummary, running: bool) -> dict[str, AgentState]:
     return {
         name: AgentState(
-            live=agent.live and running,
-            cannot_fire=agent.cannot_fire,
-            shadow=agent.shadow,
-            newcomer=agent.newcomer,
+            live=agent.is_live and running,
+            cannot_fire=agent.cannot_fire_reason,
+            shadow=agent.shadow_reason,
+            newcomer=agent.is_newcomer,
             proposals=agent.proposals,
             against=agent.against,
             backed=agent.backed,
@@ -243,7 +243,7 @@ def find_problems(
 
 def _describe_silent_agents(view: RunSummary) -> list[str]:
     limit = view.started.rules.silent_ticks if view.started else 0
-    silent_ticks = {name: view.tick - agent.last_tick for name, agent in view.agents.items() if agent.live}
+    silent_ticks = {name: view.tick - agent.last_tick for name, agent in view.agents.items() if agent.is_live}
     return [
         f"agent {name} has been silent for {ticks} ticks and counts as lost until it responds (silent_ticks {limit})"
         for name, ticks in sorted(silent_ticks.items())

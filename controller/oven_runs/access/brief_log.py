@@ -3,7 +3,7 @@
 More than nine in ten events of a long log are observations, agents' `done` messages and the mesh's StepClosed. Most of
 them are superseded by a later one, and a brief log skips these without decoding them. All other events are included in
 order, so decisions, votes, receipts and alerts are the same as in the full log. Skipped events are not verified. A
-forged observation could thus hide an older one, and `replay --verify` would report it.
+forged observation could thus hide an older one. `replay --verify` reports such forgeries.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from oven_runs.access.log_sources import LogFile
 from oven_runs.home.run_folder import RunFolder
 
 FIRST_OBSERVATIONS: Final = 3
-"""For each set of metrics, this many observations are read before any is skipped, to recognise constant metrics."""
+"""Number of observations per set of metrics that are read before any is skipped, to recognise constant metrics."""
 TAIL_BYTES: Final = 100_000
 """Number of bytes at the end of the file in which no event is skipped."""
 _METRIC: Final = re.compile(rb'"([^"]*)":')
 _COSTS: Final = re.compile(rb'"committee/(tokens|cost_usd)"')
 """Matches observations with the judges' costs. They are never skipped, because readers add up the costs."""
-_FREQUENT: Final = re.compile(
+_SKIPPABLE: Final = re.compile(
     rb'\{"seq": (?P<seq>\d+), "time": "[^"]*", "subject": "oven\.(?P<run>[^".]+)\.(?P<subject>[^"]*)", "id": "[^"]*", '
     rb'"signature": "[^"]*", "type": "(?P<type>Observation|AgentStatus|StepClosed)", "data": '
 )
-_WITH_KEYS: Final = re.compile(rb'\{"seq": \d+, "time": "[^"]*", "subject": "oven\.[^".]+\.(run|operator)[".]')
+_KEY_CHANGE: Final = re.compile(rb'\{"seq": \d+, "time": "[^"]*", "subject": "oven\.[^".]+\.(run|operator)[".]')
 """Matches lines that may change the keys for verifying later events."""
 
 
@@ -47,10 +47,8 @@ class BriefLog:
         self._log = LogFile(folder, growing=growing)
         self._run = folder.run.encode()
         self._observation_counts = Counter[bytes]()
-        self._observations: dict[bytes, bytes] = {}
-        """The newest line with each set of metrics, not yet superseded."""
-        self._latest: dict[bytes, bytes] = {}
-        """The newest StepClosed, and each agent's newest `done` by the last part of its subject."""
+        self._observations: dict[bytes, bytes] = {}  # set of metrics → its newest line, not yet superseded
+        self._latest: dict[bytes, bytes] = {}  # the newest StepClosed, and each agent's newest `done` by its subject
 
     @property
     def seq(self) -> int:
@@ -61,7 +59,7 @@ class BriefLog:
         log, lines = self._log, self._log.lines()
         tail_start = log.size() - TAIL_BYTES
         for line in lines:
-            head = _FREQUENT.match(line)
+            head = _SKIPPABLE.match(line)
             is_next = head is not None and int(head["seq"]) == log.seq + 1 and head["run"] == self._run
             if head is not None and is_next and self._keep(head, line):
                 log.advance(line, log.seq + 1)
@@ -70,11 +68,11 @@ class BriefLog:
                 break
             yield from self._release(self._observations)
             event = log.read(line)
-            if isinstance(event.body, RunStarted):  # its keys do not verify earlier events
+            if isinstance(event.body, RunStarted):  # earlier events cannot be verified with this event's keys
                 yield from self._release(self._latest)
             yield event
         yield from self._release(self._observations, self._latest)
-        for line in lines:
+        for line in lines:  # the rest of the file
             yield log.read(line)
 
     def _keep(self, head: re.Match[bytes], line: bytes) -> bool:
@@ -106,8 +104,8 @@ class BriefLog:
 
 
 def newest_events(folder: RunFolder, count: int, keyring: Keyring, *, growing: bool = False) -> list[Event]:
-    """Return the newest events of log.jsonl, verified; more than `count` if the file grows meanwhile. Earlier lines are
-    only decoded if they may change the keys. Raises the errors of LogFile."""
+    """Return the newest `count` events of log.jsonl, verified, and any that are added during the call. Earlier lines
+    are decoded only if they may change the keys. Raises the errors of LogFile."""
     log, newest = LogFile(folder, growing=growing), deque[bytes]()
     offset = skipped_count = 0
     for line in log.lines():
@@ -115,6 +113,6 @@ def newest_events(folder: RunFolder, count: int, keyring: Keyring, *, growing: b
         if len(newest) > count:
             oldest = newest.popleft()
             offset, skipped_count = offset + len(oldest), skipped_count + 1
-            if _WITH_KEYS.match(oldest):
+            if _KEY_CHANGE.match(oldest):
                 keyring.verify(log.decode(oldest))
     return [keyring.verify(event) for event in LogFile(folder, offset=offset, seq=skipped_count, growing=growing)]

@@ -22,28 +22,28 @@ FetchBatch = Callable[[int, int], Awaitable[CompletionsBatch]]
 
 
 async def newest_groups(access: RunAccess, limit: int) -> list[StoredGroup]:
-    """Return the newest groups of a run, oldest first. If the run is down, its server is started to read them. Raises
-    BusError, ConfigError if no groups are stored, and StoreInUseError if the run has been started in the meantime."""
+    """Return the newest `limit` groups, oldest first. If the run is down, its server is started to read them. Raises
+    BusError, ConfigError if the run stores no completions, and StoreInUseError if it was started in the meantime."""
     run = access.run
     if access.is_up():
         async with access.connect("monitor") as bus:
-            return await _all_groups(_fetch_from_mesh(bus, run), run, limit)
+            return await _fetch_all(_fetch_from_mesh(bus, run), run, limit)
     folder = local_folder(access, "reading its completions")
     if not folder.info().embedded:
         async with connect(folder, "admin") as bus:
-            return await _all_groups(_fetch_from_store(bus, run), run, limit)
+            return await _fetch_all(_fetch_from_store(bus, run), run, limit)
     if not folder.has_store():
         raise ConfigError(f"the store of run {run!r} was deleted, and completions are not stored anywhere else")
     with folder.hold(reading=True):
         async with open_store(folder) as bus:
-            return await _all_groups(_fetch_from_store(bus, run), run, limit)
+            return await _fetch_all(_fetch_from_store(bus, run), run, limit)
 
 
 async def follow_groups(
     access: RunAccess, limit: int, report: Callable[[str], object] = warn
 ) -> AsyncGenerator[list[StoredGroup]]:
-    """Yield the newest groups, and then new ones until the stack is down. If the server or mesh restarts, this waits
-    for it and tells `report`. Raises RefusedError, and ConfigError if no groups are stored."""
+    """Yield the newest `limit` groups, and then new groups until the stack is down. While the server or mesh restarts,
+    wait and call `report`. Raises RefusedError, and ConfigError if the run stores no completions."""
     last_seq = 0
 
     async def listen(bus: Bus, run: str, wake: asyncio.Event) -> None:
@@ -55,7 +55,7 @@ async def follow_groups(
 
     async def fetch(bus: Bus) -> AsyncGenerator[list[StoredGroup]]:
         nonlocal last_seq
-        async for groups in _batches(_fetch_from_mesh(bus, access.run), access.run, last_seq, limit):
+        async for groups in _fetch_batches(_fetch_from_mesh(bus, access.run), access.run, last_seq, limit):
             yield groups
             last_seq = groups[-1].seq
 
@@ -65,7 +65,7 @@ async def follow_groups(
 
 def _fetch_from_mesh(bus: Bus, run: str) -> FetchBatch:
     async def fetch(after: int, limit: int) -> CompletionsBatch:
-        request = CompletionsRequest(after=after, limit=min(limit, 256))
+        request = CompletionsRequest(after=after, limit=min(limit, 256))  # more are not allowed in one request
         reply = await bus.request(Subjects(run).stored_completions, request.wire(), REPLY_TIMEOUT_S)
         try:
             return CompletionsBatch.model_validate_json(reply)
@@ -79,12 +79,12 @@ def _fetch_from_store(bus: Bus, run: str) -> FetchBatch:
     return lambda after, limit: read_batch(bus, run, after, limit)
 
 
-async def _all_groups(fetch: FetchBatch, run: str, limit: int) -> list[StoredGroup]:
-    return [group async for groups in _batches(fetch, run, 0, limit) for group in groups]
+async def _fetch_all(fetch: FetchBatch, run: str, limit: int) -> list[StoredGroup]:
+    return [group async for groups in _fetch_batches(fetch, run, 0, limit) for group in groups]
 
 
-async def _batches(fetch: FetchBatch, run: str, after: int, limit: int) -> AsyncGenerator[list[StoredGroup]]:
-    """Yield the newest `limit` groups after a sequence number. Raises BusError, and ConfigError if there are none."""
+async def _fetch_batches(fetch: FetchBatch, run: str, after: int, limit: int) -> AsyncGenerator[list[StoredGroup]]:
+    """Yield the newest `limit` groups after sequence number `after`, in batches. Raises BusError and ConfigError."""
     while limit > 0:
         batch = await fetch(after, limit)
         if not batch.has_stream:

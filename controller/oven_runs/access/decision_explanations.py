@@ -1,7 +1,7 @@
 """Explain the decisions in a log, and re-run one of them under different rules.
 
-The decision under other rules is an open-loop counterfactual (oven_runs.log.counterfactual). It is less certain if an
-earlier decision diverges, so the result names the first earlier divergence.
+The decision under other rules is an open-loop counterfactual (oven_runs.log.counterfactual). It is less certain if
+these rules also change an earlier decision, so the result names the first such decision.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ MAX_DELAY_TICKS: Final = 100
 async def read_explanations(access: RunAccess, on_event: Callable[[Event], object] = lambda _: None) -> Explanations:
     """Read the explanations of a run's decisions from its log. `on_event` is called with each event, and may raise to
     stop. Raises the errors of `RunAccess.events`."""
-    log = Explanations()
+    explanations = Explanations()
     async for event in access.events(brief=True):
-        log.feed(event)
+        explanations.feed(event)
         on_event(event)
-    return log
+    return explanations
 
 
 async def explain_decision(
     access: RunAccess, name: str, rules: Mapping[str, Any], on_event: Callable[[Event], object] = lambda _: None
 ) -> tuple[Explanation, AlternativeDecision | None]:
-    """Explain the decision that `Explanations.find` finds. With `rules`, also return the decision under these rules."""
+    """Explain a decision. For `name`, see `Explanations.find`. With `rules`, also return the decision under them."""
     explanation = (await read_explanations(access, on_event)).find(name)
     if not rules:
         return explanation, None
@@ -48,7 +48,7 @@ async def decide_under_rules(
     rules: Mapping[str, Any],
     on_event: Callable[[Event], object] = lambda _: None,
 ) -> AlternativeDecision:
-    """Return the decision that these rules would have led to instead of the original one. Reads the log only as far as
+    """Return the decision that these rules would have led to instead of the original one. Read the log only as far as
     needed. `on_event` is called with each event, and may raise to stop. Raises the errors of `RunAccess.events`."""
     changed_mesh = ChangedMesh(access.run, lambda logged: with_rules(logged, rules))
     later: Decision | None = None

@@ -36,8 +36,8 @@ class Endpoint:
         return [part for option, value in options.items() if value for part in (option, str(value))]
 
     def with_environment(self, environment: Mapping[str, str] = os.environ) -> Endpoint:
-        """Return the endpoint with missing values from the environment. Processes of the stack, which have OVEN_RUN_DIR
-        set, ignore the environment."""
+        """Return the endpoint with missing values from the environment. A process of the stack has OVEN_RUN_DIR set, so
+        its local endpoint is returned unchanged."""
         if not self.is_remote and environment.get("OVEN_RUN_DIR"):
             return self
         creds, ca = environment.get("OVEN_CREDS"), environment.get("OVEN_TLS_CA")

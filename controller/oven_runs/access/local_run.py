@@ -71,10 +71,10 @@ class LocalRun(RunAccess):
             return
         last_seq = 0
         if brief and self.folder.export.exists():
-            mirror = BriefLog(self.folder, growing=True)
-            for event in mirror:
+            brief_log = BriefLog(self.folder, growing=True)
+            for event in brief_log:
                 yield event
-            last_seq = mirror.seq
+            last_seq = brief_log.seq
         async with contextlib.aclosing(self._live_events(last_seq, exact)) as events:
             async for event in events:
                 yield event
@@ -82,13 +82,13 @@ class LocalRun(RunAccess):
     async def _live_events(self, last_seq: int, exact: bool) -> AsyncGenerator[Event]:
         """Yield the events of a running stack after a sequence number, unverified: from `history`, or from the store if
         `exact` or if no mesh answers."""
-        from oven_runs.access.log_sources import batches
+        from oven_runs.access.log_sources import read_batches
 
         if not exact:
             with contextlib.suppress(BusError):
                 async with (
                     self.connect("monitor") as bus,
-                    contextlib.aclosing(batches(bus, self.run, last_seq)) as replies,
+                    contextlib.aclosing(read_batches(bus, self.run, last_seq)) as replies,
                 ):
                     async for batch in replies:
                         for event in batch:
@@ -103,7 +103,8 @@ class LocalRun(RunAccess):
         from oven_runs.access import log_recovery
         from oven_runs.access.brief_log import newest_events
 
-        is_locked, keyring, newest = self.folder.is_locked(), self.keyring(), list[Event]()
+        is_locked, keyring = self.folder.is_locked(), self.keyring()
+        newest: list[Event] = []
         if not is_locked:
             await log_recovery.recover(self.folder, warn)
         if self.folder.export.exists():
@@ -114,11 +115,11 @@ class LocalRun(RunAccess):
         return newest[-count:]
 
     async def remaining_events(self, after: int) -> AsyncGenerator[Event]:
-        if after and not self.folder.has_complete_log():
-            return  # the stack was killed, and its store is opened only to read the whole log
         if after:
             from oven_runs.access.log_sources import LogFile, offset_after
 
+            if not self.folder.has_complete_log():
+                return  # the other events are only in the store, which is opened only to read the whole log
             for event in LogFile(self.folder, offset=offset_after(self.folder, after), seq=after):
                 yield event
             return

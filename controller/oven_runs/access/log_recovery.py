@@ -92,7 +92,7 @@ async def complete_log(bus: Bus, folder: RunFolder, report: Report, *, has_late_
     """Append the messages in the run's spool, if it has one, and complete log.jsonl. `has_late_messages` means that
     spooled messages were appended earlier, so outputs of the mesh may be missing. Raises BusError and OSError. The call
     can be repeated after an error."""
-    mark_mirrored(folder, mirrored=True)  # until log.jsonl is complete
+    mark_incomplete(folder, incomplete=True)
     with contextlib.closing(Mirror(folder.export)) as mirror, locked_spool(folder.path, folder.run) as spool:
         if spool is not None and spool.content.messages:
             await append_missing(bus, folder.run, spool.content.messages)
@@ -104,16 +104,16 @@ async def complete_log(bus: Bus, folder: RunFolder, report: Report, *, has_late_
             await copy_new_events(bus, folder.run, mirror)
         mirror.finish()
         report_differences(folder, mirror, report)
-        mark_mirrored(folder, mirrored=False)
+        mark_incomplete(folder, incomplete=False)
         if spool is not None:
             report_spool(spool, report)
             spool.remove()
 
 
-def mark_mirrored(folder: RunFolder, *, mirrored: bool) -> None:
-    """Record in run.json whether log.jsonl may be incomplete. Raises OSError."""
-    if (info := folder.info()).mirrored != mirrored:
-        folder.write_info(info.model_copy(update={"mirrored": mirrored}))
+def mark_incomplete(folder: RunFolder, *, incomplete: bool) -> None:
+    """Record in run.json whether log.jsonl may be incomplete (`mirrored`). Raises OSError."""
+    if (info := folder.info()).mirrored != incomplete:
+        folder.write_info(info.model_copy(update={"mirrored": incomplete}))
 
 
 def report_spool(spool: Spool, report: Report) -> None:
@@ -163,10 +163,10 @@ def recover_without_store(folder: RunFolder, report: Report) -> list[Event]:
         mirror.finish()  # removes an incomplete last line
     with locked_spool(folder.path, folder.run) as spool:
         new_events = _append_to_file(folder, spool) if spool is not None and spool.content.messages else []
-        seqs = [event.seq for event in exported_events(folder)]
+        event_count = sum(1 for _ in exported_events(folder))
         report(
-            f"the store of run {folder.run!r} is gone: its log is log.jsonl, with {len(seqs)} events that were written "
-            "during the run"
+            f"the store of run {folder.run!r} is gone: its log is log.jsonl, with {event_count} events that were "
+            "written during the run"
         )
         if spool is not None:
             report_spool(spool, report)
@@ -175,6 +175,7 @@ def recover_without_store(folder: RunFolder, report: Report) -> list[Event]:
 
 
 def _append_to_file(folder: RunFolder, spool: Spool) -> list[Event]:
+    """Append the spool's messages and the mesh's missing outputs to log.jsonl. Return the added events."""
     missing_ids = {message.message_id for message in spool.content.messages}
     seq = 0
     for event in exported_events(folder):
@@ -207,7 +208,8 @@ def _append_to_file(folder: RunFolder, spool: Spool) -> list[Event]:
 async def _publish_missing_outputs(bus: Bus, folder: RunFolder) -> None:
     outputs, keys = _missing_outputs(exported_events(folder), folder)
     key, ca, url = _mesh_key(folder), folder.info().tls_ca, bus.client.connected_url
-    if outputs and url is not None and _signs_as_mesh(Signer(key) if key is not None else None, keys):
+    signer = Signer(key) if key is not None else None
+    if outputs and url is not None and _signs_as_mesh(signer, keys):
         async with Bus.connect(url.geturl(), key, name=MESH, trust=tls.trust_file(ca) if ca else None) as mesh:
             for output, forged_seq in outputs:
                 with contextlib.suppress(AlreadyLoggedError):

@@ -76,7 +76,7 @@ class LogFile:
         self.seq = seq
         """Sequence number of the last event read."""
         self._folder, self._growing, self._on_line = folder, growing, on_line
-        self._line = seq  # number of lines read
+        self._line_number = seq  # of the last line read
         self._tick: int | None = None
 
     def __iter__(self) -> Iterator[Event]:
@@ -97,9 +97,9 @@ class LogFile:
             for line in lines:
                 if self._growing and not line.endswith(b"\n"):
                     return
-                self._line += 1
+                self._line_number += 1
                 yield line
-        if not self._line and not self._growing:
+        if not self._line_number and not self._growing:
             raise ConfigError(f"{self._folder.export} is empty; {self._remedy()}")
 
     def read(self, line: bytes) -> Event:
@@ -114,7 +114,7 @@ class LogFile:
             problem = "it is a duplicate, or out of order"
             if seq > self.seq:
                 problem = f"{seq - self.seq - 1} events between them are missing"
-            raise self._error(f"event {seq} follows event {self.seq}; {problem}")
+            raise self._make_error(f"event {seq} follows event {self.seq}; {problem}")
         self.offset, self.seq = self.offset + len(line), seq
 
     def decode(self, line: bytes) -> Event:
@@ -123,23 +123,23 @@ class LogFile:
             event = Event.from_line(line.decode())
         except (ValueError, KeyError, TypeError) as error:
             is_truncated = not line.endswith(b"\n") and line.startswith(b"{")
-            raise self._error("the line is truncated" if is_truncated else reason(error)) from error
+            raise self._make_error("the line is truncated" if is_truncated else reason(error)) from error
         if not event.subject.startswith(f"oven.{self._folder.run}."):
             run = self._folder.run
-            raise self._error(f"the event's subject is {event.subject}, so this is not the log of run {run!r}")
+            raise self._make_error(f"the event's subject is {event.subject}, so this is not the log of run {run!r}")
         if isinstance(event.body, Malformed) and event.body.fault == "removed":
             raise ConfigError(event.body.reason)
         if isinstance(event.body, Observation):
             self._tick = event.body.tick
         return event
 
-    def _error(self, problem: str) -> ConfigError:
+    def _make_error(self, problem: str) -> ConfigError:
         readable = "no line before it can be read"
-        if self._line > 1:
-            readable = f"the {self._line - 1} lines before it are intact"
+        if self._line_number > 1:
+            readable = f"the {self._line_number - 1} lines before it are intact"
         if self._tick:
             readable += f", up to tick {self._tick}: `--until {self._tick - 1}` reads them"
-        return ConfigError(f"{self._folder.export}, line {self._line}: {problem}; {readable}; {self._remedy()}")
+        return ConfigError(f"{self._folder.export}, line {self._line_number}: {problem}; {readable}; {self._remedy()}")
 
     def _remedy(self) -> str:
         if self._folder.has_store():
@@ -162,10 +162,10 @@ def offset_after(folder: RunFolder, events: int) -> int:
     return offset
 
 
-async def batches(
+async def read_batches(
     bus: Bus, run: str, after: int = 0, timeout_s: float = REPLY_TIMEOUT_S
 ) -> AsyncGenerator[list[Event]]:
-    """Yield all events after a sequence number from the mesh, unverified. Raises BusError without a mesh."""
+    """Request all events after sequence number `after` from the mesh, unverified. Raises BusError if none answers."""
     while True:
         request = HistoryRequest(after=after, limit=BATCH_SIZE)
         reply = await bus.request(Subjects(run).history, request.wire(), timeout_s)
@@ -178,13 +178,13 @@ async def batches(
             return
 
 
-async def history(bus: Bus, run: str, after: int = 0) -> list[Event]:
-    """Return the events of `batches` as one list."""
-    return [event async for batch in batches(bus, run, after) for event in batch]
+async def read_history(bus: Bus, run: str, after: int = 0) -> list[Event]:
+    """Return all events that `read_batches` yields, as one list."""
+    return [event async for batch in read_batches(bus, run, after) for event in batch]
 
 
 async def stored_events(folder: RunFolder, after: int = 0) -> AsyncGenerator[Event]:
-    """Yield the stored events after a sequence number, unverified. Needs the admin key from the run's folder."""
+    """Yield the stored events after the sequence number `after`, unverified. Connects with the folder's admin key."""
     async with (
         connect(folder, "admin") as bus,
         contextlib.aclosing(bus.read(folder.run, after=after, until=await bus.head(folder.run))) as log,

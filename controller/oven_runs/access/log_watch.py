@@ -58,7 +58,7 @@ class LogWatch:
                 self._changed.notify_all()
 
     def wait_for_joins(self, *agents: str) -> Awaitable[None]:
-        """Wait until each of the agents has joined again after this call."""
+        """Wait until each of the agents has joined again. Joins count from this call, even if it is awaited later."""
         return self._wait_for_joins({agent: self._join_counts[agent] + 1 for agent in agents})
 
     async def _wait_for_joins(self, counts: dict[str, int]) -> None:

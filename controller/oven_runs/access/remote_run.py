@@ -42,7 +42,8 @@ class RemoteRun(RunAccess):
     ) -> None:
         """`role` is the role of the key, or None if only the server knows it. `keys` has the known public keys by
         signer. It is {} for an unsigned run, and None to trust the keys in the log's first RunStarted."""
-        self.run, self.user = names.validate("run", run), credentials.name if credentials else "operator"
+        self.run = names.validate("run", run)
+        self.user = credentials.name if credentials else "operator"
         self._url, self._credentials, self._role = url, credentials, role
         self._keys, self._trust = keys, trust
 
@@ -61,7 +62,7 @@ class RemoteRun(RunAccess):
                 )
             return cls(
                 name,
-                _address(endpoint.url, endpoint),
+                _checked_address(endpoint.url, endpoint),
                 credentials,
                 keys={LEARNER: endpoint.pin} if endpoint.pin else None,
                 trust=tls.trust_file(endpoint.tls_ca) if endpoint.tls_ca is not None else None,
@@ -76,7 +77,7 @@ class RemoteRun(RunAccess):
         trust = tls.trust_text(person.tls_ca, str(endpoint.creds)) if person.tls_ca else None
         if endpoint.tls_ca is not None:
             trust = tls.trust_file(endpoint.tls_ca)
-        url = _address(endpoint.url or person.url, endpoint)
+        url = _checked_address(endpoint.url or person.url, endpoint)
         return cls(person.run, url, person.credentials, role=person.role, keys=person.keys, trust=trust)
 
     @property
@@ -114,10 +115,10 @@ class RemoteRun(RunAccess):
         return Keyring((self._keys or {}).get(LEARNER), check=check)
 
     async def live_keyring(self, bus: Bus) -> Keyring:
-        if self._keys is not None and (not self._keys or len(self._keys) > 1):
+        if self._keys is not None and len(self._keys) != 1:  # the run is unsigned, or all keys are known
             return Keyring.with_keys(self._keys)
         keyring = self.keyring()
-        async for events in self._batches(bus):
+        async for events in self._read_batches(bus):
             for event in events:
                 keyring.verify(event)
             if keyring.keys is not None:
@@ -127,7 +128,7 @@ class RemoteRun(RunAccess):
     async def raw_events(
         self, *, exact: bool = False, brief: bool = False, report: Callable[[str], object] = warn
     ) -> AsyncGenerator[Event]:
-        async with self.connect("monitor") as bus, contextlib.aclosing(self._batches(bus)) as batches:
+        async with self.connect("monitor") as bus, contextlib.aclosing(self._read_batches(bus)) as batches:
             async for events in batches:
                 for event in events:
                     yield event
@@ -135,11 +136,11 @@ class RemoteRun(RunAccess):
     def stored(self, after: int = 0) -> AsyncGenerator[Event]:
         raise BusError(self._mesh_error())
 
-    async def _batches(self, bus: Bus) -> AsyncGenerator[list[Event]]:
-        from oven_runs.access.log_sources import batches
+    async def _read_batches(self, bus: Bus) -> AsyncGenerator[list[Event]]:
+        from oven_runs.access.log_sources import read_batches
 
         try:
-            async for events in batches(bus, self.run):
+            async for events in read_batches(bus, self.run):
                 yield events
         except BusError as error:
             if not bus.is_connected:
@@ -153,7 +154,7 @@ class RemoteRun(RunAccess):
         )
 
 
-def _address(url: str, endpoint: Endpoint) -> str:
+def _checked_address(url: str, endpoint: Endpoint) -> str:
     """Return the address, and warn if the connection is not encrypted. Raises ConfigError."""
     if not url:
         raise ConfigError(f"{endpoint.creds} has no address: pass it with --nats URL, or set OVEN_URL")

@@ -142,11 +142,11 @@ class RunAccess(ABC):
         """Yield events as they arrive, verified, until the stack is down.
 
         A live message only signals that there are new events. The events come from `history`, in order and with their
-        sequence numbers. If the server or mesh restarts, this waits for it and tells `report`. `on_poll` is called when
-        all available events have been read, at least every POLL_S. If the mesh ends before RunEnded could be read from
-        it, the live RunEnded is yielded instead. Raises RefusedError.
+        sequence numbers. While the server or mesh restarts, this waits and calls `report`. `on_poll` is called when all
+        available events have been read, at least every POLL_S. If the mesh ends before `history` has returned RunEnded,
+        the live RunEnded is yielded instead. Raises RefusedError.
         """
-        from oven_runs.access.log_sources import history, listen
+        from oven_runs.access.log_sources import listen, read_history
 
         keyring = self.keyring()
         last_seq, has_ended = 0, False
@@ -164,7 +164,7 @@ class RunAccess(ABC):
 
         async def fetch(bus: Bus) -> AsyncGenerator[Event]:
             nonlocal last_seq, has_ended
-            for event in map(keyring.verify, await history(bus, self.run, last_seq)):
+            for event in map(keyring.verify, await read_history(bus, self.run, last_seq)):
                 yield event
                 last_seq, has_ended = event.seq, is_ended_after(event, has_ended)
             on_poll()

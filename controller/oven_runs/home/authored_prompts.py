@@ -2,7 +2,7 @@
 
 The learner writes `topics.json`: the topics that it trains on, with a few of their prompts. The author appends to
 `prompts.jsonl`, one `AuthoredPrompt` per line, and the learner reads it between two steps. The text of a prompt is only
-in these files, and the log has its hash. Neither side trusts the other, so each one validates its input.
+in these files; the log contains its hash. Neither side trusts the other, so each validates what it reads.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MAX_TOPICS_BYTES: Final = 1 << 20
 """Maximum bytes of `topics.json`."""
 
 _INVISIBLE = re.compile(
-    "[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f"  # controls except for tab and line breaks
+    "[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f"  # control characters except tab and line breaks
     "\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff0-\ufffb\U000e0000-\U000e0fff\ud800-\udfff]"
 )
 
@@ -78,12 +78,12 @@ class Batch:
     malformed: int
     """Number of lines that are not an AuthoredPrompt."""
     too_long: int
-    """Number of too long lines and prompts. A line over MAX_READ_BYTES is read in parts, each of which counts."""
+    """Number of lines and prompts that are too long. A line over MAX_READ_BYTES is read in parts, and each counts."""
     offset: int
     """Byte offset of the next read."""
 
 
-def fault(text: str) -> str:
+def prompt_fault(text: str) -> str:
     """Return why a prompt is invalid ("empty", "too_long" or "control"), or an empty string if it is valid."""
     if not text.strip():
         return "empty"
@@ -99,7 +99,7 @@ def normalized(text: str) -> str:
 
 def write_topics(run_folder: Path, topics: Sequence[Topic]) -> None:
     """Write `topics.json`. Raises OSError."""
-    folder = _folder(run_folder)
+    folder = _ensure_folder(run_folder)
     write_atomic(folder / TOPICS_FILE, Topics(topics=tuple(topics)).model_dump_json(), private=True)
 
 
@@ -116,7 +116,7 @@ def read_topics(run_folder: Path) -> tuple[Topic, ...]:
 def append_prompts(run_folder: Path, prompts: Sequence[AuthoredPrompt]) -> None:
     """Append the prompts in one write, so that a reader sees whole lines. Raises OSError."""
     lines = b"".join(json.dumps(prompt.model_dump(), ensure_ascii=False).encode() + b"\n" for prompt in prompts)
-    path = _folder(run_folder) / PROMPTS_FILE
+    path = _ensure_folder(run_folder) / PROMPTS_FILE
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "ab", buffering=0) as out:
         if (size := out.tell()) and os.pread(descriptor, 1, size - 1) != b"\n":
@@ -140,13 +140,13 @@ def read_prompts(run_folder: Path, offset: int) -> Batch:
         data = file.read(MAX_READ_BYTES)
     complete_bytes = data.rfind(b"\n") + 1
     if complete_bytes:
-        return _parse(data[:complete_bytes], offset + complete_bytes)
+        return _parse_lines(data[:complete_bytes], offset + complete_bytes)
     if len(data) == MAX_READ_BYTES:  # one line fills the whole read: skip this part of it
         return Batch((), 0, 1, offset + MAX_READ_BYTES)
     return Batch((), 0, 0, offset)
 
 
-def _parse(data: bytes, offset: int) -> Batch:
+def _parse_lines(data: bytes, offset: int) -> Batch:
     prompts: list[AuthoredPrompt] = []
     malformed = too_long = 0
     for line in data.splitlines():
@@ -162,7 +162,7 @@ def _parse(data: bytes, offset: int) -> Batch:
     return Batch(tuple(prompts), malformed, too_long, offset)
 
 
-def _folder(run_folder: Path) -> Path:
+def _ensure_folder(run_folder: Path) -> Path:
     folder = run_folder / FOLDER
     folder.mkdir(mode=0o700, exist_ok=True)
     return folder

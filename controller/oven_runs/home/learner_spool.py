@@ -1,9 +1,9 @@
 """The spool (spool.jsonl): a file for the learner's messages that are not in the log yet.
 
-While the learner's link runs, it keeps the file locked. It removes the file once the log has every message. So if the
-file exists without a lock, the log lacks messages. The first line has the number of messages that the file should
-contain. It is padded and rewritten in place, so it is correct even if a full disk truncates the lines after it. Each
-other line is one message as it goes into the log, with its id, its signature and a checksum. The ids show which
+The link, the learner's connection to the bus, keeps the file locked and removes it once the log has every message. So
+if the file exists without a lock, the log lacks messages. The first line has the number of messages that the file
+should contain. It is padded and rewritten in place, so it is correct even if a full disk truncates the lines after it.
+Each other line is one message as it goes into the log, with its id, its signature and a checksum. The ids show which
 messages the log already has, so appending a spool twice stores nothing twice.
 """
 
@@ -35,7 +35,7 @@ HEAD_BYTES: Final = 256
 RESERVED_BYTES: Final = 1 << 20
 """Bytes reserved on the disk while the learner runs, in case the disk is full at the end: about 3,000 observations."""
 RETRY_S: Final = 0.05
-_DATA: Final = b', "data": '
+_DATA: Final = b', "data": '  # separates a line's other fields from the message
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +99,7 @@ class SpoolContent:
     def run_end(self) -> RunEnded | None:
         """The learner's RunEnded, if the spool has it."""
         messages = (message for message in reversed(self.messages) if message.subject.endswith(".run"))
-        bodies = (decode("run", message.data) for message in messages)
-        body = next(bodies, None)
+        body = next((decode("run", message.data) for message in messages), None)
         return body if isinstance(body, RunEnded) else None
 
     def summary(self) -> str:
@@ -138,7 +137,7 @@ class Spool:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if _is_same_file(descriptor, folder / NAME):  # the file was not removed in the meantime
-                    return cls(folder, run, descriptor, _read(folder / NAME, run))
+                    return cls(folder, run, descriptor, _read_content(folder / NAME, run))
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     os.close(descriptor)
@@ -150,10 +149,11 @@ class Spool:
             os.close(descriptor)
 
     def reset(self) -> None:
-        """Empty the file, because the log has its messages, and mark its content as unknown. Raises OSError."""
+        """Empty the file, after its messages were logged. Until `save`, its number of messages is recorded as unknown.
+        Raises OSError."""
         self._record_loss()
         os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, self._head(None, 0), 0)
+        os.pwrite(self._descriptor, self._make_head(None, 0), 0)
         if hasattr(os, "posix_fallocate"):
             with contextlib.suppress(OSError):  # without a reservation, the free disk space has to be enough later
                 os.posix_fallocate(self._descriptor, 0, RESERVED_BYTES)
@@ -161,9 +161,9 @@ class Spool:
         self.content = SpoolContent()
 
     def save(self, messages: Sequence[SpooledMessage]) -> int:
-        """Append the messages to the file. Return the number of messages that are now on the disk. Raises OSError."""
+        """Append the messages to the file. Return how many of them are on the disk now. Raises OSError."""
         all_messages, lost = (*self.content.messages, *messages), self.content.lost
-        os.pwrite(self._descriptor, self._head(len(all_messages) + lost, lost), 0)
+        os.pwrite(self._descriptor, self._make_head(len(all_messages) + lost, lost), 0)
         offset, written_count = HEAD_BYTES, 0
         with contextlib.suppress(OSError):  # e.g. a full disk; the first line has the number of expected messages
             for message in all_messages:
@@ -179,7 +179,7 @@ class Spool:
         return max(0, written_count - previous_count)
 
     def remove(self) -> None:
-        """Remove the file, because the log has its messages. Raises OSError."""
+        """Remove the file, after its messages were logged. Raises OSError."""
         self._record_loss()
         self.path.unlink(missing_ok=True)
 
@@ -187,15 +187,15 @@ class Spool:
         """Write the number of lost messages to a separate file that is never removed."""
         if self.content.lost:
             paths = (self.path.with_name(f"spool.cut-{number}.jsonl") for number in itertools.count(1))
-            head = self._head(self.content.lost, self.content.lost)
-            next(path for path in paths if not path.exists()).write_bytes(head)
+            unused_path = next(path for path in paths if not path.exists())
+            unused_path.write_bytes(self._make_head(self.content.lost, self.content.lost))
 
     def close(self) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def _head(self, messages: int | None, lost: int) -> bytes:
+    def _make_head(self, messages: int | None, lost: int) -> bytes:
         """Return the first line. `messages` includes the lost messages, and is None if unknown."""
         head = json.dumps({"spool": 1, "run": self._run, "messages": messages, "lost": lost}).encode()
         return head.ljust(HEAD_BYTES - 1) + b"\n"
@@ -221,24 +221,23 @@ def read_spool(folder: Path, run: str) -> SpoolContent:
         return SpoolContent()
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return _read(folder / NAME, run)
+        return _read_content(folder / NAME, run)
     except BlockingIOError:
         return SpoolContent()
     finally:
         os.close(descriptor)
 
 
-def permanently_lost(folder: Path, run: str) -> int:
-    """Return the number of messages that earlier spools lost."""
-    return sum(_read(path, run).lost for path in folder.glob("spool.cut-*.jsonl"))
+def count_permanently_lost(folder: Path, run: str) -> int:
+    """Return the number of messages that were lost because an earlier spool was truncated or damaged."""
+    return sum(_read_content(path, run).lost for path in folder.glob("spool.cut-*.jsonl"))
 
 
 async def append_missing(bus: Bus, run: str, messages: Iterable[SpooledMessage]) -> int:
     """Append the messages that the log of `run` does not have, in order. Return their number. Raises BusError."""
     messages = tuple(messages)
     missing_ids = {message.message_id for message in messages}
-    head = await bus.head(run)
-    if head:
+    if head := await bus.head(run):
         async for event in bus.read(run, until=head, subjects=patterns_written_by(run, "learner")):
             missing_ids.discard(event.message_id)
     missing_messages = [message for message in messages if message.message_id in missing_ids]
@@ -247,7 +246,7 @@ async def append_missing(bus: Bus, run: str, messages: Iterable[SpooledMessage])
     return len(missing_messages)
 
 
-def _read(path: Path, run: str) -> SpoolContent:
+def _read_content(path: Path, run: str) -> SpoolContent:
     with path.open("rb") as file:
         first = file.readline(HEAD_BYTES + 1)
         if not first:  # the file was created just now

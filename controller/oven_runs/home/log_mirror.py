@@ -1,6 +1,6 @@
 """Copy the log to log.jsonl during the run, one line per event, as a backup of the store.
 
-The mirror runs in a process that follows the log anyway. It writes the file regularly but does not force it to the
+The mirror runs in a process that already follows the log. It writes the file regularly but does not force it to the
 disk, because the store is authoritative. If the file already exists, its lines are first compared with the events. So
 the same class can continue a file, complete it, and find differences from the store.
 """
@@ -33,7 +33,7 @@ class Mirror:
         """Number of events in the file that are not in the log."""
         self._unwritten = bytearray()
         self._end = 0  # offset after the last valid line on the disk
-        self._existing: BinaryIO | None = None
+        self._existing: BinaryIO | None = None  # the file as it was found, until the comparison ends
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
             self._existing = path.open("rb")
@@ -74,7 +74,7 @@ class Mirror:
         self._unwritten.clear()
 
     def finish(self) -> None:
-        """Force the file to the disk after the last event. Raises OSError."""
+        """Count extra events, remove an incomplete last line, and force the file to the disk. Raises OSError."""
         self.flush()
         if not self.fault and self._existing is not None:
             lengths = [len(line) for line in self._existing if line.endswith(b"\n")]

@@ -29,7 +29,6 @@ JUDGES: Final = "judges"
 """The account whose sub-accounts are the committee's judges: "judges/critic"."""
 ROUNDING_USD: Final = 1e-9
 """Maximum rounding difference in US dollars between two sums of the same costs in different order."""
-
 LOCK_TIMEOUT_S: Final = 5.0
 """Timeout in seconds for another process's lock on the file. A transaction takes less than a millisecond."""
 LOCK_RETRY_S: Final = 0.01
@@ -43,6 +42,7 @@ _TABLES = f"""
 CREATE TABLE IF NOT EXISTS spent (account TEXT PRIMARY KEY, {_COLUMNS});
 CREATE TABLE IF NOT EXISTS held (id INTEGER PRIMARY KEY AUTOINCREMENT, account TEXT NOT NULL, {_COLUMNS});
 """
+"""`spent` has the booked costs by account, and `held` has one row per reservation."""
 _SUMS = ", ".join(f"SUM({field})" for field in _FIELDS.split(", "))
 
 
@@ -74,7 +74,7 @@ class Refusal:
 
     reason: str
     """The cap's setting and how much of it is used, as a sentence."""
-    final: bool
+    is_final: bool
     """Whether later calls will be refused too. If false, running calls have reserved the rest and may release some."""
 
 
@@ -89,26 +89,26 @@ class Cap:
     """The account that is capped, together with the accounts below it; empty for all accounts."""
 
     def applies_to(self, account: str) -> bool:
-        return _within(account, self.scope)
+        return _is_within(account, self.scope)
 
 
 class ModelSpend:
     """Access to the spending file from one process. Threads may share it."""
 
     def __init__(self, path: Path | None, caps: Sequence[Cap] = (), owner: str = "") -> None:
-        """Open or create the file. If `path` is None, use memory. Only this process may spend from the account `owner`
-        and accounts below it (empty: all accounts). So reservations of an earlier process there are booked as spent.
-        Raises ConfigError for a file that is damaged or cannot be written."""
+        """Open or create the file, or use memory if `path` is None. Only this process may spend from the account
+        `owner` and the accounts below it, or from all accounts if `owner` is empty. So reservations in these accounts
+        come from an earlier process and are booked as spent. Raises ConfigError if the file is damaged or read-only."""
         self.path = path
-        self._caps = tuple(cap for cap in caps if cap.limits.capped)
+        self._caps = tuple(cap for cap in caps if cap.limits.is_capped)
         self._lock = threading.Lock()
         try:
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
             self._database = open_database(path, _TABLES)
             with self._transaction():
-                for account, cost in _by_account(self._database, "held").items():
-                    if _within(account, owner):
+                for account, cost in _sum_by_account(self._database, "held").items():
+                    if _is_within(account, owner):
                         self._book(cost, account)
                         self._database.execute("DELETE FROM held WHERE account = ?", (account,))
         except (sqlite3.Error, OSError) as error:
@@ -119,14 +119,13 @@ class ModelSpend:
             ) from error
 
     @property
-    def capped(self) -> bool:
-        """Whether any cap is set."""
+    def is_capped(self) -> bool:
         return bool(self._caps)
 
     def reserve(self, account: str, max_cost: Spend) -> int | Refusal:
         """Reserve a call's maximum cost. Return the reservation's number, to pass to `book`. Raises sqlite3.Error."""
         with self._transaction():
-            if refusal := self._refusal(account, max_cost):
+            if refusal := self._check_caps(account, max_cost):
                 return refusal
             row = (account, *astuple(max_cost))
             number = self._database.execute("INSERT INTO held VALUES (NULL, ?, ?, ?, ?, ?, ?, ?)", row).lastrowid
@@ -143,22 +142,22 @@ class ModelSpend:
     def spent(self, scope: str = "") -> dict[str, Spend]:
         """Return the spending of each account within `scope`, excluding running calls. Raises sqlite3.Error."""
         with self._lock:
-            return _spent(self._database, scope)
+            return _spent_within(self._database, scope)
 
     def close(self) -> None:
         self._database.close()
 
-    def _refusal(self, account: str, max_cost: Spend) -> Refusal | None:
+    def _check_caps(self, account: str, max_cost: Spend) -> Refusal | None:
         caps = [cap for cap in self._caps if cap.applies_to(account)]
         if not caps:
             return None
-        booked, reservations = _by_account(self._database, "spent"), _by_account(self._database, "held")
+        booked, reservations = _sum_by_account(self._database, "spent"), _sum_by_account(self._database, "held")
         for cap in caps:
             spent = sum((spend for name, spend in booked.items() if cap.applies_to(name)), Spend())
             reserved = sum((spend for name, spend in reservations.items() if cap.applies_to(name)), Spend())
-            for final, used in ((True, spent), (False, spent + reserved)):
-                if exceeded_limit := _exceeded_limit(cap, used, max_cost):
-                    return Refusal(exceeded_limit, final)
+            for used, is_final in ((spent, True), (spent + reserved, False)):
+                if reason := _describe_exceeded_limit(cap, used, max_cost):
+                    return Refusal(reason, is_final)
         return None
 
     def _book(self, cost: Spend, account: str) -> None:
@@ -224,25 +223,26 @@ def read_spend(run: Path, scope: str = "") -> dict[str, Spend]:
     try:
         address = f"{path.absolute().as_uri()}?mode=ro"
         with contextlib.closing(sqlite3.connect(address, uri=True, timeout=LOCK_TIMEOUT_S)) as database:
-            return _spent(database, scope)
+            return _spent_within(database, scope)
     except sqlite3.Error as error:
         raise ConfigError(f"{path} cannot be read ({error})") from error
 
 
-def _within(account: str, scope: str) -> bool:
+def _is_within(account: str, scope: str) -> bool:
     return not scope or account == scope or account.startswith(f"{scope}/")
 
 
-def _spent(database: sqlite3.Connection, scope: str) -> dict[str, Spend]:
-    return {name: spend for name, spend in sorted(_by_account(database, "spent").items()) if _within(name, scope)}
+def _spent_within(database: sqlite3.Connection, scope: str) -> dict[str, Spend]:
+    totals = sorted(_sum_by_account(database, "spent").items())
+    return {name: spend for name, spend in totals if _is_within(name, scope)}
 
 
-def _by_account(database: sqlite3.Connection, table: str) -> dict[str, Spend]:
+def _sum_by_account(database: sqlite3.Connection, table: str) -> dict[str, Spend]:
     rows = database.execute(f"SELECT account, {_SUMS} FROM {table} GROUP BY account")
     return {account: Spend(*sums) for account, *sums in rows}
 
 
-def _exceeded_limit(cap: Cap, used: Spend, more: Spend) -> str:
+def _describe_exceeded_limit(cap: Cap, used: Spend, more: Spend) -> str:
     """Describe the limit that `more` would exceed. Return an empty string if there is none."""
     limits, setting = cap.limits, cap.setting
     if limits.usd is not None and used.usd + more.usd > limits.usd + ROUNDING_USD:

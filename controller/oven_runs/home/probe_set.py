@@ -1,7 +1,7 @@
 """Store a frontier model's answers to a fixed set of prompts, which are fetched once and read by the learner.
 
     runs/<run>/probes/<key>.json          the answers, with alternatives to each token; only the owner may read it
-    runs/<run>/probes/<key>.begin.json    the policy's first measurement, by training
+    runs/<run>/probes/<key>.begin.json    the policy's first measurement, for each training
 
 The key is a hash of provider, address, model and prompts.
 """
@@ -32,7 +32,7 @@ class Alternative(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    hex: str = Field(description="the token's bytes; empty: a special token, such as the end of the answer")
+    hex: str = Field(description="the token's bytes; empty for a special token, such as the end of the answer")
     logprob: float = Field(le=1e-6, description="log-probability in nats")
 
 
@@ -53,7 +53,7 @@ class Probe(BaseModel):
     prompt: str
     completion: str
     tokens: tuple[Token, ...] = Field(
-        default=(), description="the completion's tokens; empty: the provider returns no log-probabilities"
+        default=(), description="the completion's tokens; empty if the provider returns no log-probabilities"
     )
 
 
@@ -65,7 +65,7 @@ class ProbeSet(BaseModel):
     provider: str
     model: str
     probes: tuple[Probe, ...] = Field(min_length=1)
-    missing_features: str = Field(default="", description="what is missing, as a sentence")
+    missing_features: str = Field(default="", description="the features that the provider lacks, as a sentence")
 
 
 def key_of(provider: str, base_url: str, model: str, prompts: Sequence[str]) -> str:

@@ -20,8 +20,8 @@ from oven_core.files import write_atomic
 EXIT_CODE = 75
 """EX_TEMPFAIL of sysexits.h, which means "try again". Slurm requeues jobs with an exit code in slurm.conf's
 RequeueExit. Some launchers change the code (torchrun exits with 1), so readers rely on the file instead."""
-SUPPORTED = "OVEN_RELAUNCH"
-"""Environment variable of a launcher that restarts the learner. Without it, the learner offers no such rollback."""
+SUPPORT_VARIABLE = "OVEN_RELAUNCH"
+"""Environment variable that a launcher sets if it restarts the learner. Without it, no rollback requests a restart."""
 RESUME_FROM = "OVEN_RESUME_FROM"
 """Environment variable of the learner: a checkpoint's folder, `LATEST`, or `START`."""
 LATEST = "latest"

@@ -1,7 +1,7 @@
 """Access to the run folders in `$OVEN_HOME` (default `.oven/`): one folder per run, and a shared cache.
 
     runs/<run>/run.json      recipe, address and status        runs/<run>/logs/<process>.log
-    runs/<run>/config.json   its resolved settings             runs/<run>/checkpoints/
+    runs/<run>/config.json   resolved settings                 runs/<run>/checkpoints/
     runs/<run>/nats/         keys, configuration and store     runs/<run>/log.jsonl   the log as it grows
     runs/<run>/spool.jsonl   learner messages that are not in the log yet
     .gitignore               with `*`, so that no key gets into a repository
@@ -61,13 +61,13 @@ class RunInfo(BaseModel):
     pid: int = Field(default=0, description="process id of `up`")
     url: str = ""
     port: int | None = None
-    embedded: bool = True
-    creds: str = Field(default="", description="with a server that is not embedded: .nk file or folder with keys")
+    embedded: bool = Field(default=True, description="whether the run started its own nats-server")
+    creds: str = Field(default="", description=".nk file or folder with keys, if the server is not embedded")
     tls_ca: str = Field(
-        default="", description="authority that signed the server's certificate; empty: the system's authorities"
+        default="", description="authority that signed the server's certificate; the system's authorities if empty"
     )
     children: dict[str, int] = Field(default_factory=dict, description="process → pid")
-    ended: Status | None = Field(default=None, description="how `up` ended; none: it runs, or was killed")
+    ended: Status | None = Field(default=None, description="how `up` ended; null if it runs or was killed")
     learner_end: str = Field(default="", description="how the learner's process ended; empty while it runs")
     mirrored: bool = Field(
         default=False, description="log.jsonl was written during the run and not yet completed from the store"
@@ -83,7 +83,7 @@ class RunFolder:
         self.config = path / "config.json"
         self.logs = path / "logs"
         self.checkpoints = path / "checkpoints"
-        self.export = path / "log.jsonl"
+        self.export = path / "log.jsonl"  # the copy of the log that is exported from the store
         self.server = ServerFolder(path / "nats", path.name)
         self._info = path / "run.json"
         self._lock = path / "lock"
@@ -150,7 +150,7 @@ class RunFolder:
         """Return a sentence about messages of the learner that are known to be missing from the log, or an empty string
         if there are none. Raises ConfigError if the spool belongs to another run."""
         spooled = learner_spool.read_spool(self.path, self.run)
-        lost = learner_spool.permanently_lost(self.path, self.run)
+        lost = learner_spool.count_permanently_lost(self.path, self.run)
         sentences = []
         if not spooled.is_empty:
             sentences.append(f"the log lacks {spooled.summary()}; see {self.path / learner_spool.NAME}")
@@ -178,7 +178,7 @@ class RunFolder:
 
     @contextlib.contextmanager
     def hold(self, *, reading: bool = False) -> Iterator[None]:
-        """Hold the lock while this process uses the run's store. Raises StoreInUseError if another process has it."""
+        """Lock the store for this process, which only reads it if `reading`. Raises StoreInUseError if it is locked."""
         descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             for attempt in range(5):
@@ -210,16 +210,16 @@ class RunFolder:
         self, role: Role, name: str, agents: Sequence[str] | None = None, *, completions: bool | None = None
     ) -> Path:
         """Create a key for `name`, under a lock. Return the key file."""
-        with self._users_locked():
+        with self._lock_users():
             return self.server.add_user(role, name, agents, completions=completions)
 
     def remove_user(self, name: str) -> None:
         """Revoke the key of `name`."""
-        with self._users_locked():
+        with self._lock_users():
             self.server.remove_user(name)
 
     @contextlib.contextmanager
-    def _users_locked(self) -> Iterator[None]:
+    def _lock_users(self) -> Iterator[None]:
         self.server.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with (self.server.folder / "users.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -266,7 +266,7 @@ class Home:
                 folder = RunFolder(entry)
                 try:
                     if (entry / "run.json").is_file():
-                        folder.is_locked()
+                        folder.is_locked()  # raises PermissionError if the lock is another user's
                         created[folder] = folder.info().created
                 except PermissionError as error:
                     on_unreadable(folder.run, error)
@@ -275,18 +275,18 @@ class Home:
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise self._unusable(error) from error
+            raise self._unusable_error(error) from error
         return sorted(created, key=lambda folder: (created[folder], folder.run), reverse=True)
 
     def find(self, run: str | None, *, running: bool = False) -> RunFolder:
-        """Return the run with this name. Without a name, return the only run that is up, or the newest one unless
-        `running`. Raises UnknownNameError, ConfigError if several runs are up or there are no runs, and PermissionError
-        if only another user may read the run."""
-        unreadable: dict[str | None, PermissionError] = {}
+        """Return the run with this name. Without a name, return the only run that is up, or if none is up, the newest
+        run. With `running`, only a run that is up is returned. Raises UnknownNameError, ConfigError if no run or
+        several runs could be meant, and PermissionError if only another user may read the run."""
+        unreadable: dict[str, PermissionError] = {}
         runs = self.runs(unreadable.__setitem__)
-        if run in unreadable:
-            raise unreadable[run]
         if run is not None:
+            if run in unreadable:
+                raise unreadable[run]
             for folder in runs:
                 if folder.run == run:
                     if running and not folder.is_locked():
@@ -313,12 +313,12 @@ class Home:
     def check_free(self, run: str | None) -> None:
         """Raise the errors that `create` would raise for the name and the home, without creating anything."""
         if run is not None and (self.path / "runs" / names.validate("run", run)).exists():
-            raise self._name_in_use(run)
+            raise self._name_in_use_error(run)
         folder = next(path for path in (self.path / "runs", *(self.path / "runs").parents) if path.exists())
         if not folder.is_dir():
-            raise self._unusable(NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)))
+            raise self._unusable_error(NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)))
         if not os.access(folder, os.W_OK | os.X_OK):
-            raise self._unusable(PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder)))
+            raise self._unusable_error(PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder)))
 
     def create(self, run: str | None, recipe: str, now: datetime | None = None) -> RunFolder:
         """Create a new run's folder. Raises NameInUseError, or ConfigError if the home is not writable."""
@@ -341,10 +341,10 @@ class Home:
                 return folder
             except FileExistsError as error:
                 if error.filename != str(folder.path) or not folder.path.is_dir():
-                    raise self._unusable(error) from error
+                    raise self._unusable_error(error) from error
             except OSError as error:
-                raise self._unusable(error) from error
-        raise self._name_in_use(candidates[-1])
+                raise self._unusable_error(error) from error
+        raise self._name_in_use_error(candidates[-1])
 
     def _create_home(self) -> None:
         """Create the home and its folder for runs, unless they exist. A new home gets a .gitignore to protect keys."""
@@ -354,12 +354,12 @@ class Home:
                 out.write("*\n")
         (self.path / "runs").mkdir(exist_ok=True)
 
-    def _name_in_use(self, run: str) -> NameInUseError:
+    def _name_in_use_error(self, run: str) -> NameInUseError:
         return NameInUseError(
             f"there is a run named {run!r} in {self.path}; choose another name with --run, or continue it with --resume"
         )
 
-    def _unusable(self, error: OSError) -> ConfigError:
+    def _unusable_error(self, error: OSError) -> ConfigError:
         return ConfigError(
             f"the folder {self.path} cannot be used ({error.strerror}: {error.filename}); "
             "set OVEN_HOME to a folder that you can write to"

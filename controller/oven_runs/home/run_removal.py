@@ -68,8 +68,8 @@ def remove(folder: RunFolder) -> None:
     """Remove a run and its folder. Raises StoreInUseError, and ProcessError if a file cannot be removed."""
     try:
         with folder.hold():
-            # The lock file is removed after its release, because NFS keeps open files. run.json is removed last, so
-            # that a run whose removal was interrupted is still listed.
+            # The lock file is removed after its release, because NFS does not remove open files. run.json is removed
+            # after all other files, so that a run whose removal was interrupted is still listed.
             entries = [entry for entry in os.scandir(folder.path) if entry.name != LOCK]
             for entry in sorted(entries, key=lambda entry: entry.name == INFO):
                 if entry.is_dir(follow_symlinks=False):

@@ -49,13 +49,13 @@ class LogDigest:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._identity: tuple[int, int] | None = None
+        self._identity: tuple[int, int] | None = None  # the file's device and inode
         self._reset()
 
     def _reset(self) -> None:
         self.summary = RunSummary()
         """Summary of the lines that were not skipped."""
-        self.complete = False
+        self.is_complete = False
         """Whether the whole file was read. Before that, counts cover only part of it."""
         self.unreadable_lines = 0
         """Number of lines that are not events."""
@@ -79,8 +79,8 @@ class LogDigest:
             if not _SKIPPED_TYPE.search(line, 0, _HEAD_BYTES):
                 self._add_line(line)
         self._offset += end
-        self.complete = self._offset >= stat.st_size or len(data) < SLICE_BYTES
-        return not self.complete
+        self.is_complete = self._offset >= stat.st_size or len(data) < SLICE_BYTES
+        return not self.is_complete
 
     def _add_line(self, line: bytes) -> None:
         try:
@@ -100,8 +100,7 @@ class LogDigest:
 
 
 class _CachedRow(BaseModel):
-    version: tuple[int, int]
-    """The version of the log from which the row was computed, as returned by `_version`."""
+    version: tuple[int, int]  # `_version` of the log from which the row was computed
     row: RunRow
 
 
@@ -118,7 +117,7 @@ class RunRows:
         self._cache_file = home.cache / CACHE
         self._cache = _Cache()
         self._digests: dict[str, LogDigest] = {}
-        self._versions: dict[str, tuple[int, int]] = {}
+        self._versions: dict[str, tuple[int, int]] = {}  # run → `_version` of its log when it was last read
         self._folders: dict[str, RunFolder] = {}
         self.rows: dict[str, RunRow] = {}
         """Rows by run, newest first."""
@@ -142,9 +141,9 @@ class RunRows:
         """Yield rows as they change, live runs first, until all logs have been read."""
         folders = sorted(self._folders.values(), key=lambda folder: self.rows[folder.run].status != "running")
         for folder in folders:
-            has_more = self._has_changed(folder)
+            has_more = self._needs_reading(folder)
             while has_more:
-                row, has_more = self._read(folder)
+                row, has_more = self._read_slice(folder)
                 if row != self.rows.get(folder.run):
                     self.rows[folder.run] = row
                     yield row
@@ -174,14 +173,14 @@ class RunRows:
         self._versions[folder.run] = cached.version
         return cached.row
 
-    def _has_changed(self, folder: RunFolder) -> bool:
+    def _needs_reading(self, folder: RunFolder) -> bool:
         row = self.rows[folder.run]
         try:
             return not row.is_complete or _version(folder.export) != self._versions.get(folder.run)
         except OSError:
-            return not row.fault and row.status != "running"
+            return not row.fault and row.status != "running"  # the log is missing, and `_read_slice` sets the fault
 
-    def _read(self, folder: RunFolder) -> tuple[RunRow, bool]:
+    def _read_slice(self, folder: RunFolder) -> tuple[RunRow, bool]:
         """Read one more slice of the log. Return the row and whether there is more to read."""
         row = self.rows[folder.run]
         digest = self._digests.setdefault(folder.run, LogDigest(folder.export))
@@ -198,20 +197,20 @@ class RunRows:
         self._versions[folder.run] = version
         if not has_more and row.status != "running":
             del self._digests[folder.run]  # only its row is needed from now on
-        return _row(row, digest), has_more
+        return _build_row(row, digest), has_more
 
 
-def _row(row: RunRow, digest: LogDigest) -> RunRow:
+def _build_row(row: RunRow, digest: LogDigest) -> RunRow:
     summary = digest.summary
     row = add_summary(row, summary)
-    if not digest.complete:
+    if not digest.is_complete:
         row = replace(row, adopted=None, rejected=None, would_set=0, advised=(), not_applied=0)
     return replace(
         row,
         malformed=row.malformed + digest.unreadable_lines,
         pace_s=finite_or_none(digest.pace_s),
-        fault="" if summary.started or not digest.complete or row.status == "running" else NO_START_FAULT,
-        is_complete=digest.complete,
+        fault="" if summary.started or not digest.is_complete or row.status == "running" else NO_START_FAULT,
+        is_complete=digest.is_complete,
     )
 
 

@@ -14,7 +14,7 @@ MAX_PER_AGENT: Final = 8
 MAX_AGENTS: Final = 64
 """Maximum number of agents with alerts. A monitor shows this many agents."""
 MAX_CHANGES: Final = 4
-"""Maximum number of alerts that an agent may raise or clear per tick, so that it cannot crowd out others."""
+"""Maximum number of alerts that an agent may raise or clear per tick, so that its alerts cannot crowd out others."""
 
 
 @dataclass
@@ -25,8 +25,7 @@ class ActiveAlerts:
     """Agent → symptom → the alert that raised it. Agents without alerts are absent."""
     _training_id: str = ""  # the alerts belong to this training
     _has_ended: bool = False
-    _changes: dict[str, int] = field(default_factory=dict)
-    """Agent → changes since the last observation."""
+    _changes: dict[str, int] = field(default_factory=dict)  # agent → changes since the last observation
 
     def feed(self, event: Event) -> Alert | None:
         """Add the next event. Return its alert if that changes the active alerts, and None otherwise."""

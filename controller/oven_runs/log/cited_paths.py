@@ -28,15 +28,15 @@ class CitedPath(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    role: Role = Field(description="for or against the change; chosen: the reason for choosing this plan")
+    role: Role = Field(description="for or against the change; chosen: why the plan was chosen; empty if not stated")
     nodes: tuple[str, ...] = Field(description="in reading order: symptom, cause, remedy")
     relations: tuple[str, ...] = Field(description="relations between consecutive nodes")
     backwards: bool = Field(description="whether relations lead from the later node to the earlier: A ← CAUSES ← B")
     remark: str = Field(default="", description="the text in parentheses after the last node")
     edges: tuple[str, ...] = Field(default=(), description="the edges' ids in the graph")
-    grade: str = Field(default="", description="grade of its weakest edge, A to D")
+    grade: str = Field(default="", description="grade of the path's weakest edge, A to D")
     sources: tuple[str, ...] = ()
-    agents: tuple[str, ...] = Field(default=(), description="the agents whose votes cite it")
+    agents: tuple[str, ...] = Field(default=(), description="the agents whose votes cite the path")
 
     @property
     def text(self) -> str:
@@ -85,11 +85,11 @@ def cited_paths(votes: Mapping[str, Vote]) -> tuple[CitedPath, ...]:
     """Return each path that the votes (agent → vote) cite, with the agents that cite it."""
     agents_by_path: dict[CitedPath, list[str]] = {}
     for agent, vote in sorted(votes.items()):
-        for path in _paths(vote.evidence):
+        for path in _distinct_paths(vote.evidence):
             agents_by_path.setdefault(path, []).append(agent)
     return tuple(path.model_copy(update={"agents": tuple(agents)}) for path, agents in agents_by_path.items())
 
 
-def _paths(evidence: Iterable[str]) -> Iterable[CitedPath]:
+def _distinct_paths(evidence: Iterable[str]) -> Iterable[CitedPath]:
     """Return the distinct paths in a vote's evidence, in order."""
     return dict.fromkeys(path for entry in evidence if (path := parse_path(entry)) is not None)

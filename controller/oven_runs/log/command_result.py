@@ -15,7 +15,7 @@ from oven_core.protocol.operator_messages import LEARNER_ACTIONS, CommandAnswer,
 from oven_runs.log.run_summary import format_value
 
 Stage = Literal["asked", "logged", "answered", "done", "refused", "lost"]
-"""`answered`: the mesh agreed, and the learner's receipt is pending. `lost`: the command may not be in the log."""
+"""`answered`: the mesh agreed, and the learner's receipt is pending. `lost`: the command may not have been logged."""
 
 
 @dataclass
@@ -24,16 +24,16 @@ class CommandResult:
 
     run: str
     command: OperatorCommand
-    waited: str = ""
+    wait_text: str = ""
     """How long the client waited, as a phrase such as "within 5 s". Empty while it is still waiting."""
-    logged: int = 0
-    """Sequence number of the command's event in the log."""
+    logged_seq: int = 0
+    """Sequence number of the command's event in the log; 0 until the command is logged."""
     answer: CommandAnswer | None = None
     decision: Decision | None = None
     receipts: list[Receipt] = field(default_factory=list)
-    """All receipts since the command. A receipt may arrive before its decision, because they use different queues."""
+    """All receipts since the command. A receipt may arrive before its decision, which comes through another queue."""
     failure: str = ""
-    """The reason why the command was not logged."""
+    """Why sending the command failed; empty if it did not fail."""
     run_ended: bool = False
     """Whether the run ended, so that no more messages will follow."""
 
@@ -61,7 +61,7 @@ class CommandResult:
 
     @property
     def is_final(self) -> bool:
-        """Whether the result is final."""
+        """Whether the command was carried out or refused, so that later messages cannot change the result."""
         if self.command.action in LEARNER_ACTIONS:
             return self.receipt is not None
         if self.answer is None:
@@ -92,7 +92,7 @@ class CommandResult:
             return "lost"
         if self.answer is not None:
             return "answered"
-        return "logged" if self.logged else "asked"
+        return "logged" if self.logged_seq else "asked"
 
     def line(self) -> str:
         """Describe the result in one line."""
@@ -117,17 +117,17 @@ class CommandResult:
 
     def _describe_progress(self) -> str:
         """Describe which messages have arrived and which one is missing."""
-        logged = f"logged as event {self.logged} of {self.run}"
+        logged = f"logged as event {self.logged_seq} of {self.run}"
         if self.run_ended:
             return f"{logged}; the run ended before it was confirmed"
         receipt_hint = "it comes at the end of a step, which may take longer"
         if self.command.action in LEARNER_ACTIONS:
-            return f"{logged}; no receipt from the learner {self.waited}: {receipt_hint}"
+            return f"{logged}; no receipt from the learner {self.wait_text}: {receipt_hint}"
         if self.answer is None:
             mesh_hint = f"a mesh acts on it as soon as it runs; see `oven-controller status {self.run}`"
-            return f"{logged}; no answer from the mesh {self.waited}: {mesh_hint}"
+            return f"{logged}; no answer from the mesh {self.wait_text}: {mesh_hint}"
         decision = self.answer.decision
-        return f"{logged} and decided as {decision}; no receipt from the learner {self.waited}: {receipt_hint}"
+        return f"{logged} and decided as {decision}; no receipt from the learner {self.wait_text}: {receipt_hint}"
 
     def fields(self) -> dict[str, Any]:
         """Return the result as JSON values."""
@@ -142,11 +142,11 @@ class CommandReport(BaseModel):
     run: str
     command: str = Field(description="id of the command")
     action: str
-    logged: int = Field(description="sequence of the command in the log")
+    logged: int = Field(description="sequence number of the command in the log")
     code: int = Field(description="0: done; 1: refused, or another value was read back; 3: not known yet")
-    answer: CommandAnswer | None = Field(description="the mesh's answer; null if there is none or none yet")
+    answer: CommandAnswer | None = Field(description="the mesh's answer; null if the mesh has not answered")
     decision: Decision | None
-    receipt: Receipt | None = Field(description="with the value that was read back")
+    receipt: Receipt | None = Field(description="the learner's receipt, with the value that was read back")
     line: str = Field(description="the result in one sentence")
 
     @classmethod
@@ -155,7 +155,7 @@ class CommandReport(BaseModel):
             run=result.run,
             command=result.command.id,
             action=result.command.action,
-            logged=result.logged,
+            logged=result.logged_seq,
             code=result.code,
             answer=result.answer,
             decision=result.decision,

@@ -22,7 +22,7 @@ class MemberView:
 
     member: str
     judge: str
-    """Identity of its model, or OFF."""
+    """Identity of the member's model, or OFF."""
     role: str
     weight: float | None
     """The member's weight; None if the run announces no weights."""
@@ -63,7 +63,7 @@ class CommitteeView:
 
     @property
     def weights(self) -> Mapping[str, float]:
-        """The weight of every member, including rules; empty if the run announces no weights."""
+        """The weight of every member, including reward rules; empty if the run announces no weights."""
         weights = self.knobs.get(WEIGHTS)
         return weights if isinstance(weights, Mapping) else {}
 
@@ -85,11 +85,11 @@ class CommitteeView:
         if self.knobs.get(actuator_of(member)) == OFF:
             return "muted"
         prefix = abstention_metric(member, "")
-        kinds = {name.removeprefix(prefix): count for name, count in self.metrics.items() if name.startswith(prefix)}
-        if "quarantined" in kinds:
+        abstentions = {name.removeprefix(prefix): n for name, n in self.metrics.items() if name.startswith(prefix)}
+        if "quarantined" in abstentions:
             return "quarantined"
-        if kinds:
-            return "abstaining: " + ", ".join(f"{kind} {count:g}" for kind, count in sorted(kinds.items()))
+        if abstentions:
+            return "abstaining: " + ", ".join(f"{kind} {count:g}" for kind, count in sorted(abstentions.items()))
         return "scoring" if f"rewards/{member}/mean" in self.metrics else "not asked"
 
 

@@ -48,7 +48,7 @@ class Divergence:
 
     tick: int
     actuator: str
-    seq: int | None
+    seq: int | None  # of the logged decision
     subject: str
     logged: Decision | None
     computed: Decision | None
@@ -122,7 +122,8 @@ class ChangedMesh:
         """Return the decisions that differ, sorted by tick. Decisions are matched by tick, actuator, and order among
         decisions with the same tick and actuator. Differences in the wording of a reason do not count. At the end of an
         unfinished log, the last tick's decisions may not be logged yet, so they are skipped."""
-        logged_by_key, computed_by_key = _by_key(decision for _, decision in self.logged), _by_key(self.computed)
+        logged_by_key = _index_by_key(decision for _, decision in self.logged)
+        computed_by_key = _index_by_key(self.computed)
         seqs = {decision.id: seq for seq, decision in self.logged}
         divergences = []
         for key in sorted(logged_by_key.keys() | computed_by_key.keys()):
@@ -168,7 +169,7 @@ class ChangedMesh:
                     self._ballot_ids[body.id] = computed.id
 
     def _translate(self, body: LogMessage) -> LogMessage | None:
-        """Return the message with this mesh's ids, or None for a receipt of a decision that this mesh did not make."""
+        """Return the message with this mesh's rules and ids; None for a receipt of a decision that it did not make."""
         if isinstance(body, RunStarted):
             return body.model_copy(update={"rules": self._rules(body.rules)})
         if isinstance(body, Receipt) and body.decision_id:
@@ -208,7 +209,7 @@ def _effect(decision: Decision) -> tuple[object, ...]:
     return (decision.verdict, decision.value, decision.apply_at_tick, decision.expires_at_tick)
 
 
-def _by_key(decisions: Iterable[Decision]) -> dict[tuple[int, str, int], Decision]:
+def _index_by_key(decisions: Iterable[Decision]) -> dict[tuple[int, str, int], Decision]:
     """Return the decisions by tick, actuator, and order among decisions with the same tick and actuator."""
     by_key: dict[tuple[int, str, int], Decision] = {}
     counts: Counter[tuple[int, str]] = Counter()

@@ -22,29 +22,29 @@ class DecisionRow(BaseModel):
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 
     id: str
-    ballot: str = Field(description="id of its ballot; empty if there was none")
-    seq: int = Field(description="sequence of its event in the log")
+    ballot: str = Field(description="id of the ballot; empty if there was none")
+    seq: int = Field(description="sequence number of the decision's event in the log")
     time: datetime
     tick: int
-    step: int = Field(description="the optimizer step at which it was decided; it decreases after a rollback")
-    who: str = Field(description="the agent that proposed it, or the person who gave the command")
+    step: int = Field(description="the optimizer step at the decision; steps decrease after a rollback")
+    who: str = Field(description="the agent that proposed the change, or the person who gave the command")
     by_operator: bool = Field(description="whether `who` is a person")
     actuator: str
     before: Value = Field(description="the value before the decision, as far as the mesh knew")
-    value: Value = Field(description="the value to set, or the proposed value if it was rejected")
+    value: Value = Field(description="the value to set, or the proposed value if the proposal was rejected")
     verdict: Verdict
     reason: str
     approved_by: str = Field(description="the decision that carries out this advice; empty if there is none")
-    receipt: str | None = Field(description="applied, noop, rejected, skipped, expired or unknown; null: none yet")
+    receipt: str | None = Field(description="applied, noop, rejected, skipped, expired or unknown; null before it")
     after: Value = Field(description="the value that was read back")
     receipt_step: int | None
-    target: str = Field(description="the metric by which it is judged; empty: none was named")
+    target: str = Field(description="the metric by which the outcome is scored; empty if the proposal names none")
     expected_change: Real = Field(description="the proposed change of the target within the horizon")
-    forecast: Real | None = Field(description="the expected gain, positive for an improvement; null: no outcome yet")
-    gain: Real | None = Field(description="the measured gain, positive for an improvement; null: not known")
+    forecast: Real | None = Field(description="the expected gain, positive for an improvement; null before the outcome")
+    gain: Real | None = Field(description="the measured gain, positive for an improvement; null if unknown")
     noise: Real | None = Field(description="the gain's standard error")
-    scored: bool | None = Field(description="whether the outcome could be scored; null: there is none yet")
-    outcome: str = Field(description="the outcome's reason; empty: there is none yet")
+    scored: bool | None = Field(description="whether the outcome could be scored; null before the outcome")
+    outcome: str = Field(description="the outcome's reason; empty before the outcome")
 
 
 def decision_row(explanation: Explanation) -> DecisionRow:

@@ -67,7 +67,7 @@ class Explanations:
     changed_id: str = ""
     """Id of the decision that the last event changed; empty if it changed none."""
     _actuators: set[str] = field(default_factory=set)  # announced actuators; votes on others are ignored
-    _open: dict[str, BallotOpened] = field(default_factory=dict)  # ballot → its BallotOpened, until it is decided
+    _open_ballots: dict[str, BallotOpened] = field(default_factory=dict)  # ballot id → its BallotOpened
     _votes: dict[str, dict[str, Vote]] = field(default_factory=dict)  # actuator → agent → its last vote
     _commands: dict[str, str] = field(default_factory=dict)  # command → operator
     _applied: dict[str, str] = field(default_factory=dict)  # actuator → the last applied decision
@@ -83,7 +83,7 @@ class Explanations:
             case Vote() as vote if vote.actuator in self._actuators:
                 self._votes.setdefault(vote.actuator, {})[event.author] = vote
             case BallotOpened() as opened:
-                self._open[opened.id] = opened
+                self._open_ballots[opened.id] = opened
             case Decision() as decision:
                 self._add_decision(event, decision)
             case Receipt() as receipt:
@@ -103,10 +103,10 @@ class Explanations:
 
     def _add_decision(self, event: Event, decision: Decision) -> None:
         voters = {line.agent for line in decision.tally if line.stance != "silent"}
-        opened = self._open.pop(decision.ballot, None)
+        opened = self._open_ballots.pop(decision.ballot, None)
         votes = self._votes.get(decision.actuator, {})
         # A decision without a ballot leaves the votes on another open ballot in place.
-        if opened is not None or all(ballot.actuator != decision.actuator for ballot in self._open.values()):
+        if opened is not None or all(ballot.actuator != decision.actuator for ballot in self._open_ballots.values()):
             self._votes.pop(decision.actuator, None)
         self.by_id[decision.id] = Explanation(
             decision,
@@ -154,7 +154,7 @@ class Explanations:
         for matches in (same_id, passed, same_actuator):
             if matches:
                 return self.get(matches[-1].id)
-        if (opened := self._open.get(name)) is not None:
+        if (opened := self._open_ballots.get(name)) is not None:
             raise ConfigError(self._open_ballot_error(opened))
         ids = matching_ids(name, self.by_id) or matching_ids(name, (decision.ballot for decision in decisions))
         if len(ids) > 1:

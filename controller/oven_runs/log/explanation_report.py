@@ -20,14 +20,14 @@ class AlternativeDecision(BaseModel):
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 
-    rules: dict[str, Any] = Field(description="the rules that replace the run's")
+    rules: dict[str, Any] = Field(description="the rules that replace the run's rules of the same name")
     same: bool = Field(description="whether verdict, value and ticks are the same")
     decision: Decision | None = Field(
-        description="the decision at the same tick, or the next one on the same actuator; null: none"
+        description="the decision at the same tick, or the next one on the same actuator; null if there is none"
     )
     earlier_divergence: str = Field(
         description="the first earlier decision that would differ, after which the log is that of a different run; "
-        "empty: none"
+        "empty if there is none"
     )
 
     def lines(self) -> list[str]:
@@ -48,8 +48,8 @@ class ExplanationReport(BaseModel):
     run: str
     seq: int = Field(description="sequence of the decision's event")
     time: datetime
-    step: int = Field(description="the optimizer step at which it was decided")
-    who: str = Field(description="the agent that proposed it, or the person who gave the command")
+    step: int = Field(description="the optimizer step at which the decision was made")
+    who: str = Field(description="the agent that proposed the change, or the person who gave the command")
     by_operator: bool
     decision: Decision
     opened: BallotOpened | None
@@ -58,11 +58,11 @@ class ExplanationReport(BaseModel):
     approved_by: str = Field(description="the decision that carries out this advice; empty if there is none")
     receipt: Receipt | None
     outcome: Outcome | None
-    later_receipt: Receipt | None = Field(description="the learner's own later receipt for the actuator")
+    later_receipt: Receipt | None = Field(description="a later receipt for the actuator that belongs to no decision")
     announced: ActuatorAnnounced | None
-    injected: tuple[PromptsInjected, ...] = Field(description="prompts added until its outcome")
+    injected: tuple[PromptsInjected, ...] = Field(description="prompts added between the decision and its outcome")
     other_rules: AlternativeDecision | None = Field(
-        description="the decision under other rules; null: none were requested"
+        description="the decision under other rules; null if no other rules were requested"
     )
 
 
@@ -74,5 +74,6 @@ def report(run: str, explanation: Explanation, alternative: AlternativeDecision 
         by_operator=bool(explanation.operator),
         paths=cited_paths(explanation.votes),
         other_rules=alternative,
-        **{field.name: getattr(explanation, field.name) for field in fields(explanation)},
+        # All other fields have the same names in both classes. The report has no field `operator`.
+        **{field.name: getattr(explanation, field.name) for field in fields(explanation) if field.name != "operator"},
     )

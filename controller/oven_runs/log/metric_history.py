@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import pairwise
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -21,7 +22,7 @@ class Point(BaseModel):
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 
     tick: int
-    step: int = Field(description="it decreases after a rollback")
+    step: int = Field(description="the optimizer step, which decreases after a rollback")
     value: Real
 
 
@@ -33,7 +34,7 @@ class MetricHistory(BaseModel):
     run: str
     name: str
     unit: str
-    better: str = Field(description="up, down or neither; empty: the run does not announce it")
+    better: str = Field(description="up, down or neither; empty if the run does not announce the metric")
     held_out: bool = Field(description="measured on data that the run never trains on")
     measured: int = Field(description="number of measurements")
     not_finite: int = Field(description="number of measurements that are NaN or infinite")
@@ -42,8 +43,8 @@ class MetricHistory(BaseModel):
     first: Real | None
     last: Real | None
     points: tuple[Point, ...] = Field(
-        description="all measurements, or if there are too many, the minimum, maximum and first non-finite value per "
-        "interval. Every point is a real measurement, never an average"
+        description="all measurements, or if they exceed the requested number, the minimum, maximum and first "
+        "non-finite value per interval. Every point is a real measurement, never an average"
     )
     thinned: bool = Field(description="whether `points` omits some measurements")
 
@@ -83,7 +84,7 @@ class MetricReader:
         ]
         values = [value for _, _, value in selected]
         finite = [value for value in values if math.isfinite(value)]
-        indices = select_indices(values, max_points)
+        points = [selected[index] for index in select_indices(values, max_points)]
         return MetricHistory(
             run=run,
             name=self.name,
@@ -96,26 +97,25 @@ class MetricReader:
             greatest=max(finite, default=None),
             first=values[0] if values else None,
             last=values[-1] if values else None,
-            points=tuple(
-                Point(tick=tick, step=step, value=value) for tick, step, value in (selected[i] for i in indices)
-            ),
-            thinned=len(indices) < len(selected),
+            points=tuple(Point(tick=tick, step=step, value=value) for tick, step, value in points),
+            thinned=len(points) < len(selected),
         )
 
 
 def select_indices(values: Sequence[float], limit: int) -> list[int]:
     """Return the sorted indices of at most `limit` values: the first, the last, and the minimum, maximum and first
-    non-finite value of each of several equal intervals. `limit` must be at least 5."""
+    non-finite value of each of several equal intervals. `limit` must be at least 5, to have one interval."""
     if len(values) <= limit:
         return list(range(len(values)))
     intervals = (limit - 2) // 3
     indices = {0, len(values) - 1}
-    for i in range(intervals):
-        indices |= _extremes(values, range(i * len(values) // intervals, (i + 1) * len(values) // intervals))
+    bounds = [number * len(values) // intervals for number in range(intervals + 1)]
+    for start, end in pairwise(bounds):
+        indices |= _find_extremes(values, range(start, end))
     return sorted(indices)
 
 
-def _extremes(values: Sequence[float], indices: Iterable[int]) -> set[int]:
+def _find_extremes(values: Sequence[float], indices: range) -> set[int]:
     """Return the indices of the minimum, maximum and first non-finite value at these indices."""
     finite = [index for index in indices if math.isfinite(values[index])]
     not_finite = [index for index in indices if not math.isfinite(values[index])][:1]

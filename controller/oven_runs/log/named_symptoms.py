@@ -84,13 +84,13 @@ class NamedSymptoms:
 
     def diagnose_request(self, symptom_ids: Sequence[str], max_remedies: int) -> DiagnoseRequest:
         """Return a request for causes and up to `max_remedies` remedies of the first MAX_SYMPTOMS symptoms."""
-        run = self._started
-        phase: Phase = "grpo" if run and any(metric.name == "reward" for metric in run.metrics) else ""
+        metrics = self._started.metrics if self._started else ()
+        phase: Phase = "grpo" if any(metric.name == "reward" for metric in metrics) else ""  # otherwise unknown
         return DiagnoseRequest(
             phase=phase,
             symptoms=tuple(Symptom(id=id_) for id_ in symptom_ids[:MAX_SYMPTOMS]),
-            actuators=tuple(spec.name for spec in run.actuators) if run else (),
-            metrics=tuple(metric.name for metric in run.metrics) if run else (),
-            held_out=any(metric.held_out for metric in run.metrics) if run else False,
+            actuators=tuple(spec.name for spec in self._started.actuators) if self._started else (),
+            metrics=tuple(metric.name for metric in metrics),
+            held_out=any(metric.held_out for metric in metrics),
             k=max_remedies,
         )

@@ -12,7 +12,7 @@ REMINDER_SHARE: Final = 0.25
 
 
 def is_near_end(advice: Decision, tick: int) -> bool:
-    """Whether the advice is still open at `tick`, with at most a quarter of its approval period left."""
+    """Whether the advice is still open at `tick`, with at most REMINDER_SHARE of its approval period left."""
     ticks_left = advice.expires_at_tick - tick
     return 0 <= ticks_left <= REMINDER_SHARE * (advice.expires_at_tick - advice.tick)
 

@@ -18,8 +18,8 @@ from oven_core.protocol.messages import VERSION, Decision
 from oven_core.protocol.subjects import kinds_written_by
 
 REPLAYED_KINDS: Final = kinds_written_by("learner", "mesh")
-"""Kinds of messages that a replay needs in its own schema version. Messages of agents and operators with another
-version are skipped, as in the mesh."""
+"""Kinds of messages that a replay must be able to read, so another schema version is an error. Messages of agents and
+operators with another version are skipped, as in the mesh."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Difference:
     """An output that differs from the log. `logged` is None for a missing output, `computed` for an unexpected one."""
 
     subject: str
-    seq: int | None
+    seq: int | None  # of the logged output
     logged: str | None
     computed: str | None
 
@@ -51,7 +51,7 @@ class ReplayReport:
     unexpected: list[str] = field(default_factory=list)
     pending: list[str] = field(default_factory=list)
     """Subjects of the outputs that the mesh of an unfinished run may still publish."""
-    first: Difference | None = None
+    first: Difference | None = None  # the first output that is different, missing or unexpected
     tick: int = 0
     finished: bool = False
     """Whether the run has ended."""
@@ -91,8 +91,8 @@ class Replay:
 
     def report(self) -> ReplayReport:
         """Return the result. Call this once, at the end. An output that is not in the log counts as `pending` if the
-        run has not ended and no later output is in the log, because replicas publish in order. Otherwise it counts as
-        `missing`."""
+        run has not ended and no later output is in the log, because a mesh publishes its outputs in order. Otherwise it
+        counts as `missing`."""
         report, state = self._report, self.mesh.state
         report.finished, report.mesh_code, report.tick = state.ended, state.mesh_code, state.tick
         report.counters = state.counters

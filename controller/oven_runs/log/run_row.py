@@ -15,7 +15,7 @@ STALLED_S: Final = 15.0
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """One run in the list. Counts are None until its log has been read, and if the log is unreadable."""
+    """One run in the list. Values from its log keep their defaults until the log has been read."""
 
     run: str
     recipe: str = ""
@@ -31,7 +31,7 @@ class RunRow:
     """The metric that shows how well the run is doing; empty if there is none."""
     first_value: float | None = None
     newest_value: float | None = None
-    """The target's newest value; this and `first_value` are None if it was not measured or is not a number."""
+    """The target's newest value. Each of the two values is None if it was not measured or is not finite."""
     adopted: int | None = None
     rejected: int | None = None
     would_set: int = 0
@@ -82,7 +82,7 @@ class RunRow:
         return "stalled" if silent > max(STALLED_S, 10 * (self.pace_s or 0.0)) else "live"
 
     def alerts(self, now: datetime) -> list[str]:
-        """Return short phrases for the problems that need attention, most urgent first."""
+        """Return phrases for problems that need attention, most urgent first. Agents' `Alert` messages are omitted."""
         state, alerts = self.state(now), []
         if self.fault:
             alerts.append(f"unreachable: {self.fault}" if self.location else f"log not readable: {self.fault}")

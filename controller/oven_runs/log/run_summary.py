@@ -44,10 +44,10 @@ CONSTANT_AFTER = 3
 class AgentView:
     """An agent's state, with counts of its votes and decisions."""
 
-    live: bool = False
-    cannot_fire: str = ""
-    """The reason why the agent cannot propose anything in this run, in its own words; empty if it can."""
-    shadow: str = ""
+    is_live: bool = False
+    cannot_fire_reason: str = ""
+    """The agent's reason why it cannot propose anything in this run; empty if it can."""
+    shadow_reason: str = ""
     """The reason why its votes do not count; empty if they do."""
     last_tick: int = 0
     """Tick of the run at the agent's last message, or the last tick that the agent reported as done."""
@@ -58,7 +58,7 @@ class AgentView:
     joined_as_shadow: bool = False
     backed: int = 0
     """Number of adopted decisions that it proposed or voted for."""
-    newcomer: bool = False
+    is_newcomer: bool = False
     """Whether the agent was on probation at its last vote, so that the vote neither counted nor vetoed."""
 
 
@@ -135,7 +135,7 @@ class RunSummary:
             case AgentStatus() as body:
                 self._add_status(event.author, body)
             case Vote() as body:
-                agent = self.agents.setdefault(event.author, AgentView(live=True))
+                agent = self.agents.setdefault(event.author, AgentView(is_live=True))
                 agent.last_vote, agent.last_tick = body, self.tick
                 agent.proposals += body.stance == "propose"
                 agent.against += body.stance == "against"
@@ -150,7 +150,7 @@ class RunSummary:
             case Malformed():
                 self.malformed += 1
             case ActuatorAnnounced() | PromptsInjected() as body:
-                self._announce(body)
+                self._add_announcement(body)
 
     @property
     def specs(self) -> tuple[ActuatorSpec, ...]:
@@ -190,7 +190,7 @@ class RunSummary:
         self.knobs = {spec.name: spec.value for spec in started.actuators}
         self._update_shadows()
 
-    def _announce(self, body: ActuatorAnnounced | PromptsInjected) -> None:
+    def _add_announcement(self, body: ActuatorAnnounced | PromptsInjected) -> None:
         if isinstance(body, PromptsInjected):
             self.injected += len(body.hashes)
             self.evicted += body.evicted
@@ -203,11 +203,11 @@ class RunSummary:
 
     def _add_status(self, author: str, status: AgentStatus) -> None:
         agent = self.agents.setdefault(author, AgentView())
-        agent.live, agent.last_tick = status.state != "left", max(self.tick, status.tick)
+        agent.is_live, agent.last_tick = status.state != "left", max(self.tick, status.tick)
         if status.state == "cannot_fire":
-            agent.cannot_fire = status.reason
+            agent.cannot_fire_reason = status.reason
         elif status.state == "joined":
-            agent.cannot_fire, agent.joined_as_shadow = "", status.shadow
+            agent.cannot_fire_reason, agent.joined_as_shadow = "", status.shadow
             self._update_shadows()
 
     def _add_decision(self, decision: Decision) -> None:
@@ -222,7 +222,7 @@ class RunSummary:
         for line in decision.tally:
             agent = self.agents.setdefault(line.agent, AgentView())
             if line.stance != "silent":
-                agent.newcomer = line.newcomer
+                agent.is_newcomer = line.newcomer
         if decision.verdict == "adopted":
             for line in decision.tally:
                 self.agents[line.agent].backed += line.stance in ("propose", "for") and not line.shadow
@@ -265,7 +265,7 @@ class RunSummary:
             self.muted[command.agent] = answer.operator
         elif command.action == "unmute":
             self.muted.pop(command.agent, None)
-        elif command.action == "veto" and not answer.decision:  # it did not revert a decision, but may remove advice
+        elif command.action == "veto" and not answer.decision:  # a veto that reverts no decision may remove advice
             vetoed = command.subject_id or command.actuator
             advice = self.advised.items()
             self.advised = {name: decision for name, decision in advice if vetoed not in (decision.id, name)}
@@ -275,11 +275,11 @@ class RunSummary:
         shadows_by_rule = self.started.rules.shadow if self.started else ()
         for name, agent in self.agents.items():
             if name in self.muted:
-                agent.shadow = f"muted by {self.muted[name]}"
+                agent.shadow_reason = f"muted by {self.muted[name]}"
             elif name in shadows_by_rule:
-                agent.shadow = "rules.shadow"
+                agent.shadow_reason = "rules.shadow"
             else:
-                agent.shadow = "requested by the agent" if agent.joined_as_shadow else ""
+                agent.shadow_reason = "requested by the agent" if agent.joined_as_shadow else ""
 
     def _add_metrics(self, metrics: dict[str, float]) -> None:
         self.metrics.update(metrics)
@@ -290,8 +290,8 @@ class RunSummary:
                 self.unchanged_counts[name] = self.unchanged_counts.get(name, 0) + 1
 
     def held_out(self) -> list[str]:
-        """Return the announced held-out metrics. If there are none, return the results of evaluations. Metrics with a
-        direction come first, and a total comes before its parts: `eval/accuracy` before `eval/accuracy/len3`."""
+        """Return the announced held-out metrics. If there are none, return the results of evaluations. Metrics that
+        should go up or down come first, and totals come before their parts: `eval/accuracy`, `eval/accuracy/len3`."""
         declared = [spec for spec in self.started.metrics if spec.held_out] if self.started else []
         if declared:
             ordered = sorted(declared, key=lambda spec: (spec.better == "neither", spec.name.count("/")))

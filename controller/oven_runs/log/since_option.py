@@ -18,7 +18,7 @@ ACCEPTED_FORMS: Final = "a step such as 120, or a duration such as 90s, 30m, 2h 
 
 @dataclass(frozen=True, slots=True)
 class Since:
-    """The start of a query: a step, or a number of seconds before the newest event. Without either, all of the run."""
+    """The start of a query: a step, or a number of seconds before the newest event. If both are None, the beginning."""
 
     step: int | None = None
     seconds: float | None = None

@@ -5,8 +5,8 @@ became non-finite counts as a failure, and one that became finite again as a suc
 probability y that the change was better, given the noise. (Reputations also depend on how far the gain exceeds noise
 and half of the forecast; see `mesh/reputation.py`.)
 
-The claimed probability p is the confidence of `propose` and `for`, and 1 minus the confidence of `against`. It is at
-least 0.5 for the side that the vote took. Votes on changes that were not applied or not scored do not count.
+The claimed probability p is the confidence of `propose` and `for`, and 1 minus the confidence of `against`. A
+confidence below 0.5 counts as 0.5. Votes on changes that were not applied or not scored do not count.
 
 Sources: Brier 1950, "Verification of forecasts expressed in terms of probability", and for the reliability diagram
 Murphy & Winkler 1977, "Reliability of subjective probability forecasts of precipitation and temperature".
@@ -81,7 +81,7 @@ def calibrate(claims: Sequence[Claim]) -> Calibration:
         brier=mean([brier(claim.p, claim.y) for claim in claims]),
         constant=constant,
         constant_brier=mean([brier(constant, claim.y) for claim in claims]),
-        bins=tuple(_bin(number, members) for number, members in sorted(by_bin.items())),
+        bins=tuple(_make_bin(number, bin_claims) for number, bin_claims in sorted(by_bin.items())),
     )
 
 
@@ -93,6 +93,6 @@ def calibrate_by_agent(claims: Iterable[Claim]) -> dict[str, Calibration]:
     return {agent: calibrate(claims_by_agent[agent]) for agent in sorted(claims_by_agent)}
 
 
-def _bin(number: int, members: Sequence[Claim]) -> Bin:
-    p, y = mean([claim.p for claim in members]), mean([claim.y for claim in members])
-    return Bin(number / BINS, (number + 1) / BINS, len(members), p, y)
+def _make_bin(number: int, claims: Sequence[Claim]) -> Bin:
+    p, y = mean([claim.p for claim in claims]), mean([claim.y for claim in claims])
+    return Bin(number / BINS, (number + 1) / BINS, len(claims), p, y)

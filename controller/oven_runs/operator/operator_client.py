@@ -19,7 +19,7 @@ from oven_core.protocol.events import UNKNOWN_TIME, Event
 from oven_core.protocol.messages import Observation, RunStarted
 from oven_core.protocol.operator_messages import OperatorCommand
 from oven_core.security.signing import Keyring
-from oven_runs.access.log_sources import batches, history
+from oven_runs.access.log_sources import read_batches, read_history
 from oven_runs.access.run_access import RunAccess
 from oven_runs.log.command_result import CommandResult
 
@@ -33,12 +33,12 @@ HISTORY_TIMEOUT_S: Final = 1.0
 """Timeout in seconds for reading the log through a mesh, so that a hung mesh does not block a command."""
 PACE_EVENTS: Final = 512
 """Number of events before the command that are searched for the newest step's length."""
-BOUNDARIES: Final = 2
+AWAITED_BOUNDARIES: Final = 2
 """Number of step boundaries to wait for. The learner applies a command at the first, and its decision at the second."""
 MIN_WAIT_S: Final = 5.0
-"""Minimum wait in seconds. If steps take milliseconds, two of them are too short for the mesh."""
+"""Minimum wait in seconds. If steps take milliseconds, the mesh cannot answer within two of them."""
 SETTLE_S: Final = 1.0
-"""Seconds to wait after the last boundary, because receipts and observations use different subjects."""
+"""Seconds to wait after the last boundary, because a receipt may arrive after the observation that was sent with it."""
 MAX_STEP_WAIT_S: Final = 60.0
 """Maximum seconds to wait for a step to end. While the run is held or stuck, or without a learner, no step ends."""
 MAX_STEP_LENGTHS: Final = 3.0
@@ -78,7 +78,7 @@ class ReceiptWait:
 
     @property
     def waits_for_step(self) -> bool:
-        return self._limit_s is None and self.boundaries < BOUNDARIES
+        return self._limit_s is None and self.boundaries < AWAITED_BOUNDARIES
 
     def describe_wait(self) -> str:
         """Return the length of the wait as a phrase that completes a sentence."""
@@ -102,14 +102,14 @@ class _Pending:
 class OperatorClient:
     """A connection as an operator. Several commands can be pending at a time.
 
-    The client listens to live messages and verifies them with the keyring, because a hold has to work without a mesh.
+    The client reads live messages instead of asking the mesh for the log, because a hold has to work without a mesh.
     """
 
     def __init__(self, bus: Bus, access: RunAccess, keyring: Keyring) -> None:
         self.bus = bus
         self._run, self._user, self._is_up, self._keyring = access.run, access.user, access.is_up, keyring
         self._pending: dict[str, _Pending] = {}
-        self._started = False
+        self._has_started = False
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -131,7 +131,7 @@ class OperatorClient:
         body = self._keyring.verify(event).body
         for pending in list(self._pending.values()):
             if isinstance(body, Observation):
-                if pending.result.logged:
+                if pending.result.logged_seq:
                     pending.wait.record_boundary(body.tick, _now())
             elif pending.result.feed(body):
                 pending.on_change(pending.result)
@@ -148,37 +148,37 @@ class OperatorClient:
     ) -> CommandResult:
         """Log the command and wait for its result, until the limit (see ReceiptWait) or until the run ends.
 
-        `result`, if passed, is filled in. `on_change` is called after every change to it. `has_ended` also checks for
-        the run's end, in addition to its log and folder. Raises ConfigError before the training has started, and
-        BusError if the command does not get into the log in time.
+        `result`, if passed, is filled in. `on_change` is called after every change to the result. `has_ended` is an
+        additional check for the run's end. Raises ConfigError if the training has not started, and BusError if the
+        command does not get into the log in time.
         """
         await self._check_started()
         result = result if result is not None else CommandResult(self._run, command)
         pending = self._pending[command.id] = _Pending(result, ReceiptWait(_now(), limit_s), on_change)
         try:
-            result.logged = await self._log(command, limit_s if limit_s is not None else LOG_TIMEOUT_S)
+            result.logged_seq = await self._log(command, limit_s if limit_s is not None else LOG_TIMEOUT_S)
             on_change(result)
             await self._wait(pending, has_ended)
             if not result.is_final:  # messages may have been missed while the connection was lost
                 with contextlib.suppress(BusError, TimeoutError):
                     async with asyncio.timeout(HISTORY_TIMEOUT_S):
-                        for event in await history(self.bus, self._run, result.logged):
+                        for event in await read_history(self.bus, self._run, result.logged_seq):
                             result.feed(self._keyring.verify(event).body)
-            result.waited = pending.wait.describe_wait()
+            result.wait_text = pending.wait.describe_wait()
             on_change(result)
         finally:
             del self._pending[command.id]
         return result
 
     async def _check_started(self) -> None:
-        """Raise ConfigError if the log does not contain the run's start yet, because earlier commands have no effect.
-        Without a mesh this cannot be checked, so the command is sent."""
-        if self._started:
+        """Raise ConfigError if the log does not contain the run's start, because a command before it has no effect.
+        If no mesh answers, this cannot be checked, and the command is sent."""
+        if self._has_started:
             return
         with contextlib.suppress(BusError):
-            async for batch in batches(self.bus, self._run, timeout_s=HISTORY_TIMEOUT_S):
-                self._started = any(isinstance(event.body, RunStarted) for event in batch)
-                if self._started:
+            async for batch in read_batches(self.bus, self._run, timeout_s=HISTORY_TIMEOUT_S):
+                self._has_started = any(isinstance(event.body, RunStarted) for event in batch)
+                if self._has_started:
                     return
             raise ConfigError(
                 f"run {self._run!r} has not started training yet, so a command would have no effect; try again when "
@@ -199,19 +199,19 @@ class OperatorClient:
                 if is_pace_known or not pending.wait.waits_for_step:
                     return
                 is_pace_known = True
-                pending.wait.set_pace(await self._newest_step_s(pending.result.logged))
+                pending.wait.set_pace(await self._newest_step_s(pending.result.logged_seq))
                 continue
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(remaining_s, CHECK_S)):
                     await pending.message_received.wait()
 
-    async def _newest_step_s(self, logged: int) -> float:
-        """Return the length in seconds of the newest step before the event `logged`, or 0 if unknown."""
+    async def _newest_step_s(self, command_seq: int) -> float:
+        """Return the length in seconds of the newest step before the command's event, or 0 if unknown."""
         try:
-            events = await history(self.bus, self._run, max(0, logged - PACE_EVENTS))
+            events = await read_history(self.bus, self._run, max(0, command_seq - PACE_EVENTS))
         except BusError:
             return 0.0
-        times = [event.time for event in events if event.seq < logged and isinstance(event.body, Observation)]
+        times = [event.time for event in events if event.seq < command_seq and isinstance(event.body, Observation)]
         return (times[-1] - times[-2]).total_seconds() if len(times) > 1 else 0.0
 
     async def _log(self, command: OperatorCommand, limit_s: float) -> int:

@@ -22,10 +22,8 @@ KILL_TIMEOUT_S = 5.0
 class Child:
     """A running child process.
 
-    A `foreign` program cannot watch the pipe to its parent, so a guard process watches it instead.
-
-    Each child leads its own session. So Ctrl-C in the terminal reaches only the parent, which then stops its children
-    in order.
+    A `foreign` program, such as nats-server, cannot watch the pipe to its parent, so a guard process watches it. Each
+    child leads its own session. So Ctrl-C in the terminal reaches only the parent, which stops its children in order.
     """
 
     def __init__(self, name: str, process: asyncio.subprocess.Process, log: Path, pipe: int, foreign: bool) -> None:

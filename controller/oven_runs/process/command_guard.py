@@ -100,7 +100,7 @@ def _adopt_orphans() -> bool:
 def _kill_children() -> None:
     """Send SIGKILL to all children until there are none, because the children of a killed process become ours."""
     protected: set[int] = set()  # processes of another user, which this one may not kill
-    while children := set(_children(os.getpid())) - protected:
+    while children := set(_child_pids(os.getpid())) - protected:
         for pid in children:
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -125,16 +125,17 @@ def _print_memory_error(code: int) -> None:
         )
 
 
-def _children(parent: int) -> list[int]:
+def _child_pids(parent: int) -> list[int]:
     """Return the ids of the process's children (Linux only)."""
-    children = []
+    pids = []
     for entry in os.listdir("/proc"):
         with contextlib.suppress(ValueError, OSError, IndexError):
             pid = int(entry)
             with open(f"/proc/{pid}/stat", "rb") as stat:
-                if int(stat.read().rpartition(b")")[2].split()[1]) == parent:
-                    children.append(pid)
-    return children
+                fields = stat.read().rpartition(b")")[2].split()  # those after the command's name in parentheses
+            if int(fields[1]) == parent:
+                pids.append(pid)
+    return pids
 
 
 @contextlib.contextmanager

@@ -69,7 +69,7 @@ class ForegroundProcess:
     async def wait(self) -> int:
         """Wait for the child to end, restore the terminal and return the exit code."""
         code = await self._process.wait()
-        if self._pipe >= 0:
+        if self._pipe >= 0:  # only the first call restores the terminal
             os.close(self._pipe)
             self._pipe = -1
             _give_terminal(os.getpgrp())

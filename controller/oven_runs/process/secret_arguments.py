@@ -9,7 +9,7 @@ from typing import Final
 _START_FIELD, _END_FIELD = 48, 49
 """Fields of /proc/PID/stat with the addresses of the arguments in memory (proc_pid_stat(5), counted from 1)."""
 _SKIPPED_FIELDS: Final = 2
-"""Number of fields up to the closing parenthesis. It ends the second field, which may contain spaces."""
+"""Number of fields up to the last parenthesis, which ends the second field. That field may contain spaces."""
 
 
 def conceal(secrets: Iterable[str]) -> bool:

@@ -33,6 +33,7 @@ def handle_signals(on_signal: Callable[[int], None]) -> Iterator[None]:
     signal_queue: queue.SimpleQueue[int] = queue.SimpleQueue()
 
     def force_exit() -> None:
+        """Wait for two signals inside the context, then kill everything after FORCE_AFTER_S or at the third signal."""
         if not signal_queue.get():
             return
         number = signal_queue.get()
@@ -41,7 +42,7 @@ def handle_signals(on_signal: Callable[[int], None]) -> Iterator[None]:
         with contextlib.suppress(queue.Empty):
             while not signal_queue.get(timeout=FORCE_AFTER_S):  # 0: the context ended, but the process may hang later
                 continue
-        kill_family()
+        kill_descendants()
         foreground_process.restore_terminal(modes)
         os._exit(128 + number)
 
@@ -62,14 +63,14 @@ def handle_signals(on_signal: Callable[[int], None]) -> Iterator[None]:
         signal_queue.put(0)
 
 
-def kill_family() -> None:
+def kill_descendants() -> None:
     """Send SIGKILL to all descendants of this process and to the rest of their sessions."""
-    family = psutil.Process().children(recursive=True)
+    descendants = psutil.Process().children(recursive=True)
     own_session, sessions = os.getsid(0), set()
-    for process in family:
+    for process in descendants:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             sessions.add(os.getsid(process.pid))
-    for process in family:
+    for process in descendants:
         # A process may have ended. psutil does not kill another process that has the same id.
         with contextlib.suppress(psutil.Error):
             process.kill()

@@ -1,7 +1,7 @@
 """Restart processes that die, with exponential backoff.
 
-The new process continues from the log. The mesh replays the log, agents request its events, and the server has it on
-disk. The prior service and committee members are stateless.
+A restarted process continues from the log. The mesh replays the log, agents request its events, and the server has it
+on disk. Committee members and the prior service, which answers questions about the knowledge graph, are stateless.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class SupervisedProcess:
         child: Child,
         report: Callable[[str], None],
         record_pid: Callable[[str, int], None],
-        policy: Backoff | None = None,
+        backoff: Backoff | None = None,
     ) -> None:
         """Supervise `child`, which is running and ready. `report` receives lines for the user. `record_pid` receives
         the name and pid after each restart."""
@@ -70,7 +70,7 @@ class SupervisedProcess:
         self._process = process
         self._report = report
         self._record_pid = record_pid
-        self._policy = policy or Backoff()
+        self._backoff = backoff or Backoff()
         self._ending = asyncio.Event()
         self._task = asyncio.create_task(self._supervise(), name=f"supervise-{process.name}")
 
@@ -92,21 +92,22 @@ class SupervisedProcess:
     async def _supervise(self) -> None:
         loop, failures = asyncio.get_running_loop(), 0
         ready_since: float | None = loop.time()
-        while await self._unless_ending(self.child.wait()):
+        while await self._wait_unless_ending(self.child.wait()):
             death_time = loop.time()
             code = self.child.returncode or 0
             self.child.close()
             running_s = death_time - ready_since if ready_since is not None else 0.0
-            failures = self._policy.count_failure(failures, running_s)
+            failures = self._backoff.count_failure(failures, running_s)
             delay = self._report_death(failures, code)
-            if delay is None or not await self._unless_ending(asyncio.sleep(delay)):
+            if delay is None or not await self._wait_unless_ending(asyncio.sleep(delay)):
                 return
             ready_since = None
             ready = asyncio.ensure_future(self._process.ready())
             try:
                 if not await self._restart():
                     continue
-                if await self._unless_ending(_wait_until_ready_or_dead(ready, self.child)) and _has_succeeded(ready):
+                waited = await self._wait_unless_ending(_wait_until_ready_or_dead(ready, self.child))
+                if waited and _has_succeeded(ready):
                     ready_since = loop.time()
                     self._report(f"{self.name} is back after {ready_since - death_time:.1f} s (pid {self.child.pid})")
             finally:
@@ -130,7 +131,7 @@ class SupervisedProcess:
             self.has_given_up = True
             self._report(f"{death}; it is not restarted: {effect}; {log_hint}")
             return None
-        delay = self._policy.delay_s(failures)
+        delay = self._backoff.delay_s(failures)
         repeats = f", {failures} times in a row" if failures > 1 else ""
         if delay is None:
             self.has_given_up = True
@@ -139,7 +140,7 @@ class SupervisedProcess:
             self._report(f"{death}{repeats}: {effect} until it is back; restarting it in {delay:g} s; {log_hint}")
         return delay
 
-    async def _unless_ending(self, awaitable: Awaitable[object]) -> bool:
+    async def _wait_unless_ending(self, awaitable: Awaitable[object]) -> bool:
         """Wait for the awaitable. Return False if `end` or `kill` was called first."""
         waiting, ending = asyncio.ensure_future(awaitable), asyncio.ensure_future(self._ending.wait())
         try:

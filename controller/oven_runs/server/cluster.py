@@ -19,7 +19,7 @@ ROUTE_OFFSET = 2000
 
 @dataclass(frozen=True)
 class Node:
-    """A server of the cluster. `routes` is for addresses of peers that differ from their `host` and `route_port`."""
+    """A server of the cluster. `routes` are its peers' addresses, by default their hosts and route ports."""
 
     host: str
     port: int
@@ -42,7 +42,7 @@ def write_confs(folder: ServerFolder, nodes: Sequence[Node]) -> list[Path]:
     paths = []
     for number, node in enumerate(nodes, 1):
         node_folder = folder.folder / f"node-{number}"
-        others = [f"{peer.host}:{peer.route_port}" for peer in nodes if peer is not node]
+        peer_addresses = [f"{peer.host}:{peer.route_port}" for peer in nodes if peer is not node]
         conf = base | {
             "server_name": f"{base['server_name']}-{number}",
             "listen": f"{node.host}:{node.port}",
@@ -51,7 +51,7 @@ def write_confs(folder: ServerFolder, nodes: Sequence[Node]) -> list[Path]:
                 "name": base["server_name"],
                 "listen": f"{node.host}:{node.route_port}",
                 "authorization": {"user": "node", "password": password, "timeout": 2},
-                "routes": [f"nats://node:{password}@{address}" for address in node.routes or others],
+                "routes": [f"nats://node:{password}@{address}" for address in node.routes or peer_addresses],
             },
         }
         node_folder.mkdir(parents=True, exist_ok=True)

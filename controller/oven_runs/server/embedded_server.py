@@ -32,9 +32,9 @@ READY_S = 30.0
 """Maximum seconds from the start of the server until it answers."""
 MAX_PAYLOAD_BYTES = 1024 * 1024
 """Maximum bytes of a message."""
-MAX_FILE = 8 << 30
+MAX_STORE_BYTES = 8 << 30
 """Maximum bytes of the store."""
-_PORTS = range(15_000, 32_000)
+_PORTS = range(15_000, 32_000)  # below the system's ports for outgoing connections, from 32768
 _used_ports: set[int] = set()  # ports that this process chose before
 MAX_SUBSCRIPTIONS = 1024
 """Maximum subscriptions per connection. The learner has one per group that a remote judge is scoring."""
@@ -88,8 +88,8 @@ class ServerFolder:
         self, role: Role, name: str, agents: Sequence[str] | None = None, *, completions: bool | None = None
     ) -> Path:
         """Create a key file for `name` with mode 0600, unless it exists. Return its path. `agents` lists the agents of
-        a shared process. `completions` says whether an agent may read sampled completions, which a new user may not.
-        None leaves either unchanged. Raises ConfigError if the name has another role."""
+        a shared process. `completions` says whether an agent may read sampled completions; a new user may not by
+        default. None leaves either unchanged. Raises ConfigError if the name has another role."""
         path = self.creds / f"{name}.nk"
         users_by_name = {user.name: user for user in self.users()}
         user = users_by_name.get(name)
@@ -112,7 +112,7 @@ class ServerFolder:
         return path
 
     def remove_user(self, name: str) -> None:
-        """Remove a user and its key. A running server needs `rewrite_users` and a signal to notice."""
+        """Remove a user and its key. A running server accepts the key until its users are reloaded."""
         users = self.users()
         others = [user for user in users if user.name != name]
         self._write_users(others)
@@ -136,20 +136,21 @@ class ServerFolder:
                 f"{host}:{port} can be reached from other machines, and a server without users would let anyone vote, "
                 "decide and delete; add users first with `oven-controller creds server`, or use 127.0.0.1"
             )
+        store_folder = str(store or self.folder / "store")
+        jetstream = {"store_dir": store_folder, "max_mem": 64 << 20, "max_file": MAX_STORE_BYTES}
         conf: dict[str, Any] = {
             "server_name": f"oven-{self.run}",
             "listen": f"{host}:{port}",
             "max_payload": MAX_PAYLOAD_BYTES,
             "max_subscriptions": MAX_SUBSCRIPTIONS,
             "write_deadline": "2s",
-            "jetstream": {"store_dir": str(store or self.folder / "store"), "max_mem": 64 << 20, "max_file": MAX_FILE},
+            "jetstream": jetstream,
             "authorization": {"users": self._user_entries(), "timeout": 2},
         }
         if http:
             conf["http"] = http
         if certificate is not None:
-            files = {"cert_file": str(certificate.certificate), "key_file": str(certificate.key)}
-            conf["tls"] = {**files, "timeout": 2}
+            conf["tls"] = {"cert_file": str(certificate.certificate), "key_file": str(certificate.key), "timeout": 2}
         save_conf(self.conf, conf)
 
     def rewrite_users(self) -> None:
@@ -177,7 +178,7 @@ class ServerFolder:
         ]
 
     def _write_keys(self, users: list[User]) -> None:
-        """Write the public keys of all signers."""
+        """Write the public keys of all signers: the learner and the mesh by role, operators by name."""
         keys = {
             user.role if user.role in (LEARNER, MESH) else user.name: user.signing for user in users if user.signing
         }
@@ -257,9 +258,8 @@ def find_binary() -> str:
 
 
 def free_port() -> int:
-    """Return a free port, a different one on every call. Ports are random, so that forked processes do not choose the
-    same one. They are below 32768, because the system uses higher ports for outgoing connections, and such a connection
-    could occupy the port while the server is down."""
+    """Return a random free port, a different one on every call. Ports above _PORTS are not used, because the system
+    could take them for outgoing connections while the server is down."""
     for _ in range(2 * len(_PORTS)):
         port = secrets.choice(_PORTS)
         if port not in _used_ports and is_free(port):

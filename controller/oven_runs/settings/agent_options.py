@@ -111,7 +111,7 @@ def checked_options(name: str, agent_class: type, values: Mapping[str, Any]) -> 
 
 
 def numeric_options(name: str, values: Mapping[str, Any]) -> dict[str, Number]:
-    """Convert the values to numbers, by lower-case name. Raises ConfigError for a duplicate or not a finite number."""
+    """Return the values as finite numbers, by lower-case name. Raises ConfigError for duplicates and other values."""
     options: dict[str, Number] = {}
     for key, value in values.items():
         option_name, number = str(key).lower(), _to_number(value)

@@ -17,10 +17,10 @@ from oven_runs.settings.judge_providers import catalogue, endpoint_of
 from oven_runs.settings.run_settings import AgentSettings, Settings
 
 SUPERVISOR = "supervisor"
-"""The installed agent that calls a language model. It has its own process, because it is busy for seconds at a time."""
+"""An installed agent that calls a language model. It has its own process, because it is busy for seconds at a time."""
 TUNER = "tuner"
-"""The installed agent that is not trusted by default: no test has shown that a language model's votes help."""
-AUTHOR = "author"
+"""An installed agent that, like the supervisor, is not trusted by default: no test has shown that its votes help."""
+AUTHOR = "author"  # an installed agent that writes prompts
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,6 @@ class AgentSpec:
 
     @property
     def needs_own_process(self) -> bool:
-        """Whether the agent must not share its process with other agents."""
         return self.target == SUPERVISOR
 
 
@@ -62,36 +61,46 @@ def with_agent_rules(settings: Settings) -> Settings:
     installed_names = plugins.find_plugins("agents")
     specs = [(agent_spec(entry), entry) for entry in selected_agents(settings)]
     entries = {spec.name: entry for spec, entry in specs if isinstance(entry, AgentSettings)}
-    # An agent's own entry overrides rules.shadow.
-    shadows = set(settings.rules.shadow).difference(entries) | {name for name, entry in entries.items() if entry.shadow}
     run_names = {spec.name for spec, _ in specs}
-    if settings.tuner.llm is not None and settings.tuner.shadow and TUNER in run_names:
-        shadows.add(TUNER)
-    if settings.supervisor.model is not None and settings.supervisor.shadow and SUPERVISOR in run_names:
-        shadows.add(SUPERVISOR)
     _check_models(settings, run_names)
     default_trust = {
         spec.name: (ALL,) for spec, _ in specs if spec.is_installed and spec.name not in (TUNER, SUPERVISOR)
     }
     specialities = {name: entry.speciality for name, entry in entries.items() if entry.speciality is not None}
-    granted_trust = {
+    trusted = {**default_trust, **_granted_trust(settings, run_names, installed_names), **specialities}
+    shadows = tuple(sorted(_shadow_names(settings, entries, run_names)))
+    rules = settings.rules.model_copy(update={"shadow": shadows, "trusted": trusted})
+    agents = settings.agents
+    if agents is not None:
+        agents = tuple(entry.name if isinstance(entry, AgentSettings) else entry for entry in agents)
+    options = _merge_options(settings.agent_options, entries, run_names, installed_names)
+    return settings.model_copy(update={"agents": agents, "rules": rules, "agent_options": options})
+
+
+def _shadow_names(settings: Settings, entries: Mapping[str, AgentSettings], run_names: Collection[str]) -> set[str]:
+    """Return the agents whose votes do not count. An agent's entry in `agents` overrides rules.shadow."""
+    shadows = set(settings.rules.shadow).difference(entries) | {name for name, entry in entries.items() if entry.shadow}
+    if settings.tuner.llm is not None and settings.tuner.shadow and TUNER in run_names:
+        shadows.add(TUNER)
+    if settings.supervisor.model is not None and settings.supervisor.shadow and SUPERVISOR in run_names:
+        shadows.add(SUPERVISOR)
+    return shadows
+
+
+def _granted_trust(settings: Settings, run_names: Collection[str], installed: Collection[str]) -> dict[str, Any]:
+    """Return rules.trusted without installed agents that are not in this run. Raises ConfigError for other names."""
+    granted = {
         name: actuators
         for name, actuators in settings.rules.trusted.items()
-        if name in run_names or name not in installed_names
+        if name in run_names or name not in installed
     }
-    unknown = next((name for name in granted_trust if name not in run_names), None)
+    unknown = next((name for name in granted if name not in run_names), None)
     if unknown is not None:
         raise ConfigError(
             f"rules.trusted names {unknown!r}, which is not an agent of this run; add it to `agents`, or trust an "
             f"agent that joins later with `oven-controller trust {unknown}`"
         )
-    agents = settings.agents
-    if agents is not None:
-        agents = tuple(entry.name if isinstance(entry, AgentSettings) else entry for entry in agents)
-    trusted = {**default_trust, **granted_trust, **specialities}
-    rules = settings.rules.model_copy(update={"shadow": tuple(sorted(shadows)), "trusted": trusted})
-    options = _merged_options(settings.agent_options, entries, run_names, installed_names)
-    return settings.model_copy(update={"agents": agents, "rules": rules, "agent_options": options})
+    return granted
 
 
 def _check_models(settings: Settings, run_names: Collection[str]) -> None:
@@ -116,7 +125,7 @@ def _check_models(settings: Settings, run_names: Collection[str]) -> None:
                 endpoint_of(name, llm, providers, f"{name}.{key}")
 
 
-def _merged_options(
+def _merge_options(
     agent_options: Mapping[str, Mapping[str, Any]],
     entries: Mapping[str, AgentSettings],
     run_names: Collection[str],

@@ -10,8 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from oven_runs.settings.language_models import Address, Variable
 
 AggregationRule: TypeAlias = Literal["lower_quantile", "cautious"]
-"""The rule that merges several members' scores into one reward; oven_learner/rewards/aggregation.py describes
-each."""
+"""The rule that merges several members' scores into one reward (see oven_learner/rewards/aggregation.py)."""
 
 
 class BudgetSettings(BaseModel):
@@ -20,17 +19,13 @@ class BudgetSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     usd: float | None = Field(
-        default=None,
-        gt=0,
-        allow_inf_nan=False,
-        description="limit in US dollars; the price of each model must be known",
+        default=None, gt=0, allow_inf_nan=False, description="limit in US dollars; each model's price must be known"
     )
     tokens: int | None = Field(default=None, ge=1, description="limit of tokens, prompts and answers together")
     calls: int | None = Field(default=None, ge=1, description="limit of calls that were, or may have been, billed")
 
     @property
-    def capped(self) -> bool:
-        """Whether any cap is set."""
+    def is_capped(self) -> bool:
         return self != BudgetSettings()
 
 
@@ -65,26 +60,21 @@ class MemberSettings(BaseModel):
         "domain's own standards; style: clarity, tone and form; informativeness: how specific a right answer is",
     )
     domain: str = Field(
-        default="", max_length=200, description="a specialist's field; empty: the domain of the ModelDescription"
+        default="", max_length=200, description="a specialist's field; if empty, the domain of the ModelDescription"
     )
     rubric: str = Field(default="", description="a text file that replaces the role's instructions")
     rule: str = Field(default="", description="for a rule: an entry point of the group oven.rewards, or FILE:FUNCTION")
-    base_url: Address = Field(default="", description="address of the API; empty: the provider's own")
+    base_url: Address = Field(default="", description="address of the API; if empty, the provider's own")
     key_env: Variable = Field(
         default="",
-        description="environment variable with the key; empty: the provider's usual one, or no key with a base_url",
+        description="environment variable with the key; if empty, the provider's usual one, or none with a base_url",
     )
     budget: BudgetSettings = Field(
         default=BudgetSettings(), description="spending limits of this member: {usd: …, tokens: …, calls: …}"
     )
-    logprobs: bool = Field(
-        default=False, description="request log-probabilities of the tokens, if the model offers them"
-    )
+    logprobs: bool = Field(default=False, description="request the tokens' log-probabilities, if the model offers them")
     top_logprobs: int = Field(
-        default=5,
-        ge=1,
-        le=MAX_LOGPROBS,
-        description="alternatives per token, with `logprobs`; fewer if the model offers fewer",
+        default=5, ge=1, le=MAX_LOGPROBS, description="alternatives per token with `logprobs`, if the model has as many"
     )
 
     @model_validator(mode="after")
@@ -117,22 +107,19 @@ class FrontierSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     provider: str = Field(default="", description="provider of the API, as for a member")
-    model: str = Field(default="", description="the model's name at its provider; empty: no calibrator")
+    model: str = Field(default="", description="the model's name at its provider; if empty, no calibrator")
     base_url: Address = Field(default="", description="address of the API, as for a member")
     key_env: Variable = Field(default="", description="environment variable with the key, as for a member")
     prompts: str = Field(default="", description="file with one prompt per line, or .jsonl with `prompt`")
     top_logprobs: int = Field(
-        default=MAX_LOGPROBS,
-        ge=1,
-        le=MAX_LOGPROBS,
-        description="alternatives per token; fewer if the model offers fewer",
+        default=MAX_LOGPROBS, ge=1, le=MAX_LOGPROBS, description="alternatives per token, if the model offers as many"
     )
     max_tokens: int = Field(default=256, ge=1, le=1024, description="token limit of an answer")
-    every: int = Field(default=50, ge=1, description="steps between two readings")
+    every: int = Field(default=50, ge=1, description="steps between two comparisons")
 
     @field_validator("prompts")
     @classmethod
-    def _absolute(cls, value: str) -> str:
+    def _make_absolute(cls, value: str) -> str:
         return str(Path(value).absolute()) if value else value  # a script may run in another folder
 
     @model_validator(mode="after")
@@ -169,7 +156,7 @@ class CommitteeSettings(BaseModel):
         default="", description="YAML file merged into the packaged catalogue of providers, by provider and model"
     )
     quorum: int | None = Field(
-        default=None, ge=1, description="scores that a group needs; none: two, or one if only one member has weight"
+        default=None, ge=1, description="scores that a group needs; default: two, or one if only one member has weight"
     )
     deadline_s: float = Field(
         default=20.0, gt=0, le=600, description="seconds that remote members have for all groups of a step"
@@ -186,7 +173,7 @@ class CommitteeSettings(BaseModel):
     reference: str = Field(
         default="",
         description="source of correct answers to test judges with: a rule of the committee, whose full marks prove an "
-        "answer correct, or a column of the data set; empty: judges are tested with known-bad answers only",
+        "answer correct, or a column of the data set; if empty, judges are tested with known-bad answers only",
     )
     characters: int = Field(
         default=8000,
@@ -198,7 +185,7 @@ class CommitteeSettings(BaseModel):
         default=0.05, ge=0, le=1, description="share of groups that a judge scores a second time, in reverse order"
     )
     rescore_every: int = Field(
-        default=160, ge=0, description="new groups after which a judge scores 16 old ones again; 0: never"
+        default=160, ge=0, description="new groups after which a judge scores 16 old ones again; if 0, never"
     )
     hold_after: int = Field(
         default=10, ge=1, description="steps in a row without a scored group after which the run is held"

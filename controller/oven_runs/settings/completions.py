@@ -19,8 +19,8 @@ class CompletionsSettings(BaseModel):
         default=None,
         ge=0,
         le=10**9,
-        description=f"optimizer steps between two samples; 0: no samples; none: {RECIPE_INTERVAL} for a recipe, 0 for "
-        "your own script",
+        description="optimizer steps between two samples; if 0, there are no samples; by default "
+        f"{RECIPE_INTERVAL} for a recipe, and 0 for your own script",
     )
     groups: int = Field(default=1, ge=1, le=8, description="groups per sample, shown one after another")
     completions: int = Field(default=16, ge=1, le=64, description="maximum completions shown per group")

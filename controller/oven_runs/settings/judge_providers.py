@@ -30,7 +30,7 @@ SchemaMode: TypeAlias = Literal["strict", "json_object", "none"]
 """The strictest schema that an endpoint can enforce: our JSON Schema, any JSON object, or nothing."""
 Catalogue: TypeAlias = Mapping[str, "ProviderEntry"]
 
-PACKAGED: Final = "judge_providers.yaml"
+PACKAGED_FILE: Final = "judge_providers.yaml"
 NO_KEY: Final = "none"
 """Placeholder key for endpoints without authentication. The SDKs require a non-empty string."""
 CALIBRATOR: Final = "committee.frontier"
@@ -68,16 +68,16 @@ class ProviderEntry(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
     wire: Wire = Field(description="wire format of its API")
-    base_url: Address = Field(default="", description="address of the API; empty: a member must set it")
-    key_env: Variable = Field(default="", description="environment variable with the key; empty: none is sent")
+    base_url: Address = Field(default="", description="address of the API; if empty, a member must set it")
+    key_env: Variable = Field(default="", description="environment variable with the key; if empty, none is sent")
     schema_mode: SchemaMode = Field(default="strict", alias="schema")
-    top_logprobs: int = Field(default=0, ge=0, le=MAX_LOGPROBS, description="maximum alternatives per token; 0: none")
+    top_logprobs: int = Field(default=0, ge=0, le=MAX_LOGPROBS, description="alternatives per token; if 0, none")
     token_limit_field: Literal["max_tokens", "max_completion_tokens"] = Field(
         default="max_completion_tokens", description="the request field for the token limit, in the wire format openai"
     )
-    telemetry_name: str = Field(default="", description="gen_ai.provider.name in spans; empty: the entry's own name")
-    price_id: str = Field(default="", description="its id in genai-prices; empty: looked up by the address")
-    price: Price | None = Field(default=None, description="price of all its models without one in `models`")
+    telemetry_name: str = Field(default="", description="gen_ai.provider.name in spans; if empty, the entry's own name")
+    price_id: str = Field(default="", description="the provider's id in genai-prices; if empty, found by the address")
+    price: Price | None = Field(default=None, description="price of all the provider's models without one in `models`")
     models: dict[str, ModelOverrides] = Field(default_factory=dict)
 
     def overrides_for(self, model: str) -> ModelOverrides:
@@ -109,7 +109,7 @@ class ModelEndpoint:
 @cache
 def packaged_catalogue() -> Catalogue:
     """Return the packaged catalogue."""
-    return _entries(_packaged_values(), [])
+    return _validated_entries(_read_packaged_file(), [])
 
 
 def catalogue(overlay: str | Path = "") -> Catalogue:
@@ -120,47 +120,47 @@ def catalogue(overlay: str | Path = "") -> Catalogue:
         return packaged_catalogue()
     path = Path(overlay)
     user_entries = read_yaml(path)
-    values = _packaged_values()
+    values = _read_packaged_file()
     for name, entry in user_entries.items():
         if isinstance(entry, Mapping) and "base_url" in entry and "key_env" not in entry and name in values:
             values[name] = {key: value for key, value in values[name].items() if key != "key_env"}
     merge(values, user_entries)
-    return _entries(values, [Layer(str(path), user_entries, "file", key_lines(read_text(path)))])
+    return _validated_entries(values, [Layer(str(path), user_entries, "file", key_lines(read_text(path)))])
 
 
 def endpoint_of(
-    name: str, member: MemberSettings | ModelSettings, providers: Catalogue, setting: str = ""
+    name: str, model_settings: MemberSettings | ModelSettings, providers: Catalogue, setting: str = ""
 ) -> ModelEndpoint:
     """Return the endpoint of a model. `name` is the committee member or agent that uses it. `setting` is the name of
     the model's setting, or empty for a member. Raises ConfigError for an unknown provider or a missing address."""
     owner, setting = _owner_and_setting(name, setting)
-    if member.provider not in providers:
-        raise ConfigError(f"{owner}: {UnknownNameError('provider', member.provider, providers)}")
-    entry = providers[member.provider]
-    if not member.base_url and not entry.base_url:
+    if model_settings.provider not in providers:
+        raise ConfigError(f"{owner}: {UnknownNameError('provider', model_settings.provider, providers)}")
+    entry = providers[model_settings.provider]
+    if not model_settings.base_url and not entry.base_url:
         raise ConfigError(
-            f"{owner} has no address: the provider {member.provider!r} needs {setting}.base_url, e.g. "
+            f"{owner} has no address: the provider {model_settings.provider!r} needs {setting}.base_url, e.g. "
             "http://127.0.0.1:8000/v1"
         )
-    overrides = entry.overrides_for(member.model)
-    has_own_address = bool(member.base_url)
+    overrides = entry.overrides_for(model_settings.model)
+    has_own_address = bool(model_settings.base_url)
     return ModelEndpoint(
-        provider=member.provider,
-        model=member.model,
+        provider=model_settings.provider,
+        model=model_settings.model,
         wire=entry.wire,
-        base_url=member.base_url or entry.base_url,
-        key_env=member.key_env or ("" if has_own_address else entry.key_env),
+        base_url=model_settings.base_url or entry.base_url,
+        key_env=model_settings.key_env or ("" if has_own_address else entry.key_env),
         schema_mode=overrides.schema_mode or entry.schema_mode,
         top_logprobs=entry.top_logprobs if overrides.top_logprobs is None else overrides.top_logprobs,
         token_limit_field=overrides.token_limit_field or entry.token_limit_field,
-        telemetry_name=entry.telemetry_name or member.provider,
+        telemetry_name=entry.telemetry_name or model_settings.provider,
         price_id="" if has_own_address else entry.price_id,
         price=overrides.price or entry.price,
     )
 
 
 def key_of(name: str, endpoint: ModelEndpoint, environ: Mapping[str, str] = os.environ, setting: str = "") -> str:
-    """Return an endpoint's key. `name` and `setting` are as in `endpoint_of`. Raises ConfigError for an invalid key."""
+    """Return an endpoint's key. For `name` and `setting`, see `endpoint_of`. Raises ConfigError if it is unusable."""
     if not endpoint.key_env:
         return NO_KEY
     owner, setting = _owner_and_setting(name, setting)
@@ -178,20 +178,20 @@ def key_of(name: str, endpoint: ModelEndpoint, environ: Mapping[str, str] = os.e
     return key
 
 
-def _packaged_values() -> dict[str, Any]:
-    values: dict[str, Any] = load_yaml((files(__package__) / PACKAGED).read_text())
+def _read_packaged_file() -> dict[str, Any]:
+    values: dict[str, Any] = load_yaml((files(__package__) / PACKAGED_FILE).read_text())
     return values
 
 
-def _entries(values: Mapping[str, Any], layers: list[Layer]) -> Catalogue:
+def _validated_entries(values: Mapping[str, Any], layers: list[Layer]) -> Catalogue:
     entries = {}
-    source = layers[0].source if layers else PACKAGED
+    source = layers[0].source if layers else PACKAGED_FILE
     for name, entry in values.items():
         if not isinstance(entry, Mapping):
             raise ConfigError(f"{source}: {name} is {str(entry)[:40]!r}; expected a mapping (`key: value` lines)")
         if "wire" not in entry:
             raise ConfigError(
-                f"{source}: the provider {name} is not in {PACKAGED}, so it needs `wire`: openai or anthropic"
+                f"{source}: the provider {name} is not in {PACKAGED_FILE}, so it needs `wire`: openai or anthropic"
             )
         entries[name] = validate(ProviderEntry, entry, f"{name}.", layers, None)
     return entries

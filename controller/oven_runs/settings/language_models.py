@@ -33,10 +33,10 @@ class ModelSettings(BaseModel):
 
     provider: str = Field(min_length=1, description="provider of the API, as for a committee member")
     model: str = Field(min_length=1, description="the model's name at its provider")
-    base_url: Address = Field(default="", description="address of the API; empty: the provider's own")
+    base_url: Address = Field(default="", description="address of the API; if empty, the provider's own")
     key_env: Variable = Field(
         default="",
-        description="environment variable with the key; empty: the provider's usual one, or no key with a base_url",
+        description="environment variable with the key; if empty, the provider's usual one, or none with a base_url",
     )
 
 
@@ -45,7 +45,7 @@ class TunerSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    llm: ModelSettings | None = Field(default=None, description="the model; none: the agent is off")
+    llm: ModelSettings | None = Field(default=None, description="the model; if none, the agent is off")
     actuators: tuple[str, ...] = Field(
         default=("optimizer.lr_scale", "optimizer.weight_decay", "grad.clip", "grpo.beta"),
         min_length=1,
@@ -64,18 +64,15 @@ class AuthorSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    llm: ModelSettings | None = Field(default=None, description="the model; none: the agent is off")
+    llm: ModelSettings | None = Field(default=None, description="the model; if none, the agent is off")
     every: int = Field(default=100, ge=1, description="minimum ticks between two requests")
     prompts: int = Field(default=10, ge=1, le=50, description="maximum prompts per request; others are dropped")
     total: int = Field(default=500, ge=1, le=10_000, description="maximum prompts that the learner accepts in a run")
     share: float = Field(
-        default=0.25,
-        gt=0,
-        le=1,
-        description="upper bound of data.authored_share: authored prompts' share of a topic's draws",
+        default=0.25, gt=0, le=1, description="maximum of data.authored_share, the share of authored prompts drawn"
     )
     examples: int = Field(
-        default=2, ge=0, le=8, description="training prompts that the model sees per topic; 0: only the names"
+        default=2, ge=0, le=8, description="training prompts that the model sees per topic; if 0, only the names"
     )
     calls: int = Field(default=50, ge=1, le=10_000, description="maximum billed calls per run, including its resumes")
     deadline_s: float = Field(default=60.0, gt=0, le=600, description="seconds that an answer may take")
@@ -87,10 +84,10 @@ class SupervisorSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     model: ModelSettings | None = Field(
-        default=None, description="the model that writes programs; none: the agent is off"
+        default=None, description="the model that writes programs; if none, the agent is off"
     )
     worker: ModelSettings | None = Field(
-        default=None, description="the model that its programs may ask; none: the same model"
+        default=None, description="the model that its programs may ask; if none, the same model"
     )
     actuators: tuple[str, ...] = Field(
         default=("optimizer.lr_scale", "optimizer.weight_decay", "grad.clip", "grpo.beta"),
@@ -103,10 +100,7 @@ class SupervisorSettings(BaseModel):
     expires: int = Field(default=20, ge=1, description="ticks after which an answer is too old for a vote")
     diagnoses: int = Field(default=10, ge=1, le=1000, description="maximum diagnoses per run, including its resumes")
     usd: float | None = Field(
-        default=None,
-        gt=0,
-        allow_inf_nan=False,
-        description="limit in US dollars per run; the models' prices must be known",
+        default=None, gt=0, allow_inf_nan=False, description="limit in US dollars per run; prices must be known"
     )
     tokens: int | None = Field(default=1_000_000, ge=1, description="limit of tokens per run, both models together")
     seconds: float = Field(default=300.0, gt=0, le=3600, description="seconds that a diagnosis may take")

@@ -1,4 +1,4 @@
-"""Merge settings from files, environment variables and options. Each value and error can name its source."""
+"""Merge and validate settings from files, environment variables and options. Errors name the source of a value."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ ENVIRONMENT = "OVEN_SET_"
 SECRET_SETTINGS = ("key_env", "base_url", "to")
 """Settings whose values never appear in errors. Users sometimes write a key instead of its variable's name or put a key
 into an address, and anyone who knows a webhook's address can post to it."""
-_QUOTED_CHARACTERS = 80
+_MAX_QUOTED_CHARACTERS = 80
 """Maximum characters of an argument in an error message."""
 
-Kind = Literal["default", "run", "file", "environment", "set", "flag"]
+Kind = Literal["default", "run", "file", "environment", "set", "flag"]  # "run": the config.json of the resumed run
 KeyPath = tuple[str, ...]
 
 
@@ -119,7 +119,7 @@ def layer_from_set(text: str) -> Layer:
     key, separator, raw = text.partition("=")
     if not separator or not key.strip():
         raise ConfigError(f"--set {text!r} must have the form KEY=VALUE, e.g. --set rules.window_ticks=5")
-    return Layer(f"--set {key.strip()}", _nested_values(key.strip(), raw, f"--set {text}"), "set")
+    return Layer(f"--set {key.strip()}", _parse_nested(key.strip(), raw, f"--set {text}"), "set")
 
 
 def layers_from_environment(environ: Mapping[str, str]) -> Iterator[Layer]:
@@ -127,16 +127,17 @@ def layers_from_environment(environ: Mapping[str, str]) -> Iterator[Layer]:
     for variable in sorted(environ):
         if variable.startswith(ENVIRONMENT):
             key = variable.removeprefix(ENVIRONMENT).lower().replace("__", ".")
-            yield Layer(variable, _nested_values(key, environ[variable], variable), "environment")
+            yield Layer(variable, _parse_nested(key, environ[variable], variable), "environment")
 
 
-def _nested_values(key: str, raw: str, source: str) -> dict[str, Any]:
+def _parse_nested(key: str, raw: str, source: str) -> dict[str, Any]:
+    """Parse a YAML value, and nest it under the parts of its dotted key: `a.b` and `1` → `{"a": {"b": 1}}`."""
     try:
         value = load_yaml(raw)
     except yaml.YAMLError as error:
         if set(key.split(".")) & set(SECRET_SETTINGS):
             source = source.partition("=")[0]
-        source = source if len(source) <= _QUOTED_CHARACTERS else source[: _QUOTED_CHARACTERS - 1] + "…"
+        source = source if len(source) <= _MAX_QUOTED_CHARACTERS else source[: _MAX_QUOTED_CHARACTERS - 1] + "…"
         raise ConfigError(f"{source}: the value is not valid YAML: {problem_of(error)}") from error
     parts = key.split(".")
     if parts[:2] == ["rules", "autonomy_of"] and len(parts) > 2:
@@ -165,8 +166,8 @@ def validate(
     layers: Sequence[Layer],
     options: type[BaseModel] | None,
 ) -> _Model:
-    """Validate the merged `values` of `layers`. `prefix` is their dotted path, and `options` are the recipe's settings.
-    Raises ConfigError with one line per error: setting, value, source, what was expected, and similar names."""
+    """Validate the merged `values` of `layers`, whose names begin with `prefix`. Raises ConfigError with one line per
+    error: setting, value, source, what was expected, and similar names, also from the recipe's `options`."""
     try:
         return model.model_validate(values)
     except ValidationError as error:
@@ -210,14 +211,14 @@ def _entry_settings(model: type[BaseModel], parts: Sequence[str], prefix: str) -
 def name_hint(name: str, known: Sequence[str]) -> str:
     """Return a hint with similar settings. Compare the last part of the name first, and then the whole name."""
     leaves: dict[str, list[str]] = {}
-    for full in known:
-        leaves.setdefault(full.rsplit(".", 1)[-1], []).append(full)
+    for known_name in known:
+        leaves.setdefault(known_name.rsplit(".", 1)[-1], []).append(known_name)
     similar_leaves = difflib.get_close_matches(name.rsplit(".", 1)[-1], leaves, n=3, cutoff=0.7)
-    similar = [full for leaf in similar_leaves for full in leaves[leaf]]
+    similar = [known_name for leaf in similar_leaves for known_name in leaves[leaf]]
     similar = similar or difflib.get_close_matches(name, known, n=3, cutoff=0.6)
     if similar:
-        return "did you mean " + " or ".join(repr(full) for full in similar[:3]) + "?"
+        return "did you mean " + " or ".join(repr(known_name) for known_name in similar[:3]) + "?"
     group = name.rpartition(".")[0]
-    siblings = [full for full in known if group and full.startswith(group + ".")]
-    siblings = siblings or list(dict.fromkeys(full.split(".")[0] for full in known))
+    siblings = [known_name for known_name in known if group and known_name.startswith(group + ".")]
+    siblings = siblings or list(dict.fromkeys(known_name.split(".")[0] for known_name in known))
     return "known: " + ", ".join(siblings[:20]) + (", …" if len(siblings) > 20 else "")

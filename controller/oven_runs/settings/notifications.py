@@ -21,7 +21,7 @@ Severity: TypeAlias = Literal["info", "warning", "error"]
 SEVERITIES: Final[tuple[Severity, ...]] = get_args(Severity)
 """Severities from the lowest to the highest."""
 WEB_SCHEMES: Final = ("https", "http")
-"""Schemes of webhooks, which get the message as JSON unless apprise knows the server as a chat service."""
+"""Schemes of webhooks. They get the message as JSON, unless the library apprise knows the server as a chat service."""
 VARIABLE_PREFIX: Final = "env:"
 """Prefix of the name of an environment variable that contains the address."""
 SAVED_PREFIX: Final = "saved:"
@@ -33,7 +33,7 @@ _OWN_HEADERS: Final = ("host", "content-length", "content-type")
 
 
 def is_reference(url: str) -> bool:
-    """Whether `url` is a reference to the address, which contains no secret itself."""
+    """Whether `url` only refers to an address, as in "env:NAME" or "saved:1". A reference contains no secret."""
     return _REFERENCE.fullmatch(url) is not None
 
 
@@ -50,8 +50,8 @@ def safe_address(url: str) -> str:
         port = f":{parts.port}" if parts.port else ""
     except ValueError:
         return f"{scheme}://…"
-    has_more = rest.rpartition("@")[2].partition("/")[2] or parts.query
-    return f"{scheme}://{parts.hostname}{port}" + ("/…" if has_more else "")
+    _, _, path = rest.rpartition("@")[2].partition("/")
+    return f"{scheme}://{parts.hostname}{port}" + ("/…" if path or parts.query else "")
 
 
 class RecipientSettings(BaseModel):
@@ -125,7 +125,7 @@ class NotifySettings(BaseModel):
     )
     on: tuple[Kind, ...] = Field(
         default=KINDS,
-        description="advice: it waits for a person (again before it lapses); applied: a change took effect or failed; "
+        description="advice: advice waits for a person, or is about to lapse; applied: a change took effect or failed; "
         "rollback; held; died: the learner failed or stopped responding; ended; budget: a budget is used up; "
         "judge: a judge is unavailable; alert: an agent raised or cleared a symptom",
     )
@@ -137,7 +137,7 @@ class NotifySettings(BaseModel):
 
     @field_validator("to", mode="before")
     @classmethod
-    def _split_addresses(cls, value: Any) -> Any:
+    def _wrap_addresses(cls, value: Any) -> Any:
         entries = [value] if isinstance(value, str | dict) else value
         if not isinstance(entries, list | tuple):
             return entries

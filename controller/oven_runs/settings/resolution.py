@@ -39,7 +39,7 @@ DEFAULT_RECIPE = "grpo"
 
 
 class Start(Protocol):
-    """A starting point of a recipe. `label` is empty unless it is a drill."""
+    """A starting point of a recipe. `label` is empty unless the start is a drill, which stages a fault."""
 
     @property
     def name(self) -> str: ...
@@ -95,11 +95,11 @@ def resolve(
     layers: list[Layer] = []
     if attached:
         layers.append(Layer("default", {"recipe": ATTACHED, "rules": {"autonomy": "observe"}}, "default"))
-    layers += _layers(config, sets, environ or {}, earlier_settings)
+    layers += _collect_layers(config, sets, environ or {}, earlier_settings)
     used_flags = {key: value for key, value in (flags or {}).items() if value is not None}
     layers += [Layer("command line", used_flags, "flag"), *recipe_flags]
     values = _merge_layers(layers)
-    recipe = None if attached else _recipe(values.get("recipe", DEFAULT_RECIPE))
+    recipe = None if attached else _load_recipe(values.get("recipe", DEFAULT_RECIPE))
     options_model = recipe.settings_model if recipe else None
     settings = with_agent_rules(validate(Settings, values, "", layers, options_model))
     changes = {
@@ -133,7 +133,7 @@ def resolve(
     return ResolvedSettings(settings.model_copy(update=update), start, options, tuple(layers))
 
 
-def named_recipe(
+def selected_recipe(
     *,
     recipe: str | None,
     config: Path | None,
@@ -141,12 +141,15 @@ def named_recipe(
     environ: Mapping[str, str],
     earlier_settings: Mapping[str, Any] | None,
 ) -> tuple[str, type[BaseModel]] | None:
-    """Return a recipe's name and settings model, or None for a script. Raises ConfigError or UnknownNameError."""
-    name = str(recipe or _merge_layers(_layers(config, sets, environ, earlier_settings)).get("recipe", DEFAULT_RECIPE))
-    return None if name == ATTACHED else (name, _recipe(name).settings_model)
+    """Return the name and settings model of `recipe`, or if it is None, of the recipe in the settings. Return None for
+    the user's own script. Raises ConfigError or UnknownNameError."""
+    if not recipe:
+        values = _merge_layers(_collect_layers(config, sets, environ, earlier_settings))
+        recipe = str(values.get("recipe", DEFAULT_RECIPE))
+    return None if recipe == ATTACHED else (recipe, _load_recipe(recipe).settings_model)
 
 
-def _layers(
+def _collect_layers(
     config: Path | None, sets: Sequence[str], environ: Mapping[str, str], earlier_settings: Mapping[str, Any] | None
 ) -> list[Layer]:
     """Return the layers below the flags, lowest precedence first."""
@@ -194,28 +197,29 @@ def notify_settings(
     set_layers = [layer_from_set(text) for text in sets]
     if unrelated := next((layer for layer in set_layers if set(layer.values) != {"notify"}), None):
         raise ConfigError(f"{unrelated.source}: only notify can be set here, e.g. notify.severity=warning")
-    sources = _layers(config, (), environ, None)
-    layers = [Layer(s.source, {"notify": s.values["notify"]}, s.kind) for s in sources if "notify" in s.values]
-    layers += [*set_layers, *([Layer("command line", {"notify": {"to": list(urls)}}, "flag")] if urls else [])]
+    sources = (layer for layer in _collect_layers(config, (), environ, None) if "notify" in layer.values)
+    layers = [Layer(layer.source, {"notify": layer.values["notify"]}, layer.kind) for layer in sources]
+    url_layers = [Layer("command line", {"notify": {"to": list(urls)}}, "flag")] if urls else []
+    layers += [*set_layers, *url_layers]
     return validate(Settings, _merge_layers(layers), "", layers, None).notify
 
 
 def with_rules(rules: Rules, changes: Mapping[str, Any]) -> Rules:
-    """Return the rules with these changes. `autonomy_of` is merged by actuator."""
+    """Return the rules with these changes. `autonomy_of` is merged actuator by actuator."""
     values = rules.model_dump()
     merge(values, changes)
     return Rules.model_validate(values)
 
 
 def _has_start(recipe: str, start: str | None) -> bool:
-    """Whether the recipe has this start with its default settings."""
+    """Whether the recipe, with its default settings, has this start."""
     try:
-        loaded = _recipe(recipe)
+        loaded = _load_recipe(recipe)
         return loaded.parse_start(start or loaded.default_start, 0, loaded.settings_model()).name == start
     except (OvenError, ValueError):
         return False
 
 
-def _recipe(name: Any) -> Recipe:
+def _load_recipe(name: Any) -> Recipe:
     recipe: Recipe = plugins.load("recipes", "recipe", str(name))
     return recipe

@@ -1,4 +1,4 @@
-"""Define the settings of a run, as a pydantic model that is filled from `oven.yaml`, `--set` and flags."""
+"""The settings of a run, as a pydantic model that is filled from `oven.yaml`, `--set` and flags."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ class AgentSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(min_length=1, description="an entry point of the group oven.agents, or a file")
-    shadow: bool = Field(default=False, description="add its name to rules.shadow")
+    shadow: bool = Field(default=False, description="add the agent's name to rules.shadow")
     speciality: tuple[str, ...] | None = Field(
         default=None,
-        description="actuators on which it is trusted (rules.trusted); none: an installed agent is trusted on all, a "
-        "file is a newcomer",
+        description="actuators on which the agent is trusted (rules.trusted); if none, an installed agent is trusted "
+        "on all actuators, and an agent from a file is a newcomer",
     )
     options: dict[str, Any] = Field(
-        default_factory=dict, description="its options (agent_options); `agent list NAME` lists them"
+        default_factory=dict, description="the agent's options (agent_options); `agent list NAME` lists them"
     )
 
 
@@ -64,16 +64,16 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     recipe: str = Field(default="grpo", description="the recipe to train: an entry point of the group oven.recipes")
-    start: str = Field(default="", description="starting point of the training; empty: the recipe's default")
+    start: str = Field(default="", description="starting point of the training; if empty, the recipe's default")
     seed: int = Field(default=0, ge=0, le=2**32 - 1, description="random seed")
-    steps: int | None = Field(default=None, ge=1, le=10**9, description="optimizer steps; none: the recipe's default")
+    steps: int | None = Field(default=None, ge=1, le=10**9, description="optimizer steps; by default the recipe's")
     minutes: float | None = Field(
-        default=None, gt=0, le=10**7, allow_inf_nan=False, description="time budget in minutes; none: no limit"
+        default=None, gt=0, le=10**7, allow_inf_nan=False, description="time budget in minutes; if none, no limit"
     )
     agents: Annotated[tuple[str | AgentSettings, ...] | None, BeforeValidator(_split_list)] = Field(
         default=None,
-        description="names of the group oven.agents, files, or {name: …, shadow: true, speciality: […], options: {…}}; "
-        "none: all installed agents",
+        description="entry points of the group oven.agents, files, or {name: …, shadow: true, speciality: […], "
+        "options: {…}}; if none, all installed agents",
     )
     agent_options: dict[str, dict[str, Any]] = Field(
         default_factory=dict, description="options of agents by the agent's name, e.g. {learning_rate: {cut: 4}}"
@@ -81,14 +81,14 @@ class Settings(BaseModel):
     agents_per_process: int | None = Field(
         default=None,
         ge=1,
-        description="agents that share a process and a connection; none: the installed ones share one, and each file "
-        "has its own (with `nats`, every agent has its own)",
+        description="agents that share a process and a connection; by default installed agents share one, and each "
+        "file has its own (with `nats`, every agent has its own)",
     )
     agents_memory_mb: int | None = Field(
         default=None,
         ge=128,
         le=1_000_000,
-        description="memory limit in MB of each process of agents and each process that it starts; none: no limit. "
+        description="memory limit in MB of each process of agents and each process that it starts; if none, no limit. "
         "Linux only",
     )
     rules: RuleSettings = RuleSettings()
@@ -103,23 +103,23 @@ class Settings(BaseModel):
         description="the prior service's graph. true: the built-in graph; a folder from `kg import`: that one too, for "
         "query, curriculum and token_prior; false: no service",
     )
-    otlp: str = Field(default="", pattern="^$|^https?://", description="address for traces, OTLP over HTTP; empty: off")
-    lockstep: bool = Field(default=False, description="the learner waits at every tick, so that the run is repeatable")
+    otlp: str = Field(default="", pattern="^$|^https?://", description="OTLP/HTTP address for traces; if empty, off")
+    lockstep: bool = Field(default=False, description="wait for all live agents at each tick, for repeatable runs")
     charge_rollbacks: bool = Field(
         default=False,
-        description="count steps that a rollback discarded as steps, so that runs can be compared at equal cost",
+        description="count steps that rollbacks discarded towards `steps`, to compare runs at equal cost",
     )
     recipe_options: dict[str, Any] = Field(default_factory=dict, description="the recipe's own settings")
     nats: str = Field(
         default="",
         pattern="^$|^(nats|tls|ws|wss)://",
-        description="address of your own server, or of a cluster's servers with commas; empty: the embedded server",
+        description="address of your own server, or of a cluster's servers with commas; if empty, the embedded server",
     )
     creds: str = Field(default="", description="with nats: an .nk file, or a folder with one file per role")
     tls_ca: str = Field(
-        default="", description="with nats: PEM file of the certificate authority; empty: the system's authorities"
+        default="", description="with nats: PEM file of the certificate authority; if empty, the system's authorities"
     )
-    port: int | None = Field(default=None, ge=1, le=65535, description="port of the embedded server; none: a free one")
+    port: int | None = Field(default=None, ge=1, le=65535, description="embedded server's port; by default a free one")
     meshes: int = Field(default=1, ge=1, le=5, description="number of mesh replicas; one is enough to keep deciding")
     stream_replicas: Literal[1, 3, 5] = Field(
         default=1, description="with a cluster as nats: number of its servers that store the log"
@@ -133,7 +133,7 @@ class Settings(BaseModel):
 
     @field_validator("kg")
     @classmethod
-    def _absolute_graph_folder(cls, value: bool | str) -> bool | str:
+    def _make_graph_folder_absolute(cls, value: bool | str) -> bool | str:
         if isinstance(value, bool):
             return value
         if not value:

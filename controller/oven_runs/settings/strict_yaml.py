@@ -13,10 +13,9 @@ _BOOL_TAG = "tag:yaml.org,2002:bool"
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """A loader that rejects duplicate keys. PyYAML would silently keep the last one.
-
-    Only `true` and `false` are booleans, as in YAML 1.2. In YAML 1.1 an agent named `off` would become False. Boolean
-    settings still accept such words through pydantic.
+    """A loader that rejects duplicate keys, for which PyYAML would silently keep the last value. As in YAML 1.2, only
+    `true` and `false` are booleans. In YAML 1.1 an agent named `off` would become False. Boolean settings still accept
+    such words through pydantic.
     """
 
     yaml_implicit_resolvers = {  # noqa: RUF012  (PyYAML's own name)

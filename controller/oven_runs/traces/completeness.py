@@ -1,4 +1,4 @@
-"""Count the steps of a trace file that lack a state, an action or a reward."""
+"""Count the steps of a trace file that lack a state, an action, a result or a reward, for `traces check`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Completeness:
     traces: int = 0
     steps: int = 0
     whole_traces: int = 0
-    """Number of traces that were not truncated and have only whole steps, at least one."""
+    """Number of traces that lack nothing, were not truncated, and have only whole steps, at least one."""
     whole_steps: int = 0
     ended: Counter[str] = field(default_factory=Counter)
     steps_lacking: Counter[str] = field(default_factory=Counter)
@@ -41,13 +41,13 @@ class Completeness:
     """Kind of defect → the first places in the file where it occurs."""
 
     @property
-    def whole(self) -> bool:
+    def is_whole(self) -> bool:
         """Whether the file has traces and nothing is missing."""
         return self.traces > 0 and self.whole_traces == self.traces and not self.traces_lacking and not self.bad_lines
 
     def as_json(self) -> dict[str, Any]:
         """Return the counts as JSON values."""
-        return {**vars(self), "whole": self.whole}
+        return {**vars(self), "whole": self.is_whole}
 
     def _count(self, counter: Counter[str], kind: str, example: str, count: int = 1) -> None:
         counter[kind] += count
@@ -73,8 +73,9 @@ class Completeness:
             for number in unparsed_steps:
                 self._count(self.unusable_actions, "call_not_parsed", f"{trace.id}, step {number}")
         whole_steps = self._add_steps(trace)
-        has_whole_steps = bool(trace.steps) and whole_steps == len(trace.steps)
-        self.whole_traces += has_whole_steps and not problems and trace.ended != "truncated"
+        has_only_whole_steps = bool(trace.steps) and whole_steps == len(trace.steps)
+        if has_only_whole_steps and not problems and trace.ended != "truncated":
+            self.whole_traces += 1
 
     def _add_steps(self, trace: Trace) -> int:
         """Count the steps of a trace. Return the number of whole steps."""
@@ -148,7 +149,8 @@ def _action_fault(action: Message, tools: Mapping[str, Tool]) -> str:
     """Return why no environment could execute an action: the fault of its first bad call, or an empty string."""
     if not action.calls:
         return "" if action.content.strip() else "no_action"
-    return next(filter(None, (_call_fault(call, tools) for call in action.calls)), "")
+    faults = (_call_fault(call, tools) for call in action.calls)
+    return next((fault for fault in faults if fault), "")
 
 
 def _call_fault(call: ToolCall, tools: Mapping[str, Tool]) -> str:

@@ -35,8 +35,8 @@ class BadLine:
 
 
 def read_rows(path: Path) -> Iterator[tuple[int, dict[str, Any] | BadLine]]:
-    """Yield each line's number and JSON object, and skip blank lines. Raises ConfigError if the file cannot be read or
-    is empty."""
+    """Yield each line's number and its JSON object, or a BadLine if it has none. Skip blank lines. Raises ConfigError
+    if the file cannot be read or is empty."""
     if not path.is_file():
         raise ConfigError(f"{path} {'is not a file' if path.exists() else 'does not exist'}; name a JSON lines file")
     try:
@@ -115,16 +115,16 @@ def write(path: Path, traces: Iterable[Trace]) -> None:
 
 
 def append(path: Path, trace: Trace) -> None:
-    """Append a trace in one write, after removing the unfinished line of a killed writer. Wait for other processes that
-    append, because their current line looks unfinished too. Raises OSError."""
+    """Append a trace in one write, after removing the incomplete line of a killed writer. Wait for other processes that
+    append, because the line that they are writing looks incomplete too. Raises OSError."""
     with path.open("ab+") as out:
         with contextlib.suppress(OSError):  # on a file system without locks, append without one
             fcntl.flock(out, fcntl.LOCK_EX)
-        truncate_unfinished(out)
+        truncate_incomplete(out)
         out.write(to_line(trace))
 
 
-def truncate_unfinished(out: BinaryIO) -> None:
+def truncate_incomplete(out: BinaryIO) -> None:
     """Truncate an open file after its last complete line. Raises OSError."""
     end = out.seek(0, 2)
     while end > 0:

@@ -17,7 +17,7 @@ Real: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Record(BaseModel):
-    """Base class of the records. Unknown fields are errors, because formats convert the files of other programs."""
+    """Base class of the records. Unknown fields are errors, so formats must convert the fields of other programs."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -99,7 +99,7 @@ class TraceStep(Record):
     sampled: Sampled | None = None
     outcome: str = ""
     """A digest of the environment's state and answer after the action, if available. Actions with equal digests are
-    equivalent. It includes the answer because otherwise all read-only actions would be equivalent."""
+    equivalent. The digest includes the answer because otherwise all read-only actions would be equivalent."""
 
 
 class Trace(Record):

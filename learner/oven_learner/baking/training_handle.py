@@ -28,7 +28,7 @@ from oven_learner.rewards.draft_verifier import DraftVerifier
 from oven_learner.teachers import TeacherConfig
 from oven_learner.teachers.registry import NamedTeachers
 from oven_runs.access.local_run import LocalRun
-from oven_runs.access.log_sources import batches
+from oven_runs.access.log_sources import read_batches
 from oven_runs.home.run_folder import RunFolder
 from oven_runs.log.command_result import CommandResult
 from oven_runs.operator.operator_client import RETRY_S, execute_command, new_command
@@ -339,7 +339,7 @@ async def wait_for_message(
     """Wait until the log has a matching message after sequence number `after`, or until `has_ended()`."""
     async with asyncio.timeout(timeout_s), run.connect("operator") as bus:
         while not has_ended():
-            async for batch in batches(bus, run.run, after):
+            async for batch in read_batches(bus, run.run, after):
                 if any(matches(event.body) for event in batch):
                     return
                 after = batch[-1].seq

@@ -111,7 +111,7 @@ def choose_rollback(
         )
         if not resumable:
             return copies
-    if checkpoints.run_folder is None or relaunch.SUPPORTED not in os.environ or trainer.args.save_only_model:
+    if checkpoints.run_folder is None or relaunch.SUPPORT_VARIABLE not in os.environ or trainer.args.save_only_model:
         return copies
     disk = DiskCheckpoints(
         checkpoints.output,

@@ -135,7 +135,7 @@ async def test_a_full_disk_stops_the_log_and_not_the_training(
 ) -> None:
     """What could not be logged is kept, and follows when there is room."""
     with monkeypatch.context() as small:
-        small.setattr("oven_runs.server.embedded_server.MAX_FILE", 1 << 20)
+        small.setattr("oven_runs.server.embedded_server.MAX_STORE_BYTES", 1 << 20)
         server = Server(tmp_path, ("pendulum",))
         await server.start()
     try:

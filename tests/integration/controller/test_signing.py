@@ -373,6 +373,6 @@ async def test_what_an_agent_puts_into_headers_does_not_silence_history(run: Run
                 ON.agent("proposer"), status, headers={"Nats-Msg-Id": value, "Oven-Signature": value}
             )
         async with asyncio.timeout(60):
-            while len(events := await log_sources.history(agent, RUN)) < 3:
+            while len(events := await log_sources.read_history(agent, RUN)) < 3:
                 await asyncio.sleep(0.01)
     assert [(event.message_id, event.signature) for event in events] == [("", "")] * 3

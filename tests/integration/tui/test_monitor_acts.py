@@ -72,7 +72,7 @@ async def without_the_right(far: TlsStack, ann: Path, bob: Path, eve: Path) -> N
         await gone.press("p")
         if not gone.app.block_reason():
             lost = await gone.confirm()
-            assert lost.stage == "lost" and not lost.logged, lost.line()
+            assert lost.stage == "lost" and not lost.logged_seq, lost.line()
     held = person_file.load(ann)
     assert isinstance(held, PersonFile)
     other_run = RemoteRun(

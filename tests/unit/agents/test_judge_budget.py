@@ -55,7 +55,7 @@ def test_a_committee_cap_covers_all_members_and_no_other_account(
     assert [isinstance(hold, Refusal) for hold in held] == [n >= room for n in range(9)]
     assert isinstance(members[CRITIC].reserve("tuner", ONE), int)
     if room < 9:
-        assert isinstance(held[8], Refusal) and not held[8].final, "what is under way may give some of it back"
+        assert isinstance(held[8], Refusal) and not held[8].is_final, "what is under way may give some of it back"
         assert isinstance(held[0], int)
         members[CRITIC].book(held[0], Spend())
         assert isinstance(members[ADVERSARY].reserve(ADVERSARY, ONE), int), "an unbilled call leaves its room"

@@ -39,7 +39,7 @@ def test_json_comes_back_as_it_is(value: Any) -> None:
 
 
 def result(action: Any, *messages: Message) -> CommandResult:
-    outcome = CommandResult("r", OperatorCommand(id="c", action=action), "within 5 s", logged=7)
+    outcome = CommandResult("r", OperatorCommand(id="c", action=action), "within 5 s", logged_seq=7)
     for body in messages:
         outcome.feed(body)  # type: ignore[arg-type]
     return outcome

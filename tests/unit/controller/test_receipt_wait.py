@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oven_runs.operator.operator_client import BOUNDARIES, MAX_STEP_WAIT_S, MIN_WAIT_S, SETTLE_S, ReceiptWait
+from oven_runs.operator.operator_client import AWAITED_BOUNDARIES, MAX_STEP_WAIT_S, MIN_WAIT_S, SETTLE_S, ReceiptWait
 
 
 def test_a_long_step_is_waited_for_and_two_of_them_are_enough() -> None:
@@ -21,7 +21,7 @@ def test_a_long_step_is_waited_for_and_two_of_them_are_enough() -> None:
 
 def test_steps_of_milliseconds_do_not_shorten_the_wait() -> None:
     wait = ReceiptWait(0.0)
-    for tick in range(BOUNDARIES):
+    for tick in range(AWAITED_BOUNDARIES):
         wait.record_boundary(tick, 0.01 * tick)
     assert wait.deadline == MIN_WAIT_S
 

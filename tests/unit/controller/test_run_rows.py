@@ -75,7 +75,7 @@ def test_a_growing_log_gives_the_same_digest(tmp_path_factory: pytest.TempPathFa
         summary.step,
         summary.metrics,
     )
-    assert digest.unreadable_lines == 0 and digest.complete
+    assert digest.unreadable_lines == 0 and digest.is_complete
 
 
 EVENTS = recorded()

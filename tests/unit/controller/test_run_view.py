@@ -134,7 +134,7 @@ def test_the_view_says_why_an_agent_is_a_shadow() -> None:
     log.operator("c1", "mute", by="kim", agent="amy")
     log.operator("c2", "mute", agent="nobody")
     summary = view(log)
-    assert {name: agent.shadow for name, agent in summary.agents.items()} == {
+    assert {name: agent.shadow_reason for name, agent in summary.agents.items()} == {
         "amy": "muted by kim", "bob": "rules.shadow", "cat": "requested by the agent"
     }  # fmt: skip
     assert "agent amy: 0 proposals, 0 objections, voted for 0 adopted decisions; shadow: muted by kim" in lines(
@@ -144,7 +144,7 @@ def test_the_view_says_why_an_agent_is_a_shadow() -> None:
     log.restart()
     log.join("cat")
     assert "neither proposed nor objected: amy, bob, cat" in lines(log.events)
-    assert {agent.shadow for agent in view(log).agents.values()} == {""}
+    assert {agent.shadow_reason for agent in view(log).agents.values()} == {""}
 
 
 def test_a_run_is_held_when_the_learner_confirms_it() -> None:

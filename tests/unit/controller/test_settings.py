@@ -53,7 +53,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
             raise UnknownNameError("recipe", str(name), ["grpo"])
         return ToyRecipe()
 
-    monkeypatch.setattr("oven_runs.settings.resolution._recipe", recipe)
+    monkeypatch.setattr("oven_runs.settings.resolution._load_recipe", recipe)
     monkeypatch.setattr("oven_core.plugins.find_plugins", lambda group: {"curriculum": None, "learning_rate": None})
 
 

@@ -26,7 +26,7 @@ from oven_runs.home.learner_spool import (
     Spool,
     SpoolContent,
     SpooledMessage,
-    permanently_lost,
+    count_permanently_lost,
     read_spool,
 )
 from oven_runs.home.run_folder import Home
@@ -127,7 +127,7 @@ def test_lost_messages_are_still_counted_when_the_rest_is_in_the_log(tmp_path: P
         if spool is not None:
             spool.remove()
             spool.close()
-    assert permanently_lost(tmp_path, "r") == 1 and not path.exists()
+    assert count_permanently_lost(tmp_path, "r") == 1 and not path.exists()
 
 
 @contextlib.contextmanager

@@ -193,7 +193,7 @@ class Disk:
         monkeypatch.setattr(snapshot, "LIMIT_BYTES", 100)
         monkeypatch.setattr(disk_checkpoints, "seconds_to_write", lambda size, folder: 1e9)  # none comes by itself
         monkeypatch.setenv("OVEN_RUN_DIR", str(folder))
-        monkeypatch.setenv(relaunch.SUPPORTED, "1")
+        monkeypatch.setenv(relaunch.SUPPORT_VARIABLE, "1")
 
     def incarnation(
         self, plan: Any = None, past: ResumeState | None = None, **settings: Any
@@ -264,7 +264,7 @@ def test_a_resumed_run_skips_abandoned_checkpoints(disk: Disk) -> None:
 
 
 def test_without_a_launcher_there_is_no_rollback_by_restart(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(relaunch.SUPPORTED)
+    monkeypatch.delenv(relaunch.SUPPORT_VARIABLE)
     job, line, _ = disk.incarnation({3: ("run.rollback", 2.0)})
     job.train()
     assert [r.status for r in line.receipts()] == ["rejected"]

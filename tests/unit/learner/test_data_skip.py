@@ -103,7 +103,7 @@ def test_a_rollback_by_restart_restores_the_data_and_drops_the_skip(
     monkeypatch.setattr(snapshot, "LIMIT_BYTES", 100)
     monkeypatch.setattr(disk_checkpoints, "seconds_to_write", lambda size, folder: 1e9)  # none comes by itself
     monkeypatch.setenv("OVEN_RUN_DIR", str(tmp_path))
-    monkeypatch.setenv(relaunch.SUPPORTED, "1")
+    monkeypatch.setenv(relaunch.SUPPORT_VARIABLE, "1")
     settings: dict[str, Any] = {"save_strategy": "steps", "save_steps": 4}
     line = FakeLink({2: ("data.skip", 3.0)})
     line.incoming.extend(

@@ -97,7 +97,7 @@ def test_a_complete_attempt_is_recorded_completely(folder: Path) -> None:
     traces = recorded(folder, shown(Habits(correct_edit=1.0, run_tests=1.0)))
     assert [trace.ended for trace in traces] == ["submitted"] * 4
     assert all(trace.solved and trace.reward == 1 for trace in traces)
-    assert check(traces).whole
+    assert check(traces).is_whole
     first = traces[0]
     assert first.task.id == TASKS[0].instance_id and first.task.fail_to_pass == TASKS[0].FAIL_TO_PASS
     assert [tool.name for tool in first.tools] == ["edit", "list_files", "read", "run_tests", "search", "submit"]
@@ -177,7 +177,7 @@ def test_calls_that_do_not_reach_the_environment_are_in_the_trace(folder: Path) 
             "{'error': \"RepairTools.read() got an unexpected keyword argument 'file'\"}",
         ]
         assert "nonsense" in trace.steps[-1].action.content and trace.meta == {"unparsed_calls": [2]}
-    assert check(traces).whole  # the policy did it
+    assert check(traces).is_whole  # the policy did it
     assert dict(check(traces).unusable_actions) == {
         "unknown_tool": 4,
         "arguments_outside_schema": 4,
@@ -215,7 +215,7 @@ def test_two_calls_in_one_answer_are_one_step(folder: Path) -> None:
             call.id for call in first.action.calls
         ]
         assert first.result[1].content == "error: no file nowhere.py" and first.reward == 0
-    assert check(traces).whole
+    assert check(traces).is_whole
 
 
 def test_any_environment_of_trl_can_be_recorded(folder: Path) -> None:
@@ -284,4 +284,4 @@ def test_a_trace_that_cannot_be_kept_ends_nothing_and_the_next_one_says_so(
     assert caplog.text.count("a trace could not be recorded") == 1 and "No space left" in caplog.text
     assert [trace.meta for trace in traces] == [{"lost_before": 2}, {}]
     result = check(traces)
-    assert not result.whole and result.traces_lacking == {"traces before it are lost": 2}
+    assert not result.is_whole and result.traces_lacking == {"traces before it are lost": 2}

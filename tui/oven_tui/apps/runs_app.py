@@ -39,14 +39,14 @@ class RemoteRunRow:
         """Request new events until cancelled. Call `on_update` after each request and each error."""
         from nats.errors import Error as NatsError
 
-        from oven_runs.access.log_sources import batches
+        from oven_runs.access.log_sources import read_batches
 
         while True:
             try:
                 async with self.access.connect("monitor") as bus:
                     keyring = await self.access.live_keyring(bus)
                     while True:
-                        async for events in batches(bus, self.access.run, self._view.run.seq):
+                        async for events in read_batches(bus, self.access.run, self._view.run.seq):
                             for event in events:
                                 self._view.feed(keyring.verify(event))
                         self._fault = ""

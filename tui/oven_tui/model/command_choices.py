@@ -60,7 +60,7 @@ def agents(view: MonitorView, action: str) -> list[Choice]:
     choices = []
     for name in sorted(view.agents, key=lambda name: -view.run.agents[name].proposals):
         agent = view.run.agents[name]
-        state = agent.shadow or ("newcomer" if agent.newcomer else "its votes count")
+        state = agent.shadow_reason or ("newcomer" if agent.is_newcomer else "its votes count")
         if action == "mute" and name in view.run.muted:
             state = f"unmute: {state}"
         choices.append(Choice(name, name, f"{state}; {agent.proposals} proposals, {agent.backed} adopted"))

@@ -47,7 +47,7 @@ class CommandProgress:
             self.unlogged_commands.pop(body.id, None)
             _, run, *_ = event.subject.split(".")
             result = self.by_id.get(body.id) or self._add(CommandResult(run, body))
-            result.logged = result.logged or event.seq
+            result.logged_seq = result.logged_seq or event.seq
             result.failure = ""
             self.version += 1
         elif isinstance(body, CommandAnswer | Receipt) or (isinstance(body, Decision) and body.command):
@@ -103,10 +103,10 @@ def progress_text(result: CommandResult) -> str:
             return result.failure
         case "asked":
             return "not logged yet"
-        case _ if result.waited:
+        case _ if result.wait_text:
             return result.line()
         case "answered":
-            return f"event {result.logged}; accepted by the mesh, waiting for the learner's receipt after the step"
+            return f"event {result.logged_seq}; accepted by the mesh, waiting for the learner's receipt after the step"
         case _:
             awaited = "the learner's receipt" if command.action in LEARNER_ACTIONS else "the mesh's answer"
-            return f"event {result.logged}; waiting for {awaited}"
+            return f"event {result.logged_seq}; waiting for {awaited}"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
 from oven_core.protocol.completion_messages import SampledGroup
-from oven_runs.log.sampled_text import (
+from oven_runs.log.sampled_group_text import (
     BAR_CELLS,
     MISSING,
     bar,

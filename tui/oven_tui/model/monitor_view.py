@@ -267,7 +267,7 @@ class MonitorView:
     def standing(self, agent: str) -> AgentStanding:
         """Return an agent's state. It is `silent` if it has been silent for longer than the run's rules allow."""
         record = self.run.agents[agent]
-        if not record.live:
+        if not record.is_live:
             return "left"
         limit = self.run.started.rules.silent_ticks if self.run.started else 0
         return "silent" if limit and self.run.tick - record.last_tick > limit else "live"

@@ -65,8 +65,8 @@ class AgentPanel(Lines, Panel):
             if agents[name].proposals or agents[name].against or name in alerting
         ]
         others = [(index, name) for index, name in all_agents if (index, name) not in full]
-        able = [(index, name) for index, name in others if not agents[name].cannot_fire]
-        unable = [(index, name) for index, name in others if agents[name].cannot_fire]
+        able = [(index, name) for index, name in others if not agents[name].cannot_fire_reason]
+        unable = [(index, name) for index, name in others if agents[name].cannot_fire_reason]
         return full, able + unable
 
     def _compact_rows(self, width: int, height: int, agents: Sequence[tuple[int, str]]) -> list[list[TextRun]]:
@@ -99,8 +99,8 @@ class AgentPanel(Lines, Panel):
         left_part.append(self._reputation(name))
         if alerts := self.view.run.alerts.by_agent.get(name):
             left_part.append(("! " + ", ".join(sorted(alerts)) + " ", "bad"))
-        if agent.cannot_fire:
-            left_part.append((f"cannot fire: {agent.cannot_fire}", "warn"))
+        if agent.cannot_fire_reason:
+            left_part.append((f"cannot fire: {agent.cannot_fire_reason}", "warn"))
         elif agent.last_vote is not None:
             left_part.append((vote_text(agent.last_vote), "dim"))
         return row(width, left_part)
@@ -110,8 +110,8 @@ class AgentPanel(Lines, Panel):
         standing = self.view.standing(name)
         if name in self.view.run.alerts.by_agent and standing != "left":
             return "alert", "bad"
-        if standing == "live" and (agent.cannot_fire or agent.newcomer):
-            return ("no fire", "warn") if agent.cannot_fire else ("newcomer", "warn")
+        if standing == "live" and (agent.cannot_fire_reason or agent.is_newcomer):
+            return ("no fire", "warn") if agent.cannot_fire_reason else ("newcomer", "warn")
         return standing, STANDING_KINDS[standing]
 
     def _reputation(self, name: str) -> TextRun:

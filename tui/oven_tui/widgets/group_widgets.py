@@ -10,7 +10,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from oven_core.protocol.completion_messages import StoredGroup
-from oven_runs.log.sampled_text import heading
+from oven_runs.log.sampled_group_text import heading
 from oven_tui.model.cell_text import clip, row
 from oven_tui.model.completion_page import Line, lay_out_page, summary_row
 from oven_tui.widgets.base_widgets import PAINT_CLASSES, PaintMixin, RowList

@@ -1,7 +1,6 @@
 """Read and write the chat format of trainers: rows with `messages` (or `prompt` and `completion`) and `tools`.
 
-The format has no rewards, no tokens and no reason why a trace ended. If a trace's context was rewritten, each
-part becomes a row.
+The format has no rewards, no tokens and no reason why a trace ended. After a rewrite of the context, a new row starts.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ def _recognises(row: Row) -> bool:
     )
 
 
-def _traces(row: Row, default_id: str) -> Iterator[Trace]:
+def _read_traces(row: Row, default_id: str) -> Iterator[Trace]:
     lost: Counter[str] = Counter()
     if "messages" in row:
         chat = expect_list(row["messages"], "messages")
@@ -53,8 +52,8 @@ def _traces(row: Row, default_id: str) -> Iterator[Trace]:
     )
 
 
-def _rows(trace: Trace) -> Iterable[Row]:
-    rewrites = [number for number, step in enumerate(trace.steps) if number and step.state is not None]
+def _to_rows(trace: Trace) -> Iterable[Row]:
+    rewrites = [number for number, step in enumerate(trace.steps) if number > 0 and step.state is not None]
     bounds = [0, *rewrites, len(trace.steps)]
     for part, (start, end) in enumerate(pairwise(bounds)):
         messages: list[Message] = list(trace.state(start)) if trace.steps else list(trace.prompt)
@@ -73,7 +72,7 @@ def _rows(trace: Trace) -> Iterable[Row]:
 FORMAT = LineFormat(
     about="chat messages and tools, one conversation per line (for trainers; loses the most)",
     recognises=_recognises,
-    traces=_traces,
-    rows=_rows,
+    traces=_read_traces,
+    rows=_to_rows,
     loses=LOSES,
 )

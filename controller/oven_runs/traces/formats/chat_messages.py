@@ -44,10 +44,10 @@ def from_chat(chat: Any, lost: Counter[str]) -> Message:
         {
             "role": ROLE_ALIASES.get(role, role),
             "content": text_of(chat.get("content"), lost),
-            "reasoning": _string(chat, "reasoning_content") or _string(chat, "reasoning"),
+            "reasoning": _string_field(chat, "reasoning_content") or _string_field(chat, "reasoning"),
             "calls": tuple(map(_from_call, chat.get("tool_calls") or ())),
-            "call_id": _string(chat, "tool_call_id"),
-            "name": _string(chat, "name") if role == "tool" else "",
+            "call_id": _string_field(chat, "tool_call_id"),
+            "name": _string_field(chat, "name") if role == "tool" else "",
         }
     )
 
@@ -58,7 +58,7 @@ def _from_call(call: Mapping[str, Any]) -> ToolCall:
     arguments = function.get("arguments", "")
     if not isinstance(arguments, str):
         arguments = json.dumps(arguments, ensure_ascii=False)
-    return ToolCall(id=_string(call, "id"), name=function.get("name"), arguments=arguments)
+    return ToolCall(id=_string_field(call, "id"), name=function.get("name"), arguments=arguments)
 
 
 def text_of(content: object, lost: Counter[str]) -> str:
@@ -90,7 +90,7 @@ def from_tool(tool: Mapping[str, Any]) -> Tool:
     """Return the record of a tool in OpenAI's form, a flat form, or MCP's (`inputSchema`). Raises ValidationError."""
     function = tool.get("function", tool)
     schema = function.get("parameters", function.get("inputSchema")) or {}
-    return Tool(name=function.get("name"), description=_string(function, "description"), parameters=schema)
+    return Tool(name=function.get("name"), description=_string_field(function, "description"), parameters=schema)
 
 
 def expect_list(value: object, name: str) -> Sequence[Any]:
@@ -102,15 +102,16 @@ def expect_list(value: object, name: str) -> Sequence[Any]:
 
 def split_into_steps(messages: Iterable[Message]) -> tuple[tuple[Message, ...], tuple[TraceStep, ...]]:
     """Return the messages before the first assistant message, and one step per assistant message. The messages after an
-    assistant message are the result of its step. Assistant messages in a few-shot prompt also become steps, because a
-    plain list does not mark them."""
+    assistant message are the result of its step. Assistant messages in a few-shot prompt also become steps, because
+    nothing in a list of messages distinguishes them."""
     prompt: list[Message] = []
     steps: list[tuple[Message, list[Message]]] = []
     for message in messages:
         if message.role == "assistant":
             steps.append((message, []))
         elif steps:
-            steps[-1][1].append(message)
+            _, result = steps[-1]
+            result.append(message)
         else:
             prompt.append(message)
     return tuple(prompt), tuple(
@@ -127,7 +128,7 @@ def last_conversation(trace: Trace) -> list[dict[str, Any]]:
     return [to_chat(message) for message in messages]
 
 
-def _string(chat: Mapping[str, Any], name: str) -> str:
+def _string_field(chat: Mapping[str, Any], name: str) -> str:
     """Return a field of a JSON object, or an empty string if the field is not a string."""
     value = chat.get(name)
     return value if isinstance(value, str) else ""

@@ -1,6 +1,6 @@
-"""The trajectory format of mini-swe-agent (2.4, "mini-swe-agent-1.1"): a folder with one JSON file per task.
+"""The trajectory format of mini-swe-agent 2.4, called "mini-swe-agent-1.1": a folder per task with one JSON file.
 
-Its only tool is `bash`, which the files do not describe. Answers with a format error are not in the files.
+The files do not describe the agent's only tool, `bash`. They lack the model's answers that had a format error.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from oven_core.errors import ConfigError, reason
 from oven_core.files import read_file, write_atomic
-from oven_runs.traces.formats import free_field
+from oven_runs.traces.formats import extra_data
 from oven_runs.traces.formats.chat_messages import (
     NotReadable,
     expect_list,
@@ -22,14 +22,14 @@ from oven_runs.traces.formats.chat_messages import (
     last_conversation,
     split_into_steps,
 )
-from oven_runs.traces.formats.trace_format import READING_ERRORS, TraceFormat, malformed
+from oven_runs.traces.formats.trace_format import READING_ERRORS, TraceFormat, malformed_line
 from oven_runs.traces.jsonl import MAX_LINE_BYTES, MAX_REASON_CHARACTERS, BadLine
 from oven_runs.traces.trace_records import Ended, Policy, Task, Tool, Trace
 
 FORMAT_PREFIX: Final = "mini-swe-agent-1"
 """The value of `trajectory_format` must start with this."""
 SUFFIX: Final = ".traj.json"
-META: Final = "mini-swe-agent"
+META: Final = "mini-swe-agent"  # key in Trace.meta, and prefix of every version of `trajectory_format`
 BASH: Final = Tool(
     name="bash",
     description="Execute a bash command",
@@ -54,11 +54,11 @@ _STATUS_BY_ENDED: Final[Mapping[Ended, str]] = {ended: status for status, ended 
 
 
 class MiniSweAgent(TraceFormat):
-    """The trajectory format, as a folder with one folder per task, or as a single file."""
+    """The trajectory format. A path is either a folder with one folder per task, or a single file."""
 
     def claims(self, path: Path) -> bool:
         """Return whether the first file is marked as a trajectory."""
-        first = next(iter(_files(path)), None)
+        first = next(iter(_trajectory_files(path)), None)
         if first is None or (path.is_file() and path.suffix != ".json"):
             return False
         try:
@@ -69,14 +69,14 @@ class MiniSweAgent(TraceFormat):
 
     def read(self, path: Path) -> Iterator[Trace | BadLine]:
         """Yield each file's trace, sorted by file name."""
-        files = _files(path)
+        files = _trajectory_files(path)
         if not files:
             raise ConfigError(f"{path} has no *{SUFFIX}; name the folder that mini-swe-agent wrote")
         for number, file in enumerate(files, 1):
             try:
                 yield _read_trace(json.loads(read_file(file, "the trajectory", MAX_LINE_BYTES)), file)
             except READING_ERRORS as error:
-                yield malformed(number, error, f"{file.name}: ")
+                yield malformed_line(number, error, f"{file.name}: ")
             except ValueError as error:
                 detail = str(error) if isinstance(error, ConfigError) else f"{file.name}: {reason(error)}"
                 yield BadLine(number, "not_json", detail[:MAX_REASON_CHARACTERS])
@@ -89,16 +89,16 @@ class MiniSweAgent(TraceFormat):
         names: set[str] = set()
         for trace in traces:
             name = _file_name(trace)
-            if name in names or name.strip(".") == "":
+            if name in names or not name.strip("."):  # "." and ".." are folders already
                 raise ConfigError(f"trace {trace.id!r} needs its own file, but the name {name!r} is already used")
             names.add(name)
             (path / name).mkdir(parents=True, exist_ok=True)
-            text = json.dumps(_trajectory(trace), indent=2, ensure_ascii=False)
+            text = json.dumps(_to_trajectory(trace), indent=2, ensure_ascii=False)
             write_atomic(path / name / f"{name}{SUFFIX}", text)
         return len(names)
 
 
-def _files(path: Path) -> list[Path]:
+def _trajectory_files(path: Path) -> list[Path]:
     return sorted(path.rglob(f"*{SUFFIX}")) if path.is_dir() else [path]
 
 
@@ -112,14 +112,15 @@ def _read_trace(trajectory: Any, file: Path) -> Trace:
     stored_format = str(trajectory.get("trajectory_format", ""))
     if not stored_format.startswith(FORMAT_PREFIX):
         raise NotReadable(f"its format is {stored_format!r}; {FORMAT_PREFIX}.x can be read")
-    plain = _plain_trace(trajectory, file.name.removesuffix(SUFFIX))
-    return free_field.restore(plain, trajectory["info"].get(free_field.NAME))
+    plain = _read_plain_trace(trajectory, file.name.removesuffix(SUFFIX))
+    return extra_data.restore(plain, trajectory["info"].get(extra_data.KEY))
 
 
-def _plain_trace(trajectory: dict[str, Any], name: str) -> Trace:
-    """Return the trace without the values of the free field."""
+def _read_plain_trace(trajectory: dict[str, Any], name: str) -> Trace:
+    """Return the trace without its extra data."""
     info, lost = trajectory["info"], Counter[str]()
     rows = expect_list(trajectory.get("messages"), "messages")
+    # The last row, with the role "exit", repeats the status and submission in `info`.
     chat = [row for row in rows if not (isinstance(row, dict) and row.get("role") == "exit")]
     if any(isinstance(row, dict) and "role" not in row for row in chat):
         raise NotReadable("its messages are items of the Responses API; record it with a chat model")
@@ -142,7 +143,7 @@ def _plain_trace(trajectory: dict[str, Any], name: str) -> Trace:
     )
 
 
-def _trajectory(trace: Trace) -> dict[str, Any]:
+def _to_trajectory(trace: Trace) -> dict[str, Any]:
     stored = trace.meta.get(META)
     meta: dict[str, Any] = dict(stored) if isinstance(stored, dict) else {}
     meta.pop("lost", None)
@@ -158,14 +159,14 @@ def _trajectory(trace: Trace) -> dict[str, Any]:
         "trajectory_format": "mini-swe-agent-1.1",
     }
     trajectory["info"].setdefault("model_stats", {"instance_cost": 0.0, "api_calls": len(trace.steps)})
-    if difference := free_field.difference(trace, _plain_trace(trajectory, _file_name(trace))):
-        trajectory["info"][free_field.NAME] = difference
+    if missing := extra_data.find_missing(trace, _read_plain_trace(trajectory, _file_name(trace))):
+        trajectory["info"][extra_data.KEY] = missing
     return trajectory
 
 
 FORMAT = MiniSweAgent(
     "mini-swe-agent's trajectories: a folder of *.traj.json",
-    free_field=(
+    extra_fields=(
         "task", "tools", "reward", "solved", "policy", "meta",
         "steps.state", "steps.reward", "steps.sampled", "steps.outcome",
     ),

@@ -11,24 +11,23 @@ from collections.abc import Iterable, Iterator
 from hashlib import sha256
 from typing import Any
 
-from oven_runs.traces.formats import free_field
+from oven_runs.traces.formats import extra_data
 from oven_runs.traces.formats.chat_messages import expect_list, from_chat, last_conversation, split_into_steps
 from oven_runs.traces.formats.trace_format import LineFormat, Row
 from oven_runs.traces.trace_records import Ended, Task, Trace, TraceStep
 
-META = "openenv"
-"""Key in `Trace.meta` for the fields of an episode that records do not have."""
-META_FIELDS = ("metrics", "verify_metrics", "artifacts", "extra")
+META = "openenv"  # key in Trace.meta
+META_FIELDS = ("metrics", "verify_metrics", "artifacts", "extra")  # fields of an episode that records do not have
 
 
-def _traces(row: Row, default_id: str) -> Iterator[Trace]:
+def _read_traces(row: Row, default_id: str) -> Iterator[Trace]:
     extra = row.get("extra") or {}
-    difference = extra.get(free_field.NAME) if isinstance(extra, dict) else None
-    yield free_field.restore(_plain_trace(row, default_id), difference)
+    stored_data = extra.get(extra_data.KEY) if isinstance(extra, dict) else None
+    yield extra_data.restore(_read_plain_trace(row, default_id), stored_data)
 
 
-def _plain_trace(row: Row, default_id: str) -> Trace:
-    """Return the trace without the values of the free field."""
+def _read_plain_trace(row: Row, default_id: str) -> Trace:
+    """Return the trace without its extra data."""
     lost: Counter[str] = Counter()
     chat = expect_list(row.get("messages"), "messages")
     prompt, steps = split_into_steps(from_chat(message, lost) for message in chat)
@@ -39,8 +38,8 @@ def _plain_trace(row: Row, default_id: str) -> Trace:
         ended = "truncated"
     meta = {field: row[field] for field in META_FIELDS if row.get(field)}
     if isinstance(meta.get("extra"), dict):
-        meta["extra"] = {key: value for key, value in meta["extra"].items() if key != free_field.NAME}
-    if (tool_trace := row.get("tool_trace")) and tool_trace != _tool_trace(steps, bool(row.get("done"))):
+        meta["extra"] = {key: value for key, value in meta["extra"].items() if key != extra_data.KEY}
+    if (tool_trace := row.get("tool_trace")) and tool_trace != _to_tool_trace(steps, bool(row.get("done"))):
         meta["tool_trace"] = tool_trace
     meta |= {"lost": dict(lost)} if lost else {}
     meta = {field: value for field, value in meta.items() if value}
@@ -60,14 +59,14 @@ def _read_task(task: Any, episode: str) -> Task:
         return Task(id=f"task-{sha256(task.encode(errors='replace')).hexdigest()[:12]}", prompt=task)
     if not isinstance(task, dict):
         return Task(id=episode)
-    if set(task) <= set(Task.model_fields) and isinstance(task.get("id"), str):
+    if set(task) <= set(Task.model_fields) and isinstance(task.get("id"), str):  # written by `_to_rows`
         return Task.model_validate(task)
     name = next((task[key] for key in ("id", "instance_id", "task_id") if task.get(key) is not None), episode)
     prompt = next((task[key] for key in ("prompt", "problem_statement") if isinstance(task.get(key), str)), "")
     return Task(id=str(name), prompt=prompt, data=task)
 
 
-def _rows(trace: Trace) -> Iterable[Row]:
+def _to_rows(trace: Trace) -> Iterable[Row]:
     stored = trace.meta.get(META)
     meta: Row = stored if isinstance(stored, dict) else {}
     done = trace.ended == "submitted"
@@ -79,19 +78,19 @@ def _rows(trace: Trace) -> Iterable[Row]:
         "messages": last_conversation(trace),
         "reward": trace.reward,
         "done": done,
-        "tool_trace": meta.get("tool_trace", _tool_trace(trace.steps, done)),
+        "tool_trace": meta.get("tool_trace", _to_tool_trace(trace.steps, done)),
         "metrics": metrics,
         "verify_metrics": meta.get("verify_metrics", {}),
         "artifacts": meta.get("artifacts", {}),
         "task": trace.task.model_dump(mode="json", exclude_defaults=True),
         "extra": dict(meta.get("extra") or {}),
     }
-    if difference := free_field.difference(trace, _plain_trace(row, trace.id)):
-        row["extra"][free_field.NAME] = difference
+    if missing := extra_data.find_missing(trace, _read_plain_trace(row, trace.id)):
+        row["extra"][extra_data.KEY] = missing
     yield row
 
 
-def _tool_trace(steps: Iterable[TraceStep], done: bool) -> list[Row]:
+def _to_tool_trace(steps: Iterable[TraceStep], done: bool) -> list[Row]:
     """Return each call with its result. Arguments that are not a JSON object are stored as text under "arguments"."""
     calls: list[Row] = []
     for step in steps:
@@ -115,11 +114,11 @@ def _tool_trace(steps: Iterable[TraceStep], done: bool) -> list[Row]:
 FORMAT = LineFormat(
     about="OpenEnv's results.jsonl: one episode per line",
     recognises=lambda row: isinstance(row.get("episode_id"), str) and isinstance(row.get("messages"), list),
-    traces=_traces,
-    rows=_rows,
+    traces=_read_traces,
+    rows=_to_rows,
     file_name="results.jsonl",
     metadata={"metadata.json": b'{"written_by": "oven-controller"}\n'},
-    free_field=(
+    extra_fields=(
         "tools", "solved", "ended", "policy", "meta",
         "steps.state", "steps.reward", "steps.sampled", "steps.outcome",
     ),

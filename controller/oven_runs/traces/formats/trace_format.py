@@ -20,19 +20,19 @@ from oven_runs.traces.trace_records import Trace
 
 Row = dict[str, Any]
 READING_ERRORS: Final = (NotReadable, ValidationError, RecursionError, AttributeError, LookupError, TypeError)
-"""Errors for malformed objects. `malformed` converts them to a BadLine."""
+"""Errors for malformed objects. `malformed_line` converts them to a BadLine."""
 
 
 @dataclass(frozen=True)
 class TraceFormat(ABC):
-    """A trace format."""
+    """Reads and writes the files of one trace format."""
 
     about: str
     """A description in one line."""
     loses: Mapping[str, str] = field(default_factory=dict, kw_only=True)
     """For each record field that this format loses, the reason."""
-    free_field: tuple[str, ...] = field(default=(), kw_only=True)
-    """Fields of a record that are stored in the format's free field, because it has no place for them."""
+    extra_fields: tuple[str, ...] = field(default=(), kw_only=True)
+    """Fields of a record that are stored as extra data (`extra_data`), because the format has no place for them."""
 
     @abstractmethod
     def claims(self, path: Path) -> bool:
@@ -54,8 +54,9 @@ class LineFormat(TraceFormat):
     recognises: Callable[[Row], bool]
     """Returns whether a file with this first row has this format."""
     traces: Callable[[Row, str], Iterable[Trace | BadLine]]
-    """Returns the traces of a row, given an id for a trace without one. Raises NotReadable."""
+    """Returns the traces of a row. The string is the id for a trace that has no id. Raises NotReadable."""
     rows: Callable[[Trace], Iterable[Row]]
+    """Returns the rows that store a trace."""
     file_name: str = ""
     """Default file name in a folder."""
     metadata: Mapping[str, bytes] = field(default_factory=dict)
@@ -64,11 +65,11 @@ class LineFormat(TraceFormat):
     def claims(self, path: Path) -> bool:
         if path.is_dir() and not (self.file_name and (path / self.file_name).is_file()):
             return False
-        first = next((row for _, row in read_rows(self._file(path))), None)
+        first = next((row for _, row in read_rows(self._file_in(path))), None)
         return isinstance(first, dict) and self.recognises(first)
 
     def read(self, path: Path) -> Iterator[Trace | BadLine]:
-        file = self._file(path)
+        file = self._file_in(path)
         for number, row in read_rows(file):
             if isinstance(row, BadLine):
                 yield row
@@ -76,14 +77,14 @@ class LineFormat(TraceFormat):
             try:
                 traces = list(self.traces(row, f"{file.stem}-{number}"))
             except READING_ERRORS as error:
-                yield malformed(number, error)
+                yield malformed_line(number, error)
             else:
                 for trace in traces:
                     yield replace(trace, number=number) if isinstance(trace, BadLine) else trace
 
     def write(self, path: Path, traces: Iterable[Trace]) -> int:
         """Write to the file, or to the format's file in an existing folder."""
-        file, count = self._file(path), 0
+        file, count = self._file_in(path), 0
         if file.is_dir():
             raise ConfigError(f"{file} is a folder, but this format needs a file: name a file in it")
         with atomic_file(file) as out:
@@ -96,11 +97,11 @@ class LineFormat(TraceFormat):
                 out.write(content)
         return count
 
-    def _file(self, path: Path) -> Path:
+    def _file_in(self, path: Path) -> Path:
         return path / self.file_name if self.file_name and path.is_dir() else path
 
 
-def malformed(number: int, error: Exception, prefix: str = "") -> BadLine:
+def malformed_line(number: int, error: Exception, prefix: str = "") -> BadLine:
     """Convert one of READING_ERRORS to a BadLine."""
     if isinstance(error, NotReadable):
         detail = str(error)

@@ -10,13 +10,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from oven_runs.traces.formats import free_field
+from oven_runs.traces.formats import extra_data
 from oven_runs.traces.formats.chat_messages import NotReadable, expect_list, from_chat, from_tool
 from oven_runs.traces.formats.trace_format import LineFormat, Row
 from oven_runs.traces.trace_records import Ended, Message, Policy, Sampled, Task, Tool, Trace, TraceStep
 
 TRACE_VERSION: Final = 1
-META: Final = "verifiers"
+META: Final = "verifiers"  # key in Trace.meta
 EPISODE_FIELDS: Final = ("id", "env", "group", "run")
 """Fields of an episode that are stored in `Trace.meta`, in addition to those of the trace."""
 TRACE_FIELDS: Final = ("rewards", "metrics", "info", "stop_condition", "errors", "agent", "verifiers")
@@ -25,40 +25,40 @@ TRUNCATED: Final = frozenset({"max_input_tokens", "max_output_tokens", "max_tota
 """Stop conditions that truncate the text. ("max_turns" does not.)"""
 
 
-def _traces(episode: Row, default_id: str) -> Iterator[Trace]:
+def _read_traces(episode: Row, default_id: str) -> Iterator[Trace]:
     for number, row in enumerate(expect_list(episode.get("traces"), "traces"), 1):
         if not isinstance(row, dict):
             raise NotReadable(f"its trace {number} must be an object")
         if row.get("version", TRACE_VERSION) != TRACE_VERSION:
             raise NotReadable(f"its trace is of version {row.get('version')!r}; version {TRACE_VERSION} can be read")
         info = row.get("info")
-        plain = _plain_trace(episode, row, f"{default_id}-{number}")
-        yield free_field.restore(plain, info.get(free_field.NAME) if isinstance(info, dict) else None)
+        plain = _read_plain_trace(episode, row, f"{default_id}-{number}")
+        yield extra_data.restore(plain, info.get(extra_data.KEY) if isinstance(info, dict) else None)
 
 
-def _plain_trace(episode: Row, row: Row, default_id: str) -> Trace:
-    """Return the trace without the values of the free field."""
+def _read_plain_trace(episode: Row, row: Row, default_id: str) -> Trace:
+    """Return the trace without its extra data."""
     lost: Counter[str] = Counter()
-    prompt, steps = _steps(_nodes(row), lost)
+    prompt, steps = _read_steps(_read_nodes(row), lost)
     meta: dict[str, Any] = {key: row[key] for key in TRACE_FIELDS if row.get(key)}
     if isinstance(meta.get("info"), dict):
-        meta["info"] = {key: value for key, value in meta["info"].items() if key != free_field.NAME}
+        meta["info"] = {key: value for key, value in meta["info"].items() if key != extra_data.KEY}
     meta |= {"episode": {key: episode[key] for key in EPISODE_FIELDS if episode.get(key)}}
     meta |= {"lost": dict(lost)} if lost else {}
     return Trace(
         id=str(row.get("id") or default_id),
         task=_read_task(row.get("task") or episode.get("task")),
-        tools=_tools(row),
+        tools=_read_tools(row),
         prompt=prompt,
         steps=steps,
-        reward=_reward(row.get("rewards")),
-        ended=_ended(row),
-        policy=_policy(episode, row),
+        reward=_total_reward(row.get("rewards")),
+        ended=_read_ended(row),
+        policy=_read_policy(episode, row),
         meta={META: {key: value for key, value in meta.items() if value}},
     )
 
 
-def _nodes(row: Row) -> list[Row]:
+def _read_nodes(row: Row) -> list[Row]:
     nodes = list(expect_list(row.get("nodes") or [], "nodes"))
     for index, node in enumerate(nodes):
         parent = node.get("parent") if isinstance(node, dict) else -1
@@ -67,40 +67,40 @@ def _nodes(row: Row) -> list[Row]:
     return nodes
 
 
-def _steps(nodes: list[Row], lost: Counter[str]) -> tuple[tuple[Message, ...], tuple[TraceStep, ...]]:
+def _read_steps(nodes: list[Row], lost: Counter[str]) -> tuple[tuple[Message, ...], tuple[TraceStep, ...]]:
     """Return the prompt, and one step per sampled node, in node order."""
     messages = [from_chat(node.get("message"), lost) for node in nodes]
-    actions = [index for index, node in enumerate(nodes) if node.get("sampled")]
-    first_child: dict[int | None, int] = {}
+    action_indices = [index for index, node in enumerate(nodes) if node.get("sampled")]
+    first_child: dict[int | None, int] = {}  # node → its first child that was not sampled
     for index, node in enumerate(nodes):
         if not node.get("sampled"):
             first_child.setdefault(node.get("parent"), index)
     prompt: tuple[Message, ...] = ()
     steps: list[TraceStep] = []
-    for number, index in enumerate(actions):
-        path = _path(nodes, nodes[index].get("parent"))
-        continues_previous = number > 0 and actions[number - 1] in path
+    for number, index in enumerate(action_indices):
+        path = _path_to(nodes, nodes[index].get("parent"))
+        continues_previous = number > 0 and action_indices[number - 1] in path
         if continues_previous:
-            between = path[path.index(actions[number - 1]) + 1 :]
-            steps[-1] = steps[-1].model_copy(update={"result": tuple(messages[node] for node in between)})
+            result_indices = path[path.index(action_indices[number - 1]) + 1 :]
+            steps[-1] = steps[-1].model_copy(update={"result": tuple(messages[node] for node in result_indices)})
         state = tuple(messages[node] for node in path)
         if number == 0:
             prompt = state
-        chain = _chain(first_child, index)  # replaced if the next action's path has other nodes
+        followers = _unsampled_after(first_child, index)  # replaced if the path to the next action has other nodes
         steps.append(
             TraceStep(
                 state=None if number == 0 or continues_previous else state,
                 action=messages[index],
-                result=tuple(messages[node] for node in chain) if chain or not messages[index].calls else None,
-                sampled=_sampled(nodes[index]),
+                result=tuple(messages[node] for node in followers) if followers or not messages[index].calls else None,
+                sampled=_read_sampled(nodes[index]),
             )
         )
-    if not actions:
-        prompt = tuple(messages[node] for node in _chain(first_child, None))
+    if not action_indices:
+        prompt = tuple(messages[node] for node in _unsampled_after(first_child, None))
     return prompt, tuple(steps)
 
 
-def _path(nodes: list[Row], index: int | None) -> list[int]:
+def _path_to(nodes: list[Row], index: int | None) -> list[int]:
     """Return the nodes from a root to `index`."""
     path: list[int] = []
     while index is not None:
@@ -109,8 +109,8 @@ def _path(nodes: list[Row], index: int | None) -> list[int]:
     return path[::-1]
 
 
-def _chain(first_child: dict[int | None, int], index: int | None) -> list[int]:
-    """Return the unsampled nodes that follow `index`, along first children."""
+def _unsampled_after(first_child: dict[int | None, int], index: int | None) -> list[int]:
+    """Return the unsampled nodes that follow `index`: its first child, that node's first child, and so on."""
     chain: list[int] = []
     while (child := first_child.get(index)) is not None:
         chain.append(child)
@@ -118,7 +118,7 @@ def _chain(first_child: dict[int | None, int], index: int | None) -> list[int]:
     return chain
 
 
-def _sampled(node: Row) -> Sampled | None:
+def _read_sampled(node: Row) -> Sampled | None:
     ids, mask = node.get("token_ids") or [], node.get("mask") or []
     if not ids:
         return None
@@ -132,7 +132,7 @@ def _sampled(node: Row) -> Sampled | None:
     return Sampled(ids=sampled, logprobs=logprobs, entropies=entropies)
 
 
-def _tools(row: Row) -> tuple[Tool, ...]:
+def _read_tools(row: Row) -> tuple[Tool, ...]:
     roots = [node for node in row.get("nodes") or [] if node.get("parent") is None and node.get("tools")]
     tools = roots[0]["tools"] if roots else row.get("tools") or []
     return tuple(from_tool(tool) for tool in expect_list(tools, "tools"))
@@ -152,7 +152,7 @@ def _read_task(task: Any) -> Task:
     return Task(id=str(name), prompt=prompt or "", data=data)
 
 
-def _reward(rewards: Any) -> float | None:
+def _total_reward(rewards: Any) -> float | None:
     """Return the weighted sum, or None if the trace was not scored."""
     if not isinstance(rewards, dict):
         return None
@@ -163,7 +163,7 @@ def _reward(rewards: Any) -> float | None:
         raise NotReadable("a reward has no score") from error
 
 
-def _ended(row: Row) -> Ended:
+def _read_ended(row: Row) -> Ended:
     stop = str(row.get("stop_condition") or "")
     calls = [call for call in row.get("calls") or [] if isinstance(call, dict) and not call.get("error")]
     if row.get("is_timeout") or stop.endswith("_timeout"):
@@ -177,7 +177,7 @@ def _ended(row: Row) -> Ended:
     return "submitted" if row.get("is_completed") and row.get("ok") else "unknown"
 
 
-def _policy(episode: Row, row: Row) -> Policy:
+def _read_policy(episode: Row, row: Row) -> Policy:
     config = (row.get("agent") or {}).get("config") or {}
     models = [call.get("model") for call in row.get("calls") or [] if isinstance(call, dict)]
     work = (episode.get("run") or {}).get("work") or {}
@@ -186,7 +186,7 @@ def _policy(episode: Row, row: Row) -> Policy:
     return Policy(model=str(name), step=step if isinstance(step, int) else None)
 
 
-def _rows(trace: Trace) -> Iterable[Row]:
+def _to_rows(trace: Trace) -> Iterable[Row]:
     stored = trace.meta.get(META)
     meta: dict[str, Any] = stored if isinstance(stored, dict) else {}
     stored_episode = meta.get("episode")
@@ -202,8 +202,8 @@ def _rows(trace: Trace) -> Iterable[Row]:
         "id": trace.id,
         "task": task,
         "agent": {"config": {"model": trace.policy.model or None}},
-        "tools": [_tool(tool) for tool in trace.tools],
-        "nodes": _graph(trace),
+        "tools": [_to_tool(tool) for tool in trace.tools],
+        "nodes": _to_nodes(trace),
         "rewards": {} if trace.reward is None else {"reward": {"score": trace.reward, "weight": 1.0}},
         "is_completed": trace.ended != "unknown",
         "ok": submitted,
@@ -216,25 +216,25 @@ def _rows(trace: Trace) -> Iterable[Row]:
         row["errors"] = [{"type": "Error", "message": "the source does not say"}]
     episode_row: Row = {"env": {"id": ""}, "task": task, "ok": submitted, **episode, "traces": [row]}
     episode_row.setdefault("id", trace.id)
-    if difference := free_field.difference(trace, _plain_trace(episode_row, row, trace.id)):
-        row["info"] = {**row["info"], free_field.NAME: difference}
+    if missing := extra_data.find_missing(trace, _read_plain_trace(episode_row, row, trace.id)):
+        row["info"] = {**row["info"], extra_data.KEY: missing}
     yield episode_row
 
 
-def _tool(tool: Tool) -> Row:
+def _to_tool(tool: Tool) -> Row:
     return {"type": "function", "name": tool.name, "description": tool.description, "parameters": tool.parameters}
 
 
-def _graph(trace: Trace) -> list[Row]:
-    """Return one node per message. A rewritten state branches off at its first different message."""
+def _to_nodes(trace: Trace) -> list[Row]:
+    """Return the message graph, one node per message. A rewritten state branches off at its first different message."""
     nodes: list[Row] = []
-    path: list[tuple[Message, int]] = []
+    path: list[tuple[Message, int]] = []  # the current context: its messages and the indices of their nodes
 
     def add(message: Message, **fields: Any) -> None:
         parent = path[-1][1] if path else None
-        node: Row = {"parent": parent, "message": _message(message), "sampled": False, **fields}
+        node: Row = {"parent": parent, "message": _to_message(message), "sampled": False, **fields}
         if parent is None and trace.tools:
-            node["tools"] = [_tool(tool) for tool in trace.tools]
+            node["tools"] = [_to_tool(tool) for tool in trace.tools]
         path.append((message, len(nodes)))
         nodes.append(node)
 
@@ -248,13 +248,13 @@ def _graph(trace: Trace) -> list[Row]:
             del path[prefix:]
             for message in step.state[prefix:]:
                 add(message)
-        add(step.action, sampled=True, **_tokens(step.sampled))
+        add(step.action, sampled=True, **_to_tokens(step.sampled))
         for message in step.result or ():
             add(message)
     return nodes
 
 
-def _tokens(sampled: Sampled | None) -> Row:
+def _to_tokens(sampled: Sampled | None) -> Row:
     if sampled is None:
         return {}
     tokens: Row = {"token_ids": list(sampled.ids), "mask": [True] * len(sampled.ids)}
@@ -265,7 +265,7 @@ def _tokens(sampled: Sampled | None) -> Row:
     return tokens
 
 
-def _message(message: Message) -> Row:
+def _to_message(message: Message) -> Row:
     """Return the message in verifiers' form: flat calls, and `tool_call_id` on each tool message."""
     chat: Row = {"role": message.role, "content": message.content}
     if message.role == "assistant":
@@ -282,8 +282,8 @@ def _message(message: Message) -> Row:
 FORMAT = LineFormat(
     about="verifiers' and prime-rl's traces.jsonl: episodes with message graphs and sampled tokens",
     recognises=lambda row: isinstance(row.get("traces"), list) and isinstance(row.get("task"), dict),
-    traces=_traces,
-    rows=_rows,
+    traces=_read_traces,
+    rows=_to_rows,
     file_name="traces.jsonl",
-    free_field=("task", "solved", "policy", "meta", "steps.reward", "steps.outcome"),
+    extra_fields=("task", "solved", "policy", "meta", "steps.reward", "steps.outcome"),
 )

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any
 
 from oven_learner.hf.prompts.injected_prompts import InjectedPrompts
-from oven_runs.home.authored_prompts import fault, normalized
+from oven_runs.home.authored_prompts import normalized, prompt_fault
 
 CAP = 256
 """Maximum number of stored authored prompts. The oldest are evicted first, because training has already used them."""
@@ -92,7 +92,7 @@ class Admission:
 
     def refusal(self, text: str, accepted_keys: Collection[int]) -> str:
         """Return the reason for refusing the prompt, or an empty string."""
-        if refusal := fault(text):
+        if refusal := prompt_fault(text):
             return refusal
         if key_of(text) in self._data_keys or key_of(text) in accepted_keys:
             return "duplicate"

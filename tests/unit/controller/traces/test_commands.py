@@ -66,9 +66,9 @@ def test_missing_parts_of_steps_are_counted_by_kind() -> None:
         "no reward": 1,
         "another trace has the same id": 1,
     }
-    assert (result.whole_traces, result.whole_steps, result.whole) == (0, 0, False)
-    assert not completeness.check([REPAIR.model_copy(update={"ended": "truncated"})]).whole
-    assert not completeness.check([]).whole
+    assert (result.whole_traces, result.whole_steps, result.is_whole) == (0, 0, False)
+    assert not completeness.check([REPAIR.model_copy(update={"ended": "truncated"})]).is_whole
+    assert not completeness.check([]).is_whole
 
 
 def test_convert_names_a_bad_line_or_skips_it(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Format a sampled group for a terminal: its prompt, completions, scores with reasons, and advantages.
+"""Format a sampled group as text for a terminal: its prompt, completions, scores with reasons, and advantages.
 
 Text is cleaned first, so that it cannot break lines or control the terminal.
 """
@@ -22,12 +22,12 @@ def group_lines(stored: StoredGroup) -> Iterator[str]:
     group = stored.group
     yield heading(group, stored.time)
     yield "  prompt"
-    yield from _quoted(group.prompt)
+    yield from _quote(group.prompt)
     max_advantage = max_abs_advantage(group)
     for index, completion in enumerate(group.completions):
         scores = f"reward {format_number(completion.reward)}, advantage {format_signed(completion.advantage)}"
         yield f"  {index + 1}  {scores}  {bar(completion.advantage, max_advantage)}".rstrip()
-        yield from _quoted(completion)
+        yield from _quote(completion)
         for member in group.members:
             yield f"       {member_line(member, index)}"
     if not group.completions:
@@ -81,8 +81,7 @@ def max_abs_advantage(group: SampledGroup) -> float:
 
 
 def bar(value: float | None, max_value: float, cells: int = BAR_CELLS) -> str:
-    """Draw a bar to the left of the middle for a negative value and to the right for a positive one. Without a value,
-    return an empty string."""
+    """Draw a bar from the middle to the left (negative) or right (positive), or return "" if it cannot be drawn."""
     if value is None or not math.isfinite(value) or max_value <= 0:
         return ""
     length = round(cells * min(1.0, abs(value) / max_value))
@@ -91,7 +90,7 @@ def bar(value: float | None, max_value: float, cells: int = BAR_CELLS) -> str:
     return " " * cells + "│" + "█" * length
 
 
-def _quoted(shown: ShownText) -> list[str]:
+def _quote(shown: ShownText) -> list[str]:
     return [f"     │ {line}" for line in text_lines(shown)]
 
 

@@ -1,4 +1,4 @@
-"""Store trace data for which a format has no place in its free-form field, which other programs ignore."""
+"""Extra data: the parts of a trace that a format has no place for, stored under a key that other programs ignore."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from oven_core.errors import reason
 from oven_runs.traces.formats.chat_messages import NotReadable
 from oven_runs.traces.trace_records import Trace
 
-NAME = "oven"
-"""Key of this data in the free-form field."""
+KEY = "oven"
+"""The key, in an object of the format for additional information, such as `info` or `extra`."""
 
 
-def difference(trace: Trace, plain: Trace) -> dict[str, Any]:
+def find_missing(trace: Trace, plain: Trace) -> dict[str, Any]:
     """Return the data of `trace` that is missing from `plain`, the trace as the format alone stores it."""
     full, plain_data = trace.model_dump(mode="json"), plain.model_dump(mode="json")
     has_same_count = len(trace.steps) == len(plain.steps)
@@ -34,11 +34,11 @@ def difference(trace: Trace, plain: Trace) -> dict[str, Any]:
 
 
 def restore(plain: Trace, extra: object) -> Trace:
-    """Return `plain` with the data that `difference` returned. Raises NotReadable if the two do not match."""
+    """Return `plain` with the data that `find_missing` returned. Raises NotReadable if the two do not match."""
     if not extra:
         return plain
     if not isinstance(extra, dict) or extra.get("of") != len(plain.steps):
-        raise NotReadable(f"its field {NAME!r} was written for another list of messages")
+        raise NotReadable(f"its field {KEY!r} was written for another list of messages")
     full = plain.model_dump(mode="json")
     full |= {name: value for name, value in extra.items() if name not in ("of", "each_step")}
     try:
@@ -46,6 +46,6 @@ def restore(plain: Trace, extra: object) -> Trace:
             full["steps"][int(number)] |= step
         return Trace.model_validate(full)
     except ValidationError as error:
-        raise NotReadable(f"its field {NAME!r} is invalid: {reason(error)}") from error
+        raise NotReadable(f"its field {KEY!r} is invalid: {reason(error)}") from error
     except (IndexError, ValueError, TypeError, AttributeError) as error:
-        raise NotReadable(f"its field {NAME!r} was written for another list of messages") from error
+        raise NotReadable(f"its field {KEY!r} was written for another list of messages") from error

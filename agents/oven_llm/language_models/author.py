@@ -28,8 +28,10 @@ from oven_runs.home.authored_prompts import (
     MAX_CHARACTERS,
     AuthoredPrompt,
     Topic,
+    append_prompts,
     normalized,
     prompt_fault,
+    read_topics,
 )
 from oven_runs.settings.language_models import AuthorSettings
 

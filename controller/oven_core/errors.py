@@ -82,7 +82,7 @@ class UnknownNameError(OvenError, LookupError):
     def __init__(self, kind: str, name: str, valid_names: Iterable[str]) -> None:
         """`kind` is the kind of name, such as "recipe". `valid_names` are the names that exist."""
         known = sorted(valid_names)
-        first_word = kind.split()[0]  # for example of "command of kg"
+        first_word = kind.split()[0]  # for example "command" of "command of kg"
         renamed = {old: new for old, new in RENAMED.get(first_word, {}).items() if new in known}
         current_names = renamed | {valid: valid for valid in known}
         matches = [name] if name in renamed else similar_names(name, current_names)

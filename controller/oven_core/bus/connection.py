@@ -205,7 +205,7 @@ class Bus(LogClient):
                     await self.client.flush()
         except Exception:
             watchdog.abort(self.client)
-        await self._end()
+        await self._close_client()
 
     async def abort(self) -> None:
         """Close the connection within seconds, whatever the server does, and leave no socket or task open.
@@ -215,9 +215,9 @@ class Bus(LogClient):
             self._watch_task.cancel()
         self.client.discard_unsent()  # nats-py's `close` would wait until everything is written
         watchdog.abort(self.client)
-        await self._end()
+        await self._close_client()
 
-    async def _end(self) -> None:
+    async def _close_client(self) -> None:
         """Run nats-py's `close` for at most CLOSE_TIMEOUT_S, then close the socket and cancel the remaining tasks.
 
         If a task is still running after that, try once more, because nats-py's reconnection can miss a cancellation."""

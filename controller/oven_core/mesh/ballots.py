@@ -72,7 +72,7 @@ class Ballot:
         return state.trust.is_trusted(name, self.opened.actuator)
 
     def may_link(self, state: State, name: str) -> bool:
-        """Return whether a plan of this agent may link this ballot to others. A newcomer may link its own ballots."""
+        """Return whether a plan of this agent may link this ballot to others. Newcomers may link only their own."""
         return self.opened.opened_by == name or self.is_trusted(state, name)
 
     def may_still_vote(self, state: State, name: str) -> bool:

@@ -36,7 +36,7 @@ class Stake:
     has_weight: bool
     """Whether the agent's vote had weight in the decision."""
     opened_ballot: bool
-    """Whether the agent opened the ballot."""
+    """Whether the agent opened the ballot on which the decision was made."""
 
 
 @dataclass(frozen=True, slots=True)

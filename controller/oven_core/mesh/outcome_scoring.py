@@ -20,7 +20,7 @@ from oven_core.protocol.actuators import ROLLBACK
 from oven_core.protocol.messages import Decision, Outcome, OutcomeLine
 
 MAX_HORIZONS = 5
-"""Number of horizons before and after a change in which measurements of its target count, if there are too few."""
+"""Maximum number of horizons, before and after a change, in which measurements of a rarely measured target count."""
 
 
 @dataclass(frozen=True, slots=True)

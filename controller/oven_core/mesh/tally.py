@@ -145,7 +145,7 @@ def tally_lines(ballot: Ballot, standing: Callable[[str], Standing]) -> tuple[Ta
     """Return one line per eligible agent, in the ballot's order, and then at most MAX_SHADOW_LINES lines of shadows."""
     eligible = [agent for agent in ballot.opened.eligible if not standing(agent).shadow]
     shadows = sorted(agent for agent in ballot.votes if agent not in eligible)[:MAX_SHADOW_LINES]
-    # All lines share 6,000 bytes for their rationales, so that the decision fits into the log.
+    # The rationales of all lines share about 6,000 bytes, so that the decision fits into the log.
     rationale_bytes = max(60, 6000 // max(1, len(eligible) + len(shadows)))
     lines = []
     for agent in (*eligible, *shadows):

@@ -106,7 +106,7 @@ def shutdown(limit_s: float = FLUSH_S) -> None:
 
 
 class Contexts:
-    """The newest trace contexts, at most `size`, by the id of a ballot or decision. Later spans join the same trace."""
+    """The newest trace contexts, at most `size`, by the id of a ballot or decision, for spans that are opened later."""
 
     def __init__(self, size: int = MAX_CONTEXTS) -> None:
         self._size = size

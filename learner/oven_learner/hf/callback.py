@@ -55,9 +55,9 @@ from oven_learner.optim.optimizer_gauges import ABSENT_IF_NAN
 from oven_learner.optim.rate_readback import TRAINER_REMEDY, RateReadback
 from oven_learner.ranks import Ranks
 from oven_learner.rewards.committee import Committee
-from oven_learner.rewards.judge_knobs import announce_committee
+from oven_learner.rewards.judge_knobs import register_committee_knobs
 from oven_learner.rollback.rollback_protocol import Rollback
-from oven_learner.teachers import Teachers, announce_kl_knobs
+from oven_learner.teachers import Teachers, register_kl_knobs
 
 log = logging.getLogger("oven.learner")
 
@@ -360,20 +360,20 @@ class Attachment(TrainerCallback):
         trainer, actuators, options = self.trainer, self.actuators, self._options
         check_trainable(trainer)
         RateReadback(self._rate.scale, TRAINER_REMEDY).register_knobs(actuators, options.lr_bounds)
-        scalar_knobs.announce(trainer, actuators, self._user_values, options.beta_bounds)
-        announce_kl_knobs(actuators, trainer, options.teachers, options.beta_bounds, lambda: self.client)
+        scalar_knobs.register_knobs(trainer, actuators, self._user_values, options.beta_bounds)
+        register_kl_knobs(actuators, trainer, options.teachers, options.beta_bounds, lambda: self.client)
         for channel in self._channels:
-            channel.announce(actuators)
+            channel.register_knob(actuators)
         if self._user_evaluation is not None or trainer.args.eval_strategy != "no":
             actuators.action(EVALUATE, (self._user_evaluation or self._evaluation).request, effect="measures")
         if options.mixture is not None:
-            mixtures.announce(trainer, actuators, options.mixture)
+            mixtures.register_knobs(trainer, actuators, options.mixture)
         if self._authored is not None:
-            self._authored.announce(actuators)
+            self._authored.register_knob(actuators)
         if options.committee is not None:
-            announce_committee(actuators, options.committee)
+            register_committee_knobs(actuators, options.committee)
         else:
-            scalar_knobs.announce_reward_weights(trainer, actuators)
+            scalar_knobs.register_reward_weights(trainer, actuators)
 
     def _hold(self, reason: str) -> None:
         if self.client is not None:

@@ -107,7 +107,7 @@ class Channel(ABC):
     def tally(self, model: Any, inputs: dict[str, Any]) -> TermSum:
         """Return the sum of the term over this micro-batch, and its number of tokens."""
 
-    def announce(self, actuators: Actuators) -> None:
+    def register_knob(self, actuators: Actuators) -> None:
         """Register the weight as the knob `channel.<name>`, from 0 to the maximum."""
         actuators.scalar(
             f"channel.{self.name}",

@@ -31,9 +31,9 @@ from oven_learner.policies.policy import Policy, check_policy, repeat_conditions
 from oven_learner.policies.policy_teachers import AnyTeacher, PolicyTeachers
 from oven_learner.policies.scoring import KL, SAMPLE_METRICS, Scoring, prompt_of, publish_groups
 from oven_learner.rewards.committee import SKIPPED_STEPS, Committee
-from oven_learner.rewards.judge_knobs import announce_committee
+from oven_learner.rewards.judge_knobs import register_committee_knobs
 from oven_learner.rewards.verdicts import RewardFunction
-from oven_learner.teachers.kl_knobs import announce_beta, announce_teachers
+from oven_learner.teachers.kl_knobs import register_beta, register_teacher_knob
 
 LOSS_TYPES = ("dapo", "grpo")
 
@@ -208,8 +208,8 @@ class PolicyTrainer:
 
         if len(self.teachers):
             unit = "× KL per step, in the loss"
-            announce_beta(actuators, config.beta, lambda: self.beta, set_beta, config.beta_bounds, unit)
-            announce_teachers(actuators, self.teachers, lambda: self.client)
+            register_beta(actuators, config.beta, lambda: self.beta, set_beta, config.beta_bounds, unit)
+            register_teacher_knob(actuators, self.teachers, lambda: self.client)
         if config.updates_per_batch > 1:
             user_values = UserValues()
             unit = "ratio below 1" if has_two_epsilons else "ratio around 1"
@@ -219,7 +219,7 @@ class PolicyTrainer:
                     actuators, "grpo.epsilon_high", lambda: self.epsilon[1], set_high, unit="ratio above 1"
                 )
         if self.scoring.committee is not None:
-            announce_committee(actuators, self.scoring.committee)
+            register_committee_knobs(actuators, self.scoring.committee)
 
     def metric_specs(self) -> tuple[MetricSpec, ...]:
         """Return the metrics of each step."""

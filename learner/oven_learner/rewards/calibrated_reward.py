@@ -166,7 +166,7 @@ class CalibratedReward:
         """Return the descriptions of all metrics of this reward."""
         return METRICS
 
-    def announce(self, actuators: Actuators) -> None:
+    def register_knob(self, actuators: Actuators) -> None:
         """Register λ as `reward.calibration`. It changes the reward, so only held-out metrics can judge a change."""
         actuators.scalar(KNOB, lambda: self.weight, self.set_weight, low=0.0, high=1.0, unit="λ", moves_own_metric=True)
 

@@ -12,14 +12,14 @@ from oven_learner.rewards.committee import Committee
 from oven_runs.log.committee_view import WEIGHTS
 
 
-def announce_committee(actuators: Actuators, committee: Committee) -> None:
+def register_committee_knobs(actuators: Actuators, committee: Committee) -> None:
     """Register `reward.weights` if there are several members, and `committee.<member>` for each remote member."""
     _register_weights(actuators, committee)
     actuators.membership = CommitteeMembership(committee)
     for member in committee.judges.members:
         _register_model(actuators, committee, member)
     if committee.calibration is not None:
-        committee.calibration.announce(actuators)
+        committee.calibration.register_knob(actuators)
 
 
 class CommitteeMembership:

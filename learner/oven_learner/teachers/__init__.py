@@ -13,8 +13,8 @@ arXiv 2402.03300, eq. 4), times the importance ratio unless `use_bias_correction
 its gradient, and this package chooses the model π_ref.
 """
 
-from oven_learner.teachers.kl_knobs import announce_kl_knobs
+from oven_learner.teachers.kl_knobs import register_kl_knobs
 from oven_learner.teachers.registry import LIMIT_BYTES, Teachers
 from oven_learner.teachers.teacher_config import TeacherConfig, parse_teachers, read_teachers
 
-__all__ = ["LIMIT_BYTES", "TeacherConfig", "Teachers", "announce_kl_knobs", "parse_teachers", "read_teachers"]
+__all__ = ["LIMIT_BYTES", "TeacherConfig", "Teachers", "parse_teachers", "read_teachers", "register_kl_knobs"]

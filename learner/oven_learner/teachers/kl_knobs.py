@@ -17,7 +17,7 @@ DEFAULT_BETA = 0.04
 """The β that determines the upper bound if the user's β is 0, from Shao et al. 2024 (arXiv 2402.03300, section 4.2)."""
 
 
-def announce_kl_knobs(
+def register_kl_knobs(
     actuators: Actuators,
     trainer: Any,
     teachers: Teachers | None,
@@ -31,14 +31,14 @@ def announce_kl_knobs(
     grpo = _is_grpo(trainer)
     if grpo and has_reference(trainer):
         user_beta = float(trainer.args.beta or trainer.beta)
-        announce_beta(
+        register_beta(
             actuators, user_beta, lambda: float(trainer.beta), lambda value: _set_beta(trainer, value), beta_bounds
         )
     if teachers is not None:
-        announce_teachers(actuators, teachers, client, lambda: not grpo or has_reference(trainer))
+        register_teacher_knob(actuators, teachers, client, lambda: not grpo or has_reference(trainer))
 
 
-def announce_beta(
+def register_beta(
     actuators: Actuators,
     user_beta: float,
     read: Callable[[], float],
@@ -61,7 +61,7 @@ class Announcer(Protocol):
         """Announce the knob's current state at the next step boundary."""
 
 
-def announce_teachers(
+def register_teacher_knob(
     actuators: Actuators,
     teachers: NamedTeachers[Any],
     client: Callable[[], Announcer | None],

@@ -13,7 +13,7 @@ from oven_core.errors import ConfigError
 from oven_learner.actuators import Actuators
 from oven_learner.rewards import Committee
 from oven_learner.rewards.calibrated_reward import FORMAT_COST, KNOB, CalibratedReward
-from oven_learner.rewards.judge_knobs import announce_committee
+from oven_learner.rewards.judge_knobs import register_committee_knobs
 
 TEXT, QUESTION = "bread in the oven", "what is it about ?"
 
@@ -110,7 +110,7 @@ def test_a_weight_outside_0_to_1_is_refused(weight: float) -> None:
 
 def test_its_weight_is_a_knob_that_only_held_out_data_judges() -> None:
     shape, actuators = CalibratedReward(0.5), Actuators()
-    announce_committee(actuators, committee(shape))
+    register_committee_knobs(actuators, committee(shape))
     spec = next(spec for spec in actuators.specs() if spec.name == KNOB)
     assert (spec.low, spec.high, spec.value, spec.moves_own_metric) == (0.0, 1.0, 0.5, True)
     shape.set_weight(1.0)

@@ -22,7 +22,7 @@ from oven_learner.actuators import Actuators
 from oven_learner.client.oven_client import OvenClient
 from oven_learner.link.resume_state import ResumeState, read_resume_state
 from oven_learner.rewards import Committee
-from oven_learner.rewards.judge_knobs import announce_committee
+from oven_learner.rewards.judge_knobs import register_committee_knobs
 from oven_learner.rewards.member_models import MemberModels, RequestedModel
 from oven_learner.rewards.verdicts import Cost, Verdict
 from oven_learner.testing import FakeLink, decision
@@ -86,7 +86,7 @@ class Run:
         self.committee = Committee({"exact": rule}, remote=self.remote, **options)
         self.committee.group_size = 2
         self.link, self.actuators = FakeLink(past=past), Actuators()
-        announce_committee(self.actuators, self.committee)
+        register_committee_knobs(self.actuators, self.committee)
         self.client = OvenClient(self.link, self.actuators)
         self.client.start()
         self._step = 0

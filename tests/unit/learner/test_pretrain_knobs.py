@@ -304,7 +304,7 @@ def test_gradients_include_a_term_only_while_it_is_on(home: Home, tmp_path: Path
     knobs = job.actuators
     assert knobs is not None
     for channel in job.trainer.channels:
-        channel.announce(knobs)
+        channel.register_knob(knobs)
     heads = [None] * 3
     assert same_gradients(gradients(job.trainer, batch), [*wanted, *heads])
     generator = torch.get_rng_state()

@@ -87,7 +87,7 @@ def test_switching_quantisation_off_leaves_no_trace(made: Any) -> None:
 def test_what_is_saved_while_it_is_on_is_a_plain_model(tmp_path: Path) -> None:
     job = trainer(tmp_path, model=llama(), data=tokens(), save_strategy="steps", save_steps=3, max_steps=6)
     knobs = Actuators()
-    quantisation.announce(knobs, FakeQuantisation(job.model))  # type: ignore[arg-type]
+    quantisation.register_knob(knobs, FakeQuantisation(job.model))  # type: ignore[arg-type]
     line = FakeLink({2: ("train.quantisation", "int8")})
     attach(job, link=line, actuators=knobs)
     job.train()

@@ -13,7 +13,7 @@ from oven_core.protocol.committee_requests import JudgeHealth, ScoreReply, Score
 from oven_core.protocol.judge_spec import JudgeSpec
 from oven_learner.actuators import Actuators
 from oven_learner.rewards import Committee
-from oven_learner.rewards.judge_knobs import announce_committee
+from oven_learner.rewards.judge_knobs import register_committee_knobs
 from oven_learner.rewards.member_models import RequestedModel
 from oven_learner.rewards.remote_members import read_reply
 from oven_learner.rewards.verdicts import Abstention, Cost, Verdict
@@ -153,13 +153,13 @@ def test_a_rule_that_does_not_apply_to_one_completion_abstains_on_its_group_only
 
 def test_weights_are_a_simplex_that_acts_on_the_next_batch() -> None:
     committee, actuators = Committee({"a": share_of_a, "b": share_of_a}, weights={"b": 0}), Actuators()
-    announce_committee(actuators, committee)
+    register_committee_knobs(actuators, committee)
     assert actuators.read(WEIGHTS) == {"a": 1.0, "b": 0.0} and committee.quorum == 1
     assert actuators.apply(WEIGHTS, {"a": 0.25, "b": 0.75}).status == "applied"
     assert committee.weights == {"a": 0.25, "b": 0.75} and committee.quorum == 2
     assert actuators.apply(WEIGHTS, {"a": 0.25}).status == "rejected"
     alone = Actuators()
-    announce_committee(alone, Committee({"a": share_of_a}))
+    register_committee_knobs(alone, Committee({"a": share_of_a}))
     assert WEIGHTS not in alone, "nothing to weigh"
 
 

@@ -65,7 +65,7 @@ class AuthoredPromptsReader(StepHook):
         if ranks.leader:
             self._write_topics(self._settings.examples)
 
-    def announce(self, actuators: Actuators) -> None:
+    def register_knob(self, actuators: Actuators) -> None:
         if self._settings is not None:
             actuators.scalar(
                 SHARE,

@@ -299,7 +299,7 @@ class Skip:
         return float(before), float(mixture.position(chunk))
 
 
-def announce(trainer: Any, actuators: Actuators, mixture: Mixture) -> None:
+def register_knobs(trainer: Any, actuators: Actuators, mixture: Mixture) -> None:
     """Register `data.mixture` if there are several datasets, and `data.skip` unless the user has registered it."""
     if len(mixture.names) > 1:
         actuators.simplex(MIXTURE, mixture.get, mixture.set, moves_own_metric=True)

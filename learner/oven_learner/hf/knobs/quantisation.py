@@ -3,7 +3,7 @@
 It can be changed during a run:
 
     actuators = oven.Actuators()
-    quantisation.announce(actuators, FakeQuantisation(model))
+    quantisation.register_knob(actuators, FakeQuantisation(model))
     oven.attach(trainer, actuators=actuators)
 
 Quantisation-aware training (Jacob et al. 2018, arXiv 1712.05877): the forward pass sees rounded weights, the optimizer
@@ -108,6 +108,6 @@ class FakeQuantisation:
                 vars(layer)["oven_bits"] = BITS[choice]
 
 
-def announce(actuators: Actuators, quantisation: FakeQuantisation) -> None:
+def register_knob(actuators: Actuators, quantisation: FakeQuantisation) -> None:
     """Register the choice. A change shifts the training loss itself, so only held-out data can judge it."""
     actuators.choice(NAME, quantisation.read, quantisation.write, (NONE, *BITS), moves_own_metric=True)

@@ -40,7 +40,7 @@ log = logging.getLogger("oven.learner")
 WEIGHTS = "reward.weights"
 
 
-def announce_reward_weights(trainer: Any, actuators: Actuators) -> None:
+def register_reward_weights(trainer: Any, actuators: Actuators) -> None:
     """Register `reward.weights`, each function's share of the user's total weight. A committee registers its own. A
     change takes effect with the next generation. The knob is not registered if the weights are not shares: with a
     negative weight (a penalty), a sum of 0, or two functions with the same name."""
@@ -72,7 +72,7 @@ CLIPS = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")
 """Losses that clip on both sides (TRL 1.16, `_compute_loss`). cispo clips only above, sapo and vespo do not clip."""
 
 
-def announce_clip(trainer: Any, actuators: Actuators, user_values: UserValues) -> None:
+def register_clip(trainer: Any, actuators: Actuators, user_values: UserValues) -> None:
     """Register `grad.clip` if the trainer clips. DeepSpeed clips by itself, and reads its settings only once."""
     args = trainer.args
     if args.max_grad_norm and args.max_grad_norm > 0 and not trainer.is_deepspeed_enabled:
@@ -85,7 +85,7 @@ def announce_clip(trainer: Any, actuators: Actuators, user_values: UserValues) -
         )
 
 
-def announce_beta(trainer: Any, actuators: Actuators, user_values: UserValues, bounds: tuple[float, float]) -> None:
+def register_beta(trainer: Any, actuators: Actuators, user_values: UserValues, bounds: tuple[float, float]) -> None:
     """Register the trainer's β, with `bounds` as multiples of the user's value."""
     read, write = lambda: float(trainer.beta), partial(setattr, trainer, "beta")
     for trainer_class, (name, unit) in BETAS.items():
@@ -109,7 +109,7 @@ def _has_reference(trainer: Any) -> bool:
     )
 
 
-def announce_epsilon(trainer: Any, actuators: Actuators, user_values: UserValues) -> None:
+def register_epsilon(trainer: Any, actuators: Actuators, user_values: UserValues) -> None:
     """Register ε if completions are reused after an optimizer step. Before that, the ratio is 1 and never clipped."""
     trainer_class = next((name for name in ("GRPOTrainer", "RLOOTrainer") if is_a(trainer, name)), None)
     if trainer_class is None or not reuses_completions(trainer):
@@ -138,13 +138,15 @@ def reuses_completions(trainer: Any) -> bool:
     return bool(keeps_log_probs or getattr(trainer, "oven_ahead", False))
 
 
-def announce(trainer: Any, actuators: Actuators, user_values: UserValues, beta_bounds: tuple[float, float]) -> None:
+def register_knobs(
+    trainer: Any, actuators: Actuators, user_values: UserValues, beta_bounds: tuple[float, float]
+) -> None:
     """Register `grad.clip`, `optimizer.weight_decay`, β and ε, if this trainer has them."""
-    announce_clip(trainer, actuators, user_values)
+    register_clip(trainer, actuators, user_values)
     if not trainer.is_deepspeed_enabled:  # DeepSpeed's optimizers keep their own groups
         weight_decay.register_knob(trainer.optimizer, actuators)
-    announce_beta(trainer, actuators, user_values, beta_bounds)
-    announce_epsilon(trainer, actuators, user_values)
+    register_beta(trainer, actuators, user_values, beta_bounds)
+    register_epsilon(trainer, actuators, user_values)
 
 
 class UserValues:

@@ -67,7 +67,7 @@ class _TokenizedProbe:
     """The frontier model's known mass at those positions, (SYMBOLS,) each."""
 
 
-class PolicyReading:
+class PolicyMeter:
     """Measures a policy on the frontier model's answers, which are tokenized with the policy's tokenizer."""
 
     def __init__(self, probes: ProbeSet, model: Any, tokenizer: Any) -> None:

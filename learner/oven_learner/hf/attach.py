@@ -132,6 +132,11 @@ def attach(
             mode.log_absence()
             link = SilentLink()
     check_inputs(trainer)
+    saved_objects: dict[str, Stateful] = {}
+    if mixture is not None:
+        saved_objects[MIXTURE] = mixture
+    if committee is not None and committee.remote is not None:
+        saved_objects[COMMITTEE] = committee
     options = Options(
         actuators=actuators or Actuators(),
         lr_bounds=lr_bounds,
@@ -146,11 +151,7 @@ def attach(
         beta_bounds=beta_bounds,
         committee=committee,
         mixture=mixture,
-        stateful={
-            **({MIXTURE: mixture} if mixture is not None else {}),
-            **({COMMITTEE: committee} if committee is not None and committee.remote is not None else {}),
-            **(stateful or {}),
-        },
+        stateful=saved_objects | dict(stateful or {}),
         sampling=choose_sampling(connection.shown_completions if connection else None, completions, redact)
         if shows_completions(trainer)
         else None,
@@ -208,29 +209,32 @@ def check_inputs(trainer: Any) -> None:
     tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)  # a processor contains one
     dataset = trainer.train_dataset
     has_prompts = hasattr(dataset, "__len__") and "prompt" in (getattr(dataset, "column_names", None) or ())
-    size = int(trainer.accelerator.unwrap_model(trainer.model).get_input_embeddings().weight.shape[0])
-    if size:  # 0: a shard of ZeRO-3
-        _check_vocabulary(size, tokenizer, dataset[: min(SAMPLE_ROWS, len(dataset))]["prompt"] if has_prompts else ())
+    id_count = int(trainer.accelerator.unwrap_model(trainer.model).get_input_embeddings().weight.shape[0])
+    if id_count:  # 0: a shard of ZeRO-3
+        prompts = dataset[: min(SAMPLE_ROWS, len(dataset))]["prompt"] if has_prompts else ()
+        _check_vocabulary(id_count, tokenizer, prompts)
     if has_prompts:
         _check_prompts(dataset, tokenizer)
 
 
-def _check_vocabulary(size: int, tokenizer: Any, prompts: Sequence[Any]) -> None:
-    """Raise ConfigError for token ids beyond the embedding. They would raise IndexError in the middle of a run, or an
-    obscure assertion on a GPU. Unused ids are accepted, because Gemma 3's smallest model does not embed the image token
-    of its tokenizer."""
+def _check_vocabulary(id_count: int, tokenizer: Any, prompts: Sequence[Any]) -> None:
+    """Raise ConfigError for token ids beyond the `id_count` that the model embeds. They would raise IndexError in the
+    middle of a run, or an obscure assertion on a GPU. Unused ids are accepted, because Gemma 3's smallest model does
+    not embed the image token of its tokenizer."""
     names = ("pad_token", "eos_token", "bos_token")
     ids = {f"the tokenizer's {name}": getattr(tokenizer, name + "_id") for name in names}
-    invalid_ids = {source: token_id for source, token_id in ids.items() if token_id is not None and token_id >= size}
-    if not invalid_ids and max(tokenizer.get_vocab().values()) >= size:
+    invalid_ids = {
+        source: token_id for source, token_id in ids.items() if token_id is not None and token_id >= id_count
+    }
+    if not invalid_ids and max(tokenizer.get_vocab().values()) >= id_count:
         highest_ids = [max(tokenizer.encode(as_text(prompt)), default=0) for prompt in prompts]
         invalid_ids = {
-            f"the prompt of row {row}": token_id for row, token_id in enumerate(highest_ids) if token_id >= size
+            f"the prompt of row {row}": token_id for row, token_id in enumerate(highest_ids) if token_id >= id_count
         }
     for source, token_id in invalid_ids.items():
         raise ConfigError(
             f"{source} has the token id {token_id:,} ({tokenizer.convert_ids_to_tokens(token_id)!r}), but the model "
-            f"embeds only {size:,} ids; use the model's own tokenizer, or call "
+            f"embeds only {id_count:,} ids; use the model's own tokenizer, or call "
             "model.resize_token_embeddings(len(tokenizer))"
         )
 
@@ -270,20 +274,22 @@ def set_drafts(trainer: Any, committee: Committee, teachers: Teachers | None) ->
                 f"the verifier {name!r} compares with a teacher's answers, but this training run has no teacher; pass "
                 "attach(teachers=…), train with a reference model (beta above 0), or omit the verifier"
             )
-        open_model = partial(_reference, trainer) if teachers is None else partial(_active_teacher, trainer, teachers)
+        open_model = (
+            partial(_open_reference, trainer) if teachers is None else partial(_open_active_teacher, trainer, teachers)
+        )
         rule.get_drafts = TeacherDrafts(
             open_model, trainer.processing_class, trainer.accelerator.device, trainer.args.max_completion_length
         )
 
 
 @contextmanager
-def _active_teacher(trainer: Any, teachers: Teachers) -> Iterator[tuple[str, Any]]:
+def _open_active_teacher(trainer: Any, teachers: Teachers) -> Iterator[tuple[str, Any]]:
     name = teachers.active
     with open_teacher(trainer, teachers[name]) as model:
         yield name, model
 
 
 @contextmanager
-def _reference(trainer: Any) -> Iterator[tuple[str, Any]]:
+def _open_reference(trainer: Any) -> Iterator[tuple[str, Any]]:
     with open_reference(trainer) as model:
         yield "reference", model

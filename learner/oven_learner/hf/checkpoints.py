@@ -78,7 +78,7 @@ class TrainerCheckpoints:
         self.run, self._stateful = run, dict(stateful)
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._generator: torch.Generator | None = None
-        self.epoch_order: torch.Tensor | None = None
+        self._epoch_generator_state: torch.Tensor | None = None
         """The state of the sampler's private generator before it shuffled the current epoch."""
         self._save_began_at: float | None = None
         self._resume_from = os.environ.get(relaunch.RESUME_FROM, "")
@@ -112,7 +112,7 @@ class TrainerCheckpoints:
             name: tuple(getattr(parameter, "ds_shape", parameter.shape))  # with ZeRO-3, `shape` is that of a shard
             for name, parameter in model.named_parameters()
         }
-        self.training  # noqa: B018, get the name on every rank, before anything can fail
+        self.training  # noqa: B018, determines the name on every rank, before anything can fail
         choice: tuple[Path | None, Record | None, Relaunch | None] | OvenError | None
         try:
             choice = self._choose_on_leader(requested) if ranks.rank() == 0 else None
@@ -150,21 +150,21 @@ class TrainerCheckpoints:
 
     def on_epoch_begin(self, dataloader: Any) -> None:
         self._find_generator(dataloader)
-        self.epoch_order = self._generator.get_state() if self._generator is not None else None
+        self._epoch_generator_state = self._generator.get_state() if self._generator is not None else None
 
-    def complete(self, step: int, record: Callable[[], Record]) -> tuple[Path, float, float] | None:
-        """Add this rank's state and the record to the checkpoint that the trainer has written. All ranks must call
-        this. Return the folder and the times when the save began and ended, or None if this trainer did not save
-        it."""
+    def complete(self, step: int, build_record: Callable[[], Record]) -> tuple[Path, float, float] | None:
+        """Add this rank's state, and on rank 0 the record, to the checkpoint that the trainer has written. All ranks
+        must call this. Return the folder and the times when the save began and ended, or None if this trainer did not
+        save it."""
         folder = self.output / f"checkpoint-{step}"
         if self._save_began_at is None or not folder.is_dir():
             return None
-        torch.save(self._state(), folder / _rank_file(ranks.rank()))
+        torch.save(self._collect_state(), folder / _rank_file(ranks.rank()))
         ranks.barrier()  # the other ranks may still be writing
         if ranks.rank() == 0:
             checkpoint_record.finish(
                 folder,
-                record().model_copy(
+                build_record().model_copy(
                     update={
                         "run": self.run,
                         "training": self.training,
@@ -201,13 +201,13 @@ class TrainerCheckpoints:
         elif resume_from and resume_from != relaunch.LATEST and self._is_of_this_training(Path(resume_from)):
             path = Path(resume_from)
         elif resume_from or requested:
-            path = self._latest(required=requested is True and not resume_from)
+            path = self._find_latest(required=requested is True and not resume_from)
         else:
             path = None
         record = checkpoint_record.read_for_resume(path, self.run, self._shapes) if path else None
         return path, record, pending
 
-    def _latest(self, *, required: bool) -> Path | None:
+    def _find_latest(self, *, required: bool) -> Path | None:
         if required:
             if path := checkpoint_record.checkpoint_to_resume(self.output, self.run, self.training):
                 return path
@@ -276,14 +276,14 @@ class TrainerCheckpoints:
         generator = getattr(getattr(batches, "sampler", None), "generator", None)
         self._generator = generator if isinstance(generator, torch.Generator) else None
 
-    def _state(self) -> dict[str, Any]:
+    def _collect_state(self) -> dict[str, Any]:
         """Return the additional state of this rank. The state of the sampler's generator is the one before it shuffled
         the current epoch, so that a resumed run repeats the same order. At the end of an epoch, it is the current one,
         for the next epoch."""
         epoch_is_over = float(self._trainer.state.epoch or 0).is_integer()
         generator_state = self._generator.get_state() if self._generator is not None else None
         state: dict[str, Any] = {
-            "sampler": generator_state if epoch_is_over else self.epoch_order,
+            "sampler": generator_state if epoch_is_over else self._epoch_generator_state,
             "stateful": {name: stateful.state_dict() for name, stateful in self._stateful.items()},
         }
         trainer = self._trainer
@@ -307,6 +307,7 @@ class SaveSchedule(StepHook):
         self._requested = True
 
     def request_for_rollback(self) -> None:
+        """Request a checkpoint for rollback after this step, unless the trainer saves one anyway."""
         self._due_for_rollback = True
 
     def after_poll(self, control: TrainerControl, client: OvenClient) -> None:

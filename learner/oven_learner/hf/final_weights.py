@@ -90,8 +90,8 @@ def held_out_score(trainer: Any, metric: str) -> Callable[[], float] | None:
     has_rewards = hasattr(trainer, "reward_funcs")
     if metric != f"{prefix}{'reward' if has_rewards else 'loss'}":
         return None
-    rows = GreedyRewards(trainer, dataset) if has_rewards else RowLosses(trainer, dataset)
-    if isinstance(rows, GreedyRewards) and not rows.can_be_scored():
+    scorer = GreedyRewards(trainer, dataset) if has_rewards else RowLosses(trainer, dataset)
+    if isinstance(scorer, GreedyRewards) and not scorer.can_be_scored():
         return None
 
     def measure() -> float:
@@ -99,7 +99,7 @@ def held_out_score(trainer: Any, metric: str) -> Callable[[], float] | None:
         try:
             with preserve_state(trainer.model), torch.no_grad():
                 trainer.model.eval()
-                return fmean(rows.measure())
+                return fmean(scorer.measure())
         finally:
             if trl_metrics is not None:
                 trainer._metrics = trl_metrics

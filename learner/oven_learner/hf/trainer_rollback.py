@@ -1,6 +1,6 @@
 """Rollback of a trainer, with snapshots in memory if they fit, otherwise with the trainer's checkpoints and a restart.
 
-A snapshot contains the trained weights, the optimizer, the scheduler's position and the step, but no actuators.
+A snapshot contains the trained weights, the optimizer, the scheduler's position and the step, but no values of knobs.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def take_snapshot(trainer: Trainer) -> tuple[int, dict[str, Any]]:
 
 @torch.no_grad()
 def restore_snapshot(trainer: Trainer, state: dict[str, Any]) -> None:
-    """Restore the state of a snapshot. Keep the learning-rate scale, because it is an actuator."""
+    """Restore the state of a snapshot. Keep the learning-rate scale, because it is the value of a knob."""
     scale = LearningRateScale(trainer.optimizer, trainer.lr_scheduler).read()
     _loop_snapshot(trainer).restore(state)
     for name, module in channel_modules(trainer).items():

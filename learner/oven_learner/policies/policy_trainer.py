@@ -213,9 +213,9 @@ class PolicyTrainer:
         if config.updates_per_batch > 1:
             user_values = UserValues()
             unit = "ratio below 1" if has_two_epsilons else "ratio around 1"
-            user_values.scalar(actuators, "grpo.epsilon", lambda: self.epsilon[0], set_low, unit=unit, max_value=1.0)
+            user_values.register(actuators, "grpo.epsilon", lambda: self.epsilon[0], set_low, unit=unit, max_value=1.0)
             if has_two_epsilons:
-                user_values.scalar(
+                user_values.register(
                     actuators, "grpo.epsilon_high", lambda: self.epsilon[1], set_high, unit="ratio above 1"
                 )
         if self.scoring.committee is not None:

@@ -2,7 +2,8 @@
 
 It uses the completions of every `kl_every`-th step (oven_learner.teachers.Teachers). The estimator is the same as for
 GRPO's own `kl`: the mean of exp(r) − r − 1 over the completions' tokens, with r = log π_teacher − log π_θ. It is
-computed before the step's loss, without gradients, and the random states are restored. So training is bit-identical.
+computed before the step's loss, without gradients, and the random states are restored. Training is therefore
+bit-identical with and without it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class IdleTeachers(StepHook):
         is_grpo = any(cls.__name__ == "GRPOTrainer" for cls in type(trainer).__mro__)
         self._teachers = teachers if is_grpo and teachers is not None and teachers.kl_every else None
         self._sums: dict[str, torch.Tensor] = {}
-        """Teacher → the sum over the step's tokens so far, and the number of tokens: (2,), on the device."""
+        """Teacher → a tensor on the device with the sum of the KL over the step's tokens so far, and their number."""
         self._announced: frozenset[str] = frozenset()
         if self._teachers is None:
             return
@@ -58,9 +59,8 @@ class IdleTeachers(StepHook):
             return
         names, sums = list(self._sums), torch.stack(list(self._sums.values()))  # (teachers, 2)
         self._sums.clear()
-        for name, (total, tokens) in zip(
-            names, self._trainer.accelerator.reduce(sums, reduction="sum").tolist(), strict=True
-        ):
+        totals = self._trainer.accelerator.reduce(sums, reduction="sum").tolist()
+        for name, (total, tokens) in zip(names, totals, strict=True):
             if tokens:
                 step.metrics[PREFIX + name] = total / tokens
 

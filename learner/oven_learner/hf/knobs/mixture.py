@@ -161,6 +161,7 @@ class Mixture:
         return rows
 
     def pick(self, rng: random.Random, name: str, chunk: int) -> int:
+        """Draw a row of the dataset with this name."""
         return rng.choice(self.pools[name])
 
     def check_loader(self, args: Any) -> None:
@@ -223,17 +224,17 @@ def install_sampler(trainer: Any, mixture: Mixture) -> None:
     # transformers 5.23 has no public way to set a sampler; TRL 1.16 overrides the same method.
     get_own_sampler = trainer._get_train_sampler
 
-    def sampler(dataset: Any = None) -> MixtureSampler:
+    def get_sampler(dataset: Any = None) -> MixtureSampler:
         if mixture.epoch_dataset is not mixture.dataset:
             dataset = mixture.epoch_dataset
         own_sampler = get_own_sampler() if dataset is None else get_own_sampler(dataset)
-        return _sampler_like(own_sampler, trainer, mixture)
+        return _create_sampler_like(own_sampler, trainer, mixture)
 
-    sampler.oven_mixture = mixture  # type: ignore[attr-defined]
-    trainer._get_train_sampler = sampler
+    get_sampler.oven_mixture = mixture  # type: ignore[attr-defined]
+    trainer._get_train_sampler = get_sampler
 
 
-def _sampler_like(own_sampler: Any, trainer: Any, mixture: Mixture) -> MixtureSampler:
+def _create_sampler_like(own_sampler: Any, trainer: Any, mixture: Mixture) -> MixtureSampler:
     """Return a sampler with the layout of the trainer's own. TRL's RepeatSampler (GRPO, RLOO, distillation) has its
     layout in its attributes. Any other sampler yields a step's rows one by one."""
     args = trainer.args

@@ -68,7 +68,7 @@ BETAS = {
     "DPOTrainer": ("dpo.beta", "× log-ratio to the reference, in the loss"),
 }
 """Trainer class → its knob for β, and the unit."""
-CLIPS = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")
+TWO_SIDED_LOSSES = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")
 """Losses that clip on both sides (TRL 1.16, `_compute_loss`). cispo clips only above, sapo and vespo do not clip."""
 
 
@@ -76,7 +76,7 @@ def register_clip(trainer: Any, actuators: Actuators, user_values: UserValues) -
     """Register `grad.clip` if the trainer clips. DeepSpeed clips by itself, and reads its settings only once."""
     args = trainer.args
     if args.max_grad_norm and args.max_grad_norm > 0 and not trainer.is_deepspeed_enabled:
-        user_values.scalar(
+        user_values.register(
             actuators,
             "grad.clip",
             lambda: float(args.max_grad_norm),
@@ -90,11 +90,13 @@ def register_beta(trainer: Any, actuators: Actuators, user_values: UserValues, b
     read, write = lambda: float(trainer.beta), partial(setattr, trainer, "beta")
     for trainer_class, (name, unit) in BETAS.items():
         if is_a(trainer, trainer_class) and trainer.beta > 0 and _has_reference(trainer):
-            user_values.scalar(actuators, name, read, write, unit=unit, bounds=bounds)
+            user_values.register(actuators, name, read, write, unit=unit, bounds=bounds)
     if is_a(trainer, "DistillationTrainer") and 0 < trainer.beta < 1 and trainer.teacher_model is not None:
         name, unit = "distillation.beta", "0: forward KL, 1: reverse KL"
         max_value = 1 - (1 - trainer.args.beta) * bounds[0]  # keeps a distance from 1, like the lower bound from 0
-        user_values.scalar(actuators, name, read, write, unit=unit, bounds=bounds, scale="linear", max_value=max_value)
+        user_values.register(
+            actuators, name, read, write, unit=unit, bounds=bounds, scale="linear", max_value=max_value
+        )
 
 
 def _has_reference(trainer: Any) -> bool:
@@ -122,12 +124,12 @@ def register_epsilon(trainer: Any, actuators: Actuators, user_values: UserValues
 
     set_low, set_high = partial(setattr, trainer, "epsilon_low"), partial(setattr, trainer, "epsilon_high")
     is_asymmetric = trainer.args.epsilon_high is not None and trainer.args.epsilon_high != trainer.args.epsilon
-    if loss in CLIPS:
+    if loss in TWO_SIDED_LOSSES:
         write, unit = (set_low, "ratio below 1") if is_asymmetric else (set_both, "ratio around 1")
-        user_values.scalar(actuators, name, lambda: float(trainer.epsilon_low), write, unit=unit, max_value=1.0)
-    if loss == "cispo" or (loss in CLIPS and is_asymmetric):
+        user_values.register(actuators, name, lambda: float(trainer.epsilon_low), write, unit=unit, max_value=1.0)
+    if loss == "cispo" or (loss in TWO_SIDED_LOSSES and is_asymmetric):
         unit = "ratio" if loss == "cispo" else "ratio above 1"
-        user_values.scalar(actuators, f"{name}_high", lambda: float(trainer.epsilon_high), set_high, unit=unit)
+        user_values.register(actuators, f"{name}_high", lambda: float(trainer.epsilon_high), set_high, unit=unit)
 
 
 def reuses_completions(trainer: Any) -> bool:
@@ -155,7 +157,7 @@ class UserValues:
     def __init__(self) -> None:
         self._values: dict[str, float] = {}
 
-    def scalar(
+    def register(
         self,
         actuators: Actuators,
         name: str,

@@ -12,9 +12,9 @@ from oven_learner.hf.prompts.prompt_rows import Row
 
 KEPT_CHUNKS = LAG_CHUNKS + 1
 """Number of chunks for which an evicted prompt can still be read, because it may have been drawn ahead."""
-SLOTS_PER_PROMPT = 2 * KEPT_CHUNKS + 2
-"""Number of row slots per prompt of the cap. A prompt keeps its slot while any drawn chunk refers to it. This includes
-current prompts, prompts evicted in the last KEPT_CHUNKS chunks, and as many again if a skip has discarded chunks."""
+SLOTS_PER_PROMPT = 2 * (1 + KEPT_CHUNKS)
+"""Number of row slots per prompt of the cap. Slots belong to the current prompts and to those evicted in the last
+KEPT_CHUNKS chunks, which drawn chunks may refer to. After a skip has discarded chunks, there may be twice as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,7 @@ class InjectedPrompts:
         return self._rows.get(slot)
 
     def drawable_slots(self, topic: str, chunk: int) -> Sequence[int]:
+        """Return the slots of the topic's prompts that a chunk may draw."""
         if self._cached is None or self._cached[0] != chunk:
             slots: dict[str, list[int]] = {}
             for entry in self._entries:

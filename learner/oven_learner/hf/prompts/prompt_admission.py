@@ -18,7 +18,7 @@ from oven_runs.home.authored_prompts import fault, normalized
 CAP = 256
 """Maximum number of stored authored prompts. The oldest are evicted first, because training has already used them."""
 SHARE = "data.authored_share"
-"""Name of the actuator."""
+"""Name of the knob."""
 QUOTE_WORDS = 8
 """Number of consecutive words of a held-out prompt that count as a quotation, as in PaLM's contamination test
 (Chowdhery et al. 2022, arXiv 2204.02311, section 8). A shorter prompt counts as quoted if an authored prompt contains
@@ -97,8 +97,8 @@ class Admission:
         if key_of(text) in self._data_keys or key_of(text) in accepted_keys:
             return "duplicate"
         words = _split_words(text)
-        quotes = any(gram in self._quotes for length in self._lengths for gram in _windows(words, length))
-        return "held_out" if quotes or tuple(words) in self._full_prompts else ""
+        is_quoting = any(gram in self._quotes for length in self._lengths for gram in _windows(words, length))
+        return "held_out" if is_quoting or tuple(words) in self._full_prompts else ""
 
 
 def text_of(prompt: Any) -> str:

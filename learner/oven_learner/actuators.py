@@ -66,8 +66,8 @@ class Proof(Protocol):
 
 class Membership(Protocol):
     """The remote members of the reward committee. Operators can add members, remove them, and change their models.
-    `offer`, `add` and `remove` return the names of the actuators to announce again. If they raise OvenError, nothing
-    has changed."""
+    `offer`, `add` and `remove` return the names of the actuators to announce again. An OvenError means that
+    nothing has changed."""
 
     def probe(self, member: str, judge: JudgeSpec, *, is_new: bool = False) -> Future[str]:
         """Send a test question to a model in the member's process. The result is empty if the model gave a verdict,
@@ -156,8 +156,7 @@ class Actuators:
         *,
         moves_own_metric: bool = False,
     ) -> None:
-        """Register shares that sum to 1, such as a data mixture. `moves_own_metric` has the same meaning as for a
-        scalar."""
+        """Register shares that sum to 1, such as a data mixture. `moves_own_metric` means the same as for a scalar."""
         spec = _build_spec(
             name, "simplex", low=0.0, high=1.0, choices=tuple(read()), unit="share", moves_own_metric=moves_own_metric
         )
@@ -182,12 +181,7 @@ class Actuators:
         self._add(_Actuator(spec, lambda: None, run))  # type: ignore[arg-type]
 
     def update(
-        self,
-        name: str,
-        *,
-        choices: Sequence[str] | None = None,
-        low: float | None = None,
-        high: float | None = None,
+        self, name: str, *, choices: Sequence[str] | None = None, low: float | None = None, high: float | None = None
     ) -> None:
         """Change the choices or bounds of an actuator, or take a simplex's components from its current value. If
         training is running, call `OvenClient.announce` afterwards. Raises UnknownNameError. Raises ConfigError for

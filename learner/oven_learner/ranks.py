@@ -33,8 +33,8 @@ REQUEST_INTERVAL_S = 1.0
 
 class Ranks:
     """The ranks of one run. Every method is a collective, so all ranks must call the same methods in the same order. If
-    another rank has died, the method raises an error, as the trainer's next collective would. In a single process, no
-    method waits."""
+    another rank has died, the method raises an error, as the trainer's next collective would. A single process does
+    not wait."""
 
     def __init__(self, group: Any = None) -> None:
         """`group` is a torch.distributed group of all ranks, for tensors on the CPU, or None for a single process."""
@@ -149,7 +149,8 @@ class Ranks:
             self.stop_requester = next((index for index, flag in enumerate(requests) if flag.item()), None)
 
     def _broadcast_bytes(self, packed: bytes, size: int) -> Any:
-        body = self._torch.frombuffer(bytearray(packed or bytes(size)), dtype=self._torch.uint8)
+        buffer = bytearray(packed or bytes(size))  # empty on the ranks that receive
+        body = self._torch.frombuffer(buffer, dtype=self._torch.uint8)
         self._distributed.broadcast(body, src=0, group=self._group)
         return pickle.loads(body.numpy().tobytes())
 

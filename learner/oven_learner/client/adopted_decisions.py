@@ -40,12 +40,7 @@ class AdoptedDecisions:
     """The adopted decisions of one client. Every rank calls each method at the same steps."""
 
     def __init__(
-        self,
-        run: Run,
-        actuators: Actuators,
-        ranks: Ranks,
-        snapshots: Rollback | None,
-        publish: Callable[..., None],
+        self, run: Run, actuators: Actuators, ranks: Ranks, snapshots: Rollback | None, publish: Callable[..., None]
     ) -> None:
         """`publish(result, actuator, *, decision_id, began_ns, tick, step)` sends a receipt."""
         self.answers_immediately = False

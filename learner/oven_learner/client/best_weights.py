@@ -85,8 +85,7 @@ class BestWeights:
 
     def choose_final_weights(self, tick: int, step: int) -> tuple[ChangeResult, Mapping[str, float]]:
         """Measure the best and the last weights again, and restore the best if they still score better. Return the
-        result for the receipt, and the metrics of the restored weights. The metrics are empty if the last weights are
-        kept."""
+        result for the receipt, and the metrics of the restored weights, or none if the last weights are kept."""
         best = self._best_copy
         if best is None:
             return self._result("noop", f"no evaluation has measured {self.metric.name}; kept the last weights"), {}

@@ -1,4 +1,4 @@
-"""Runs the held-out evaluation of a custom loop's user: at the start, every few steps, at the end, and on request."""
+"""Runs the user's held-out evaluation at the start, every few steps, at the end, and on request."""
 
 from __future__ import annotations
 
@@ -47,8 +47,7 @@ class Evaluation:
         return self.last
 
     def measure_one(self, name: str) -> float:
-        """Evaluate now, and return one metric without storing the results. Raises KeyError if the user's function does
-        not measure it."""
+        """Evaluate now, and return one metric without storing the results. Raises KeyError if it is not measured."""
         with preserve_state(self._model):
             return means(self._evaluate())[name]
 
@@ -61,8 +60,7 @@ class Evaluation:
         return self.measure()
 
     def held_out_specs(self, specs: tuple[MetricSpec, ...]) -> tuple[MetricSpec, ...]:
-        """Return the specs of the measured metrics, marked as held out. The better direction comes from `specs`, or
-        else from the metric's name."""
+        """Return specs of the measured metrics, marked as held out. The direction comes from `specs`, or else the name."""
         by_name = {spec.name: spec for spec in specs}
         measured = [by_name.get(name, MetricSpec(name=name, better=better_direction(name))) for name in self.last]
         if all(spec.better == "neither" for spec in measured):

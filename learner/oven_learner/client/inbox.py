@@ -110,8 +110,7 @@ class Inbox:
         return Orders((*local_commands, *received), is_spent, announcements, probed_commands)
 
     def _listen(self, tick: int | None, answered_ids: Container[str]) -> None:
-        """Read the link, and in lockstep wait for `tick` to close. After a failure, keep the orders that have
-        arrived."""
+        """Read the link, and in lockstep wait for `tick` to close. After a failure, keep the arrived orders."""
         try:
             self._drain()
             if self._lockstep and tick is not None:

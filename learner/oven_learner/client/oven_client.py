@@ -186,8 +186,7 @@ class OvenClient:
 
     def observe(self, step: int, metrics: Mapping[str, float]) -> None:
         """Publish the metrics of one optimizer step: floats, in the announced units. Omit missing measurements instead
-        of sending 0. NaN is sent as NaN. The call only appends to a queue. Another thread builds and sends the
-        message."""
+        of sending 0. NaN is sent as NaN. The call only appends to a queue, and another thread sends the message."""
         self.publish(self.advance(step), step, self._ranks.mean(metrics, self._averaged_metrics))
 
     def advance(self, step: int) -> int:

@@ -264,8 +264,7 @@ def _check_prompts(dataset: Any, tokenizer: Any) -> None:
 
 def set_drafts(trainer: Any, committee: Committee, teachers: Teachers | None) -> None:
     """Provide the committee's verifiers with drafts to compare with, unless they already have some. Drafts are greedy
-    answers of the active teacher, or of the reference model if there are no `teachers`. Raises ConfigError if there is
-    neither."""
+    answers of the active teacher, or of the reference model without `teachers`. Raises ConfigError without either."""
     for name, rule in committee.rules.items():
         if not isinstance(rule, DraftVerifier) or rule.get_drafts is not None:
             continue
@@ -274,22 +273,16 @@ def set_drafts(trainer: Any, committee: Committee, teachers: Teachers | None) ->
                 f"the verifier {name!r} compares with a teacher's answers, but this training run has no teacher; pass "
                 "attach(teachers=…), train with a reference model (beta above 0), or omit the verifier"
             )
-        open_model = (
-            partial(_open_reference, trainer) if teachers is None else partial(_open_active_teacher, trainer, teachers)
-        )
+        open_model = partial(_open_draft_model, trainer, teachers)
         rule.get_drafts = TeacherDrafts(
             open_model, trainer.processing_class, trainer.accelerator.device, trainer.args.max_completion_length
         )
 
 
 @contextmanager
-def _open_active_teacher(trainer: Any, teachers: Teachers) -> Iterator[tuple[str, Any]]:
-    name = teachers.active
-    with open_teacher(trainer, teachers[name]) as model:
+def _open_draft_model(trainer: Any, teachers: Teachers | None) -> Iterator[tuple[str, Any]]:
+    """Open the model that writes drafts. Yield its name and the model."""
+    name = "reference" if teachers is None else teachers.active
+    opening = open_reference(trainer) if teachers is None else open_teacher(trainer, teachers[name])
+    with opening as model:
         yield name, model
-
-
-@contextmanager
-def _open_reference(trainer: Any) -> Iterator[tuple[str, Any]]:
-    with open_reference(trainer) as model:
-        yield "reference", model

@@ -70,8 +70,7 @@ class TrainerCheckpoints:
     def __init__(
         self, trainer: Trainer, run: str, stateful: Mapping[str, Stateful], get_name: Callable[[], str] = lambda: "1"
     ) -> None:
-        """`get_name` returns the name of this training run, unique within the script. It is called once, when training
-        begins."""
+        """`get_name` returns the name of this training run, unique in the script. Called once, when training begins."""
         self.origin = Origin()
         self._get_name = get_name
         self._trainer: Any = trainer
@@ -154,8 +153,7 @@ class TrainerCheckpoints:
 
     def complete(self, step: int, build_record: Callable[[], Record]) -> tuple[Path, float, float] | None:
         """Add this rank's state, and on rank 0 the record, to the checkpoint that the trainer has written. All ranks
-        must call this. Return the folder and the times when the save began and ended, or None if this trainer did not
-        save it."""
+        must call this. Return the folder and the times when the save began and ended, or None without a new save."""
         folder = self.output / f"checkpoint-{step}"
         if self._save_began_at is None or not folder.is_dir():
             return None
@@ -221,8 +219,7 @@ class TrainerCheckpoints:
         return newest[0] if newest else None
 
     def _is_of_this_training(self, checkpoint: Path) -> bool:
-        """Whether the checkpoint belongs to this training run. A script may train several times, in one or more
-        folders."""
+        """Whether the checkpoint belongs to this training run. A script may have several, in one or more folders."""
         is_here = checkpoint.parent.resolve() == self.output.resolve()
         return is_here and not checkpoint_record.is_of_other_training(checkpoint, self.run, self.training)
 
@@ -278,8 +275,7 @@ class TrainerCheckpoints:
 
     def _collect_state(self) -> dict[str, Any]:
         """Return the additional state of this rank. The state of the sampler's generator is the one before it shuffled
-        the current epoch, so that a resumed run repeats the same order. At the end of an epoch, it is the current one,
-        for the next epoch."""
+        the current epoch, so that a resumed run repeats the same order. After an epoch, it is the current state."""
         epoch_is_over = float(self._trainer.state.epoch or 0).is_integer()
         generator_state = self._generator.get_state() if self._generator is not None else None
         state: dict[str, Any] = {

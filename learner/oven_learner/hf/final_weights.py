@@ -34,10 +34,7 @@ MAX_ROWS = 64
 
 
 def choose_best_weights(
-    trainer: Trainer,
-    announced: tuple[MetricSpec, ...],
-    evaluation: UserEvaluation | None,
-    ranks: Ranks,
+    trainer: Trainer, announced: tuple[MetricSpec, ...], evaluation: UserEvaluation | None, ranks: Ranks
 ) -> BestWeights | None:
     """Return a `BestWeights`, or None if the run cannot end with the best weights. There are four reasons for None: the
     main held-out metric cannot be measured at the end, the trainer itself restores its best checkpoint
@@ -48,7 +45,7 @@ def choose_best_weights(
     model = trainer.accelerator.unwrap_model(trainer.model)
     is_sharded = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled or snapshot.describe_sharding(model)
     measure = _score_function(trainer, metric.name, evaluation)
-    if is_sharded or measure is None or not snapshot.best_copies_fit(model, MAX_SNAPSHOTS + 2):
+    if is_sharded or measure is None or not snapshot.best_copies_fit(model, MAX_SNAPSHOTS):
         return None
     copies = snapshot.WeightCopies(model, lambda: _forget_vllm_weights(trainer))
     uses_builtin_score = evaluation is None or metric.name not in evaluation.first_results()

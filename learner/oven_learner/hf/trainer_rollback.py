@@ -101,7 +101,7 @@ def choose_rollback(
         trained_steps: returns the number of gradient steps of the run so far.
     """
     copies = None
-    if snapshots_fit(trainer, MAX_SNAPSHOTS + 2):
+    if snapshots_fit(trainer, MAX_SNAPSHOTS):
         # In lockstep, the target of a rollback must not depend on the clock.
         copies = Snapshots(
             lambda: take_snapshot(trainer),

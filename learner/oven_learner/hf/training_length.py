@@ -72,8 +72,7 @@ class StepBudget:
         return self.steps_before + self.trained_steps
 
     def is_used_up(self, step: int) -> bool:
-        """Whether `step` is the last one. Steps that rollbacks threw away are trained again, unless they are
-        charged."""
+        """Whether `step` is the last one. Steps that rollbacks threw away are repeated, unless they are charged."""
         steps = self.trained_steps if self.charge_rollbacks else step
         return self.limit is not None and steps >= self.limit
 

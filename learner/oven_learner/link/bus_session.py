@@ -70,8 +70,7 @@ class BusSession:
         return connections[0]
 
     async def run(self, bus: Bus) -> None:
-        """Write and read until everything is sent, and reconnect if the connection fails. Cancel the call to give
-        up."""
+        """Write and read until everything is sent. Reconnect if the connection fails. Cancel the call to give up."""
         while True:
             failure = await self._use(bus)
             if self._writer.is_finished:
@@ -117,8 +116,9 @@ class BusSession:
         try:
             while not await _wait_for_event(bus.closed, CHECK_INTERVAL_S):
                 silent_checks = 0 if ping.done() else silent_checks + 1
-                is_stuck = self._writer.calls % 2 == 1 and self._writer.calls == calls
-                stuck_checks = stuck_checks + 1 if is_stuck else 0
+                is_in_call = self._writer.calls % 2 == 1
+                is_same_call = is_in_call and self._writer.calls == calls  # as at the last check
+                stuck_checks = stuck_checks + 1 if is_same_call else 0
                 calls = self._writer.calls
                 if silent_checks >= MAX_SILENT_CHECKS:
                     seconds = silent_checks * CHECK_INTERVAL_S

@@ -186,9 +186,7 @@ class LogWriter:
             ]
             self._batch_count += 1
             self.last_sent = await bus.append_all(
-                messages,
-                f"{messages[0].incarnation}-{messages[0].n}-{self._batch_count}",
-                traceparents=contexts,
+                messages, f"{messages[0].incarnation}-{messages[0].n}-{self._batch_count}", traceparents=contexts
             )
         self._settle(messages[-1].n)
 

@@ -41,8 +41,7 @@ class QueuedMessage(Entry):
 
 WaitingMessage = tuple[int, str, bytes, str, int, int, Callable[[], Span] | None]
 """A message's number in the queue, and the fields of QueuedMessage. It is a plain tuple, because Python's garbage
-collector stops tracking tuples of plain values. With a hundred thousand tracked objects, a collection would take tens
-of milliseconds."""
+collector stops tracking tuples of plain values. A collection with 100,000 tracked objects would take tens of ms."""
 
 
 class LearnerOutbox:

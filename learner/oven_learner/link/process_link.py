@@ -54,6 +54,8 @@ log = logging.getLogger("oven.learner")
 POLL_S = 0.005
 """Seconds that the relay sleeps while no message is due. The training thread never wakes the relay, because the
 scheduler might then run the relay on the trainer's core, which would cost milliseconds on a busy machine."""
+UnsentFrame = tuple[int, bytes, bool]
+"""A message's number, its packed frame, and whether it may be dropped."""
 RESTART_PAUSE_S = 0.25
 MAX_RESTART_PAUSE_S = 5.0
 """Initial and maximum pause before the worker is restarted, in seconds."""
@@ -109,7 +111,7 @@ class ProcessLink:
         self._n = 0
         self._observation_count = 0
         self._lost_count = 0
-        self._unsent: deque[tuple[int, bytes, bool]] = deque()  # (n, frame, droppable) until the pipe has space
+        self._unsent: deque[UnsentFrame] = deque()  # until the pipe has space
         self._unsent_bytes = 0
         self._required: dict[int, MessageFactory] = {}  # n → message that must not be lost
         self._ready = False  # the worker has sent its first message
@@ -297,12 +299,17 @@ class ProcessLink:
             self._required[self._n] = factory
         self._unsent.append((self._n, data, droppable))
         self._unsent_bytes += len(data) + OVERHEAD_BYTES
-        while self._unsent_bytes > MAX_WAITING_BYTES:  # drop the oldest observation, but no other messages
+        self._drop_oldest_observations()
+
+    def _drop_oldest_observations(self) -> None:
+        """Drop the oldest observations, but no other messages, until the waiting messages fit."""
+        while self._unsent_bytes > MAX_WAITING_BYTES:
             index = next((index for index, (_, _, is_droppable) in enumerate(self._unsent) if is_droppable), None)
             if index is None:
                 return
-            self._unsent_bytes -= len(self._unsent[index][1]) + OVERHEAD_BYTES
+            _, data, _ = self._unsent[index]
             del self._unsent[index]
+            self._unsent_bytes -= len(data) + OVERHEAD_BYTES
             self._lost_count += 1
 
     def _send(self, outlet: Outlet) -> None:
@@ -353,13 +360,10 @@ class ProcessLink:
     def _requeue(self, resumed: Resumed) -> None:
         """Queue the required messages that are not in the log, in order with the observations that are waiting here.
         All other observations that are not in the log are lost."""
-        observations = {n: (n, data, True) for n, data, droppable in self._unsent if droppable}
-        required = {
-            n: (n, pack(Frame(n, self._lost_count, factory)), False)
-            for n, factory in self._required.items()
-            if n > resumed.n
-        }
-        self._unsent = deque(entry for _, entry in sorted((observations | required).items()))
+        observations = [(n, data, True) for n, data, droppable in self._unsent if droppable]
+        missing_factories = {n: factory for n, factory in self._required.items() if n > resumed.n}
+        required = [(n, pack(Frame(n, self._lost_count, factory)), False) for n, factory in missing_factories.items()]
+        self._unsent = deque(sorted([*observations, *required]))  # by n, which is unique
         self._unsent_bytes = sum(len(data) + OVERHEAD_BYTES for _, data, _ in self._unsent)
         self._lost_count = self._observation_count - len(observations) - resumed.logged_count
         self._status = Status(

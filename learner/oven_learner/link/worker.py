@@ -122,8 +122,8 @@ class Worker:
         return 0
 
     async def _serve(self) -> BaseException | None:
-        """Open the link, and use it until it is closed or fails. Return the failure. Raises OvenError if the link
-        cannot be opened."""
+        """Open the link, and use it until it is closed or fails. Return the failure. Raises OvenError if it cannot be
+        opened."""
         bus = await self._session.open(self._begin)
         self._send_task = asyncio.create_task(self._session.run(bus))
         collect_task = asyncio.create_task(self._collect())
@@ -178,8 +178,7 @@ class Worker:
                 await self._receive()
 
     async def _receive(self) -> None:
-        """Wait for messages from the learner, and handle them. The pipe wakes this process, which does not delay the
-        training thread."""
+        """Wait for messages from the learner and handle them. The pipe wakes this process without delaying training."""
         loop = asyncio.get_running_loop()
         if self._readable is None:
             self._readable = asyncio.Event()
@@ -273,8 +272,7 @@ class Worker:
 
 
 class MachineReadings:
-    """Readings of the learner's memory and GPUs. This process takes them, so that they do not delay training. A value
-    that cannot be read is omitted."""
+    """Reads the learner's memory and GPUs from this process, without delaying training. Omits unreadable values."""
 
     def __init__(self, pid: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._pid, self._clock = pid, clock

@@ -47,8 +47,7 @@ StartTransfer = Callable[[Mapping[str, torch.Tensor]], Transfer]
 
 
 def start_transfer(numbers: Mapping[str, torch.Tensor]) -> Transfer:
-    """Start copying scalar tensors from their devices. On CUDA this does not wait for the values. On other devices the
-    transfer has finished on return."""
+    """Start copying scalar tensors from their devices. Only transfers from CUDA may be unfinished on return."""
     names = tuple(numbers)
     scalars = [number.detach().reshape(()) for number in numbers.values()]
     if not any(scalar.is_cuda for scalar in scalars):

@@ -1,7 +1,7 @@
 """A factor on the user's own learning-rate schedule, for any torch optimizer and scheduler. A scheduler overwrites the
-`lr` of a parameter group at the next step, so its base rates are scaled, which checkpoints also contain. The scale is
-stored in the parameter groups, and so in the optimizer's saved state. A resumed run divides by it to recover the user's
-own rates."""
+`lr` of each parameter group at every step. Therefore the scheduler's base rates are scaled, which checkpoints also
+contain. The scale is stored in the parameter groups, and so in the optimizer's saved state. A resumed run divides the
+base rates by it to recover the user's own rates."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class LearningRateScale:
         scheduler = getattr(scheduler, "scheduler", scheduler)
         self._all_schedulers = _with_inner_schedulers(scheduler)
         # Only schedulers without inner schedulers have base rates.
-        self._schedulers = [known for known in self._all_schedulers if not _inner_schedulers(known)]
+        self._schedulers = [entry for entry in self._all_schedulers if not _inner_schedulers(entry)]
         self.named_groups = _named_groups(self.optimizer)
         """Name → indices of the parameter groups with this name."""
         stored_scale = self._stored(0, SCALE_KEY)

@@ -187,8 +187,7 @@ def gradient_alignment(optimizer: Any, means: str | RunningMean | None) -> torch
 
 
 def _ratio_if_stepped(has_stepped: torch.Tensor, ratio: torch.Tensor) -> torch.Tensor | None:
-    """Return the ratio, or None without a step. On CUDA, return NaN instead of None, because reading the flag would
-    wait for the device."""
+    """Return the ratio, or None without a step. On CUDA, NaN replaces None, because reading the flag would wait."""
     if has_stepped.is_cuda:
         return torch.where(has_stepped, ratio, torch.nan)
     return ratio if has_stepped else None

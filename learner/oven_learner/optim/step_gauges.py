@@ -55,15 +55,15 @@ class StepGauges:
 
     def metric_specs(self) -> tuple[MetricSpec, ...]:
         unit = "norm before clipping" if self._clip else "norm at the step, after any clipping by the loop"
-        norm = (MetricSpec(name=GRAD_NORM, unit=unit),) if self._measures_norm else ()
-        return (*norm, LEARNING_RATE, *self._gauges.metric_specs())
+        norm_specs = (MetricSpec(name=GRAD_NORM, unit=unit),) if self._measures_norm else ()
+        return (*norm_specs, LEARNING_RATE, *self._gauges.metric_specs())
 
     def end_step(self, tick: int, step: int, metrics: Mapping[str, float]) -> None:
         """Publish the step. The loop's `metrics` replace gauges of the same name."""
-        rate = {LEARNING_RATE.name: self._rate.used_rate} if self._steps else {}
+        used_rate = {LEARNING_RATE.name: self._rate.used_rate} if self._steps else {}
         self._steps = 0
-        gauges = frozenset(self._readback.names) - metrics.keys()
-        self._readback.end_step(tick, step, {**rate, **metrics}, gauges)
+        published_names = frozenset(self._readback.names) - metrics.keys()
+        self._readback.end_step(tick, step, {**used_rate, **metrics}, published_names)
 
     def settle(self) -> None:
         self._readback.settle()

@@ -69,8 +69,7 @@ def rewrite(folder: Path, record: Record) -> None:
 
 
 def read(folder: Path) -> Record | None:
-    """Return the record, or None if the checkpoint was saved without the controller. Raises ConfigError if it is
-    damaged."""
+    """Return the record, or None if the checkpoint has none. Raises ConfigError if the record is damaged."""
     try:
         return Record.model_validate_json((folder / RECORD).read_bytes())
     except FileNotFoundError:
@@ -193,7 +192,7 @@ def read_for_resume(folder: Path, run: str, model: dict[str, tuple[int, ...]]) -
             f"{folder} is from run {record.run!r}, but this is run {run!r}; continue it with `oven-controller run "
             f"--resume --run {record.run} -- COMMAND`, or delete {RECORD} from it to start a new run with its weights"
         )
-    differences = _differences(record.model, model)
+    differences = _describe_differences(record.model, model)
     if differences:
         raise ConfigError(
             f"{folder} is from another model: {differences}; resume with the model of the checkpoint, or start over "
@@ -202,10 +201,11 @@ def read_for_resume(folder: Path, run: str, model: dict[str, tuple[int, ...]]) -
     return record
 
 
-def _differences(saved: dict[str, tuple[int, ...]], current: dict[str, tuple[int, ...]]) -> str:
+def _describe_differences(saved: dict[str, tuple[int, ...]], current: dict[str, tuple[int, ...]]) -> str:
     """Describe the parameters with different shapes, or return an empty string."""
     differences = [
-        f"{name} is {_shape(saved.get(name))} in the checkpoint and {_shape(current.get(name))} in the trainer"
+        f"{name} is {_describe_shape(saved.get(name))} in the checkpoint "
+        f"and {_describe_shape(current.get(name))} in the trainer"
         for name in [*saved, *(name for name in current if name not in saved)]
         if saved.get(name) != current.get(name)
     ]
@@ -213,5 +213,5 @@ def _differences(saved: dict[str, tuple[int, ...]], current: dict[str, tuple[int
     return "; ".join(differences[:3]) + suffix
 
 
-def _shape(shape: tuple[int, ...] | None) -> str:
+def _describe_shape(shape: tuple[int, ...] | None) -> str:
     return "missing" if shape is None else "×".join(map(str, shape)) or "a number"

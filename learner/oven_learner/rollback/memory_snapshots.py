@@ -23,8 +23,9 @@ log = logging.getLogger("oven.learner")
 LEVELS, SNAPSHOTS_PER_LEVEL = 6, 3
 """Number of levels, and of snapshots per level. Level k keeps the newest three of every 2ᵏth snapshot. With a snapshot
 every INTERVAL_TICKS, a rollback by up to 300 ticks goes back at most 1.8 times as far as requested."""
-MAX_SNAPSHOTS = SNAPSHOTS_PER_LEVEL + 2 * (LEVELS - 1)
-"""Maximum number of snapshots, in addition to the first one and the state before the last rollback."""
+MAX_SNAPSHOTS = 2 + SNAPSHOTS_PER_LEVEL + 2 * (LEVELS - 1)
+"""Maximum number of snapshots: the first one, the state before the last rollback, and those of the levels. Every level
+above the lowest adds at most two."""
 CREDIT_S = 0.1
 """Seconds that may be spent at the start without waiting, so that a run that fails early can be rolled back."""
 INTERVAL_TICKS = 5
@@ -147,8 +148,7 @@ class Snapshots:
             return None
 
     def undo(self) -> Snapshot:
-        """Restore the state before the last rollback, and drop snapshots taken since. Raises LookupError if there is no
-        copy of that state."""
+        """Restore the state before the last rollback, and drop later snapshots. Raises LookupError without a copy."""
         if self._before_rollback is None:
             raise LookupError("there is no rollback to undo, or the state before it could not be copied")
         snapshot, self._before_rollback = self._before_rollback, None
@@ -223,10 +223,12 @@ class SnapshotSchedule:
         if tick < self._next_tick:
             return False
         wait_s = self.budget.seconds_until_due(self.clock())
-        ticks_passed, seconds_passed = tick - self._start[0], self.clock() - self._start[1]
+        start_tick, started_at = self._start
+        ticks_passed, seconds_passed = tick - start_tick, self.clock() - started_at
         wait_ticks = 1
         if ticks_passed and seconds_passed:
-            wait_ticks = math.ceil(min(MAX_CLOCK_TICKS, wait_s / (seconds_passed / ticks_passed)))
+            seconds_per_tick = seconds_passed / ticks_passed
+            wait_ticks = math.ceil(min(MAX_CLOCK_TICKS, wait_s / seconds_per_tick))
         min_ticks = 1 if wait_s else INTERVAL_TICKS
         is_due, self._next_tick = self.broadcast((wait_s == 0, tick + max(min_ticks, wait_ticks)))
         return bool(is_due)

@@ -34,8 +34,7 @@ class Rollback(Protocol):
         an operator chose the tick. The tick of an agent is only an estimate."""
 
     def restore(self, tick: int, now: int) -> Snapshot:
-        """Restore, at tick `now`, the newest snapshot taken at or before `tick`. Raises LookupError if there is
-        none."""
+        """At tick `now`, restore the newest snapshot from `tick` or before. Raises LookupError if there is none."""
 
     @property
     def can_undo(self) -> bool:

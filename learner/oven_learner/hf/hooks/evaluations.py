@@ -83,8 +83,7 @@ class TrainerEvaluation(StepHook):
         return [name for name in dict.fromkeys((*self._measured_names, *logged)) if not name.endswith(COST_SUFFIXES)]
 
     def declared_target(self) -> str:
-        """Return the metric named by `metric_for_best_model`, or an empty string for "loss", which transformers sets by
-        default."""
+        """Return the metric named by `metric_for_best_model`, or an empty string for transformers' default, "loss"."""
         name = (self._trainer.args.metric_for_best_model or "loss").removeprefix("eval_")
         return EVAL + name if name != "loss" else ""
 

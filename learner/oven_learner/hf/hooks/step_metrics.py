@@ -49,8 +49,7 @@ class StepTiming(StepHook):
         self.time_method(trainer, "training_step", TRAIN, self._count_tokens)
 
     def time_method(self, owner: Any, name: str, part: str, before: Callable[..., None] | None = None) -> None:
-        """Wrap a method to add its duration to a part of the step. `before` is called first, with the same
-        arguments."""
+        """Wrap a method to add its duration to a part of the step. `before` is called first, with its arguments."""
         original = getattr(owner, name)
 
         def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -132,10 +131,7 @@ GRPO_METRICS = (
     MetricSpec(name="frac_reward_zero_std", unit="share of groups without a gradient"),
     *DISTILLATION_METRICS,
 )
-SFT_METRICS = (
-    MetricSpec(name="entropy", unit="nats per token"),
-    MetricSpec(name="mean_token_accuracy", better="up"),
-)
+SFT_METRICS = (MetricSpec(name="entropy", unit="nats per token"), MetricSpec(name="mean_token_accuracy", better="up"))
 DPO_METRICS = (
     MetricSpec(name="rewards/accuracies", better="up", unit="share of pairs in the correct order"),
     MetricSpec(name="rewards/margins", better="up", unit="β × nats, chosen minus rejected"),
@@ -221,8 +217,7 @@ class StepMetrics(StepHook):
 
 
 def _to_scalar(value: Any) -> torch.Tensor:
-    """Convert a norm or loss to a tensor on one device. FSDP2 gives a DTensor, which all ranks combine here. DeepSpeed
-    gives a float."""
+    """Convert FSDP2's DTensor, which all ranks must combine, or DeepSpeed's float, to a tensor on one device."""
     if hasattr(value, "full_tensor"):
         value = value.full_tensor()
     return value if isinstance(value, torch.Tensor) else torch.tensor(float(value), dtype=torch.float64)

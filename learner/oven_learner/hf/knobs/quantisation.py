@@ -99,8 +99,7 @@ class FakeQuantisation:
         return BITS.get(self.read()) or int(torch.finfo(self.layers[0].weight.dtype).bits)
 
     def write(self, choice: str) -> None:
-        """Switch quantisation from the next forward pass on, without changing random generators, weights or
-        optimizer."""
+        """Switch quantisation from the next forward pass on. Random generators, weights and optimizer do not change."""
         for layer in self.layers:
             vars(layer).pop("oven_bits", None)
             plain = FULL.get(type(layer), type(layer))

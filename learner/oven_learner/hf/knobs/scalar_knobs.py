@@ -169,8 +169,7 @@ class UserValues:
         scale: Literal["linear", "log"] = "log",
         max_value: float = float("inf"),
     ) -> None:
-        """Register `name`, unless the user has an actuator with that name. Its bounds are `bounds` times the user's
-        value, and at most `max_value`."""
+        """Register `name`, unless it is registered. `bounds` are multiples of the user's value, up to `max_value`."""
         if name in actuators:
             return
         user_value = self._values.setdefault(name, read())

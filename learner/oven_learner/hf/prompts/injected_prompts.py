@@ -70,8 +70,8 @@ class InjectedPrompts:
         return self._cached[1].get(topic, ())
 
     def add(self, topic: str, rows: Sequence[Row], chunk: int) -> tuple[list[int], int]:
-        """Add rows that can be drawn from `chunk` on. Return their slots, without rows beyond the cap, and the number
-        of evicted prompts."""
+        """Add rows that can be drawn from `chunk` on. Return the slots of those within the cap, and the number of
+        evicted prompts."""
         current_entries = [entry for entry in self._entries if entry.ends is None]
         overflow, space = max(0, len(rows) - self.cap), max(0, self.cap - len(rows))
         evicted_entries = current_entries[: max(0, len(current_entries) - space)]

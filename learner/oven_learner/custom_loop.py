@@ -89,7 +89,7 @@ def connect(
             example.
         step: the step at which a resumed loop continues.
         metrics: the metrics that you pass to `observe`, in addition to `loss`. Agents that need other metrics report
-            that they cannot act. You can also name metrics of `evaluate` here, if their better direction cannot be
+            that they cannot fire. You can also name metrics of `evaluate` here, if their better direction cannot be
             guessed from their name.
         lr_bounds: bounds of `optimizer.lr_scale`, as multiples of your schedule.
         snapshots: your own copies for rollback, instead of copies of the `model`.

@@ -60,7 +60,7 @@ class Evaluation:
         return self.measure()
 
     def held_out_specs(self, specs: tuple[MetricSpec, ...]) -> tuple[MetricSpec, ...]:
-        """Return specs of the measured metrics, marked as held out. The direction comes from `specs`, or else the name."""
+        """Return specs of the measured metrics, marked as held out. Directions come from `specs`, or else the names."""
         by_name = {spec.name: spec for spec in specs}
         measured = [by_name.get(name, MetricSpec(name=name, better=better_direction(name))) for name in self.last]
         if all(spec.better == "neither" for spec in measured):

@@ -283,6 +283,6 @@ def set_drafts(trainer: Any, committee: Committee, teachers: Teachers | None) ->
 def _open_draft_model(trainer: Any, teachers: Teachers | None) -> Iterator[tuple[str, Any]]:
     """Open the model that writes drafts. Yield its name and the model."""
     name = "reference" if teachers is None else teachers.active
-    opening = open_reference(trainer) if teachers is None else open_teacher(trainer, teachers[name])
-    with opening as model:
+    model_context = open_reference(trainer) if teachers is None else open_teacher(trainer, teachers[name])
+    with model_context as model:
         yield name, model

@@ -94,11 +94,11 @@ class ProcessLink:
         self._message_count = 0
         self._last_sent_at = 0.0
         self._new_messages: deque[tuple[MessageFactory, bool]] = deque()
-        self._items = Inlet(-1)
+        self._items = Inlet(-1)  # events from the current worker
         self._counter = SharedCounter()
         self._last_counter_value = self._counter.value
         self._next_items: deque[Inlet] = deque()  # from workers that have replaced the first one
-        self._last_item = 0
+        self._last_item = 0  # sequence number of the last received event
         self._inbox: deque[LogMessage] = deque()
         self._samples = SampleQueue()
         self._past: ResumeState | None = None
@@ -108,7 +108,7 @@ class ProcessLink:
         # Used only by the relay:
         self._process: subprocess.Popen[bytes] | None = None
         self._status = Status()
-        self._n = 0
+        self._n = 0  # number of the last packed message
         self._observation_count = 0
         self._lost_count = 0
         self._unsent: deque[UnsentFrame] = deque()  # until the pipe has space

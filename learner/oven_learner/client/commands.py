@@ -196,6 +196,7 @@ def _execute_directly(run: Run, command: OperatorCommand) -> ChangeResult:
 
 
 def _refusal(probe: Future[str]) -> str:
+    """Return the reason why the probe failed, or an empty string."""
     try:
         return probe.result()
     except BaseException as error:  # including a cancellation

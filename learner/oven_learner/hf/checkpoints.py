@@ -153,7 +153,7 @@ class TrainerCheckpoints:
 
     def complete(self, step: int, build_record: Callable[[], Record]) -> tuple[Path, float, float] | None:
         """Add this rank's state, and on rank 0 the record, to the checkpoint that the trainer has written. All ranks
-        must call this. Return the folder and the times when the save began and ended, or None without a new save."""
+        must call this. Return the folder and the times when the save began and ended, or None if nothing was saved."""
         folder = self.output / f"checkpoint-{step}"
         if self._save_began_at is None or not folder.is_dir():
             return None

@@ -49,7 +49,8 @@ class LogReader:
         self._may_begin.set()
 
     async def catch_up(self, bus: Bus) -> ResumeState:
-        """Return the state of earlier incarnations. Raises BusError without a log, ConfigError for another signer."""
+        """Return the state of earlier incarnations. Raises BusError if the run has no log, and ConfigError if it is
+        signed with another learner's key."""
         past = await read_resume_state(bus, self._run, self._keyring, self._count_event)
         check_signer(bus, self._run, past)
         self._last_read = past.last_seq

@@ -91,7 +91,7 @@ class LearnerOutbox:
             messages: list[QueuedMessage] = []
             size = 0
             while len(messages) < MAX_BATCH and size < MAX_BATCH_BYTES and (queue := self._oldest_queue()):
-                messages.append(QueuedMessage(*queue[0][1:]))
+                messages.append(QueuedMessage(*queue[0][1:]))  # without its number in the queue
                 self.in_flight = messages
                 cost = _cost(queue.popleft())
                 size += cost
@@ -138,4 +138,4 @@ class LearnerOutbox:
 
 def _cost(entry: WaitingMessage) -> int:
     """Return the memory of a waiting message in bytes."""
-    return len(entry[2]) + OVERHEAD_BYTES
+    return len(entry[2]) + OVERHEAD_BYTES  # entry[2]: the data

@@ -66,7 +66,8 @@ class LearningRateScale:
         scale = self.read()
         scaled_rates = [expected, *self._last_rates()]
         for index, (group, rate) in enumerate(zip(self.optimizer.param_groups, self.rates(), strict=True)):
-            if any(rates_equal([rates[index]], [rate]) for rates in scaled_rates if index < len(rates)):
+            known_rates = [rates[index] for rates in scaled_rates if index < len(rates)]
+            if any(rates_equal([known_rate], [rate]) for known_rate in known_rates):
                 group["lr"] /= scale * self._stored(index, NAMED_KEY)
         for name in (ALL_GROUPS, *self.named_groups):
             self._rescale(1.0, GROUP_KEYS[1:], name)

@@ -117,12 +117,12 @@ class RateReadback:
         return self.scale.has_scheduler and not self._steps_with_other_rates and not self._overwritten_changes
 
     def refusal(self, name: str = ALL_GROUPS) -> str:
-        unknown_scheduler = self.scale.has_unknown_scheduler and not self._loop_knows_scale
-        multiplies = bool(name) and self._loop_knows_scale and not self.scale.has_scheduler
+        has_unknown_scheduler = self.scale.has_unknown_scheduler and not self._loop_knows_scale
+        overwrites_named_rates = bool(name) and self._loop_knows_scale and not self.scale.has_scheduler
         has_conflict = max(self._steps_with_other_rates, self._overwritten_changes) >= MAX_CONFLICTS
-        if not (has_conflict or unknown_scheduler or multiplies):
+        if not (has_conflict or has_unknown_scheduler or overwrites_named_rates):
             return ""
-        remedy = NAMED_REMEDY if multiplies else self._remedy
+        remedy = NAMED_REMEDY if overwrites_named_rates else self._remedy
         return f"your loop sets the rate itself (the last step used {self.used_rate:g}): {remedy}"
 
     def begin(self, before: Any, name: str = ALL_GROUPS) -> None:

@@ -85,7 +85,7 @@ class LoopSnapshot:
 
     @torch.no_grad()
     def restore(self, state: dict[str, Any]) -> None:
-        """Restore the state that `take` returned, with its learning rates. The caller restores the actuators."""
+        """Restore the state that `take` returned, with its learning rates. The caller restores the knobs."""
         self._model.load_state_dict(state["model"], strict=False)
         self._scale.optimizer.load_state_dict(copy_tensors(state["optimizer"]))
         if self._scheduler is not None:

@@ -33,7 +33,8 @@ def shows_completions(trainer: Any) -> bool:
 
 
 class CompletionSamples(StepHook):
-    """Sends samples of completions. It notices new batches by wrapping the trainer's generation, after other hooks."""
+    """Sends samples of completions. It wraps the trainer's generation to notice new batches, so create it after other
+    hooks that wrap the same method."""
 
     def __init__(
         self, trainer: Any, committee: Committee | None, sampling: Sampling, client: Callable[[], OvenClient | None]

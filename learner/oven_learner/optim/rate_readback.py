@@ -149,7 +149,7 @@ class RateReadback:
         self._hooks.clear()
 
     def _check(self, rates: list[float]) -> None:
-        """Compare the rates with the expected ones. If the loop has overwritten the scale, set it to 1."""
+        """Compare the rates with the expected ones. If the loop has overwritten scaled rates, set the scales to 1."""
         expected = self._expected
         open_changes = {name: change for name, change in self._changes.items() if change.usage is None}
         is_expected = rates_equal(expected, rates) or self.scale.matches_schedule(rates)

@@ -148,7 +148,7 @@ class Snapshots:
             return None
 
     def undo(self) -> Snapshot:
-        """Restore the state before the last rollback, and drop later snapshots. Raises LookupError if it is missing."""
+        """Restore the state before the last rollback, and drop later snapshots. Raises LookupError if there is none."""
         if self._before_rollback is None:
             raise LookupError("there is no rollback to undo, or the state before it could not be copied")
         snapshot, self._before_rollback = self._before_rollback, None

@@ -49,7 +49,7 @@ class StepTiming(StepHook):
         self.time_method(trainer, "training_step", TRAIN, self._count_tokens)
 
     def time_method(self, owner: Any, name: str, part: str, before: Callable[..., None] | None = None) -> None:
-        """Wrap a method to add its duration to a part of the step. `before` is called first, with its arguments."""
+        """Wrap a method to add its duration to a part of the step. First, call `before` with the same arguments."""
         original = getattr(owner, name)
 
         def wrapped(*args: Any, **kwargs: Any) -> Any:

@@ -202,7 +202,7 @@ class PromptSource(Mixture):
         return {**super().state_dict(), **added_prompts, "prompts": self.fingerprint}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state instead of the current prompts. Raises ConfigError for other topics, or a lower cap."""
+        """Restore a state, with its added prompts. Raises ConfigError if the topics differ or the cap is lower."""
         self._injected.load(state["injected"])
         self.authored.load(state["authored"])
         super().load_state_dict(state)

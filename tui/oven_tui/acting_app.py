@@ -227,12 +227,12 @@ class ActingApp(ThemedApp[None]):
         """Return the command's consequence, and the mesh's objection according to the log so far."""
         reply = self.view.mesh.reply(command)
         objection = f"the mesh would refuse: {reply.reason}" if reply is not None and not reply.done else ""
-        return [(consequences.sentence(self.view, command), ""), (objection, "bold red")]
+        return [(consequences.describe_command(self.view, command), ""), (objection, "bold red")]
 
     def _preview_lines(self, actuator: str, value: Value) -> list[tuple[str, str]]:
         """Return a value's consequence, the mesh's answer to an operator, and the guardrails' ruling for agents."""
         command = OperatorCommand(id="preview", action="set", actuator=actuator, value=value)
-        lines = [(consequences.sentence(self.view, command), "")]
+        lines = [(consequences.describe_command(self.view, command), "")]
         if not self.view.mesh.is_complete:
             return [*lines, ("the mesh's answer is unknown until the whole log has been read", "dim")]
         reply, ruling = self.view.mesh.reply(command), self.view.mesh.ruling(actuator, value)

@@ -65,12 +65,12 @@ def bake(
 
     If the environment does not name a stack, a child process runs one until the script ends. That stack changes the
     training's knobs (autonomy `auto`) unless you pass `settings={"rules": {"autonomy": "observe"}}`. A resumed run
-    keeps its level.
+    keeps its autonomy level.
 
     Args:
         name, architecture, domain, description, output_format, scoring_guidance: the model's description for judges.
         use_verifier: add a committee member that compares answers with the active teacher's answer. It has a tenth of
-            the weight. The value may also be the folder or id of the sentence model.
+            the weight. Pass a folder or an id instead of True to choose the sentence model.
         prompts: a list, or a PromptSource with topics. With a PromptSource, the weights of the topics become a knob,
             and new prompts can be added during training.
         teacher: the teacher that is active at the start. The default is the first.
@@ -90,6 +90,8 @@ def bake(
     """
     _check_model(model, tokenizer, modality, use_verifier)
     _check_sizes(prompts, group_size, prompts_per_step, total_steps)
+    if callable(rules):
+        rules = {getattr(rules, "__name__", "rule"): rules}
     if not rules and not members:
         raise ConfigError("nothing scores the model's answers; pass rules=, members=, or both")
     teacher_configs = _teacher_configs(teachers, tokenizer)
@@ -111,7 +113,7 @@ def bake(
         common_arguments: dict[str, Any] = {
             "model": model,
             "prompts": prompts,
-            "rules": {getattr(rules, "__name__", "rule"): rules} if callable(rules) else rules or {},
+            "rules": rules or {},
             "teachers": teacher_configs,
             "teacher": teacher,
             "evaluate": evaluate,
@@ -147,7 +149,7 @@ def bake(
             config_args = policy_training.config_args(*sizes, trainer_args)
             training = policy_training.PolicyTraining(**common_arguments, config_args=config_args)
         if stack is not None:
-            address = stack.address()
+            address = stack.wait_for_address()
         assert address is not None  # either the environment or the new stack has set it
         return training.build(address, stack)
     except BaseException:

@@ -1,4 +1,4 @@
-"""Starts a stack for a training script. `up --no-learner` runs as a child process until the script ends.
+"""Starts a stack for a training script: `oven-controller up --no-learner`, a child process until the script ends.
 
 The child's standard input is a pipe. If the script is killed, the kernel closes the pipe, and the stack shuts down as
 on Ctrl-C. If the stack is killed, the script continues training.
@@ -28,7 +28,7 @@ SHUTDOWN_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class StackAddress:
-    """The run, folder and environment variables of a stack, as printed by `up --no-learner --json`."""
+    """The run, folder and environment variables of a stack, as printed by `oven-controller up --no-learner --json`."""
 
     run: str
     folder: Path
@@ -47,7 +47,8 @@ class ChildStack:
         self._config = Path(config.name)
         command = [sys.executable, "-P", "-m", "oven_controller.cli.main", "up", "--no-learner", "--json"]
         command += ["--until-eof", "--config", config.name]
-        command += [*(["--run", run] if run else []), *(["--resume"] if resume else [])]
+        command += ["--run", run] if run else []
+        command += ["--resume"] if resume else []
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -57,11 +58,11 @@ class ChildStack:
             start_new_session=True,  # Ctrl-C goes to the script, which ends its training and then the stack
         )
 
-    def address(self) -> StackAddress:
+    def wait_for_address(self) -> StackAddress:
         """Wait until the stack is ready for a learner, and return its address. If the stack does not start, raises
         ConfigError or ProcessError with its output."""
         if self._address is None:
-            fields = json.loads(self._first_line())
+            fields = json.loads(self._read_first_line())
             self._address = StackAddress(fields["run"], Path(fields["folder"]), fields["environment"])
             self._config.unlink(missing_ok=True)
         return self._address
@@ -83,11 +84,11 @@ class ChildStack:
             self._process.kill()  # its child processes end with it
             stdout, _ = self._process.communicate()
         self._errors.seek(0)
-        output = _summary(stdout or "") or self._errors.read().strip()[-2000:]
+        output = _parse_summary(stdout or "") or self._errors.read().strip()[-2000:]
         self._errors.close()
         return output
 
-    def _first_line(self) -> str:
+    def _read_first_line(self) -> str:
         stdout = self._process.stdout
         assert stdout is not None
         ready, _, _ = select.select([stdout], [], [], START_TIMEOUT_S)
@@ -102,7 +103,7 @@ class ChildStack:
         raise error_class(f"the stack did not start (exit code {code}):\n{output}")
 
 
-def _summary(stdout: str) -> str:
+def _parse_summary(stdout: str) -> str:
     """Return the summary from the output of `up --json`, which prints one object at the start and one at the end."""
     for line in reversed(stdout.splitlines()):
         with contextlib.suppress(json.JSONDecodeError):

@@ -26,7 +26,7 @@ from oven_learner.hf.prompts import PromptSource
 from oven_learner.link.find_controller import Connection
 from oven_learner.rewards import Committee, ModelDescription, convene
 from oven_learner.rewards.configured_committee import verifier_weight
-from oven_learner.rewards.draft_verifier import DraftVerifier, sentence_encoder
+from oven_learner.rewards.draft_verifier import DraftVerifier, load_sentence_encoder
 from oven_learner.teachers import Teachers
 from oven_learner.teachers.teacher_checks import vocabulary_rows
 from oven_runs.settings.committee_settings import MemberSettings
@@ -35,8 +35,7 @@ DEFAULT_BETA = 0.1
 """Default weight of the KL term, if there is a teacher."""
 RENAMED_FIELDS = {"num_generations": "group_size", "max_steps": "total_steps"}
 """Argument of GRPOConfig → its name in `bake`."""
-VERIFIER = "verifier"
-"""The verifier's name in the committee."""
+VERIFIER = "verifier"  # the verifier's name in the committee
 CPU_DEFAULTS = {"use_cpu": True, "bf16": False, "dataloader_pin_memory": False}
 """Defaults on a machine without an accelerator. TRL's default is bfloat16, which raises ValueError on a CPU."""
 
@@ -133,10 +132,10 @@ class TextTraining(BakeArguments):
     def build(self, address: StackAddress, stack: ChildStack | None) -> Oven:
         """Build the trainer and attach it to the run at `address`. Raises ConfigError or TeacherRefusedError."""
         with stack_environment(address):
-            settings, verifier = Connection.find().committee, self._verifier()
-            committee = self._committee(verifier, settings.members)
-            trainer = self._trainer(committee, address.folder)
-            teachers = self._teachers(trainer) if self.teachers else None
+            settings, verifier = Connection.find().committee, self._build_verifier()
+            committee = self._build_committee(verifier, settings.members)
+            trainer = self._build_trainer(committee, address.folder)
+            teachers = self._load_teachers(trainer) if self.teachers else None
             attachment = attach(
                 trainer,
                 recipe="bake",
@@ -149,13 +148,13 @@ class TextTraining(BakeArguments):
             )
         return Oven(AttachedTraining(attachment, teachers), address, stack, committee, settings, verifier)
 
-    def _verifier(self) -> DraftVerifier | None:
+    def _build_verifier(self) -> DraftVerifier | None:
         if not self.verifier:
             return None
         device = next(self.model.parameters()).device
-        return DraftVerifier(sentence_encoder(None if self.verifier is True else self.verifier, device))
+        return DraftVerifier(load_sentence_encoder(None if self.verifier is True else self.verifier, device))
 
-    def _committee(self, verifier: DraftVerifier | None, members: Mapping[str, MemberSettings]) -> Committee:
+    def _build_committee(self, verifier: DraftVerifier | None, members: Mapping[str, MemberSettings]) -> Committee:
         """Build the committee. The verifier has a tenth of the weight, and the others share the rest equally."""
         description = ModelDescription.from_model(self.model, self.tokenizer, **self.model_details)
         rules, weights = dict(self.rules), {}
@@ -169,7 +168,7 @@ class TextTraining(BakeArguments):
             rules[VERIFIER] = verifier
         return convene(rules, weights=weights, description=description, seed=self.config_args.get("seed", 42))
 
-    def _trainer(self, committee: Committee, folder: Path) -> Any:
+    def _build_trainer(self, committee: Committee, folder: Path) -> Any:
         output_dir = str(folder / "checkpoints" if folder.is_dir() else Path("checkpoints"))
         config = GRPOConfig(**{"output_dir": output_dir, **self.config_args})
         assert config.generation_batch_size and config.num_generations  # set by TRL
@@ -186,7 +185,7 @@ class TextTraining(BakeArguments):
             train_dataset=dataset,
         )
 
-    def _teachers(self, trainer: Any) -> Teachers:
+    def _load_teachers(self, trainer: Any) -> Teachers:
         teachers = Teachers(trainer)
         for config in self.teachers:
             teachers.register(config)

@@ -25,8 +25,7 @@ END_DIVISOR = 4
 """A truncated text of n characters includes the last n / END_DIVISOR characters, where the answer often is."""
 REASON_CHARACTERS = 500
 """Maximum number of characters in a member's reason. Judges are asked for 25 words."""
-HEADERS_BYTES = 1024
-"""Number of bytes reserved for headers within the stream's message limit."""
+HEADERS_BYTES = 1024  # reserved for headers within the stream's message limit
 MIN_CHARACTERS = 16
 """Minimum number of characters to which texts are shortened. A message that is still too large is dropped, because
 shorter texts would not help."""
@@ -68,9 +67,8 @@ def group_fields(
     fields, such as tick and step. Re-raises errors of `redact`, and raises TypeError if it does not return text."""
     completions = list(sample.completions[: settings.completions])
     limit = min(settings.characters, COMPLETION_BYTES // (1 + len(completions)))
-    rewards = _to_numbers(
-        _weighted_sums(sample.members) if sample.rewards is None else sample.rewards, len(completions)
-    )
+    sample_rewards = _sum_weighted_scores(sample.members) if sample.rewards is None else sample.rewards
+    rewards = _to_numbers(sample_rewards, len(completions))
     texts = [_describe(completion) for completion in completions]
     shown_completions = [
         # Trainers give a completion without a reward an advantage of 0, which is not a measurement.
@@ -121,7 +119,8 @@ def _truncate(text_fields: dict[str, Any], limit: int) -> dict[str, Any]:
         return text_fields
     if not text_fields["cut"]:  # the text was whole until now, so "text" contains its end, too
         end = begin
-    tail = end[len(end) - min(len(end), limit // END_DIVISOR) :]
+    tail_length = min(len(end), limit // END_DIVISOR)
+    tail = end[len(end) - tail_length :]
     return {**text_fields, "text": begin[: limit - len(tail)], "cut": text_fields["cut"] + excess, "end": tail}
 
 
@@ -155,14 +154,14 @@ def _to_numbers(values: Sequence[float | None], count: int) -> tuple[float | Non
     return (*numbers, *[None] * (count - len(numbers)))
 
 
-def _weighted_sums(members: Sequence[MemberVerdict]) -> list[float | None]:
+def _sum_weighted_scores(members: Sequence[MemberVerdict]) -> list[float | None]:
     """Sum the weighted scores of each completion, as TRL does. The sum is None if there are no scores."""
-    scores_by_member = [_weighted_scores(member) for member in members if member.scores is not None]
+    scores_by_member = [_weigh_scores(member) for member in members if member.scores is not None]
     known_scores = [[score for score in row if score is not None] for row in zip(*scores_by_member, strict=True)]
     return [sum(scores) if scores else None for scores in known_scores]
 
 
-def _weighted_scores(member: MemberVerdict) -> list[float | None]:
+def _weigh_scores(member: MemberVerdict) -> list[float | None]:
     weight = 1.0 if member.weight is None else member.weight
     return [None if score is None or math.isnan(score) else score * weight for score in member.scores or ()]
 

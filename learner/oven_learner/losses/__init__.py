@@ -2,7 +2,7 @@
 
     trainer = ChannelTrainer(..., channels=[Distillation(0.5), Supervised(column="answer")])     # TRL's GRPOTrainer
     trainer = TextTrainer(..., channels=[MultiToken(0.1), TokenWeighted({262: 1.0})])            # transformers' Trainer
-    oven.attach(trainer)                   # announces a knob channel.<name> for each channel
+    oven.attach(trainer)                   # registers a knob channel.<name> for each channel
 
 The loss is exactly the trainer's own loss plus Σ weight × term over the active channels. A term is a mean over its
 tokens, whatever the trainer's loss type, like TRL's entropy bonus. A channel with weight 0 computes nothing, uses no

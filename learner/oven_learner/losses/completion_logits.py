@@ -22,8 +22,10 @@ def completion_logits(
     """Return the logits at each completion token, (B, C, V), for a bare or wrapped model. `prompt` and `completion` are
     pairs of ids and mask, with shapes (B, P) and (B, C). `weights` replace the model's weights of the same names.
     Unlike TRL's losses, this function keeps all logits in memory, which are B·C·V numbers."""
-    ids, mask = (torch.cat(parts, dim=1) for parts in zip(prompt, completion, strict=True))  # (B, P + C)
-    length = completion[0].size(1)
+    (prompt_ids, prompt_mask), (completion_ids, completion_mask) = prompt, completion
+    ids = torch.cat([prompt_ids, completion_ids], dim=1)  # (B, P + C)
+    mask = torch.cat([prompt_mask, completion_mask], dim=1)
+    length = completion_ids.size(1)
     bare_model = trainer.accelerator.unwrap_model(model)
     bare_model = bare_model.get_base_model() if hasattr(bare_model, "get_base_model") else bare_model
     model_inputs = {"input_ids": ids, "attention_mask": mask, "use_cache": False}

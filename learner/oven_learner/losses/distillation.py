@@ -67,7 +67,7 @@ class Distillation(Channel):
 
     The teacher is the one selected by `teacher.active` (oven_learner.teachers), or the policy without its adapter.
     GRPO's own β may be 0. Unlike the KL term, this channel runs the teacher in every loss, so a swap takes effect at
-    once. If the teacher's vocabulary has more rows than the policy's, it is normalised over the policy's rows.
+    once. If the teacher's vocabulary has more rows, its probabilities are normalised over the policy's rows.
 
     `temperature` softens both distributions. None means the trainer's sampling temperature. Prompts, padding and tool
     output do not count. Raises ConfigError for a β outside [0, 1] or a temperature that is not above 0.
@@ -150,11 +150,11 @@ class Distillation(Channel):
         trainer = self._trainer
         prompt = inputs["prompt_ids"], inputs["prompt_mask"]
         completion = inputs["completion_ids"], inputs["completion_mask"]
-        mask = completion[1] if "tool_mask" not in inputs else completion[1] * inputs["tool_mask"]  # (B, C)
-        is_counted = mask.bool()
+        mask = inputs["completion_mask"]  # (B, C)
+        is_counted = (mask if "tool_mask" not in inputs else mask * inputs["tool_mask"]).bool()
         if self._cross_tokenizer is not None:
             student_logits = completion_logits(trainer, model, prompt, completion)
-            return self._cross_tokenizer_sum(self._cross_tokenizer, student_logits, is_counted, inputs)
+            return self._sum_distances(self._cross_tokenizer, student_logits, is_counted, inputs)
         with torch.no_grad(), open_reference(trainer) as teacher:
             teacher_logits = completion_logits(trainer, teacher, prompt, completion)[is_counted]  # (tokens, V or more)
         student_logits = completion_logits(trainer, model, prompt, completion)[is_counted]  # (tokens, V)
@@ -164,21 +164,21 @@ class Distillation(Channel):
         )
         return TermSum(divergences.sum(), is_counted.sum())
 
-    def _cross_tokenizer_sum(
+    def _sum_distances(
         self, cross_tokenizer: CrossTokenizer, student_logits: Tensor, is_counted: Tensor, inputs: dict[str, Any]
     ) -> TermSum:
         """Return the sum for the channel's own teacher. A completion adds its mean distance times its number of
         text tokens."""
         completions = []
         for row, (ids, mask) in enumerate(zip(inputs["completion_ids"].tolist(), is_counted.tolist(), strict=True)):
-            indices = [position for position, counts in enumerate(mask) if counts]
-            text, text_positions, ends = cross_tokenizer.decode([ids[position] for position in indices])
+            counted_positions = [position for position, counts in enumerate(mask) if counts]
+            text, text_indices, ends = cross_tokenizer.decode([ids[position] for position in counted_positions])
             tokens, teacher_ends = cross_tokenizer.tokenize(text)
-            if text_positions and tokens:
-                positions = [indices[position] for position in text_positions]
+            if text_indices and tokens:
+                positions = [counted_positions[index] for index in text_indices]
                 prompt = cross_tokenizer.tokenize_prompt(inputs[PROMPTS][row])
                 completions.append(_Completion(row, positions, prompt, tokens, ends, teacher_ends))
-        total = student_logits.sum() * 0.0
+        total = student_logits.sum() * 0.0  # has a gradient even if no completion contains text
         if not completions:
             return TermSum(total, is_counted.sum() * 0)
         device = student_logits.device
@@ -281,10 +281,10 @@ class CrossTokenizer:
 
     def decode(self, ids: Sequence[int]) -> tuple[str, list[int], list[int]]:
         """Return the text of the student's tokens, the indices of its text tokens, and their ends in UTF-8 bytes."""
-        positions = [position for position, token in enumerate(ids) if token not in self._special_ids]
-        tokens = [ids[position] for position in positions]
+        indices = [index for index, token in enumerate(ids) if token not in self._special_ids]
+        tokens = [ids[index] for index in indices]
         text = self._decode_tokens(tokens)
-        return text, positions, self._ends(tokens, text)
+        return text, indices, self._find_ends(tokens, text)
 
     def tokenize(self, text: str) -> tuple[list[int], list[int]]:
         """Return a completion's text in the teacher's tokens, and the end of each token in UTF-8 bytes."""
@@ -305,9 +305,11 @@ class CrossTokenizer:
     ) -> Tensor:
         """Return the mean loss over the pieces of one completion. `student` and `teacher` are the logits that predict
         its tokens, (S, V) and (T, W). `tokens` and `ends` are pairs for student and teacher, of lengths S and T."""
-        student_arguments = self._uld_arguments(student, tokens[0], ends[0])
-        teacher_arguments = self._uld_arguments(teacher, tokens[1], ends[1])
-        loss: Tensor = self._loss(*chain.from_iterable(zip(student_arguments, teacher_arguments, strict=True)))
+        (student_tokens, teacher_tokens), (student_ends, teacher_ends) = tokens, ends
+        student_arguments = self._uld_arguments(student, student_tokens, student_ends)
+        teacher_arguments = self._uld_arguments(teacher, teacher_tokens, teacher_ends)
+        pairs = zip(student_arguments, teacher_arguments, strict=True)
+        loss: Tensor = self._loss(*chain.from_iterable(pairs))  # the two models' arguments alternate
         return loss.squeeze()
 
     @staticmethod
@@ -316,13 +318,14 @@ class CrossTokenizer:
         ids = torch.tensor([[0, *tokens]], device=logits.device)  # (1, S + 1)
         labels = ids.clone()
         labels[0, 0] = IGNORED
-        spans = torch.tensor([[[0, 0], *zip([0, *ends[:-1]], ends, strict=True)]], device=logits.device)
+        starts = [0, *ends[:-1]]
+        spans = torch.tensor([[[0, 0], *zip(starts, ends, strict=True)]], device=logits.device)
         return torch.cat([logits, logits[-1:]])[None], labels, ids, spans
 
     def _decode_tokens(self, tokens: Sequence[int]) -> str:
         return str(self.student.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
-    def _ends(self, tokens: Sequence[int], text: str) -> list[int]:
+    def _find_ends(self, tokens: Sequence[int], text: str) -> list[int]:
         """Return the ends of the tokens in bytes. Sampled tokens may differ from the tokenization of their text."""
         if not tokens:
             return []
@@ -333,7 +336,8 @@ class CrossTokenizer:
         text_length = len(text.encode())
         lengths = (len(self._decode_tokens(tokens[:count]).encode()) for count in range(1, len(tokens)))
         # Part of a character decodes to a replacement character, which may be longer than the whole character.
-        return [*(min(text_length, length) for length in accumulate(lengths, max)), text_length]
+        inner_ends = [min(text_length, length) for length in accumulate(lengths, max)]
+        return [*inner_ends, text_length]
 
 
 def _byte_ends(text: str, spans: Sequence[tuple[int, int]]) -> list[int]:

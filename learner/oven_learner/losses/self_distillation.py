@@ -1,5 +1,5 @@
-"""The channel `channel.sdpo`, which distils the policy from itself. As its own teacher, it sees prompts with hints. The
-method is from Hübotter et al. 2026 (arXiv 2601.20802). The wording of hints and the choice of a sibling match TRL
+"""The channel `channel.sdpo`, which distils the policy from itself. The teacher is the policy with hinted prompts.
+The method is from Hübotter et al. 2026 (arXiv 2601.20802). The wording of hints and the choice of a sibling match TRL
 1.16's `SuccessfulRolloutTeacherContextBuilder`."""
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ class Hints:
         hinted_prompts: list[Any] = []
         for row, prompt in enumerate(rollouts.prompts):
             position = rank * len(rollouts.rows) + row
-            sibling_hint = self._sibling_hint(rollouts, all_completions, position, decode)
-            hints = sibling_hint + self._feedback_hint(rollouts, row) + self._template_hint(rollouts, row, decode)
+            hints = self._make_sibling_hint(rollouts, all_completions, position, decode)
+            hints += self._make_feedback_hint(rollouts, row) + self._make_template_hint(rollouts, row, decode)
             hinted_prompts.append(_add_hints(prompt, hints) if hints else None)
         return hinted_prompts
 
-    def _sibling_hint(
+    def _make_sibling_hint(
         self, rollouts: Rollouts, all_completions: Sequence[Sequence[int]], position: int, decode: Callable[..., str]
     ) -> str:
         if not self.sibling:
@@ -75,7 +75,7 @@ class Hints:
                 return SOLUTION.format(solution=decode(all_completions[sibling]))
         return ""
 
-    def _feedback_hint(self, rollouts: Rollouts, row: int) -> str:
+    def _make_feedback_hint(self, rollouts: Rollouts, row: int) -> str:
         if self.feedback is None:
             return ""
         feedback = rollouts.rows[row].get(self.feedback)
@@ -87,7 +87,7 @@ class Hints:
             )
         return FEEDBACK.format(feedback=feedback) if feedback and feedback.strip() else ""
 
-    def _template_hint(self, rollouts: Rollouts, row: int, decode: Callable[..., str]) -> str:
+    def _make_template_hint(self, rollouts: Rollouts, row: int, decode: Callable[..., str]) -> str:
         if self.template is None:
             return ""
         if callable(self.template):
@@ -240,7 +240,7 @@ class SelfDistillation(Channel):
         return self._average
 
     def columns(self, rollouts: Rollouts) -> dict[str, Any]:
-        """Return the tokens of prompts with hints, or nothing while the channel is off."""
+        """Return the tokens of prompts with hints that fit into the context, or {} while the channel is off."""
         if not self.weight:
             return {}
         trainer = self._trainer
@@ -264,7 +264,7 @@ class SelfDistillation(Channel):
         prompt_tokens: list[list[int] | None] = inputs.get(HINTED) or [None] * len(inputs["completion_ids"])
         rows = [row for row, tokens in enumerate(prompt_tokens) if tokens is not None]
         device = inputs["completion_ids"].device
-        hinted_share = (
+        hinted_counts = (
             torch.tensor(float(len(rows)), device=device),
             torch.tensor(float(len(prompt_tokens)), device=device),
         )
@@ -273,10 +273,10 @@ class SelfDistillation(Channel):
         is_counted = mask[rows].bool()  # (b, C), b <= B
         if not is_counted.any():
             zero = torch.zeros((), device=device)
-            return TermSum(zero, zero, {"hinted": hinted_share})
+            return TermSum(zero, zero, {"hinted": hinted_counts})
         completion = inputs["completion_ids"][rows], inputs["completion_mask"][rows]
         hinted_prompts = pad_rows([tokens for tokens in prompt_tokens if tokens is not None], device, pad_left=True)
-        hinted_logits = self._hinted_logits(hinted_prompts, completion)[is_counted]  # (tokens, V)
+        hinted_logits = self._compute_hinted_logits(hinted_prompts, completion)[is_counted]  # (tokens, V)
         prompt = inputs["prompt_ids"][rows], inputs["prompt_mask"][rows]
         # DDP's forward would broadcast buffers, but other ranks may have no hints in this batch.
         policy = trainer.accelerator.unwrap_model(model)
@@ -288,7 +288,7 @@ class SelfDistillation(Channel):
             count = is_counted.sum()
             matches = (logits.argmax(-1) == hinted_logits.argmax(-1)).float().sum()
             margins = _log_probability(hinted_logits, tokens) - _log_probability(logits, tokens)
-        gauges = {"accuracy": (matches, count), "margin": (margins.sum(), count), "hinted": hinted_share}
+        gauges = {"accuracy": (matches, count), "margin": (margins.sum(), count), "hinted": hinted_counts}
         return TermSum(divergences.sum(), count, gauges)
 
     def divergence(self, student: Tensor, teacher: Tensor, tokens: Tensor, old_logps: Tensor | None = None) -> Tensor:
@@ -315,7 +315,7 @@ class SelfDistillation(Channel):
     def _policy(self) -> Any:
         return self._trainer.accelerator.unwrap_model(self._trainer.model)
 
-    def _hinted_logits(self, prompt: tuple[Tensor, Tensor], completion: tuple[Tensor, Tensor]) -> Tensor:
+    def _compute_hinted_logits(self, prompt: tuple[Tensor, Tensor], completion: tuple[Tensor, Tensor]) -> Tensor:
         """Return the teacher's softened logits, (b, C, V), without dropout."""
         policy = self._policy
         weights = self._average.weights(policy) if self._average is not None else None

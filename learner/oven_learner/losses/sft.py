@@ -40,13 +40,14 @@ class Supervised(Channel):
                 f"channel.sft: remove_unused_columns=True drops the column {self.column!r}; set "
                 "remove_unused_columns=False"
             )
-        names = trainer.train_dataset.column_names  # None for a stream with unknown columns
+        dataset = trainer.train_dataset
+        names = dataset.column_names  # None for a stream with unknown columns
         if names is not None and self.column not in names:
             raise ConfigError(
                 f"channel.sft: the dataset has no column {self.column!r}, only {', '.join(names)}; name the column of "
                 "reference completions, Supervised(column=...)"
             )
-        for row in trainer.train_dataset.take(1) if names is None else trainer.train_dataset.select(range(1)):
+        for row in dataset.take(1) if names is None else dataset.select(range(1)):  # only the first row
             self._read_reference(row)
 
     def columns(self, rollouts: Rollouts) -> dict[str, Any]:

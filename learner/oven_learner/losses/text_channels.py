@@ -63,7 +63,7 @@ class MultiToken(Channel):
                 f"channel.mtp supports one process, but there are {trainer.accelerator.num_processes}; omit the "
                 "channel, or train in one process"
             )
-        model_class, output = type(trainer.model).__name__, self._output(trainer.model)
+        model_class, output = type(trainer.model).__name__, self._find_output_layer(trainer.model)
         if output is None or getattr(output, "weight", None) is None:
             raise ConfigError(
                 f"channel.mtp: {model_class} has no output layer from hidden states to logits; train a causal language "
@@ -88,11 +88,11 @@ class MultiToken(Channel):
         """Return the negative log-likelihood summed over the labels that count, and the number of these labels."""
         assert self._head is not None
         hidden, labels = inputs[HIDDEN][:, :-2], inputs["labels"][:, 2:]  # (B, T - 2, H), (B, T - 2)
-        logits = self._output(model)(self._head(hidden))  # (B, T - 2, V)
+        logits = self._find_output_layer(model)(self._head(hidden))  # (B, T - 2, V)
         total = cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), reduction="sum")
         return TermSum(total, (labels != IGNORED).sum())
 
-    def _output(self, model: Any) -> Any:
+    def _find_output_layer(self, model: Any) -> Any:
         return self._trainer.accelerator.unwrap_model(model).get_output_embeddings()
 
 

@@ -62,7 +62,7 @@ class TextChannels(ChannelCheckpoints):
             loss = base_loss(model, {**inputs}, num_items_in_batch=num_items_in_batch)
         else:
             loss, outputs = base_loss(model, {**inputs, **extra_outputs}, True, num_items_in_batch=num_items_in_batch)
-        if not _is_differentiable(outputs, loss, hidden=needs_hidden):
+        if not _is_differentiable(outputs, loss, needs_hidden=needs_hidden):
             outputs = model(**{name: value for name, value in inputs.items() if name != "labels"}, **extra_outputs)
         batch = {**inputs, LOGITS: outputs.logits}
         if extra_outputs:
@@ -145,10 +145,10 @@ class TextTrainer(TextChannels, Trainer):
         self._metrics[mode].clear()
 
 
-def _is_differentiable(outputs: Any, loss: Tensor, *, hidden: bool) -> bool:
+def _is_differentiable(outputs: Any, loss: Tensor, *, needs_hidden: bool) -> bool:
     """Whether the outputs contain all inputs of the channels, with a gradient."""
     tensors = [getattr(outputs, "logits", None)]
-    if hidden:
+    if needs_hidden:
         states = getattr(outputs, "hidden_states", None)
         tensors.append(states[-1] if states else None)
     return all(tensor is not None and tensor.requires_grad == loss.requires_grad for tensor in tensors)

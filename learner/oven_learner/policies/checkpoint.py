@@ -20,8 +20,8 @@ from oven_learner.rollback.checkpoint_record import TRAINER_STATE, Record
 STATE_FILE = "policy_trainer.pt"
 MAX_CHECKPOINTS = 2
 """Maximum number of checkpoints. Older ones are deleted."""
-TRAINING = "1"
-"""Number of the trainer in its script, for the checkpoint record. A PolicyTrainer always counts as the first."""
+TRAINER_NUMBER = "1"
+"""The trainer's number within its script, for the checkpoint record. A PolicyTrainer always counts as the first."""
 
 
 def save(trainer: Any, output: Path) -> Path:
@@ -32,10 +32,11 @@ def save(trainer: Any, output: Path) -> Path:
     (folder / TRAINER_STATE).write_text(json.dumps({"global_step": trainer.step}) + "\n")
     client = trainer.client
     specs = client.actuators.specs() if client is not None else ()
+    position = client.position() if client is not None else {"incarnation": 0, "n": 0, "tick": 0}
     record = Record(
-        **(client.position() if client is not None else {"incarnation": 0, "n": 0, "tick": 0}),
+        **position,
         run=os.environ.get("OVEN_RUN", ""),
-        training=TRAINING,
+        training=TRAINER_NUMBER,
         step=trainer.step,
         trained=trainer.completed_updates,
         fresh=False,
@@ -54,7 +55,7 @@ def save(trainer: Any, output: Path) -> Path:
 
 def newest(output: Path) -> Path | None:
     """Return the newest complete checkpoint of this run in `output`, or None."""
-    latest = checkpoint_record.newest(output, os.environ.get("OVEN_RUN", ""), TRAINING)
+    latest = checkpoint_record.newest(output, os.environ.get("OVEN_RUN", ""), TRAINER_NUMBER)
     return latest[0] if latest is not None else None
 
 
@@ -62,7 +63,8 @@ def abandon_after(output: Path | None, step: int) -> None:
     """Mark the checkpoints of steps after `step` as abandoned, because training was rolled back to `step`."""
     if output is None:
         return
-    for path, record in list(checkpoint_record.complete_checkpoints(output, os.environ.get("OVEN_RUN", ""), TRAINING)):
+    run = os.environ.get("OVEN_RUN", "")
+    for path, record in list(checkpoint_record.complete_checkpoints(output, run, TRAINER_NUMBER)):
         if record.step > step:
             checkpoint_record.rewrite(path, record.model_copy(update={"abandoned": f"rolled back to step {step}"}))
 

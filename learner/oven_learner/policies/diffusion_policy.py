@@ -75,7 +75,7 @@ class DiffusionPolicy(Policy):
             x = torch.randn(len(intents), self.frames, self.dims).to(intents)
             chain = [x]
             for step, std in enumerate(self._step_stds):
-                x = self._mean(step, x, self._predict(step, x, intents))
+                x = self._predict_mean(step, x, self._predict(step, x, intents))
                 x = x + std * torch.randn_like(x) if std else x
                 chain.append(x)
         deviations = torch.tensor(self._step_stds, device=x.device)
@@ -110,7 +110,7 @@ class DiffusionPolicy(Policy):
                 log_probs.append(torch.zeros_like(chain[:, step]).flatten(1))
                 continue
             x, next_x = chain[:, step], chain[:, step + 1]
-            mean = self._mean(step, x, self._predict(step, x, intents))
+            mean = self._predict_mean(step, x, self._predict(step, x, intents))
             log_probs.append(normal_log_density(next_x, mean, mean.new_tensor(math.log(std))).flatten(1))
         return torch.cat(log_probs, 1)
 
@@ -139,7 +139,7 @@ class DiffusionPolicy(Policy):
             )
         return prediction
 
-    def _mean(self, step: int, x: Tensor, prediction: Tensor) -> Tensor:
+    def _predict_mean(self, step: int, x: Tensor, prediction: Tensor) -> Tensor:
         """Return the mean of the next x, which is the scheduler's step with zero noise. If the scheduler clips its
         estimate of x_0, the step uses the clipped value, like DDPM's posterior mean."""
         clips = bool(self.scheduler.config.clip_sample or self.scheduler.config.thresholding)

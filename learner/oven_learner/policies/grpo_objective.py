@@ -7,8 +7,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-STD_OFFSET = 1e-4
-"""Constant added to a group's standard deviation, as in TRL."""
+STD_OFFSET = 1e-4  # added to a group's standard deviation, as in TRL
 MAX_LOG_RATIO = 20.0
 """Maximum difference between two log-probabilities of a step, in nats. Beyond it the ratio is constant and has no
 gradient. Tokens stay far below it. A narrow Gaussian can differ by thousands, and its ratio would overflow."""

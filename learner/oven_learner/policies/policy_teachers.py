@@ -70,8 +70,6 @@ class PolicyTeachers(NamedTeachers[Policy]):
 
     def _load(self, config: TeacherConfig) -> Any:
         if config.strategy == "quantized":
-            # With the motion recipe's teachers, the log-density of a coordinate was off by 7 nats with 8 bits and by
-            # 49 nats with 4 bits, and a UNet was only 6 % smaller.
             raise TeacherRefusedError(
                 "quantized weights distort a policy's log-densities, and convolutions cannot be quantized; use "
                 "the strategy 'resident', 'offload' or 'hybrid'"
@@ -110,9 +108,11 @@ class PolicyTeachers(NamedTeachers[Policy]):
         sample, encode = probe.outputs[0], getattr(teacher, "encode", None)
         frame_dim = sample.shape[-1] if isinstance(sample, torch.Tensor) and sample.dim() else None
         condition_dim = encode(self._conditions).shape[-1] if encode is not None else None
+        frame_widths = {"its frames": teacher.dims, "the policy's frames": frame_dim}
+        intent_widths = {"its intents": teacher.intent_dim, "the conditions": condition_dim}
         for field, expected, widths in (
-            ("joint_dim", config.joint_dim, {"its frames": teacher.dims, "the policy's frames": frame_dim}),
-            ("intent_dim", config.intent_dim, {"its intents": teacher.intent_dim, "the conditions": condition_dim}),
+            ("joint_dim", config.joint_dim, frame_widths),
+            ("intent_dim", config.intent_dim, intent_widths),
         ):
             for source, width in widths.items():
                 if expected is not None and width is not None and expected != width:

@@ -57,7 +57,7 @@ class PolicyTrainerConfig:
     epsilon_high: float | None = None
     """Clipping range of the ratio above 1. None means the same as `epsilon`."""
     loss_type: Literal["dapo", "grpo"] = "dapo"
-    """The loss of "dapo" is the mean over all steps. The loss of "grpo" is the mean over samples of their own means."""
+    """With "dapo", the loss is the mean over all steps. With "grpo", it is the mean of the samples' own means."""
     updates_per_batch: int = 1
     """Number of updates per batch of samples, called num_iterations in TRL."""
     rows_per_pass: int | None = None
@@ -128,7 +128,7 @@ class PolicyTrainer:
             teacher: the teacher that is active at the start, by default the first.
             optimizer: by default AdamW without weight decay.
             evaluate, evaluate_every: the same as for `oven.connect`.
-            metrics: metrics of `evaluate` and the rewards, or details such as the highest possible reward.
+            metrics: descriptions of metrics, for example with the highest reward. They replace the trainer's own.
         """
         self.accelerator = accelerator or Accelerator()
         processes = self.accelerator.num_processes
@@ -287,8 +287,8 @@ class PolicyTrainer:
     def backward(self, batch: Batch) -> dict[str, float]:
         """Add the gradient of the batch's loss to the parameters, and return the loss and its metrics."""
         teacher_log_probs = self._teacher_log_probs(batch) if self.beta else None
-        weights, total = row_weights(batch.samples.mask, self.config.loss_type), batch.samples.mask.sum()
-        sums = torch.zeros(3, device=total.device)
+        weights, step_count = row_weights(batch.samples.mask, self.config.loss_type), batch.samples.mask.sum()
+        sums = torch.zeros(3, device=step_count.device)
         for rows in batch.row_chunks(self.config.rows_per_pass):
             with self.accelerator.autocast():
                 log_probs = self.policy.step_log_probs(batch.samples.rows(rows), batch.select_conditions(rows))
@@ -303,7 +303,7 @@ class PolicyTrainer:
                 row_weight=weights[rows],
             )
             self.accelerator.backward(loss)
-            sums += torch.stack([loss.detach(), kl / total, clipped / total])
+            sums += torch.stack([loss.detach(), kl / step_count, clipped / step_count])
         total_loss, mean_kl, clipped_share = sums.tolist()
         metrics = {"loss": total_loss, "clip_ratio/region_mean": clipped_share}
         if teacher_log_probs is not None:

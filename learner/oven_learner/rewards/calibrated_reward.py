@@ -114,7 +114,7 @@ class CalibratedReward:
         return questions, [answer.text if answer is not None else "" for answer in answers]
 
     def rewards(self, completions: Sequence[str], scores: Sequence[float]) -> list[float]:
-        """Return the reward I − λ(c − I)² per completion, or FORMAT_COST for a wrong format. `scores` are the Is."""
+        """Return the reward I − λ(c − I)² per completion, or FORMAT_COST for a wrong format. `scores` are the I."""
         rewards = []
         for completion, score in zip(completions, scores, strict=True):
             answer = parse_oracle_output(completion)
@@ -136,11 +136,11 @@ class CalibratedReward:
         if not pairs:
             return {}
         self._recent_answers.extend(pairs)
+        unparsed_count = sum(pair is None for pair in self._recent_answers)
+        advantages = [reward - math.fsum(group) / len(group) for group in rewards for reward in group]
         metrics = {
-            "calibration/unparsed": sum(pair is None for pair in self._recent_answers) / len(self._recent_answers),
-            "advantage/std": float(
-                np.std([reward - math.fsum(group) / len(group) for group in rewards for reward in group])
-            ),
+            "calibration/unparsed": unparsed_count / len(self._recent_answers),
+            "advantage/std": float(np.std(advantages)),
         }
         parsed_pairs = [pair for pair in pairs if pair is not None]
         if parsed_pairs:

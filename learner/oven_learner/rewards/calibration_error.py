@@ -64,7 +64,8 @@ def bin_indices(confidences: ArrayLike) -> NDArray[np.int64]:
 
 def bin_answers(confidences: ArrayLike, outcomes: ArrayLike) -> Bins:
     """Sort answers into bins. Raises ValueError if there are no answers, or if a value is outside [0, 1]."""
-    stated, observed = (np.asarray(values, dtype=np.float64) for values in (confidences, outcomes))
+    stated = np.asarray(confidences, dtype=np.float64)
+    observed = np.asarray(outcomes, dtype=np.float64)
     if not stated.size or stated.shape != observed.shape:
         raise ValueError(
             f"there are {stated.size} confidences and {observed.size} outcomes; pass one of each per answer"
@@ -72,8 +73,11 @@ def bin_answers(confidences: ArrayLike, outcomes: ArrayLike) -> Bins:
     if not all(bool(((values >= 0) & (values <= 1)).all()) for values in (stated, observed)):
         raise ValueError("a confidence or an outcome is outside [0, 1]")
     bins = bin_indices(stated)
-    summands = (np.ones_like(stated), stated, observed)
-    return Bins(*(np.bincount(bins, weights=values, minlength=BINS).astype(np.float64) for values in summands))
+
+    def sum_per_bin(values: Floats) -> Floats:
+        return np.bincount(bins, weights=values, minlength=BINS).astype(np.float64)
+
+    return Bins(sum_per_bin(np.ones_like(stated)), sum_per_bin(stated), sum_per_bin(observed))
 
 
 def brier(confidences: ArrayLike, outcomes: ArrayLike) -> float:

@@ -18,7 +18,7 @@ from oven_core.protocol.messages import MetricSpec
 from oven_learner import ranks
 from oven_learner.completions.plain_text import as_text
 from oven_learner.rewards.aggregation import DEFAULT_RULE, find_rule
-from oven_learner.rewards.group import (
+from oven_learner.rewards.batch_rewards import (
     BatchOutcome,
     Evidence,
     Group,
@@ -265,7 +265,7 @@ class Committee:
             for name, rule in self.rules.items()
         }
         texts = [as_text(completion) for completion in completions]
-        references = self._references(texts, rule_results, columns)
+        references = self._find_references(texts, rule_results, columns)
         changed_originals = [] if self.calibration is None else originals
         prompt_texts = [as_text(prompt) for prompt in prompts]
         local_rows = RankRows(prompt_texts, texts, rule_results, references, changed_originals)
@@ -305,8 +305,8 @@ class Committee:
         return {"reliability": self.watch.reliability.state_dict(), "judges": judges, **calibration}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load the state of a checkpoint. A judge starts without evidence if the checkpoint lacks it or has another
-        model for it. When a resumed run chooses that model again, its evidence is restored."""
+        """Load the state of a checkpoint. A judge starts without evidence if the checkpoint has none, or has another
+        model for this judge. If the run chooses that model later, its evidence is restored."""
         self._saved_reliability, self._saved_models = dict(state.get("reliability", {})), dict(state.get("judges", {}))
         for member in self.judges.members:
             self._restart_watch(member)
@@ -321,7 +321,7 @@ class Committee:
         if self._saved_models.get(member) == self.judges.active(member):
             self.watch.reliability.load_state_dict(self._saved_reliability, [member])
 
-    def _references(
+    def _find_references(
         self, texts: Sequence[str], rule_results: Mapping[str, Sequence[RuleResult]], columns: Mapping[str, Any]
     ) -> list[str]:
         """Return, for each row, an answer to its prompt that is known to be correct, or an empty string."""
@@ -347,7 +347,7 @@ class Committee:
         remote_voters = [name for name in self._voters() if name in remote.members] if remote else []
         requests: list[ScoreRequest] = []
         reasons: list[dict[str, Mapping[str, str]]] = []
-        versions = self.watch.versions
+        versions_before = self.watch.versions  # a judge may be swapped during the requests
         if remote is not None and remote_voters:
             self._batches += 1
             requests = [self._build_request(remote, group, i, step) for i, group in enumerate(groups)]
@@ -372,7 +372,7 @@ class Committee:
         for member in self.members:
             self._log_abstentions(member, verdicts)
         if remote is not None and remote_voters:
-            swapped_names = {name for name in remote_voters if self.watch.versions.get(name) != versions[name]}
+            swapped_names = {name for name in remote_voters if self.watch.versions.get(name) != versions_before[name]}
             for name in swapped_names:
                 remote.health.pop(name, None)
             for group, request, group_verdicts in zip(groups, requests, verdicts, strict=True):

@@ -93,11 +93,11 @@ def with_configured_members(
             log.warning("the verifier %s is off, because it compares strings and the modality is %s", name, modality)
             continue
         # This imports torch, which rules do not need.
-        from oven_learner.rewards.draft_verifier import DraftVerifier, sentence_encoder
+        from oven_learner.rewards.draft_verifier import DraftVerifier, load_sentence_encoder
 
         judges = [judge for judge, member in members.items() if member.kind == "llm"]
         weights.setdefault(name, verifier_weight(weights.get(member, 1.0) for member in (*rules, *judges)))
-        rules[name] = DraftVerifier(sentence_encoder(members[name].model or None))
+        rules[name] = DraftVerifier(load_sentence_encoder(members[name].model or None))
     return rules, weights
 
 
@@ -109,7 +109,7 @@ def load_rule(name: str, rule: str) -> RewardFunction:
 
 
 def verifier_weight(others: Iterable[float]) -> float:
-    """Return the verifier's weight, which is a tenth of the total, given the weights of the other members."""
+    """Return the verifier's weight, which is a tenth of the total, or 1 if the `others` have no weight."""
     from oven_learner.rewards.draft_verifier import DEFAULT_SHARE
 
     return DEFAULT_SHARE / (1 - DEFAULT_SHARE) * math.fsum(others) or 1.0

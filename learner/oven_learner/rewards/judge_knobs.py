@@ -23,7 +23,8 @@ def register_committee_knobs(actuators: Actuators, committee: Committee) -> None
 
 
 class CommitteeMembership:
-    """Adds, changes and removes a committee's members. Implements `Membership` (oven_learner.actuators)."""
+    """Adds, changes and removes a committee's members. Implements `Membership` (oven_learner.actuators). `offer`, `add`
+    and `remove` return the names of the changed knobs."""
 
     def __init__(self, committee: Committee) -> None:
         self._committee = committee

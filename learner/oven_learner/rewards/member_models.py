@@ -101,7 +101,7 @@ class MemberModels:
 
     def leave(self, member: str) -> None:
         """Remove a member. OFF becomes its only choice."""
-        entry = self._member(member)
+        entry = self._find_member(member)
         entry.models, entry.active = {}, OFF
 
     @property
@@ -111,11 +111,11 @@ class MemberModels:
 
     def active(self, member: str) -> str:
         """Return the identity of the member's model, or OFF."""
-        return self._member(member).active
+        return self._find_member(member).active
 
     def choices(self, member: str) -> tuple[str, ...]:
         """Return the member's choices, including OFF."""
-        return (*self._member(member).models, OFF)
+        return (*self._find_member(member).models, OFF)
 
     def is_muted(self, member: str) -> bool:
         """Whether this is a remote member that is off."""
@@ -130,7 +130,7 @@ class MemberModels:
 
     def choose(self, member: str, identity: str) -> None:
         """Choose the member's model, starting with the next batch. Raises ConfigError if it is not a choice."""
-        entry = self._member(member)
+        entry = self._find_member(member)
         if identity != OFF and identity not in entry.models:
             raise ConfigError(
                 f"{identity!r} is not one of the models of {member}, {', '.join(self.choices(member))}; offer it "
@@ -144,12 +144,12 @@ class MemberModels:
     def offer(self, member: str, model: JudgeSpec) -> str:
         """Add the model to the choices, and return its identity. It replaces a choice with the same identity but
         another key."""
-        entry = self._member(member)
+        entry = self._find_member(member)
         if model != entry.configured:  # requests do not need to name the configured model
             entry.models[model.identity] = model
         return model.identity
 
-    def _member(self, member: str) -> _Member:
+    def _find_member(self, member: str) -> _Member:
         if member not in self._members:
             raise UnknownNameError("committee member", member, self._members)
         return self._members[member]

@@ -51,7 +51,7 @@ GRACE_S = 2.0
 NO_RESPONDERS = "503"
 """NATS status of the reply to a request on a subject without a listener."""
 RETRIED_KINDS = (verdicts.MALFORMED, verdicts.WRONG_IDS, verdicts.OUT_OF_RANGE)
-"""Failures that are retried once. A failure that the member reports is not, because the member has already retried."""
+"""Failures that are retried once. Failures reported by a member are not, because the member has already retried."""
 
 
 class RemoteMembers:

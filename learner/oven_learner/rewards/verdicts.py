@@ -16,7 +16,6 @@ log = logging.getLogger("oven.learner")
 RAISED, NOT_APPLICABLE, MALFORMED, OUT_OF_RANGE = "raised", "not_applicable", "malformed", "out_of_range"
 WRONG_IDS, NO_RESPONDER, DEADLINE, BUS_DOWN = "wrong_ids", "no_responder", "deadline", "bus_down"
 OTHER_JUDGE, TOO_LARGE, NO_DIFFERENCE, OTHER = "other_judge", "too_large", "no_difference", "other"
-
 ABSTENTION_KINDS = {
     RAISED: "a rule raised an error",
     NOT_APPLICABLE: "a rule returned None, or a remote member returned neither scores nor a failure",
@@ -32,9 +31,7 @@ ABSTENTION_KINDS = {
     OTHER: "a member's own kind of failure that is not a plain word",
 }
 """Explanations of the kinds of abstentions. Remote members may report other kinds of failure (`rate_limit`, …)."""
-
 _KIND_PATTERN = re.compile(r"^[a-z][a-z0-9_]{0,31}$")
-
 Scores: TypeAlias = tuple[float, ...]
 """One score per completion, in the order of the group."""
 
@@ -93,7 +90,7 @@ def score_rows(
     """Score the rows of a batch with a rule. If the rule raises an error, it abstains on all rows. `references` are
     columns, such as the answer, that may be empty for prompts added during training. A rule that uses such a column
     skips the rows without a value, because its score would be meaningless there."""
-    incomplete_rows = _incomplete_rows(rule, arguments, row_count, references)
+    incomplete_rows = _find_incomplete_rows(rule, arguments, row_count, references)
     if not incomplete_rows:
         return _score(name, rule, arguments, row_count)
     results: list[RuleResult] = [Abstention(NOT_APPLICABLE)] * row_count
@@ -123,7 +120,7 @@ def _score(name: str, rule: RewardFunction, arguments: Mapping[str, Any], row_co
     return [verdict if isinstance(verdict, Abstention) else verdict[0] for verdict in verdicts]
 
 
-def _incomplete_rows(
+def _find_incomplete_rows(
     rule: RewardFunction, arguments: Mapping[str, Any], row_count: int, references: Collection[str]
 ) -> set[int]:
     """Return the rows without a value in a reference column that is named in the rule's signature."""

@@ -6,7 +6,7 @@ DistillationTrainer's teacher.
     teachers = Teachers(trainer)                   # the trainer's own reference, if any, is "initial"
     teachers.add("strong", model, tokenizer)       # from weak to strong; raises TeacherRefusedError
     teachers.register(TeacherConfig(name="big", kind="big", model_name="folder", strategy="quantized", bits=8))
-    oven.attach(trainer, teachers=teachers)        # announces teacher.active and grpo.beta
+    oven.attach(trainer, teachers=teachers)        # registers the knobs teacher.active and grpo.beta
 
 GRPO's term is β·E[exp(r) − r − 1] with r = log π_ref − log π_θ, per token (Schulman's k3 estimator; Shao et al. 2024,
 arXiv 2402.03300, eq. 4), times the importance ratio unless `use_bias_correction_kl` is off. TRL computes the term and

@@ -12,7 +12,6 @@ from oven_learner.teachers.registry import NamedTeachers, Teachers
 BETA, TEACHER = "grpo.beta", "teacher.active"
 ORDER = "weakest first"
 """Unit of `teacher.active`, which describes the order of its choices."""
-
 DEFAULT_BETA = 0.04
 """The β that determines the upper bound if the user's β is 0, from Shao et al. 2024 (arXiv 2402.03300, section 4.2)."""
 

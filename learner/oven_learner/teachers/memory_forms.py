@@ -24,7 +24,6 @@ from oven_learner.teachers.teacher_config import Bits
 
 Form = Literal["resident", "8 bits", "4 bits", "offload"]
 """Forms of a teacher in memory, from the fastest to the smallest."""
-
 MAX_FREE_SHARE = 0.5
 """Maximum share of free memory for a new teacher. The first step's activations and optimizer states need the rest."""
 BITS: dict[Form, Bits] = {"8 bits": 8, "4 bits": 4}
@@ -108,13 +107,13 @@ def release_freed_memory() -> None:
 def can_quantize() -> bool:
     """Whether bitsandbytes can be imported."""
     with contextlib.suppress(ConfigError):
-        return bool(_bitsandbytes())
+        return bool(_import_bitsandbytes())
     return False
 
 
 def bitsandbytes_config(bits: Bits, dtype: torch.dtype) -> Any:
     """Return transformers' BitsAndBytesConfig. Raises ConfigError if bitsandbytes is not installed."""
-    _bitsandbytes()
+    _import_bitsandbytes()
     from transformers import BitsAndBytesConfig
 
     if bits == 8:
@@ -128,15 +127,15 @@ def quantize(model: Any, bits: Bits, device: torch.device) -> None:
     """Quantize a model in place, layer by layer, and move the quantized layers to `device`. Layers that are already
     quantized stay unchanged. Raises ConfigError if bitsandbytes is not installed, and TeacherRefusedError for a
     model without linear layers."""
-    bnb = _bitsandbytes()
+    bnb = _import_bitsandbytes()
     from transformers.integrations.bitsandbytes import replace_with_bnb_linear
     from transformers.pytorch_utils import Conv1D
 
     dense = dict(linear_layers(model))
     if dense:
-        replace_with_bnb_linear(model, _heads(model), bitsandbytes_config(bits, model.dtype))
+        replace_with_bnb_linear(model, _find_head_names(model), bitsandbytes_config(bits, model.dtype))
         parameter_type = bnb.nn.Int8Params if bits == 8 else bnb.nn.Params4bit
-        for name in list(dense):
+        for name in list(dense):  # `pop` lets each dense layer be freed before the next is quantized
             old, new = dense.pop(name), model.get_submodule(name)
             weight = old.weight.data.T if isinstance(old, Conv1D) else old.weight.data
             options = {key: value for key, value in vars(new.weight).items() if key not in ("data", "CB", "SCB")}
@@ -156,7 +155,7 @@ def linear_layers(model: Any) -> Iterator[tuple[str, nn.Module]]:
     """Yield the quantizable layers and their names. These are all linear layers except the output head."""
     from transformers.pytorch_utils import Conv1D
 
-    heads = set(_heads(model))
+    heads = set(_find_head_names(model))
     for name, module in model.named_modules():
         if (type(module) is nn.Linear or isinstance(module, Conv1D)) and name not in heads:
             yield name, module
@@ -170,7 +169,7 @@ def footprint(model: nn.Module) -> Footprint:
     return Footprint(total, linear, sum(weight.numel() for weight in weights))
 
 
-def _heads(model: Any) -> list[str]:
+def _find_head_names(model: Any) -> list[str]:
     """Return the names of the output head, or [] for a model without a vocabulary."""
     if not hasattr(model, "get_output_embeddings"):
         return []
@@ -178,7 +177,7 @@ def _heads(model: Any) -> list[str]:
     return [name for name, module in model.named_modules() if module is head]
 
 
-def _bitsandbytes() -> Any:
+def _import_bitsandbytes() -> Any:
     """Import and return bitsandbytes. Raises ConfigError if it is not installed."""
     # It would warn about each float32 batch that it casts, and about a missing faster kernel.
     for name in ("bitsandbytes.autograd._functions", "bitsandbytes.backends.cpu.ops"):

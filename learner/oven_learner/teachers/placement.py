@@ -47,7 +47,7 @@ def load_model(config: TeacherConfig, form: Form, device: torch.device, *, durin
     try:
         model = AutoModelForCausalLM.from_pretrained(str(config.model_name), **options)
     except Exception as error:
-        raise _load_error(config, error) from error
+        raise _make_load_error(config, error) from error
     if during_training and file_dtype != default_dtype:
         for parameter in model.parameters():
             if parameter.is_floating_point():
@@ -96,10 +96,10 @@ def _load_config(config: TeacherConfig) -> Any:
     try:
         return AutoConfig.from_pretrained(str(config.model_name))
     except Exception as error:
-        raise _load_error(config, error) from error
+        raise _make_load_error(config, error) from error
 
 
-def _load_error(config: TeacherConfig, error: Exception) -> TeacherRefusedError:
+def _make_load_error(config: TeacherConfig, error: Exception) -> TeacherRefusedError:
     name = str(config.model_name)
     is_path = os.sep in name.strip(".") and name.startswith((os.sep, ".", "~"))
     problem = f"it cannot be loaded from {name!r}: {reason(error)[:300]}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from accelerate.utils import is_peft_model
@@ -19,11 +19,9 @@ def has_reference(trainer: Any) -> bool:
     return trainer.ref_model is not None or has_adapter(trainer)
 
 
-@contextmanager
-def open_reference(trainer: Any) -> Iterator[Any]:
+def open_reference(trainer: Any) -> AbstractContextManager[Any]:
     """Yield the reference model for scoring, chosen as in TRL 1.16 (`_generate_and_score_completions`)."""
-    with open_teacher(trainer, trainer.ref_model) as model:
-        yield model
+    return open_teacher(trainer, trainer.ref_model)
 
 
 @contextmanager

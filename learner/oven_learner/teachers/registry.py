@@ -22,7 +22,6 @@ log = logging.getLogger("oven.learner")
 
 LIMIT_BYTES = 16 * 1024**3
 """Maximum bytes of all teachers together, because all of them stay loaded."""
-
 Model = TypeVar("Model")
 
 
@@ -157,6 +156,7 @@ class NamedTeachers(ABC, Generic[Model]):
             raise ConfigError(f"a teacher named {name!r} already exists; choose another name")
 
     def _refuse(self, name: str, error: TeacherRefusedError) -> TeacherRefusedError:
+        """Store the reason for the refusal, and return the error to raise."""
         self._refused[name] = f"teacher {name!r} is refused: {error}"
         return TeacherRefusedError(self._refused[name])
 

@@ -50,12 +50,12 @@ def check_vocabulary(
     that compare complete distributions need `equal_rows`."""
     teacher_rows, policy_rows = vocabulary_rows(model), int(policy.get_output_embeddings().weight.shape[0])
     is_too_small = teacher_rows < policy_rows
+    alternative = "" if equal_rows else f"; {ALTERNATIVE}"
     if is_too_small or (teacher_rows != policy_rows and (equal_rows or teacher_tokenizer is None)):
+        padding_remedy = ", or pass its tokenizer if only the padding differs"
         raise TeacherRefusedError(
             f"its vocabulary has {teacher_rows:,} rows, but the policy's has {policy_rows:,}; use a teacher of the "
-            "policy's family"
-            + ("" if equal_rows or is_too_small else ", or pass its tokenizer if only the padding differs")
-            + ("" if equal_rows else f"; {ALTERNATIVE}")
+            f"policy's family{'' if equal_rows or is_too_small else padding_remedy}{alternative}"
         )
     if teacher_tokenizer is None:
         return
@@ -69,7 +69,7 @@ def check_vocabulary(
         raise TeacherRefusedError(
             f"its tokenizer maps {len(different_tokens):,} tokens to other ids than the policy's, for example "
             f"{token!r} to {teacher_ids.get(token)} instead of {policy_ids.get(token)}; use a teacher with the "
-            "policy's tokenizer" + ("" if equal_rows else f"; {ALTERNATIVE}")
+            f"policy's tokenizer{alternative}"
         )
 
 

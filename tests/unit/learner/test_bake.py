@@ -134,7 +134,7 @@ def test_a_verifier_compares_with_the_teachers_own_answers(tmp_path: Path, monke
         counts = torch.tensor([[1.0 + text.count("a"), float(len(text))] for text in texts])
         return torch.nn.functional.normalize(counts, dim=-1)
 
-    monkeypatch.setattr(text_training, "sentence_encoder", lambda name, device: lengths)
+    monkeypatch.setattr(text_training, "load_sentence_encoder", lambda name, device: lengths)
     with pytest.raises(ConfigError, match="pass teachers="):
         oven.bake(llama(), tokenizer(), **GOOD, use_verifier=True)
     baked = oven.bake(

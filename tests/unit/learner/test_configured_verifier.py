@@ -39,7 +39,7 @@ def configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         return encode
 
     loaded_names.clear()
-    monkeypatch.setattr(draft_verifier, "sentence_encoder", encoder)
+    monkeypatch.setattr(draft_verifier, "load_sentence_encoder", encoder)
     monkeypatch.setenv("OVEN_URL", "nats://127.0.0.1:1")
     monkeypatch.setenv("OVEN_RUN", "there")
     monkeypatch.setenv("OVEN_RUN_DIR", str(tmp_path))

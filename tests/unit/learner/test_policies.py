@@ -90,7 +90,7 @@ def test_denoising_matches_the_scheduler(library_scheduler: str, clip: bool) -> 
                     options |= {"eta": 1.0, "use_clipped_model_output": clip}
                 drawn.append(scheduler.step(predicted, time, chain[:, step], **options).prev_sample)
             noise = torch.randn(predicted.shape, generator=torch.Generator().manual_seed(9))
-            mean = policy._mean(step, chain[:, step], predicted)  # noqa: SLF001
+            mean = policy._predict_mean(step, chain[:, step], predicted)  # noqa: SLF001
             deviation = policy._step_stds[step]  # noqa: SLF001
             torch.testing.assert_close(drawn[0], mean + deviation * noise, rtol=1e-4, atol=1e-4)
             if deviation:

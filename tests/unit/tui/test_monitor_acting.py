@@ -117,5 +117,5 @@ def test_the_state_that_answers_a_preview_is_the_meshs() -> None:
     ],
 )
 def test_a_question_names_the_consequence_with_its_numbers(fields: dict[str, Any], words: str) -> None:
-    text = consequences.sentence(fold(recorded()), OperatorCommand(id="c", **fields))
+    text = consequences.describe_command(fold(recorded()), OperatorCommand(id="c", **fields))
     assert words in text, text

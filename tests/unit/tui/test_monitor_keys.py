@@ -24,7 +24,7 @@ from oven_tui.key_bindings import key_text
 from oven_tui.model.commands import BY_ID, COMMANDS, Scope
 from oven_tui.model.decision_entries import DecisionEntry
 from oven_tui.screens.decision_detail import DecisionScreen
-from oven_tui.screens.help import BOARD, HelpScreen, TextScreen
+from oven_tui.screens.help import MONITOR_SCOPES, HelpScreen, TextScreen
 from oven_tui.screens.log_console import ConsoleLines, ConsoleScreen
 from oven_tui.screens.questions import ChoiceScreen, ConfirmScreen, KnobScreen
 from oven_tui.screens.sampled_completions import CompletionScreen
@@ -167,7 +167,7 @@ async def test_help_has_every_command_of_the_table_and_the_classes_have_its_bind
         await until(pilot, lambda: isinstance(app.screen, HelpScreen) and "Filter the decisions" in screen_text(app))
         text = screen_text(app)
         for command in COMMANDS:
-            assert command.scope not in BOARD or (command.help in text and key_text(command) in text)
+            assert command.scope not in MONITOR_SCOPES or (command.help in text and key_text(command) in text)
         bindings = [b for kind in SHOWN for b in kind.BINDINGS]
         assert {b.id for b in bindings if isinstance(b, Binding)} == set(BY_ID)
 

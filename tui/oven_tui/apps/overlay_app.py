@@ -64,10 +64,10 @@ class OverlayApp(ThemedApp[None]):
     def on_mount(self) -> None:
         self.query_one(Legend).styles.height = len(self.runs)
         if self._accesses:
-            self.call_after_refresh(self._read)
+            self.call_after_refresh(self._start_reading)
         self.set_interval(1, self.paint)
 
-    def _read(self) -> None:
+    def _start_reading(self) -> None:
         from oven_tui.log_feed import LogFeed  # imported after the first paint, as in the monitor
 
         for index, access in enumerate(self._accesses):

@@ -23,15 +23,14 @@ from oven_tui.model.braille_chart import TextRun
 from oven_tui.model.cell_text import row
 from oven_tui.recording.log_reader import ReadFailure
 from oven_tui.recording.player import SPEEDS, Player
-from oven_tui.screens.help import BOARD, HelpScreen
+from oven_tui.screens.help import MONITOR_SCOPES, HelpScreen
 from oven_tui.widgets.base_widgets import Lines
 from oven_tui.widgets.filter_box import FilterBox
 from oven_tui.widgets.header import RunFacts
 
 CHECKPOINT_COUNT = 128
 """Number of saved views along a long log. To go back in a log of a million events, at most 8,000 are replayed."""
-ADVANCE_S = 0.1
-"""Seconds between updates while playing."""
+ADVANCE_S = 0.1  # seconds between updates while playing
 MIN_TRACK_CELLS = 20
 """Minimum width of the track, in cells. If there is less room, the track is hidden."""
 
@@ -63,13 +62,14 @@ class PlayBar(Lines):
             right_part.append((f" reading {player.share_read:.0%} ", "dim"))
         if run.last_time is not None:
             right_part.append((f" {run.last_time:%Y-%m-%d %H:%M:%S} ", "dim"))
-        room = width - sum(len(text) for text, _ in (*left_part, *right_part))
-        left_part += self._track(room - 1) if room > MIN_TRACK_CELLS else []
+        track_cells = width - sum(len(text) for text, _ in (*left_part, *right_part))
+        left_part += self._draw_track(track_cells - 1) if track_cells > MIN_TRACK_CELLS else []
         return [row(width, left_part, right_part)][:height]
 
-    def _track(self, width: int) -> list[TextRun]:
+    def _draw_track(self, width: int) -> list[TextRun]:
         """Return the track, a line from the start to the end of the log with the current position and the decisions."""
-        last_tick = max(1, self.player.log_end[1], self.player.view.run.tick)
+        _, last_tick, _ = self.player.log_end
+        last_tick = max(1, last_tick, self.player.view.run.tick)
         current_cell = min(width - 1, self.player.view.run.tick * width // last_tick)
         cells: list[TextRun] = [("━", "good" if cell < current_cell else "raw") for cell in range(width)]
         for decision in self.player.decisions:
@@ -131,8 +131,10 @@ class PlayApp(MonitorApp):
         try:
             if self._seek is not None:
                 self._continue_seek()
-            elif self.playing and self.player.play(min(1.0, elapsed_s)) == 0 and self.player.at_end:
-                self.playing = not self.player.fully_read
+            elif self.playing:
+                played_count = self.player.play(min(1.0, elapsed_s))
+                if played_count == 0 and self.player.at_end:
+                    self.playing = not self.player.fully_read
         except OvenError as error:
             self.playing, self._seek = False, None
             self.notify(str(error), severity="error", timeout=20)
@@ -179,8 +181,9 @@ class PlayApp(MonitorApp):
         self._start_seek(self.player.to_decision(offset))
 
     def action_tenth(self, offset: int) -> None:
-        tick = self.player.view.run.tick + offset * max(1, self.player.log_end[1] // 10)
-        self._start_seek(self.player.to_tick(max(0, min(tick, self.player.log_end[1]))))
+        _, last_tick, _ = self.player.log_end
+        tick = self.player.view.run.tick + offset * max(1, last_tick // 10)
+        self._start_seek(self.player.to_tick(max(0, min(tick, last_tick))))
 
     def action_start(self) -> None:
         self._start_seek(self.player.to_start())
@@ -199,4 +202,4 @@ class PlayApp(MonitorApp):
                 self._start_seek(self.player.to_step(int(message.words)))
 
     def action_help(self) -> None:
-        self.push_screen(HelpScreen((*BOARD, "player")))
+        self.push_screen(HelpScreen((*MONITOR_SCOPES, "player")))

@@ -26,8 +26,7 @@ from oven_tui.widgets.run_list import RunList
 
 POLL_S = 2.0
 """Seconds between two checks of the home folder, and between two requests for new events."""
-WIDE_COLUMNS = 100
-"""Minimum width, in columns, for showing the note about signatures."""
+WIDE_COLUMNS = 100  # minimum width for showing the note about signatures
 
 
 class RemoteRunRow:
@@ -158,9 +157,9 @@ class RunsApp(ThemedApp[RunSelection]):
         alerts = sum(len(row.alerts(now)) for row in rows if row.status == "running")
         unread = sum(not row.is_complete for row in rows)
         summary = self.screen_stack[0].query_one("#runs-summary", SummaryLine)
-        summary.left_part = [(f"{len(rows)} run{'s' * (len(rows) != 1)}", "strong"), (f"  {live} live", "good")]
-        summary.left_part += [(f"  {alerts} alert{'s' * (alerts != 1)}", "warn")] if alerts else []
-        summary.left_part += [(f"  reading {unread} log{'s' * (unread != 1)} …", "dim")] if unread else []
+        summary.left_part = [(_format_count(len(rows), "run"), "strong"), (f"  {live} live", "good")]
+        summary.left_part += [(f"  {_format_count(alerts, 'alert')}", "warn")] if alerts else []
+        summary.left_part += [(f"  reading {_format_count(unread, 'log')} …", "dim")] if unread else []
         signature_note = "; signatures are checked when a run is opened" if self.size.width >= WIDE_COLUMNS else ""
         summary.right_part = [(f"as logged{signature_note}", "dim")]
         summary.redraw()
@@ -168,7 +167,7 @@ class RunsApp(ThemedApp[RunSelection]):
 
     def on_run_list_moved(self, message: RunList.Moved) -> None:
         detail, row = self.screen_stack[0].query_one("#run-detail", SummaryLine), message.row
-        detail.left_part = _details(row, datetime.now(UTC)) if row is not None else []
+        detail.left_part = _describe_run(row, datetime.now(UTC)) if row is not None else []
         detail.redraw()
 
     def on_run_list_chosen(self, message: RunList.Chosen) -> None:
@@ -195,7 +194,11 @@ class RunsApp(ThemedApp[RunSelection]):
         self.push_screen(HelpScreen(("runs",)))
 
 
-def _details(row: RunRow, now: datetime) -> list[TextRun]:
+def _format_count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _describe_run(row: RunRow, now: datetime) -> list[TextRun]:
     """Return the details of the run under the cursor that no column shows."""
     silent = row.silent_s(now)
     last_event = f", last event {duration_text(silent)} ago" if silent is not None else ""

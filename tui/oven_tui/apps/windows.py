@@ -58,10 +58,10 @@ class Windows:
         """Run until the user has closed all windows. Raises ConfigError if `play` names a run on another machine."""
         wants_list = not self.accesses or await self._open(self.accesses, play)
         while wants_list and not self._is_over:
-            choice = await self._choose()
+            choice = await self._choose_runs()
             if choice is None:
                 return
-            await self._open([self._access(run) for run in choice.runs], choice.play)
+            await self._open([self._find_access(run) for run in choice.runs], choice.play)
 
     async def _open(self, accesses: Sequence[RunAccess], play: bool) -> bool:
         """Show the runs until they are closed. Return whether the user wants the list."""
@@ -90,11 +90,11 @@ class Windows:
             self._remote_row = RemoteRunRow(access, app.view)
         return app.wants_runs
 
-    async def _choose(self) -> RunSelection | None:
+    async def _choose_runs(self) -> RunSelection | None:
         from oven_runs.home.run_rows import RunRows
         from oven_tui.apps.runs_app import RunsApp
 
-        self._rows = self._rows or RunRows(self._home())
+        self._rows = self._rows or RunRows(self._find_home())
         app = RunsApp(
             self._rows,
             remote_row=self._remote_row,
@@ -114,13 +114,13 @@ class Windows:
         self._is_over = self._is_over or self.only_one or bool(self.return_code)
         return result
 
-    def _home(self) -> Home:
+    def _find_home(self) -> Home:
         local_run = next((access for access in self.accesses if isinstance(access, LocalRun)), None)
         if self.home is not None or local_run is None:
             return Home(self.home)
         return Home(local_run.folder.path.parent.parent)
 
-    def _access(self, run: str) -> RunAccess:
+    def _find_access(self, run: str) -> RunAccess:
         """Return a run from the command line or from the list. Raises UnknownNameError."""
         named = next((access for access in self.accesses if access.run == run), None)
-        return named or LocalRun(self._home().find(run))
+        return named or LocalRun(self._find_home().find(run))

@@ -14,10 +14,8 @@ from oven_tui.model.metric_series import Bucket
 CurveStyle: TypeAlias = Literal["noisy", "measured", "set"]
 """How a curve is drawn. `noisy` draws a bright average over dim raw values, `measured` a line through the points, and
 `set` the steps of a knob."""
-
 TextRun: TypeAlias = tuple[str, str]
 """A string and its kind, such as "blank", "raw" or "line", which determines its style."""
-
 Grid: TypeAlias = list[bytearray]
 """Rows of cells. Each cell is a byte with one bit per dot."""
 
@@ -85,6 +83,7 @@ def round_bounds(columns: Sequence[Bucket], style: CurveStyle, log: bool = False
     quarter = (high / 2 - low / 2) / 2
     step = _round_up(quarter, (1, 2, 2.5, 5)) if quarter > 0 else 0.0
     if not (math.isfinite(step) and step > 0) or math.floor(low / step) == math.ceil(high / step):
+        # No round values fit this range.
         return Bounds(low, high if high > low else math.nextafter(low, math.inf))
     bottom, top = step * math.floor(low / step + 1e-9), step * math.ceil(high / step - 1e-9)
     return Bounds(bottom, top) if -math.inf < bottom < top < math.inf else Bounds(low, high)
@@ -183,7 +182,7 @@ def plot(
         foreground = dict(last_row or {}) if y == height - 1 else {}
         if y == 0:
             foreground |= mark_cells
-        rows.append(_row(cells, foreground, background or {}, width))
+        rows.append(_join_layers(cells, foreground, background or {}, width))
     return rows
 
 
@@ -230,7 +229,7 @@ def _draw_line(grid: Grid, start: tuple[int, int], end: tuple[int, int], style: 
         _draw_vertical(grid, x1, min(y, y1), max(y, y1))
 
 
-def _row(
+def _join_layers(
     layers: Sequence[tuple[bytearray, str]],
     foreground: Mapping[int, TextRun],
     background: Mapping[int, TextRun],

@@ -42,7 +42,7 @@ def wrapped(line: str, width: int) -> list[str]:
     parts: list[str] = []
     while cell_len(line) > width:
         part = chop_cells(line, width)[0] or line[:1]
-        space = part.rfind(" ", len(part) * 2 // 3)
+        space = part.rfind(" ", len(part) * 2 // 3)  # only in the last third
         if space > 0:
             part = part[: space + 1]
         parts.append(part.rstrip() if space > 0 else part)
@@ -60,7 +60,9 @@ def row(width: int, left_part: list[TextRun], right_part: list[TextRun] | None =
     right_part = [(clean(text), kind) for text, kind in right_part or []]
     room = width - sum(cell_len(text) for text, _ in right_part)
     if room < 0:
-        right_part, room = [(fit("".join(text for text, _ in right_part), width), right_part[0][1])], 0
+        joined_text = "".join(text for text, _ in right_part)
+        _, kind = right_part[0]
+        right_part, room = [(fit(joined_text, width), kind)], 0
     cells: list[TextRun] = []
     for text, kind in left_part:
         text = clip(text, room)

@@ -9,7 +9,7 @@ from oven_core.mesh.actuator_values import bounds, number
 from oven_core.protocol.actuator_names import CHECKPOINT, ROLLBACK
 from oven_core.protocol.messages import ActuatorSpec
 from oven_runs.log.run_summary import format_value
-from oven_tui.model.consequences import autonomy_level, countdown, remaining
+from oven_tui.model.consequences import autonomy_level, describe_expiry, format_time_until
 from oven_tui.model.decision_entries import DecisionEntry, OpenBallot
 from oven_tui.model.monitor_view import MonitorView
 
@@ -77,7 +77,7 @@ def advised(view: MonitorView) -> list[Choice]:
         Choice(
             decision.id,
             decision.actuator,
-            f"{format_value(decision.before)} → {format_value(decision.value)}, {countdown(view, decision)}",
+            f"{format_value(decision.before)} → {format_value(decision.value)}, {describe_expiry(view, decision)}",
         )
         for decision in waiting
     ]
@@ -90,7 +90,7 @@ def vetoable(view: MonitorView) -> list[Choice]:
 
 def _ballot_choice(view: MonitorView, ballot: OpenBallot) -> Choice:
     opened = ballot.opened
-    time_left = remaining(view, opened.closes_at_tick)
+    time_left = format_time_until(view, opened.closes_at_tick)
     details = f"→ {format_value(opened.proposal)} by {opened.opened_by}, closes in {time_left}"
     return Choice(opened.id, opened.actuator, details)
 
@@ -102,7 +102,7 @@ class _Snapshot(NamedTuple):
 
 
 def snapshots(view: MonitorView) -> list[Choice]:
-    """Return the snapshots that the log contains, the newest first. It does not contain those at regular times. The
+    """Return the snapshots that the log contains, the newest first. It omits those taken at regular intervals. The
     learner rolls back to the newest snapshot at or before the chosen tick."""
     started = view.run.started
     logged = [_Snapshot(started.tick, started.step, "start of the learner")] if started is not None else []

@@ -221,7 +221,6 @@ COMMANDS: Final = (
     ),
 )  # fmt: skip
 """A key has only one meaning per scope. A page over the dashboard hides the dashboard's keys."""
-
 BY_ID: Final = {command.id: command for command in COMMANDS}
 GROUPS: Final[tuple[Group, ...]] = get_args(Group)
 

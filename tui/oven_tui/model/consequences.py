@@ -12,7 +12,7 @@ from oven_tui.model.decision_entries import DecisionEntry
 from oven_tui.model.monitor_view import MonitorView
 
 
-def remaining(view: MonitorView, tick: int) -> str:
+def format_time_until(view: MonitorView, tick: int) -> str:
     """Return the steps and time until a tick, such as "12 steps (about 3 min)"."""
     steps = max(0, tick - view.run.tick)
     time = f" (about {duration_text(steps * view.pace_s)})" if view.pace_s and not view.run.hold_reason else ""
@@ -20,32 +20,32 @@ def remaining(view: MonitorView, tick: int) -> str:
     return f"{steps} step{'' if steps == 1 else 's'}{time}{hold_note}"
 
 
-def countdown(view: MonitorView, decision: Decision) -> str:
+def describe_expiry(view: MonitorView, decision: Decision) -> str:
     if view.run.has_lapsed(decision):
         return f"lapsed {view.run.tick - decision.expires_at_tick} steps ago"
-    return f"lapses in {remaining(view, decision.expires_at_tick + 1)}"
+    return f"lapses in {format_time_until(view, decision.expires_at_tick + 1)}"
 
 
-def sentence(view: MonitorView, command: OperatorCommand) -> str:
+def describe_command(view: MonitorView, command: OperatorCommand) -> str:
     """Describe the command's effect on the run, according to the log so far."""
     match command.action:
         case "hold" | "resume" | "stop":
-            return _run_effect(view, command.action)
+            return _describe_run_action(view, command.action)
         case "approve":
-            return _approval(view, command.subject_id)
+            return _describe_approval(view, command.subject_id)
         case "veto":
-            return _veto(view, command.subject_id)
+            return _describe_veto(view, command.subject_id)
         case "set":
-            return _setting(view, command)
+            return _describe_setting(view, command)
         case "autonomy":
-            return _autonomy(view, command)
+            return _describe_autonomy(view, command)
         case "mute" | "unmute" | "trust" | "distrust":
-            return _agent_effect(view, command)
+            return _describe_agent_action(view, command)
         case action:
             return f"Sends the command {action}."
 
 
-def _run_effect(view: MonitorView, action: str) -> str:
+def _describe_run_action(view: MonitorView, action: str) -> str:
     run = view.run
     max_steps = run.max_steps
     position = f"step {run.step}" + (f" of {max_steps}" if max_steps else "")
@@ -65,23 +65,23 @@ def _run_effect(view: MonitorView, action: str) -> str:
             )
 
 
-def _approval(view: MonitorView, subject: str) -> str:
+def _describe_approval(view: MonitorView, subject: str) -> str:
     entry = advice(view, subject)
     if entry is None:
         return f"The decision {subject} is no longer in the monitor's list; the mesh will report its state."
     decision = entry.decision
     supporters = [line.agent for line in decision.tally if line.stance in ("propose", "for") and line.weight]
-    source = f", as proposed by {_name_list(supporters)}" if supporters else ""
+    source = f", as proposed by {_join_names(supporters)}" if supporters else ""
     snapshot = " Because the change is risky, a snapshot is taken first." if decision.snapshot_first else ""
     value = view.run.knobs.get(decision.actuator)
     if value is None:
         value = decision.before
     note = "" if value == decision.before else f" When it was advised, the value was {format_value(decision.before)}."
     change = change_text(decision.actuator, value, decision.value)
-    return f"{change} at the end of the next step{source}; it {countdown(view, decision)}.{snapshot}{note}"
+    return f"{change} at the end of the next step{source}; it {describe_expiry(view, decision)}.{snapshot}{note}"
 
 
-def _veto(view: MonitorView, subject: str) -> str:
+def _describe_veto(view: MonitorView, subject: str) -> str:
     ballots_on_actuator = (ballot for ballot in view.open_ballots.values() if ballot.opened.actuator == subject)
     ballot = view.open_ballots.get(subject) or next(ballots_on_actuator, None)
     if ballot is not None:
@@ -89,7 +89,7 @@ def _veto(view: MonitorView, subject: str) -> str:
         return (
             f"The ballot on {opened.actuator} (→ {format_value(opened.proposal)}, opened by {opened.opened_by}; "
             f"{len(ballot.votes)} of {len(opened.eligible)} have voted) is rejected immediately. "
-            f"Otherwise it would close in {remaining(view, opened.closes_at_tick)}."
+            f"Otherwise it would close in {format_time_until(view, opened.closes_at_tick)}."
         )
     entry = advice(view, subject)
     if entry is None:
@@ -101,19 +101,19 @@ def _veto(view: MonitorView, subject: str) -> str:
     )
 
 
-def _setting(view: MonitorView, command: OperatorCommand) -> str:
+def _describe_setting(view: MonitorView, command: OperatorCommand) -> str:
     name, step = command.actuator, view.run.step
     if name == ROLLBACK:
-        return _rollback(view, command)
+        return _describe_rollback(view, command)
     if name == UNDO:
-        return _undo(view)
+        return _describe_undo(view)
     if name == CHECKPOINT:
         return (
             f"A checkpoint is taken after step {step}: a file if a trainer saves it, otherwise a copy in memory for "
             "rollbacks. Training waits for it and then continues unchanged."
         )
     if name in (HOLD, STOP):
-        return _run_effect(view, "hold" if name == HOLD else "stop")
+        return _describe_run_action(view, "hold" if name == HOLD else "stop")
     spec = spec_of(view, name)
     if spec is not None and spec.kind == "action":
         return f"{name} runs at the end of the next step."
@@ -122,7 +122,7 @@ def _setting(view: MonitorView, command: OperatorCommand) -> str:
     return f"{change} at the end of the next step{snapshot}."
 
 
-def _undo(view: MonitorView) -> str:
+def _describe_undo(view: MonitorView) -> str:
     last = last_rollback(view)
     if last is None:
         return "Undoes the last rollback. The log has no applied rollback, so the mesh will refuse this."
@@ -132,7 +132,7 @@ def _undo(view: MonitorView) -> str:
     )
 
 
-def _rollback(view: MonitorView, command: OperatorCommand) -> str:
+def _describe_rollback(view: MonitorView, command: OperatorCommand) -> str:
     tick, step = number(command.value), view.run.step
     if tick is None:
         return f"The run rolls back from step {step} to the newest snapshot. Later steps are trained again."
@@ -145,7 +145,7 @@ def _rollback(view: MonitorView, command: OperatorCommand) -> str:
     )
 
 
-def _autonomy(view: MonitorView, command: OperatorCommand) -> str:
+def _describe_autonomy(view: MonitorView, command: OperatorCommand) -> str:
     scope = command.actuator or "every actuator"
     effect = {
         "observe": "are logged but not applied",
@@ -156,10 +156,10 @@ def _autonomy(view: MonitorView, command: OperatorCommand) -> str:
     return f"From now on, agents' decisions on {scope} {effect}. The level is now {current_level}."
 
 
-def _agent_effect(view: MonitorView, command: OperatorCommand) -> str:
+def _describe_agent_action(view: MonitorView, command: OperatorCommand) -> str:
     agent, name = view.run.agents.get(command.agent), command.agent
     record = f"{agent.proposals} proposals so far, {agent.backed} adopted decisions" if agent else "no messages yet"
-    scope = _name_list(command.actuators) if command.actuators else "every actuator"
+    scope = _join_names(command.actuators) if command.actuators else "every actuator"
     match command.action:
         case "mute":
             return f"From now on, votes of {name} ({record}) are logged and scored but do not count."
@@ -200,9 +200,9 @@ def advice(view: MonitorView, subject: str) -> DecisionEntry | None:
 
 def last_rollback(view: MonitorView) -> Receipt | None:
     receipts = (entry.receipt for entry in reversed(view.entries) if isinstance(entry, DecisionEntry) and entry.receipt)
-    return next((last for last in receipts if last.actuator == ROLLBACK and last.status == "applied"), None)
+    return next((receipt for receipt in receipts if receipt.actuator == ROLLBACK and receipt.status == "applied"), None)
 
 
-def _name_list(names: list[str] | tuple[str, ...]) -> str:
+def _join_names(names: list[str] | tuple[str, ...]) -> str:
     more = f" and {len(names) - 4} more" if len(names) > 4 else ""
     return ", ".join(names[:4]) + more

@@ -49,10 +49,11 @@ class ConsoleBuffer:
         if process not in self.processes:
             self.processes.append(process)
         for line in lines:
-            text = clean(line.rstrip("\r\n").rpartition("\r")[2][:MAX_CHARACTERS]).rstrip()
+            _, _, last_state = line.rstrip("\r\n").rpartition("\r")
+            text = clean(last_state[:MAX_CHARACTERS]).rstrip()
             if text:
                 self.dropped_count += int(len(self._lines) == MAX_LINES)
-                self._lines.append(ConsoleLine(process, text, _kind(text)))
+                self._lines.append(ConsoleLine(process, text, _find_kind(text)))
                 self._line_count += 1
 
     def lines(self) -> list[ConsoleLine]:
@@ -71,6 +72,6 @@ class ConsoleBuffer:
         self.process = choices[(index + offset) % len(choices)]
 
 
-def _kind(text: str) -> str:
+def _find_kind(text: str) -> str:
     start = text[:LEVEL_CHARACTERS]
     return next((kind for word, kind in LEVELS.items() if word in start), "text")

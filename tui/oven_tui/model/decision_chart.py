@@ -12,8 +12,8 @@ from oven_tui.model.metric_series import Bucket
 from oven_tui.model.monitor_view import MonitorView
 
 GUTTER, HEIGHT = 8, 7  # width of the value labels and height of the curve, in cells
-BEFORE_RATIO = 0.6
-"""Number of ticks before the decision, divided by the number of ticks after it."""
+AFTER_RATIO = 1.5  # number of ticks after the decision, divided by the horizon of its forecast
+BEFORE_RATIO = 0.6  # number of ticks before the decision, divided by the number of ticks after it
 MIN_TICKS = 12
 """Minimum number of ticks before and after a decision."""
 MIN_PLOT_CELLS = 16
@@ -26,14 +26,15 @@ def chart(view: MonitorView, entry: DecisionEntry, width: int) -> list[list[Text
     plot_width = width - GUTTER
     if series is None or tick is None or plot_width < MIN_PLOT_CELLS:
         return []
-    ticks_after = max(MIN_TICKS, round(1.5 * decision.horizon))
+    ticks_after = max(MIN_TICKS, round(AFTER_RATIO * decision.horizon))
     ticks_before = max(MIN_TICKS, round(BEFORE_RATIO * ticks_after))
     axis = TickAxis(max(0, tick - ticks_before), tick + ticks_after)
-    columns = series.columns(axis.first, axis.last, plot_width * 2)
+    dot_count = plot_width * 2
+    columns = series.columns(axis.first, axis.last, dot_count)
     if not columns:
         return []
-    start_value = _value_before(columns, axis, tick, plot_width * 2)
-    forecast = _forecast(entry, axis, tick, start_value, plot_width * 2)
+    start_value = _find_start_value(columns, axis, tick, dot_count)
+    forecast = _draw_forecast(entry, axis, tick, start_value, dot_count)
     style = view.style(decision.target)
     scale = round_bounds([*columns, *forecast], style)
     cell = axis.cell(tick, plot_width)
@@ -51,17 +52,17 @@ def chart(view: MonitorView, entry: DecisionEntry, width: int) -> list[list[Text
     return [row(width, title, legend), *rows, row(width, [(" " * GUTTER + first_step, "dim")], [(last_step, "dim")])]
 
 
-def _value_before(columns: list[Bucket], axis: TickAxis, tick: int, width: int) -> float:
+def _find_start_value(columns: list[Bucket], axis: TickAxis, tick: int, dot_count: int) -> float:
     """Return the metric's average when the decision took effect, or NaN if it was not measured before."""
-    cell = axis.cell(tick, width) or 0
-    earlier = [column.smooth for column in columns if column.key <= cell and math.isfinite(column.smooth)]
+    dot = axis.cell(tick, dot_count) or 0
+    earlier = [column.smooth for column in columns if column.key <= dot and math.isfinite(column.smooth)]
     return earlier[-1] if earlier else math.nan
 
 
-def _forecast(entry: DecisionEntry, axis: TickAxis, tick: int, start_value: float, width: int) -> list[Bucket]:
+def _draw_forecast(entry: DecisionEntry, axis: TickAxis, tick: int, start_value: float, dot_count: int) -> list[Bucket]:
     """Return a straight line from the value at the decision to the expected value at the end of its horizon."""
     decision = entry.decision
-    first, last = axis.cell(tick, width), axis.cell(tick + decision.horizon, width)
+    first, last = axis.cell(tick, dot_count), axis.cell(tick + decision.horizon, dot_count)
     if not decision.expected_change or not decision.horizon:
         return []
     if first is None or last is None or math.isnan(start_value):

@@ -126,13 +126,9 @@ def _agents(entry: Entry) -> str:
 
 
 def _actuator(entry: Entry) -> str:
-    match entry:
-        case DecisionEntry():
-            return entry.decision.actuator
-        case OpenBallot():
-            return entry.opened.actuator
-        case Note():
-            return ""
+    if isinstance(entry, Note):
+        return ""
+    return entry.decision.actuator if isinstance(entry, DecisionEntry) else entry.opened.actuator
 
 
 def _text(entry: Entry) -> str:

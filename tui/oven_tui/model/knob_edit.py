@@ -38,7 +38,7 @@ class KnobEdit:
     """Index of the component to edit, if the knob is a mixture."""
 
     def __post_init__(self) -> None:
-        self.moved_value = self.before if self.before is not None else self._start_value()
+        self.moved_value = self.before if self.before is not None else self._choose_start_value()
 
     @property
     def value(self) -> Value:
@@ -107,12 +107,12 @@ class KnobEdit:
         if value is None:
             return self.moved_value
         if self.spec.scale == "log" and value > 0:
-            target = 10 ** ((_mark(value, steps) + steps) / STEPS_PER_DECADE)
+            target = 10 ** ((_find_mark(value, steps) + steps) / STEPS_PER_DECADE)
         elif low is not None and high is not None:
             target = value + steps * (high - low) / STEPS_PER_RANGE
         else:
             target = value + steps * (abs(value) * UNBOUNDED_STEP or UNBOUNDED_STEP)
-        target = _rounded(target, value, low, high)
+        target = _round_target(target, value, low, high)
         if low is not None:
             target = max(low, target)
         return target if high is None else min(high, target)
@@ -132,7 +132,7 @@ class KnobEdit:
         new_shares = {selected: share, **_distribute(1 - share, others, low)}
         return {name: new_shares[name] for name in names}
 
-    def _start_value(self) -> Value:
+    def _choose_start_value(self) -> Value:
         """Return a valid value for a knob whose value is unknown."""
         match self.spec.kind:
             case "scalar":
@@ -157,7 +157,7 @@ def _distribute(total: float, parts: dict[str, float], low: float) -> dict[str, 
     return results
 
 
-def _mark(value: float, steps: int) -> int:
+def _find_mark(value: float, steps: int) -> int:
     """Return the mark at `value` on a logarithmic scale. Between two marks, return the one opposite to the steps."""
     position = STEPS_PER_DECADE * math.log10(value)
     nearest = round(position)
@@ -166,7 +166,7 @@ def _mark(value: float, steps: int) -> int:
     return math.floor(position) if steps > 0 else math.ceil(position)
 
 
-def _rounded(target: float, start: float, low: float | None, high: float | None) -> float:
+def _round_target(target: float, start: float, low: float | None, high: float | None) -> float:
     """Round to `DIGITS` digits, unless the result is the start value."""
     if not target or not math.isfinite(target):
         return target

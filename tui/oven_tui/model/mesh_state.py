@@ -77,8 +77,6 @@ class MeshState:
             case OperatorCommand() if body.id not in state.commands:
                 state.commands[body.id] = (event.author, body)
                 operator_commands.respond(state, self.ballots, event.author, body)
-            case _:
-                pass
 
     def reply(self, command: OperatorCommand) -> Reply | None:
         """Return the mesh's answer to a command, without changing the state. Return None if the learner would answer

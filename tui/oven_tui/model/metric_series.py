@@ -132,8 +132,8 @@ class Series:
             if tick < newest:
                 tick = newest
             newest = tick
-            finite = value - value == 0.0
-            if finite:
+            is_finite = value - value == 0.0
+            if is_finite:
                 smooth = smooth + (value - smooth) * 2 / (EMA_POINTS + 1) if smooth - smooth == 0.0 else value
             recent((tick, value, smooth))
             if tick // span != bucket.key:
@@ -142,7 +142,7 @@ class Series:
                 if len(self._buckets) > MAX_BUCKETS:
                     self._widen()
                     span, bucket = self._span, self._buckets[-1]
-            if not finite:
+            if not is_finite:
                 bucket.broken += 1
                 continue
             if value < bucket.low:  # Bucket.add inlined, because the calls would double the time for a long log
@@ -168,15 +168,15 @@ class Series:
 
     def columns(self, first: int, last: int, width: int) -> list[Bucket]:
         """Return the ticks from `first` to `last` in at most `width` columns. Empty columns are omitted."""
-        buckets, span = self._source(first)
+        buckets, span = self._choose_buckets(first)
         return columns(buckets, first, last, width, span)
 
     def points(self) -> list[Bucket]:
         """Return copies of all buckets with ticks as keys."""
-        buckets, span = self._source(0)
+        buckets, span = self._choose_buckets(0)
         return [bucket.with_key(bucket.key * span) for bucket in buckets]
 
-    def _source(self, first: int) -> tuple[list[Bucket], int]:
+    def _choose_buckets(self, first: int) -> tuple[list[Bucket], int]:
         """Return the buckets from `first` on, and their width. Use the exact points if they go back far enough."""
         self.settle()
         has_exact_points = self.count <= EXACT_POINTS or (bool(self._recent) and self._recent[0][0] < first)

@@ -42,8 +42,8 @@ MAX_METRICS = 256
 MAX_AGENTS = 64
 MAX_OPEN_BALLOTS = 64
 MAX_MARKS = 256
+DROPPED_ENTRIES = 256  # entries to drop at a time, because each time the whole list is copied
 STALLED_S = 15.0  # minimum time without an event before a run counts as stalled
-
 RunState = Literal["waiting", "live", "held", "stalled", "ended"]
 AgentStanding = Literal["live", "silent", "left"]
 
@@ -132,8 +132,6 @@ class MonitorView:
             case OperatorCommand() as body:
                 self._add_mark(f"operator-{event.seq}", self.run.tick, event.author, "operator")
                 self._append(Note(event.seq, step, f"operator {event.author}", request_text(body), body.id))
-            case _:
-                pass
 
     def _add_ballot(self, event: Event, body: BallotOpened) -> None:
         if len(self.open_ballots) >= MAX_OPEN_BALLOTS or body.id in self._closed:
@@ -232,8 +230,8 @@ class MonitorView:
     def _append(self, entry: Entry) -> None:
         self.entries.append(entry)
         self.version += 1
-        if len(self.entries) > MAX_ENTRIES + 256:  # drop many at once, because each time the whole list is copied
-            oldest, self.entries = self.entries[:256], self.entries[256:]
+        if len(self.entries) > MAX_ENTRIES + DROPPED_ENTRIES:
+            oldest, self.entries = self.entries[:DROPPED_ENTRIES], self.entries[DROPPED_ENTRIES:]
             self.dropped_entries += len(oldest)
             for old in oldest:
                 if isinstance(old, DecisionEntry) and self._index.get(old.decision.id, 0) < self.dropped_entries:
@@ -278,7 +276,7 @@ class MonitorView:
         """Return the names of all curves. The most important come first: the training signal, held-out metrics, the
         learning rate, gradient norm, KL, entropy and loss. The others are sorted by name."""
         declared = [spec.name for spec in self.run.started.metrics] if self.run.started else []
-        names = list(dict.fromkeys([*self.series, *(declared if not self.series else [])]))
+        names = list(self.series) or list(dict.fromkeys(declared))
         rate = next((name for name in ("learning_rate", "optimizer.lr_scale") if name in names), None)
         important = [
             training_signal(names),

@@ -69,16 +69,18 @@ def heading(width: int, longest_name: int) -> list[TextRun]:
 
 def line(run_row: RunRow, now: datetime, width: int, longest_name: int, *, mark: str = "") -> list[TextRun]:
     """Return a run's row. `mark` is the glyph of a run that is marked for an overlay."""
-    fitting, cells = columns(width, longest_name), _cells(run_row, now)
+    fitting, cells = columns(width, longest_name), _make_cells(run_row, now)
     runs: list[TextRun] = [(f"{mark or ' '} ", "strong")]
-    runs += [(fit(cells[column.title][0], column.width) + " ", cells[column.title][1]) for column in fitting]
+    for column in fitting:
+        text, kind = cells[column.title]
+        runs.append((fit(text, column.width) + " ", kind))
     alerts, room = run_row.alerts(now), width - 2 - sum(column.width + 1 for column in fitting)
     alert_count = f"⚑{len(alerts)}" if alerts else ""
     alert_text = "; ".join(alerts) if room >= MIN_ALERTS else alert_count
     return row(width, [*runs, (alert_text, "warn" if run_row.status == "running" or run_row.fault else "dim")])
 
 
-def _cells(run_row: RunRow, now: datetime) -> dict[str, TextRun]:
+def _make_cells(run_row: RunRow, now: datetime) -> dict[str, TextRun]:
     state, silent, age = run_row.state(now), run_row.silent_s(now), run_row.age_s(now)
     glyph, kind = STATES.get(state, ("○", "dim"))
     words = f"silent {duration_text(silent)}" if state == "stalled" and silent is not None else state
@@ -136,10 +138,10 @@ def matching(words: str, now: datetime) -> Callable[[RunRow], bool]:
         "recipe": lambda run_row: run_row.recipe,
         "run": lambda run_row: run_row.run,
     }
-    return word_filter(words, lambda run_row: _text(run_row, now), fields)
+    return word_filter(words, lambda run_row: _join_texts(run_row, now), fields)
 
 
-def _text(run_row: RunRow, now: datetime) -> str:
+def _join_texts(run_row: RunRow, now: datetime) -> str:
     alerts = run_row.alerts(now)
     names = (run_row.run, run_row.location, run_row.recipe, run_row.state(now), run_row.drill, run_row.target)
     return " ".join((*names, *alerts))

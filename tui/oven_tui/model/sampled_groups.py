@@ -9,7 +9,7 @@ from oven_tui.model.word_filter import word_filter
 
 MAX_GROUPS = 256
 """Maximum number of groups in memory. A training run of one hour has fewer."""
-MAX_CHARACTERS = 16 << 20
+MAX_CHARACTERS = 16 * 1024**2
 """Maximum total length of the groups' prompts, completions and reasons. The oldest groups are dropped first."""
 
 
@@ -37,11 +37,11 @@ class SampledGroups:
             "member": lambda stored: "\n".join(member.member for member in stored.group.members),
             "prompt": lambda stored: stored.group.prompt.text,
         }
-        passes = word_filter(words, _text, fields, lambda stored: stored.group.step)
+        passes = word_filter(words, _join_texts, fields, lambda stored: stored.group.step)
         return [stored for stored in self.groups if passes(stored)]
 
 
-def _texts(group: SampledGroup) -> Iterator[str]:
+def _list_texts(group: SampledGroup) -> Iterator[str]:
     for completion in (group.prompt, *group.completions):
         yield completion.text
         yield completion.end
@@ -49,9 +49,9 @@ def _texts(group: SampledGroup) -> Iterator[str]:
         yield from member.reasons
 
 
-def _text(stored: StoredGroup) -> str:
-    return "\n".join(_texts(stored.group))
+def _join_texts(stored: StoredGroup) -> str:
+    return "\n".join(_list_texts(stored.group))
 
 
 def _count_characters(group: SampledGroup) -> int:
-    return sum(map(len, _texts(group)))
+    return sum(len(text) for text in _list_texts(group))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 Item = TypeVar("Item")
+STEP_RANGE = re.compile(r"(?=.*\d)(\d*)(-?)(\d*)")  # N, N-M, N- or -M
 
 
 def word_filter(
@@ -19,11 +20,11 @@ def word_filter(
     """Return a filter for `words`, all of which must match. A word is a regular expression to search for in `text`, or
     `FIELD:EXPRESSION`. With `step`, a word can also be `step:N`, `step:N-M`, `step:N-` or `step:-M`. `!` negates a
     word. An invalid expression is matched literally."""
-    tests = [_test(word, text, fields or {}, step) for word in words.split() if word != "!"]
+    tests = [_make_test(word, text, fields or {}, step) for word in words.split() if word != "!"]
     return lambda item: all(test(item) for test in tests)
 
 
-def _test(
+def _make_test(
     word: str,
     text: Callable[[Item], str],
     fields: Mapping[str, Callable[[Item], str]],
@@ -31,7 +32,7 @@ def _test(
 ) -> Callable[[Item], bool]:
     is_negated, word = word.startswith("!"), word.removeprefix("!")
     name, colon, expression = word.partition(":")
-    if step is not None and name == "step" and (span := re.fullmatch(r"(?=.*\d)(\d*)(-?)(\d*)", expression)):
+    if step is not None and name == "step" and (span := STEP_RANGE.fullmatch(expression)):
         first = int(span[1] or 0)
         last: float = first
         if span[2]:
@@ -39,11 +40,11 @@ def _test(
         return lambda item: (first <= step(item) <= last) != is_negated
     if colon and name in fields:
         text, word = fields[name], expression
-    pattern = _pattern(word)
+    pattern = _compile_pattern(word)
     return lambda item: bool(pattern.search(text(item))) != is_negated
 
 
-def _pattern(text: str) -> re.Pattern[str]:
+def _compile_pattern(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text, re.IGNORECASE | re.MULTILINE)
     except re.error:

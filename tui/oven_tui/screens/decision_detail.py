@@ -40,11 +40,11 @@ class DecisionScreen(TextScreen):
             paper.border_subtitle = key_line("paper")
             yield Static(Group(*content(self._entry)))
             if isinstance(self._entry, DecisionEntry):
-                yield from self._pictures(self._entry)
-            if votes := _votes(self._entry):
+                yield from self._make_pictures(self._entry)
+            if votes := _describe_votes(self._entry):
                 yield Static(Group(*votes))
 
-    def _pictures(self, entry: DecisionEntry) -> Iterator[Widget]:
+    def _make_pictures(self, entry: DecisionEntry) -> Iterator[Widget]:
         """Yield a chart of the metric around the decision, and pictures of the graph paths that votes cite."""
         view = self._view
         if view is not None and decision_chart.chart(view, entry, 80):
@@ -72,12 +72,12 @@ def content(entry: Entry) -> list[RenderableType]:
         case Note():
             return [Text(clean(entry.text)), _row("logged", f"event {entry.seq}, at step {entry.step}")]
         case OpenBallot():
-            return _open_ballot(entry)
+            return _describe_ballot(entry)
         case DecisionEntry():
-            return _decision(entry)
+            return _describe_decision(entry)
 
 
-def _open_ballot(entry: OpenBallot) -> list[RenderableType]:
+def _describe_ballot(entry: OpenBallot) -> list[RenderableType]:
     opened = entry.opened
     waiting = [name for name in opened.eligible if name not in entry.votes]
     return [
@@ -87,25 +87,25 @@ def _open_ballot(entry: OpenBallot) -> list[RenderableType]:
     ]
 
 
-def _votes(entry: Entry) -> list[RenderableType]:
+def _describe_votes(entry: Entry) -> list[RenderableType]:
     match entry:
         case Note():
             return []
         case OpenBallot():
-            return [part for name, vote in sorted(entry.votes.items()) for part in _vote(name, vote)]
+            return [part for name, vote in sorted(entry.votes.items()) for part in _describe_vote(name, vote)]
         case DecisionEntry():
-            parts: list[RenderableType] = [_section("Tally"), _tally(entry.decision.tally)]
+            parts: list[RenderableType] = [_section("Tally"), _make_tally_table(entry.decision.tally)]
             if silent := [line.agent for line in entry.decision.tally if line.stance == "silent"]:
                 parts.append(Text(clean(f"silent: {', '.join(silent)}"), style="dim"))
             for line in entry.decision.tally:
                 if line.agent in entry.votes:
-                    parts += _vote(line.agent, entry.votes[line.agent])
+                    parts += _describe_vote(line.agent, entry.votes[line.agent])
                 elif line.rationale:
                     parts += [_section(line.agent), Text(clean(line.rationale))]
             return parts
 
 
-def _decision(entry: DecisionEntry) -> list[RenderableType]:
+def _describe_decision(entry: DecisionEntry) -> list[RenderableType]:
     decision = entry.decision
     change = f"{format_value(decision.before)} → {format_value(decision.value)}"
     parts: list[RenderableType] = [
@@ -115,15 +115,15 @@ def _decision(entry: DecisionEntry) -> list[RenderableType]:
     if decision.verdict == "adopted":
         snapshot = ", after a snapshot because it is risky" if decision.snapshot_first else ""
         period = f"from tick {decision.apply_at_tick}, lapses after tick {decision.expires_at_tick}{snapshot}"
-        parts += [_row("in force", period), _row("receipt", _receipt(entry))]
+        parts += [_row("in force", period), _row("receipt", _format_receipt(entry))]
     if decision.verdict == "advised":
         parts.append(_row("approve", f"oven-controller approve {decision.id}" if not entry.approved else "approved"))
     if entry.outcome is not None:
-        parts += [_row("outcome", _outcome(entry.outcome))]
+        parts += [_row("outcome", _format_outcome(entry.outcome))]
     return [*parts, _section("Reason"), Text(clean(decision.reason))]
 
 
-def _receipt(entry: DecisionEntry) -> str:
+def _format_receipt(entry: DecisionEntry) -> str:
     receipt = entry.receipt
     if receipt is None:
         return "none yet"
@@ -133,7 +133,7 @@ def _receipt(entry: DecisionEntry) -> str:
     return f"{FATE_LABELS[entry.fate][0]} {receipt.status}  {change}{reason}"
 
 
-def _outcome(outcome: Outcome) -> str:
+def _format_outcome(outcome: Outcome) -> str:
     if not outcome.scored or outcome.gain is None:
         return f"{outcome.target}: not scored, {outcome.reason}"
     forecast = f", forecast {outcome.forecast:+.3g}" if outcome.forecast is not None else ""
@@ -142,7 +142,7 @@ def _outcome(outcome: Outcome) -> str:
     return outcome_text + (f"; {reputations}" if reputations else "")
 
 
-def _tally(lines: tuple[TallyLine, ...]) -> Table:
+def _make_tally_table(lines: tuple[TallyLine, ...]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
     for name in ("agent", "stance", "value"):
         table.add_column(name)
@@ -152,19 +152,16 @@ def _tally(lines: tuple[TallyLine, ...]) -> Table:
         if line.stance == "silent":
             continue
         mark = " (shadow)" if line.shadow else " (newcomer)" if line.newcomer else ""
-        cells = (line.agent, line.stance + mark, format_value(line.value), *_figures(line))
+        figures = (f"{line.confidence:.2f}", f"{line.reputation:.3g}", f"{line.weight:.3g}")
+        cells = (line.agent, line.stance + mark, format_value(line.value), *figures)
         table.add_row(*(Text(clean(cell)) for cell in cells), style="dim" if not line.weight else "")
-    for name, side in (("for", ("propose", "for")), ("against", ("against",))):
-        weight = sum(line.weight for line in lines if line.stance in side)
+    for name, stances in (("for", ("propose", "for")), ("against", ("against",))):
+        weight = sum(line.weight for line in lines if line.stance in stances)
         table.add_row(Text("total"), Text(name), "", "", "", f"{weight:.3g}", style="bold")
     return table
 
 
-def _figures(line: TallyLine) -> tuple[str, str, str]:
-    return f"{line.confidence:.2f}", f"{line.reputation:.3g}", f"{line.weight:.3g}"
-
-
-def _vote(name: str, vote: Vote) -> list[RenderableType]:
+def _describe_vote(name: str, vote: Vote) -> list[RenderableType]:
     stance = f"{vote.stance} {format_value(vote.value)}" if vote.value is not None else vote.stance
     parts: list[RenderableType] = [
         _section(f"{name}: {stance}"),
@@ -172,7 +169,8 @@ def _vote(name: str, vote: Vote) -> list[RenderableType]:
     ]
     if vote.target:
         parts.append(_row("expects", f"{vote.target} {vote.expected_change:+.3g} within {vote.horizon} ticks"))
-    parts += [_row("evidence", item) for item in vote.evidence if parse_path(item) is None]  # _pictures draws paths
+    texts = [item for item in vote.evidence if parse_path(item) is None]  # _make_pictures draws the paths
+    parts += [_row("evidence", text) for text in texts]
     return parts
 
 

@@ -27,8 +27,7 @@ SYMBOLS = (
     ("⚑", "an operator's command"),
     *((symbol, f"decision {words}") for symbol, words, _ in FATE_LABELS.values()),
 )
-
-BOARD: Final[tuple[Scope, ...]] = ("monitor", "decisions")
+MONITOR_SCOPES: Final[tuple[Scope, ...]] = ("monitor", "decisions")
 """The scopes of the monitor itself."""
 
 
@@ -44,7 +43,7 @@ class TextScreen(ModalScreen[None]):
 class HelpScreen(TextScreen):
     BINDINGS: ClassVar[list[BindingType]] = bindings("help")
 
-    def __init__(self, scopes: Sequence[Scope] = BOARD) -> None:
+    def __init__(self, scopes: Sequence[Scope] = MONITOR_SCOPES) -> None:
         """`scopes` selects the commands. If two scopes use the same key, the later scope takes precedence."""
         super().__init__()
         self._scopes = scopes
@@ -57,25 +56,25 @@ class HelpScreen(TextScreen):
         with VerticalScroll(id="paper") as paper:
             paper.border_title = "help"
             paper.border_subtitle = key_line("paper")
-            yield Static(Group(*_keys(self._scopes), _head("Filter"), filters, _head("Symbols"), symbols))
+            yield Static(Group(*_list_keys(self._scopes), _heading("Filter"), filters, _heading("Symbols"), symbols))
 
 
-def _keys(scopes: Sequence[Scope]) -> list[RenderableType]:
+def _list_keys(scopes: Sequence[Scope]) -> list[RenderableType]:
     """Return the commands of these scopes with their keys, grouped under headings."""
     parts: list[RenderableType] = []
     by_key = {key: command for scope in scopes for command in commands_in(scope) for key in command.key_names()}
-    active = {command.id for command in by_key.values()}
+    active_ids = {command.id for command in by_key.values()}
     for group in GROUPS:
         grid = _grid()
         for command in COMMANDS:
-            if command.group == group and command.id in active:
+            if command.group == group and command.id in active_ids:
                 grid.add_row(Text(key_text(command), style="bold"), Text(command.help))
         if grid.row_count:
-            parts += [_head(group), grid]
+            parts += [_heading(group), grid]
     return parts
 
 
-def _head(words: str) -> Text:
+def _heading(words: str) -> Text:
     return Text(f"\n{words}", style="bold underline")
 
 

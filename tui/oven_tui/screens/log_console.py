@@ -24,18 +24,15 @@ from oven_tui.screens.help import HelpScreen
 from oven_tui.widgets.base_widgets import PAINT_CLASSES, PaintMixin
 from oven_tui.widgets.filter_box import FilterBox
 
-POLL_S = 0.5
-"""Seconds between reads of the log files while the console is open."""
+POLL_S = 0.5  # seconds between reads of the log files while the console is open
 TAIL_BYTES: Final = 128 * 1024
 """Bytes at the end of a file to read first, because a log may be gigabytes long."""
 MAX_READ_BYTES: Final = 256 * 1024
 """Maximum bytes of a file to read at a time. If a process writes more, the older part is skipped."""
 MAX_LINE_BYTES: Final = 8192
 """Maximum length of a line in bytes. Longer lines are split."""
-PROCESS_CELLS = 16
-"""Width of the process names in cells."""
-SIDEWAYS_CELLS = 20
-"""Cells by which a key scrolls long lines sideways."""
+PROCESS_CELLS = 16  # width of the process names
+SIDEWAYS_CELLS = 20  # cells by which a key scrolls long lines sideways
 
 
 class ProcessLogs:
@@ -96,7 +93,7 @@ class ConsoleLines(PaintMixin, ScrollView, can_focus=True):
     def __init__(self, buffer: ConsoleBuffer) -> None:
         super().__init__(id="console-lines")
         self._buffer = buffer
-        self._indent = 0
+        self._text_offset = 0
         self._follows_newest = True
         self._dropped_count = 0
 
@@ -130,7 +127,7 @@ class ConsoleLines(PaintMixin, ScrollView, can_focus=True):
         self.redraw()
 
     def action_sideways(self, offset: int) -> None:
-        self._indent = max(0, self._indent + offset * SIDEWAYS_CELLS)
+        self._text_offset = max(0, self._text_offset + offset * SIDEWAYS_CELLS)
         self.refresh()
 
     def _move(self, y: int) -> None:
@@ -150,7 +147,7 @@ class ConsoleLines(PaintMixin, ScrollView, can_focus=True):
             index = self._buffer.processes.index(line.process)
             symbol, colour = glyph(index)
             runs = [(f"{symbol} ", colour), (fit(line.process, PROCESS_CELLS) + " ", "dim")]
-        return self.strip(row(width, [*runs, (line.text[self._indent :], line.kind)]))
+        return self.strip(row(width, [*runs, (line.text[self._text_offset :], line.kind)]))
 
 
 class ConsoleScreen(ModalScreen[None]):

@@ -26,12 +26,10 @@ from oven_tui.model.command_choices import Choice
 from oven_tui.model.commands import Scope
 from oven_tui.model.knob_edit import KnobEdit
 
-UPDATE_S = 0.5
-"""Seconds between updates of the figures, which change because the run continues."""
-REASON_LENGTH = 2000
-"""Maximum characters of a command's reason."""
-SCALE_CELLS = 48
-"""Width of a knob's scale in cells."""
+UPDATE_S = 0.5  # seconds between updates of the figures, which change because the run continues
+REASON_LENGTH = 2000  # maximum characters of a command's reason
+SCALE_CELLS = 48  # width of a knob's scale
+SHARE_CELLS = 24  # width of the bar for a component of a mixture
 Answer = TypeVar("Answer")
 StyledLines = list[tuple[str, str]]
 """Text and style of each line."""
@@ -122,7 +120,7 @@ class ConfirmScreen(QuestionScreen[str | None]):
         yield Input(placeholder="reason (will be logged)", id="reason", max_length=REASON_LENGTH)
 
     def figures(self) -> list[Text]:
-        return _styled(self._get_lines())
+        return _style_lines(self._get_lines())
 
     def on_input_changed(self, message: Input.Changed) -> None:
         message.stop()
@@ -158,8 +156,8 @@ class KnobScreen(QuestionScreen[Value | bool]):
         try:
             value = self.edit.value
         except ValueError as error:
-            return [*_scale(self.edit, None), Text(f"\n{clean(str(error))}", style="bold red")]
-        return [*_scale(self.edit, value), *_styled(self._get_lines(value))]
+            return [*_draw_scale(self.edit, None), Text(f"\n{clean(str(error))}", style="bold red")]
+        return [*_draw_scale(self.edit, value), *_style_lines(self._get_lines(value))]
 
     def on_key(self, event: Key) -> None:
         if event.character and self.edit.type_character(event.character):
@@ -188,16 +186,16 @@ class KnobScreen(QuestionScreen[Value | bool]):
             self.update_figures()  # shows the error
 
 
-def _styled(lines: StyledLines) -> list[Text]:
+def _style_lines(lines: StyledLines) -> list[Text]:
     return [Text(clean(words), style=style) for words, style in lines if words]
 
 
-def _scale(edit: KnobEdit, value: Value) -> list[Text]:
+def _draw_scale(edit: KnobEdit, value: Value) -> list[Text]:
     """Return the current and the new value, and their positions between the bounds."""
     spec = edit.spec
     unit = f" {clean(spec.unit)}" if spec.unit else ""
     if spec.kind == "simplex":
-        return _mixture(edit, shares(value))
+        return _draw_mixture(edit, shares(value))
     new_value = edit.typed_text + "▏" if edit.typed_text else format_value(value)
     head = Text.assemble(("now  ", "dim"), format_value(edit.before) + unit, ("     new  ", "dim"), (new_value, "bold"))
     if spec.kind == "choice":
@@ -219,17 +217,17 @@ def _scale(edit: KnobEdit, value: Value) -> list[Text]:
     return [head, bar]
 
 
-def _mixture(edit: KnobEdit, value: dict[str, float]) -> list[Text]:
+def _draw_mixture(edit: KnobEdit, value: dict[str, float]) -> list[Text]:
     """Return one row per component. The selected component is marked."""
     before, rows = shares(edit.before), list[Text]()
     for index, name in enumerate(edit.spec.choices):
         is_selected = index == edit.component
         share, old_share = value.get(name), before.get(name)
         typed_text = f"  {edit.typed_text}▏" if is_selected and edit.typed_text else ""
-        filled = round((share or 0.0) * 24)
+        filled = round((share or 0.0) * SHARE_CELLS)
         row = Text("▸ " if is_selected else "  ", style="bold" if is_selected else "")
         row.append(fit(clean(name), 18) + " ")
-        row.append("━" * filled, style="bold").append("─" * (24 - filled), style="dim")
+        row.append("━" * filled, style="bold").append("─" * (SHARE_CELLS - filled), style="dim")
         row.append(f" {share:.3f}" if share is not None else "     –", style="bold" if is_selected else "")
         row.append(f"  was {old_share:.3f}" if old_share is not None else "", style="dim").append(typed_text)
         rows.append(row)

@@ -21,7 +21,6 @@ from oven_tui.widgets.group_page import GroupList, GroupPage
 
 GroupSource: TypeAlias = Callable[[], AsyncIterator[list[StoredGroup]]]
 """Yields stored and new groups. Raises OvenError if there are none."""
-
 MIN_LIST_COLUMNS = 72
 """Minimum columns for the list of groups. In narrower terminals it is hidden, but its keys still work."""
 

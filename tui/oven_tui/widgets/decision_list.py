@@ -16,7 +16,7 @@ from oven_tui.key_bindings import bindings
 from oven_tui.model.braille_chart import TextRun
 from oven_tui.model.cell_text import FATE_LABELS, fit, glyph, row
 from oven_tui.model.command_progress import progress_text, stage_text, subject_text, value_text
-from oven_tui.model.consequences import countdown, remaining
+from oven_tui.model.consequences import describe_expiry, format_time_until
 from oven_tui.model.decision_entries import DecisionEntry, Entry, Note, OpenBallot, as_json, label, matching, tick_of
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.widgets.base_widgets import Panel, RowList
@@ -129,7 +129,7 @@ class DecisionList(RowList[Entry], Panel):
                 return row(width, [(f"{item.step:>5}  ", "dim"), (f"{item.author}: {item.text}", "dim")])
             case OpenBallot():
                 opened = item.opened
-                time_left = remaining(self.view, opened.closes_at_tick)
+                time_left = format_time_until(self.view, opened.closes_at_tick)
                 votes = f"{len(item.votes)} of {len(opened.eligible)} have voted; closes in {time_left}"
                 change = f"→ {format_value(opened.proposal)}"
                 return self._decision_row(
@@ -155,7 +155,7 @@ class DecisionList(RowList[Entry], Panel):
             return "–", "superseded", "dim", reason
         lapsed = self.view.run.has_lapsed(decision)
         symbol, words, kind = ("–", "lapsed", "dim") if lapsed else FATE_LABELS["advised"]
-        return symbol, words, kind, f"{countdown(self.view, decision)}; {reason}"
+        return symbol, words, kind, f"{describe_expiry(self.view, decision)}; {reason}"
 
     def _command_row(self, note: Note, result: CommandResult, width: int) -> list[TextRun]:
         command, reason = result.command, progress_text(result)

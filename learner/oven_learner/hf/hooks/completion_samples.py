@@ -18,8 +18,8 @@ from oven_learner.completions.sample_message import MemberVerdict, Sample
 from oven_learner.completions.sampling import SampleNumbers, Sampling
 from oven_learner.hf.hooks.step_hooks import StepEnd, StepHook
 from oven_learner.ranks import Ranks
+from oven_learner.rewards.batch_rewards import Evidence
 from oven_learner.rewards.committee import Committee
-from oven_learner.rewards.group import Evidence
 
 log = logging.getLogger("oven.learner")
 

@@ -109,7 +109,7 @@ def build_groups(ranks: Sequence[RankRows], rules: Iterable[str], group_size: in
     rule_results = {name: [result for rank in ranks for result in rank.rule_results[name]] for name in rules}
     references = [reference for rank in ranks for reference in rank.references]
     originals = [text for rank in ranks for text in rank.originals]
-    groups = [slice(start, start + group_size) for start in range(0, len(prompts), group_size)]
+    group_slices = [slice(start, start + group_size) for start in range(0, len(prompts), group_size)]
     return [
         Group(
             prompts[rows.start],
@@ -118,7 +118,7 @@ def build_groups(ranks: Sequence[RankRows], rules: Iterable[str], group_size: in
             next(filter(None, references[rows]), ""),
             tuple(originals[rows]),
         )
-        for rows in groups
+        for rows in group_slices
     ]
 
 
@@ -180,7 +180,8 @@ def batch_rewards(
     if agreements:
         outcome.metrics["committee/agreement"] = math.fsum(agreements) / len(agreements)
     if calibration is not None and calibrated_groups:
-        outcome.metrics |= calibration.metrics(*zip(*calibrated_groups, strict=True))
+        texts, mean_scores_by_group, rewards_by_group = zip(*calibrated_groups, strict=True)
+        outcome.metrics |= calibration.metrics(texts, mean_scores_by_group, rewards_by_group)
     return outcome
 
 

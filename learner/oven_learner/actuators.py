@@ -183,7 +183,7 @@ class Actuators:
     def update(
         self, name: str, *, choices: Sequence[str] | None = None, low: float | None = None, high: float | None = None
     ) -> None:
-        """Change the choices or bounds of an actuator, or take a simplex's components from its current value. If
+        """Change the choices or bounds of an actuator. For a simplex, use the components of its current value. If
         training is running, call `OvenClient.announce` afterwards. Raises UnknownNameError. Raises ConfigError for
         choices or bounds that are invalid, exclude the current value, or do not apply to this kind of actuator."""
         old, current = self.spec(name), self.read(name)
@@ -327,13 +327,12 @@ def describe_difference(results: Sequence[ChangeResult]) -> str:
     first = results[0]
     for rank, result in enumerate(results[1:], start=1):
         if (result.status in SUCCESSFUL) != (first.status in SUCCESSFUL) or not same_value(result.after, first.after):
-            return f"{_describe(0, first)} and {_describe(rank, result)}"
+            return f"rank 0 has {_describe(first)} and rank {rank} has {_describe(result)}"
     return ""
 
 
-def _describe(rank: int, result: ChangeResult) -> str:
-    details = f": {result.reason}" if result.reason else ""
-    return f"rank {rank} has {result.after!r} ({result.status}{details})"
+def _describe(result: ChangeResult) -> str:
+    return f"{result.after!r} ({result.status}{f': {result.reason}' if result.reason else ''})"
 
 
 def with_value(spec: ActuatorSpec, value: Value) -> ActuatorSpec:

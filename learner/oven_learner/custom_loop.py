@@ -219,7 +219,7 @@ def _create_best_weights(
 
 
 def _create_gauges(
-    knobs: Actuators, rate: RateReadback, model: Any, clip: float | None, publish: Any, publishes: bool
+    knobs: Actuators, rate: RateReadback, model: Any, clip: float | None, publish: Any, is_leader: bool
 ) -> StepGauges:
     """Return the gauges of each step. Raises ConfigError for `clip` if the gradients are sharded."""
     from oven_learner.optim import snapshot, weight_decay
@@ -227,23 +227,23 @@ def _create_gauges(
     from oven_learner.optim.step_gauges import Clip, StepGauges
 
     sharding = snapshot.describe_sharding(model) if model is not None else ""
-    no_norm_reason = "" if "FSDP2" in sharding else sharding  # FSDP2 computes the full norm by itself
-    if no_norm_reason and clip is not None:
+    not_full_reason = "" if "FSDP2" in sharding else sharding  # FSDP2 computes the full norm by itself
+    if not_full_reason and clip is not None:
         raise ConfigError(
-            f"clip={clip:g} needs full gradients, but {no_norm_reason}; omit clip= and clip in your own loop"
+            f"clip={clip:g} needs full gradients, but {not_full_reason}; omit clip= and clip in your own loop"
         )
     clipping = Clip(clip, model) if clip is not None else None
     if clipping is not None:
         clipping.register_knob(knobs, USER_BOUNDS)
     weight_decay.register_knob(rate.scale.optimizer, knobs)
-    gauges = OptimizerGauges(rate.scale.optimizer, model, publishes=publishes, sharding=sharding)
+    gauges = OptimizerGauges(rate.scale.optimizer, model, publishes=is_leader, sharding=sharding)
     return StepGauges(
         rate,
         gauges,
         publish,
         clip=clipping,
-        publishes=publishes,
-        unmeasured=f"needs full gradients, but {no_norm_reason}" if no_norm_reason else "",
+        publishes=is_leader,
+        no_norm_reason=f"needs full gradients, but {not_full_reason}" if not_full_reason else "",
     )
 
 

@@ -82,7 +82,7 @@ class PolicyMeter:
                 "offsets; use a fast tokenizer, AutoTokenizer.from_pretrained(…)"
             )
         config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
-        self._context = int(getattr(config, "max_position_embeddings", 0) or 1 << 20)
+        self._context = int(getattr(config, "max_position_embeddings", 0) or 1 << 20)  # by default, no practical limit
         self._special_ids = {*self._tokenizer.all_special_ids, self._tokenizer.unk_token_id}
         self._first_bytes = FirstBytes(self._tokenizer, int(config.vocab_size))
         self._probes = [tokenized for probe in probes.probes if (tokenized := self._tokenize(probe)) is not None]

@@ -91,15 +91,15 @@ class Ranks:
         raises an error, there is no message and all ranks continue. `wants_stop` means that this rank requests a stop.
         Rank 0 then finds the request in `stop_requester` within a second."""
         if self._group is None:
-            return _call_or_default(get_message, None)
+            return _receive_or_default(get_message, None)
         packed, collects_requests = b"", False
         if self.leader:
-            packed = _call_or_default(partial(_pack_message, get_message), b"")
+            packed = _receive_or_default(partial(_pack_message, get_message), b"")
             collects_requests = time.monotonic() >= self._last_collection_at + REQUEST_INTERVAL_S
         header = self._torch.tensor([len(packed), int(collects_requests)], device="cpu")
         self._distributed.broadcast(header, src=0, group=self._group)
-        size, collects_requests = header.tolist()
-        message: T | None = self._broadcast_bytes(packed, size) if size else None
+        byte_count, collects_requests = header.tolist()
+        message: T | None = self._broadcast_bytes(packed, byte_count) if byte_count else None
         if collects_requests:
             self._gather_requests(wants_stop)
         return message
@@ -148,8 +148,9 @@ class Ranks:
         if requests is not None:
             self.stop_requester = next((index for index, flag in enumerate(requests) if flag.item()), None)
 
-    def _broadcast_bytes(self, packed: bytes, size: int) -> Any:
-        buffer = bytearray(packed or bytes(size))  # empty on the ranks that receive
+    def _broadcast_bytes(self, packed: bytes, byte_count: int) -> Any:
+        """Return rank 0's message on every rank. `packed` is empty on the other ranks."""
+        buffer = bytearray(packed or bytes(byte_count))
         body = self._torch.frombuffer(buffer, dtype=self._torch.uint8)
         self._distributed.broadcast(body, src=0, group=self._group)
         return pickle.loads(body.numpy().tobytes())
@@ -160,7 +161,7 @@ def _pack_message(get_message: Callable[[], object]) -> bytes:
     return b"" if message is None else pickle.dumps(message)
 
 
-def _call_or_default(get_message: Callable[[], T], default: T) -> T:
+def _receive_or_default(get_message: Callable[[], T], default: T) -> T:
     try:
         return get_message()
     except Exception:

@@ -34,8 +34,8 @@ class WeightsCopy:
 
 
 class BestWeights:
-    """The best weights of one training run. The weights are copied whenever an evaluation beats all earlier ones. Only
-    the end of the run needs additional evaluations. Every rank calls each method at the same steps."""
+    """The best weights of one training run. The weights are copied whenever one of the run's evaluations has the best
+    score so far. Additional evaluations run only at the end. Every rank calls each method at the same steps."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class BestWeights:
         score_name: str = "",
     ) -> None:
         """Args:
-        metric: the metric by which to compare weights. It must have a better direction.
+        metric: the metric by which to compare weights. Its `better` must be "up" or "down".
         copy: copies the weights.
         restore: restores such a copy.
         measure: measures the metric on the held-out examples without affecting the training.
@@ -93,13 +93,13 @@ class BestWeights:
             return self._result("noop", f"the last weights are the best: {self.metric.name} {best.score:.4g}"), {}
         try:
             last_state = self._on_all_ranks(self._copy_weights)
-            last_score = self._mean_score()
+            last_score = self._measure_mean_score()
         except RuntimeError as error:
             return self._result("rejected", f"kept the last weights, because they cannot be measured: {error}"), {}
         best_score, failure = math.nan, ""
         try:
             self._on_all_ranks(lambda: self._restore(best.state))
-            best_score = self._mean_score()
+            best_score = self._measure_mean_score()
         except RuntimeError as error:
             failure = str(error)
         if self._is_better(best_score, last_score):
@@ -128,7 +128,7 @@ class BestWeights:
             return False
         return not math.isfinite(other_score) or self._sign * score > self._sign * other_score
 
-    def _mean_score(self) -> float:
+    def _measure_mean_score(self) -> float:
         """Measure the metric, and return the mean over the ranks."""
         name = self.metric.name
         local_score = self._on_all_ranks(self._measure)

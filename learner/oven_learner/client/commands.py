@@ -85,7 +85,7 @@ class Commands:
         return probed_commands
 
     def apply_judge_commands(self, probed_commands: Iterable[ProbedCommand]) -> list[str]:
-        """Apply judge commands, and return the names of the changed actuators. Announce them, then call `answer`."""
+        """Apply judge commands. Return the changed actuators, which the caller announces before it calls `answer`."""
         changed_names: list[str] = []
         for probed in probed_commands:
             command, name, problem = probed.command, probed.command.actuator, probed.refusal
@@ -137,6 +137,7 @@ class Commands:
             return f"{command.actuator!r} does not name a committee member; write {actuator_of('NAME')}"
         if command.action == "add" and member in membership:
             return f"{member} is already a member; swap its model, or choose another name"
+        # A "remove" while a new member's model is still being probed cancels the addition of the member.
         if command.action == "remove" and member in self._probes and member not in membership:
             addition, probe = self._probes.pop(member)
             probe.cancel()

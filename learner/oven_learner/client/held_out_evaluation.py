@@ -52,8 +52,8 @@ class Evaluation:
             return means(self._evaluate())[name]
 
     def measure_if_due(self, step_count: int, *, is_last: bool) -> dict[str, float] | None:
-        """Measure if `step_count`, the number of steps so far, is a multiple of the interval, at the last step, and on
-        request. Otherwise return None."""
+        """Measure if an evaluation was requested, if this is the last step, or if `step_count` is a multiple of the
+        interval. Otherwise return None. `step_count` is the number of steps so far."""
         if not (self._requested or step_count % self._interval == 0 or is_last):
             return None
         self._requested = False

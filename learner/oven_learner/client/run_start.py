@@ -1,4 +1,4 @@
-"""Start or resume a run: open its log, restore the settings of earlier incarnations, and answer open decisions."""
+"""Functions that start or resume a run. They open its log and restore the settings of earlier incarnations."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def resume_bounds(announced: Mapping[str, ActuatorSpec], actuators: Actuators) -
 
 
 def resume_judges(offered: Mapping[str, Mapping[str, JudgeSpec]], actuators: Actuators) -> None:
-    """Restore models that operators offered and that passed their probes. `offered`: actuator → identity → model."""
+    """Restore the models that operators offered and that passed their probes, by actuator and then by identity."""
     membership = actuators.membership
     if membership is None:
         return

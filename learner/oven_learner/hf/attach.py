@@ -38,7 +38,7 @@ COMMITTEE = "committee"
 
 
 class IdleAttachment(Attachment):
-    """An attachment without a controller. The trainer does not use it as a callback, and stays unchanged."""
+    """An attachment without a controller. It is not added to the trainer as a callback, so training is unchanged."""
 
     def __init__(self, trainer: Trainer, mode: Mode, actuators: Actuators | None) -> None:
         self.trainer = trainer
@@ -137,6 +137,8 @@ def attach(
         saved_objects[MIXTURE] = mixture
     if committee is not None and committee.remote is not None:
         saved_objects[COMMITTEE] = committee
+    shown = connection.shown_completions if connection else None
+    sampling = choose_sampling(shown, completions, redact) if shows_completions(trainer) else None
     options = Options(
         actuators=actuators or Actuators(),
         lr_bounds=lr_bounds,
@@ -152,9 +154,7 @@ def attach(
         committee=committee,
         mixture=mixture,
         stateful=saved_objects | dict(stateful or {}),
-        sampling=choose_sampling(connection.shown_completions if connection else None, completions, redact)
-        if shows_completions(trainer)
-        else None,
+        sampling=sampling,
     )
     if committee is not None:
         set_drafts(trainer, committee, teachers)
@@ -210,7 +210,7 @@ def check_inputs(trainer: Any) -> None:
     dataset = trainer.train_dataset
     has_prompts = hasattr(dataset, "__len__") and "prompt" in (getattr(dataset, "column_names", None) or ())
     id_count = int(trainer.accelerator.unwrap_model(trainer.model).get_input_embeddings().weight.shape[0])
-    if id_count:  # 0: a shard of ZeRO-3
+    if id_count:  # it is 0 if ZeRO-3 shards the embedding
         prompts = dataset[: min(SAMPLE_ROWS, len(dataset))]["prompt"] if has_prompts else ()
         _check_vocabulary(id_count, tokenizer, prompts)
     if has_prompts:

@@ -86,7 +86,7 @@ class TrainerCheckpoints:
         save = trainer.save_model
 
         def save_model(output_dir: str | None = None, *args: Any, **kwargs: Any) -> Any:
-            """Notice that the trainer starts to write a checkpoint, because it saves the model first."""
+            """Record when the trainer starts to write a checkpoint. The model is the first part that it saves."""
             if output_dir is not None and checkpoint_record.step_of(Path(output_dir)) >= 0:
                 self._begin_save(Path(output_dir))
             return save(output_dir, *args, **kwargs)
@@ -134,7 +134,7 @@ class TrainerCheckpoints:
         self._find_generator(dataloader)
         if self._generator is not None and rank_state.get("sampler") is not None:
             self._generator.set_state(rank_state["sampler"])
-        if "generated" in rank_state:
+        if "generated" in rank_state:  # GRPO's position in its generation buffer
             self._trainer._step = rank_state["generated"]
             to_device = partial(torch.Tensor.to, device=self._trainer.args.device)
             self._trainer._buffered_inputs = tree_map_only(torch.Tensor, to_device, rank_state["buffer"])
@@ -322,7 +322,7 @@ class SaveSchedule(StepHook):
             state.global_step,
             lambda: Record(
                 **client.position(),
-                run="",
+                run="",  # a placeholder, like training, fresh and world; `complete` sets them
                 training="",
                 step=state.global_step,
                 trained=budget.total,

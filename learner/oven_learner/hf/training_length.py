@@ -29,7 +29,7 @@ class EpochExtension:
         def compute_extended_values(*args: Any, **kwargs: Any) -> Any:
             epochs, steps_per_epoch, *other_values, max_steps = compute_values(*args, **kwargs)
             self._planned_epochs, self._steps_per_epoch = epochs, steps_per_epoch
-            is_over = self._resume_step() >= max_steps  # otherwise, it would train one more step
+            is_over = self._resume_step() >= max_steps  # with more epochs, the trainer would train one more step
             max_epochs = epochs if is_over else sys.maxsize
             return (max_epochs, steps_per_epoch, *other_values, max_steps)
 

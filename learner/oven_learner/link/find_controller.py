@@ -43,7 +43,7 @@ class Mode(Enum):
 
     @classmethod
     def from_environment(cls, optional: bool) -> Mode:
-        """Return the mode from the environment, or else from the script. Raises ConfigError for an unknown value."""
+        """Return the mode from OVEN_MODE, or from the script's `optional` if it is not set. Raises ConfigError."""
         value = os.environ.get(MODE_VARIABLE, "")
         if not value:
             return cls.OPTIONAL if optional else cls.REQUIRED
@@ -103,7 +103,7 @@ class Connection(BaseModel):
 
     @property
     def shown_completions(self) -> CompletionsSettings:
-        """The settings for showing completions, with `every` as a number."""
+        """The settings for showing completions, with `every` resolved to a number of steps."""
         every = self.completions.steps_between(attached=self.recipe == ATTACHED)
         return self.completions.model_copy(update={"every": every})
 

@@ -69,7 +69,8 @@ class LearnerOutbox:
         self._unbuilt.append((factory, droppable))
 
     def collect(self) -> int:
-        """Build at most BUILD_BATCH messages. Return their number."""
+        """Build at most BUILD_BATCH messages, and return their number. If too many messages are still unbuilt, drop the
+        oldest observations."""
         for count in range(BUILD_BATCH):
             if not self._unbuilt:
                 return count
@@ -88,11 +89,10 @@ class LearnerOutbox:
         """Return the oldest messages, at most MAX_BATCH and about MAX_BATCH_BYTES. Further calls return the same
         messages until `settle` has removed them."""
         if not self.in_flight:
-            messages: list[QueuedMessage] = []
+            messages = self.in_flight = list[QueuedMessage]()
             size = 0
             while len(messages) < MAX_BATCH and size < MAX_BATCH_BYTES and (queue := self._oldest_queue()):
                 messages.append(QueuedMessage(*queue[0][1:]))  # without its number in the queue
-                self.in_flight = messages
                 cost = _cost(queue.popleft())
                 size += cost
                 if queue is self._observations:

@@ -97,7 +97,7 @@ class ProcessLink:
         self._items = Inlet(-1)  # events from the current worker
         self._counter = SharedCounter()
         self._last_counter_value = self._counter.value
-        self._next_items: deque[Inlet] = deque()  # from workers that have replaced the first one
+        self._next_items: deque[Inlet] = deque()  # from workers that started later
         self._last_item = 0  # sequence number of the last received event
         self._inbox: deque[LogMessage] = deque()
         self._samples = SampleQueue()
@@ -184,10 +184,11 @@ class ProcessLink:
         return self._status.is_final and not self.unsent
 
     def _spool_unsent(self) -> None:
-        """Write unsent messages to disk, because the worker could not. The worker's own observations are lost."""
+        """Write unsent messages to disk if the worker could not. Observations that only the worker had are lost."""
         config, status = self._config, self._status
-        confirmed = status.last_received - status.waiting_count - status.dropped_count
-        factories = {n: factory for n, factory in self._required.items() if n > confirmed}
+        # The log has all required messages up to this number, and perhaps later ones.
+        last_confirmed = status.last_received - status.waiting_count - status.dropped_count
+        factories = {n: factory for n, factory in self._required.items() if n > last_confirmed}
         factories |= {n: unpack_observation(data) for n, data, droppable in self._unsent if droppable}
         entries = []
         for n in sorted(factories):
@@ -246,7 +247,7 @@ class ProcessLink:
             os.set_blocking(process.stderr.fileno(), False)
             self._relay_messages(outlet, inlet, process.stderr.fileno())
         finally:
-            self._read_status(inlet)
+            self._handle_worker_messages(inlet)
             outlet.close()
             inlet.close()
             exit_code = process.wait()
@@ -266,7 +267,7 @@ class ProcessLink:
             self._send(outlet)
             if time.monotonic() >= status_read_at + STATUS_POLL_S or self._closing.is_set() or not self._ready:
                 status_read_at = time.monotonic()
-                self._read_status(inlet)
+                self._handle_worker_messages(inlet)
                 self._copy_log(stderr)
                 if inlet.is_exhausted:
                     return
@@ -334,7 +335,7 @@ class ProcessLink:
         """Whether the closing message waits for a sample of completions that is still being converted."""
         return self._samples.has_pending and time.monotonic() < self._closed_at + FINAL_TIMEOUT_S
 
-    def _read_status(self, inlet: Inlet) -> None:
+    def _handle_worker_messages(self, inlet: Inlet) -> None:
         for message in inlet.take():
             match message:
                 case Status():
@@ -358,8 +359,8 @@ class ProcessLink:
                     self._outages.record(message, len(self._unsent))
 
     def _requeue(self, resumed: Resumed) -> None:
-        """Queue the required messages that are not in the log, in order with the observations that are waiting here.
-        All other observations that are not in the log are lost."""
+        """Queue the required messages that are not in the log and the observations that still wait in this process, in
+        order. The observations that only the previous worker had are lost."""
         observations = [(n, data, True) for n, data, droppable in self._unsent if droppable]
         missing_factories = {n: factory for n, factory in self._required.items() if n > resumed.n}
         required = [(n, pack(Frame(n, self._lost_count, factory)), False) for n, factory in missing_factories.items()]

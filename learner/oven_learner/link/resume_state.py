@@ -88,6 +88,7 @@ async def read_resume_state(
 
 
 def _add_receipt(past: ResumeState, training: str, receipt: Receipt) -> None:
+    """Record the value that a receipt reports, and the model that a judge command has offered."""
     if receipt.status == "applied":
         past.values.setdefault(training, {})[receipt.actuator] = receipt.after
     if receipt.command:

@@ -208,13 +208,13 @@ class Worker:
         if isinstance(frame, Frame):
             self._last_received, self._writer.lost_count = frame.n, frame.lost_count
             self._writer.put(frame.factory)
-        elif isinstance(frame, tuple):
+        elif isinstance(frame, tuple):  # an observation
             self._last_received, self._writer.lost_count, *fields = frame
             observation = PendingObservation(*fields)
             if self._machine is not None:
                 observation.metrics.update(self._machine.take_if_due())
             self._writer.put(observation, droppable=True)
-        elif isinstance(frame, dict):
+        elif isinstance(frame, dict):  # a sample of completions
             self._samples.put(frame)
         elif frame == BEGIN:
             self._reader.begin()

@@ -12,7 +12,7 @@ from oven_learner.link.link_interface import MessageFactory, PendingObservation,
 GRACE_S = 1.0
 """Maximum seconds for the worker to end after the closing message, or after the learner dies."""
 BEGIN = "begin"
-"""Message to the worker that the learner accepts decisions from now on."""
+"""The message that tells the worker to start passing on decisions."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,7 @@ class Frame:
     """The learner's n-th message. Observations are sent as plain values instead."""
 
     n: int
+    """The message's number, starting at 1. It counts all messages of this learner."""
     lost_count: int
     """Number of observations that were dropped before this message."""
     factory: MessageFactory

@@ -1,8 +1,8 @@
 """The knobs `optimizer.lr_scale` and, for parameter groups with a name, `optimizer.lr_scale/<name>`.
 
 Before each step, the rates are read back, because the user's loop may have overwritten them. If it has, the scale
-becomes 1, with two exceptions. A loop that reads `client.lr_scale` multiplies its own rates by the scale. A loop that
-multiplies the current rate, such as `group["lr"] *= 0.1` or ReduceLROnPlateau, multiplies a rate that contains it.
+becomes 1, unless the new rates still contain the scale. This is the case if the loop multiplies its own rates by
+`client.lr_scale`, or if it multiplies the current rates (`group["lr"] *= 0.1`, or ReduceLROnPlateau).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NAMED_REMEDY = "leave the rates to a scheduler and pass connect(scheduler=…)"
 TRAINER_REMEDY = "leave the rate to the trainer's scheduler (lr_scheduler_type=, or optimizers=(optimizer, scheduler))"
 
 DECAY_THRESHOLD = 0.8
-"""Between changes, a new rate below this share of the unscaled rate counts as a multiple of the scaled rate."""
+"""If no change is open, a new rate below this share of the unscaled rate is taken for a multiple of the scaled rate."""
 
 
 @dataclass(slots=True)
@@ -42,7 +42,9 @@ class _Change:
     checks_left: int
     """Number of steps that still have to use the new rate."""
     is_used: bool = False
+    """Whether at least one step has used the new rate."""
     usage: Usage = None
+    """The result, once no more steps have to be checked."""
 
 
 class RateReadback:
@@ -68,7 +70,7 @@ class RateReadback:
         if hasattr(scale.optimizer, "register_step_pre_hook"):
             self._hooks = [
                 before_update(scale.optimizer, lambda is_first: self.before_step() if is_first else None),
-                scale.optimizer.register_step_post_hook(lambda *_: self.on_restore()),
+                scale.optimizer.register_step_post_hook(lambda *_: self._expect_current_rates()),
             ]
 
     def register_knobs(self, actuators: Actuators, bounds: tuple[float, float]) -> None:
@@ -95,9 +97,9 @@ class RateReadback:
     def write(self, scale: float, name: str = ALL_GROUPS) -> None:
         """Set the scale of the groups with this name, and expect the next step to use it."""
         self.scale.write(scale, name)
-        self.on_restore()
+        self._expect_current_rates()
 
-    def on_restore(self) -> None:
+    def _expect_current_rates(self) -> None:
         """Expect the next step to use the current rates."""
         self._expected = self.scale.rates()
 
@@ -143,6 +145,9 @@ class RateReadback:
     def take_undone_change(self, name: str = ALL_GROUPS) -> tuple[float, float, str] | None:
         return self._undone_changes.pop(name, None)
 
+    def on_restore(self) -> None:
+        self._expect_current_rates()
+
     def close(self) -> None:
         for hook in self._hooks:
             hook.remove()
@@ -156,7 +161,7 @@ class RateReadback:
         applied_scale = not is_expected and self._loop_applied_scale(rates, open_changes.get(ALL_GROUPS))
         multiplied = not (is_expected or applied_scale) and self._loop_multiplied(expected, rates, open_changes)
         if multiplied and not open_changes and not self._multiplied_last_step:
-            self._report_decay(expected, rates)
+            self._report_multiplied_rates(expected, rates)
         self._multiplied_last_step = multiplied
         if is_expected or applied_scale or multiplied:
             self._steps_with_other_rates = 0
@@ -179,7 +184,7 @@ class RateReadback:
     def _loop_applied_scale(self, rates: list[float], change: _Change | None) -> bool:
         """Whether the loop has set the rates itself and multiplied them by the scale. After a change, each rate must be
         closer to the last unscaled rate times the new scale than to the last unscaled rate times the old scale."""
-        if not self._loop_read_scale or self.scale.has_scheduler or self._scaled_names():
+        if not self._loop_read_scale or self.scale.has_scheduler or self._named_scales():
             return False
         if change is None:
             return True
@@ -193,7 +198,7 @@ class RateReadback:
     def _loop_multiplied(self, expected: list[float], rates: list[float], open_changes: dict[str, _Change]) -> bool:
         """Whether the loop has multiplied scaled rates, so that all its new rates still contain the scale."""
         scales = self.scale.group_scales()
-        if all(scale == 1 for scale in scales):  # perhaps a change back to 1
+        if all(scale == 1 for scale in scales):  # if a change has just set the scale to 1, use the scale before it
             scales = [max((change.before for change in open_changes.values()), default=1.0)] * len(scales)
         if self.scale.has_scheduler or all(scale == 1 for scale in scales):
             return False
@@ -203,7 +208,7 @@ class RateReadback:
             if not rates_equal([scaled], [rate])
         )
 
-    def _report_decay(self, expected: list[float], rates: list[float]) -> None:
+    def _report_multiplied_rates(self, expected: list[float], rates: list[float]) -> None:
         """Report that the scales are unchanged although the loop has changed rates."""
         changed = _changed_rates(expected, rates)
         first_expected, first_rate = changed[0]
@@ -211,24 +216,22 @@ class RateReadback:
             f"your loop changed the rate of {len(changed)} of {len(rates)} parameter groups, the first from "
             f"{first_expected:g} to {first_rate:g}, and the scale is still part of it"
         )
-        scales = {ALL_GROUPS: self.scale.read()} | self._scaled_names()
+        scales = {ALL_GROUPS: self.scale.read()} | self._named_scales()
         self._undone_changes |= {name: (scale, scale, explanation) for name, scale in scales.items() if scale != 1}
 
-    def _scaled_names(self) -> dict[str, float]:
+    def _named_scales(self) -> dict[str, float]:
         """Return the scale of each name whose scale is not 1."""
         scales = {name: self.scale.read(name) for name in self.scale.named_groups}
         return {name: scale for name, scale in scales.items() if not rates_equal([scale], [1.0])}
 
     def _yield_to_loop(self, expected: list[float], rates: list[float], open_changes: dict[str, _Change]) -> None:
         """Set all scales to 1, because the loop sets the rates. Groups that it has not set get their unscaled rate."""
-        scales = ({ALL_GROUPS: self.scale.read()} if self.scale.read() != 1 else {}) | self._scaled_names()
+        scales = ({ALL_GROUPS: self.scale.read()} if self.scale.read() != 1 else {}) | self._named_scales()
         scales_before = scales | {name: change.before for name, change in open_changes.items()}
         changed = _changed_rates(expected, rates)
         expected_rate, used_rate = changed[0] if changed else (expected[0], rates[0])
-        verb = "the run set" if open_changes else "it was"
-        explanation = (
-            f"your loop sets the rate itself: {verb} {expected_rate:g}, and the step used {used_rate:g}; {self._remedy}"
-        )
+        expectation = f"the run set {expected_rate:g}" if open_changes else f"it was {expected_rate:g}"
+        explanation = f"your loop sets the rate itself: {expectation}, and the step used {used_rate:g}; {self._remedy}"
         for change in open_changes.values():
             change.usage = explanation
         if scales:
@@ -250,8 +253,9 @@ def _changed_rates(expected: list[float], rates: list[float]) -> list[tuple[floa
 
 
 def _contains_scale(rate: float, scaled: float, scale: float, *, is_between_changes: bool) -> bool:
-    """Whether a new rate is a multiple of the rate `scaled`. It must be less than half as far from that rate as from
-    the unscaled one (in logarithms), or far below the unscaled one between changes."""
+    """Whether a new rate is probably a multiple of the rate `scaled`, not of the unscaled rate. On a logarithmic scale,
+    its distance from `scaled` must be less than half its distance from the unscaled rate. If no change is open, it may
+    instead be far below the unscaled rate."""
     if min(scaled, rate) <= 0:
         return False
     is_close = 2 * abs(math.log(rate / scaled)) < abs(math.log(rate / scaled * scale))

@@ -98,7 +98,7 @@ class LoopSnapshot:
 
 
 def trained_state(model: torch.nn.Module) -> dict[str, Any]:
-    """Return the model's state without frozen parameters, such as a PEFT base model, and their quantization state."""
+    """Return the model's state without its frozen parameters (such as a PEFT base model) and their quantization."""
     frozen = tuple(name for name, parameter in model.named_parameters() if not parameter.requires_grad)
     state = model.state_dict()
     if not frozen:

@@ -21,7 +21,7 @@ from oven_learner.actuators import Actuators
 from oven_learner.client.held_out_evaluation import Measurements
 from oven_learner.client.loop_client import LoopClient
 from oven_learner.custom_loop import connect
-from oven_learner.hf.knobs.scalar_knobs import UserValues
+from oven_learner.hf.knobs.trainer_knobs import UserValues
 from oven_learner.optim.lr_scale import USER_BOUNDS
 from oven_learner.policies import checkpoint
 from oven_learner.policies.batch import Batch, batch_seed

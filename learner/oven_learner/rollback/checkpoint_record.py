@@ -17,7 +17,7 @@ from oven_core.errors import ConfigError, reason
 from oven_core.files import write_atomic
 from oven_core.protocol.messages import Value
 
-RECORD, PART = "oven.json", "oven.part"
+RECORD, INCOMPLETE_MARKER = "oven.json", "oven.part"
 TRAINER_STATE = "trainer_state.json"
 _NAME = re.compile(r"checkpoint-(\d+)")
 
@@ -28,7 +28,7 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
 
     v: Literal[1] = 1
-    run: str = Field(description="name of the run; empty: unknown to the learner")
+    run: str = Field(description="name of the run, or empty if the learner does not know it")
     training: str = Field(description="number of the training run in its script (RunStarted.training)")
     incarnation: int = Field(ge=0)
     n: int = Field(ge=0, description="number of the learner's last message before the save, in this incarnation")
@@ -36,19 +36,19 @@ class Record(BaseModel):
     step: int = Field(ge=0)
     trained: int = Field(ge=0, description="gradient steps so far, including those discarded by rollbacks")
     fresh: bool = Field(description="whether the run started without a checkpoint, so its script can start over")
-    own: bool = Field(description="whether it was saved on schedule for rollback, and not on request")
+    own: bool = Field(description="whether it was saved on a schedule, for rollback, instead of on request")
     world: int = Field(ge=1, description="number of ranks")
     actuators: dict[str, Value] = Field(default_factory=dict, description="actuator → value, without actions")
     model: dict[str, tuple[int, ...]] = Field(default_factory=dict, description="parameter → shape")
     files: dict[str, int] = Field(default_factory=dict, description="path below the folder → bytes")
     inexact: tuple[str, ...] = Field(default=(), description="reasons why training does not continue exactly as before")
-    abandoned: str = Field(default="", description="the rollback that discarded it; empty: it is valid")
+    abandoned: str = Field(default="", description="the rollback that discarded this checkpoint, or empty")
 
 
 def begin(folder: Path) -> None:
     """Mark the folder as incomplete, because the trainer is about to write to it."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / PART).touch()
+    (folder / INCOMPLETE_MARKER).touch()
     (folder / RECORD).unlink(missing_ok=True)
 
 
@@ -57,10 +57,10 @@ def finish(folder: Path, record: Record) -> None:
     files = {
         str(path.relative_to(folder)): path.stat().st_size
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name not in (RECORD, PART)
+        if path.is_file() and path.name not in (RECORD, INCOMPLETE_MARKER)
     }
     rewrite(folder, record.model_copy(update={"files": files}))
-    (folder / PART).unlink(missing_ok=True)
+    (folder / INCOMPLETE_MARKER).unlink(missing_ok=True)
 
 
 def rewrite(folder: Path, record: Record) -> None:
@@ -84,8 +84,9 @@ def defect(folder: Path) -> str:
     """Return the reason why a checkpoint is not complete, or an empty string if it is complete."""
     if not folder.is_dir():
         return f"{folder} is not a folder"
-    if (folder / PART).exists():
-        return f"{folder} was never finished (it contains {PART}), because training stopped while it was being written"
+    if (folder / INCOMPLETE_MARKER).exists():
+        cause = "because training stopped while it was being written"
+        return f"{folder} was never finished (it contains {INCOMPLETE_MARKER}), {cause}"
     try:
         record = read(folder)
     except ConfigError as error:
@@ -129,7 +130,7 @@ def complete_checkpoints(output: Path, run: str, training: str) -> Iterator[tupl
 
 
 def newest(output: Path, run: str, training: str, tick: int | None = None) -> tuple[Path, Record] | None:
-    """Return the newest complete checkpoint up to `tick`. Ticks never decrease, but a rollback decreases the step."""
+    """Return the newest complete checkpoint up to `tick`. Order by tick, because a rollback decreases only the step."""
     checkpoints = complete_checkpoints(output, run, training)
     candidates = [(path, record) for path, record in checkpoints if tick is None or record.tick <= tick]
     return max(candidates, key=lambda entry: (entry[1].tick, entry[1].step), default=None)
@@ -143,9 +144,9 @@ def abandon(output: Path, run: str, training: str, after_tick: int, cause: str) 
 
 
 def checkpoint_to_resume(output: Path, run: str, training: str) -> Path | None:
-    """Return the checkpoint for `resume_from_checkpoint=True`, or None if there is none: the newest checkpoint of the
-    training run, or else the one with the highest step that does not belong to another training run. Incomplete
-    checkpoints are skipped. Raises ConfigError if all are incomplete."""
+    """Return the checkpoint for `resume_from_checkpoint=True`, or None if there is none. This is the newest checkpoint
+    of the training run, or else the checkpoint with the highest step that does not belong to another training run.
+    Incomplete checkpoints are skipped. Raises ConfigError if all are incomplete."""
     latest = newest(output, run, training)
     if latest is not None:
         return latest[0]

@@ -29,7 +29,7 @@ above the lowest adds at most two."""
 CREDIT_S = 0.1
 """Seconds that may be spent at the start without waiting, so that a run that fails early can be rolled back."""
 INTERVAL_TICKS = 5
-"""Minimum ticks between snapshots. They are further apart if a snapshot costs more than its share of these steps."""
+"""Minimum ticks between snapshots. If this would exceed MAX_TIME_SHARE, the snapshots are further apart."""
 TOLERANCE_TICKS = 2 * INTERVAL_TICKS
 """Ticks by which a rollback may exceed the maximum distance."""
 MAX_CLOCK_TICKS = 100
@@ -193,6 +193,7 @@ class SnapshotTimeBudget:
         self.expected_s = max(cost, self.spent_s / self.count if self.count else 0.0)
 
     def _accrue(self, now: float) -> None:
+        """Increase the balance for the time until `now`. The initial credit may exceed the usual maximum."""
         max_balance = max(self._credit_s, self._balance_s, MAX_SAVED_SNAPSHOTS * self.expected_s)
         self._balance_s = min(max_balance, self._balance_s + MAX_TIME_SHARE * max(0.0, now - self._accrued_until))
         self._accrued_until = max(self._accrued_until, now)
@@ -225,7 +226,7 @@ class SnapshotSchedule:
         wait_s = self.budget.seconds_until_due(self.clock())
         start_tick, started_at = self._start
         ticks_passed, seconds_passed = tick - start_tick, self.clock() - started_at
-        wait_ticks = 1
+        wait_ticks = 1  # while the pace is unknown
         if ticks_passed and seconds_passed:
             seconds_per_tick = seconds_passed / ticks_passed
             wait_ticks = math.ceil(min(MAX_CLOCK_TICKS, wait_s / seconds_per_tick))

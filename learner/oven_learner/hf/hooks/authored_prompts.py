@@ -1,7 +1,7 @@
 """Reads prompts from a curriculum author's file between two steps, and adds the knob `data.authored_share`.
 
-The author is not trusted. Its lines are limited, validated, and compared with the data and the held-out set. The
-knob starts at 0. At 0, authored prompts are stored but not drawn.
+The author is not trusted. Every line of the file is limited in length, validated, and compared with the data and the
+held-out set. The knob starts at 0. At 0, authored prompts are stored but not drawn.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class AuthoredPromptsReader(StepHook):
         self._folder = Path(os.environ.get("OVEN_RUN_DIR") or os.devnull)  # without a run, nothing exists below it
         self._logged_messages: set[str] = set()
         if committee is not None:
-            committee.reference_columns = source.references
+            committee.reference_columns = source.reference_columns
 
     def begin(self, ranks: Ranks) -> None:
         """Prepare the comparison. Every rank uses the same data, so that all accept the same prompts."""
@@ -134,7 +134,7 @@ class AuthoredPromptsReader(StepHook):
     def _can_be_scored(self) -> bool:
         """Whether prompts can be scored without the data's other columns. A plain reward function would get None for
         these columns, which may end training."""
-        committee, missing_columns = self._committee, ", ".join(sorted(self._source.references))
+        committee, missing_columns = self._committee, ", ".join(sorted(self._source.reference_columns))
         if not missing_columns or (committee is not None and committee.remote is not None):
             return True
         remedy = "use oven.Committee as the reward" if committee is None else "add a remote judge to the committee"

@@ -77,8 +77,8 @@ class CompletionSamples(StepHook):
         advantages, step = logs["advantages"], trainer.state.global_step
         group_count = len(advantages) // group_size
         self._has_new_batch = False
-        for number in self._schedule.take(trained_steps, group_count):
-            group = number % group_count
+        for group_number in self._schedule.take(trained_steps, group_count):
+            group = group_number % group_count  # index of the group in this batch
             pick_rows = self._pickers.get(group) or self._create_picker(group, group_size)
             if committee is None:
                 columns = [pick_rows(logs["rewards"][name]) for name in trainer.reward_func_names]

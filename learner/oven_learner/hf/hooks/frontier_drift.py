@@ -29,6 +29,7 @@ log = logging.getLogger("oven.learner")
 
 BITS, KL = "frontier/bits_per_byte", "frontier/kl"
 LEVEL = "_level"
+"""Suffix of the metrics with the measured values themselves, instead of the changes since the first reading."""
 METRICS = (
     MetricSpec(name=BITS, better="down", unit="bits per byte, change since the first reading"),
     MetricSpec(name=KL, better="down", unit="nats per position (lower bound), change since the first reading"),
@@ -40,13 +41,14 @@ METRICS = (
 
 
 class FrontierDrift(StepHook):
-    """Measures the policy's drift at a fixed interval, on rank 0."""
+    """Measures the policy's drift on rank 0, every `settings.every` steps."""
 
     def __init__(self, trainer: Any, settings: FrontierSettings, run_folder: Path) -> None:
         self._trainer, self._settings, self._folder = trainer, settings, run_folder
         self._meter: PolicyMeter | None = None
         self._first: Reading | None = None
         self._is_active = False
+        self._key = ""  # identifies the set of answers (`probe_set.key_of`)
 
     def begin(self, ranks: Ranks) -> None:
         """Take the first reading, with the initial weights, if the answers have arrived."""

@@ -1,9 +1,9 @@
 """Measures the metrics `kl/<teacher>`, the policy's distance from the inactive teachers.
 
-It uses the completions of every `kl_every`-th step (oven_learner.teachers.Teachers). The estimator is the same as for
-GRPO's own `kl`: the mean of exp(r) − r − 1 over the completions' tokens, with r = log π_teacher − log π_θ. It is
-computed before the step's loss, without gradients, and the random states are restored. Training is therefore
-bit-identical with and without it.
+The metrics are measured on the completions of every `kl_every`-th step (oven_learner.teachers.Teachers). The estimator
+is the same as for GRPO's own `kl`: the mean of exp(r) − r − 1 over the completions' tokens, with
+r = log π_teacher − log π_θ. The measurement takes place before the step's loss is computed. It needs no gradients and
+restores the random states, so training is bit-identical with and without it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class IdleTeachers(StepHook):
 
         def sample_and_compute(model: Any, inputs: dict[str, Any]) -> Any:
             if model.training and self._is_sampled_step and "pixel_values" not in inputs:
-                self._sample(model, inputs)
+                self._evaluate_teachers(model, inputs)
             return compute_loss(model, inputs)
 
         trainer._compute_loss = sample_and_compute
@@ -70,7 +70,7 @@ class IdleTeachers(StepHook):
         assert self._teachers is not None
         return (int(self._trainer.state.global_step) + 1) % self._teachers.kl_every == 0
 
-    def _sample(self, model: Any, inputs: dict[str, Any]) -> None:
+    def _evaluate_teachers(self, model: Any, inputs: dict[str, Any]) -> None:
         assert self._teachers is not None
         idle = {name: teacher for name, teacher in self._teachers.idle_models.items() if name in self._announced}
         if not idle:

@@ -14,7 +14,7 @@ from transformers import Trainer, TrainerControl
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.client.oven_client import OvenClient
 from oven_learner.hf.knobs.mixture import Mixture
-from oven_learner.hf.knobs.scalar_knobs import is_a
+from oven_learner.hf.knobs.trainer_knobs import is_a
 from oven_learner.optim.lr_scale import LearningRateScale
 from oven_learner.optim.optimizer_gauges import OptimizerGauges
 from oven_learner.ranks import Ranks
@@ -108,7 +108,7 @@ class Gauges(StepHook):
 
 
 class StepRate(StepHook):
-    """Publishes the learning rate of each step. Its `scale` multiplies the trainer's schedule."""
+    """Publishes the first parameter group's learning rate at each step. `scale` multiplies the trainer's schedule."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
@@ -118,7 +118,7 @@ class StepRate(StepHook):
         self.scale = LearningRateScale(self._trainer.optimizer, self._trainer.lr_scheduler)
 
     def after_update(self) -> Mapping[str, torch.Tensor]:
-        self._last_rate = self.scale.current_rate()  # before the scheduler changes it
+        self._last_rate = self.scale.rates()[0]  # before the scheduler changes it
         return {}
 
     def end_step(self, step: StepEnd) -> None:
@@ -215,9 +215,9 @@ class RepeatedRows(StepHook):
         self._chunk = 0
 
     def begin(self, ranks: Ranks) -> None:
-        """Prepare for counting. Each step of such a trainer uses one chunk."""
+        """Prepare for counting. Each step of a trainer that trains on the rows themselves uses one chunk."""
         sampler, trainer = self._mixture.sampler, self._trainer
-        self._chunk_rows = sampler.prompts if sampler is not None and not sampler.trains_on_answers else 0
+        self._chunk_rows = sampler.chunk_rows if sampler is not None and not sampler.trains_on_answers else 0
         self._chunk = 0 if trainer.args.ignore_data_skip else trainer.state.global_step
 
     def metric_specs(self) -> tuple[MetricSpec, ...]:

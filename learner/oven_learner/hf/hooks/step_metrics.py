@@ -22,7 +22,7 @@ TOKEN_RATE: Final = "tokens_per_s"
 TIMED_METHODS: Final = {"generate": "_generate", "reward": "_calculate_rewards", "evaluate": "evaluate"}
 """Part of a step → the trainer's method that is timed for it, if it has that method."""
 TRAIN: Final = "train"
-"""Forward and backward: the time of `training_step` without generation and rewards, which TRL runs in it."""
+"""Forward and backward pass: the time of `training_step`, minus the generation and rewards that TRL runs there."""
 OPTIMIZER: Final = "optimizer"
 
 
@@ -41,12 +41,12 @@ class StepTiming(StepHook):
         self._began_at: float | None = None
         self._ended_at = self._update_began_at = 0.0
         self._controller_s: float | None = None
-        self._tokens = 0.0
+        self._input_tokens = 0.0
         self._last_token_count: float | None = None
         for part, name in TIMED_METHODS.items():
             if hasattr(trainer, name):
                 self.time_method(trainer, name, part)
-        self.time_method(trainer, "training_step", TRAIN, self._count_tokens)
+        self.time_method(trainer, "training_step", TRAIN, self._count_input_tokens)
 
     def time_method(self, owner: Any, name: str, part: str, before: Callable[..., None] | None = None) -> None:
         """Wrap a method to add its duration to a part of the step. First, call `before` with the same arguments."""
@@ -65,7 +65,7 @@ class StepTiming(StepHook):
 
     def begin(self, ranks: Ranks) -> None:
         self._durations, self._began_at, self._controller_s = {}, None, None
-        self._tokens, self._last_token_count = 0.0, None
+        self._input_tokens, self._last_token_count = 0.0, None
 
     def metric_specs(self) -> tuple[MetricSpec, ...]:
         return (MetricSpec(name=STEP_TIME, unit="seconds"), MetricSpec(name=TOKEN_RATE, unit="tokens per second"))
@@ -81,7 +81,7 @@ class StepTiming(StepHook):
     def end_step(self, step: StepEnd) -> None:
         now, durations, began = self._clock(), self._durations, self._began_at
         self._ended_at, self._durations = now, {}
-        tokens, self._tokens = self._count_new_tokens(), 0.0
+        tokens, self._input_tokens = self._tokens_of_step(), 0.0
         if began is None:  # the start of the first step was not recorded
             return
         duration = max(now - began, 1e-9)
@@ -99,18 +99,18 @@ class StepTiming(StepHook):
         self._began_at = self._clock()
         self._controller_s = self._began_at - self._ended_at
 
-    def _count_tokens(self, model: Any, inputs: Any, *_args: Any, **_kwargs: Any) -> None:
+    def _count_input_tokens(self, model: Any, inputs: Any, *_args: Any, **_kwargs: Any) -> None:
         """Count the input tokens, for a trainer that does not count them itself."""
         ids = inputs.get("input_ids") if isinstance(inputs, Mapping) else None
         if isinstance(ids, torch.Tensor):
-            self._tokens += ids.numel()
+            self._input_tokens += ids.numel()
 
-    def _count_new_tokens(self) -> float:
+    def _tokens_of_step(self) -> float:
         """Return this step's number of tokens, on all ranks if TRL counts them, otherwise on this rank. A rollback
         resets TRL's count, so the difference can be negative and then counts as 0."""
         token_counts = getattr(self._trainer, "_metrics", {}).get("train", {}).get("num_tokens")
         if not token_counts:
-            return self._tokens
+            return self._input_tokens
         count_before, self._last_token_count = self._last_token_count, float(token_counts[-1])
         return max(0.0, self._last_token_count - count_before) if count_before is not None else 0.0
 

@@ -13,8 +13,8 @@ from oven_learner.hf.prompts.prompt_rows import Row
 KEPT_CHUNKS = LAG_CHUNKS + 1
 """Number of chunks for which an evicted prompt can still be read, because it may have been drawn ahead."""
 SLOTS_PER_PROMPT = 2 * (1 + KEPT_CHUNKS)
-"""Number of row slots per prompt of the cap. Slots belong to the current prompts and to those evicted in the last
-KEPT_CHUNKS chunks, which drawn chunks may refer to. After a skip has discarded chunks, there may be twice as many."""
+"""Number of row slots per prompt that the pool may hold. The current prompts need slots, and so do the prompts evicted
+in the last KEPT_CHUNKS chunks. After a skip has discarded chunks, twice as many slots may be in use."""
 
 
 @dataclass(frozen=True, slots=True)

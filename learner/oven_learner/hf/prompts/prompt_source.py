@@ -29,11 +29,11 @@ log = logging.getLogger("oven.learner")
 
 DEFAULT_TOPIC = "prompts"
 """Default topic for prompts without a topic."""
-CAP = 256
+DEFAULT_CAP = 256
 """Maximum number of stored injected prompts."""
-SHARE = 0.25
+DEFAULT_SHARE = 0.25
 """Share of a topic's draws that injected prompts get, if there are any. With the same probability as ten thousand other
-prompts, they would not be drawn for thousands of steps."""
+prompts, an injected prompt would not be drawn for thousands of steps."""
 MAX_PER_INJECTION = 1000
 """Maximum number of prompts per injection. Their hashes are logged in one message, with 35 bytes each."""
 
@@ -53,8 +53,8 @@ class PromptSource(Mixture):
         *,
         weights: Mapping[str, float] | None = None,
         seed: int = 0,
-        cap: int = CAP,
-        share: float = SHARE,
+        cap: int = DEFAULT_CAP,
+        share: float = DEFAULT_SHARE,
         held_out: Iterable[str] = (),
     ) -> None:
         """Args:
@@ -85,7 +85,7 @@ class PromptSource(Mixture):
         self._injected = InjectedPrompts(cap)
         self.held_out = tuple(held_out)
         self.authored = AuthoredPrompts()
-        self.references = frozenset(
+        self.reference_columns = frozenset(
             name
             for name in self._columns
             if name not in (PROMPT, TOPIC) and all(row[name] is not None for row in self._rows)

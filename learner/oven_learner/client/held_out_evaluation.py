@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, cast
 
@@ -15,14 +16,8 @@ log = logging.getLogger("oven.learner")
 Measurements = Mapping[str, float | Sequence[float]]
 """Metric → its value, or a list with the value of each held-out example. The mean of a list is published."""
 
-LOWER_IS_BETTER = (
-    *("loss", "perplexity", "ppl", "error", "nll", "bpb", "bits_per_byte"),
-    *("wer", "cer", "mse", "mae", "rmse", "fid"),
-)
-HIGHER_IS_BETTER = (
-    *("accuracy", "acc", "reward", "score", "f1", "auc", "bleu"),
-    *("rouge", "map", "iou", "psnr", "ssim", "pass@1"),
-)
+LOWER_IS_BETTER = re.compile(r"(^|_)(loss|perplexity|ppl|error|nll|bpb|bits_per_byte|wer|cer|mse|mae|rmse|fid)\Z")
+HIGHER_IS_BETTER = re.compile(r"(^|_)(accuracy|acc|reward|score|f1|auc|bleu|rouge|map|iou|psnr|ssim|pass@1)\Z")
 """Last words of metric names, used to guess the better direction of a metric that `metrics=` does not announce."""
 
 
@@ -86,7 +81,7 @@ def means(measurements: Measurements) -> dict[str, float]:
 
 def better_direction(name: str) -> Literal["up", "down", "neither"]:
     """Guess the better direction of a metric from the last word of its name."""
-    last_part = "_" + name.lower().rpartition("/")[2]
-    if last_part.endswith(tuple("_" + word for word in LOWER_IS_BETTER)):
+    last_part = name.lower().rpartition("/")[2]
+    if LOWER_IS_BETTER.search(last_part):
         return "down"
-    return "up" if last_part.endswith(tuple("_" + word for word in HIGHER_IS_BETTER)) else "neither"
+    return "up" if HIGHER_IS_BETTER.search(last_part) else "neither"

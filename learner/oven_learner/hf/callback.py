@@ -255,7 +255,7 @@ class Attachment(TrainerCallback):
         for hook in self._hooks:
             hook.after_poll(control, self.client)
 
-    def on_epoch_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_epoch_begin(self, *_: Any, **__: Any) -> None:
         self.checkpoints.on_epoch_begin(self.trainer.callback_handler.train_dataloader)
 
     def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
@@ -268,18 +268,11 @@ class Attachment(TrainerCallback):
         assert self.client is not None
         self._save_schedule.on_save(state, self.client, self._budget, self.rollback)
 
-    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_log(self, *_: Any, **__: Any) -> None:
         """Notify the metrics hook, because TRL resets its means after each log."""
         self._step_metrics.on_log()
 
-    def on_evaluate(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        metrics: dict[str, float] | None = None,
-        **_: Any,
-    ) -> None:
+    def on_evaluate(self, *_: Any, metrics: dict[str, float] | None = None, **__: Any) -> None:
         """Record the trainer's evaluation. The next step publishes it."""
         results = self._evaluation.record(metrics or {})
         if self.client is not None:

@@ -106,6 +106,7 @@ class LogWriter:
 
     @property
     def unsent(self) -> int:
+        """Number of messages that the log has not confirmed."""
         return len(self._outbox)
 
     @property

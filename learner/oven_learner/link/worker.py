@@ -166,7 +166,8 @@ class Worker:
         await self._reader.take_over(bus, config.last_item)
         async for message in self._writer.own_messages(bus):
             self._last_received = message.n
-            self._writer.logged_count += isinstance(message, Observation)
+            if isinstance(message, Observation):
+                self._writer.logged_count += 1
         self._post(Resumed(self._last_received, self._writer.logged_count))
 
     async def _collect(self) -> None:

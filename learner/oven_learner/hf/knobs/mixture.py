@@ -48,7 +48,8 @@ class ReadRows:
         for row in rows:
             byte, bit = row >> 3, 1 << (row & 7)
             count += 1
-            repeated_count += bool(bits[byte] & bit)
+            if bits[byte] & bit:
+                repeated_count += 1
             bits[byte] |= bit
         return repeated_count / count
 

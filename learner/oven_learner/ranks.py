@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from oven_core.errors import ConfigError
-from oven_learner.link.link_interface import floats
+from oven_learner.link.link_interface import to_floats
 
 if TYPE_CHECKING:
     import torch
@@ -117,7 +117,7 @@ class Ranks:
         the same on every rank. The other ranks get their own metrics back."""
         if self._group is None or not names:
             return metrics
-        metrics = floats(metrics)
+        metrics = to_floats(metrics)
         values_and_counts = self._torch.tensor(
             [(metrics[name], 1.0) if name in metrics else (0.0, 0.0) for name in names],
             dtype=self._torch.float64,

@@ -9,7 +9,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 from oven_core.errors import ConfigError, UnknownNameError, reason
-from oven_learner.rollback.checkpoint_record import all_checkpoints, defect
+from oven_learner.rollback.checkpoint_record import all_checkpoints, find_defect
 from oven_recipes.recipe_interface import Recipe, TrainingRequest
 from oven_runs.home.run_folder import PREPARING
 
@@ -39,7 +39,7 @@ def main(args: list[str]) -> int:
             options=settings["recipe_options"],
             folder=folder,
             cache=folder.parent.parent / "cache",
-            resume=any(not defect(path) for path in all_checkpoints(folder / "checkpoints")),
+            resume=any(not find_defect(path) for path in all_checkpoints(folder / "checkpoints")),
         )
     )
     return 0

@@ -72,6 +72,7 @@ class AdoptedDecisions:
         self._waiting = [decision for decision in self._waiting if decision not in due]
         failed_plans: dict[tuple[int, tuple[str, ...]], str] = {}  # (tick, plan) → reason
         self._values_before_plan = {}
+        # Within a plan, settings come before actions that move the weights.
         due.sort(key=lambda decision: (decision.tick, bool(decision.plan) and self._moves_weights(decision.actuator)))
         for decision in due:
             plan = (decision.tick, decision.plan)
@@ -199,7 +200,7 @@ class AdoptedDecisions:
                 problem = f"could not take the required snapshot: {reason(error)}"
                 return ChangeResult("rejected", reason=problem)
         if decision.actuator == ROLLBACK and self._snapshots is not None and isinstance(decision.value, int | float):
-            chosen_by_operator = bool(decision.command) and not decision.approves  # not by an agent whom they approved
+            chosen_by_operator = bool(decision.command) and not decision.approves  # otherwise an agent chose the tick
             target_tick, now = int(decision.value), self._run.tick
             if problem := self._snapshots.distance_problem(target_tick, now, exact=chosen_by_operator):
                 return ChangeResult("rejected", reason=problem)

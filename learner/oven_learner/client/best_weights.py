@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from oven_core.errors import reason
@@ -66,7 +67,8 @@ class BestWeights:
     def register(self, actuators: Actuators) -> None:
         """Register `run.best`."""
         choices = (LAST_WEIGHTS, BEST_WEIGHTS)
-        actuators.choice(BEST, lambda: self.final_weights, self._set_final_weights, choices, effect="at_end")
+        write = partial(setattr, self, "final_weights")
+        actuators.choice(BEST, lambda: self.final_weights, write, choices, effect="at_end")
 
     def record_evaluation(self, tick: int, step: int, metrics: Mapping[str, float]) -> None:
         """Record an evaluation of the current weights. A score that is not finite is never the best."""
@@ -115,9 +117,6 @@ class BestWeights:
             return self._result("rejected", message), {}
         message = f"kept the last weights: {self._score_name} {last_score:.4g}, {best_score:.4g} at step {best.step}"
         return self._result("noop", message), {}
-
-    def _set_final_weights(self, value: str) -> None:
-        self.final_weights = value
 
     def _result(self, status: Status, message: str) -> ChangeResult:
         return ChangeResult(status, self.final_weights, self.final_weights, message)

@@ -40,7 +40,7 @@ from oven_learner.client.run_start import (
     resume_judges,
     resume_values,
 )
-from oven_learner.link.link_interface import Link, MessageFactory, PendingObservation, TracedReceipt, floats
+from oven_learner.link.link_interface import Link, MessageFactory, PendingObservation, TracedReceipt, to_floats
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.link.sample_queue import SampleConverter
 from oven_learner.ranks import Ranks
@@ -185,7 +185,7 @@ class OvenClient:
         return past
 
     def observe(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Publish the metrics of one optimizer step: floats, in the announced units. Omit missing measurements instead
+        """Publish the metrics of one optimizer step as floats in the announced units. Omit missing measurements instead
         of sending 0. NaN is sent as NaN. The call only appends to a queue, and another thread sends the message."""
         self.publish(self.advance(step), step, self._ranks.mean(metrics, self._averaged_metrics))
 
@@ -294,7 +294,7 @@ class OvenClient:
             detail=detail,
             tick=self.tick,
             step=self.step,
-            metrics=floats({**(metrics or {}), **self._best_metrics}),
+            metrics=to_floats({**(metrics or {}), **self._best_metrics}),
             lockstep_timeouts=self._inbox.timeouts,
         )
         self._enqueue(run_ended.model_copy)

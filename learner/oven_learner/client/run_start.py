@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -32,10 +33,8 @@ def installed_versions() -> dict[str, str]:
     """Return the versions of those PACKAGES that are installed, without importing them."""
     versions = {}
     for package in PACKAGES:
-        try:
+        with contextlib.suppress(PackageNotFoundError):
             versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
     return versions
 
 

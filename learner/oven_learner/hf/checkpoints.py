@@ -213,7 +213,7 @@ class TrainerCheckpoints:
                 f"resume_from_checkpoint=True, but {self.output} contains no checkpoint of this training run; omit "
                 "it to start over, or pass the folder of a checkpoint"
             )
-        newest = checkpoint_record.newest(self.output, self.run, self.training)
+        newest = checkpoint_record.find_newest(self.output, self.run, self.training)
         if newest is None:
             log.warning("--resume: %s has no complete checkpoint of this run; training starts over", self.output)
         return newest[0] if newest else None

@@ -87,11 +87,11 @@ class PendingObservation:
             tick=self.tick,
             step=self.step,
             progress=self.progress,
-            metrics=floats(self.metrics),
+            metrics=to_floats(self.metrics),
         )
 
 
-def floats(metrics: Mapping[Any, Any]) -> dict[str, float]:
+def to_floats(metrics: Mapping[Any, Any]) -> dict[str, float]:
     """Convert the metrics to plain numbers. Drop those that are not numbers, with one warning per name."""
     numbers: dict[str, float] = {}
     for name, value in metrics.items():

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from oven_core.protocol.messages import LogMessage
 from oven_core.security.credentials import Credentials
 from oven_learner.link import pipes
-from oven_learner.link.link_interface import MessageFactory, PendingObservation, floats
+from oven_learner.link.link_interface import MessageFactory, PendingObservation, to_floats
 
 GRACE_S = 1.0
 """Maximum seconds for the worker to end after the closing message, or after the learner dies."""
@@ -99,7 +99,7 @@ class Resumed:
 
 def pack_observation(n: int, lost_count: int, observation: PendingObservation) -> bytes:
     """Pack an observation as plain values."""
-    metrics = floats(observation.metrics)  # marshal cannot pack NumPy numbers
+    metrics = to_floats(observation.metrics)  # marshal cannot pack NumPy numbers
     position = (observation.incarnation, observation.n, observation.tick, observation.step, observation.progress)
     return pipes.pack_plain((n, lost_count, *position, metrics))
 

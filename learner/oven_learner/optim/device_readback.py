@@ -44,9 +44,6 @@ class Transfer:
         return dict(zip(self.names, self.values.tolist(), strict=True))
 
 
-StartTransfer = Callable[[Mapping[str, torch.Tensor]], Transfer]
-
-
 def start_transfer(numbers: Mapping[str, torch.Tensor]) -> Transfer:
     """Start copying scalar tensors from their devices. Only transfers from CUDA may be unfinished on return."""
     names = tuple(numbers)
@@ -78,7 +75,7 @@ class Readback:
     publish: Publish
     absent_if_nan: frozenset[str] = frozenset()
     """Names of numbers for which NaN means that there was nothing to measure. Any other NaN is published."""
-    start: StartTransfer = start_transfer
+    start: Callable[[Mapping[str, torch.Tensor]], Transfer] = start_transfer
     _pending: deque[_PendingStep] = field(default_factory=deque)
     _current: Transfer | None = None
 

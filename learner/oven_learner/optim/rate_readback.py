@@ -31,7 +31,7 @@ NAMED_REMEDY = "leave the rates to a scheduler and pass connect(scheduler=…)"
 TRAINER_REMEDY = "leave the rate to the trainer's scheduler (lr_scheduler_type=, or optimizers=(optimizer, scheduler))"
 
 DECAY_THRESHOLD = 0.8
-"""If no change is open, a new rate below this share of the unscaled rate is taken for a multiple of the scaled rate."""
+"""If no change is open, a new rate below this share of the unscaled rate counts as a multiple of the scaled rate."""
 
 
 @dataclass(slots=True)

@@ -80,7 +80,7 @@ def read(folder: Path) -> Record | None:
         ) from error
 
 
-def defect(folder: Path) -> str:
+def find_defect(folder: Path) -> str:
     """Return the reason why a checkpoint is not complete, or an empty string if it is complete."""
     if not folder.is_dir():
         return f"{folder} is not a folder"
@@ -122,14 +122,14 @@ def all_checkpoints(output: Path) -> list[Path]:
 def complete_checkpoints(output: Path, run: str, training: str) -> Iterator[tuple[Path, Record]]:
     """Yield the complete checkpoints of one training run, without those that a rollback has abandoned."""
     for path in all_checkpoints(output):
-        if defect(path):
+        if find_defect(path):
             continue
         record = read(path)
         if record is not None and (record.run, record.training) == (run, training) and not record.abandoned:
             yield path, record
 
 
-def newest(output: Path, run: str, training: str, tick: int | None = None) -> tuple[Path, Record] | None:
+def find_newest(output: Path, run: str, training: str, tick: int | None = None) -> tuple[Path, Record] | None:
     """Return the newest complete checkpoint up to `tick`. Order by tick, because a rollback decreases only the step."""
     checkpoints = complete_checkpoints(output, run, training)
     candidates = [(path, record) for path, record in checkpoints if tick is None or record.tick <= tick]
@@ -147,15 +147,15 @@ def checkpoint_to_resume(output: Path, run: str, training: str) -> Path | None:
     """Return the checkpoint for `resume_from_checkpoint=True`, or None if there is none. This is the newest checkpoint
     of the training run, or else the checkpoint with the highest step that does not belong to another training run.
     Incomplete checkpoints are skipped. Raises ConfigError if all are incomplete."""
-    latest = newest(output, run, training)
+    latest = find_newest(output, run, training)
     if latest is not None:
         return latest[0]
     candidates = [path for path in all_checkpoints(output) if not is_of_other_training(path, run, training)]
-    usable = [path for path in candidates if not defect(path) and not _is_abandoned(path, run)]
+    usable = [path for path in candidates if not find_defect(path) and not _is_abandoned(path, run)]
     if usable:
         return usable[-1]
     if candidates:
-        last_problem = defect(candidates[-1]) or "all of them were rolled back"
+        last_problem = find_defect(candidates[-1]) or "all of them were rolled back"
         raise ConfigError(f"no checkpoint in {output} can be resumed: {last_problem}")
     return None
 
@@ -180,9 +180,9 @@ def read_for_resume(folder: Path, run: str, model: dict[str, tuple[int, ...]]) -
     if not folder.is_dir():
         existing = ", ".join(path.name for path in all_checkpoints(folder.parent)) or "none"
         raise ConfigError(f"there is no checkpoint {folder}; checkpoints in the same folder: {existing}")
-    folder_problem = defect(folder)
+    folder_problem = find_defect(folder)
     if folder_problem:
-        usable = [path.name for path in all_checkpoints(folder.parent) if not defect(path)]
+        usable = [path.name for path in all_checkpoints(folder.parent) if not find_defect(path)]
         remedy = f"resume from {usable[-1]}" if usable else "start over without resume_from_checkpoint"
         raise ConfigError(f"{folder_problem}; {remedy}")
     record = read(folder)

@@ -41,8 +41,7 @@ MAX_SAVED_SNAPSHOTS = 2.0
 
 
 class Snapshots:
-    """Snapshots at the start of a run and then every few ticks. The first one is never dropped. All of them together
-    take at most MAX_TIME_SHARE of wall time, plus CREDIT_S."""
+    """Takes snapshots at the start of a run and then every few ticks, as described above, and restores them."""
 
     can_undo = True
 

@@ -45,10 +45,10 @@ def test_a_checkpoint_counts_once_its_record_is_written(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoint-3"
     checkpoint_record.begin(folder)
     (folder / "trainer_state.json").write_text("{}")
-    assert "never finished" in checkpoint_record.defect(folder)
-    assert written(tmp_path, 3) == folder and not checkpoint_record.defect(folder)
+    assert "never finished" in checkpoint_record.find_defect(folder)
+    assert written(tmp_path, 3) == folder and not checkpoint_record.find_defect(folder)
     checkpoint_record.begin(folder)  # it is written over
-    assert checkpoint_record.read(folder) is None and "never finished" in checkpoint_record.defect(folder)
+    assert checkpoint_record.read(folder) is None and "never finished" in checkpoint_record.find_defect(folder)
 
 
 def test_the_newest_checkpoint_is_by_tick_and_not_abandoned(tmp_path: Path) -> None:
@@ -56,16 +56,16 @@ def test_the_newest_checkpoint_is_by_tick_and_not_abandoned(tmp_path: Path) -> N
     written(tmp_path, 20, 20)
     written(tmp_path, 30, 30, run="other")
     written(tmp_path, 12, 25)  # after a rollback from 20 to 10
-    assert checkpoint_record.newest(tmp_path, "r", "1") is not None
+    assert checkpoint_record.find_newest(tmp_path, "r", "1") is not None
     assert [path.name for path, _ in checkpoint_record.complete_checkpoints(tmp_path, "r", "1")] == [
         "checkpoint-10", "checkpoint-12", "checkpoint-20"
     ]  # fmt: skip
     assert checkpoint_record.checkpoint_to_resume(tmp_path, "r", "1") == tmp_path / "checkpoint-12"
-    newest = checkpoint_record.newest(tmp_path, "r", "1", tick=24)
+    newest = checkpoint_record.find_newest(tmp_path, "r", "1", tick=24)
     assert newest is not None and newest[0].name == "checkpoint-20"
     checkpoint_record.abandon(tmp_path, "r", "1", 10, "rolled back")
     assert checkpoint_record.checkpoint_to_resume(tmp_path, "r", "1") == tmp_path / "checkpoint-10"
-    assert not checkpoint_record.defect(tmp_path / "checkpoint-20"), "whole it is"
+    assert not checkpoint_record.find_defect(tmp_path / "checkpoint-20"), "whole it is"
 
 
 def test_incomplete_checkpoints_are_skipped(tmp_path: Path) -> None:
@@ -313,8 +313,8 @@ def test_no_training_resumes_from_another_trainings_checkpoint(tmp_path: Path) -
     assert checkpoint_record.checkpoint_to_resume(tmp_path, "r", "2") == tmp_path / "checkpoint-4"
     checkpoint_record.abandon(tmp_path, "r", "2", 0, "rolled back")
     assert (
-        checkpoint_record.newest(tmp_path, "r", "1") is not None
-        and checkpoint_record.newest(tmp_path, "r", "2") is None
+        checkpoint_record.find_newest(tmp_path, "r", "1") is not None
+        and checkpoint_record.find_newest(tmp_path, "r", "2") is None
     )
 
 

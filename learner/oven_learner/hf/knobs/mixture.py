@@ -185,9 +185,7 @@ class MixtureSampler(Sampler[int]):
     trains_on_answers = False
     """Whether the model trains on sampled answers to the rows, instead of the rows themselves."""
 
-    def __init__(
-        self, mixture: Mixture, *, chunk_rows: int, group_size: int = 1, repeats: int = 1, chunks: int
-    ) -> None:
+    def __init__(self, mixture: Mixture, *, chunk_rows: int, group_size: int, repeats: int, chunks: int) -> None:
         """`chunks` is the number of chunks in an epoch."""
         self.mixture, self.chunks = mixture, chunks
         self.chunk_rows, self.group_size, self.repeats = chunk_rows, group_size, repeats

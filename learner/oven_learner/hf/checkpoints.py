@@ -151,27 +151,18 @@ class TrainerCheckpoints:
         self._find_generator(dataloader)
         self._epoch_generator_state = self._generator.get_state() if self._generator is not None else None
 
-    def complete(self, step: int, build_record: Callable[[], Record]) -> tuple[Path, float, float] | None:
+    def complete(self, step: int, build_record: Callable[..., Record]) -> tuple[Path, float, float] | None:
         """Add this rank's state, and on rank 0 the record, to the checkpoint that the trainer has written. All ranks
-        must call this. Return the folder and the times when the save began and ended, or None if nothing was saved."""
+        must call this. `build_record` gets the fields that are known here. Return the folder and the times when the
+        save began and ended, or None if nothing was saved."""
         folder = self.output / f"checkpoint-{step}"
         if self._save_began_at is None or not folder.is_dir():
             return None
         torch.save(self._collect_state(), folder / _rank_file(ranks.rank()))
         ranks.barrier()  # the other ranks may still be writing
         if ranks.rank() == 0:
-            checkpoint_record.finish(
-                folder,
-                build_record().model_copy(
-                    update={
-                        "run": self.run,
-                        "training": self.training,
-                        "model": self._shapes,
-                        "world": ranks.world_size(),
-                        "fresh": self.origin.fresh,
-                    }
-                ),
-            )
+            names, world, fresh = {"run": self.run, "training": self.training}, ranks.world_size(), self.origin.fresh
+            checkpoint_record.finish(folder, build_record(**names, model=self._shapes, world=world, fresh=fresh))
         began_at, self._save_began_at = self._save_began_at, None
         return folder, began_at, time.monotonic()
 
@@ -320,15 +311,12 @@ class SaveSchedule(StepHook):
         is_for_rollback, self._saving_for_rollback = self._saving_for_rollback, False
         completed = self._checkpoints.complete(
             state.global_step,
-            lambda: Record(
+            lambda **other_fields: Record(
+                **other_fields,
                 **client.position(),
-                run="",  # a placeholder, like training, fresh and world; `complete` sets them
-                training="",
                 step=state.global_step,
                 trained=budget.total,
-                fresh=False,
                 own=is_for_rollback,
-                world=1,
                 actuators={spec.name: spec.value for spec in client.actuators.specs() if spec.kind != "action"},
                 inexact=self._checkpoints.inexact_reasons(budget.discarded_steps(state.global_step)),
             ),

@@ -41,10 +41,11 @@ from oven_learner.hf.hooks.step_hooks import (
     StepRate,
 )
 from oven_learner.hf.hooks.step_metrics import StepMetrics, StepTiming
+from oven_learner.hf.input_checks import check_trainable
 from oven_learner.hf.knobs import mixture as mixtures
 from oven_learner.hf.knobs import trainer_knobs
 from oven_learner.hf.knobs.mixture import Mixture
-from oven_learner.hf.knobs.trainer_knobs import UserValues, check_trainable
+from oven_learner.hf.knobs.trainer_knobs import UserValues
 from oven_learner.hf.prompts import PromptSource
 from oven_learner.hf.trainer_rollback import choose_rollback
 from oven_learner.hf.training_length import EpochExtension, StepBudget

@@ -31,7 +31,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
-from oven_core.errors import ConfigError
 from oven_learner.actuators import Actuators
 from oven_learner.optim import weight_decay
 from oven_learner.optim.lr_scale import USER_BOUNDS
@@ -175,17 +174,6 @@ class UserValues:
         user_value = self._values.setdefault(name, read())
         low, high = user_value * bounds[0], min(user_value * bounds[1], max(user_value, max_value))
         actuators.scalar(name, read, write, low=low, high=high, scale=scale, unit=unit)
-
-
-def check_trainable(trainer: Any) -> None:
-    """Raise ConfigError if no parameter of the model or the optimizer is trainable."""
-    parameters = list(trainer.model.parameters())
-    optimized = [parameter for group in trainer.optimizer.param_groups for parameter in group["params"]]
-    if not any(parameter.requires_grad for parameter in parameters + optimized):
-        raise ConfigError(
-            f"none of the model's {len(parameters)} parameters requires a gradient, so there is nothing to train: "
-            "unfreeze some (parameter.requires_grad_()), or add an adapter"
-        )
 
 
 def is_a(trainer: Any, name: str) -> bool:

@@ -96,7 +96,7 @@ class Attachment(TrainerCallback):
         self.rollback: Rollback | None = None
         """The rollback mechanism of the current training run."""
         self.resumable = False
-        """Whether to save checkpoints regularly even though copies in memory are enough for rollback."""
+        """Whether to save checkpoints regularly even if snapshots in memory are enough for rollback."""
         run = connection.run if connection else ""
         self.checkpoints = TrainerCheckpoints(
             trainer, run, options.stateful, lambda: options.training or next_training_name(run, link)

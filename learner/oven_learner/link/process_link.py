@@ -111,10 +111,10 @@ class ProcessLink:
         self._n = 0  # number of the last packed message
         self._observation_count = 0
         self._lost_count = 0
-        self._unsent: deque[UnsentFrame] = deque()  # until the pipe has space
+        self._unsent: deque[UnsentFrame] = deque()  # frames that wait until the pipe has space
         self._unsent_bytes = 0
         self._required: dict[int, MessageFactory] = {}  # n → message that must not be lost
-        self._ready = False  # the worker has sent its first message
+        self._ready = False  # whether the worker has sent its first message
         self._sent_begin = self._sent_close = False
         self._outages = OutageLog()
         self._partial_line = b""

@@ -56,8 +56,8 @@ class RateReadback:
         """Learning rate of the last step."""
         self._expected = scale.rates()
         self._unscaled_rates: list[float] = []  # the last step's rates, without the scale
-        self._loop_read_scale = False  # since the last step
-        self._loop_knows_scale = False  # because it has read the scale before
+        self._loop_read_scale = False  # whether the loop has read the scale since the last step
+        self._loop_knows_scale = False  # whether the loop has ever read the scale
         self._steps_with_other_rates = self._overwritten_changes = 0
         self._changes: dict[str, _Change] = {}
         """The last change of each scale, by the name of its parameter groups."""
@@ -158,12 +158,12 @@ class RateReadback:
         expected = self._expected
         open_changes = {name: change for name, change in self._changes.items() if change.usage is None}
         is_expected = rates_equal(expected, rates) or self.scale.matches_schedule(rates)
-        applied_scale = not is_expected and self._loop_applied_scale(rates, open_changes.get(ALL_GROUPS))
-        multiplied = not (is_expected or applied_scale) and self._loop_multiplied(expected, rates, open_changes)
-        if multiplied and not open_changes and not self._multiplied_last_step:
+        has_applied_scale = not is_expected and self._loop_applied_scale(rates, open_changes.get(ALL_GROUPS))
+        has_multiplied = not (is_expected or has_applied_scale) and self._loop_multiplied(expected, rates, open_changes)
+        if has_multiplied and not open_changes and not self._multiplied_last_step:
             self._report_multiplied_rates(expected, rates)
-        self._multiplied_last_step = multiplied
-        if is_expected or applied_scale or multiplied:
+        self._multiplied_last_step = has_multiplied
+        if is_expected or has_applied_scale or has_multiplied:
             self._steps_with_other_rates = 0
             self._record_use(rates, open_changes)
         else:

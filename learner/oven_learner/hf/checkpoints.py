@@ -153,8 +153,8 @@ class TrainerCheckpoints:
 
     def complete(self, step: int, build_record: Callable[..., Record]) -> tuple[Path, float, float] | None:
         """Add this rank's state, and on rank 0 the record, to the checkpoint that the trainer has written. All ranks
-        must call this. `build_record` gets the fields that are known here. Return the folder and the times when the
-        save began and ended, or None if nothing was saved."""
+        must call this. `build_record` gets the run, training, model, world and fresh fields. Return the folder and the
+        times when the save began and ended, or None if nothing was saved."""
         folder = self.output / f"checkpoint-{step}"
         if self._save_began_at is None or not folder.is_dir():
             return None

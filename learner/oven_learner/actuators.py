@@ -66,8 +66,8 @@ class Proof(Protocol):
 
 class Membership(Protocol):
     """The remote members of the reward committee. Operators can add members, remove them, and change their models.
-    `offer`, `add` and `remove` return the names of the actuators to announce again. If they raise OvenError, nothing
-    has changed."""
+    `offer`, `add` and `remove` return the names of the actuators to announce again. An OvenError means that
+    nothing has changed."""
 
     def probe(self, member: str, judge: JudgeSpec, *, is_new: bool = False) -> Future[str]:
         """Send a test question to a model in the member's process. The result is empty if the model gave a verdict,
@@ -156,8 +156,7 @@ class Actuators:
         *,
         moves_own_metric: bool = False,
     ) -> None:
-        """Register shares that sum to 1, such as a data mixture. `moves_own_metric` has the same meaning as for a
-        scalar."""
+        """Register shares that sum to 1, such as a data mixture. `moves_own_metric` means the same as for a scalar."""
         spec = _build_spec(
             name, "simplex", low=0.0, high=1.0, choices=tuple(read()), unit="share", moves_own_metric=moves_own_metric
         )
@@ -182,14 +181,9 @@ class Actuators:
         self._add(_Actuator(spec, lambda: None, run))  # type: ignore[arg-type]
 
     def update(
-        self,
-        name: str,
-        *,
-        choices: Sequence[str] | None = None,
-        low: float | None = None,
-        high: float | None = None,
+        self, name: str, *, choices: Sequence[str] | None = None, low: float | None = None, high: float | None = None
     ) -> None:
-        """Change the choices or bounds of an actuator, or take a simplex's components from its current value. If
+        """Change the choices or bounds of an actuator. For a simplex, use the components of its current value. If
         training is running, call `OvenClient.announce` afterwards. Raises UnknownNameError. Raises ConfigError for
         choices or bounds that are invalid, exclude the current value, or do not apply to this kind of actuator."""
         old, current = self.spec(name), self.read(name)
@@ -333,13 +327,12 @@ def describe_difference(results: Sequence[ChangeResult]) -> str:
     first = results[0]
     for rank, result in enumerate(results[1:], start=1):
         if (result.status in SUCCESSFUL) != (first.status in SUCCESSFUL) or not same_value(result.after, first.after):
-            return f"{_describe(0, first)} and {_describe(rank, result)}"
+            return f"rank 0 has {_describe(first)} and rank {rank} has {_describe(result)}"
     return ""
 
 
-def _describe(rank: int, result: ChangeResult) -> str:
-    details = f": {result.reason}" if result.reason else ""
-    return f"rank {rank} has {result.after!r} ({result.status}{details})"
+def _describe(result: ChangeResult) -> str:
+    return f"{result.after!r} ({result.status}{f': {result.reason}' if result.reason else ''})"
 
 
 def with_value(spec: ActuatorSpec, value: Value) -> ActuatorSpec:

@@ -145,15 +145,15 @@ def connect(
             rate.register_knobs(knobs, lr_bounds)
         lockstep = bool(connection and connection.lockstep)
         if snapshots is None and model is not None and rate is not None:
-            snapshots = _snapshots(model, rate, scheduler, lambda: client, lockstep)
+            snapshots = _create_snapshots(model, rate, scheduler, lambda: client, lockstep)
         if snapshots is not None:
             snapshots.use_clock_of_leader(all_ranks.broadcast)
         gauges = None
         if rate is not None and hasattr(rate.scale.optimizer, "register_step_pre_hook"):
-            gauges = _gauges(knobs, rate, model, clip, lambda *args: client.publish(*args), all_ranks.leader)
+            gauges = _create_gauges(knobs, rate, model, clip, lambda *args: client.publish(*args), all_ranks.leader)
             hooks.callback(gauges.close)
-        averaged_metrics = _merge(_merge(metrics, DEFAULT_METRICS), evaluated_metrics)
-        announced = _merge(averaged_metrics, gauges.metric_specs() if gauges is not None else ())
+        averaged_metrics = _merge_specs(_merge_specs(metrics, DEFAULT_METRICS), evaluated_metrics)
+        announced = _merge_specs(averaged_metrics, gauges.metric_specs() if gauges is not None else ())
         client = LoopClient(
             link,
             knobs,
@@ -172,7 +172,7 @@ def connect(
             averaged_metrics=[spec.name for spec in averaged_metrics],
             settle=lambda: client.settle(),
             unmeasured=gauges.unmeasured if gauges is not None else {},
-            best=_best_weights(model, rate, evaluation, announced, lambda: client, all_ranks),
+            best=_create_best_weights(model, rate, evaluation, announced, lambda: client, all_ranks),
         )
         client.gauges, client.rate, client.evaluation = gauges, rate, evaluation
         client.start(step)
@@ -181,13 +181,13 @@ def connect(
     return client
 
 
-def _snapshots(
+def _create_snapshots(
     model: Any, rate: RateReadback, scheduler: Any, client: Callable[[], LoopClient], lockstep: bool
 ) -> Snapshots | None:
     """Return the snapshots for rollback, or None if copies do not fit into memory or the model is sharded."""
     from oven_learner.optim import snapshot
 
-    if snapshot.describe_sharding(model) or (MAX_SNAPSHOTS + 2) * snapshot.snapshot_bytes(model) > snapshot.LIMIT_BYTES:
+    if snapshot.describe_sharding(model) or MAX_SNAPSHOTS * snapshot.snapshot_bytes(model) > snapshot.LIMIT_BYTES:
         return None
     state = snapshot.LoopSnapshot(model, rate.scale, scheduler, lambda: client().on_weights_restored())
     # In lockstep, the target of a rollback must not depend on the clock.
@@ -195,7 +195,7 @@ def _snapshots(
     return Snapshots(lambda: (client().step, state.take()), state.restore, credit=credit)
 
 
-def _best_weights(
+def _create_best_weights(
     model: Any,
     rate: RateReadback | None,
     evaluation: Evaluation | None,
@@ -203,14 +203,13 @@ def _best_weights(
     client: Callable[[], LoopClient],
     all_ranks: ranks.Ranks,
 ) -> BestWeights | None:
-    """Return the BestWeights, or None if `evaluate` does not measure the main held-out metric or no copy fits into
-    memory."""
+    """Return the BestWeights, or None if `evaluate` does not measure the main held-out metric or no copy fits."""
     metric = main_held_out_metric(announced)
     if model is None or rate is None or evaluation is None or metric is None or metric.name not in evaluation.last:
         return None
     from oven_learner.optim import snapshot
 
-    if snapshot.describe_sharding(model) or not snapshot.best_copies_fit(model, MAX_SNAPSHOTS + 2):
+    if snapshot.describe_sharding(model) or not snapshot.best_copies_fit(model, MAX_SNAPSHOTS):
         return None
     copies = snapshot.WeightCopies(model, lambda: client().on_weights_restored())
     name = metric.name
@@ -219,8 +218,8 @@ def _best_weights(
     )
 
 
-def _gauges(
-    knobs: Actuators, rate: RateReadback, model: Any, clip: float | None, publish: Any, publishes: bool
+def _create_gauges(
+    knobs: Actuators, rate: RateReadback, model: Any, clip: float | None, publish: Any, is_leader: bool
 ) -> StepGauges:
     """Return the gauges of each step. Raises ConfigError for `clip` if the gradients are sharded."""
     from oven_learner.optim import snapshot, weight_decay
@@ -228,27 +227,27 @@ def _gauges(
     from oven_learner.optim.step_gauges import Clip, StepGauges
 
     sharding = snapshot.describe_sharding(model) if model is not None else ""
-    no_norm_reason = "" if "FSDP2" in sharding else sharding  # FSDP2 computes the full norm by itself
-    if no_norm_reason and clip is not None:
+    not_full_reason = "" if "FSDP2" in sharding else sharding  # FSDP2 computes the full norm by itself
+    if not_full_reason and clip is not None:
         raise ConfigError(
-            f"clip={clip:g} needs full gradients, but {no_norm_reason}; omit clip= and clip in your own loop"
+            f"clip={clip:g} needs full gradients, but {not_full_reason}; omit clip= and clip in your own loop"
         )
     clipping = Clip(clip, model) if clip is not None else None
     if clipping is not None:
         clipping.register_knob(knobs, USER_BOUNDS)
     weight_decay.register_knob(rate.scale.optimizer, knobs)
-    gauges = OptimizerGauges(rate.scale.optimizer, model, publishes=publishes, sharding=sharding)
+    gauges = OptimizerGauges(rate.scale.optimizer, model, publishes=is_leader, sharding=sharding)
     return StepGauges(
         rate,
         gauges,
         publish,
         clip=clipping,
-        publishes=publishes,
-        unmeasured=f"needs full gradients, but {no_norm_reason}" if no_norm_reason else "",
+        publishes=is_leader,
+        no_norm_reason=f"needs full gradients, but {not_full_reason}" if not_full_reason else "",
     )
 
 
-def _merge(specs: tuple[MetricSpec, ...], more_specs: tuple[MetricSpec, ...]) -> tuple[MetricSpec, ...]:
+def _merge_specs(specs: tuple[MetricSpec, ...], more_specs: tuple[MetricSpec, ...]) -> tuple[MetricSpec, ...]:
     """Append `more_specs` to `specs`. If both have the same name, keep the first, marked as held out if either is."""
     held_out_names = {spec.name for spec in more_specs if spec.held_out}
     merged = [spec.model_copy(update={"held_out": spec.held_out or spec.name in held_out_names}) for spec in specs]

@@ -1,13 +1,16 @@
 """Measures how far a policy has moved away from a frontier model's answers, on text that it never trains on.
 
 The policy is teacher-forced over the answers. This gives bits per byte, and a lower bound on the KL divergence of the
-two models, although their tokenizers differ. Wherever both tokenizers end a token, each model predicts how the text
-continues. The first byte of the continuation is a function of the text. Therefore the divergence of the two byte
-distributions is at most the divergence of the text distributions (data processing inequality; Cover & Thomas 2006,
-theorem 2.8.1). The policy's byte distribution is exact, because all its next-token probabilities are known and can be
-summed by first byte. For the frontier model, only the most likely tokens are known. The rest of its probability mass,
-the tail, may start with any byte. The bound distributes the tail so that the divergence is minimal. Therefore it is
-valid for every possible tail. Let t be the known mass, p the policy's mass and ε the tail. The minimum of KL(t + δ ‖ p)
+two models, although their tokenizers differ. The models are compared at shared positions, where both tokenizers end a
+token and each model predicts how the text continues.
+
+- The first byte of the continuation is a function of the text. Therefore the divergence of the two byte distributions
+  is at most the divergence of the text distributions (data processing inequality; Cover & Thomas 2006, theorem 2.8.1).
+- The policy's byte distribution is exact. All its next-token probabilities are known, and are summed by first byte.
+- For the frontier model, only the probabilities of the most likely tokens are known. The rest of its mass, the tail,
+  may start with any byte. The bound distributes the tail so that the divergence is minimal.
+
+Let t be the frontier model's known mass of each byte, p the policy's mass and ε the tail. The minimum of KL(t + δ ‖ p)
 over δ ≥ 0 with Σδ = ε raises the lowest entries of t/p to a common level λ:
 
     Σ max(0, λ p − t) = ε,    δ = max(0, λ p − t)
@@ -59,7 +62,7 @@ class _TokenizedProbe:
 
     prompt: list[int]
     completion: list[int]
-    size: int
+    byte_count: int
     """Number of bytes of the completion."""
     positions: list[int]
     """Indices of the completion tokens that start at a shared position."""
@@ -67,12 +70,11 @@ class _TokenizedProbe:
     """The frontier model's known mass at those positions, (SYMBOLS,) each."""
 
 
-class PolicyReading:
+class PolicyMeter:
     """Measures a policy on the frontier model's answers, which are tokenized with the policy's tokenizer."""
 
     def __init__(self, probes: ProbeSet, model: Any, tokenizer: Any) -> None:
-        """Tokenize the probes. Raises ConfigError if the tokenizer has no token offsets, or the policy cannot read any
-        answer."""
+        """Tokenize the probes. Raises ConfigError without token offsets, or if the policy cannot read any answer."""
         self._tokenizer = getattr(tokenizer, "tokenizer", tokenizer)  # a processor contains one
         if not getattr(self._tokenizer, "is_fast", False):
             raise ConfigError(
@@ -80,7 +82,7 @@ class PolicyReading:
                 "offsets; use a fast tokenizer, AutoTokenizer.from_pretrained(…)"
             )
         config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
-        self._context = int(getattr(config, "max_position_embeddings", 0) or 1 << 20)
+        self._context = int(getattr(config, "max_position_embeddings", 0) or 1 << 20)  # by default, no practical limit
         self._special_ids = {*self._tokenizer.all_special_ids, self._tokenizer.unk_token_id}
         self._first_bytes = FirstBytes(self._tokenizer, int(config.vocab_size))
         self._probes = [tokenized for probe in probes.probes if (tokenized := self._tokenize(probe)) is not None]
@@ -95,11 +97,11 @@ class PolicyReading:
     @torch.no_grad()
     def read(self, model: Any) -> Reading:
         """Measure the model. Its weights, its modes and the random generators do not change."""
-        bits, size, divergence, positions = 0.0, 0, 0.0, 0
+        bits, byte_count, divergence, position_count = 0.0, 0, 0.0, 0
         with preserve_state(model):
             model.eval()
             for probe in self._probes:
-                logits = _logits(model, probe)  # (C, V), where row i predicts completion token i
+                logits = _compute_logits(model, probe)  # (C, V), where row i predicts completion token i
                 completion = torch.tensor(probe.completion, device=logits.device)
                 for start in range(0, len(completion), CHUNK_ROWS):
                     chunk = slice(start, start + CHUNK_ROWS)
@@ -109,23 +111,26 @@ class PolicyReading:
                     chunk = slice(start, start + CHUNK_ROWS)
                     policy = self._first_bytes(logits[probe.positions[chunk]]).cpu()
                     divergence += float(min_divergence(torch.stack(probe.known_masses[chunk]), policy).sum())
-                size, positions = size + probe.size, positions + len(probe.positions)
-        return Reading(bits / size, divergence / positions if positions else None, positions)
+                byte_count += probe.byte_count
+                position_count += len(probe.positions)
+        kl = divergence / position_count if position_count else None
+        return Reading(bits / byte_count, kl, position_count)
 
     def _tokenize(self, probe: Probe) -> _TokenizedProbe | None:
         """Return the probe in the policy's tokens, or None if the policy cannot read it."""
-        prompt = self._prompt(probe.prompt)
+        prompt = self._tokenize_prompt(probe.prompt)
         encoded = self._tokenizer(probe.completion, add_special_tokens=False, return_offsets_mapping=True)
         space = self._context - len(prompt)
         ids, spans = list(encoded["input_ids"])[:space], encoded["offset_mapping"][:space]
         if not prompt or space <= 0 or not ids or not self._special_ids.isdisjoint(ids):
             return None
         offsets = [0, *accumulate(len(character.encode()) for character in probe.completion)]  # in bytes of UTF-8
-        size = offsets[spans[-1][1]]
+        _, last_character = spans[-1]
+        byte_count = offsets[last_character]
         masses = self._masses_at_shared_positions(probe, ids, spans, offsets)
-        return _TokenizedProbe(prompt, ids, size, list(masses), list(masses.values())) if size else None
+        return _TokenizedProbe(prompt, ids, byte_count, list(masses), list(masses.values())) if byte_count else None
 
-    def _prompt(self, prompt: str) -> list[int]:
+    def _tokenize_prompt(self, prompt: str) -> list[int]:
         """Return the prompt's tokens, with the policy's chat template if it has one."""
         if getattr(self._tokenizer, "chat_template", None):
             messages = [{"role": "user", "content": prompt}]
@@ -145,18 +150,17 @@ class PolicyReading:
             position += len(token.hex) // 2
         if b"".join(bytes.fromhex(token.hex) for token in probe.tokens) != completion:
             return {}
-        masses, end = {}, 0
+        masses, characters_read = {}, 0
         tokens = self._tokenizer.convert_ids_to_tokens(list(ids))
         for index, (token, (start, stop)) in enumerate(zip(tokens, spans, strict=True)):
-            position = offsets[end]
+            position = offsets[characters_read]
             starts_here = token_bytes(self._tokenizer, token)[:1] == completion[position : position + 1]
-            # `start < end` would mean that the token begins inside a character.
-            if start >= end and position in frontier_tokens and starts_here:
-                candidates = frontier_tokens[position].top
-                masses[index] = known_mass(
-                    [(bytes.fromhex(candidate.hex), math.exp(candidate.logprob)) for candidate in candidates]
-                )
-            end = max(end, stop)
+            # A token with a smaller `start` begins inside a character.
+            if start >= characters_read and position in frontier_tokens and starts_here:
+                likely_tokens = frontier_tokens[position].top
+                pairs = [(bytes.fromhex(likely.hex), math.exp(likely.logprob)) for likely in likely_tokens]
+                masses[index] = known_mass(pairs)
+            characters_read = max(characters_read, stop)
         return masses
 
 
@@ -227,7 +231,8 @@ def min_divergence(known: Tensor, policy: Tensor) -> Tensor:
     return terms.sum(-1).clamp(min=0)
 
 
-def _logits(model: Any, probe: _TokenizedProbe) -> Tensor:
+def _compute_logits(model: Any, probe: _TokenizedProbe) -> Tensor:
+    """Return the model's logits (C, V) for the tokens of the completion."""
     device = next(model.parameters()).device
     ids = torch.tensor([[*probe.prompt, *probe.completion]], device=device)  # (1, P + C)
     logits = model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).logits

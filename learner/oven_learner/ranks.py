@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from oven_core.errors import ConfigError
-from oven_learner.link.link_interface import floats
+from oven_learner.link.link_interface import to_floats
 
 if TYPE_CHECKING:
     import torch
@@ -33,8 +33,8 @@ REQUEST_INTERVAL_S = 1.0
 
 class Ranks:
     """The ranks of one run. Every method is a collective, so all ranks must call the same methods in the same order. If
-    another rank has died, the method raises an error, as the trainer's next collective would. In a single process, no
-    method waits."""
+    another rank has died, the method raises an error, as the trainer's next collective would. A single process does
+    not wait."""
 
     def __init__(self, group: Any = None) -> None:
         """`group` is a torch.distributed group of all ranks, for tensors on the CPU, or None for a single process."""
@@ -91,15 +91,15 @@ class Ranks:
         raises an error, there is no message and all ranks continue. `wants_stop` means that this rank requests a stop.
         Rank 0 then finds the request in `stop_requester` within a second."""
         if self._group is None:
-            return _call_or_default(get_message, None)
+            return _receive_or_default(get_message, None)
         packed, collects_requests = b"", False
         if self.leader:
-            packed = _call_or_default(partial(_pack_message, get_message), b"")
+            packed = _receive_or_default(partial(_pack_message, get_message), b"")
             collects_requests = time.monotonic() >= self._last_collection_at + REQUEST_INTERVAL_S
         header = self._torch.tensor([len(packed), int(collects_requests)], device="cpu")
         self._distributed.broadcast(header, src=0, group=self._group)
-        size, collects_requests = header.tolist()
-        message: T | None = self._broadcast_bytes(packed, size) if size else None
+        byte_count, collects_requests = header.tolist()
+        message: T | None = self._broadcast_bytes(packed, byte_count) if byte_count else None
         if collects_requests:
             self._gather_requests(wants_stop)
         return message
@@ -117,7 +117,7 @@ class Ranks:
         the same on every rank. The other ranks get their own metrics back."""
         if self._group is None or not names:
             return metrics
-        metrics = floats(metrics)
+        metrics = to_floats(metrics)
         values_and_counts = self._torch.tensor(
             [(metrics[name], 1.0) if name in metrics else (0.0, 0.0) for name in names],
             dtype=self._torch.float64,
@@ -148,8 +148,10 @@ class Ranks:
         if requests is not None:
             self.stop_requester = next((index for index, flag in enumerate(requests) if flag.item()), None)
 
-    def _broadcast_bytes(self, packed: bytes, size: int) -> Any:
-        body = self._torch.frombuffer(bytearray(packed or bytes(size)), dtype=self._torch.uint8)
+    def _broadcast_bytes(self, packed: bytes, byte_count: int) -> Any:
+        """Return rank 0's message on every rank. `packed` is empty on the other ranks."""
+        buffer = bytearray(packed or bytes(byte_count))
+        body = self._torch.frombuffer(buffer, dtype=self._torch.uint8)
         self._distributed.broadcast(body, src=0, group=self._group)
         return pickle.loads(body.numpy().tobytes())
 
@@ -159,7 +161,7 @@ def _pack_message(get_message: Callable[[], object]) -> bytes:
     return b"" if message is None else pickle.dumps(message)
 
 
-def _call_or_default(get_message: Callable[[], T], default: T) -> T:
+def _receive_or_default(get_message: Callable[[], T], default: T) -> T:
     try:
         return get_message()
     except Exception:

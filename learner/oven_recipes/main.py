@@ -9,7 +9,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 from oven_core.errors import ConfigError, UnknownNameError, reason
-from oven_learner.rollback.checkpoint_record import all_checkpoints, defect
+from oven_learner.rollback.checkpoint_record import all_checkpoints, find_defect
 from oven_recipes.recipe_interface import Recipe, TrainingRequest
 from oven_runs.home.run_folder import PREPARING
 
@@ -40,7 +40,7 @@ def main(args: list[str]) -> int:
             options=settings["recipe_options"],
             folder=folder,
             cache=folder.parent.parent / "cache",  # next to the folder `runs`
-            resume=any(not defect(path) for path in all_checkpoints(folder / "checkpoints")),
+            resume=any(not find_defect(path) for path in all_checkpoints(folder / "checkpoints")),
         )
     )
     return 0

@@ -40,13 +40,13 @@ async def test_a_folder_of_text_is_enough_and_a_killed_learner_resumes_from_disk
     up = oven.start(*command, "--corpus", str(tmp_path / "texts"), "--model", str(config), *begins, "--steps", "100000")
     output = await asyncio.to_thread(oven.until, up, "  step ")
     deadline = time.monotonic() + LIMIT_S
-    while (newest := checkpoint_record.newest(folder.checkpoints, "killed", "1")) is None:
+    while (newest := checkpoint_record.find_newest(folder.checkpoints, "killed", "1")) is None:
         assert time.monotonic() < deadline and up.poll() is None, output
         await asyncio.sleep(0.05)
     psutil.Process(folder.info().children["learner"]).kill()
     rest, _ = await asyncio.to_thread(up.communicate, None, LIMIT_S)
     assert up.returncode == 3 and "killed by SIGKILL" in rest, output + rest
-    newest = checkpoint_record.newest(folder.checkpoints, "killed", "1")
+    newest = checkpoint_record.find_newest(folder.checkpoints, "killed", "1")
     assert newest is not None
     step = newest[1].step
 

@@ -25,8 +25,8 @@ log = logging.getLogger("oven.learner")
 
 @dataclass(slots=True)
 class PendingReceipt:
-    """A receipt that waits until a step has shown whether training uses the change. Without a proof, it waits only
-    until the earlier receipts have been sent, so that receipts stay in order."""
+    """A receipt that is not sent yet. With a `proof`, it waits until a step has shown whether training uses the change.
+    Without a proof, it waits only for the receipts before it, so that receipts stay in order."""
 
     decision: Decision
     result: ChangeResult
@@ -40,18 +40,13 @@ class AdoptedDecisions:
     """The adopted decisions of one client. Every rank calls each method at the same steps."""
 
     def __init__(
-        self,
-        run: Run,
-        actuators: Actuators,
-        ranks: Ranks,
-        snapshots: Rollback | None,
-        publish: Callable[..., None],
+        self, run: Run, actuators: Actuators, ranks: Ranks, snapshots: Rollback | None, publish: Callable[..., None]
     ) -> None:
         """`publish(result, actuator, *, decision_id, began_ns, tick, step)` sends a receipt."""
         self.answers_immediately = False
-        """Whether to send a receipt without waiting for a step if training will certainly use the change."""
+        """Whether a change that training will certainly use gets its receipt at once, instead of after a step."""
         self.last_tick_of_previous_training: int | None = None
-        """Decisions up to this tick belong to a previous training run."""
+        """Decisions up to this tick belong to a previous training run. None if there was no previous training run."""
         self.seen_ids: set[str] = set()
         """Ids of received decisions, used to ignore copies."""
         self.rank_difference = ""
@@ -77,6 +72,7 @@ class AdoptedDecisions:
         self._waiting = [decision for decision in self._waiting if decision not in due]
         failed_plans: dict[tuple[int, tuple[str, ...]], str] = {}  # (tick, plan) → reason
         self._values_before_plan = {}
+        # Within a plan, settings come before actions that move the weights.
         due.sort(key=lambda decision: (decision.tick, bool(decision.plan) and self._moves_weights(decision.actuator)))
         for decision in due:
             plan = (decision.tick, decision.plan)
@@ -106,8 +102,9 @@ class AdoptedDecisions:
         if self._pending:
             self._report_pending()
         for name, proof in self._actuators.proofs().items():
-            if reversion := proof.take_undone_change():
-                self._publish(ChangeResult("applied", *reversion), name)
+            if undone_change := proof.take_undone_change():
+                before, after, cause = undone_change
+                self._publish(ChangeResult("applied", before, after, cause), name)
 
     def _report_pending(self) -> None:
         """Send the pending receipts of changes for which all ranks know whether training used them."""
@@ -117,7 +114,7 @@ class AdoptedDecisions:
         usages_by_rank = self._ranks.all_gather(own_usages)
         for index, pending in enumerate(receipts):
             usages = [rank_usages[index] for rank_usages in usages_by_rank]
-            if None in usages:
+            if None in usages:  # a rank does not know it yet
                 self._pending.append(pending)
                 continue
             causes = [usage for usage in usages if usage is not None and usage != USED]
@@ -146,7 +143,7 @@ class AdoptedDecisions:
             expired = ChangeResult("expired", reason=expiry)
             self._answer(decision, expired)
             return expired
-        result = self._agree(decision, self._apply(decision))
+        result = self._common_result(decision, self._apply(decision))
         proof = self._required_proof(decision, result)
         if proof is not None:
             proof.begin(result.before)
@@ -183,7 +180,7 @@ class AdoptedDecisions:
             if before is None:
                 continue
             pending = next((entry for entry in self._pending if entry.decision.id == decision.id), None)
-            result = self._agree(decision, self._actuators.apply(decision.actuator, before))
+            result = self._common_result(decision, self._actuators.apply(decision.actuator, before))
             if pending is not None:
                 self._pending.remove(pending)
                 self._send(pending, replace(pending.result, status="skipped", after=result.after, reason=cause))
@@ -203,16 +200,17 @@ class AdoptedDecisions:
                 problem = f"could not take the required snapshot: {reason(error)}"
                 return ChangeResult("rejected", reason=problem)
         if decision.actuator == ROLLBACK and self._snapshots is not None and isinstance(decision.value, int | float):
-            exact = bool(decision.command) and not decision.approves
-            if problem := self._snapshots.distance_problem(int(decision.value), self._run.tick, exact=exact):
+            chosen_by_operator = bool(decision.command) and not decision.approves  # otherwise an agent chose the tick
+            target_tick, now = int(decision.value), self._run.tick
+            if problem := self._snapshots.distance_problem(target_tick, now, exact=chosen_by_operator):
                 return ChangeResult("rejected", reason=problem)
         return self._actuators.apply(decision.actuator, decision.value)
 
-    def _agree(self, decision: Decision, result: ChangeResult) -> ChangeResult:
-        """Compare the results of all ranks, and return the common result. If a setting failed on one rank, revert it
-        on the others. An action cannot be reverted, so the ranks must stop if its results differ."""
+    def _common_result(self, decision: Decision, result: ChangeResult) -> ChangeResult:
+        """Compare this rank's result with those of the other ranks, and return the common result. If a setting failed
+        on one rank, revert it on the others. Actions cannot be reverted, so all ranks stop if their results differ."""
         name, is_action = decision.actuator, self._is_action(decision.actuator)
-        value_may_differ = is_action and not name.startswith("run.")
+        value_may_differ = is_action and not name.startswith("run.")  # an action of the script may return any value
         results = self._ranks.all_gather(replace(result, after=None) if value_may_differ else result)
         rank_difference = describe_difference(results)
         if not rank_difference:

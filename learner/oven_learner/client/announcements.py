@@ -38,9 +38,9 @@ class Announcements:
         self._due.update(dict.fromkeys(names))
 
     def publish(self, send: Callable[[ActuatorSpec], object]) -> None:
-        """Send each due announcement with the actuator's current value. All ranks must call this together. Instead,
-        log an error if an actuator cannot be read, or differs between ranks so that decisions would have different
-        effects."""
+        """Send each due announcement with the actuator's current value. All ranks must call this together. Log an
+        error instead if the actuator cannot be read, or if it differs between ranks, because decisions would then have
+        different effects."""
         due, self._due = self._due, {}
         for name in due:
             by_rank = self._ranks.all_gather(self._spec_or_problem(name))

@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from oven_core.errors import reason
@@ -34,8 +35,8 @@ class WeightsCopy:
 
 
 class BestWeights:
-    """The best weights of one training run. The weights are copied whenever an evaluation beats all earlier ones. Only
-    the end of the run needs additional evaluations. Every rank calls each method at the same steps."""
+    """The best weights of one training run. The weights are copied whenever one of the run's evaluations has the best
+    score so far. Additional evaluations run only at the end. Every rank calls each method at the same steps."""
 
     def __init__(
         self,
@@ -48,7 +49,7 @@ class BestWeights:
         score_name: str = "",
     ) -> None:
         """Args:
-        metric: the metric by which to compare weights. It must have a better direction.
+        metric: the metric by which to compare weights. Its `better` must be "up" or "down".
         copy: copies the weights.
         restore: restores such a copy.
         measure: measures the metric on the held-out examples without affecting the training.
@@ -66,7 +67,8 @@ class BestWeights:
     def register(self, actuators: Actuators) -> None:
         """Register `run.best`."""
         choices = (LAST_WEIGHTS, BEST_WEIGHTS)
-        actuators.choice(BEST, lambda: self.final_weights, self._set_final_weights, choices, effect="at_end")
+        write = partial(setattr, self, "final_weights")
+        actuators.choice(BEST, lambda: self.final_weights, write, choices, effect="at_end")
 
     def record_evaluation(self, tick: int, step: int, metrics: Mapping[str, float]) -> None:
         """Record an evaluation of the current weights. A score that is not finite is never the best."""
@@ -85,8 +87,7 @@ class BestWeights:
 
     def choose_final_weights(self, tick: int, step: int) -> tuple[ChangeResult, Mapping[str, float]]:
         """Measure the best and the last weights again, and restore the best if they still score better. Return the
-        result for the receipt, and the metrics of the restored weights. The metrics are empty if the last weights are
-        kept."""
+        result for the receipt, and the metrics of the restored weights, or none if the last weights are kept."""
         best = self._best_copy
         if best is None:
             return self._result("noop", f"no evaluation has measured {self.metric.name}; kept the last weights"), {}
@@ -94,13 +95,13 @@ class BestWeights:
             return self._result("noop", f"the last weights are the best: {self.metric.name} {best.score:.4g}"), {}
         try:
             last_state = self._on_all_ranks(self._copy_weights)
-            last_score = self._mean_score()
+            last_score = self._measure_mean_score()
         except RuntimeError as error:
             return self._result("rejected", f"kept the last weights, because they cannot be measured: {error}"), {}
         best_score, failure = math.nan, ""
         try:
             self._on_all_ranks(lambda: self._restore(best.state))
-            best_score = self._mean_score()
+            best_score = self._measure_mean_score()
         except RuntimeError as error:
             failure = str(error)
         if self._is_better(best_score, last_score):
@@ -117,9 +118,6 @@ class BestWeights:
         message = f"kept the last weights: {self._score_name} {last_score:.4g}, {best_score:.4g} at step {best.step}"
         return self._result("noop", message), {}
 
-    def _set_final_weights(self, value: str) -> None:
-        self.final_weights = value
-
     def _result(self, status: Status, message: str) -> ChangeResult:
         return ChangeResult(status, self.final_weights, self.final_weights, message)
 
@@ -129,7 +127,7 @@ class BestWeights:
             return False
         return not math.isfinite(other_score) or self._sign * score > self._sign * other_score
 
-    def _mean_score(self) -> float:
+    def _measure_mean_score(self) -> float:
         """Measure the metric, and return the mean over the ranks."""
         name = self.metric.name
         local_score = self._on_all_ranks(self._measure)

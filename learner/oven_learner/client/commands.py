@@ -59,8 +59,7 @@ class Commands:
         self.seen_ids.update(command_id for command_id in ids if not command_id.startswith(LOCAL_PREFIX))
 
     def execute(self, command: OperatorCommand) -> None:
-        """Execute a direct command and answer it with a receipt, or start the probe of a judge command. Ignore
-        copies."""
+        """Execute and answer a direct command, or start the probe of a judge command. Ignore copies."""
         if command.id in self.seen_ids:
             return
         if command.action in JUDGE_ACTIONS:
@@ -86,8 +85,7 @@ class Commands:
         return probed_commands
 
     def apply_judge_commands(self, probed_commands: Iterable[ProbedCommand]) -> list[str]:
-        """Apply judge commands, and return the names of the changed actuators. Announce those actuators, and then call
-        `answer`."""
+        """Apply judge commands. Return the changed actuators, which the caller announces before it calls `answer`."""
         changed_names: list[str] = []
         for probed in probed_commands:
             command, name, problem = probed.command, probed.command.actuator, probed.refusal
@@ -131,8 +129,7 @@ class Commands:
             self._publish(result, DIRECT_COMMANDS.get(command.action, command.actuator), command=command.id)
 
     def _start_probe(self, command: OperatorCommand) -> str:
-        """Start the probe of a judge command. Return the reason if the command is refused, otherwise an empty
-        string."""
+        """Start the probe of a judge command. Return the reason for refusing the command, or an empty string."""
         membership, judge, member = self._actuators.membership, command.judge, member_of(command.actuator)
         if membership is None:
             return "this training run has no reward committee"
@@ -140,6 +137,7 @@ class Commands:
             return f"{command.actuator!r} does not name a committee member; write {actuator_of('NAME')}"
         if command.action == "add" and member in membership:
             return f"{member} is already a member; swap its model, or choose another name"
+        # A "remove" while a new member's model is still being probed cancels the addition of the member.
         if command.action == "remove" and member in self._probes and member not in membership:
             addition, probe = self._probes.pop(member)
             probe.cancel()
@@ -163,8 +161,7 @@ class Commands:
         return ""
 
     def _change_membership(self, command: OperatorCommand) -> tuple[str, ...]:
-        """Apply a judge command, and return the names of the changed actuators. If it raises OvenError, nothing has
-        changed."""
+        """Apply a judge command, and return the names of the changed actuators. An OvenError means no change."""
         membership, judge, member = self._actuators.membership, command.judge, member_of(command.actuator)
         assert membership is not None  # otherwise the command was refused
         if command.action == "remove":
@@ -200,6 +197,7 @@ def _execute_directly(run: Run, command: OperatorCommand) -> ChangeResult:
 
 
 def _refusal(probe: Future[str]) -> str:
+    """Return the reason why the probe failed, or an empty string."""
     try:
         return probe.result()
     except BaseException as error:  # including a cancellation

@@ -1,9 +1,10 @@
-"""Runs the held-out evaluation of a custom loop's user: at the start, every few steps, at the end, and on request."""
+"""Runs the user's held-out evaluation at the start, every few steps, at the end, and on request."""
 
 from __future__ import annotations
 
 import logging
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, cast
 
@@ -15,14 +16,8 @@ log = logging.getLogger("oven.learner")
 Measurements = Mapping[str, float | Sequence[float]]
 """Metric → its value, or a list with the value of each held-out example. The mean of a list is published."""
 
-LOWER_IS_BETTER = (
-    *("loss", "perplexity", "ppl", "error", "nll", "bpb", "bits_per_byte"),
-    *("wer", "cer", "mse", "mae", "rmse", "fid"),
-)
-HIGHER_IS_BETTER = (
-    *("accuracy", "acc", "reward", "score", "f1", "auc", "bleu"),
-    *("rouge", "map", "iou", "psnr", "ssim", "pass@1"),
-)
+LOWER_IS_BETTER = re.compile(r"(^|_)(loss|perplexity|ppl|error|nll|bpb|bits_per_byte|wer|cer|mse|mae|rmse|fid)\Z")
+HIGHER_IS_BETTER = re.compile(r"(^|_)(accuracy|acc|reward|score|f1|auc|bleu|rouge|map|iou|psnr|ssim|pass@1)\Z")
 """Last words of metric names, used to guess the better direction of a metric that `metrics=` does not announce."""
 
 
@@ -47,22 +42,20 @@ class Evaluation:
         return self.last
 
     def measure_one(self, name: str) -> float:
-        """Evaluate now, and return one metric without storing the results. Raises KeyError if the user's function does
-        not measure it."""
+        """Evaluate now, and return one metric without storing the results. Raises KeyError if it is not measured."""
         with preserve_state(self._model):
             return means(self._evaluate())[name]
 
     def measure_if_due(self, step_count: int, *, is_last: bool) -> dict[str, float] | None:
-        """Measure if `step_count`, the number of steps so far, is a multiple of the interval, at the last step, and on
-        request. Otherwise return None."""
+        """Measure if an evaluation was requested, if this is the last step, or if `step_count` is a multiple of the
+        interval. Otherwise return None. `step_count` is the number of steps so far."""
         if not (self._requested or step_count % self._interval == 0 or is_last):
             return None
         self._requested = False
         return self.measure()
 
     def held_out_specs(self, specs: tuple[MetricSpec, ...]) -> tuple[MetricSpec, ...]:
-        """Return the specs of the measured metrics, marked as held out. The better direction comes from `specs`, or
-        else from the metric's name."""
+        """Return specs of the measured metrics, marked as held out. Directions come from `specs`, or else the names."""
         by_name = {spec.name: spec for spec in specs}
         measured = [by_name.get(name, MetricSpec(name=name, better=better_direction(name))) for name in self.last]
         if all(spec.better == "neither" for spec in measured):
@@ -88,7 +81,7 @@ def means(measurements: Measurements) -> dict[str, float]:
 
 def better_direction(name: str) -> Literal["up", "down", "neither"]:
     """Guess the better direction of a metric from the last word of its name."""
-    last_part = "_" + name.lower().rpartition("/")[2]
-    if last_part.endswith(tuple("_" + word for word in LOWER_IS_BETTER)):
+    last_part = name.lower().rpartition("/")[2]
+    if LOWER_IS_BETTER.search(last_part):
         return "down"
-    return "up" if last_part.endswith(tuple("_" + word for word in HIGHER_IS_BETTER)) else "neither"
+    return "up" if HIGHER_IS_BETTER.search(last_part) else "neither"

@@ -24,7 +24,7 @@ log = logging.getLogger("oven.learner")
 LOCKSTEP_TIMEOUT_S = 30.0
 """Maximum seconds to wait for a tick to close in lockstep. After that, the learner continues."""
 REPEATED_TIMEOUT_S = 0.2
-"""The same maximum after a timeout, until a tick closes again. It limits the delay that a stuck agent can cause."""
+"""Maximum seconds to wait instead, from the first timeout until a tick closes. It limits a stuck agent's delay."""
 POLL_INTERVAL_S = 0.0005
 """Seconds between two reads of the link while waiting for a tick to close."""
 
@@ -110,8 +110,7 @@ class Inbox:
         return Orders((*local_commands, *received), is_spent, announcements, probed_commands)
 
     def _listen(self, tick: int | None, answered_ids: Container[str]) -> None:
-        """Read the link, and in lockstep wait for `tick` to close. After a failure, keep the orders that have
-        arrived."""
+        """Read the link, and in lockstep wait for `tick` to close. After a failure, keep the arrived orders."""
         try:
             self._drain()
             if self._lockstep and tick is not None:

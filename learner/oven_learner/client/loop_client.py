@@ -60,13 +60,13 @@ class LoopClient(OvenClient):
             self.record_evaluation(self.evaluation.last)
 
     def observe(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Publish the metrics of one optimizer step: floats, in the announced units. Omit missing measurements instead
+        """Publish the metrics of one optimizer step as floats in the announced units. Omit missing measurements instead
         of sending 0. NaN is sent as NaN. Metrics from hooks and `evaluate` are added unless `metrics` contains the same
         name. After a rollback, `step` may keep increasing or continue from `client.step`."""
         self._loop_rolls_back = self._loop_rolls_back or step <= self._last_step
-        # After a rollback, the step count of a loop that keeps increasing it is greater than the step of the weights.
+        # If a loop keeps increasing its count after a rollback, the count is greater than the step of the weights.
         counts_differ = not self._loop_rolls_back and step != self.step + 1
-        step_of_weights = self.step + step - self._last_step if counts_differ else step
+        step_of_weights = self.step + (step - self._last_step) if counts_differ else step
         self._last_step = step
         self._step_count += 1
         results = None

@@ -40,7 +40,7 @@ from oven_learner.client.run_start import (
     resume_judges,
     resume_values,
 )
-from oven_learner.link.link_interface import Link, MessageFactory, PendingObservation, TracedReceipt, floats
+from oven_learner.link.link_interface import Link, MessageFactory, PendingObservation, TracedReceipt, to_floats
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.link.sample_queue import SampleConverter
 from oven_learner.ranks import Ranks
@@ -84,9 +84,9 @@ class OvenClient:
     ) -> None:
         """Args:
         training: the name of this training run, unique within the script (RunStarted.training).
-        charge_rollbacks: whether steps that rollbacks threw away count towards the length of the run. The caller
-            enforces this.
-        keys: signer → public key. Empty if the run is not signed, or resumes with its existing keys.
+        charge_rollbacks: whether steps that rollbacks threw away count towards the length of the run. The client only
+            announces this, and the caller ends the run accordingly.
+        keys: signer → public key. Empty if the run is not signed, or if it resumes with the keys in its log.
         ranks: the ranks of the run, each with its own client.
         averaged_metrics: metrics whose mean over the ranks is published.
         save: requests a checkpoint on disk. It makes `run.checkpoint` available even if no snapshot fits into memory.
@@ -129,7 +129,7 @@ class OvenClient:
             mesh_code=mesh_code,
             versions=dict(versions or {}),
         )
-        self._incarnation, self._n = 1, 0  # this process's number in the run, and its number of messages
+        self._incarnation, self._n = 1, 0  # this process's number in the run, and the number of its last message
         self._started_at = 0.0
         self._closed = self._finished = False
         self._best_metrics: dict[str, float] = {}  # metrics of the best weights, if the run ends with them
@@ -181,17 +181,16 @@ class OvenClient:
         for result, actuator, decision_id, command in receipts_of_unanswered(past):
             self.publish_receipt(result, actuator, decision_id=decision_id, command=command)
         self._link.begin()
-        self._snapshot()
+        self._take_snapshot_if_due()
         return past
 
     def observe(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Publish the metrics of one optimizer step: floats, in the announced units. Omit missing measurements instead
-        of sending 0. NaN is sent as NaN. The call only appends to a queue. Another thread builds and sends the
-        message."""
+        """Publish the metrics of one optimizer step as floats in the announced units. Omit missing measurements instead
+        of sending 0. NaN is sent as NaN. The call only appends to a queue, and another thread sends the message."""
         self.publish(self.advance(step), step, self._ranks.mean(metrics, self._averaged_metrics))
 
     def advance(self, step: int) -> int:
-        """Start the tick of a step and return it. Pass its metrics to `publish` later, in the order of the ticks."""
+        """Start the tick of a step, and return the tick. The caller passes it to `publish` later, in order of ticks."""
         self._adopted.report_outcomes()
         self.tick += 1
         self.step = step
@@ -214,7 +213,7 @@ class OvenClient:
             self.while_held()
             self._apply_orders(self._inbox.collect(self.is_time_spent))
         if not self.stop_reason:
-            self._snapshot()
+            self._take_snapshot_if_due()
 
     def announce(self, name: str) -> None:
         """Announce an added or changed actuator (`Actuators.update`) at the next step boundary. All ranks make this
@@ -295,7 +294,7 @@ class OvenClient:
             detail=detail,
             tick=self.tick,
             step=self.step,
-            metrics=floats({**(metrics or {}), **self._best_metrics}),
+            metrics=to_floats({**(metrics or {}), **self._best_metrics}),
             lockstep_timeouts=self._inbox.timeouts,
         )
         self._enqueue(run_ended.model_copy)
@@ -372,7 +371,7 @@ class OvenClient:
         """Log a message of the class `kind`, with these fields."""
         self._enqueue(partial(kind, incarnation=self._incarnation, n=self._next_n(), **fields))
 
-    def _snapshot(self) -> None:
+    def _take_snapshot_if_due(self) -> None:
         if self._snapshots is None:
             return
         try:

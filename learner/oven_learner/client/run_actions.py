@@ -15,7 +15,7 @@ NO_FILE = "a copy for run.rollback was taken; the client wrote no file, because 
 
 
 class Run(Protocol):
-    """The run's position, and why it holds, stops or restarts. `OvenClient` implements it, and actions change it."""
+    """The run's position, and why the run holds, stops or restarts. Actions change these fields of `OvenClient`."""
 
     tick: int
     step: int

@@ -1,7 +1,8 @@
-"""Start or resume a run: open its log, restore the settings of earlier incarnations, and answer open decisions."""
+"""Functions that start or resume a run. They open its log and restore the settings of earlier incarnations."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -32,10 +33,8 @@ def installed_versions() -> dict[str, str]:
     """Return the versions of those PACKAGES that are installed, without importing them."""
     versions = {}
     for package in PACKAGES:
-        try:
+        with contextlib.suppress(PackageNotFoundError):
             versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
     return versions
 
 
@@ -86,7 +85,7 @@ def resume_bounds(announced: Mapping[str, ActuatorSpec], actuators: Actuators) -
 
 
 def resume_judges(offered: Mapping[str, Mapping[str, JudgeSpec]], actuators: Actuators) -> None:
-    """Restore models that operators offered and that passed their probes. `offered`: actuator → identity → model."""
+    """Restore the models that operators offered and that passed their probes, by actuator and then by identity."""
     membership = actuators.membership
     if membership is None:
         return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial, wraps
 from pathlib import Path
@@ -17,12 +17,12 @@ from oven_learner import ranks
 from oven_learner.actuators import Actuators
 from oven_learner.client.held_out_evaluation import Measurements
 from oven_learner.client.loop_client import idle_client
-from oven_learner.completions.plain_text import as_text
 from oven_learner.completions.sample_message import Redact
 from oven_learner.completions.sampling import choose_sampling
 from oven_learner.hf.callback import Attachment, Options
 from oven_learner.hf.hooks.completion_samples import shows_completions
 from oven_learner.hf.hooks.evaluations import TrainerEvaluation
+from oven_learner.hf.input_checks import check_inputs
 from oven_learner.hf.knobs.mixture import MIXTURE, Mixture, install_sampler
 from oven_learner.link.find_controller import Mode, find_controller
 from oven_learner.link.link_interface import Link, SilentLink
@@ -38,7 +38,7 @@ COMMITTEE = "committee"
 
 
 class IdleAttachment(Attachment):
-    """An attachment without a controller. The trainer does not use it as a callback, and stays unchanged."""
+    """An attachment without a controller. It is not added to the trainer as a callback, so training is unchanged."""
 
     def __init__(self, trainer: Trainer, mode: Mode, actuators: Actuators | None) -> None:
         self.trainer = trainer
@@ -115,7 +115,7 @@ def attach(
     `run --` and `up` restart the command, and `train()` resumes from the correct checkpoint automatically.
 
     Raises ConfigError if there is no controller and it is not optional, or if an input would make the run fail later
-    (`check_inputs`). Raises RefusedError if the controller rejects the credentials. `train()` raises ConfigError for a
+    (`input_checks`). Raises RefusedError if the controller rejects the credentials. `train()` raises ConfigError for a
     checkpoint that cannot be used. Later failures of the controller do not affect the training.
     """
     if any(isinstance(callback, Attachment) for callback in trainer.callback_handler.callbacks):
@@ -132,6 +132,13 @@ def attach(
             mode.log_absence()
             link = SilentLink()
     check_inputs(trainer)
+    saved_objects: dict[str, Stateful] = {}
+    if mixture is not None:
+        saved_objects[MIXTURE] = mixture
+    if committee is not None and committee.remote is not None:
+        saved_objects[COMMITTEE] = committee
+    shown = connection.shown_completions if connection else None
+    sampling = choose_sampling(shown, completions, redact) if shows_completions(trainer) else None
     options = Options(
         actuators=actuators or Actuators(),
         lr_bounds=lr_bounds,
@@ -146,14 +153,8 @@ def attach(
         beta_bounds=beta_bounds,
         committee=committee,
         mixture=mixture,
-        stateful={
-            **({MIXTURE: mixture} if mixture is not None else {}),
-            **({COMMITTEE: committee} if committee is not None and committee.remote is not None else {}),
-            **(stateful or {}),
-        },
-        sampling=choose_sampling(connection.shown_completions if connection else None, completions, redact)
-        if shows_completions(trainer)
-        else None,
+        stateful=saved_objects | dict(stateful or {}),
+        sampling=sampling,
     )
     if committee is not None:
         set_drafts(trainer, committee, teachers)
@@ -188,80 +189,9 @@ def _wrap_train(trainer: Any, attachment: Attachment) -> None:
     trainer.train = attached_train
 
 
-ON_POLICY_TRAINERS = ("GRPOTrainer", "RLOOTrainer", "DistillationTrainer")
-SAMPLE_ROWS = 64
-"""Number of prompts to tokenize when checking for ids outside the model's vocabulary."""
-MAX_LISTED_ROWS = 5
-"""Maximum number of rows listed in an error message."""
-
-
-def check_inputs(trainer: Any) -> None:
-    """Raise ConfigError for inputs that TRL's on-policy trainers accept, but that make the run fail later. These are
-    a β below 0, a tokenizer with ids that the model does not embed, and empty prompts. The prompts of a stream are not
-    known in advance, so only datasets that can be indexed are checked for empty ones."""
-    if not any(cls.__name__ in ON_POLICY_TRAINERS for cls in type(trainer).__mro__):
-        return
-    if getattr(trainer, "beta", 0) < 0:
-        raise ConfigError(
-            f"beta is {trainer.beta:g}, but below 0 the KL term rewards distance from the reference; give 0 or more"
-        )
-    tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)  # a processor contains one
-    dataset = trainer.train_dataset
-    has_prompts = hasattr(dataset, "__len__") and "prompt" in (getattr(dataset, "column_names", None) or ())
-    size = int(trainer.accelerator.unwrap_model(trainer.model).get_input_embeddings().weight.shape[0])
-    if size:  # 0: a shard of ZeRO-3
-        _check_vocabulary(size, tokenizer, dataset[: min(SAMPLE_ROWS, len(dataset))]["prompt"] if has_prompts else ())
-    if has_prompts:
-        _check_prompts(dataset, tokenizer)
-
-
-def _check_vocabulary(size: int, tokenizer: Any, prompts: Sequence[Any]) -> None:
-    """Raise ConfigError for token ids beyond the embedding. They would raise IndexError in the middle of a run, or an
-    obscure assertion on a GPU. Unused ids are accepted, because Gemma 3's smallest model does not embed the image token
-    of its tokenizer."""
-    names = ("pad_token", "eos_token", "bos_token")
-    ids = {f"the tokenizer's {name}": getattr(tokenizer, name + "_id") for name in names}
-    invalid_ids = {source: token_id for source, token_id in ids.items() if token_id is not None and token_id >= size}
-    if not invalid_ids and max(tokenizer.get_vocab().values()) >= size:
-        highest_ids = [max(tokenizer.encode(as_text(prompt)), default=0) for prompt in prompts]
-        invalid_ids = {
-            f"the prompt of row {row}": token_id for row, token_id in enumerate(highest_ids) if token_id >= size
-        }
-    for source, token_id in invalid_ids.items():
-        raise ConfigError(
-            f"{source} has the token id {token_id:,} ({tokenizer.convert_ids_to_tokens(token_id)!r}), but the model "
-            f"embeds only {size:,} ids; use the model's own tokenizer, or call "
-            "model.resize_token_embeddings(len(tokenizer))"
-        )
-
-
-def _check_prompts(dataset: Any, tokenizer: Any) -> None:
-    """Raise ConfigError for empty prompts. They make generation fail, or consist only of padding in a batch."""
-    import pyarrow.compute as pc
-    import pyarrow.types as types
-
-    column = dataset.select_columns("prompt").with_format("arrow")[:]["prompt"]
-    if types.is_string(column.type) or types.is_large_string(column.type):
-        adds_token = bool(tokenizer("")["input_ids"])  # then an empty string is usable
-        empty = pc.is_null(column) if adds_token else pc.equal(pc.binary_length(column), 0)
-    elif types.is_list(column.type) or types.is_large_list(column.type):
-        empty = pc.equal(pc.list_value_length(column), 0)
-    else:
-        return
-    empty_rows = pc.indices_nonzero(pc.fill_null(empty, True)).to_pylist()
-    if empty_rows:
-        row_list = ", ".join(map(str, empty_rows[:MAX_LISTED_ROWS]))
-        row_list += ", …" if len(empty_rows) > MAX_LISTED_ROWS else ""
-        raise ConfigError(
-            f"{len(empty_rows):,} of {len(dataset):,} prompts are empty (rows {row_list}); remove them with "
-            'dataset.filter(lambda row: row["prompt"])'
-        )
-
-
 def set_drafts(trainer: Any, committee: Committee, teachers: Teachers | None) -> None:
     """Provide the committee's verifiers with drafts to compare with, unless they already have some. Drafts are greedy
-    answers of the active teacher, or of the reference model if there are no `teachers`. Raises ConfigError if there is
-    neither."""
+    answers of the active teacher, or of the reference model without `teachers`. Raises ConfigError without either."""
     for name, rule in committee.rules.items():
         if not isinstance(rule, DraftVerifier) or rule.get_drafts is not None:
             continue
@@ -270,20 +200,16 @@ def set_drafts(trainer: Any, committee: Committee, teachers: Teachers | None) ->
                 f"the verifier {name!r} compares with a teacher's answers, but this training run has no teacher; pass "
                 "attach(teachers=…), train with a reference model (beta above 0), or omit the verifier"
             )
-        open_model = partial(_reference, trainer) if teachers is None else partial(_active_teacher, trainer, teachers)
+        open_model = partial(_open_draft_model, trainer, teachers)
         rule.get_drafts = TeacherDrafts(
             open_model, trainer.processing_class, trainer.accelerator.device, trainer.args.max_completion_length
         )
 
 
 @contextmanager
-def _active_teacher(trainer: Any, teachers: Teachers) -> Iterator[tuple[str, Any]]:
-    name = teachers.active
-    with open_teacher(trainer, teachers[name]) as model:
+def _open_draft_model(trainer: Any, teachers: Teachers | None) -> Iterator[tuple[str, Any]]:
+    """Open the model that writes drafts. Yield its name and the model."""
+    name = "reference" if teachers is None else teachers.active
+    model_context = open_reference(trainer) if teachers is None else open_teacher(trainer, teachers[name])
+    with model_context as model:
         yield name, model
-
-
-@contextmanager
-def _reference(trainer: Any) -> Iterator[tuple[str, Any]]:
-    with open_reference(trainer) as model:
-        yield "reference", model

@@ -25,7 +25,7 @@ from oven_learner.client.oven_client import OvenClient
 from oven_learner.client.run_start import installed_versions, next_training_name
 from oven_learner.completions.sampling import Sampling
 from oven_learner.hf.checkpoints import SaveSchedule, TrainerCheckpoints
-from oven_learner.hf.final_weights import choose_best_weights
+from oven_learner.hf.final_weights import create_best_weights
 from oven_learner.hf.hooks.authored_prompts import AuthoredPromptsReader
 from oven_learner.hf.hooks.completion_samples import CompletionSamples
 from oven_learner.hf.hooks.evaluations import TrainerEvaluation, UserEvaluation
@@ -41,10 +41,11 @@ from oven_learner.hf.hooks.step_hooks import (
     StepRate,
 )
 from oven_learner.hf.hooks.step_metrics import StepMetrics, StepTiming
+from oven_learner.hf.input_checks import check_trainable
 from oven_learner.hf.knobs import mixture as mixtures
-from oven_learner.hf.knobs import scalar_knobs
+from oven_learner.hf.knobs import trainer_knobs
 from oven_learner.hf.knobs.mixture import Mixture
-from oven_learner.hf.knobs.scalar_knobs import UserValues, check_trainable
+from oven_learner.hf.knobs.trainer_knobs import UserValues
 from oven_learner.hf.prompts import PromptSource
 from oven_learner.hf.trainer_rollback import choose_rollback
 from oven_learner.hf.training_length import EpochExtension, StepBudget
@@ -95,7 +96,7 @@ class Attachment(TrainerCallback):
         self.rollback: Rollback | None = None
         """The rollback mechanism of the current training run."""
         self.resumable = False
-        """Whether to save checkpoints regularly even though copies in memory are enough for rollback."""
+        """Whether to save checkpoints regularly even if snapshots in memory are enough for rollback."""
         run = connection.run if connection else ""
         self.checkpoints = TrainerCheckpoints(
             trainer, run, options.stateful, lambda: options.training or next_training_name(run, link)
@@ -125,7 +126,7 @@ class Attachment(TrainerCallback):
         self._rate = StepRate(trainer)
         self._evaluation = TrainerEvaluation(trainer)
         self._user_evaluation = UserEvaluation(evaluate, options.evaluate_every, None) if evaluate else None
-        self._saving = SaveSchedule(self.checkpoints)
+        self._save_schedule = SaveSchedule(self.checkpoints)
         source = options.mixture if isinstance(options.mixture, PromptSource) else None
         self._authored = AuthoredPromptsReader(trainer, source, committee) if source is not None else None
         hooks: list[StepHook | None] = [
@@ -141,7 +142,7 @@ class Attachment(TrainerCallback):
             IdleTeachers(trainer, options.teachers) if options.teachers is not None else None,
             self._frontier_hook(),
             self._user_evaluation,
-            self._saving,
+            self._save_schedule,
             None if self._lockstep else self._timing_hook(),  # durations are not reproducible
         ]
         self._hooks = [hook for hook in hooks if hook is not None]
@@ -184,7 +185,9 @@ class Attachment(TrainerCallback):
         self._register_knobs()
         self.checkpoints.restore(trainer.callback_handler.train_dataloader)
         self.rollback = self._choose_rollback(self._ranks)
-        self._budget = self._create_step_budget(state, self._ranks)
+        has_charging_settings = bool(connection and connection.charge_rollbacks)
+        self._charge_rollbacks = self._ranks.broadcast(self._charge_rollbacks or has_charging_settings)
+        self._budget = self._create_step_budget(state)
         self.epochs.begin(state)
         announced = self._announced_metrics()
         self.client = OvenClient(
@@ -203,10 +206,10 @@ class Attachment(TrainerCallback):
             versions=installed_versions(),
             keys=connection.keys if connection else None,
             ranks=self._ranks,
-            save=self._saving.request,
+            save=self._save_schedule.request,
             settle=self.readback.settle,
             unmeasured=self._gauges.unmeasured,
-            best=choose_best_weights(trainer, announced, self._user_evaluation, self._ranks),
+            best=create_best_weights(trainer, announced, self._user_evaluation, self._ranks),
         )
         record = self.checkpoints.origin.record
         saved_record = record if record and record.training == self.checkpoints.training else None
@@ -220,16 +223,12 @@ class Attachment(TrainerCallback):
             self.client.observe(state.global_step, first_results)
             self.client.record_evaluation(first_results)
 
-    def on_pre_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
+    def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
         self._device_metrics = {}
         for hook in self._hooks:
             self._device_metrics |= hook.before_update()
 
-    def on_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
+    def on_optimizer_step(self, *_: Any, **__: Any) -> None:
         for hook in self._hooks:
             self._device_metrics |= hook.after_update()
         if self._ranks is not None and self._ranks.leader:  # the other ranks publish nothing
@@ -257,7 +256,7 @@ class Attachment(TrainerCallback):
         for hook in self._hooks:
             hook.after_poll(control, self.client)
 
-    def on_epoch_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_epoch_begin(self, *_: Any, **__: Any) -> None:
         self.checkpoints.on_epoch_begin(self.trainer.callback_handler.train_dataloader)
 
     def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
@@ -268,20 +267,13 @@ class Attachment(TrainerCallback):
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Add the controller's files to the checkpoint that the trainer has written."""
         assert self.client is not None
-        self._saving.on_save(state, self.client, self._budget, self.rollback)
+        self._save_schedule.on_save(state, self.client, self._budget, self.rollback)
 
-    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_log(self, *_: Any, **__: Any) -> None:
         """Notify the metrics hook, because TRL resets its means after each log."""
         self._step_metrics.on_log()
 
-    def on_evaluate(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        metrics: dict[str, float] | None = None,
-        **_: Any,
-    ) -> None:
+    def on_evaluate(self, *_: Any, metrics: dict[str, float] | None = None, **__: Any) -> None:
         """Record the trainer's evaluation. The next step publishes it."""
         results = self._evaluation.record(metrics or {})
         if self.client is not None:
@@ -309,14 +301,11 @@ class Attachment(TrainerCallback):
             self.client.close(reason, detail=detail)
         self._sigterm.end()
 
-    def _create_step_budget(self, state: TrainerState, ranks: Ranks) -> StepBudget:
+    def _create_step_budget(self, state: TrainerState) -> StepBudget:
         steps_before = self.checkpoints.origin.steps_before(state.global_step)
-        charge = ranks.broadcast(self._charge_rollbacks or bool(self._connection and self._connection.charge_rollbacks))
-        self._charge_rollbacks = charge
-        limit = None
-        if state.max_steps > 0:
-            limit = max(1, state.max_steps - steps_before if charge else state.max_steps)
-        return StepBudget(limit, charge, steps_before, state.global_step)
+        charged_steps = steps_before if self._charge_rollbacks else 0
+        limit = max(1, state.max_steps - charged_steps) if state.max_steps > 0 else None
+        return StepBudget(limit, self._charge_rollbacks, steps_before, state.global_step)
 
     def _choose_rollback(self, ranks: Ranks) -> Rollback | None:
         return choose_rollback(
@@ -325,7 +314,7 @@ class Attachment(TrainerCallback):
             ranks,
             lockstep=self._lockstep,
             resumable=self.resumable,
-            request_save=self._saving.request_for_rollback,
+            request_save=self._save_schedule.request_for_rollback,
             trained_steps=lambda: self._budget.total,
         )
 
@@ -360,20 +349,20 @@ class Attachment(TrainerCallback):
         trainer, actuators, options = self.trainer, self.actuators, self._options
         check_trainable(trainer)
         RateReadback(self._rate.scale, TRAINER_REMEDY).register_knobs(actuators, options.lr_bounds)
-        scalar_knobs.announce(trainer, actuators, self._user_values, options.beta_bounds)
+        trainer_knobs.register_knobs(trainer, actuators, self._user_values, options.beta_bounds)
         register_kl_knobs(actuators, trainer, options.teachers, options.beta_bounds, lambda: self.client)
         for channel in self._channels:
             channel.register_knob(actuators)
         if self._user_evaluation is not None or trainer.args.eval_strategy != "no":
             actuators.action(EVALUATE, (self._user_evaluation or self._evaluation).request, effect="measures")
         if options.mixture is not None:
-            mixtures.announce(trainer, actuators, options.mixture)
+            mixtures.register_knobs(trainer, actuators, options.mixture)
         if self._authored is not None:
-            self._authored.announce(actuators)
+            self._authored.register_knob(actuators)
         if options.committee is not None:
             register_committee_knobs(actuators, options.committee)
         else:
-            scalar_knobs.announce_reward_weights(trainer, actuators)
+            trainer_knobs.register_reward_weights(trainer, actuators)
 
     def _hold(self, reason: str) -> None:
         if self.client is not None:

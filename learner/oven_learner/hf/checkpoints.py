@@ -70,15 +70,14 @@ class TrainerCheckpoints:
     def __init__(
         self, trainer: Trainer, run: str, stateful: Mapping[str, Stateful], get_name: Callable[[], str] = lambda: "1"
     ) -> None:
-        """`get_name` returns the name of this training run, unique within the script. It is called once, when training
-        begins."""
+        """`get_name` returns the name of this training run, unique in the script. Called once, when training begins."""
         self.origin = Origin()
         self._get_name = get_name
         self._trainer: Any = trainer
         self.run, self._stateful = run, dict(stateful)
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._generator: torch.Generator | None = None
-        self.epoch_order: torch.Tensor | None = None
+        self._epoch_generator_state: torch.Tensor | None = None
         """The state of the sampler's private generator before it shuffled the current epoch."""
         self._save_began_at: float | None = None
         self._resume_from = os.environ.get(relaunch.RESUME_FROM, "")
@@ -87,7 +86,7 @@ class TrainerCheckpoints:
         save = trainer.save_model
 
         def save_model(output_dir: str | None = None, *args: Any, **kwargs: Any) -> Any:
-            """Notice that the trainer starts to write a checkpoint, because it saves the model first."""
+            """Record when the trainer starts to write a checkpoint. The model is the first part that it saves."""
             if output_dir is not None and checkpoint_record.step_of(Path(output_dir)) >= 0:
                 self._begin_save(Path(output_dir))
             return save(output_dir, *args, **kwargs)
@@ -112,7 +111,7 @@ class TrainerCheckpoints:
             name: tuple(getattr(parameter, "ds_shape", parameter.shape))  # with ZeRO-3, `shape` is that of a shard
             for name, parameter in model.named_parameters()
         }
-        self.training  # noqa: B018, get the name on every rank, before anything can fail
+        self.training  # noqa: B018, determines the name on every rank, before anything can fail
         choice: tuple[Path | None, Record | None, Relaunch | None] | OvenError | None
         try:
             choice = self._choose_on_leader(requested) if ranks.rank() == 0 else None
@@ -135,7 +134,7 @@ class TrainerCheckpoints:
         self._find_generator(dataloader)
         if self._generator is not None and rank_state.get("sampler") is not None:
             self._generator.set_state(rank_state["sampler"])
-        if "generated" in rank_state:
+        if "generated" in rank_state:  # GRPO's position in its generation buffer
             self._trainer._step = rank_state["generated"]
             to_device = partial(torch.Tensor.to, device=self._trainer.args.device)
             self._trainer._buffered_inputs = tree_map_only(torch.Tensor, to_device, rank_state["buffer"])
@@ -150,30 +149,20 @@ class TrainerCheckpoints:
 
     def on_epoch_begin(self, dataloader: Any) -> None:
         self._find_generator(dataloader)
-        self.epoch_order = self._generator.get_state() if self._generator is not None else None
+        self._epoch_generator_state = self._generator.get_state() if self._generator is not None else None
 
-    def complete(self, step: int, record: Callable[[], Record]) -> tuple[Path, float, float] | None:
-        """Add this rank's state and the record to the checkpoint that the trainer has written. All ranks must call
-        this. Return the folder and the times when the save began and ended, or None if this trainer did not save
-        it."""
+    def complete(self, step: int, build_record: Callable[..., Record]) -> tuple[Path, float, float] | None:
+        """Add this rank's state, and on rank 0 the record, to the checkpoint that the trainer has written. All ranks
+        must call this. `build_record` gets the run, training, model, world and fresh fields. Return the folder and the
+        times when the save began and ended, or None if nothing was saved."""
         folder = self.output / f"checkpoint-{step}"
         if self._save_began_at is None or not folder.is_dir():
             return None
-        torch.save(self._state(), folder / _rank_file(ranks.rank()))
+        torch.save(self._collect_state(), folder / _rank_file(ranks.rank()))
         ranks.barrier()  # the other ranks may still be writing
         if ranks.rank() == 0:
-            checkpoint_record.finish(
-                folder,
-                record().model_copy(
-                    update={
-                        "run": self.run,
-                        "training": self.training,
-                        "model": self._shapes,
-                        "world": ranks.world_size(),
-                        "fresh": self.origin.fresh,
-                    }
-                ),
-            )
+            names, world, fresh = {"run": self.run, "training": self.training}, ranks.world_size(), self.origin.fresh
+            checkpoint_record.finish(folder, build_record(**names, model=self._shapes, world=world, fresh=fresh))
         began_at, self._save_began_at = self._save_began_at, None
         return folder, began_at, time.monotonic()
 
@@ -201,13 +190,13 @@ class TrainerCheckpoints:
         elif resume_from and resume_from != relaunch.LATEST and self._is_of_this_training(Path(resume_from)):
             path = Path(resume_from)
         elif resume_from or requested:
-            path = self._latest(required=requested is True and not resume_from)
+            path = self._find_latest(required=requested is True and not resume_from)
         else:
             path = None
         record = checkpoint_record.read_for_resume(path, self.run, self._shapes) if path else None
         return path, record, pending
 
-    def _latest(self, *, required: bool) -> Path | None:
+    def _find_latest(self, *, required: bool) -> Path | None:
         if required:
             if path := checkpoint_record.checkpoint_to_resume(self.output, self.run, self.training):
                 return path
@@ -215,14 +204,13 @@ class TrainerCheckpoints:
                 f"resume_from_checkpoint=True, but {self.output} contains no checkpoint of this training run; omit "
                 "it to start over, or pass the folder of a checkpoint"
             )
-        newest = checkpoint_record.newest(self.output, self.run, self.training)
+        newest = checkpoint_record.find_newest(self.output, self.run, self.training)
         if newest is None:
             log.warning("--resume: %s has no complete checkpoint of this run; training starts over", self.output)
         return newest[0] if newest else None
 
     def _is_of_this_training(self, checkpoint: Path) -> bool:
-        """Whether the checkpoint belongs to this training run. A script may train several times, in one or more
-        folders."""
+        """Whether the checkpoint belongs to this training run. A script may have several, in one or more folders."""
         is_here = checkpoint.parent.resolve() == self.output.resolve()
         return is_here and not checkpoint_record.is_of_other_training(checkpoint, self.run, self.training)
 
@@ -276,14 +264,13 @@ class TrainerCheckpoints:
         generator = getattr(getattr(batches, "sampler", None), "generator", None)
         self._generator = generator if isinstance(generator, torch.Generator) else None
 
-    def _state(self) -> dict[str, Any]:
+    def _collect_state(self) -> dict[str, Any]:
         """Return the additional state of this rank. The state of the sampler's generator is the one before it shuffled
-        the current epoch, so that a resumed run repeats the same order. At the end of an epoch, it is the current one,
-        for the next epoch."""
+        the current epoch, so that a resumed run repeats the same order. After an epoch, it is the current state."""
         epoch_is_over = float(self._trainer.state.epoch or 0).is_integer()
         generator_state = self._generator.get_state() if self._generator is not None else None
         state: dict[str, Any] = {
-            "sampler": generator_state if epoch_is_over else self.epoch_order,
+            "sampler": generator_state if epoch_is_over else self._epoch_generator_state,
             "stateful": {name: stateful.state_dict() for name, stateful in self._stateful.items()},
         }
         trainer = self._trainer
@@ -307,6 +294,7 @@ class SaveSchedule(StepHook):
         self._requested = True
 
     def request_for_rollback(self) -> None:
+        """Request a checkpoint for rollback after this step, unless the trainer saves one anyway."""
         self._due_for_rollback = True
 
     def after_poll(self, control: TrainerControl, client: OvenClient) -> None:
@@ -323,15 +311,12 @@ class SaveSchedule(StepHook):
         is_for_rollback, self._saving_for_rollback = self._saving_for_rollback, False
         completed = self._checkpoints.complete(
             state.global_step,
-            lambda: Record(
+            lambda **other_fields: Record(
+                **other_fields,
                 **client.position(),
-                run="",
-                training="",
                 step=state.global_step,
                 trained=budget.total,
-                fresh=False,
                 own=is_for_rollback,
-                world=1,
                 actuators={spec.name: spec.value for spec in client.actuators.specs() if spec.kind != "action"},
                 inexact=self._checkpoints.inexact_reasons(budget.discarded_steps(state.global_step)),
             ),

@@ -33,11 +33,8 @@ MAX_ROWS = 64
 """Maximum number of held-out rows that the built-in score uses."""
 
 
-def choose_best_weights(
-    trainer: Trainer,
-    announced: tuple[MetricSpec, ...],
-    evaluation: UserEvaluation | None,
-    ranks: Ranks,
+def create_best_weights(
+    trainer: Trainer, announced: tuple[MetricSpec, ...], evaluation: UserEvaluation | None, ranks: Ranks
 ) -> BestWeights | None:
     """Return a `BestWeights`, or None if the run cannot end with the best weights. There are four reasons for None: the
     main held-out metric cannot be measured at the end, the trainer itself restores its best checkpoint
@@ -47,8 +44,8 @@ def choose_best_weights(
         return None
     model = trainer.accelerator.unwrap_model(trainer.model)
     is_sharded = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled or snapshot.describe_sharding(model)
-    measure = _score_function(trainer, metric.name, evaluation)
-    if is_sharded or measure is None or not snapshot.best_copies_fit(model, MAX_SNAPSHOTS + 2):
+    measure = _choose_measure(trainer, metric.name, evaluation)
+    if is_sharded or measure is None or not snapshot.best_copies_fit(model, MAX_SNAPSHOTS):
         return None
     copies = snapshot.WeightCopies(model, lambda: _forget_vllm_weights(trainer))
     uses_builtin_score = evaluation is None or metric.name not in evaluation.first_results()
@@ -63,7 +60,7 @@ def choose_best_weights(
     )
 
 
-def _score_function(trainer: Trainer, name: str, evaluation: UserEvaluation | None) -> Callable[[], float] | None:
+def _choose_measure(trainer: Trainer, name: str, evaluation: UserEvaluation | None) -> Callable[[], float] | None:
     """Return a function that measures the metric with the user's `evaluate`, or else with the built-in score."""
     if evaluation is not None and name in evaluation.first_results():
         return partial(evaluation.measure_one, name)
@@ -90,8 +87,8 @@ def held_out_score(trainer: Any, metric: str) -> Callable[[], float] | None:
     has_rewards = hasattr(trainer, "reward_funcs")
     if metric != f"{prefix}{'reward' if has_rewards else 'loss'}":
         return None
-    rows = GreedyRewards(trainer, dataset) if has_rewards else RowLosses(trainer, dataset)
-    if isinstance(rows, GreedyRewards) and not rows.can_be_scored():
+    scorer = GreedyRewards(trainer, dataset) if has_rewards else RowLosses(trainer, dataset)
+    if isinstance(scorer, GreedyRewards) and not scorer.can_be_scored():
         return None
 
     def measure() -> float:
@@ -99,7 +96,7 @@ def held_out_score(trainer: Any, metric: str) -> Callable[[], float] | None:
         try:
             with preserve_state(trainer.model), torch.no_grad():
                 trainer.model.eval()
-                return fmean(rows.measure())
+                return fmean(scorer.measure())
         finally:
             if trl_metrics is not None:
                 trainer._metrics = trl_metrics
@@ -149,22 +146,23 @@ class GreedyRewards:
         self._weights = weights.detach().clone() if weights is not None else torch.ones(len(trainer.reward_funcs))
 
     def can_be_scored(self) -> bool:
+        """Whether the trainer can score these rows, with the same result each time."""
         trainer = self._trainer
         if not (hasattr(trainer, "_generate") and hasattr(trainer, "_calculate_rewards")):
             return False
         if any(getattr(trainer, name, None) for name in ("tools", "rollout_func", "environment_factories")):
-            return False  # their results differ each time
+            return False
         return bool(self._rows) and not any({"image", "images"} & row.keys() for row in self._rows)
 
     def measure(self) -> list[float]:
         size = max(1, self._trainer.args.per_device_eval_batch_size)
         batches = [self._rows[start : start + size] for start in range(0, len(self._rows), size)]
-        return [reward for batch in batches for reward in self._rewards(batch)]
+        return [reward for batch in batches for reward in self._reward_batch(batch)]
 
-    def _rewards(self, rows: list[dict[str, Any]]) -> list[float]:
+    def _reward_batch(self, rows: list[dict[str, Any]]) -> list[float]:
         trainer, rows = self._trainer, deepcopy(rows)
         prompts = [row["prompt"] for row in rows]
-        with _greedy(trainer):
+        with _greedy_decoding(trainer):
             # (prompt ids, completion ids, …, completions, …): RLOO returns three values, GRPO eight
             generated = trainer._generate(prompts)
         ids, completions = generated[1], generated[3 if len(generated) > 3 else 2]
@@ -185,7 +183,7 @@ def _first_rows(dataset: Any) -> Any:
 
 
 @contextmanager
-def _greedy(trainer: Any) -> Iterator[None]:
+def _greedy_decoding(trainer: Any) -> Iterator[None]:
     sampling = trainer.generation_config
     trainer.generation_config = deepcopy(sampling)
     trainer.generation_config.do_sample = False

@@ -1,6 +1,6 @@
 """Rollback of a trainer, with snapshots in memory if they fit, otherwise with the trainer's checkpoints and a restart.
 
-A snapshot contains the trained weights, the optimizer, the scheduler's position and the step, but no actuators.
+A snapshot contains the trained weights, the optimizer, the scheduler's position and the step, but no values of knobs.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ def take_snapshot(trainer: Trainer) -> tuple[int, dict[str, Any]]:
 
 @torch.no_grad()
 def restore_snapshot(trainer: Trainer, state: dict[str, Any]) -> None:
-    """Restore the state of a snapshot. Keep the learning-rate scale, because it is an actuator."""
-    scale = LearningRateScale(trainer.optimizer, trainer.lr_scheduler).read()
+    """Restore the state of a snapshot. Keep the learning-rate scale, because it is the value of a knob."""
+    scale_before = LearningRateScale(trainer.optimizer, trainer.lr_scheduler).read()
     _loop_snapshot(trainer).restore(state)
     for name, module in channel_modules(trainer).items():
         module.load_state_dict(state["channels"][name])
-    rates = LearningRateScale(trainer.optimizer, trainer.lr_scheduler)
-    if rates.read() != scale:
-        rates.write(scale)
+    scale = LearningRateScale(trainer.optimizer, trainer.lr_scheduler)
+    if scale.read() != scale_before:
+        scale.write(scale_before)
     trainer.state.global_step, trainer.state.epoch = state["step"], state["epoch"]
     # The trainer's next log line divides the loss since the last line by the steps since then, so reset both.
     internals: Any = trainer
@@ -77,7 +77,7 @@ def _loop_snapshot(trainer: Trainer) -> LoopSnapshot:
 
 
 def channel_modules(trainer: Any) -> dict[str, torch.nn.Module]:
-    """Return the modules that loss channels train in addition to the model, by channel."""
+    """Return the modules that loss channels train in addition to the model, by the channel's name."""
     channels = getattr(trainer, "channels", ())
     return {channel.name: channel.module for channel in channels if channel.module is not None}
 
@@ -100,19 +100,19 @@ def choose_rollback(
         request_save: makes the trainer save a checkpoint after this step.
         trained_steps: returns the number of gradient steps of the run so far.
     """
-    copies = None
-    if snapshots_fit(trainer, MAX_SNAPSHOTS + 2):
+    in_memory = None
+    if snapshots_fit(trainer, MAX_SNAPSHOTS):
         # In lockstep, the target of a rollback must not depend on the clock.
-        copies = Snapshots(
+        in_memory = Snapshots(
             lambda: take_snapshot(trainer),
             lambda state: restore_snapshot(trainer, state),
             credit=math.inf if lockstep else CREDIT_S,
             broadcast=ranks.broadcast,
         )
         if not resumable:
-            return copies
+            return in_memory
     if checkpoints.run_folder is None or relaunch.SUPPORT_VARIABLE not in os.environ or trainer.args.save_only_model:
-        return copies
+        return in_memory
     disk = DiskCheckpoints(
         checkpoints.output,
         checkpoints.run,
@@ -125,7 +125,7 @@ def choose_rollback(
         leader=ranks.leader,
         broadcast=ranks.broadcast,
     )
-    if copies is None:
+    if in_memory is None:
         return disk
-    copies.disk = disk
-    return copies
+    in_memory.disk = disk
+    return in_memory

@@ -22,18 +22,18 @@ class EpochExtension:
         self._epochs_done = self._epochs_before = self._steps_per_epoch = 0
         self.resume_path: Path | None = None
         """The checkpoint that training is about to resume from."""
-        initial_values = getattr(trainer, "set_initial_training_values", None)
-        if initial_values is None:
+        compute_values = getattr(trainer, "set_initial_training_values", None)
+        if compute_values is None:
             return
 
-        def extended_values(*args: Any, **kwargs: Any) -> Any:
-            epochs, steps_per_epoch, *other_values, max_steps = initial_values(*args, **kwargs)
+        def compute_extended_values(*args: Any, **kwargs: Any) -> Any:
+            epochs, steps_per_epoch, *other_values, max_steps = compute_values(*args, **kwargs)
             self._planned_epochs, self._steps_per_epoch = epochs, steps_per_epoch
-            is_over = self._resume_step() >= max_steps  # otherwise, it would train one more step
+            is_over = self._resume_step() >= max_steps  # with more epochs, the trainer would train one more step
             max_epochs = epochs if is_over else sys.maxsize
             return (max_epochs, steps_per_epoch, *other_values, max_steps)
 
-        trainer.set_initial_training_values = extended_values  # type: ignore[method-assign]
+        trainer.set_initial_training_values = compute_extended_values  # type: ignore[method-assign]
 
     def begin(self, state: TrainerState) -> None:
         """Restore the trainer's own number of epochs in its state, for other callbacks. Called when training begins."""
@@ -72,8 +72,7 @@ class StepBudget:
         return self.steps_before + self.trained_steps
 
     def is_used_up(self, step: int) -> bool:
-        """Whether `step` is the last one. Steps that rollbacks threw away are trained again, unless they are
-        charged."""
+        """Whether `step` is the last one. Steps that rollbacks threw away are repeated, unless they are charged."""
         steps = self.trained_steps if self.charge_rollbacks else step
         return self.limit is not None and steps >= self.limit
 

@@ -1,1 +1,1 @@
-"""The link between the learner and the bus, which runs in its own process."""
+"""The link between the learner and the bus. A separate process is the bus client."""

@@ -18,10 +18,12 @@ OPEN_TIMEOUT_S = 30.0
 CHECK_INTERVAL_S = 0.5
 """Seconds between two checks of the connection."""
 MAX_SILENT_CHECKS = 3
-"""Number of checks without an answer to a ping after which the connection is closed, after up to 2 s. Checks are
-counted instead of seconds, because the time during which the learner itself is suspended must count as one check."""
+"""Number of consecutive checks without an answer to a ping before the connection is closed. Checks are counted instead
+of seconds, so that the time during which the learner itself is suspended counts as only one check."""
 MAX_STUCK_CHECKS = 20
-"""Maximum number of checks during one call to the server while it answers pings. Electing a leader takes seconds."""
+"""Number of consecutive checks with the same call still running before the connection is closed. During this time, the
+servers can elect a leader, for which a call has to wait."""
+PING_TIMEOUT_S = 60.0
 
 
 class BusSession:
@@ -70,8 +72,7 @@ class BusSession:
         return connections[0]
 
     async def run(self, bus: Bus) -> None:
-        """Write and read until everything is sent, and reconnect if the connection fails. Cancel the call to give
-        up."""
+        """Write and read until everything is sent. Reconnect if the connection fails. Cancel the call to give up."""
         while True:
             failure = await self._use(bus)
             if self._writer.is_finished:
@@ -113,12 +114,13 @@ class BusSession:
     async def _watch(self, bus: Bus) -> None:
         """Return when the connection is lost. Raises BusError if the server is silent or a call is stuck."""
         silent_checks = stuck_checks = calls = 0
-        ping = asyncio.create_task(bus.flush(60))
+        ping = asyncio.create_task(bus.flush(PING_TIMEOUT_S))
         try:
             while not await _wait_for_event(bus.closed, CHECK_INTERVAL_S):
                 silent_checks = 0 if ping.done() else silent_checks + 1
-                is_stuck = self._writer.calls % 2 == 1 and self._writer.calls == calls
-                stuck_checks = stuck_checks + 1 if is_stuck else 0
+                is_in_call = self._writer.calls % 2 == 1
+                is_same_call = is_in_call and self._writer.calls == calls  # as at the last check
+                stuck_checks = stuck_checks + 1 if is_same_call else 0
                 calls = self._writer.calls
                 if silent_checks >= MAX_SILENT_CHECKS:
                     seconds = silent_checks * CHECK_INTERVAL_S
@@ -128,7 +130,7 @@ class BusSession:
                     raise BusError(f"{self._url} answers pings, but a call has been stuck for {seconds:g} s")
                 if ping.done():
                     ping.result()
-                    ping = asyncio.create_task(bus.flush(60))
+                    ping = asyncio.create_task(bus.flush(PING_TIMEOUT_S))
         finally:
             await end(ping, limit_s=1)
 

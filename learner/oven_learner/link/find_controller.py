@@ -43,8 +43,7 @@ class Mode(Enum):
 
     @classmethod
     def from_environment(cls, optional: bool) -> Mode:
-        """Return the mode. The environment takes precedence over the script. Raises ConfigError for an unknown
-        value."""
+        """Return the mode from OVEN_MODE, or from the script's `optional` if it is not set. Raises ConfigError."""
         value = os.environ.get(MODE_VARIABLE, "")
         if not value:
             return cls.OPTIONAL if optional else cls.REQUIRED
@@ -85,8 +84,7 @@ class Connection(BaseModel):
 
     @classmethod
     def find(cls, url: str | None = None, run: str | None = None, creds: str | Path | None = None) -> Self:
-        """Find the controller. Raises ConfigError if there is none, or if the run is signed with another learner's
-        key."""
+        """Find the controller. Raises ConfigError if there is none, or if another learner's key signs the run."""
         url = url or os.environ.get("OVEN_URL")
         run = run or os.environ.get("OVEN_RUN")
         creds = creds or os.environ.get("OVEN_CREDS")
@@ -105,7 +103,7 @@ class Connection(BaseModel):
 
     @property
     def shown_completions(self) -> CompletionsSettings:
-        """The settings for showing completions, with `every` as a number."""
+        """The settings for showing completions, with `every` resolved to a number of steps."""
         every = self.completions.steps_between(attached=self.recipe == ATTACHED)
         return self.completions.model_copy(update={"every": every})
 
@@ -140,7 +138,8 @@ def find_controller(
     is_named = (url or os.environ.get("OVEN_URL")) and (run or os.environ.get("OVEN_RUN"))
     must_connect = mode is Mode.REQUIRED or bool(is_named)
     connection = Connection.find(url, run, creds) if leader and must_connect else None
-    return mode is Mode.REQUIRED or broadcast(must_connect), connection
+    has_controller = mode is Mode.REQUIRED or broadcast(must_connect)
+    return has_controller, connection
 
 
 def _load_public_keys(credentials: Credentials | None) -> dict[str, str]:

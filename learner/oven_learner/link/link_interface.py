@@ -87,11 +87,11 @@ class PendingObservation:
             tick=self.tick,
             step=self.step,
             progress=self.progress,
-            metrics=floats(self.metrics),
+            metrics=to_floats(self.metrics),
         )
 
 
-def floats(metrics: Mapping[Any, Any]) -> dict[str, float]:
+def to_floats(metrics: Mapping[Any, Any]) -> dict[str, float]:
     """Convert the metrics to plain numbers. Drop those that are not numbers, with one warning per name."""
     numbers: dict[str, float] = {}
     for name, value in metrics.items():
@@ -123,7 +123,7 @@ class TracedReceipt:
 
 
 def message_id(message: LearnerMessage, secret: bytes) -> str:
-    """Return the message's id, which is always the same and which other processes cannot predict. Otherwise, an agent
-    could use the id first, and the log would treat this message as a duplicate."""
+    """Return the message's id. It is always the same for the same message. Other processes do not know the secret, so
+    no agent can use the id first and make the log treat this message as a duplicate."""
     number = f"{message.incarnation}-{message.n}"
     return f"{number}-{hashlib.blake2b(number.encode(), key=secret, digest_size=8).hexdigest()}"

@@ -42,8 +42,8 @@ class LogReader:
         self._subjects = Subjects(run)
         self._may_begin = asyncio.Event()
         self._last_read = 0  # a sequence number
-        self._is_announced = False  # this learner's RunStarted is in the log
-        self._is_superseded = False  # by a second learner under this run's name
+        self._is_announced = False  # whether this learner's RunStarted is in the log
+        self._is_superseded = False  # whether a second learner has started later under this run's name
 
     def begin(self) -> None:
         self._may_begin.set()

@@ -106,6 +106,7 @@ class LogWriter:
 
     @property
     def unsent(self) -> int:
+        """Number of messages that the log has not confirmed."""
         return len(self._outbox)
 
     @property
@@ -168,7 +169,7 @@ class LogWriter:
         head, subjects = await bus.head(self._run), patterns_written_by(self._run, "learner")
         if head > self.last_sent:
             async for event in bus.read(self._run, after=self.last_sent, until=head, subjects=subjects):
-                if isinstance(event.body, LearnerMessage) and event.message_id == self._message_id(event.body):
+                if isinstance(event.body, LearnerMessage) and event.message_id == message_id(event.body, self._secret):
                     self.last_sent = event.seq
                     yield event.body
 
@@ -186,19 +187,18 @@ class LogWriter:
             ]
             self._batch_count += 1
             self.last_sent = await bus.append_all(
-                messages,
-                f"{messages[0].incarnation}-{messages[0].n}-{self._batch_count}",
-                traceparents=contexts,
+                messages, f"{messages[0].incarnation}-{messages[0].n}-{self._batch_count}", traceparents=contexts
             )
         self._settle(messages[-1].n)
 
     async def _settle_logged(self, bus: Bus) -> None:
-        """Remove the messages in flight that the log already has. They were sent in order, so the last one counts."""
+        """Remove the messages in flight that the log already has."""
         if self._outbox.in_flight:
             async for message in self.own_messages(bus):
                 self._settle(message.n)
 
     def _settle(self, n: int) -> None:
+        """Remove the messages in flight up to `n`. They are in the log, because messages are sent in order."""
         subject = self._subjects.observation
         self.logged_count += sum(message.n <= n and message.subject == subject for message in self._outbox.in_flight)
         self._outbox.settle(n)
@@ -215,11 +215,8 @@ class LogWriter:
                 f"{LOG_BYTES - HEADERS_BYTES:,}"
             )
         span = _span_factory(factory, message, self._contexts) if tracing.is_on() else None
-        subject = learner_subject(self._run, message)
-        return QueuedMessage(subject, wire, self._message_id(message), message.incarnation, message.n, span)
-
-    def _message_id(self, message: LearnerMessage) -> str:
-        return message_id(message, self._secret)
+        subject, unique_id = learner_subject(self._run, message), message_id(message, self._secret)
+        return QueuedMessage(subject, wire, unique_id, message.incarnation, message.n, span)
 
 
 def _span_factory(factory: object, message: LearnerMessage, contexts: tracing.Contexts) -> Callable[[], Span] | None:

@@ -41,8 +41,7 @@ class QueuedMessage(Entry):
 
 WaitingMessage = tuple[int, str, bytes, str, int, int, Callable[[], Span] | None]
 """A message's number in the queue, and the fields of QueuedMessage. It is a plain tuple, because Python's garbage
-collector stops tracking tuples of plain values. With a hundred thousand tracked objects, a collection would take tens
-of milliseconds."""
+collector stops tracking tuples of plain values. A collection with 100,000 tracked objects would take tens of ms."""
 
 
 class LearnerOutbox:
@@ -70,7 +69,8 @@ class LearnerOutbox:
         self._unbuilt.append((factory, droppable))
 
     def collect(self) -> int:
-        """Build at most BUILD_BATCH messages. Return their number."""
+        """Build at most BUILD_BATCH messages, and return their number. If too many messages are still unbuilt, drop the
+        oldest observations."""
         for count in range(BUILD_BATCH):
             if not self._unbuilt:
                 return count
@@ -89,11 +89,10 @@ class LearnerOutbox:
         """Return the oldest messages, at most MAX_BATCH and about MAX_BATCH_BYTES. Further calls return the same
         messages until `settle` has removed them."""
         if not self.in_flight:
-            messages: list[QueuedMessage] = []
+            messages = self.in_flight = list[QueuedMessage]()
             size = 0
             while len(messages) < MAX_BATCH and size < MAX_BATCH_BYTES and (queue := self._oldest_queue()):
-                messages.append(QueuedMessage(*queue[0][1:]))
-                self.in_flight = messages
+                messages.append(QueuedMessage(*queue[0][1:]))  # without its number in the queue
                 cost = _cost(queue.popleft())
                 size += cost
                 if queue is self._observations:
@@ -139,4 +138,4 @@ class LearnerOutbox:
 
 def _cost(entry: WaitingMessage) -> int:
     """Return the memory of a waiting message in bytes."""
-    return len(entry[2]) + OVERHEAD_BYTES
+    return len(entry[2]) + OVERHEAD_BYTES  # entry[2]: the data

@@ -54,6 +54,8 @@ log = logging.getLogger("oven.learner")
 POLL_S = 0.005
 """Seconds that the relay sleeps while no message is due. The training thread never wakes the relay, because the
 scheduler might then run the relay on the trainer's core, which would cost milliseconds on a busy machine."""
+UnsentFrame = tuple[int, bytes, bool]
+"""A message's number, its packed frame, and whether it may be dropped."""
 RESTART_PAUSE_S = 0.25
 MAX_RESTART_PAUSE_S = 5.0
 """Initial and maximum pause before the worker is restarted, in seconds."""
@@ -92,11 +94,11 @@ class ProcessLink:
         self._message_count = 0
         self._last_sent_at = 0.0
         self._new_messages: deque[tuple[MessageFactory, bool]] = deque()
-        self._items = Inlet(-1)
+        self._items = Inlet(-1)  # events from the current worker
         self._counter = SharedCounter()
         self._last_counter_value = self._counter.value
-        self._next_items: deque[Inlet] = deque()  # from workers that have replaced the first one
-        self._last_item = 0
+        self._next_items: deque[Inlet] = deque()  # from workers that started later
+        self._last_item = 0  # sequence number of the last received event
         self._inbox: deque[LogMessage] = deque()
         self._samples = SampleQueue()
         self._past: ResumeState | None = None
@@ -106,13 +108,13 @@ class ProcessLink:
         # Used only by the relay:
         self._process: subprocess.Popen[bytes] | None = None
         self._status = Status()
-        self._n = 0
+        self._n = 0  # number of the last packed message
         self._observation_count = 0
         self._lost_count = 0
-        self._unsent: deque[tuple[int, bytes, bool]] = deque()  # (n, frame, droppable) until the pipe has space
+        self._unsent: deque[UnsentFrame] = deque()  # frames that wait until the pipe has space
         self._unsent_bytes = 0
         self._required: dict[int, MessageFactory] = {}  # n → message that must not be lost
-        self._ready = False  # the worker has sent its first message
+        self._ready = False  # whether the worker has sent its first message
         self._sent_begin = self._sent_close = False
         self._outages = OutageLog()
         self._partial_line = b""
@@ -182,10 +184,11 @@ class ProcessLink:
         return self._status.is_final and not self.unsent
 
     def _spool_unsent(self) -> None:
-        """Write unsent messages to disk, because the worker could not. The worker's own observations are lost."""
+        """Write unsent messages to disk if the worker could not. Observations that only the worker had are lost."""
         config, status = self._config, self._status
-        confirmed = status.last_received - status.waiting_count - status.dropped_count
-        factories = {n: factory for n, factory in self._required.items() if n > confirmed}
+        # The log has all required messages up to this number, and perhaps later ones.
+        last_confirmed = status.last_received - status.waiting_count - status.dropped_count
+        factories = {n: factory for n, factory in self._required.items() if n > last_confirmed}
         factories |= {n: unpack_observation(data) for n, data, droppable in self._unsent if droppable}
         entries = []
         for n in sorted(factories):
@@ -244,7 +247,7 @@ class ProcessLink:
             os.set_blocking(process.stderr.fileno(), False)
             self._relay_messages(outlet, inlet, process.stderr.fileno())
         finally:
-            self._read_status(inlet)
+            self._handle_worker_messages(inlet)
             outlet.close()
             inlet.close()
             exit_code = process.wait()
@@ -264,7 +267,7 @@ class ProcessLink:
             self._send(outlet)
             if time.monotonic() >= status_read_at + STATUS_POLL_S or self._closing.is_set() or not self._ready:
                 status_read_at = time.monotonic()
-                self._read_status(inlet)
+                self._handle_worker_messages(inlet)
                 self._copy_log(stderr)
                 if inlet.is_exhausted:
                     return
@@ -297,12 +300,17 @@ class ProcessLink:
             self._required[self._n] = factory
         self._unsent.append((self._n, data, droppable))
         self._unsent_bytes += len(data) + OVERHEAD_BYTES
-        while self._unsent_bytes > MAX_WAITING_BYTES:  # drop the oldest observation, but no other messages
+        self._drop_oldest_observations()
+
+    def _drop_oldest_observations(self) -> None:
+        """Drop the oldest observations, but no other messages, until the waiting messages fit."""
+        while self._unsent_bytes > MAX_WAITING_BYTES:
             index = next((index for index, (_, _, is_droppable) in enumerate(self._unsent) if is_droppable), None)
             if index is None:
                 return
-            self._unsent_bytes -= len(self._unsent[index][1]) + OVERHEAD_BYTES
+            _, data, _ = self._unsent[index]
             del self._unsent[index]
+            self._unsent_bytes -= len(data) + OVERHEAD_BYTES
             self._lost_count += 1
 
     def _send(self, outlet: Outlet) -> None:
@@ -327,7 +335,7 @@ class ProcessLink:
         """Whether the closing message waits for a sample of completions that is still being converted."""
         return self._samples.has_pending and time.monotonic() < self._closed_at + FINAL_TIMEOUT_S
 
-    def _read_status(self, inlet: Inlet) -> None:
+    def _handle_worker_messages(self, inlet: Inlet) -> None:
         for message in inlet.take():
             match message:
                 case Status():
@@ -351,15 +359,12 @@ class ProcessLink:
                     self._outages.record(message, len(self._unsent))
 
     def _requeue(self, resumed: Resumed) -> None:
-        """Queue the required messages that are not in the log, in order with the observations that are waiting here.
-        All other observations that are not in the log are lost."""
-        observations = {n: (n, data, True) for n, data, droppable in self._unsent if droppable}
-        required = {
-            n: (n, pack(Frame(n, self._lost_count, factory)), False)
-            for n, factory in self._required.items()
-            if n > resumed.n
-        }
-        self._unsent = deque(entry for _, entry in sorted((observations | required).items()))
+        """Queue the required messages that are not in the log and the observations that still wait in this process, in
+        order. The observations that only the previous worker had are lost."""
+        observations = [(n, data, True) for n, data, droppable in self._unsent if droppable]
+        missing_factories = {n: factory for n, factory in self._required.items() if n > resumed.n}
+        required = [(n, pack(Frame(n, self._lost_count, factory)), False) for n, factory in missing_factories.items()]
+        self._unsent = deque(sorted([*observations, *required]))  # by n, which is unique
         self._unsent_bytes = sum(len(data) + OVERHEAD_BYTES for _, data, _ in self._unsent)
         self._lost_count = self._observation_count - len(observations) - resumed.logged_count
         self._status = Status(

@@ -43,8 +43,7 @@ class ResumeState:
 
 
 def check_signer(bus: Bus, run: str, past: ResumeState) -> None:
-    """Raise ConfigError if the run is signed with another key, because readers would reject this learner's
-    messages."""
+    """Raise ConfigError if the run is signed with another key, so that readers would reject this learner."""
     if past.keys and (bus.signer is None or bus.signer.public != past.keys[LEARNER]):
         raise ConfigError(
             f"run {run!r} is signed with another learner's key; use the credentials with which the run started"
@@ -54,7 +53,7 @@ def check_signer(bus: Bus, run: str, past: ResumeState) -> None:
 async def read_resume_state(
     bus: Bus, run: str, keyring: Keyring, on_event: Callable[[], None] = lambda: None
 ) -> ResumeState:
-    """Read the log of earlier incarnations. Raises BusError if the run has no log."""
+    """Return the state of earlier incarnations, from their events in the log. Raises BusError if the run has no log."""
     subjects, past = Subjects(run), ResumeState(last_seq=await bus.head(run))
     trainings: dict[int, str] = {}  # by incarnation
     decisions: dict[str, Decision | None] = {}  # None if it was answered with a receipt
@@ -89,10 +88,12 @@ async def read_resume_state(
 
 
 def _add_receipt(past: ResumeState, training: str, receipt: Receipt) -> None:
+    """Record the value that a receipt reports, and the model that a judge command has offered."""
     if receipt.status == "applied":
         past.values.setdefault(training, {})[receipt.actuator] = receipt.after
     if receipt.command:
-        command, past.commands[receipt.command] = past.commands.get(receipt.command), None
+        command = past.commands.get(receipt.command)
+        past.commands[receipt.command] = None
         if command is not None and command.judge is not None and receipt.status in ("applied", "noop"):
             models = past.offers.setdefault(training, {}).setdefault(receipt.actuator, {})
             models[command.judge.identity] = command.judge

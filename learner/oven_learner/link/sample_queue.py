@@ -83,8 +83,6 @@ class SampleQueue:
                 self._converting = True
                 try:
                     self._convert(self._unconverted.popleft())
-                except IndexError:  # the queue is empty again
-                    pass
                 finally:
                     self._converting = False
 

@@ -56,8 +56,7 @@ def release_spool(spool: Spool | None) -> None:
 
 
 def write_unsent(spool: Spool | None, entries: Sequence[Entry], credentials: Credentials | None) -> int:
-    """Sign the unsent messages and write them to the spool. Remove the spool if there are none. Return the number of
-    messages written."""
+    """Sign the messages and write them to the spool, or remove it if there are none. Return the number written."""
     if spool is None:
         return 0
     try:

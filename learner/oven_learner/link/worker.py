@@ -7,19 +7,14 @@ another pipe.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
-import importlib
 import logging
 import os
 import select
 import signal
 import sys
 import time
-from collections.abc import Callable
-from typing import Any, Final
-
-import psutil
+from typing import Any
 
 from oven_core.bus.connection import Bus
 from oven_core.cancellation import end
@@ -33,6 +28,7 @@ from oven_learner.link.bus_session import BusSession
 from oven_learner.link.link_interface import PendingObservation
 from oven_learner.link.log_reader import LogReader
 from oven_learner.link.log_writer import LogWriter, OutageLog
+from oven_learner.link.machine_readings import MachineReadings
 from oven_learner.link.pipes import Inlet, Outlet, SharedCounter, pack
 from oven_learner.link.sample_queue import SamplePublisher
 from oven_learner.link.worker_messages import BEGIN, GRACE_S, Closing, Frame, LogItem, Resumed, Status, WorkerConfig
@@ -42,13 +38,6 @@ log = logging.getLogger("oven.learner")
 
 STATUS_S = 0.5
 """Minimum seconds between two messages with a changed status. The final status is sent immediately."""
-READING_INTERVAL_S: Final = 1.0
-"""Seconds between two readings of the machine. Observations in between contain no readings."""
-GIB: Final = 2.0**30
-MEMORY: Final = "machine/memory_gib"
-"""Resident memory of the learner's process, in GiB."""
-MAX_GPUS: Final = 8
-"""Maximum number of GPUs whose readings are published."""
 
 
 def main(args: list[str]) -> int:
@@ -122,8 +111,8 @@ class Worker:
         return 0
 
     async def _serve(self) -> BaseException | None:
-        """Open the link, and use it until it is closed or fails. Return the failure. Raises OvenError if the link
-        cannot be opened."""
+        """Open the link, and use it until it is closed or fails. Return the failure. Raises OvenError if it cannot be
+        opened."""
         bus = await self._session.open(self._begin)
         self._send_task = asyncio.create_task(self._session.run(bus))
         collect_task = asyncio.create_task(self._collect())
@@ -166,7 +155,8 @@ class Worker:
         await self._reader.take_over(bus, config.last_item)
         async for message in self._writer.own_messages(bus):
             self._last_received = message.n
-            self._writer.logged_count += isinstance(message, Observation)
+            if isinstance(message, Observation):
+                self._writer.logged_count += 1
         self._post(Resumed(self._last_received, self._writer.logged_count))
 
     async def _collect(self) -> None:
@@ -178,8 +168,7 @@ class Worker:
                 await self._receive()
 
     async def _receive(self) -> None:
-        """Wait for messages from the learner, and handle them. The pipe wakes this process, which does not delay the
-        training thread."""
+        """Wait for messages from the learner and handle them. The pipe wakes this process without delaying training."""
         loop = asyncio.get_running_loop()
         if self._readable is None:
             self._readable = asyncio.Event()
@@ -209,13 +198,13 @@ class Worker:
         if isinstance(frame, Frame):
             self._last_received, self._writer.lost_count = frame.n, frame.lost_count
             self._writer.put(frame.factory)
-        elif isinstance(frame, tuple):
+        elif isinstance(frame, tuple):  # an observation
             self._last_received, self._writer.lost_count, *fields = frame
             observation = PendingObservation(*fields)
             if self._machine is not None:
                 observation.metrics.update(self._machine.take_if_due())
             self._writer.put(observation, droppable=True)
-        elif isinstance(frame, dict):
+        elif isinstance(frame, dict):  # a sample of completions
             self._samples.put(frame)
         elif frame == BEGIN:
             self._reader.begin()
@@ -270,67 +259,6 @@ class Worker:
             self._items.flush()
             self._counter.increment()  # there may be new items since the last increment
         return self._outlet.flush() and self._items.is_idle
-
-
-class MachineReadings:
-    """Readings of the learner's memory and GPUs. This process takes them, so that they do not delay training. A value
-    that cannot be read is omitted."""
-
-    def __init__(self, pid: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._pid, self._clock = pid, clock
-        self._next_reading_at = -1.0
-        self._process: psutil.Process | None = None
-        self._gpus: list[tuple[int, Any]] | None = None
-        self._nvml: Any = None
-
-    def take_if_due(self) -> dict[str, float]:
-        """Return metric → value, or an empty mapping if READING_INTERVAL_S has not passed yet. Never raises."""
-        now = self._clock()
-        if now < self._next_reading_at:
-            return {}
-        self._next_reading_at = now + READING_INTERVAL_S
-        readings: dict[str, float] = {}
-        with contextlib.suppress(psutil.Error, OSError):
-            self._process = self._process or psutil.Process(self._pid)
-            readings[MEMORY] = self._process.memory_info().rss / GIB
-        try:
-            readings |= self._gpu_readings()
-        except Exception as error:  # a driver update, or a GPU that fell off the bus
-            log.warning("stopped reading GPUs: %s", error)
-            self._gpus = []
-        return readings
-
-    def _gpu_readings(self) -> dict[str, float]:
-        if self._gpus is None:
-            self._gpus = self._find_gpus()
-        readings: dict[str, float] = {}
-        for index, handle in self._gpus:
-            memory = self._nvml.nvmlDeviceGetMemoryInfo(handle)
-            readings[f"machine/gpu{index}_memory_gib"] = memory.used / GIB
-            readings[f"machine/gpu{index}_use"] = self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
-        return readings
-
-    def _find_gpus(self) -> list[tuple[int, Any]]:
-        """Return (number, handle) of the GPUs that this process may use."""
-        try:
-            self._nvml = importlib.import_module("pynvml")
-            self._nvml.nvmlInit()
-        except ImportError:
-            return []  # the extra `gpu` is not installed
-        except Exception as error:  # no driver, usually because the machine has no GPU
-            log.info("cannot read any GPU: %s", error)
-            return []
-        count = int(self._nvml.nvmlDeviceGetCount())
-        numbers = visible_gpus(os.environ.get("CUDA_VISIBLE_DEVICES"), count)
-        return [(index, self._nvml.nvmlDeviceGetHandleByIndex(index)) for index in numbers[:MAX_GPUS]]
-
-
-def visible_gpus(variable: str | None, count: int) -> list[int]:
-    """Return the GPU numbers in CUDA_VISIBLE_DEVICES, or all if it is unset or does not contain numbers."""
-    entries = [entry.strip() for entry in (variable or "").split(",") if entry.strip()]
-    if variable is None or not all(entry.lstrip("-").isdigit() for entry in entries):
-        return list(range(count))
-    return [number for number in map(int, entries) if 0 <= number < count]
 
 
 if __name__ == "__main__":

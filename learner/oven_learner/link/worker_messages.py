@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from oven_core.protocol.messages import LogMessage
 from oven_core.security.credentials import Credentials
 from oven_learner.link import pipes
-from oven_learner.link.link_interface import MessageFactory, PendingObservation, floats
+from oven_learner.link.link_interface import MessageFactory, PendingObservation, to_floats
 
 GRACE_S = 1.0
 """Maximum seconds for the worker to end after the closing message, or after the learner dies."""
 BEGIN = "begin"
-"""Message to the worker that the learner accepts decisions from now on."""
+"""The message that tells the worker to start passing on decisions."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,7 @@ class Frame:
     """The learner's n-th message. Observations are sent as plain values instead."""
 
     n: int
+    """The message's number, starting at 1. It counts all messages of this learner."""
     lost_count: int
     """Number of observations that were dropped before this message."""
     factory: MessageFactory
@@ -98,7 +99,7 @@ class Resumed:
 
 def pack_observation(n: int, lost_count: int, observation: PendingObservation) -> bytes:
     """Pack an observation as plain values."""
-    metrics = floats(observation.metrics)  # marshal cannot pack NumPy numbers
+    metrics = to_floats(observation.metrics)  # marshal cannot pack NumPy numbers
     position = (observation.incarnation, observation.n, observation.tick, observation.step, observation.progress)
     return pipes.pack_plain((n, lost_count, *position, metrics))
 

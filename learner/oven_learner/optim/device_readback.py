@@ -1,7 +1,8 @@
-"""Copies all metrics of a step from the device at once and publishes them, without waiting for the device. On a CUDA
-device, they are stacked and copied into pinned memory, behind the kernels that are already queued. A step is published
-at the end of the first step after its copy has completed. Steps are published in order, each with its own tick. On
-other devices, the values are available immediately."""
+"""Copies all metrics of a step from the device at once and publishes them, without waiting for the device.
+
+On a CUDA device, the metrics are stacked and copied into pinned memory, behind the kernels that are already queued. At
+the end of each step, all steps whose copies are complete are published in order, each with its own tick. On other
+devices, the values are available immediately."""
 
 from __future__ import annotations
 
@@ -43,12 +44,8 @@ class Transfer:
         return dict(zip(self.names, self.values.tolist(), strict=True))
 
 
-StartTransfer = Callable[[Mapping[str, torch.Tensor]], Transfer]
-
-
 def start_transfer(numbers: Mapping[str, torch.Tensor]) -> Transfer:
-    """Start copying scalar tensors from their devices. On CUDA this does not wait for the values. On other devices the
-    transfer has finished on return."""
+    """Start copying scalar tensors from their devices. Only transfers from CUDA may be unfinished on return."""
     names = tuple(numbers)
     scalars = [number.detach().reshape(()) for number in numbers.values()]
     if not any(scalar.is_cuda for scalar in scalars):
@@ -63,7 +60,7 @@ def start_transfer(numbers: Mapping[str, torch.Tensor]) -> Transfer:
 
 
 @dataclass(slots=True)
-class _Step:
+class _PendingStep:
     tick: int
     step: int
     metrics: dict[str, float]
@@ -78,8 +75,8 @@ class Readback:
     publish: Publish
     absent_if_nan: frozenset[str] = frozenset()
     """Names of numbers for which NaN means that there was nothing to measure. Any other NaN is published."""
-    start: StartTransfer = start_transfer
-    _pending: deque[_Step] = field(default_factory=deque)
+    start: Callable[[Mapping[str, torch.Tensor]], Transfer] = start_transfer
+    _pending: deque[_PendingStep] = field(default_factory=deque)
     _current: Transfer | None = None
 
     @property
@@ -94,7 +91,7 @@ class Readback:
     def end_step(self, tick: int, step: int, metrics: Mapping[str, float], published_names: frozenset[str]) -> None:
         """End a step with these `metrics`, plus the requested numbers in `published_names`."""
         requested = self._current or Transfer((), torch.empty(0))
-        self._pending.append(_Step(tick, step, dict(metrics), published_names, requested))
+        self._pending.append(_PendingStep(tick, step, dict(metrics), published_names, requested))
         self._current = None
         self.publish_arrived()
 
@@ -113,7 +110,7 @@ class Readback:
         self._pending.clear()
         self._current = None
 
-    def _publish(self, step: _Step) -> None:
+    def _publish(self, step: _PendingStep) -> None:
         numbers = {
             name: value
             for name, value in step.transfer.read().items()

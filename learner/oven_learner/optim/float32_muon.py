@@ -45,7 +45,7 @@ class Float32Muon(torch.optim.Optimizer):
                     state["momentum_buffer"] = torch.zeros_like(matrix.grad)
                 momentum = state["momentum_buffer"].lerp_(matrix.grad, 1 - MOMENTUM)
                 update = orthogonalise(matrix.grad.lerp(momentum, MOMENTUM))
-                rows, columns = matrix.shape
+                rows, columns = matrix.shape  # the factor below is the same as in torch.optim.Muon
                 matrix.add_(update, alpha=-group["lr"] * math.sqrt(max(1, rows / columns)))
 
 
@@ -56,6 +56,6 @@ def orthogonalise(matrix: Tensor) -> Tensor:
     result = matrix.T if is_tall else matrix
     result = result / result.norm().clamp(min=MIN_NORM)
     for _ in range(ITERATIONS):
-        gram = result @ result.T
+        gram = result @ result.T  # the next line computes a X + (b G + c G²) X, with X = result and G = gram
         result = torch.addmm(result, torch.addmm(gram, gram, gram, beta=b, alpha=c), result, beta=a)
     return result.T if is_tall else result

@@ -1,7 +1,7 @@
 """A factor on the user's own learning-rate schedule, for any torch optimizer and scheduler. A scheduler overwrites the
-`lr` of a parameter group at the next step, so its base rates are scaled, which checkpoints also contain. The scale is
-stored in the parameter groups, and so in the optimizer's saved state. A resumed run divides by it to recover the user's
-own rates."""
+`lr` of each parameter group at every step, so the factor is applied to the scheduler's base rates. The scale itself is
+stored in the parameter groups. Checkpoints contain both. A resumed run divides the base rates by the scale to recover
+the user's own rates."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class LearningRateScale:
         scheduler = getattr(scheduler, "scheduler", scheduler)
         self._all_schedulers = _with_inner_schedulers(scheduler)
         # Only schedulers without inner schedulers have base rates.
-        self._schedulers = [known for known in self._all_schedulers if not _inner_schedulers(known)]
+        self._leaf_schedulers = [leaf for leaf in self._all_schedulers if not _inner_schedulers(leaf)]
         self.named_groups = _named_groups(self.optimizer)
         """Name → indices of the parameter groups with this name."""
         stored_scale = self._stored(0, SCALE_KEY)
@@ -66,7 +66,8 @@ class LearningRateScale:
         scale = self.read()
         scaled_rates = [expected, *self._last_rates()]
         for index, (group, rate) in enumerate(zip(self.optimizer.param_groups, self.rates(), strict=True)):
-            if any(rates_equal([rates[index]], [rate]) for rates in scaled_rates if index < len(rates)):
+            known_rates = [rates[index] for rates in scaled_rates if index < len(rates)]
+            if any(rates_equal([known_rate], [rate]) for known_rate in known_rates):
                 group["lr"] /= scale * self._stored(index, NAMED_KEY)
         for name in (ALL_GROUPS, *self.named_groups):
             self._rescale(1.0, GROUP_KEYS[1:], name)
@@ -78,7 +79,7 @@ class LearningRateScale:
     @property
     def has_scheduler(self) -> bool:
         """Whether the optimizer has a known scheduler."""
-        return bool(self._schedulers)
+        return bool(self._leaf_schedulers)
 
     def rates(self) -> list[float]:
         """Return the learning rate of each parameter group in the next optimizer step."""
@@ -114,7 +115,7 @@ class LearningRateScale:
                 if key in group:
                     group[key] *= factor
             group[NAMED_KEY if name else SCALE_KEY] = scale
-        for scheduler in self._schedulers:
+        for scheduler in self._leaf_schedulers:
             for field in SCHEDULER_FIELDS:
                 if hasattr(scheduler, field):
                     rates = enumerate(getattr(scheduler, field))
@@ -124,16 +125,12 @@ class LearningRateScale:
         for index, user_rate in enumerate(self._user_rates[: len(base_rates)]):
             base_rates[index] = user_rate * self._stored(index, NAMED_KEY) * self._stored(index, SCALE_KEY)
 
-    def current_rate(self) -> float:
-        """Return the learning rate of the first group in the next optimizer step."""
-        return float(self.optimizer.param_groups[0]["lr"])
-
     def _stored(self, index: int, key: str) -> float:
         return float(self.optimizer.param_groups[index].get(key, 1.0))
 
     def _base_rates(self) -> list[float] | None:
         """Return the base rates of the first scheduler that has any. Callers may change the list in place."""
-        for scheduler in self._schedulers:
+        for scheduler in self._leaf_schedulers:
             base_rates: list[float] | None = getattr(scheduler, "base_lrs", None)
             if base_rates:
                 return base_rates

@@ -43,7 +43,7 @@ class OptimizerGauges:
     def __init__(self, optimizer: Any, model: torch.nn.Module | None, *, publishes: bool, sharding: str = "") -> None:
         """`model` owns the weights, and shows which share of them is trained. `sharding` describes how the gradients
         are sharded, for example "FSDP2 shards the gradients". It is empty if they are not."""
-        self._optimizer = unwrap_optimizer(optimizer)
+        self._optimizer = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
         self._steps_before: torch.Tensor | None = None
         self._mean_key = gradient_mean_key(self._optimizer)
         self._gradient_mean: RunningMean | None = None
@@ -72,7 +72,7 @@ class OptimizerGauges:
         norm = self._measure_safely(WEIGHT_NORM, lambda: update_norm.weight_norm(self._optimizer))
         if norm is not None:
             measurements[WEIGHT_NORM.name] = norm
-            ratio = self._measure_safely(UPDATE_RATIO, lambda: self._ratio(norm))
+            ratio = self._measure_safely(UPDATE_RATIO, lambda: self._update_ratio(norm))
             if ratio is not None:
                 measurements[UPDATE_RATIO.name] = ratio
         return measurements
@@ -90,8 +90,8 @@ class OptimizerGauges:
             return dict.fromkeys((spec.name for spec in ALL_GAUGES), f"needs unsharded gradients, but {sharding}")
         name, limit = type(self._optimizer).__name__, f"{MAX_COPY_BYTES >> 20} MiB"
         reasons = {}
-        fits = _copy_fits(self._optimizer)
-        if self._mean_key is None and not fits:
+        copy_fits = _copy_fits(self._optimizer)
+        if self._mean_key is None and not copy_fits:
             reasons[GRADIENT_ALIGNMENT.name] = (
                 f"needs a running mean of gradients: Adam's first moment, or a momentum of {MOMENTUM_RANGE[0]} to "
                 f"{MOMENTUM_RANGE[1]}; {name} keeps none, and a separate one would exceed {limit}"
@@ -106,7 +106,7 @@ class OptimizerGauges:
         elif not update_norm.is_supported(self._optimizer):
             if not any(known_name in cls for cls in _class_names(self._optimizer) for known_name in ADAM_LIKE):
                 reasons[UPDATE_RATIO.name] = f"needs Adam, AdamW or a similar optimizer, but this is {name}"
-            elif not fits:
+            elif not copy_fits:
                 reasons[UPDATE_RATIO.name] = (
                     f"needs torch's Adam or AdamW; this is {name}, and a copy of the weights would exceed {limit}"
                 )
@@ -127,21 +127,21 @@ class OptimizerGauges:
         self._copies.take(self._optimizer)
         return None
 
-    def _ratio(self, norm: torch.Tensor) -> torch.Tensor | None:
-        """Return the norm of the update divided by `norm`, the norm of the weights after the step. The norm before the
-        step would change the result by a relative error of at most the ratio itself. Return None or NaN if the
+    def _update_ratio(self, weight_norm: torch.Tensor) -> torch.Tensor | None:
+        """Return the norm of the update divided by the norm of the weights after the step. With the norm before the
+        step, the result would differ by a relative error of at most the ratio itself. Return None or NaN if the
         optimizer skipped the step, because gradients overflowed in float16 or no completion was scored."""
         if self._copies is not None:
-            length = self._copies.distance(self._optimizer)
-            return None if length is None else _ratio_if_stepped(length > 0, length / norm)
+            change = self._copies.distance(self._optimizer)
+            return None if change is None else _ratio_if_stepped(change > 0, change / weight_norm)
         steps_after = update_norm.step_count(self._optimizer)
         if self._steps_before is None or steps_after is None:
             return None
         has_stepped = steps_after > self._steps_before
         if not has_stepped.is_cuda and not has_stepped:
             return None
-        length = update_norm.update_norm(self._optimizer)
-        return None if length is None else _ratio_if_stepped(has_stepped, length / norm)
+        change = update_norm.update_norm(self._optimizer)
+        return None if change is None else _ratio_if_stepped(has_stepped, change / weight_norm)
 
     def _measure_safely(self, spec: MetricSpec, measure: Callable[[], torch.Tensor | None]) -> torch.Tensor | None:
         """Return the measurement, or None if the gauge is disabled. Disable a gauge that raises an error."""
@@ -157,10 +157,10 @@ class OptimizerGauges:
 
 @torch.no_grad()
 def gradient_alignment(optimizer: Any, means: str | RunningMean | None) -> torch.Tensor | None:
-    """Return the cosine between this step's gradient and the running mean of earlier ones, over all parameters. The
-    scalar stays on their device. `means` is the key of the mean in the optimizer's state, or a RunningMean. Return None
-    without a mean or a gradient, and NaN if one of them is 0. Call this before `optimizer.step`, before or after
-    clipping, which does not change a cosine."""
+    """Return the cosine between this step's gradient and the running mean of earlier gradients, over all parameters, as
+    a scalar on their device. `means` is the key of the mean in the optimizer's state, or a RunningMean. Return None if
+    there is no mean or no gradient, and NaN if one of them is 0. Call this before `optimizer.step`. Clipping does not
+    change the cosine."""
     gradients, moments = [], []
     for group in optimizer.param_groups:
         for parameter in group["params"]:
@@ -187,8 +187,7 @@ def gradient_alignment(optimizer: Any, means: str | RunningMean | None) -> torch
 
 
 def _ratio_if_stepped(has_stepped: torch.Tensor, ratio: torch.Tensor) -> torch.Tensor | None:
-    """Return the ratio, or None without a step. On CUDA, return NaN instead of None, because reading the flag would
-    wait for the device."""
+    """Return the ratio, or None without a step. On CUDA, NaN replaces None, because reading the flag would wait."""
     if has_stepped.is_cuda:
         return torch.where(has_stepped, ratio, torch.nan)
     return ratio if has_stepped else None
@@ -199,11 +198,6 @@ def _is_mostly_trained(model: torch.nn.Module) -> bool:
     adapter is short relative to the model."""
     sizes = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
     return 2 * sum(size for size, is_trained in sizes if is_trained) >= sum(size for size, _ in sizes)
-
-
-def unwrap_optimizer(optimizer: Any) -> Any:
-    """Return the optimizer without accelerate's wrapper."""
-    return getattr(optimizer, "optimizer", optimizer)
 
 
 def _class_names(optimizer: Any) -> set[str]:

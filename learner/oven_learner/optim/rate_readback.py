@@ -1,8 +1,8 @@
 """The knobs `optimizer.lr_scale` and, for parameter groups with a name, `optimizer.lr_scale/<name>`.
 
 Before each step, the rates are read back, because the user's loop may have overwritten them. If it has, the scale
-becomes 1, with two exceptions: a loop that reads `client.lr_scale` multiplies its rates by it, and a loop that
-multiplies the current rate, such as `group["lr"] *= 0.1` or ReduceLROnPlateau, keeps the scale in it.
+becomes 1, unless the new rates still contain the scale. This is the case if the loop multiplies its own rates by
+`client.lr_scale`, or if it multiplies the current rates (`group["lr"] *= 0.1`, or ReduceLROnPlateau).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NAMED_REMEDY = "leave the rates to a scheduler and pass connect(scheduler=…)"
 TRAINER_REMEDY = "leave the rate to the trainer's scheduler (lr_scheduler_type=, or optimizers=(optimizer, scheduler))"
 
 DECAY_THRESHOLD = 0.8
-"""A new rate below this share of the unscaled rate is taken for a multiple of the scaled rate, between changes."""
+"""If no change is open, a new rate below this share of the unscaled rate counts as a multiple of the scaled rate."""
 
 
 @dataclass(slots=True)
@@ -42,7 +42,9 @@ class _Change:
     checks_left: int
     """Number of steps that still have to use the new rate."""
     is_used: bool = False
+    """Whether at least one step has used the new rate."""
     usage: Usage = None
+    """The result, once no more steps have to be checked."""
 
 
 class RateReadback:
@@ -54,23 +56,25 @@ class RateReadback:
         """Learning rate of the last step."""
         self._expected = scale.rates()
         self._unscaled_rates: list[float] = []  # the last step's rates, without the scale
-        self._loop_read_scale = self._loop_knows_scale = False  # since the last step; at any time
+        self._loop_read_scale = False  # whether the loop has read the scale since the last step
+        self._loop_knows_scale = False  # whether the loop has ever read the scale
         self._steps_with_other_rates = self._overwritten_changes = 0
         self._changes: dict[str, _Change] = {}
         """The last change of each scale, by the name of its parameter groups."""
         self._undone_changes: dict[str, tuple[float, float, str]] = {}
-        self._has_warned = self._multiplied_last_step = False
-        """Whether a warning was logged, and whether the loop multiplied a scaled rate just before the last step."""
+        """The results of `take_undone_change`, by the name of the parameter groups."""
+        self._has_warned = False
+        self._multiplied_last_step = False
+        """Whether the loop multiplied a scaled rate just before the last step."""
         self._hooks: list[Any] = []
         if hasattr(scale.optimizer, "register_step_pre_hook"):
             self._hooks = [
                 before_update(scale.optimizer, lambda is_first: self.before_step() if is_first else None),
-                scale.optimizer.register_step_post_hook(lambda *_: self.on_restore()),
+                scale.optimizer.register_step_post_hook(lambda *_: self._expect_current_rates()),
             ]
 
     def register_knobs(self, actuators: Actuators, bounds: tuple[float, float]) -> None:
-        """Register the knob, and one for each name of parameter groups. Raises ConfigError if a checkpoint has restored
-        a scale outside the bounds."""
+        """Register the knob, and one per group name. Raises ConfigError for a restored scale outside the bounds."""
         for name in (ALL_GROUPS, *self.scale.named_groups):
             actuators.scalar(
                 f"{SCALE}/{name}" if name else SCALE,
@@ -86,17 +90,16 @@ class RateReadback:
 
     @property
     def lr_scale(self) -> float:
-        """The factor for a loop that sets the rate itself. With a scheduler it is 1, because the scheduler's rates
-        already contain the scale."""
+        """The factor for a loop that sets the rate itself. It is 1 with a scheduler, whose rates contain the scale."""
         self._loop_read_scale = self._loop_knows_scale = True
         return 1.0 if self.scale.has_scheduler else self.scale.read()
 
     def write(self, scale: float, name: str = ALL_GROUPS) -> None:
         """Set the scale of the groups with this name, and expect the next step to use it."""
         self.scale.write(scale, name)
-        self.on_restore()
+        self._expect_current_rates()
 
-    def on_restore(self) -> None:
+    def _expect_current_rates(self) -> None:
         """Expect the next step to use the current rates."""
         self._expected = self.scale.rates()
 
@@ -116,12 +119,12 @@ class RateReadback:
         return self.scale.has_scheduler and not self._steps_with_other_rates and not self._overwritten_changes
 
     def refusal(self, name: str = ALL_GROUPS) -> str:
-        unknown_scheduler = self.scale.has_unknown_scheduler and not self._loop_knows_scale
-        multiplies = bool(name) and self._loop_knows_scale and not self.scale.has_scheduler
+        has_unknown_scheduler = self.scale.has_unknown_scheduler and not self._loop_knows_scale
+        overwrites_named_rates = bool(name) and self._loop_knows_scale and not self.scale.has_scheduler
         has_conflict = max(self._steps_with_other_rates, self._overwritten_changes) >= MAX_CONFLICTS
-        if not (has_conflict or unknown_scheduler or multiplies):
+        if not (has_conflict or has_unknown_scheduler or overwrites_named_rates):
             return ""
-        remedy = NAMED_REMEDY if multiplies else self._remedy
+        remedy = NAMED_REMEDY if overwrites_named_rates else self._remedy
         return f"your loop sets the rate itself (the last step used {self.used_rate:g}): {remedy}"
 
     def begin(self, before: Any, name: str = ALL_GROUPS) -> None:
@@ -142,28 +145,27 @@ class RateReadback:
     def take_undone_change(self, name: str = ALL_GROUPS) -> tuple[float, float, str] | None:
         return self._undone_changes.pop(name, None)
 
+    def on_restore(self) -> None:
+        self._expect_current_rates()
+
     def close(self) -> None:
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
 
     def _check(self, rates: list[float]) -> None:
+        """Compare the rates with the expected ones. If the loop has overwritten scaled rates, set the scales to 1."""
         expected = self._expected
         open_changes = {name: change for name, change in self._changes.items() if change.usage is None}
         is_expected = rates_equal(expected, rates) or self.scale.matches_schedule(rates)
-        applied_scale = not is_expected and self._loop_applied_scale(rates, open_changes.get(ALL_GROUPS))
-        multiplied_before, self._multiplied_last_step = self._multiplied_last_step, False
-        if not is_expected and not applied_scale and self._loop_multiplied(expected, rates, open_changes):
-            self._multiplied_last_step = True
-            if not open_changes and not multiplied_before:
-                self._report_decay(expected, rates)
-        if is_expected or applied_scale or self._multiplied_last_step:
+        has_applied_scale = not is_expected and self._loop_applied_scale(rates, open_changes.get(ALL_GROUPS))
+        has_multiplied = not (is_expected or has_applied_scale) and self._loop_multiplied(expected, rates, open_changes)
+        if has_multiplied and not open_changes and not self._multiplied_last_step:
+            self._report_multiplied_rates(expected, rates)
+        self._multiplied_last_step = has_multiplied
+        if is_expected or has_applied_scale or has_multiplied:
             self._steps_with_other_rates = 0
-            for name, change in open_changes.items():
-                if rates[self.scale.indices(name)[0]] or self.scale.has_scheduler:  # a rate of 0 proves nothing
-                    change.is_used = True
-                    change.checks_left -= 1
-                    change.usage = None if change.checks_left else USED
+            self._record_use(rates, open_changes)
         else:
             self._steps_with_other_rates += 1
             self._yield_to_loop(expected, rates, open_changes)
@@ -171,10 +173,18 @@ class RateReadback:
         self._expected, self._loop_read_scale = rates, False
         self.used_rate, self._unscaled_rates = rates[0], [rate / self.scale.read() for rate in rates]
 
+    def _record_use(self, rates: list[float], open_changes: dict[str, _Change]) -> None:
+        """Record that a step used the changes. A rate of 0 proves nothing, unless a scheduler has set it."""
+        for name, change in open_changes.items():
+            if rates[self.scale.indices(name)[0]] or self.scale.has_scheduler:
+                change.is_used = True
+                change.checks_left -= 1
+                change.usage = None if change.checks_left else USED
+
     def _loop_applied_scale(self, rates: list[float], change: _Change | None) -> bool:
         """Whether the loop has set the rates itself and multiplied them by the scale. After a change, each rate must be
         closer to the last unscaled rate times the new scale than to the last unscaled rate times the old scale."""
-        if not self._loop_read_scale or self.scale.has_scheduler or self._scaled_names():
+        if not self._loop_read_scale or self.scale.has_scheduler or self._named_scales():
             return False
         if change is None:
             return True
@@ -186,48 +196,42 @@ class RateReadback:
         )
 
     def _loop_multiplied(self, expected: list[float], rates: list[float], open_changes: dict[str, _Change]) -> bool:
-        """Whether the loop has multiplied scaled rates, so that they still contain the scale. Each new rate is then
-        closer to the scaled rate than to the unscaled one, or below DECAY_THRESHOLD if no change is open."""
+        """Whether the loop has multiplied scaled rates, so that all its new rates still contain the scale."""
         scales = self.scale.group_scales()
-        if all(scale == 1 for scale in scales):  # perhaps a change back to 1
+        if all(scale == 1 for scale in scales):  # if a change has just set the scale to 1, use the scale before it
             scales = [max((change.before for change in open_changes.values()), default=1.0)] * len(scales)
         if self.scale.has_scheduler or all(scale == 1 for scale in scales):
             return False
         return all(
-            min(scaled, rate) > 0
-            and (
-                2 * abs(math.log(rate / scaled)) < abs(math.log(rate / scaled * scale))
-                or (not open_changes and rate < DECAY_THRESHOLD * scaled / scale)
-            )
+            _contains_scale(rate, scaled, scale, is_between_changes=not open_changes)
             for scaled, rate, scale in zip(expected, rates, scales, strict=False)
             if not rates_equal([scaled], [rate])
         )
 
-    def _report_decay(self, expected: list[float], rates: list[float]) -> None:
+    def _report_multiplied_rates(self, expected: list[float], rates: list[float]) -> None:
         """Report that the scales are unchanged although the loop has changed rates."""
-        changed = [pair for pair in zip(expected, rates, strict=False) if not rates_equal([pair[0]], [pair[1]])]
+        changed = _changed_rates(expected, rates)
+        first_expected, first_rate = changed[0]
         explanation = (
             f"your loop changed the rate of {len(changed)} of {len(rates)} parameter groups, the first from "
-            f"{changed[0][0]:g} to {changed[0][1]:g}, and the scale is still part of it"
+            f"{first_expected:g} to {first_rate:g}, and the scale is still part of it"
         )
-        scales = {ALL_GROUPS: self.scale.read()} | self._scaled_names()
+        scales = {ALL_GROUPS: self.scale.read()} | self._named_scales()
         self._undone_changes |= {name: (scale, scale, explanation) for name, scale in scales.items() if scale != 1}
 
-    def _scaled_names(self) -> dict[str, float]:
+    def _named_scales(self) -> dict[str, float]:
         """Return the scale of each name whose scale is not 1."""
         scales = {name: self.scale.read(name) for name in self.scale.named_groups}
         return {name: scale for name, scale in scales.items() if not rates_equal([scale], [1.0])}
 
     def _yield_to_loop(self, expected: list[float], rates: list[float], open_changes: dict[str, _Change]) -> None:
         """Set all scales to 1, because the loop sets the rates. Groups that it has not set get their unscaled rate."""
-        scales = ({ALL_GROUPS: self.scale.read()} if self.scale.read() != 1 else {}) | self._scaled_names()
+        scales = ({ALL_GROUPS: self.scale.read()} if self.scale.read() != 1 else {}) | self._named_scales()
         scales_before = scales | {name: change.before for name, change in open_changes.items()}
-        different_rates = [pair for pair in zip(expected, rates, strict=False) if not rates_equal([pair[0]], [pair[1]])]
-        expected_rate, used_rate = different_rates[0] if different_rates else (expected[0], rates[0])
-        verb = "the run set" if open_changes else "it was"
-        explanation = (
-            f"your loop sets the rate itself: {verb} {expected_rate:g}, and the step used {used_rate:g}; {self._remedy}"
-        )
+        changed = _changed_rates(expected, rates)
+        expected_rate, used_rate = changed[0] if changed else (expected[0], rates[0])
+        expectation = f"the run set {expected_rate:g}" if open_changes else f"it was {expected_rate:g}"
+        explanation = f"your loop sets the rate itself: {expectation}, and the step used {used_rate:g}; {self._remedy}"
         for change in open_changes.values():
             change.usage = explanation
         if scales:
@@ -240,6 +244,22 @@ class RateReadback:
             if not self._has_warned:
                 log.warning("%s: %s", SCALE, explanation)
             self._has_warned = True
+
+
+def _changed_rates(expected: list[float], rates: list[float]) -> list[tuple[float, float]]:
+    """Return (expected rate, rate) for each rate that is not the expected one."""
+    pairs = zip(expected, rates, strict=False)
+    return [(expected_rate, rate) for expected_rate, rate in pairs if not rates_equal([expected_rate], [rate])]
+
+
+def _contains_scale(rate: float, scaled: float, scale: float, *, is_between_changes: bool) -> bool:
+    """Whether a new rate is probably a multiple of the rate `scaled`, not of the unscaled rate. On a logarithmic scale,
+    its distance from `scaled` must be less than half its distance from the unscaled rate. If no change is open, it may
+    instead be far below the unscaled rate."""
+    if min(scaled, rate) <= 0:
+        return False
+    is_close = 2 * abs(math.log(rate / scaled)) < abs(math.log(rate / scaled * scale))
+    return is_close or (is_between_changes and rate < DECAY_THRESHOLD * scaled / scale)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,4 @@
-"""Copies in memory of the trained weights, the optimizer and the scheduler. They do not contain actuators or random
-state."""
+"""Copies in memory of the trained weights, the optimizer and the scheduler, without knob values or random state."""
 
 from __future__ import annotations
 
@@ -33,10 +32,10 @@ def describe_sharding(model: torch.nn.Module) -> str:
     return ""
 
 
-def best_copies_fit(model: torch.nn.Module, snapshots: int) -> bool:
+def best_copies_fit(model: torch.nn.Module, snapshot_count: int) -> bool:
     """Whether copies of the best and the final weights fit into memory, in addition to the rollback snapshots. If the
     model is too large for rollback snapshots, the two copies may use the whole limit."""
-    rollback_bytes = snapshots * snapshot_bytes(model)
+    rollback_bytes = snapshot_count * snapshot_bytes(model)
     if rollback_bytes > LIMIT_BYTES:
         rollback_bytes = 0
     return rollback_bytes + 2 * snapshot_bytes(model) // 3 <= LIMIT_BYTES  # weights are a third of a snapshot
@@ -86,7 +85,7 @@ class LoopSnapshot:
 
     @torch.no_grad()
     def restore(self, state: dict[str, Any]) -> None:
-        """Restore the state that `take` returned, with its learning rates. The caller restores the actuators."""
+        """Restore the state that `take` returned, with its learning rates. The caller restores the knobs."""
         self._model.load_state_dict(state["model"], strict=False)
         self._scale.optimizer.load_state_dict(copy_tensors(state["optimizer"]))
         if self._scheduler is not None:
@@ -99,8 +98,7 @@ class LoopSnapshot:
 
 
 def trained_state(model: torch.nn.Module) -> dict[str, Any]:
-    """Return the model's state without its frozen parameters and their quantization state. For example, the base model
-    of a PEFT adapter is frozen."""
+    """Return the model's state without its frozen parameters (such as a PEFT base model) and their quantization."""
     frozen = tuple(name for name, parameter in model.named_parameters() if not parameter.requires_grad)
     state = model.state_dict()
     if not frozen:

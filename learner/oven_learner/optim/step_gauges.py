@@ -24,7 +24,7 @@ log = logging.getLogger("oven.learner")
 CLIP, GRAD_NORM = "grad.clip", "grad_norm"
 LEARNING_RATE = MetricSpec(name="learning_rate", unit="rate used in this step")
 SKIPPED = "_skipped"
-"""Key in a step's numbers of a flag that is above 0 if a gradient scaler made the optimizer skip the step."""
+"""Key of a flag among a step's numbers. It is above 0 if a gradient scaler made the optimizer skip the step."""
 
 
 class StepGauges:
@@ -38,32 +38,32 @@ class StepGauges:
         *,
         clip: Clip | None = None,
         publishes: bool = True,
-        unmeasured: str = "",
+        no_norm_reason: str = "",
     ) -> None:
-        """`publishes` means that this rank publishes its gauges. `unmeasured` is the reason why the gradient norm is
-        not measured, or an empty string."""
+        """`publishes` means that this rank publishes its gauges. `no_norm_reason` is the reason why the gradient norm
+        is not measured, or an empty string."""
         self._rate, self._gauges, self._publish_metrics = rate, gauges, publish
         self._clip, self._publishes = clip, publishes
-        self._measures_norm = not unmeasured
-        self.unmeasured = {**gauges.unmeasured, **({GRAD_NORM: unmeasured} if unmeasured else {})}
+        self._measures_norm = not no_norm_reason
+        self.unmeasured = {**gauges.unmeasured, **({GRAD_NORM: no_norm_reason} if no_norm_reason else {})}
         self._readback = Readback(self._publish, ABSENT_IF_NAN)
         self._numbers: dict[str, torch.Tensor] = {}
-        self._steps = 0
+        self._step_count = 0  # since the last `end_step`
         self._optimizer = optimizer = rate.scale.optimizer
         post_hook = optimizer.register_step_post_hook(self._after_update)
         self._hooks = [before_update(optimizer, self._before_update), post_hook]
 
     def metric_specs(self) -> tuple[MetricSpec, ...]:
         unit = "norm before clipping" if self._clip else "norm at the step, after any clipping by the loop"
-        norm = (MetricSpec(name=GRAD_NORM, unit=unit),) if self._measures_norm else ()
-        return (*norm, LEARNING_RATE, *self._gauges.metric_specs())
+        norm_specs = (MetricSpec(name=GRAD_NORM, unit=unit),) if self._measures_norm else ()
+        return (*norm_specs, LEARNING_RATE, *self._gauges.metric_specs())
 
     def end_step(self, tick: int, step: int, metrics: Mapping[str, float]) -> None:
         """Publish the step. The loop's `metrics` replace gauges of the same name."""
-        rate = {LEARNING_RATE.name: self._rate.used_rate} if self._steps else {}
-        self._steps = 0
-        gauges = frozenset(self._readback.names) - metrics.keys()
-        self._readback.end_step(tick, step, {**rate, **metrics}, gauges)
+        used_rate = {LEARNING_RATE.name: self._rate.used_rate} if self._step_count else {}
+        self._step_count = 0
+        published_names = frozenset(self._readback.names) - metrics.keys()
+        self._readback.end_step(tick, step, {**used_rate, **metrics}, published_names)
 
     def settle(self) -> None:
         self._readback.settle()
@@ -92,7 +92,7 @@ class StepGauges:
                 self._numbers[SKIPPED] = found_inf
 
     def _after_update(self, *_: Any) -> None:
-        self._steps += 1
+        self._step_count += 1
         if self._publishes:
             try:
                 self._readback.request(self._numbers | self._gauges.after_step())

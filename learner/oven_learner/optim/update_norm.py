@@ -48,7 +48,7 @@ def trained_parameters(optimizer: Any) -> list[torch.nn.Parameter]:
 def weight_norm(optimizer: Any) -> torch.Tensor | None:
     """Return the norm of all trained weights together, on their device, in one pass."""
     weights = trained_parameters(optimizer)
-    return _combined(_norms(weights)) if weights else None
+    return _combine_norms(_compute_norms(weights)) if weights else None
 
 
 class CopiesBeforeStep:
@@ -75,8 +75,8 @@ class CopiesBeforeStep:
         norms: list[torch.Tensor] = []
         for part in slices([weights.numel() for weights, _ in pairs]):
             weights, copies = (list(side) for side in zip(*pairs[part], strict=True))
-            norms += _norms(torch._foreach_sub(weights, copies))
-        return _combined(norms)
+            norms += _compute_norms(torch._foreach_sub(weights, copies))
+        return _combine_norms(norms)
 
 
 @torch.no_grad()
@@ -85,31 +85,31 @@ def update_norm(optimizer: Any) -> torch.Tensor | None:
     None without any gradient. Call this after `optimizer.step` and before gradients are cleared, because parameters
     without a gradient are skipped. It makes eight passes over the weights, or eleven with decay, and needs memory for
     2 × CHUNK elements."""
-    norms = [norm for group in optimizer.param_groups for norm in _piece_norms(optimizer, group)]
-    return _combined(norms) if norms else None
+    norms = [norm for group in optimizer.param_groups for norm in _compute_piece_norms(optimizer, group)]
+    return _combine_norms(norms) if norms else None
 
 
-def _piece_norms(optimizer: Any, group: dict[str, Any]) -> Iterator[torch.Tensor]:
+def _compute_piece_norms(optimizer: Any, group: dict[str, Any]) -> Iterator[torch.Tensor]:
     """Yield the norm of the update of each piece."""
     is_decoupled = group.get("decoupled_weight_decay", isinstance(optimizer, torch.optim.AdamW))
     rate = float(group["lr"])
     decay = float(group["weight_decay"]) if is_decoupled else 0.0
     shrinkage = rate * decay  # λ in the formula above
-    pieces = list(_pieces(optimizer, group))
+    pieces = list(_split_into_pieces(optimizer, group))
     for part in slices([piece[0].numel() for piece in pieces]):
         weights, first, second, epsilons, corrections = (list(column) for column in zip(*pieces[part], strict=True))
         roots = torch._foreach_sqrt(second)
         torch._foreach_add_(roots, epsilons)
         if shrinkage:  # (1 − λ)/λ · (w − w') = w' + u/λ, in fewer passes than u + λ w'
             torch._foreach_mul_(roots, [decay / correction for correction in corrections])
-            norms = _norms(torch._foreach_addcdiv(weights, first, roots))
+            norms = _compute_norms(torch._foreach_addcdiv(weights, first, roots))
             yield from torch._foreach_mul(norms, shrinkage / (1 - shrinkage))
         else:
-            norms = _norms(torch._foreach_div(first, roots))
+            norms = _compute_norms(torch._foreach_div(first, roots))
             yield from torch._foreach_mul(norms, [rate * correction for correction in corrections])
 
 
-def _pieces(optimizer: Any, group: dict[str, Any]) -> Iterator[Piece]:
+def _split_into_pieces(optimizer: Any, group: dict[str, Any]) -> Iterator[Piece]:
     """Yield the parameters that the step updated. Split those larger than CHUNK along their first axis."""
     updated = [
         parameter
@@ -122,22 +122,22 @@ def _pieces(optimizer: Any, group: dict[str, Any]) -> Iterator[Piece]:
     steps = (steps if steps.is_cuda else steps.cpu()).double()
     beta1, beta2 = map(float, group["betas"])
     root = (1 - beta2**steps).sqrt()
-    epsilons = _scalars(float(group["eps"]) * root)
-    corrections = _scalars(root / (1 - beta1**steps))
+    epsilons = _to_scalars(float(group["eps"]) * root)
+    corrections = _to_scalars(root / (1 - beta1**steps))
     second_key = "max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq"
     for parameter, epsilon, correction in zip(updated, epsilons, corrections, strict=True):
         state = optimizer.state[parameter]
-        for weights, first, second in _split(parameter.detach(), state["exp_avg"], state[second_key]):
+        for weights, first, second in _split_tensors(parameter.detach(), state["exp_avg"], state[second_key]):
             yield weights, first, second, epsilon, correction
 
 
-def _scalars(numbers: torch.Tensor) -> Sequence[Any]:
+def _to_scalars(numbers: torch.Tensor) -> Sequence[Any]:
     """Return the numbers as floats. On CUDA, return tensors, because reading them would wait for the device. Fused and
     capturable optimizers count their steps there."""
     return numbers.unbind() if numbers.is_cuda else numbers.tolist()
 
 
-def _split(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
+def _split_tensors(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
     """Split tensors of the same shape along the first axis into parts of at most CHUNK elements. Each part has at least
     one entry along that axis."""
     size = tensors[0].numel()
@@ -160,13 +160,13 @@ def slices(sizes: list[int]) -> Iterator[slice]:
         yield slice(start, len(sizes))
 
 
-def _norms(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+def _compute_norms(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
     """Return the norm of each tensor, in float32 or better."""
     has_float64 = any(tensor.dtype == torch.float64 for tensor in tensors)
     return torch._foreach_norm(list(tensors), dtype=torch.float64 if has_float64 else torch.float32)
 
 
-def _combined(norms: Sequence[torch.Tensor]) -> torch.Tensor:
+def _combine_norms(norms: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return the norm of all tensors together, given the norm of each."""
     norm: torch.Tensor = torch.linalg.vector_norm(torch.stack(list(norms)))
     return norm

@@ -1,8 +1,8 @@
 """The knob `optimizer.weight_decay`, which sets how strongly AdamW shrinks weights towards 0.
 
 Each step subtracts rate × decay × weight from a weight (Loshchilov & Hutter 2019, arXiv 1711.05101). Parameter groups
-without decay (usually biases and norms) keep a decay of 0. Groups with different decays keep their ratios, and the
-knob's value is the decay of the first group with any. After a change, each group also stores the user's own decay,
+without decay (usually biases and norms) keep a decay of 0. Groups with different decays keep their ratios. The knob's
+value is the decay of the first group whose decay is not 0. After a change, each group also stores the user's own decay,
 which the optimizer saves with its state. A resumed run therefore has the same bounds and ratios.
 """
 

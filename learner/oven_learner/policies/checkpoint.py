@@ -46,7 +46,7 @@ def save(trainer: Any, output: Path) -> Path:
         model=_parameter_shapes(trainer),
     )
     checkpoint_record.finish(folder, record)
-    complete = [path for path in checkpoint_record.all_checkpoints(output) if not checkpoint_record.defect(path)]
+    complete = [path for path in checkpoint_record.all_checkpoints(output) if not checkpoint_record.find_defect(path)]
     oldest_first = sorted(complete, key=lambda path: (path / checkpoint_record.RECORD).stat().st_mtime_ns)
     for path in oldest_first[:-MAX_CHECKPOINTS]:
         shutil.rmtree(path, ignore_errors=True)
@@ -55,8 +55,8 @@ def save(trainer: Any, output: Path) -> Path:
 
 def newest(output: Path) -> Path | None:
     """Return the newest complete checkpoint of this run in `output`, or None."""
-    newest_checkpoint = checkpoint_record.newest(output, os.environ.get("OVEN_RUN", ""), TRAINER_NUMBER)
-    return newest_checkpoint[0] if newest_checkpoint is not None else None  # without the checkpoint's record
+    latest = checkpoint_record.find_newest(output, os.environ.get("OVEN_RUN", ""), TRAINER_NUMBER)
+    return latest[0] if latest is not None else None  # without the checkpoint's record
 
 
 def abandon_after(output: Path | None, step: int) -> None:

@@ -21,7 +21,7 @@ from oven_learner.actuators import Actuators
 from oven_learner.client.held_out_evaluation import Measurements
 from oven_learner.client.loop_client import LoopClient
 from oven_learner.custom_loop import connect
-from oven_learner.hf.knobs.scalar_knobs import UserValues
+from oven_learner.hf.knobs.trainer_knobs import UserValues
 from oven_learner.optim.lr_scale import USER_BOUNDS
 from oven_learner.policies import checkpoint
 from oven_learner.policies.batch import Batch, batch_seed
@@ -213,9 +213,9 @@ class PolicyTrainer:
         if config.updates_per_batch > 1:
             user_values = UserValues()
             unit = "ratio below 1" if has_two_epsilons else "ratio around 1"
-            user_values.scalar(actuators, "grpo.epsilon", lambda: self.epsilon[0], set_low, unit=unit, max_value=1.0)
+            user_values.register(actuators, "grpo.epsilon", lambda: self.epsilon[0], set_low, unit=unit, max_value=1.0)
             if has_two_epsilons:
-                user_values.scalar(
+                user_values.register(
                     actuators, "grpo.epsilon_high", lambda: self.epsilon[1], set_high, unit="ratio above 1"
                 )
         if self.scoring.committee is not None:

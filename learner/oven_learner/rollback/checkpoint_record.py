@@ -17,7 +17,7 @@ from oven_core.errors import ConfigError, reason
 from oven_core.files import write_atomic
 from oven_core.protocol.messages import Value
 
-RECORD, PART = "oven.json", "oven.part"
+RECORD, INCOMPLETE_MARKER = "oven.json", "oven.part"
 TRAINER_STATE = "trainer_state.json"
 _NAME = re.compile(r"checkpoint-(\d+)")
 
@@ -28,7 +28,7 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
 
     v: Literal[1] = 1
-    run: str = Field(description="name of the run; empty: unknown to the learner")
+    run: str = Field(description="name of the run, or empty if the learner does not know it")
     training: str = Field(description="number of the training run in its script (RunStarted.training)")
     incarnation: int = Field(ge=0)
     n: int = Field(ge=0, description="number of the learner's last message before the save, in this incarnation")
@@ -36,19 +36,19 @@ class Record(BaseModel):
     step: int = Field(ge=0)
     trained: int = Field(ge=0, description="gradient steps so far, including those discarded by rollbacks")
     fresh: bool = Field(description="whether the run started without a checkpoint, so its script can start over")
-    own: bool = Field(description="whether it was saved on schedule for rollback, and not on request")
+    own: bool = Field(description="whether it was saved on a schedule, for rollback, instead of on request")
     world: int = Field(ge=1, description="number of ranks")
     actuators: dict[str, Value] = Field(default_factory=dict, description="actuator → value, without actions")
     model: dict[str, tuple[int, ...]] = Field(default_factory=dict, description="parameter → shape")
     files: dict[str, int] = Field(default_factory=dict, description="path below the folder → bytes")
     inexact: tuple[str, ...] = Field(default=(), description="reasons why training does not continue exactly as before")
-    abandoned: str = Field(default="", description="the rollback that discarded it; empty: it is valid")
+    abandoned: str = Field(default="", description="the rollback that discarded this checkpoint, or empty")
 
 
 def begin(folder: Path) -> None:
     """Mark the folder as incomplete, because the trainer is about to write to it."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / PART).touch()
+    (folder / INCOMPLETE_MARKER).touch()
     (folder / RECORD).unlink(missing_ok=True)
 
 
@@ -57,10 +57,10 @@ def finish(folder: Path, record: Record) -> None:
     files = {
         str(path.relative_to(folder)): path.stat().st_size
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name not in (RECORD, PART)
+        if path.is_file() and path.name not in (RECORD, INCOMPLETE_MARKER)
     }
     rewrite(folder, record.model_copy(update={"files": files}))
-    (folder / PART).unlink(missing_ok=True)
+    (folder / INCOMPLETE_MARKER).unlink(missing_ok=True)
 
 
 def rewrite(folder: Path, record: Record) -> None:
@@ -69,8 +69,7 @@ def rewrite(folder: Path, record: Record) -> None:
 
 
 def read(folder: Path) -> Record | None:
-    """Return the record, or None if the checkpoint was saved without the controller. Raises ConfigError if it is
-    damaged."""
+    """Return the record, or None if the checkpoint has none. Raises ConfigError if the record is damaged."""
     try:
         return Record.model_validate_json((folder / RECORD).read_bytes())
     except FileNotFoundError:
@@ -81,12 +80,13 @@ def read(folder: Path) -> Record | None:
         ) from error
 
 
-def defect(folder: Path) -> str:
+def find_defect(folder: Path) -> str:
     """Return the reason why a checkpoint is not complete, or an empty string if it is complete."""
     if not folder.is_dir():
         return f"{folder} is not a folder"
-    if (folder / PART).exists():
-        return f"{folder} was never finished (it contains {PART}), because training stopped while it was being written"
+    if (folder / INCOMPLETE_MARKER).exists():
+        cause = "because training stopped while it was being written"
+        return f"{folder} was never finished (it contains {INCOMPLETE_MARKER}), {cause}"
     try:
         record = read(folder)
     except ConfigError as error:
@@ -122,15 +122,15 @@ def all_checkpoints(output: Path) -> list[Path]:
 def complete_checkpoints(output: Path, run: str, training: str) -> Iterator[tuple[Path, Record]]:
     """Yield the complete checkpoints of one training run, without those that a rollback has abandoned."""
     for path in all_checkpoints(output):
-        if defect(path):
+        if find_defect(path):
             continue
         record = read(path)
         if record is not None and (record.run, record.training) == (run, training) and not record.abandoned:
             yield path, record
 
 
-def newest(output: Path, run: str, training: str, tick: int | None = None) -> tuple[Path, Record] | None:
-    """Return the newest complete checkpoint up to `tick`. Ticks never decrease, but a rollback decreases the step."""
+def find_newest(output: Path, run: str, training: str, tick: int | None = None) -> tuple[Path, Record] | None:
+    """Return the newest complete checkpoint up to `tick`. Order by tick, because a rollback decreases only the step."""
     checkpoints = complete_checkpoints(output, run, training)
     candidates = [(path, record) for path, record in checkpoints if tick is None or record.tick <= tick]
     return max(candidates, key=lambda entry: (entry[1].tick, entry[1].step), default=None)
@@ -144,18 +144,18 @@ def abandon(output: Path, run: str, training: str, after_tick: int, cause: str) 
 
 
 def checkpoint_to_resume(output: Path, run: str, training: str) -> Path | None:
-    """Return the checkpoint for `resume_from_checkpoint=True`, or None if there is none: the newest checkpoint of the
-    training run, or else the one with the highest step that does not belong to another training run. Incomplete
-    checkpoints are skipped. Raises ConfigError if all are incomplete."""
-    latest = newest(output, run, training)
+    """Return the checkpoint for `resume_from_checkpoint=True`, or None if there is none. This is the newest checkpoint
+    of the training run, or else the checkpoint with the highest step that does not belong to another training run.
+    Incomplete checkpoints are skipped. Raises ConfigError if all are incomplete."""
+    latest = find_newest(output, run, training)
     if latest is not None:
         return latest[0]
     candidates = [path for path in all_checkpoints(output) if not is_of_other_training(path, run, training)]
-    usable = [path for path in candidates if not defect(path) and not _is_abandoned(path, run)]
+    usable = [path for path in candidates if not find_defect(path) and not _is_abandoned(path, run)]
     if usable:
         return usable[-1]
     if candidates:
-        last_problem = defect(candidates[-1]) or "all of them were rolled back"
+        last_problem = find_defect(candidates[-1]) or "all of them were rolled back"
         raise ConfigError(f"no checkpoint in {output} can be resumed: {last_problem}")
     return None
 
@@ -180,9 +180,9 @@ def read_for_resume(folder: Path, run: str, model: dict[str, tuple[int, ...]]) -
     if not folder.is_dir():
         existing = ", ".join(path.name for path in all_checkpoints(folder.parent)) or "none"
         raise ConfigError(f"there is no checkpoint {folder}; checkpoints in the same folder: {existing}")
-    folder_problem = defect(folder)
+    folder_problem = find_defect(folder)
     if folder_problem:
-        usable = [path.name for path in all_checkpoints(folder.parent) if not defect(path)]
+        usable = [path.name for path in all_checkpoints(folder.parent) if not find_defect(path)]
         remedy = f"resume from {usable[-1]}" if usable else "start over without resume_from_checkpoint"
         raise ConfigError(f"{folder_problem}; {remedy}")
     record = read(folder)
@@ -193,7 +193,7 @@ def read_for_resume(folder: Path, run: str, model: dict[str, tuple[int, ...]]) -
             f"{folder} is from run {record.run!r}, but this is run {run!r}; continue it with `oven-controller run "
             f"--resume --run {record.run} -- COMMAND`, or delete {RECORD} from it to start a new run with its weights"
         )
-    differences = _differences(record.model, model)
+    differences = _describe_differences(record.model, model)
     if differences:
         raise ConfigError(
             f"{folder} is from another model: {differences}; resume with the model of the checkpoint, or start over "
@@ -202,10 +202,11 @@ def read_for_resume(folder: Path, run: str, model: dict[str, tuple[int, ...]]) -
     return record
 
 
-def _differences(saved: dict[str, tuple[int, ...]], current: dict[str, tuple[int, ...]]) -> str:
+def _describe_differences(saved: dict[str, tuple[int, ...]], current: dict[str, tuple[int, ...]]) -> str:
     """Describe the parameters with different shapes, or return an empty string."""
     differences = [
-        f"{name} is {_shape(saved.get(name))} in the checkpoint and {_shape(current.get(name))} in the trainer"
+        f"{name} is {_describe_shape(saved.get(name))} in the checkpoint "
+        f"and {_describe_shape(current.get(name))} in the trainer"
         for name in [*saved, *(name for name in current if name not in saved)]
         if saved.get(name) != current.get(name)
     ]
@@ -213,5 +214,5 @@ def _differences(saved: dict[str, tuple[int, ...]], current: dict[str, tuple[int
     return "; ".join(differences[:3]) + suffix
 
 
-def _shape(shape: tuple[int, ...] | None) -> str:
+def _describe_shape(shape: tuple[int, ...] | None) -> str:
     return "missing" if shape is None else "×".join(map(str, shape)) or "a number"

@@ -113,7 +113,7 @@ class DiskCheckpoints:
         valid: list[tuple[int, Path]] = []  # (tick, path)
         discarded: list[tuple[int, Path]] = []
         for path in checkpoint_record.all_checkpoints(self._output):
-            if checkpoint_record.defect(path):
+            if checkpoint_record.find_defect(path):
                 continue
             record = checkpoint_record.read(path)
             if record is not None and record.own and (record.run, record.training) == (self._run, self._training):
@@ -155,7 +155,7 @@ class DiskCheckpoints:
 
     def _choose_state(self, tick: int) -> Snapshot:
         """Choose the state for a restart: the newest checkpoint up to `tick`, or else the start of the script."""
-        newest = checkpoint_record.newest(self._output, self._run, self._training, tick)
+        newest = checkpoint_record.find_newest(self._output, self._run, self._training, tick)
         if newest is not None:
             path, record = newest
             restart_note = f"continues from {path.name} in the next incarnation"

@@ -23,12 +23,13 @@ log = logging.getLogger("oven.learner")
 LEVELS, SNAPSHOTS_PER_LEVEL = 6, 3
 """Number of levels, and of snapshots per level. Level k keeps the newest three of every 2ᵏth snapshot. With a snapshot
 every INTERVAL_TICKS, a rollback by up to 300 ticks goes back at most 1.8 times as far as requested."""
-MAX_SNAPSHOTS = SNAPSHOTS_PER_LEVEL + 2 * (LEVELS - 1)
-"""Maximum number of snapshots, in addition to the first one and the state before the last rollback."""
+MAX_SNAPSHOTS = 2 + SNAPSHOTS_PER_LEVEL + 2 * (LEVELS - 1)
+"""Maximum number of snapshots: the first one, the state before the last rollback, and those of the levels. Every level
+above the lowest adds at most two."""
 CREDIT_S = 0.1
 """Seconds that may be spent at the start without waiting, so that a run that fails early can be rolled back."""
 INTERVAL_TICKS = 5
-"""Minimum ticks between snapshots. They are further apart if a snapshot costs more than its share of these steps."""
+"""Minimum ticks between snapshots. If this would exceed MAX_TIME_SHARE, the snapshots are further apart."""
 TOLERANCE_TICKS = 2 * INTERVAL_TICKS
 """Ticks by which a rollback may exceed the maximum distance."""
 MAX_CLOCK_TICKS = 100
@@ -40,8 +41,7 @@ MAX_SAVED_SNAPSHOTS = 2.0
 
 
 class Snapshots:
-    """Snapshots at the start of a run and then every few ticks. The first one is never dropped. All of them together
-    take at most MAX_TIME_SHARE of wall time, plus CREDIT_S."""
+    """Takes snapshots at the start of a run and then every few ticks, as described above, and restores them."""
 
     can_undo = True
 
@@ -147,8 +147,7 @@ class Snapshots:
             return None
 
     def undo(self) -> Snapshot:
-        """Restore the state before the last rollback, and drop snapshots taken since. Raises LookupError if there is no
-        copy of that state."""
+        """Restore the state before the last rollback, and drop later snapshots. Raises LookupError if there is none."""
         if self._before_rollback is None:
             raise LookupError("there is no rollback to undo, or the state before it could not be copied")
         snapshot, self._before_rollback = self._before_rollback, None
@@ -193,6 +192,7 @@ class SnapshotTimeBudget:
         self.expected_s = max(cost, self.spent_s / self.count if self.count else 0.0)
 
     def _accrue(self, now: float) -> None:
+        """Increase the balance for the time until `now`. The initial credit may exceed the usual maximum."""
         max_balance = max(self._credit_s, self._balance_s, MAX_SAVED_SNAPSHOTS * self.expected_s)
         self._balance_s = min(max_balance, self._balance_s + MAX_TIME_SHARE * max(0.0, now - self._accrued_until))
         self._accrued_until = max(self._accrued_until, now)
@@ -223,10 +223,12 @@ class SnapshotSchedule:
         if tick < self._next_tick:
             return False
         wait_s = self.budget.seconds_until_due(self.clock())
-        ticks_passed, seconds_passed = tick - self._start[0], self.clock() - self._start[1]
-        wait_ticks = 1
+        start_tick, started_at = self._start
+        ticks_passed, seconds_passed = tick - start_tick, self.clock() - started_at
+        wait_ticks = 1  # while the pace is unknown
         if ticks_passed and seconds_passed:
-            wait_ticks = math.ceil(min(MAX_CLOCK_TICKS, wait_s / (seconds_passed / ticks_passed)))
+            seconds_per_tick = seconds_passed / ticks_passed
+            wait_ticks = math.ceil(min(MAX_CLOCK_TICKS, wait_s / seconds_per_tick))
         min_ticks = 1 if wait_s else INTERVAL_TICKS
         is_due, self._next_tick = self.broadcast((wait_s == 0, tick + max(min_ticks, wait_ticks)))
         return bool(is_due)

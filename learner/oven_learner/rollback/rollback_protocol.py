@@ -31,11 +31,10 @@ class Rollback(Protocol):
 
     def distance_problem(self, tick: int, now: int, *, exact: bool) -> str:
         """Return why a rollback from tick `now` to `tick` would go back too far, or an empty string. `exact` means that
-        an operator chose the tick. The tick of an agent is only an estimate."""
+        an operator chose the tick. Otherwise an agent chose it, as an estimate, and the rollback may go further."""
 
     def restore(self, tick: int, now: int) -> Snapshot:
-        """Restore, at tick `now`, the newest snapshot taken at or before `tick`. Raises LookupError if there is
-        none."""
+        """At tick `now`, restore the newest snapshot from `tick` or before. Raises LookupError if there is none."""
 
     @property
     def can_undo(self) -> bool:

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from oven_core.errors import ConfigError, reason
 from oven_core.files import write_atomic
-from oven_learner.rollback.checkpoint_record import all_checkpoints, defect
+from oven_learner.rollback.checkpoint_record import all_checkpoints, find_defect
 from oven_recipes.activations.capture import MAX_TOKENS
 from oven_recipes.oracle.evaluation import DEPTHS
 from oven_recipes.oracle.user_model import load_adapter, load_model
@@ -85,7 +85,7 @@ def _load_from_run(run: Path) -> SavedOracle:
     checkpoints = [
         checkpoint
         for checkpoint in all_checkpoints(run / "checkpoints")
-        if not defect(checkpoint)
+        if not find_defect(checkpoint)
         and (checkpoint / ADAPTER_FILE).is_file()
         and (checkpoint / ADAPTER_FILE).stat().st_mtime > saved_at
     ]

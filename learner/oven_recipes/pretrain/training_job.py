@@ -179,7 +179,7 @@ def build(settings: PretrainSettings, start: Start, seed: int, workdir: Path, ca
         channels.insert(0, TokenWeighted(prior, settings.kg_weight))
     rounding, actuators = FakeQuantisation(model), Actuators()
     rounding.write(settings.quantisation)
-    quantisation.announce(actuators, rounding)
+    quantisation.register_knob(actuators, rounding)
     args = _arguments(settings, start, seed, workdir)
     trainer = TextTrainer(model=model, args=args, train_dataset=mixture.dataset, channels=channels)
     install_sampler(trainer, mixture)

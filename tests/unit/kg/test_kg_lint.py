@@ -44,8 +44,8 @@ def test_its_metrics_are_published_by_learners() -> None:
     from oven_recipes.grpo.settings import GrpoSettings
     from oven_recipes.grpo.training_job import recipe_metrics as recipe
 
-    specs = (*step_metrics.COMMON_METRICS, *step_metrics.GRPO, *step_metrics.SFT, *recipe(GrpoSettings()))
-    specs += (*frontier_drift.METRICS, *calibrated_reward.METRICS)
+    specs = (*step_metrics.COMMON_METRICS, *step_metrics.GRPO_METRICS, *recipe(GrpoSettings()))
+    specs += (*step_metrics.SFT_METRICS, *frontier_drift.METRICS, *calibrated_reward.METRICS)
     specs += (*optimizer_gauges.ALL_GAUGES, step_hooks.REPEATED)
     levels = re.compile(r"^(reward|eval/accuracy)/.+")
     published = {levels.sub(r"\1/*", spec.name) for spec in specs}

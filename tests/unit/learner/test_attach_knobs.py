@@ -92,7 +92,7 @@ def test_schedulers_of_torch_itself_keep_the_scale(kind: str) -> None:
         for step in range(12):
             if step == 4:
                 rate.write(scale)
-            rates.append(rate.current_rate())
+            rates.append(rate.rates()[0])
             optimizer.step()
             if scheduler is not None:
                 scheduler.step()

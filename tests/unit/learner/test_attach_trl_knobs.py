@@ -21,8 +21,8 @@ from oven_core.errors import ConfigError
 from oven_core.protocol.messages import ActuatorSpec, RunStarted, Value
 from oven_learner.actuators import Actuators
 from oven_learner.hf.attach import attach
-from oven_learner.hf.knobs import scalar_knobs
-from oven_learner.hf.knobs.scalar_knobs import UserValues
+from oven_learner.hf.knobs import trainer_knobs
+from oven_learner.hf.knobs.trainer_knobs import UserValues
 from oven_learner.optim.lr_scale import USER_BOUNDS
 from oven_learner.teachers import register_kl_knobs
 from oven_learner.testing import FakeLink
@@ -134,9 +134,9 @@ def test_a_decision_acts_and_is_read_back(tmp_path: Path, policy: str, case: str
 def offered(job: Any, existing: Actuators | None = None) -> dict[str, ActuatorSpec]:
     """What the families find on a trainer, beside what any has."""
     actuators, own = existing or Actuators(), UserValues()
-    scalar_knobs.announce_beta(job, actuators, own, USER_BOUNDS)
-    scalar_knobs.announce_epsilon(job, actuators, own)
-    scalar_knobs.announce_reward_weights(job, actuators)
+    trainer_knobs.register_beta(job, actuators, own, USER_BOUNDS)
+    trainer_knobs.register_epsilon(job, actuators, own)
+    trainer_knobs.register_reward_weights(job, actuators)
     register_kl_knobs(actuators, job, None, USER_BOUNDS)
     return {spec.name: spec for spec in actuators.specs()}
 

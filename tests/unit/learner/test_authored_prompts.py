@@ -142,7 +142,7 @@ def hook(source: PromptSource, committee: Committee | None = None, evaluated: An
 
 
 def announced(made: AuthoredPromptsReader) -> bool:
-    made.announce(actuators := Actuators())
+    made.register_knob(actuators := Actuators())
     return SHARE in actuators
 
 

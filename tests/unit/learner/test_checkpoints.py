@@ -45,10 +45,10 @@ def test_a_checkpoint_counts_once_its_record_is_written(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoint-3"
     checkpoint_record.begin(folder)
     (folder / "trainer_state.json").write_text("{}")
-    assert "never finished" in checkpoint_record.defect(folder)
-    assert written(tmp_path, 3) == folder and not checkpoint_record.defect(folder)
+    assert "never finished" in checkpoint_record.find_defect(folder)
+    assert written(tmp_path, 3) == folder and not checkpoint_record.find_defect(folder)
     checkpoint_record.begin(folder)  # it is written over
-    assert checkpoint_record.read(folder) is None and "never finished" in checkpoint_record.defect(folder)
+    assert checkpoint_record.read(folder) is None and "never finished" in checkpoint_record.find_defect(folder)
 
 
 def test_the_newest_checkpoint_is_by_tick_and_not_abandoned(tmp_path: Path) -> None:
@@ -56,23 +56,23 @@ def test_the_newest_checkpoint_is_by_tick_and_not_abandoned(tmp_path: Path) -> N
     written(tmp_path, 20, 20)
     written(tmp_path, 30, 30, run="other")
     written(tmp_path, 12, 25)  # after a rollback from 20 to 10
-    assert checkpoint_record.newest(tmp_path, "r", "1") is not None
+    assert checkpoint_record.find_newest(tmp_path, "r", "1") is not None
     assert [path.name for path, _ in checkpoint_record.complete_checkpoints(tmp_path, "r", "1")] == [
         "checkpoint-10", "checkpoint-12", "checkpoint-20"
     ]  # fmt: skip
     assert checkpoint_record.checkpoint_to_resume(tmp_path, "r", "1") == tmp_path / "checkpoint-12"
-    newest = checkpoint_record.newest(tmp_path, "r", "1", tick=24)
+    newest = checkpoint_record.find_newest(tmp_path, "r", "1", tick=24)
     assert newest is not None and newest[0].name == "checkpoint-20"
     checkpoint_record.abandon(tmp_path, "r", "1", 10, "rolled back")
     assert checkpoint_record.checkpoint_to_resume(tmp_path, "r", "1") == tmp_path / "checkpoint-10"
-    assert not checkpoint_record.defect(tmp_path / "checkpoint-20"), "whole it is"
+    assert not checkpoint_record.find_defect(tmp_path / "checkpoint-20"), "whole it is"
 
 
 def test_incomplete_checkpoints_are_skipped(tmp_path: Path) -> None:
     written(tmp_path, 1)
     (written(tmp_path, 2) / "model.safetensors").write_bytes(b"w" * 63)
     (written(tmp_path, 3) / "model.safetensors").unlink()
-    (written(tmp_path, 4) / checkpoint_record.PART).touch()
+    (written(tmp_path, 4) / checkpoint_record.INCOMPLETE_MARKER).touch()
     (written(tmp_path, 5) / checkpoint_record.RECORD).write_text('{"v": 1')
     assert checkpoint_record.checkpoint_to_resume(tmp_path, "r", "1") == tmp_path / "checkpoint-1"
     (tmp_path / "checkpoint-1" / "trainer_state.json").unlink()
@@ -85,7 +85,7 @@ def test_incomplete_checkpoints_are_skipped(tmp_path: Path) -> None:
     [
         (lambda f: (f / "model.safetensors").write_bytes(b"w"), r"has 1 bytes, but had 64 .*resume from checkpoint-1"),
         (lambda f: (f / "model.safetensors").unlink(), r"model.safetensors is missing; it had 64 bytes"),
-        (lambda f: (f / checkpoint_record.PART).touch(), r"was never finished .*; resume from checkpoint-1"),
+        (lambda f: (f / checkpoint_record.INCOMPLETE_MARKER).touch(), r"never finished .*; resume from checkpoint-1"),
         (lambda f: (f / checkpoint_record.RECORD).write_text("{"), r"oven.json cannot be read"),
         (lambda f: written(f.parent, 9, run="calm-otter"), r"run 'calm-otter', but this is run 'r'; .*--resume"),
         (lambda f: written(f.parent, 9, model={"w": (4, 3)}), r"another model: w is 4×3 in the checkpoint and 4×2 in"),
@@ -313,8 +313,8 @@ def test_no_training_resumes_from_another_trainings_checkpoint(tmp_path: Path) -
     assert checkpoint_record.checkpoint_to_resume(tmp_path, "r", "2") == tmp_path / "checkpoint-4"
     checkpoint_record.abandon(tmp_path, "r", "2", 0, "rolled back")
     assert (
-        checkpoint_record.newest(tmp_path, "r", "1") is not None
-        and checkpoint_record.newest(tmp_path, "r", "2") is None
+        checkpoint_record.find_newest(tmp_path, "r", "1") is not None
+        and checkpoint_record.find_newest(tmp_path, "r", "2") is None
     )
 
 

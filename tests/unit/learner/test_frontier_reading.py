@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from oven_learner import random_state
-from oven_learner.frontier_divergence import SYMBOLS, FirstBytes, PolicyReading, known_mass, min_divergence, token_bytes
+from oven_learner.frontier_divergence import SYMBOLS, FirstBytes, PolicyMeter, known_mass, min_divergence, token_bytes
 from oven_runs.home.probe_set import Alternative, Probe, ProbeSet, Token
 
 TEXTS = ("the cat sat on the mat", "naïve café — ☕ and the rest", "then the cat, the café")
@@ -117,7 +117,7 @@ def test_bits_per_byte_and_kl_equal_a_direct_computation() -> None:
     words = bpe(280)
     frontier, policy = model(words, 1), model(words, 2)
     probe = answered(words, frontier, TEXTS[0], TEXTS[1], len(words))
-    reading = PolicyReading(probe_set(probe), policy, words)
+    reading = PolicyMeter(probe_set(probe), policy, words)
     reading_result = reading.read(policy)
     first, ids = list(words(TEXTS[0])["input_ids"]), list(words(TEXTS[1])["input_ids"])
     with torch.no_grad():
@@ -133,7 +133,7 @@ def test_bits_per_byte_and_kl_equal_a_direct_computation() -> None:
     ]
     assert reading_result.positions == len(whole)
     assert reading_result.kl == pytest.approx(float(each[whole].mean()), rel=1e-4)
-    assert PolicyReading(probe_set(probe), frontier, words).read(frontier).kl == pytest.approx(0, abs=1e-6)
+    assert PolicyMeter(probe_set(probe), frontier, words).read(frontier).kl == pytest.approx(0, abs=1e-6)
 
 
 def _at_character(words: Any, ids: list[int]) -> bool:
@@ -146,7 +146,7 @@ def test_with_other_tokens_only_shared_token_ends_count() -> None:
     kls = []
     for top in (2, 20, len(theirs)):
         probes = probe_set(*(answered(theirs, frontier, TEXTS[0], text, top) for text in TEXTS))
-        result = PolicyReading(probes, policy, ours).read(policy)
+        result = PolicyMeter(probes, policy, ours).read(policy)
         tokens = sum(len(theirs(text)["input_ids"]) for text in TEXTS)
         assert 0 < result.positions <= tokens
         kls.append(result.kl)
@@ -158,7 +158,7 @@ def test_reading_changes_no_state() -> None:
     policy = model(words, 2).train()
     before = {name: value.clone() for name, value in policy.state_dict().items()}
     state = random_state.capture()
-    plain = PolicyReading(probe_set(Probe(prompt="the", completion=" cat")), policy, words)
+    plain = PolicyMeter(probe_set(Probe(prompt="the", completion=" cat")), policy, words)
     first, second = plain.read(policy), plain.read(policy)
     assert first == second and first.kl is None and first.positions == 0
     assert policy.training and same_state(state, random_state.capture())

@@ -85,7 +85,7 @@ def test_bad_weights_are_refused_and_change_nothing(weights: dict[str, float]) -
 
 def test_the_sampler_repeats_rows_as_trl_expects_and_counts_chunks_over_epochs() -> None:
     mixture = made()
-    sampler = MixtureSampler(mixture, prompts=3, group_size=2, repeats=2, chunks=2)
+    sampler = MixtureSampler(mixture, chunk_rows=3, group_size=2, repeats=2, chunks=2)
     rows = list(sampler)
     assert len(rows) == len(sampler) == 24
     assert rows[:6] == rows[6:12] and rows[12:18] == rows[18:]

@@ -16,13 +16,18 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, Llam
 from oven_learner.actuators import Actuators
 from oven_learner.hf.attach import attach
 from oven_learner.hf.knobs import quantisation
-from oven_learner.hf.knobs.quantisation import BITS, GROUP, FakeQuantisation, fake_quantise
+from oven_learner.hf.knobs.quantisation import BITS, GROUP_SIZE, FakeQuantisation, fake_quantise
 from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
 
-@given(st.integers(0, 2**31), st.sampled_from([8, 4]), st.sampled_from([GROUP, 2 * GROUP, 20]), st.floats(1e-6, 1e6))
+@given(
+    st.integers(0, 2**31),
+    st.sampled_from([8, 4]),
+    st.sampled_from([GROUP_SIZE, 2 * GROUP_SIZE, 20]),
+    st.floats(1e-6, 1e6),
+)
 def test_a_weight_is_the_nearest_level_and_its_gradient_passes(seed: int, bits: int, width: int, size: float) -> None:
     weight = size * torch.randn(6, width, generator=torch.Generator().manual_seed(seed))
     weight = weight.requires_grad_()
@@ -30,7 +35,7 @@ def test_a_weight_is_the_nearest_level_and_its_gradient_passes(seed: int, bits: 
     upstream = torch.randn(weight.shape, generator=torch.Generator().manual_seed(seed + 1))
     (gradient,) = torch.autograd.grad(levels, weight, upstream)
     assert torch.equal(gradient, upstream), "straight through, for the largest as well"
-    group = GROUP if bits == 4 and width % GROUP == 0 else width
+    group = GROUP_SIZE if bits == 4 and width % GROUP_SIZE == 0 else width
     rows, rounded = (tensor.detach().double().reshape(-1, group) for tensor in (weight, levels))
     scale = rows.abs().amax(1, keepdim=True) / (2 ** (bits - 1) - 1)
     assert bool(((rounded - rows).abs() <= scale * (0.5 + 1e-4)).all())
@@ -40,7 +45,7 @@ def test_a_weight_is_the_nearest_level_and_its_gradient_passes(seed: int, bits: 
 
 
 def test_zeros_stay_and_nan_stays_nan() -> None:
-    weight = torch.ones(4, GROUP)
+    weight = torch.ones(4, GROUP_SIZE)
     weight[1], weight[2, 3], weight[3, 4] = 0.0, float("nan"), float("inf")
     for bits in BITS.values():
         levels = fake_quantise(weight, bits)
@@ -87,7 +92,7 @@ def test_switching_quantisation_off_leaves_no_trace(made: Any) -> None:
 def test_what_is_saved_while_it_is_on_is_a_plain_model(tmp_path: Path) -> None:
     job = trainer(tmp_path, model=llama(), data=tokens(), save_strategy="steps", save_steps=3, max_steps=6)
     knobs = Actuators()
-    quantisation.announce(knobs, FakeQuantisation(job.model))  # type: ignore[arg-type]
+    quantisation.register_knob(knobs, FakeQuantisation(job.model))  # type: ignore[arg-type]
     line = FakeLink({2: ("train.quantisation", "int8")})
     attach(job, link=line, actuators=knobs)
     job.train()

@@ -12,7 +12,7 @@ from transformers import TrainerControl
 
 from oven_learner.hf.hooks.step_hooks import StepEnd
 from oven_learner.hf.hooks.step_metrics import StepTiming
-from oven_learner.link.worker import MEMORY, READING_INTERVAL_S, MachineReadings
+from oven_learner.link.machine_readings import MEMORY, READING_INTERVAL_S, MachineReadings
 from oven_learner.ranks import Ranks
 
 

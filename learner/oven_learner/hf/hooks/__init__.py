@@ -1,1 +1,1 @@
-"""Features of an attached trainer. They are called at fixed points of each step."""
+"""Hooks that add features to an attached trainer. The callback calls them at fixed points of each step."""

@@ -1,7 +1,7 @@
 """Reads prompts from a curriculum author's file between two steps, and adds the knob `data.authored_share`.
 
-The author is not trusted. Its lines are limited, validated, and compared with the data and the held-out set. The
-knob starts at 0. At 0, authored prompts are stored but not drawn.
+The author is not trusted. Every line of the file is limited in length, validated, and compared with the data and the
+held-out set. The knob starts at 0. At 0, authored prompts are stored but not drawn.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ log = logging.getLogger("oven.learner")
 
 STORED = MetricSpec(name="data/authored", unit="authored prompts that can be drawn")
 REFUSED = MetricSpec(name="data/authored_refused", better="down", unit="authored prompts that were refused")
-HELD_OUT_ROWS = 20_000
+MAX_HELD_OUT_ROWS = 20_000
 """Maximum number of rows to compare per evaluation set. More rows would delay the first step."""
 
 
 class AuthoredPromptsReader(StepHook):
-    """Reads authored prompts, if the run has an author, a folder, and a way to score authored prompts."""
+    """Adds authored prompts to the source, if the run has an author, a folder, and a way to score such prompts."""
 
     def __init__(self, trainer: Trainer, source: PromptSource, committee: Committee | None) -> None:
         self._trainer, self._source, self._committee = trainer, source, committee
         self._authored = source.authored
         self._ranks = Ranks()
         self._settings: AuthorSettings | None = None
-        self._folder = Path(os.environ.get("OVEN_RUN_DIR") or os.devnull)
+        self._folder = Path(os.environ.get("OVEN_RUN_DIR") or os.devnull)  # without a run, nothing exists below it
         self._logged_messages: set[str] = set()
         if committee is not None:
-            committee.reference_columns = source.references
+            committee.reference_columns = source.reference_columns
 
     def begin(self, ranks: Ranks) -> None:
         """Prepare the comparison. Every rank uses the same data, so that all accept the same prompts."""
@@ -65,7 +65,7 @@ class AuthoredPromptsReader(StepHook):
         if ranks.leader:
             self._write_topics(self._settings.examples)
 
-    def announce(self, actuators: Actuators) -> None:
+    def register_knob(self, actuators: Actuators) -> None:
         if self._settings is not None:
             actuators.scalar(
                 SHARE,
@@ -134,7 +134,7 @@ class AuthoredPromptsReader(StepHook):
     def _can_be_scored(self) -> bool:
         """Whether prompts can be scored without the data's other columns. A plain reward function would get None for
         these columns, which may end training."""
-        committee, missing_columns = self._committee, ", ".join(sorted(self._source.references))
+        committee, missing_columns = self._committee, ", ".join(sorted(self._source.reference_columns))
         if not missing_columns or (committee is not None and committee.remote is not None):
             return True
         remedy = "use oven.Committee as the reward" if committee is None else "add a remote judge to the committee"
@@ -144,12 +144,12 @@ class AuthoredPromptsReader(StepHook):
         )
         return False
 
-    def _write_topics(self, examples: int) -> None:
+    def _write_topics(self, example_count: int) -> None:
         """Write the topics for the author, with examples from the training data."""
         topics = []
         for name in self._source.names:
             prompts = self._source.data_prompts(name)
-            example_texts = tuple(text_of(prompt)[:MAX_CHARACTERS] for prompt in prompts[:examples])
+            example_texts = tuple(text_of(prompt)[:MAX_CHARACTERS] for prompt in prompts[:example_count])
             topics.append(Topic(name=name[:200], prompts=len(prompts), examples=example_texts))
         try:
             write_topics(self._folder, topics)
@@ -163,7 +163,7 @@ class AuthoredPromptsReader(StepHook):
 
 
 def author_settings(folder: Path) -> AuthorSettings | None:
-    """Return the settings in the run's folder, or None if no author is enabled. Raises ConfigError if invalid."""
+    """Return the author's settings in the run's folder, or None without an author. Raises ConfigError if invalid."""
     config = folder / "config.json"
     if not config.is_file():
         return None
@@ -178,4 +178,5 @@ def _evaluation_prompts(trainer: Trainer) -> Iterator[str]:
     datasets: Any = trainer.eval_dataset
     for dataset in datasets.values() if isinstance(datasets, Mapping) else [datasets]:
         if "prompt" in (getattr(dataset, "column_names", None) or ()) and hasattr(dataset, "select"):
-            yield from map(text_of, dataset.select(range(min(len(dataset), HELD_OUT_ROWS)))["prompt"])
+            row_count = min(len(dataset), MAX_HELD_OUT_ROWS)
+            yield from map(text_of, dataset.select(range(row_count))["prompt"])

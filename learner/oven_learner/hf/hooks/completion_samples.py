@@ -28,11 +28,13 @@ SUPPORTED_TRAINERS = ("GRPOTrainer", "RLOOTrainer")
 
 
 def shows_completions(trainer: Any) -> bool:
+    """Whether the trainer keeps its completions, so that samples of them can be shown."""
     return hasattr(trainer, "_logs") and any(cls.__name__ in SUPPORTED_TRAINERS for cls in type(trainer).__mro__)
 
 
 class CompletionSamples(StepHook):
-    """Wraps the trainer's generation. Create it after other hooks that wrap the same method."""
+    """Sends samples of completions. It wraps the trainer's generation to notice new batches, so create it after other
+    hooks that wrap the same method."""
 
     def __init__(
         self, trainer: Any, committee: Committee | None, sampling: Sampling, client: Callable[[], OvenClient | None]
@@ -68,33 +70,33 @@ class CompletionSamples(StepHook):
         return batch
 
     def _send_groups(self, client: OvenClient, trained_steps: int) -> None:
-        """Queue the groups that are due. This may run every few steps, so an `itemgetter` instead of a loop picks a
-        group's rows from each column. Copying a column would touch every object in it."""
+        """Queue samples of the groups that are due. An `itemgetter` picks a group's rows from each column, because
+        copying a column would touch every object in it."""
         trainer, committee, sampling = self._trainer, self._committee, self._sampling
         logs, group_size = trainer._logs, trainer.num_generations
         advantages, step = logs["advantages"], trainer.state.global_step
         group_count = len(advantages) // group_size
         self._has_new_batch = False
-        for number in self._schedule.take(trained_steps, group_count):
-            group = number % group_count
-            pick_rows = self._pickers.get(group) or self._row_picker(group, group_size)
+        for group_number in self._schedule.take(trained_steps, group_count):
+            group = group_number % group_count  # index of the group in this batch
+            pick_rows = self._pickers.get(group) or self._create_picker(group, group_size)
             if committee is None:
                 columns = [pick_rows(logs["rewards"][name]) for name in trainer.reward_func_names]
                 prompt, completions = logs["prompt"][group * group_size], pick_rows(logs["completion"])
-                sample = partial(_function_sample, prompt, completions, columns, trainer)
+                build_sample = partial(_build_function_sample, prompt, completions, columns, trainer)
             else:
                 rewards = committee.last_outcome.rewards
-                sample = partial(_committee_sample, committee.evidence, rewards, group, group_size)
+                build_sample = partial(_build_committee_sample, committee.evidence, rewards, group, group_size)
             sampling.sample_count += 1
             numbers = SampleNumbers(sampling.sample_count, client.tick + 1, step, group, group_count)
-            client.show(partial(sampling.convert, client.position, numbers, pick_rows(advantages), sample))
+            client.show(partial(sampling.convert, client.position, numbers, pick_rows(advantages), build_sample))
 
-    def _row_picker(self, group: int, size: int) -> itemgetter[Any]:
+    def _create_picker(self, group: int, size: int) -> itemgetter[Any]:
         picker = self._pickers[group] = itemgetter(*range(group * size, (group + 1) * size))
         return picker
 
 
-def _function_sample(
+def _build_function_sample(
     prompt: Any, completions: Sequence[Any], columns: Sequence[Sequence[float]], trainer: Any
 ) -> Sample:
     weights = trainer.reward_weights.tolist()
@@ -102,7 +104,7 @@ def _function_sample(
     return Sample(prompt, completions, None, members)
 
 
-def _committee_sample(evidence: Evidence, rewards: Sequence[float | None], index: int, size: int) -> Sample:
+def _build_committee_sample(evidence: Evidence, rewards: Sequence[float | None], index: int, size: int) -> Sample:
     group = evidence.groups[index]
     group_rewards = rewards[index * size : (index + 1) * size]
     return Sample(group.prompt, group.original_completions, group_rewards, evidence.group_verdicts(index))

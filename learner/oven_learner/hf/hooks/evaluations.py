@@ -29,7 +29,7 @@ class UserEvaluation(Evaluation, StepHook):
         self.last = {}
 
     def first_results(self) -> dict[str, float]:
-        """Return the results before the first step."""
+        """Return the results before the first step. Measure them at the first call."""
         return self.last or self.measure()
 
     def end_step(self, step: StepEnd) -> None:
@@ -57,8 +57,8 @@ class TrainerEvaluation(StepHook):
     def held_out_specs(self) -> tuple[MetricSpec, ...]:
         """Return the main metric of each evaluation set, and the known metrics of `compute_metrics`. If
         `metric_for_best_model` names a metric other than the loss, only that one counts as held out, and the others are
-        only shown. The main metric is the loss, or the reward for trainers with reward functions. The loss of those is
-        little more than β × KL, which grows while the policy learns."""
+        only shown. The main metric is the loss, or the reward for trainers with reward functions. Their loss is little
+        more than β × KL, which grows while the policy learns."""
         trainer = self._trainer
         if trainer.args.eval_strategy == "no":
             return ()
@@ -79,12 +79,11 @@ class TrainerEvaluation(StepHook):
         is unknown whether higher is better, so these metrics cannot judge changes."""
         if getattr(self._trainer, "compute_metrics", None) is None:
             return []
-        logged = (name for entry in self._trainer.state.log_history for name in self._announced_names(entry))
+        logged = (name for entry in self._trainer.state.log_history for name in self._by_announced_name(entry))
         return [name for name in dict.fromkeys((*self._measured_names, *logged)) if not name.endswith(COST_SUFFIXES)]
 
     def declared_target(self) -> str:
-        """Return the metric named by `metric_for_best_model`, or an empty string for "loss", which transformers sets by
-        default."""
+        """Return the metric named by `metric_for_best_model`, or an empty string for transformers' default, "loss"."""
         name = (self._trainer.args.metric_for_best_model or "loss").removeprefix("eval_")
         return EVAL + name if name != "loss" else ""
 
@@ -92,7 +91,7 @@ class TrainerEvaluation(StepHook):
         """Record an evaluation by the trainer, and return its metrics under their announced names. These are
         `eval/loss`, or `eval/NAME_loss` with several evaluation sets. TRL omits the set's name for some metrics. For
         example, it logs the reward of every set as `eval_reward`."""
-        results = self._announced_names(metrics)
+        results = self._by_announced_name(metrics)
         self._pending |= results
         self.last |= results
         self._measured_names |= dict.fromkeys(results)
@@ -102,9 +101,9 @@ class TrainerEvaluation(StepHook):
         """Make the results of the best step the latest ones, because the trainer has loaded that step's checkpoint."""
         for entry in state.log_history:
             if entry["step"] == state.best_global_step:
-                self.last |= self._announced_names(entry)
+                self.last |= self._by_announced_name(entry)
 
-    def _announced_names(self, metrics: Mapping[str, Any]) -> dict[str, float]:
+    def _by_announced_name(self, metrics: Mapping[str, Any]) -> dict[str, float]:
         """Return the trainer's evaluation metrics under their announced names."""
         # `runtime` identifies the set, because the trainer itself always adds it with the name of the set.
         prefix = next((prefix for prefix in self._set_prefixes() if f"eval_{prefix}runtime" in metrics), "")

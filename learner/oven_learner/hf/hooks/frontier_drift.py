@@ -1,10 +1,10 @@
 """Publishes the `frontier/*` metrics, which show how far the policy drifts from a frontier model's answers.
 
 Every N steps, the policy is teacher-forced over the answers to a fixed set of prompts. These answers are never trained
-on (oven_learner.frontier_divergence). The metrics are changes since the first reading, which is taken at step 0 if the
-answers have arrived by then. A policy's distance from another model says little, but its drift is informative. The
-measurement uses no random numbers and no gradients. Another process fetches the answers, without delaying training.
-Nothing is published until they arrive.
+on (oven_learner.frontier_divergence). The main metrics are changes since the first reading, because a policy's distance
+from another model says little, but its drift is informative. The first reading is taken at step 0 if the answers have
+arrived by then. Another process fetches them without delaying training, and nothing is published until they arrive.
+Readings use no random numbers and no gradients.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from oven_core.errors import ConfigError, reason
 from oven_core.files import write_atomic
 from oven_core.protocol.messages import MetricSpec
-from oven_learner.frontier_divergence import PolicyReading, Reading
+from oven_learner.frontier_divergence import PolicyMeter, Reading
 from oven_learner.hf.hooks.step_hooks import StepEnd, StepHook
 from oven_learner.ranks import Ranks
 from oven_runs.home import probe_set
@@ -29,6 +29,7 @@ log = logging.getLogger("oven.learner")
 
 BITS, KL = "frontier/bits_per_byte", "frontier/kl"
 LEVEL = "_level"
+"""Suffix of the metrics with the measured values themselves, instead of the changes since the first reading."""
 METRICS = (
     MetricSpec(name=BITS, better="down", unit="bits per byte, change since the first reading"),
     MetricSpec(name=KL, better="down", unit="nats per position (lower bound), change since the first reading"),
@@ -40,18 +41,19 @@ METRICS = (
 
 
 class FrontierDrift(StepHook):
-    """Measures the policy's drift at a fixed interval, on rank 0."""
+    """Measures the policy's drift on rank 0, every `settings.every` steps."""
 
     def __init__(self, trainer: Any, settings: FrontierSettings, run_folder: Path) -> None:
         self._trainer, self._settings, self._folder = trainer, settings, run_folder
-        self._reading: PolicyReading | None = None
+        self._meter: PolicyMeter | None = None
         self._first: Reading | None = None
         self._is_active = False
+        self._key = ""  # identifies the set of answers (`probe_set.key_of`)
 
     def begin(self, ranks: Ranks) -> None:
         """Take the first reading, with the initial weights, if the answers have arrived."""
         trainer, settings = self._trainer, self._settings
-        self._reading = self._first = None
+        self._meter = self._first = None
         self._is_active = ranks.leader
         if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
             self._give_up("FSDP or DeepSpeed shards the policy, so one rank cannot evaluate it")
@@ -70,7 +72,7 @@ class FrontierDrift(StepHook):
     def end_step(self, step: StepEnd) -> None:
         if not self._is_active:
             return
-        if self._reading is None:
+        if self._meter is None:
             self._start_if_answers_arrived()
             step.metrics |= self._metrics(self._first)
         elif step.trained_steps % self._settings.every == 0 or step.is_last:
@@ -82,11 +84,11 @@ class FrontierDrift(StepHook):
             answers = probe_set.read(self._folder, self._key)
             if answers is None:
                 return
-            self._reading = PolicyReading(answers, self._policy, self._trainer.processing_class)
+            self._meter = PolicyMeter(answers, self._policy, self._trainer.processing_class)
         except (ConfigError, OSError, AttributeError) as error:
             self._give_up(reason(error))
             return
-        if skipped_count := self._reading.skipped_count:
+        if skipped_count := self._meter.skipped_count:
             log.warning(
                 "skipped %d of %d frontier answers that the policy cannot read", skipped_count, len(answers.probes)
             )
@@ -121,9 +123,9 @@ class FrontierDrift(StepHook):
 
     def _measure(self) -> Reading | None:
         """Measure the policy. Return None on failure: a failed measurement must not stop training."""
-        assert self._reading is not None
+        assert self._meter is not None
         try:
-            return self._reading.read(self._policy)
+            return self._meter.read(self._policy)
         except Exception as error:  # out of memory, or an unusual model
             self._give_up(reason(error))
             return None

@@ -1,8 +1,9 @@
 """Measures the metrics `kl/<teacher>`, the policy's distance from the inactive teachers.
 
-It uses the completions of every `kl_every`-th step (oven_learner.teachers.Teachers). The estimator is the same as for
-GRPO's own `kl`: the mean of exp(r) − r − 1 over the completions' tokens, with r = log π_teacher − log π_θ. It is
-computed before the step's loss, without gradients, and the random states are restored. So training is bit-identical.
+The metrics are measured on the completions of every `kl_every`-th step (oven_learner.teachers.Teachers). The estimator
+is the same as for GRPO's own `kl`: the mean of exp(r) − r − 1 over the completions' tokens, with
+r = log π_teacher − log π_θ. The measurement takes place before the step's loss is computed. It needs no gradients and
+restores the random states, so training is bit-identical with and without it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class IdleTeachers(StepHook):
         is_grpo = any(cls.__name__ == "GRPOTrainer" for cls in type(trainer).__mro__)
         self._teachers = teachers if is_grpo and teachers is not None and teachers.kl_every else None
         self._sums: dict[str, torch.Tensor] = {}
-        """Teacher → the sum over the step's tokens so far, and the number of tokens: (2,), on the device."""
+        """Teacher → a tensor on the device with the sum of the KL over the step's tokens so far, and their number."""
         self._announced: frozenset[str] = frozenset()
         if self._teachers is None:
             return
@@ -36,7 +37,7 @@ class IdleTeachers(StepHook):
 
         def sample_and_compute(model: Any, inputs: dict[str, Any]) -> Any:
             if model.training and self._is_sampled_step and "pixel_values" not in inputs:
-                self._sample(model, inputs)
+                self._evaluate_teachers(model, inputs)
             return compute_loss(model, inputs)
 
         trainer._compute_loss = sample_and_compute
@@ -58,9 +59,8 @@ class IdleTeachers(StepHook):
             return
         names, sums = list(self._sums), torch.stack(list(self._sums.values()))  # (teachers, 2)
         self._sums.clear()
-        for name, (total, tokens) in zip(
-            names, self._trainer.accelerator.reduce(sums, reduction="sum").tolist(), strict=True
-        ):
+        totals = self._trainer.accelerator.reduce(sums, reduction="sum").tolist()
+        for name, (total, tokens) in zip(names, totals, strict=True):
             if tokens:
                 step.metrics[PREFIX + name] = total / tokens
 
@@ -70,7 +70,7 @@ class IdleTeachers(StepHook):
         assert self._teachers is not None
         return (int(self._trainer.state.global_step) + 1) % self._teachers.kl_every == 0
 
-    def _sample(self, model: Any, inputs: dict[str, Any]) -> None:
+    def _evaluate_teachers(self, model: Any, inputs: dict[str, Any]) -> None:
         assert self._teachers is not None
         idle = {name: teacher for name, teacher in self._teachers.idle_models.items() if name in self._announced}
         if not idle:

@@ -14,7 +14,7 @@ from transformers import Trainer, TrainerControl
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.client.oven_client import OvenClient
 from oven_learner.hf.knobs.mixture import Mixture
-from oven_learner.hf.knobs.scalar_knobs import is_a
+from oven_learner.hf.knobs.trainer_knobs import is_a
 from oven_learner.optim.lr_scale import LearningRateScale
 from oven_learner.optim.optimizer_gauges import OptimizerGauges
 from oven_learner.ranks import Ranks
@@ -28,7 +28,7 @@ UNSCORED = MetricSpec(name="rewards/unscored", better="down", unit="completions 
 INFINITE = MetricSpec(
     name="rewards/infinite", better="down", unit="completions whose infinite reward voids their group"
 )
-SCORED = ("GRPOTrainer", "RLOOTrainer", "SDPOTrainer")
+COUNTABLE_TRAINERS = ("GRPOTrainer", "RLOOTrainer", "SDPOTrainer")
 """Trainers whose `_calculate_rewards` returns one row per completion and one column per function, of all ranks (TRL
 1.16). Another trainer's method of that name may return anything: A2PO's returns one number per completion."""
 REPEATED = MetricSpec(name="data/repeated", unit="share of the step's rows that were read before")
@@ -94,6 +94,7 @@ class Gauges(StepHook):
 
     @property
     def unmeasured(self) -> Mapping[str, str]:
+        """Gauge → the reason why it is not measured."""
         return self._gauges.unmeasured
 
     def metric_specs(self) -> tuple[MetricSpec, ...]:
@@ -107,7 +108,7 @@ class Gauges(StepHook):
 
 
 class StepRate(StepHook):
-    """Publishes the learning rate of each step. Its `scale` multiplies the trainer's schedule."""
+    """Publishes the first parameter group's learning rate at each step. `scale` multiplies the trainer's schedule."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
@@ -117,7 +118,7 @@ class StepRate(StepHook):
         self.scale = LearningRateScale(self._trainer.optimizer, self._trainer.lr_scheduler)
 
     def after_update(self) -> Mapping[str, torch.Tensor]:
-        self._last_rate = self.scale.current_rate()  # before the scheduler changes it
+        self._last_rate = self.scale.rates()[0]  # before the scheduler changes it
         return {}
 
     def end_step(self, step: StepEnd) -> None:
@@ -125,33 +126,34 @@ class StepRate(StepHook):
 
 
 class CommitteeScores(StepHook):
-    """Metrics of a reward committee. If no member scored a step, only metrics from before the loss are published."""
+    """Publishes the metrics of a reward committee, and holds the run if its members repeatedly give no scores. If no
+    member scored a step, the metrics that depend on its loss are omitted."""
 
     def __init__(self, trainer: Trainer, committee: Committee, hold: Callable[[str], object]) -> None:
         """`hold(reason)` holds the run."""
         self._committee, self._hold = committee, hold
-        ahead = bool(committee.ahead and committee.remote and committee.remote.members)
-        if committee.ahead and not ahead:
+        generates_ahead = bool(committee.ahead and committee.remote and committee.remote.members)
+        if committee.ahead and not generates_ahead:
             log.warning("committee.ahead: 1 has no effect, because the committee has no remote members to wait for")
-        self._ahead = GenerationAhead(trainer, committee) if ahead else None
-        if self._ahead is not None:
-            self._ahead.install()
-        self._skipping = UnscoredGroupSkipper(trainer, committee)
-        self._skipping.install()
+        self._generation = GenerationAhead(trainer, committee) if generates_ahead else None
+        if self._generation is not None:
+            self._generation.install()
+        self._skipper = UnscoredGroupSkipper(trainer, committee)
+        self._skipper.install()
 
     def begin(self, ranks: Ranks) -> None:
-        self._skipping.begin()
-        if self._ahead is not None:
-            self._ahead.begin()
+        self._skipper.begin()
+        if self._generation is not None:
+            self._generation.begin()
 
     def metric_specs(self) -> tuple[MetricSpec, ...]:
-        return (*self._committee.metric_specs(), *((STEPS_AHEAD,) if self._ahead else ()))
+        return (*self._committee.metric_specs(), *((STEPS_AHEAD,) if self._generation else ()))
 
     def end_step(self, step: StepEnd) -> None:
-        if self._ahead is not None:
-            step.metrics |= self._ahead.take_metrics()
+        if self._generation is not None:
+            step.metrics |= self._generation.take_metrics()
         # The values of metrics in transit are not known yet, so NaN stands for them.
-        valid, hold_reason = self._skipping.end_step(step.metrics | dict.fromkeys(step.published_names, math.nan))
+        valid, hold_reason = self._skipper.end_step(step.metrics | dict.fromkeys(step.published_names, math.nan))
         step.metrics = {name: value for name, value in valid.items() if name not in step.published_names}
         step.metrics |= self._committee.take_cost()
         step.published_names &= valid.keys()
@@ -159,8 +161,8 @@ class CommitteeScores(StepHook):
             self._hold(hold_reason)
 
     def close(self) -> None:
-        if self._ahead is not None:
-            self._ahead.drop()
+        if self._generation is not None:
+            self._generation.drop()
         self._committee.close()
 
 
@@ -169,7 +171,9 @@ class RewardFaults(StepHook):
 
     def __init__(self, trainer: Any) -> None:
         self._counts_of_step: dict[str, float] = {}
-        self._is_active = any(is_a(trainer, name) for name in SCORED) and hasattr(trainer, "_calculate_rewards")
+        self._is_active = any(is_a(trainer, name) for name in COUNTABLE_TRAINERS) and hasattr(
+            trainer, "_calculate_rewards"
+        )
         if self._is_active:
             calculate = trainer._calculate_rewards
 
@@ -199,8 +203,8 @@ class RepeatedRows(StepHook):
     """Publishes the share of a step's rows that the run has read before.
 
     It needs a `Mixture`, whose order is known, and training on the rows themselves. Prompts are not counted, because a
-    repeated prompt gets new answers. Rows are counted after training on them, because the loader draws ahead, and a
-    skip discards such rows. A rollback in place changes neither the data's position nor the counts. A rollback by
+    repeated prompt gets new answers. Rows are counted after training on them, because a skip discards rows that the
+    loader has drawn ahead. A rollback in place changes neither the data's position nor the counts. A rollback by
     restart restores both.
     """
 
@@ -211,9 +215,9 @@ class RepeatedRows(StepHook):
         self._chunk = 0
 
     def begin(self, ranks: Ranks) -> None:
-        """Prepare for counting. Each step of such a trainer uses one chunk."""
+        """Prepare for counting. Each step of a trainer that trains on the rows themselves uses one chunk."""
         sampler, trainer = self._mixture.sampler, self._trainer
-        self._chunk_rows = sampler.prompts if sampler is not None and not sampler.trains_on_answers else 0
+        self._chunk_rows = sampler.chunk_rows if sampler is not None and not sampler.trains_on_answers else 0
         self._chunk = 0 if trainer.args.ignore_data_skip else trainer.state.global_step
 
     def metric_specs(self) -> tuple[MetricSpec, ...]:

@@ -16,13 +16,13 @@ from oven_learner.hf.hooks.step_hooks import StepEnd, StepHook
 from oven_learner.ranks import Ranks
 from oven_learner.teachers.reference_model import has_reference
 
-STEP: Final = "time/step"
-CONTROLLER: Final = "time/controller"
-TOKENS: Final = "tokens_per_s"
-PARTS: Final = {"generate": "_generate", "reward": "_calculate_rewards", "evaluate": "evaluate"}
+STEP_TIME: Final = "time/step"
+CONTROLLER_TIME: Final = "time/controller"
+TOKEN_RATE: Final = "tokens_per_s"
+TIMED_METHODS: Final = {"generate": "_generate", "reward": "_calculate_rewards", "evaluate": "evaluate"}
 """Part of a step → the trainer's method that is timed for it, if it has that method."""
 TRAIN: Final = "train"
-"""Forward and backward: the time of `training_step` without generation and rewards, which TRL runs in it."""
+"""Forward and backward pass: the time of `training_step`, minus the generation and rewards that TRL runs there."""
 OPTIMIZER: Final = "optimizer"
 
 
@@ -38,19 +38,18 @@ class StepTiming(StepHook):
         self._trainer: Any = trainer
         self._clock = clock
         self._durations: dict[str, float] = {}
-        self._began: float | None = None
-        self._ended = self._update_began = 0.0
-        self._controller: float | None = None
-        self._tokens = 0.0
+        self._began_at: float | None = None
+        self._ended_at = self._update_began_at = 0.0
+        self._controller_s: float | None = None
+        self._input_tokens = 0.0
         self._last_token_count: float | None = None
-        for part, name in PARTS.items():
+        for part, name in TIMED_METHODS.items():
             if hasattr(trainer, name):
                 self.time_method(trainer, name, part)
-        self.time_method(trainer, "training_step", TRAIN, self._count_tokens)
+        self.time_method(trainer, "training_step", TRAIN, self._count_input_tokens)
 
     def time_method(self, owner: Any, name: str, part: str, before: Callable[..., None] | None = None) -> None:
-        """Wrap a method to add its duration to a part of the step. `before` is called first, with the same
-        arguments."""
+        """Wrap a method to add its duration to a part of the step. First, call `before` with the same arguments."""
         original = getattr(owner, name)
 
         def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -65,53 +64,53 @@ class StepTiming(StepHook):
         setattr(owner, name, wrapped)
 
     def begin(self, ranks: Ranks) -> None:
-        self._durations, self._began, self._controller = {}, None, None
-        self._tokens, self._last_token_count = 0.0, None
+        self._durations, self._began_at, self._controller_s = {}, None, None
+        self._input_tokens, self._last_token_count = 0.0, None
 
     def metric_specs(self) -> tuple[MetricSpec, ...]:
-        return (MetricSpec(name=STEP, unit="seconds"), MetricSpec(name=TOKENS, unit="tokens per second"))
+        return (MetricSpec(name=STEP_TIME, unit="seconds"), MetricSpec(name=TOKEN_RATE, unit="tokens per second"))
 
     def before_update(self) -> Mapping[str, torch.Tensor]:
-        self._update_began = self._clock()
+        self._update_began_at = self._clock()
         return {}
 
     def after_update(self) -> Mapping[str, torch.Tensor]:
-        self._durations[OPTIMIZER] = self._durations.get(OPTIMIZER, 0.0) + self._clock() - self._update_began
+        self._durations[OPTIMIZER] = self._durations.get(OPTIMIZER, 0.0) + self._clock() - self._update_began_at
         return {}
 
     def end_step(self, step: StepEnd) -> None:
-        now, durations, began = self._clock(), self._durations, self._began
-        self._ended, self._durations = now, {}
-        tokens, self._tokens = self._new_tokens(), 0.0
+        now, durations, began = self._clock(), self._durations, self._began_at
+        self._ended_at, self._durations = now, {}
+        tokens, self._input_tokens = self._tokens_of_step(), 0.0
         if began is None:  # the start of the first step was not recorded
             return
         duration = max(now - began, 1e-9)
         if TRAIN in durations:
             nested = durations.get("generate", 0.0) + durations.get("reward", 0.0)
             durations[TRAIN] = max(0.0, durations[TRAIN] - nested)
-        step.metrics[STEP] = duration
+        step.metrics[STEP_TIME] = duration
         step.metrics |= {f"time/{part}": seconds for part, seconds in durations.items()}
-        if self._controller is not None:
-            step.metrics[CONTROLLER] = self._controller
+        if self._controller_s is not None:
+            step.metrics[CONTROLLER_TIME] = self._controller_s
         if tokens > 0:
-            step.metrics[TOKENS] = tokens / duration
+            step.metrics[TOKEN_RATE] = tokens / duration
 
     def after_poll(self, control: TrainerControl, client: OvenClient) -> None:
-        self._began = self._clock()
-        self._controller = self._began - self._ended
+        self._began_at = self._clock()
+        self._controller_s = self._began_at - self._ended_at
 
-    def _count_tokens(self, model: Any, inputs: Any, *_args: Any, **_kwargs: Any) -> None:
+    def _count_input_tokens(self, model: Any, inputs: Any, *_args: Any, **_kwargs: Any) -> None:
         """Count the input tokens, for a trainer that does not count them itself."""
         ids = inputs.get("input_ids") if isinstance(inputs, Mapping) else None
         if isinstance(ids, torch.Tensor):
-            self._tokens += ids.numel()
+            self._input_tokens += ids.numel()
 
-    def _new_tokens(self) -> float:
+    def _tokens_of_step(self) -> float:
         """Return this step's number of tokens, on all ranks if TRL counts them, otherwise on this rank. A rollback
-        resets TRL's count."""
+        resets TRL's count, so the difference can be negative and then counts as 0."""
         token_counts = getattr(self._trainer, "_metrics", {}).get("train", {}).get("num_tokens")
         if not token_counts:
-            return self._tokens
+            return self._input_tokens
         count_before, self._last_token_count = self._last_token_count, float(token_counts[-1])
         return max(0.0, self._last_token_count - count_before) if count_before is not None else 0.0
 
@@ -121,31 +120,28 @@ COMMON_METRICS = (
     MetricSpec(name="grad_norm", unit="norm before clipping"),
     MetricSpec(name="learning_rate", unit="rate used in this step"),
 )
-DISTILLATION = (
+DISTILLATION_METRICS = (
     MetricSpec(name="entropy", unit="nats per token"),
     MetricSpec(name="completions/mean_length", unit="tokens"),
     MetricSpec(name="completions/clipped_ratio"),
 )
-GRPO = (
+GRPO_METRICS = (
     MetricSpec(name="reward", better="up"),
     MetricSpec(name="reward_std"),
     MetricSpec(name="frac_reward_zero_std", unit="share of groups without a gradient"),
-    *DISTILLATION,
+    *DISTILLATION_METRICS,
 )
-SFT = (
-    MetricSpec(name="entropy", unit="nats per token"),
-    MetricSpec(name="mean_token_accuracy", better="up"),
-)
-DPO = (
+SFT_METRICS = (MetricSpec(name="entropy", unit="nats per token"), MetricSpec(name="mean_token_accuracy", better="up"))
+DPO_METRICS = (
     MetricSpec(name="rewards/accuracies", better="up", unit="share of pairs in the correct order"),
     MetricSpec(name="rewards/margins", better="up", unit="β × nats, chosen minus rejected"),
     MetricSpec(name="rewards/chosen", unit="β × nats against the reference"),
     MetricSpec(name="rewards/rejected", unit="β × nats against the reference"),
     MetricSpec(name="logps/chosen", unit="nats, summed over tokens"),
     MetricSpec(name="logps/rejected", unit="nats, summed over tokens"),
-    *SFT,
+    *SFT_METRICS,
 )
-BY_TRAINER = {"SFTTrainer": SFT, "DPOTrainer": DPO, "DistillationTrainer": DISTILLATION}
+METRICS_BY_TRAINER = {"SFTTrainer": SFT_METRICS, "DPOTrainer": DPO_METRICS, "DistillationTrainer": DISTILLATION_METRICS}
 """Trainer class → the metrics that TRL logs every step, in addition to COMMON_METRICS."""
 
 
@@ -167,13 +163,13 @@ class StepMetrics(StepHook):
     def metric_specs(self) -> tuple[MetricSpec, ...]:
         trainer, metrics = self._trainer, list(COMMON_METRICS)
         if hasattr(trainer, "reward_funcs"):
-            metrics += GRPO
+            metrics += GRPO_METRICS
             metrics += [MetricSpec(name=f"rewards/{name}/mean") for name in getattr(trainer, "reward_func_names", ())]
             if hasattr(trainer, "ref_model") and has_reference(trainer):
                 metrics.append(MetricSpec(name="kl", unit="nats per token, to the reference model"))
         else:
             names = (cls.__name__ for cls in type(trainer).__mro__)
-            metrics += next((BY_TRAINER[name] for name in names if name in BY_TRAINER), ())
+            metrics += next((METRICS_BY_TRAINER[name] for name in names if name in METRICS_BY_TRAINER), ())
         return tuple(metrics)
 
     def on_log(self) -> None:
@@ -186,7 +182,7 @@ class StepMetrics(StepHook):
         loss = self._ranks.mean_on_device(self._loss) if self._loss is not None else None
         values = {"loss": loss, "grad_norm": self._grad_norm}
         self._loss = self._grad_norm = None
-        return {name: _scalar(value) for name, value in values.items() if value is not None}
+        return {name: _to_scalar(value) for name, value in values.items() if value is not None}
 
     def end_step(self, step: StepEnd) -> None:
         metrics = step.metrics
@@ -220,8 +216,8 @@ class StepMetrics(StepHook):
         setattr(owner, name, wrapped)
 
 
-def _scalar(value: Any) -> torch.Tensor:
-    """Return a tensor on one device. FSDP2 gives a DTensor, which all ranks combine; DeepSpeed gives a float."""
+def _to_scalar(value: Any) -> torch.Tensor:
+    """Convert FSDP2's DTensor, which all ranks must combine, or DeepSpeed's float, to a tensor on one device."""
     if hasattr(value, "full_tensor"):
         value = value.full_tensor()
     return value if isinstance(value, torch.Tensor) else torch.tensor(float(value), dtype=torch.float64)

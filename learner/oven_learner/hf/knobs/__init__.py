@@ -1,1 +1,1 @@
-"""The knobs of a Hugging Face or TRL trainer, which are settings that it reads again at every step."""
+"""The knobs of a Hugging Face or TRL trainer. They are settings that the trainer reads again at every step."""

@@ -39,8 +39,8 @@ ENDLESS_EPOCH_CHUNKS = 100_000
 class ReadRows:
     """The set of rows that have been read, with one bit per row: 12.5 MB for a hundred million rows."""
 
-    def __init__(self, rows: int) -> None:
-        self._bits = bytearray((rows + 7) // 8)
+    def __init__(self, row_count: int) -> None:
+        self._bits = bytearray((row_count + 7) // 8)
 
     def mark(self, rows: Iterable[int]) -> float:
         """Mark one or more rows as read. Return the share of them that were read before."""
@@ -48,12 +48,14 @@ class ReadRows:
         for row in rows:
             byte, bit = row >> 3, 1 << (row & 7)
             count += 1
-            repeated_count += bool(bits[byte] & bit)
+            if bits[byte] & bit:
+                repeated_count += 1
             bits[byte] |= bit
         return repeated_count / count
 
-    def grow(self, rows: int) -> None:
-        self._bits += bytes((rows + 7) // 8)
+    def grow(self, row_count: int) -> None:
+        """Append space for this number of unread rows."""
+        self._bits += bytes((row_count + 7) // 8)
 
     def forget(self, row: int) -> None:
         """Mark a row as unread, because another row replaces it."""
@@ -161,6 +163,7 @@ class Mixture:
         return rows
 
     def pick(self, rng: random.Random, name: str, chunk: int) -> int:
+        """Draw a row of the dataset with this name."""
         return rng.choice(self.pools[name])
 
     def check_loader(self, args: Any) -> None:
@@ -176,16 +179,16 @@ class Mixture:
 
 
 class MixtureSampler(Sampler[int]):
-    """Yields rows in the layout of the trainer's own sampler. A chunk has `prompts` rows, each repeated `group_size`
+    """Yields rows in the layout of the trainer's own sampler. A chunk has `chunk_rows` rows, each repeated `group_size`
     times. The whole chunk is repeated `repeats` times."""
 
     trains_on_answers = False
     """Whether the model trains on sampled answers to the rows, instead of the rows themselves."""
 
-    def __init__(self, mixture: Mixture, *, prompts: int, group_size: int = 1, repeats: int = 1, chunks: int) -> None:
+    def __init__(self, mixture: Mixture, *, chunk_rows: int, group_size: int, repeats: int, chunks: int) -> None:
         """`chunks` is the number of chunks in an epoch."""
         self.mixture, self.chunks = mixture, chunks
-        self.prompts, self.group_size, self.repeats = prompts, group_size, repeats
+        self.chunk_rows, self.group_size, self.repeats = chunk_rows, group_size, repeats
         self.end_chunk = chunks
         """The first chunk after the current epoch."""
         self._epoch = 0
@@ -197,14 +200,14 @@ class MixtureSampler(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         chunk, self.end_chunk = self._epoch * self.chunks, (self._epoch + 1) * self.chunks
         while chunk < self.end_chunk:
-            rows = self.mixture.draw(chunk, self.prompts)
+            rows = self.mixture.draw(chunk, self.chunk_rows)
             for _ in range(self.repeats):
                 for row in rows:
                     yield from [row] * self.group_size
             chunk = self.mixture.next_chunk  # the following chunk, unless a skip has discarded chunks drawn ahead
 
     def __len__(self) -> int:
-        return self.chunks * self.repeats * self.prompts * self.group_size
+        return self.chunks * self.repeats * self.chunk_rows * self.group_size
 
 
 def install_sampler(trainer: Any, mixture: Mixture) -> None:
@@ -223,29 +226,29 @@ def install_sampler(trainer: Any, mixture: Mixture) -> None:
     # transformers 5.23 has no public way to set a sampler; TRL 1.16 overrides the same method.
     get_own_sampler = trainer._get_train_sampler
 
-    def sampler(dataset: Any = None) -> MixtureSampler:
+    def get_sampler(dataset: Any = None) -> MixtureSampler:
         if mixture.epoch_dataset is not mixture.dataset:
             dataset = mixture.epoch_dataset
         own_sampler = get_own_sampler() if dataset is None else get_own_sampler(dataset)
-        return _sampler_like(own_sampler, trainer, mixture)
+        return _create_sampler_like(own_sampler, trainer, mixture)
 
-    sampler.oven_mixture = mixture  # type: ignore[attr-defined]
-    trainer._get_train_sampler = sampler
+    get_sampler.oven_mixture = mixture  # type: ignore[attr-defined]
+    trainer._get_train_sampler = get_sampler
 
 
-def _sampler_like(own_sampler: Any, trainer: Any, mixture: Mixture) -> MixtureSampler:
+def _create_sampler_like(own_sampler: Any, trainer: Any, mixture: Mixture) -> MixtureSampler:
     """Return a sampler with the layout of the trainer's own. TRL's RepeatSampler (GRPO, RLOO, distillation) has its
     layout in its attributes. Any other sampler yields a step's rows one by one."""
     args = trainer.args
     rows_per_step = args.train_batch_size * args.world_size * args.gradient_accumulation_steps
-    prompts, group_size, repeats = rows_per_step, 1, 1
+    chunk_rows, group_size, repeats = rows_per_step, 1, 1
     trains_on_answers = type(own_sampler).__name__ == "RepeatSampler"
     if trains_on_answers:
-        prompts, group_size = own_sampler.batch_size, own_sampler.mini_repeat_count
+        chunk_rows, group_size = own_sampler.batch_size, own_sampler.mini_repeat_count
         repeats = own_sampler.repeat_count
-    chunk_size = prompts * group_size * repeats
-    chunks = ENDLESS_EPOCH_CHUNKS if args.max_steps > 0 else max(1, len(own_sampler) // chunk_size)
-    sampler = MixtureSampler(mixture, prompts=prompts, group_size=group_size, repeats=repeats, chunks=chunks)
+    chunk_samples = chunk_rows * group_size * repeats
+    chunks = ENDLESS_EPOCH_CHUNKS if args.max_steps > 0 else max(1, len(own_sampler) // chunk_samples)
+    sampler = MixtureSampler(mixture, chunk_rows=chunk_rows, group_size=group_size, repeats=repeats, chunks=chunks)
     sampler.trains_on_answers = trains_on_answers
     return sampler
 
@@ -299,7 +302,7 @@ class Skip:
         return float(before), float(mixture.position(chunk))
 
 
-def announce(trainer: Any, actuators: Actuators, mixture: Mixture) -> None:
+def register_knobs(trainer: Any, actuators: Actuators, mixture: Mixture) -> None:
     """Register `data.mixture` if there are several datasets, and `data.skip` unless the user has registered it."""
     if len(mixture.names) > 1:
         actuators.simplex(MIXTURE, mixture.get, mixture.set, moves_own_metric=True)

@@ -3,17 +3,17 @@
 It can be changed during a run:
 
     actuators = oven.Actuators()
-    quantisation.announce(actuators, FakeQuantisation(model))
+    quantisation.register_knob(actuators, FakeQuantisation(model))
     oven.attach(trainer, actuators=actuators)
 
-Quantisation-aware training (Jacob et al. 2018, arXiv 1712.05877): the forward pass sees rounded weights, the optimizer
-updates the full-precision weights, and the gradient passes through the rounding unchanged (the straight-through
-estimator; Bengio et al. 2013, arXiv 1308.3432). The rounding uses torch's `fake_quantize_per_channel_affine`.
+This is quantisation-aware training (Jacob et al. 2018, arXiv 1712.05877). The forward pass sees rounded weights, and
+the optimizer updates the full-precision weights. The gradient passes through the rounding unchanged (the
+straight-through estimator; Bengio et al. 2013, arXiv 1308.3432).
 
 Quantisation changes the class of the layers, but not their parameters. `torch.nn.utils.parametrize` would change the
 name and order of each weight. Checkpoints, copies for rollback and readers of `named_parameters()` would have to handle
-this. Here, the parameters, their names and the optimizer's moments do not change, checkpoints contain a plain model,
-and switching quantisation off restores the original layers.
+this. A new class leaves the parameters, their names and the optimizer's moments unchanged. Checkpoints contain a plain
+model, and switching quantisation off restores the original layers.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ NAME: Final = "train.quantisation"
 NONE: Final = "none"
 BITS: Final = {"int8": 8, "int4": 4}
 """Choice → number of bits per weight."""
-GROUP: Final = 32
+GROUP_SIZE: Final = 32
 """In 4-bit mode, number of weights that share a scale, as in llama.cpp's Q4_0 and torchao's CPU default. In 8-bit mode,
 all weights of an output share one scale."""
 
 
 def fake_quantise(weight: Tensor, bits: int) -> Tensor:
     """Round a weight (out, in) symmetrically to 2^bits − 1 levels. The gradient passes through unchanged. The largest
-    weight of each output sets the scale. With 4 bits, each GROUP of inputs has its own scale, if GROUP divides their
-    number. No weight is clipped. A weight that is not finite makes its group NaN."""
-    grouped = bits == BITS["int4"] and weight.shape[1] % GROUP == 0
-    rows = weight.reshape(-1, GROUP) if grouped else weight
+    weight of each output sets the scale. With 4 bits, each group of GROUP_SIZE inputs has its own scale, if GROUP_SIZE
+    divides their number. No weight is clipped. A weight that is not finite makes its group NaN."""
+    grouped = bits == BITS["int4"] and weight.shape[1] % GROUP_SIZE == 0
+    rows = weight.reshape(-1, GROUP_SIZE) if grouped else weight
     max_level = 2 ** (bits - 1) - 1
     scale = rows.detach().abs().amax(1).float() / max_level  # (groups)
     scale = scale.clamp(min=torch.finfo(torch.float32).tiny)  # a group of zeros
@@ -71,6 +71,7 @@ class QuantisedConv1D(Conv1D):  # type: ignore[misc, unused-ignore]
 QUANTISED: Final[dict[type[nn.Module], type[nn.Module]]] = {nn.Linear: QuantisedLinear, Conv1D: QuantisedConv1D}
 """Layer class → its quantised class. Subclasses are not changed, because they may compute something else."""
 FULL: Final = {quantised: full for full, quantised in QUANTISED.items()}
+"""Quantised class → its layer class."""
 
 
 class FakeQuantisation:
@@ -98,8 +99,7 @@ class FakeQuantisation:
         return BITS.get(self.read()) or int(torch.finfo(self.layers[0].weight.dtype).bits)
 
     def write(self, choice: str) -> None:
-        """Switch quantisation from the next forward pass on, without changing random generators, weights or
-        optimizer."""
+        """Switch quantisation from the next forward pass on. Random generators, weights and optimizer do not change."""
         for layer in self.layers:
             vars(layer).pop("oven_bits", None)
             plain = FULL.get(type(layer), type(layer))
@@ -108,6 +108,6 @@ class FakeQuantisation:
                 vars(layer)["oven_bits"] = BITS[choice]
 
 
-def announce(actuators: Actuators, quantisation: FakeQuantisation) -> None:
-    """Register the choice. A change shifts the training loss itself, so only held-out data can judge it."""
+def register_knob(actuators: Actuators, quantisation: FakeQuantisation) -> None:
+    """Register `train.quantisation`. A change shifts the training loss itself, so only held-out data can judge it."""
     actuators.choice(NAME, quantisation.read, quantisation.write, (NONE, *BITS), moves_own_metric=True)

@@ -12,9 +12,9 @@ from oven_learner.hf.prompts.prompt_rows import Row
 
 KEPT_CHUNKS = LAG_CHUNKS + 1
 """Number of chunks for which an evicted prompt can still be read, because it may have been drawn ahead."""
-SLOTS_PER_PROMPT = 2 * KEPT_CHUNKS + 2
-"""Number of row slots per prompt of the cap. A prompt keeps its slot while any drawn chunk refers to it. This includes
-current prompts, prompts evicted in the last KEPT_CHUNKS chunks, and as many again if a skip has discarded chunks."""
+SLOTS_PER_PROMPT = 2 * (1 + KEPT_CHUNKS)
+"""Number of row slots per prompt that the pool may hold. The current prompts need slots, and so do the prompts evicted
+in the last KEPT_CHUNKS chunks. After a skip has discarded chunks, twice as many slots may be in use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,7 @@ class InjectedPrompts:
         return self._rows.get(slot)
 
     def drawable_slots(self, topic: str, chunk: int) -> Sequence[int]:
+        """Return the slots of the topic's prompts that a chunk may draw."""
         if self._cached is None or self._cached[0] != chunk:
             slots: dict[str, list[int]] = {}
             for entry in self._entries:
@@ -69,8 +70,8 @@ class InjectedPrompts:
         return self._cached[1].get(topic, ())
 
     def add(self, topic: str, rows: Sequence[Row], chunk: int) -> tuple[list[int], int]:
-        """Add rows that can be drawn from `chunk` on. Return their slots, without rows beyond the cap, and the number
-        of evicted prompts."""
+        """Add rows that can be drawn from `chunk` on. Return the slots of those within the cap, and the number of
+        evicted prompts."""
         current_entries = [entry for entry in self._entries if entry.ends is None]
         overflow, space = max(0, len(rows) - self.cap), max(0, self.cap - len(rows))
         evicted_entries = current_entries[: max(0, len(current_entries) - space)]

@@ -18,7 +18,7 @@ from oven_runs.home.authored_prompts import normalized, prompt_fault
 CAP = 256
 """Maximum number of stored authored prompts. The oldest are evicted first, because training has already used them."""
 SHARE = "data.authored_share"
-"""Name of the actuator."""
+"""Name of the knob."""
 QUOTE_WORDS = 8
 """Number of consecutive words of a held-out prompt that count as a quotation, as in PaLM's contamination test
 (Chowdhery et al. 2022, arXiv 2204.02311, section 8). A shorter prompt counts as quoted if an authored prompt contains
@@ -83,12 +83,13 @@ class Admission:
         held_out_words = [words for text in held_out if (words := _split_words(text))]
         self.held_out_count = len(held_out_words)
         """Number of held-out prompts."""
-        quotes = {gram for words in held_out_words if len(words) >= MIN_WORDS for gram in _grams(words)}
+        quotes = {phrase for words in held_out_words if len(words) >= MIN_WORDS for phrase in _phrases(words)}
         for text in islice(data_prompts, TEMPLATE_ROWS if quotes else 0):
-            quotes.difference_update(_grams(_split_words(text)))
+            quotes.difference_update(_phrases(_split_words(text)))
         self._full_prompts = {tuple(words) for words in held_out_words}
+        # A short prompt that is a single phrase counts as a quotation even if the phrase is common in the data.
         self._quotes = quotes | {words for words in self._full_prompts if MIN_WORDS <= len(words) <= QUOTE_WORDS}
-        self._lengths = sorted({len(gram) for gram in self._quotes})
+        self._lengths = sorted({len(phrase) for phrase in self._quotes})
 
     def refusal(self, text: str, accepted_keys: Collection[int]) -> str:
         """Return the reason for refusing the prompt, or an empty string."""
@@ -97,8 +98,8 @@ class Admission:
         if key_of(text) in self._data_keys or key_of(text) in accepted_keys:
             return "duplicate"
         words = _split_words(text)
-        quotes = any(gram in self._quotes for length in self._lengths for gram in _windows(words, length))
-        return "held_out" if quotes or tuple(words) in self._full_prompts else ""
+        is_quoting = any(phrase in self._quotes for length in self._lengths for phrase in _windows(words, length))
+        return "held_out" if is_quoting or tuple(words) in self._full_prompts else ""
 
 
 def text_of(prompt: Any) -> str:
@@ -123,6 +124,6 @@ def _windows(words: Sequence[str], length: int) -> Iterator[tuple[str, ...]]:
     return (tuple(words[start : start + length]) for start in range(len(words) - length + 1))
 
 
-def _grams(words: Sequence[str]) -> Iterator[tuple[str, ...]]:
+def _phrases(words: Sequence[str]) -> Iterator[tuple[str, ...]]:
     """Yield all runs of QUOTE_WORDS consecutive words, or all words of a shorter text."""
     return _windows(words, QUOTE_WORDS) if len(words) >= QUOTE_WORDS else iter([tuple(words)])

@@ -23,7 +23,7 @@ MAX_ROWS = 5_000_000
 def read(prompts: Prompts, source_name: str) -> Iterator[tuple[str, Row]]:
     """Yield (location, row) for each prompt, in order. Raises ConfigError, with `source_name`, for a source that cannot
     be read and for invalid prompts."""
-    for count, (location, entry) in enumerate(_entries(prompts, source_name), start=1):
+    for count, (location, entry) in enumerate(_read_entries(prompts, source_name), start=1):
         if count > MAX_ROWS:
             raise ConfigError(f"{source_name} has more than {MAX_ROWS:,} prompts; give fewer, or a function that ends")
         yield location, validate_row(entry, location)
@@ -62,9 +62,9 @@ def digest(prompt: Any) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-def _entries(prompts: Prompts, source_name: str) -> Iterator[tuple[str, Any]]:
+def _read_entries(prompts: Prompts, source_name: str) -> Iterator[tuple[str, Any]]:
     if isinstance(prompts, str | Path):
-        yield from _from_path(Path(prompts))
+        yield from _read_path(Path(prompts))
         return
     if callable(prompts):
         prompts = prompts()
@@ -77,9 +77,9 @@ def _entries(prompts: Prompts, source_name: str) -> Iterator[tuple[str, Any]]:
         yield f"{source_name}, prompt {index}", entry
 
 
-def _from_path(path: Path) -> Iterator[tuple[str, Any]]:
+def _read_path(path: Path) -> Iterator[tuple[str, Any]]:
     if path.is_dir():
-        yield from _from_folder(path)
+        yield from _read_folder(path)
         return
     try:
         with path.open("rb") as file:
@@ -98,7 +98,7 @@ def _from_path(path: Path) -> Iterator[tuple[str, Any]]:
         raise ConfigError(f"{path}: {cause}; give a JSONL file, a datasets folder, or the prompts as a list") from error
 
 
-def _from_folder(path: Path) -> Iterator[tuple[str, Any]]:
+def _read_folder(path: Path) -> Iterator[tuple[str, Any]]:
     from datasets import Dataset, load_from_disk
 
     try:

@@ -2,7 +2,7 @@
 
     source = oven.PromptSource({"sums": "sums.jsonl", "proofs": [...]}, weights={"sums": 3, "proofs": 1}, seed=0)
     trainer = GRPOTrainer(train_dataset=source.dataset, ...)
-    oven.attach(trainer, mixture=source)                       # announces data.mixture, and resumes exactly
+    oven.attach(trainer, mixture=source)                       # adds the knob data.mixture, and resumes exactly
     source.inject(["What is 7 × 8?"], by="ann", why="times tables lag", topic="sums")
 
 In your own loop, `source.take(4)` returns the prompts of a step, and `source.log_to(client)` writes injections to the
@@ -29,11 +29,11 @@ log = logging.getLogger("oven.learner")
 
 DEFAULT_TOPIC = "prompts"
 """Default topic for prompts without a topic."""
-CAP = 256
+DEFAULT_CAP = 256
 """Maximum number of stored injected prompts."""
-SHARE = 0.25
+DEFAULT_SHARE = 0.25
 """Share of a topic's draws that injected prompts get, if there are any. With the same probability as ten thousand other
-prompts, they would not be drawn for thousands of steps."""
+prompts, an injected prompt would not be drawn for thousands of steps."""
 MAX_PER_INJECTION = 1000
 """Maximum number of prompts per injection. Their hashes are logged in one message, with 35 bytes each."""
 
@@ -53,8 +53,8 @@ class PromptSource(Mixture):
         *,
         weights: Mapping[str, float] | None = None,
         seed: int = 0,
-        cap: int = CAP,
-        share: float = SHARE,
+        cap: int = DEFAULT_CAP,
+        share: float = DEFAULT_SHARE,
         held_out: Iterable[str] = (),
     ) -> None:
         """Args:
@@ -72,7 +72,7 @@ class PromptSource(Mixture):
             raise ConfigError(f"cap={cap!r} is invalid; give a whole number from 1 to 100,000")
         if not 0 < share <= 1:
             raise ConfigError(f"share={share!r} is invalid; give more than 0 and at most 1")
-        topics = _by_topic(prompts)
+        topics = _read_by_topic(prompts)
         for name in weights or {}:
             if name not in topics:
                 raise UnknownNameError("topic", name, topics)
@@ -85,7 +85,7 @@ class PromptSource(Mixture):
         self._injected = InjectedPrompts(cap)
         self.held_out = tuple(held_out)
         self.authored = AuthoredPrompts()
-        self.references = frozenset(
+        self.reference_columns = frozenset(
             name
             for name in self._columns
             if name not in (PROMPT, TOPIC) and all(row[name] is not None for row in self._rows)
@@ -100,6 +100,7 @@ class PromptSource(Mixture):
 
     @property
     def held(self) -> int:
+        """Number of injected prompts that can be drawn now."""
         return len(self._injected)
 
     def inject(self, prompts: Sequence[Any], *, by: str, why: str, topic: str | None = None) -> Injection:
@@ -140,12 +141,12 @@ class PromptSource(Mixture):
         """Return the prompts in the data, without added prompts, in order. `topic` selects one topic."""
         return [row[PROMPT] for row in self._rows if topic in (None, row[TOPIC])]
 
-    def _add(self, pool: InjectedPrompts, first: int, by: str, why: str, rows: Sequence[Row]) -> Injection:
-        """Add rows of the same topic to a pool, whose slots begin at row `first` of the dataset."""
+    def _add(self, pool: InjectedPrompts, first_row: int, by: str, why: str, rows: Sequence[Row]) -> Injection:
+        """Add rows of the same topic to a pool, whose slots begin at `first_row` of the dataset."""
         topic = rows[0][TOPIC]
         slots, evicted = pool.add(topic, rows, self.next_chunk)
         for slot in slots:
-            self.read_rows.forget(first + slot)
+            self.read_rows.forget(first_row + slot)
         injection = Injection(by, why, topic, tuple(digest(row[PROMPT]) for row in rows), len(pool), evicted)
         log.info("%s added %d prompts to %s: %s", by, len(rows), topic, why)
         self._unpublished.append(injection)
@@ -201,8 +202,7 @@ class PromptSource(Mixture):
         return {**super().state_dict(), **added_prompts, "prompts": self.fingerprint}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state. Drops prompts that were injected before. Raises ConfigError if the topics differ, or the cap
-        is lower."""
+        """Restore a state, with its added prompts. Raises ConfigError if the topics differ or the cap is lower."""
         self._injected.load(state["injected"])
         self.authored.load(state["authored"])
         super().load_state_dict(state)
@@ -259,7 +259,7 @@ def _fail_in_worker(fingerprint: str) -> NoReturn:
     raise ConfigError(f"the prompts {fingerprint} cannot be used in a worker process; set dataloader_num_workers=0")
 
 
-def _by_topic(prompts: Prompts | Mapping[str, Prompts]) -> dict[str, list[Row]]:
+def _read_by_topic(prompts: Prompts | Mapping[str, Prompts]) -> dict[str, list[Row]]:
     """Return topic → rows, in the order in which the topics first appear."""
     rows: dict[str, list[Row]] = {}
     spellings: dict[str, str] = {}

@@ -31,7 +31,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
-from oven_core.errors import ConfigError
 from oven_learner.actuators import Actuators
 from oven_learner.optim import weight_decay
 from oven_learner.optim.lr_scale import USER_BOUNDS
@@ -40,7 +39,7 @@ log = logging.getLogger("oven.learner")
 WEIGHTS = "reward.weights"
 
 
-def announce_reward_weights(trainer: Any, actuators: Actuators) -> None:
+def register_reward_weights(trainer: Any, actuators: Actuators) -> None:
     """Register `reward.weights`, each function's share of the user's total weight. A committee registers its own. A
     change takes effect with the next generation. The knob is not registered if the weights are not shares: with a
     negative weight (a penalty), a sum of 0, or two functions with the same name."""
@@ -68,15 +67,15 @@ BETAS = {
     "DPOTrainer": ("dpo.beta", "× log-ratio to the reference, in the loss"),
 }
 """Trainer class → its knob for β, and the unit."""
-CLIPS = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")
+TWO_SIDED_LOSSES = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")
 """Losses that clip on both sides (TRL 1.16, `_compute_loss`). cispo clips only above, sapo and vespo do not clip."""
 
 
-def announce_clip(trainer: Any, actuators: Actuators, user_values: UserValues) -> None:
+def register_clip(trainer: Any, actuators: Actuators, user_values: UserValues) -> None:
     """Register `grad.clip` if the trainer clips. DeepSpeed clips by itself, and reads its settings only once."""
     args = trainer.args
     if args.max_grad_norm and args.max_grad_norm > 0 and not trainer.is_deepspeed_enabled:
-        user_values.scalar(
+        user_values.register(
             actuators,
             "grad.clip",
             lambda: float(args.max_grad_norm),
@@ -85,16 +84,18 @@ def announce_clip(trainer: Any, actuators: Actuators, user_values: UserValues) -
         )
 
 
-def announce_beta(trainer: Any, actuators: Actuators, user_values: UserValues, bounds: tuple[float, float]) -> None:
+def register_beta(trainer: Any, actuators: Actuators, user_values: UserValues, bounds: tuple[float, float]) -> None:
     """Register the trainer's β, with `bounds` as multiples of the user's value."""
     read, write = lambda: float(trainer.beta), partial(setattr, trainer, "beta")
     for trainer_class, (name, unit) in BETAS.items():
         if is_a(trainer, trainer_class) and trainer.beta > 0 and _has_reference(trainer):
-            user_values.scalar(actuators, name, read, write, unit=unit, bounds=bounds)
+            user_values.register(actuators, name, read, write, unit=unit, bounds=bounds)
     if is_a(trainer, "DistillationTrainer") and 0 < trainer.beta < 1 and trainer.teacher_model is not None:
         name, unit = "distillation.beta", "0: forward KL, 1: reverse KL"
         max_value = 1 - (1 - trainer.args.beta) * bounds[0]  # keeps a distance from 1, like the lower bound from 0
-        user_values.scalar(actuators, name, read, write, unit=unit, bounds=bounds, scale="linear", max_value=max_value)
+        user_values.register(
+            actuators, name, read, write, unit=unit, bounds=bounds, scale="linear", max_value=max_value
+        )
 
 
 def _has_reference(trainer: Any) -> bool:
@@ -109,7 +110,7 @@ def _has_reference(trainer: Any) -> bool:
     )
 
 
-def announce_epsilon(trainer: Any, actuators: Actuators, user_values: UserValues) -> None:
+def register_epsilon(trainer: Any, actuators: Actuators, user_values: UserValues) -> None:
     """Register ε if completions are reused after an optimizer step. Before that, the ratio is 1 and never clipped."""
     trainer_class = next((name for name in ("GRPOTrainer", "RLOOTrainer") if is_a(trainer, name)), None)
     if trainer_class is None or not reuses_completions(trainer):
@@ -122,12 +123,12 @@ def announce_epsilon(trainer: Any, actuators: Actuators, user_values: UserValues
 
     set_low, set_high = partial(setattr, trainer, "epsilon_low"), partial(setattr, trainer, "epsilon_high")
     is_asymmetric = trainer.args.epsilon_high is not None and trainer.args.epsilon_high != trainer.args.epsilon
-    if loss in CLIPS:
+    if loss in TWO_SIDED_LOSSES:
         write, unit = (set_low, "ratio below 1") if is_asymmetric else (set_both, "ratio around 1")
-        user_values.scalar(actuators, name, lambda: float(trainer.epsilon_low), write, unit=unit, max_value=1.0)
-    if loss == "cispo" or (loss in CLIPS and is_asymmetric):
+        user_values.register(actuators, name, lambda: float(trainer.epsilon_low), write, unit=unit, max_value=1.0)
+    if loss == "cispo" or (loss in TWO_SIDED_LOSSES and is_asymmetric):
         unit = "ratio" if loss == "cispo" else "ratio above 1"
-        user_values.scalar(actuators, f"{name}_high", lambda: float(trainer.epsilon_high), set_high, unit=unit)
+        user_values.register(actuators, f"{name}_high", lambda: float(trainer.epsilon_high), set_high, unit=unit)
 
 
 def reuses_completions(trainer: Any) -> bool:
@@ -138,13 +139,15 @@ def reuses_completions(trainer: Any) -> bool:
     return bool(keeps_log_probs or getattr(trainer, "oven_ahead", False))
 
 
-def announce(trainer: Any, actuators: Actuators, user_values: UserValues, beta_bounds: tuple[float, float]) -> None:
+def register_knobs(
+    trainer: Any, actuators: Actuators, user_values: UserValues, beta_bounds: tuple[float, float]
+) -> None:
     """Register `grad.clip`, `optimizer.weight_decay`, β and ε, if this trainer has them."""
-    announce_clip(trainer, actuators, user_values)
+    register_clip(trainer, actuators, user_values)
     if not trainer.is_deepspeed_enabled:  # DeepSpeed's optimizers keep their own groups
         weight_decay.register_knob(trainer.optimizer, actuators)
-    announce_beta(trainer, actuators, user_values, beta_bounds)
-    announce_epsilon(trainer, actuators, user_values)
+    register_beta(trainer, actuators, user_values, beta_bounds)
+    register_epsilon(trainer, actuators, user_values)
 
 
 class UserValues:
@@ -153,7 +156,7 @@ class UserValues:
     def __init__(self) -> None:
         self._values: dict[str, float] = {}
 
-    def scalar(
+    def register(
         self,
         actuators: Actuators,
         name: str,
@@ -165,24 +168,12 @@ class UserValues:
         scale: Literal["linear", "log"] = "log",
         max_value: float = float("inf"),
     ) -> None:
-        """Register `name`, unless the user has an actuator with that name. Its bounds are `bounds` times the user's
-        value, and at most `max_value`."""
+        """Register `name`, unless it is registered. `bounds` are multiples of the user's value, up to `max_value`."""
         if name in actuators:
             return
         user_value = self._values.setdefault(name, read())
         low, high = user_value * bounds[0], min(user_value * bounds[1], max(user_value, max_value))
         actuators.scalar(name, read, write, low=low, high=high, scale=scale, unit=unit)
-
-
-def check_trainable(trainer: Any) -> None:
-    """Raise ConfigError if no parameter of the model or the optimizer is trainable."""
-    parameters = list(trainer.model.parameters())
-    optimized = [parameter for group in trainer.optimizer.param_groups for parameter in group["params"]]
-    if not any(parameter.requires_grad for parameter in parameters + optimized):
-        raise ConfigError(
-            f"none of the model's {len(parameters)} parameters requires a gradient, so there is nothing to train: "
-            "unfreeze some (parameter.requires_grad_()), or add an adapter"
-        )
 
 
 def is_a(trainer: Any, name: str) -> bool:

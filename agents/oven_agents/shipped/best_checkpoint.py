@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import accumulate, takewhile
+from itertools import accumulate
 from statistics import fmean
 
 from oven_agents.sdk.agent import SHARE, Agent
@@ -69,7 +69,7 @@ class BestCheckpoint(Agent):
     MIN_RELATIVE_LOSS = 0.02
     """Minimum drop, as a fraction of the best reading. It decides if the run has learnt little."""
     MIN_FALL_RATIO = 2.0
-    """Minimum ratio to the largest earlier drop below the best reading, for runs whose readings go up and down."""
+    """Minimum drop, as a multiple of the largest earlier drop. It matters if the readings go up and down."""
     SINGLE_READING_FACTOR = 2.0
     """Multiple of the limits above that a single reading must exceed if there is no second one."""
     CAUSAL_GROWTH = 1.8
@@ -124,18 +124,17 @@ class BestCheckpoint(Agent):
         if len(values) - len(before) < self.MAX_AVERAGED or len(values) <= self.MIN_READINGS:
             return False
         best, noise = before[-1], (expected_maximum(len(values)) + self.SIGMAS) * bending_noise(values)
-        min_loss = max(self.MIN_RELATIVE_LOSS * abs(best), noise, self.MIN_FALL_RATIO * _largest_fall(before))
-        return best - max(values[-self.MAX_AVERAGED :]) > min_loss
+        min_drop = max(self.MIN_RELATIVE_LOSS * abs(best), noise, self.MIN_FALL_RATIO * _largest_fall(before))
+        return best - max(values[-self.MAX_AVERAGED :]) > min_drop
 
     def vote(self, window: Window) -> Alternatives | Vote | None:
         metric = held_out_metric(window.run)
         if metric is None or not {ROLLBACK, LR_SCALE} <= window.knobs.keys() or shrink_share(window) > 0.5:
             return None  # the weight_decay agent handles shrinking weights, which the rate does not cause
         points = readings(window, last=self.MAX_READINGS)
-        if not points or not window.is_new(points[-1][0]):
-            return None
         values = [value for _, value in points]
-        if len(values) <= self.MIN_READINGS or not all(map(math.isfinite, values)):
+        newest_tick = points[-1][0] if points else -1
+        if not window.is_new(newest_tick) or len(values) <= self.MIN_READINGS or not all(map(math.isfinite, values)):
             return None
         share = self.lost_share(values)
         best_tick, best = max(points[:-1], key=lambda reading: reading[1])
@@ -144,17 +143,18 @@ class BestCheckpoint(Agent):
             return None
         step = next(o.step for o in window.observations if o.tick == best_tick)
         skip_ticks = {receipt.tick for receipt in window.applied(SKIP)}
+        # A rollback to the best reading, or one with a skip, has already been tried.
         was_tried = any(_to_number(receipt.after) <= step or receipt.tick in skip_ticks for receipt in rollbacks)
         old, new = apply_sign(metric, best), apply_sign(metric, values[-1])
         why = f"{metric.name} went from {old:.4g} at tick {best_tick} to {new:.4g} and lost {share:.0%} of its progress"
         bad_count = self._count_bad_readings(values)
-        if bad_count == 1 and any(receipt.tick >= points[-1][0] - 1 for receipt in window.applied(EVALUATE)):
+        if bad_count == 1 and any(receipt.tick >= newest_tick - 1 for receipt in window.applied(EVALUATE)):
             return None  # a person or agent with more information requested the reading, and decides
         if bad_count == 1 and can_evaluate(window) and self.lost_share(values, self.SINGLE_READING_FACTOR) is None:
             return request_evaluation(window, why)
         was_cut = not was_tried and any(receipt.tick > best_tick for receipt in window.applied(LR_SCALE))
-        # The best reading was the last one before the drop, or the cause was already treated.
-        may_not_recur = was_cut or best_tick == points[-bad_count - 1][0]
+        last_good_tick, _ = points[-bad_count - 1]
+        may_not_recur = was_cut or best_tick == last_good_tick  # the cause was treated, or quality fell at once
         choice = self._choose_remedy(window, best_tick, was_tried, may_not_recur=may_not_recur)
         if choice is None:
             return None
@@ -191,8 +191,10 @@ class BestCheckpoint(Agent):
 
     def _count_bad_readings(self, values: Sequence[float]) -> int:
         """Return the number of consecutive newest readings that show the drop."""
-        shorter = (values[:end] for end in range(len(values), self.MIN_READINGS, -1))
-        return sum(1 for _ in takewhile(lambda prefix: self.lost_share(prefix) is not None, shorter))
+        end = len(values)
+        while end > self.MIN_READINGS and self.lost_share(values[:end]) is not None:
+            end -= 1
+        return len(values) - end
 
     def lost_share(self, values: Sequence[float], factor: float = 1.0) -> float | None:
         """Return the share of what was learnt that the newest readings have lost, or None if the loss is within the
@@ -207,18 +209,20 @@ class BestCheckpoint(Agent):
         best, deviation = max(before), bending_noise(before)
         learnt, lost = best - before[0], best - fmean(newest)
         noise = (expected_maximum(len(before)) + self.SIGMAS) * deviation / math.sqrt(count)
-        min_loss = factor * max(
+        min_drop = factor * max(
             self.MIN_LOST_SHARE * learnt,
             self.MIN_RELATIVE_LOSS * abs(best),
             noise,
             self.MIN_FALL_RATIO * _largest_fall(before),
         )
-        return lost / max(learnt, lost) if lost > min_loss and best - newest[-1] > min_loss / 2 else None
+        has_recovered = best - newest[-1] <= min_drop / 2
+        return lost / max(learnt, lost) if lost > min_drop and not has_recovered else None
 
 
 def _largest_fall(values: Sequence[float]) -> float:
     """Return the largest fall of a value below the best value before it."""
-    return max(high - value for high, value in zip(accumulate(values, max), values, strict=True))
+    best_so_far = accumulate(values, max)
+    return max(best - value for best, value in zip(best_so_far, values, strict=True))
 
 
 def _to_number(value: Value) -> float:

@@ -78,8 +78,9 @@ class CalibrationDrift(Agent):
             return None
         readings = calibration_readings(window)
         sighting = calibration_drift(readings)
+        errors = [error for _, error, _ in readings]
         lag = int(self.WAIT_TICKS / 2)
-        if sighting is None or len(readings) <= lag or readings[-1][1] < readings[-1 - lag][1] - self.MIN_RECOVERY:
+        if sighting is None or len(errors) <= lag or errors[-1] < errors[-1 - lag] - self.MIN_RECOVERY:
             return None
         calibrated_ticks = [tick for tick, error, null in readings if error <= null]
         return self._offer(window, sighting.why, calibrated_ticks[-1] if calibrated_ticks else None)
@@ -95,8 +96,8 @@ class CalibrationDrift(Agent):
                 plans.append(("raise_calibration", {LAMBDA: raised}, alone_confidence))
         if calibrated_tick is not None and ROLLBACK in knobs and scale is not None:
             lowered = scale.bounded(self.RATE_FACTOR * scale.number)
-            rollback_and_cut = {ROLLBACK: float(calibrated_tick), LR_SCALE: lowered}
-            plans.append(("rollback_and_cut", rollback_and_cut, alone_confidence))
+            changes = {ROLLBACK: float(calibrated_tick), LR_SCALE: lowered}
+            plans.append(("rollback_and_cut", changes, alone_confidence))
         if beta is not None:
             raised_beta = beta.bounded(max(self.BETA_FACTOR * beta.number, self.MIN_BETA))
             if raised_beta > beta.number:

@@ -80,15 +80,13 @@ class Drift(Agent):
         ):
             count = int(self.GROWING_READINGS)
             points = window.surviving_series(metric, after=since, last=count)
-            values = [value for _, value in points]
-            if (
-                len(values) < count
-                or not all(map(math.isfinite, values))
-                or not window.is_new(points[-1][0] + int(self.FRESH_TICKS))
-            ):
+            ticks, values = [tick for tick, _ in points], [value for _, value in points]
+            if len(values) < count or not all(map(math.isfinite, values)):
+                continue
+            if not window.is_new(ticks[-1] + int(self.FRESH_TICKS)):
                 continue
             grows = all(later > before for before, later in pairwise(values))
-            if grows and values[-1] > min_growth and not self._improves(window, points[0][0]):
+            if grows and values[-1] > min_growth and not self._improves(window, ticks[0]):
                 why = (
                     f"{metric} is {values[-1]:.3g} {unit} above step 0 and grew at each of {count} readings (from "
                     f"{values[0]:.3g}) while nothing improved"
@@ -120,7 +118,10 @@ class Drift(Agent):
         points = window.surviving_series(target.name)
         values = [apply_sign(target, value) for tick, value in points if tick >= since]
         half = len(values) // 2
-        return half < 1 or sum(values[half:]) / (len(values) - half) > sum(values[:half]) / half
+        if half < 1:
+            return True
+        old_mean, new_mean = sum(values[:half]) / half, sum(values[half:]) / (len(values) - half)
+        return new_mean > old_mean
 
     def _hold_closer(self, window: Window, why: str, symptom: str) -> Vote | None:
         """Propose a higher β, or a lower rate if there is no β above 0."""

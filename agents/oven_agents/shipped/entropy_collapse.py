@@ -11,7 +11,7 @@ from oven_agents.sdk.alternative_plans import Alternatives, Plan, offer
 from oven_agents.sdk.window import Window
 from oven_agents.stats import symptoms
 from oven_agents.stats.confidence import SOLO_CONFIDENCE, TENTATIVE_CONFIDENCE
-from oven_agents.stats.level_shift import rise
+from oven_agents.stats.level_shift import rise_in_errors
 from oven_agents.stats.objective import apply_sign, held_out_metric, objective
 from oven_core.protocol.alerts import Alert
 from oven_core.protocol.messages import RunStarted
@@ -26,8 +26,8 @@ class EntropyCollapse(Agent):
     """Signals: there are three. First, the policy's entropy, or the standard deviation of its stated confidence, falls
     to half within twenty steps while the objective does not rise. A policy that learns trades entropy for reward (Cui
     et al. 2025, arXiv 2505.22617: R = −a·exp(H) + b). Second, rewards vary within groups far less than by chance, which
-    would be √(p(1 − p)) at the level's success rate p. Groups are nearly constant below QUIET_SHARE of this chance
-    level, if that is also less than half of the earlier share. Third, confidences or advantages are all alike from the
+    would be √(p(1 − p)) at the level's success rate p. The variation is far too low if it is below QUIET_SHARE of
+    this chance level, and its share has more than halved. Third, confidences or advantages are all alike from the
     start, or rewards are equal within every group for 15 ticks (oven_agents.stats.symptoms).
 
     Actions: raises alerts while the third signal persists. Against a constant confidence, the agent offers more weight
@@ -108,10 +108,11 @@ class EntropyCollapse(Agent):
         values = [apply_sign(target, value) for _, value in points]
         if len(values) < count or not all(map(math.isfinite, values)):
             return None
-        if rise(values, self.LEVEL_TICKS) > 2 or fmean(values[-self.LEVEL_TICKS :]) > self.SOLVED_LEVEL:
+        if rise_in_errors(values, self.LEVEL_TICKS) > 2 or fmean(values[-self.LEVEL_TICKS :]) > self.SOLVED_LEVEL:
             return None
-        falls = {gauge: self._measure_fall(window, gauge, since) for gauge in (ENTROPY, symptoms.CONFIDENCE_STD)}
-        gauge, fall = next(((gauge, fall) for gauge, fall in falls.items() if fall is not None), ("", None))
+        gauge, fall = ENTROPY, self._measure_fall(window, ENTROPY, since)
+        if fall is None:
+            gauge, fall = symptoms.CONFIDENCE_STD, self._measure_fall(window, symptoms.CONFIDENCE_STD, since)
         if fall is None:
             return None
         old, new = fall

@@ -17,7 +17,7 @@ BEST_CHOICE = "best"
 
 class FinalWeights(Agent):
     """Signals: from LATE_PROGRESS on, two consecutive held-out readings are below the best one, whatever the cause.
-    They are not finite, or the drop exceeds both MIN_RELATIVE_LOSS × the best reading and the noise threshold. The
+    Either both are not finite, or the drop exceeds MIN_RELATIVE_LOSS × the best reading and the noise threshold. The
     noise threshold is SIGMAS standard deviations beyond the expected maximum of that many readings. Readings that a
     rollback discarded count, too, because their weights are stored.
 
@@ -67,8 +67,7 @@ class FinalWeights(Agent):
             return None
         if window.knobs[BEST].value == BEST_CHOICE or window.applied(BEST):
             return None
-        newest = window.surviving_series(metric.name, last=1)
-        if not newest or not window.is_new(newest[0][0]):
+        if not any(window.is_new(tick) for tick, _ in window.surviving_series(metric.name, last=1)):
             return None
         earlier = [value for _, _, value in window.earlier]
         values = [apply_sign(metric, value) for value in (*earlier, *window.series(metric.name))]
@@ -87,7 +86,7 @@ class FinalWeights(Agent):
         before = [value for value in values[:-2] if math.isfinite(value)]
         newest = max((value for value in values[-2:] if math.isfinite(value)), default=-math.inf)
         if before and newest == -math.inf:
-            return True  # noise is always finite
+            return True  # noise cannot explain readings that are not finite
         if len(before) <= self.MIN_READINGS:
             return False
         best = max(before)

@@ -1,4 +1,4 @@
-"""Raises a learning rate that is too low, cuts one that is too high, and rolls back the damage that it has done."""
+"""Raises a learning rate that is too low, cuts one that is too high, and rolls back the damage of a high rate."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from statistics import fmean, median, stdev
 from oven_agents.sdk.agent import SHARE, Agent
 from oven_agents.sdk.alternative_plans import Plan
 from oven_agents.sdk.window import Window, change_of
-from oven_agents.stats.confidence import confidence, tentative_confidence
+from oven_agents.stats.confidence import estimate_confidence, tentative_confidence
 from oven_agents.stats.evaluation_request import held_out_evidence, request_evaluation
-from oven_agents.stats.level_shift import rise, shift_of_halves
+from oven_agents.stats.level_shift import rise_in_errors, shift_of_halves
 from oven_agents.stats.lost_progress import DECLINE_TICKS, describe_loss_relapse, last_healthy_tick, lost_rewards
 from oven_agents.stats.objective import apply_sign, held_out_metric, objective
 from oven_agents.stats.optimizer_gauges import GRAD_COSINE, LEARNING_RATE, decay_share, shrink_share
@@ -124,7 +124,7 @@ class LearningRate(Agent):
     SCHEDULE_DECAY = 0.6
     """Share of the highest rate, 0 to 1, below which the user's schedule has lowered the rate on purpose."""
     LOSS_TICKS = 12
-    """Number of ticks for which a loss must have stayed high. It is doubled if the loss never fell before."""
+    """Number of ticks for which a loss must have stayed high, or twice as many if the loss never fell before."""
     MIN_LOST_GAIN = 1 / 3
     """Minimum share of its gain, 0 to 1, that the loss must have lost. Long steps alone are not enough."""
     OVERLONG_CONFIDENCE = 0.85
@@ -177,10 +177,10 @@ class LearningRate(Agent):
         name, best, current, low_ticks = collapsed[0]
         healthy_tick = last_healthy_tick(window, since)
         onset = healthy_tick + DECLINE_TICKS + 1
-        evidence = held_out_evidence(window, onset).state
-        if evidence == "ask":
+        evidence_state = held_out_evidence(window, onset).state
+        if evidence_state == "ask":
             return request_evaluation(window, f"{name} fell from {best:.2f} to {current:.2f}")
-        if evidence == "wait" or not policy_shifted(window, onset):
+        if evidence_state == "wait" or not policy_shifted(window, onset):
             return None
         scale = window.knobs[LR_SCALE].number
         lowered = window.knobs[LR_SCALE].lowered_to(scale / self.CUT)
@@ -191,7 +191,7 @@ class LearningRate(Agent):
             f"{name} fell from {best:.2f} to {current:.2f} and has stayed there for {low_ticks} ticks at scale "
             f"{scale:.3g}: roll back to tick {rollback_tick} and {LR_SCALE} {scale:.3g} → {lowered:.3g}"
         )
-        # Prefer a held-out metric, because the meaning of the reward itself may have changed.
+        # Prefer a held-out metric, because the judges may have changed the meaning of the reward.
         target = held_out_metric(window.run) or objective(window.run)
         changes = {LR_SCALE: lowered} | ({ROLLBACK: rollback_tick} if ROLLBACK in window.knobs else {})
         gain = best - current if target.name == "reward" else 0.05
@@ -230,15 +230,16 @@ class LearningRate(Agent):
         """Propose a raise if gradients agree, unless the agreement has another cause than a low rate."""
         agreement = self._check_agreement(window)
         reason_and_factor = agreement or self._check_slight_agreement(window)
+        may_fade = bool(agreement) and objective(window.run).name == "reward"
         if (
             not reason_and_factor
-            or self._may_leave_initialisation(window)
+            or self._may_be_near_initialisation(window)
             or self._disagreed_earlier(window)
-            or self._awaits_cut(window)
+            or self._awaits_effect_of_cut(window)
             or max(shrink_share(window), decay_share(window)) > self.MAX_DECAY_SHARE
             or self._objective_worsens(window)
             or self._schedule_lowered_rate(window)
-            or (self._agreement_fades(window) and not (agreement and objective(window.run).name == "reward"))
+            or (not may_fade and self._agreement_fades(window))
         ):
             return []
         why, factor = reason_and_factor
@@ -249,10 +250,12 @@ class LearningRate(Agent):
         raised = knob.raised_to(min(knob.number * factor, max_after_failure, max_by_length))
         if raised is None:
             return []
-        certainty = confidence(window, hit_rate=self.ALIGNED_CONFIDENCE, target=target.name, gain=0.03, horizon=40)
-        return _scale_votes(window, raised, why, certainty, gain=0.03, horizon=40, symptom="gradients_aligned")
+        confidence = estimate_confidence(
+            window, hit_rate=self.ALIGNED_CONFIDENCE, target=target.name, gain=0.03, horizon=40
+        )
+        return _scale_votes(window, raised, why, confidence, gain=0.03, horizon=40, symptom="gradients_aligned")
 
-    def _may_leave_initialisation(self, window: Window) -> bool:
+    def _may_be_near_initialisation(self, window: Window) -> bool:
         """Return whether the model may still be leaving its initialisation, where gradients agree at any rate."""
         if objective(window.run).name != "loss" or window.applied(LR_SCALE):
             return False
@@ -281,7 +284,7 @@ class LearningRate(Agent):
         spans = (comparable[start : start + length] for start in range(0, len(comparable), self.WINDOW))
         return any(len(span) == length and median(span) < self.MIN_LEAN_COSINE for span in spans)
 
-    def _awaits_cut(self, window: Window) -> bool:
+    def _awaits_effect_of_cut(self, window: Window) -> bool:
         """Return whether the last cut is too recent to show its effect."""
         cut_ticks = [receipt.tick for receipt in window.applied(LR_SCALE) if change_of(receipt) < 0]
         return bool(cut_ticks) and window.tick < cut_ticks[-1] + self.REPAIR_TICKS
@@ -290,7 +293,7 @@ class LearningRate(Agent):
         """Return whether the objective gets worse, for example because of a wrong loss term."""
         target = objective(window.run)
         losses = [-apply_sign(target, value) for _, value in window.surviving_series(target.name, last=3 * self.WINDOW)]
-        return rise(losses, self.WINDOW // 2) > 2
+        return rise_in_errors(losses, self.WINDOW // 2) > 2
 
     def _check_agreement(self, window: Window) -> tuple[str, float] | None:
         """Return the reason and the factor of a raise if gradients agree, or None. A few clear steps are enough."""
@@ -361,10 +364,10 @@ class LearningRate(Agent):
             f"successive gradients cancel each other (cosine with their running mean {mean:.2f} ± {error:.2f} over "
             f"{len(cosines)} ticks)"
         )
-        certainty = confidence(
+        confidence = estimate_confidence(
             window, hit_rate=self.OPPOSED_CONFIDENCE, target=objective(window.run).name, gain=0.05, horizon=30
         )
-        return _scale_votes(window, lowered, why, certainty, gain=0.05, horizon=30, symptom="gradients_opposed")
+        return _scale_votes(window, lowered, why, confidence, gain=0.05, horizon=30, symptom="gradients_opposed")
 
     def _loss_worsens(self, window: Window, ticks: int) -> bool:
         """Return whether the loss got worse, beyond its noise, between the two halves of the last `ticks` ticks."""
@@ -387,7 +390,8 @@ class LearningRate(Agent):
             return []
         old, new = fmean(values[: self.STALL_HALF]), fmean(values[self.STALL_HALF :])
         error = noise(values) * math.sqrt(2 / self.STALL_HALF)
-        is_flat = apply_sign(target, new - old) < 2 * error < self.MIN_RESOLUTION * abs(old)
+        min_resolution = self.MIN_RESOLUTION * abs(old)
+        is_flat = apply_sign(target, new - old) < 2 * error and 2 * error < min_resolution
         cosines = window.series(GRAD_COSINE, after=since, last=self.STALL_HALF)
         if not is_flat or self._is_mostly_solved(window) or len(cosines) < self.STALL_HALF or fmean(cosines) > 0:
             return []
@@ -398,8 +402,8 @@ class LearningRate(Agent):
             f"{target.name} did not improve over {2 * self.STALL_HALF} ticks ({old:.4g} → {new:.4g} ± {error:.2g}), "
             f"and gradients do not agree (cosine {fmean(cosines):.2f})"
         )
-        certainty, gain = tentative_confidence(window.run), self.MIN_RESOLUTION * abs(old)  # needs a second agent
-        return _scale_votes(window, lowered, why, certainty, gain=gain, horizon=60, symptom=f"{target.name}_plateau")
+        confidence, symptom = tentative_confidence(window.run), f"{target.name}_plateau"
+        return _scale_votes(window, lowered, why, confidence, gain=min_resolution, horizon=60, symptom=symptom)
 
     def _is_mostly_solved(self, window: Window) -> bool:
         """Return whether most groups have equal rewards, so that the gradient is the noise of the few others."""
@@ -419,14 +423,14 @@ def _lowered_scale(window: Window) -> float | None:
 
 
 def _scale_votes(
-    window: Window, scale: float, why: str, certainty: float, *, gain: float, horizon: int, symptom: str
+    window: Window, scale: float, why: str, confidence: float, *, gain: float, horizon: int, symptom: str
 ) -> list[Vote]:
     """Propose a scale. `gain` is the forecast gain of the objective."""
     target = objective(window.run)
     why += f": {LR_SCALE} {window.knobs[LR_SCALE].number:.3g} → {scale:.3g}"
     return [
         window.propose(
-            LR_SCALE, scale, confidence=certainty, why=why, target=target.name,
+            LR_SCALE, scale, confidence=confidence, why=why, target=target.name,
             expected_change=apply_sign(target, gain), horizon=horizon, evidence=(f"symptom:{symptom}",),
         )
     ]  # fmt: skip

@@ -45,9 +45,9 @@ class LrCooldown(Agent):
         return None
 
     def vote(self, window: Window) -> Notice | None:
-        before = [o for o in window.observations if not window.is_new(o.tick)]
-        if window.progress < self.LATE_PROGRESS or not before or before[-1].progress >= self.LATE_PROGRESS:
-            return None
+        seen = [observation for observation in window.observations if not window.is_new(observation.tick)]
+        if not seen or not seen[-1].progress < self.LATE_PROGRESS <= window.progress:
+            return None  # the notice is sent only once, when the run passes LATE_PROGRESS
         ticks, knob = self._constant_ticks(window), window.knobs[LR_SCALE]
         if ticks is None:
             return None

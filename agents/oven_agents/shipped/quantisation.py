@@ -69,18 +69,19 @@ class Quantisation(Agent):
         served = _served_metric(window.run, knob.spec)
         if served is None or knob.value != OFF or window.applied(QUANTISATION) or not self._is_late(window):
             return None
-        choice, metric, exact_name = served
-        rounded, exact = (next(iter(window.series(name, last=1)), None) for name in (metric.name, exact_name))
-        if rounded is None or exact is None:
+        precision, metric, exact_name = served
+        newest_rounded, newest_exact = window.series(metric.name, last=1), window.series(exact_name, last=1)
+        if not newest_rounded or not newest_exact:
             return None
+        rounded, exact = newest_rounded[0], newest_exact[0]
         cost = apply_sign(metric, exact - rounded)
         if cost < self.MIN_COST * abs(exact):
             return None
         return window.propose(
-            QUANTISATION, choice, confidence=self.CONFIDENCE, target=metric.name,
+            QUANTISATION, precision, confidence=self.CONFIDENCE, target=metric.name,
             expected_change=apply_sign(metric, self.REGAINED_SHARE * cost), horizon=self.HORIZON,
-            why=f"rounding to {choice} changes {exact_name} from {exact:.4g} to {rounded:.4g} ({metric.name}): "
-            f"{QUANTISATION} {OFF} → {choice} for the last {1 - window.progress:.0%} of the run",
+            why=f"rounding to {precision} changes {exact_name} from {exact:.4g} to {rounded:.4g} ({metric.name}): "
+            f"{QUANTISATION} {OFF} → {precision} for the last {1 - window.progress:.0%} of the run",
         )  # fmt: skip
 
     def _is_late(self, window: Window) -> bool:

@@ -6,7 +6,7 @@ from statistics import fmean, median
 
 from oven_agents.sdk.agent import SHARE, Agent
 from oven_agents.sdk.window import Window
-from oven_agents.stats.confidence import confidence
+from oven_agents.stats.confidence import estimate_confidence
 from oven_agents.stats.level_shift import shift_of_newest
 from oven_agents.stats.objective import apply_sign, held_out_metric, objective
 from oven_core.protocol.messages import Vote
@@ -68,10 +68,10 @@ class RepeatedData(Agent):
             f"{fmean(now):.0%} of the rows in the last {self.RECENT_STEPS} steps are repeated, up from "
             f"{median(before):.0%}: skip {self.SKIPPED_BATCHES} batches"
         )
-        certainty = confidence(
+        confidence = estimate_confidence(
             window, hit_rate=self.CONFIDENCE, target=target.name, gain=self.GAIN, horizon=self.HORIZON
         )
         return window.propose(
-            SKIP, float(self.SKIPPED_BATCHES), confidence=certainty, why=why, target=target.name,
+            SKIP, float(self.SKIPPED_BATCHES), confidence=confidence, why=why, target=target.name,
             expected_change=apply_sign(target, self.GAIN), horizon=self.HORIZON, evidence=("symptom:data_repeated",),
         )  # fmt: skip

@@ -32,7 +32,7 @@ class RewardHacking(Agent):
     agreement are reported as well.
 
     Actions: cuts the judge's weight to a tenth. The other judges get the rest in proportion to their weights. If judges
-    diverged, the agent also rolls back to before that.
+    diverged, the agent also rolls back to before they did.
 
     False alarms: for a jump, one judge must move by six standard errors without an overlap, and all others by less than
     half of that. By chance, this happens in less than 10⁻⁵ of the steps. Judges that diverge must move by 4 and by 3
@@ -98,7 +98,7 @@ class RewardHacking(Agent):
 
     def _treat_changed_judge(self, window: Window) -> Alternatives | None:
         shares = window.knobs[REWARD_WEIGHTS].shares
-        measured = {judge: self._jump(window, judge) for judge in shares}
+        measured = {judge: self._measure_jump(window, judge) for judge in shares}
         jumps = {judge: jump for judge, jump in measured.items() if jump is not None}
         for judge, (errors, difference) in jumps.items():
             others = [abs(other_errors) for name, (other_errors, _) in jumps.items() if name != judge]
@@ -114,7 +114,7 @@ class RewardHacking(Agent):
         shares = window.knobs[REWARD_WEIGHTS].shares
         rises, falls = {}, {}
         for judge, share in shares.items():
-            errors, difference = self._shift(window, f"rewards/{judge}/mean") or (0.0, 0.0)
+            errors, difference = self._measure_shift(window, f"rewards/{judge}/mean") or (0.0, 0.0)
             if errors > self.RISE_ERRORS and difference > self.MIN_MOVE and share > 0:
                 rises[judge] = difference
             if errors < self.FALL_ERRORS and difference < -self.MIN_MOVE:
@@ -142,33 +142,33 @@ class RewardHacking(Agent):
         if metric is None or shares[judge] <= 0 or others_share <= 0 or freed < 0.02:
             return None
         symptoms = {symptom: 0.8}
-        length_errors, _ = self._shift(window, COMPLETION_LENGTH) or (0.0, 0.0)
+        length_errors, _ = self._measure_shift(window, COMPLETION_LENGTH) or (0.0, 0.0)
         if length_errors > self.RISE_ERRORS:
             symptoms.setdefault("length_drift", 0.5)
-        agreement_errors, _ = self._shift(window, AGREEMENT) or (0.0, 0.0)
+        agreement_errors, _ = self._measure_shift(window, AGREEMENT) or (0.0, 0.0)
         if -agreement_errors > self.RISE_ERRORS:
             symptoms.setdefault("judge_disagreement", 0.5)
-        target = {name: round(share + freed * share / others_share, 4) for name, share in shares.items()}
-        target[judge] = round(shares[judge] - freed, 4)
-        largest = max(target, key=lambda name: target[name])
-        target[largest] += 1 - math.fsum(target.values())  # the rounding error
-        why += f": lower the weight of {judge} from {shares[judge]:.0%} to {target[judge]:.0%}"
+        new_shares = {name: round(share + freed * share / others_share, 4) for name, share in shares.items()}
+        new_shares[judge] = round(shares[judge] - freed, 4)
+        largest = max(new_shares, key=lambda name: new_shares[name])
+        new_shares[largest] += 1 - math.fsum(new_shares.values())  # the rounding error
+        why += f": lower the weight of {judge} from {shares[judge]:.0%} to {new_shares[judge]:.0%}"
         gain = -0.03 if metric.better == "down" else 0.03
         confidence = self.JUMP_CONFIDENCE if rollback_tick is None else self.DIVERGENCE_CONFIDENCE
 
-        def plan(remedy: str, changes: dict[str, Value]) -> Plan:
+        def create_plan(remedy: str, changes: dict[str, Value]) -> Plan:
             return Plan.of_changes(
                 window, remedy, changes, confidence=confidence, why=why, target=metric.name, expected_change=gain,
                 horizon=60,
             )  # fmt: skip
 
-        plans = [plan("reweigh_rewards", {REWARD_WEIGHTS: target})]
+        plans = [create_plan("reweigh_rewards", {REWARD_WEIGHTS: new_shares})]
         if rollback_tick is not None and ROLLBACK in window.knobs:
-            changes: dict[str, Value] = {ROLLBACK: float(max(0, rollback_tick)), REWARD_WEIGHTS: target}
-            plans.insert(0, plan("rollback_and_reweigh", changes))
+            changes: dict[str, Value] = {ROLLBACK: float(max(0, rollback_tick)), REWARD_WEIGHTS: new_shares}
+            plans.insert(0, create_plan("rollback_and_reweigh", changes))
         return offer(plans, symptoms)
 
-    def _shift(self, window: Window, metric: str) -> tuple[float, float] | None:
+    def _measure_shift(self, window: Window, metric: str) -> tuple[float, float] | None:
         """Return how far a metric's newest values differ from the earlier ones, as (standard errors, difference). Only
         values since the last relevant change count. Return None if there are too few measurements."""
         since = window.last_change_tick(REWARD_WEIGHTS, "committee.*", ROLLBACK, MIXTURE)
@@ -178,10 +178,10 @@ class RewardHacking(Agent):
             return None
         return shift.mean_difference / shift.standard_error(max(shift.noise, MIN_NOISE)), shift.mean_difference
 
-    def _jump(self, window: Window, judge: str) -> tuple[float, float] | None:
+    def _measure_jump(self, window: Window, judge: str) -> tuple[float, float] | None:
         """Return the difference between a judge's newest values and as many just before them, as (standard errors,
-        difference). In so few steps, a trend is too small to be a jump. Both are 0 if the range of the newest values
-        overlaps with that of twice as many earlier ones. Return None if there are too few measurements."""
+        difference). In so few steps, a trend is too small to be a jump. Return (0, 0) if the newest values overlap with
+        the range of twice as many earlier ones. Return None if there are too few measurements."""
         since = window.last_change_tick(REWARD_WEIGHTS, "committee.*", ROLLBACK, MIXTURE)
         values = window.series(f"rewards/{judge}/mean", after=since, last=self.JUMP_STEPS + self.NOISE_STEPS)
         if len(values) < self.JUMP_STEPS + self.NOISE_STEPS or not all(map(math.isfinite, values)):

@@ -87,20 +87,20 @@ class RewardWeights(Agent):
         if min(falls) < self.MIN_FALL:
             return None
         shares = window.knobs[REWARD_WEIGHTS].shares
-        changes = {member: self._change(window, member, since, best_tick) for member in shares}
+        changes = {member: self._measure_change(window, member, since, best_tick) for member in shares}
         measured = {member: change for member, change in changes.items() if change is not None}
         fooled = [member for member, change in measured.items() if change > 0 and shares[member] > 0]
         reliable = [member for member, change in measured.items() if change < 0]
         if not fooled or not reliable:
             return None
         freed = sum(shares[member] * (1 - self.REMAINING_SHARE) for member in fooled)
-        target = dict(shares)
+        new_shares = dict(shares)
         for member in fooled:
-            target[member] = round(target[member] * self.REMAINING_SHARE, 4)
+            new_shares[member] = round(shares[member] * self.REMAINING_SHARE, 4)
         for member in reliable:
-            target[member] = round(target[member] + freed / len(reliable), 4)
-        target[reliable[0]] += 1 - sum(target.values())  # the rounding error
-        if variation(shares, target) < self.MIN_MOVED_WEIGHT:
+            new_shares[member] = round(shares[member] + freed / len(reliable), 4)
+        new_shares[reliable[0]] += 1 - sum(new_shares.values())  # the rounding error
+        if variation(shares, new_shares) < self.MIN_MOVED_WEIGHT:
             return None
         movements = [
             f"{member} {'rose' if change > 0 else 'fell'} by {abs(change):.2f}"
@@ -114,12 +114,12 @@ class RewardWeights(Agent):
         )
         confidence = self.CLEAR_CONFIDENCE if min(falls) >= self.CLEAR_FALL else tentative_confidence(window.run)
         return window.propose(
-            REWARD_WEIGHTS, target, confidence=confidence, why=why, target=metric.name,
+            REWARD_WEIGHTS, new_shares, confidence=confidence, why=why, target=metric.name,
             expected_change=sign * abs(best) * falls[-1] / 2, horizon=3 * (evaluations[-1][0] - evaluations[-2][0]),
             evidence=("symptom:reward_up_heldout_down",),
         )  # fmt: skip
 
-    def _change(self, window: Window, member: str, since: int, best_tick: int) -> float | None:
+    def _measure_change(self, window: Window, member: str, since: int, best_tick: int) -> float | None:
         """Return the change of a member's mean score from before the best evaluation to the newer half of the ticks
         after it. Return 0 if the change is within the noise, and None if there are too few measurements."""
         name = f"rewards/{member}/mean"

@@ -75,8 +75,9 @@ class RollbackUndo(Agent):
     def _request_reading(self, window: Window, rollback: Receipt) -> Vote | None:
         """Request a reading after a rollback, unless there was already a request."""
         was_requested = any(receipt.tick >= rollback.tick + self.EFFECT_TICKS for receipt in window.applied(EVALUATE))
-        why = f"the rollback at tick {rollback.tick} may not have helped"
-        return None if was_requested or not can_evaluate(window) else request_evaluation(window, why)
+        if was_requested or not can_evaluate(window):
+            return None
+        return request_evaluation(window, f"the rollback at tick {rollback.tick} may not have helped")
 
     def _undo(self, window: Window, rollback: Receipt, share: float) -> Plan:
         regained = f"only {share:.0%}" if share > 0 else "none"

@@ -41,14 +41,15 @@ def held_out_evidence(window: Window, onset: int, last_remedy: int = -1) -> Evid
     """Return the evidence of held-out readings about a change that began at tick `onset`. After the onset, only
     readings newer than tick `last_remedy` count."""
     before = [(tick, value) for tick, value in readings(window) if tick < onset]
-    since = [(tick, value) for tick, value in readings(window) if tick >= onset and tick > last_remedy]
-    if not before or (not since and not can_evaluate(window)):
+    after = [(tick, value) for tick, value in readings(window) if tick >= onset and tick > last_remedy]
+    if not before or (not after and not can_evaluate(window)):
         return Evidence("unknown")
-    requested_at = [r.tick for r in window.applied(EVALUATE) if r.tick >= onset and r.tick > last_remedy]
-    if since and (_is_recent(window, since[-1][0]) or len(requested_at) >= MAX_REQUESTS):
-        return Evidence("known", _quality_drop(before, since[-1]))
-    if requested_at and not any(tick > requested_at[-1] for tick, _ in since):
-        return Evidence("wait" if _is_recent(window, requested_at[-1]) else "unknown")
+    request_ticks = [r.tick for r in window.applied(EVALUATE) if r.tick >= onset and r.tick > last_remedy]
+    newest_tick, _ = after[-1] if after else (-1, 0.0)
+    if after and (_is_recent(window, newest_tick) or len(request_ticks) >= MAX_REQUESTS):
+        return Evidence("known", _quality_drop(before, after[-1]))
+    if request_ticks and newest_tick <= request_ticks[-1]:
+        return Evidence("wait" if _is_recent(window, request_ticks[-1]) else "unknown")
     return Evidence("ask" if can_evaluate(window) and window.tick - onset < REQUEST_WINDOW else "unknown")
 
 

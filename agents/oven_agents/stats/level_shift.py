@@ -60,7 +60,7 @@ def shift_at(series: Sequence[tuple[int, float]], onset: int) -> Shift:
     return Shift([value for tick, value in series if tick < onset], [value for tick, value in series if tick >= onset])
 
 
-def rise(values: Sequence[float], count: int) -> float:
+def rise_in_errors(values: Sequence[float], count: int) -> float:
     """Return how many standard errors the mean of the last `count` values lies above the median of the earlier ones.
     Return −inf for fewer than MIN_EARLIER earlier values. The result is too low on a falling series, because the median
     lies above the end of the trend. For independent noise, the result is roughly normally distributed. But 30 values

@@ -55,7 +55,7 @@ def last_healthy_tick(window: Window, since: int) -> int:
     if not finite:
         return since
     values = [value for _, value in finite]
-    best = min(max(best_level(values), values[0]), max(values))
+    best = max(best_level(values), values[0])
     return max(tick for tick, value in finite if value >= 0.9 * best) - DECLINE_TICKS
 
 
@@ -69,11 +69,11 @@ def describe_loss_relapse(window: Window, since: int, *, share: float, ticks: in
         if len(before) < 3:
             return None
         first, best = median(before[:3]), -best_level([-value for value in before])
-        chance_difference = (3 + expected_maximum(len(before))) * noise(before)
+        noise_threshold = (3 + expected_maximum(len(before))) * noise(before)
         is_recovering = median(last[count // 2 :]) < median(last[: count // 2]) - noise(last)
-        has_improved = first - best > chance_difference
+        has_improved = first - best > noise_threshold
         if is_recovering or has_improved != expects_improvement:
             continue
-        if min(last) - best > max(share * (first - best), chance_difference):
+        if min(last) - best > max(share * (first - best), noise_threshold):
             return f"loss fell from {first:.3g} to {best:.3g} and has risen to {median(last):.3g} again"
     return None

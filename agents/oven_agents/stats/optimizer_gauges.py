@@ -93,8 +93,9 @@ def _consecutive_steps(window: Window, last: int) -> list[tuple[int, float, floa
     steps = []
     observations = list(window.observations)[-last - 1 :]
     for earlier, later in itertools.pairwise(observations):
-        gauges = [o.metrics.get(name, math.nan) for o in (earlier, later) for name in (WEIGHT_NORM, UPDATE_RATIO)]
-        norm_before, length_before, norm_after, length_after = gauges
-        if later.step == earlier.step + 1 and all(map(math.isfinite, gauges)) and norm_before > 0:
+        norm_before, norm_after = (o.metrics.get(WEIGHT_NORM, math.nan) for o in (earlier, later))
+        length_before, length_after = (o.metrics.get(UPDATE_RATIO, math.nan) for o in (earlier, later))
+        are_finite = all(map(math.isfinite, (norm_before, norm_after, length_before, length_after)))
+        if later.step == earlier.step + 1 and are_finite and norm_before > 0:
             steps.append((later.tick, norm_before, norm_after, max(length_before, length_after)))
     return steps

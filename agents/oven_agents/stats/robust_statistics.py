@@ -44,8 +44,8 @@ def steps_since_rise(values: Sequence[float], level: float, recent: int = 3) -> 
     be normal, and the new level to be the mean of the last `recent` values (Page 1954, "Continuous inspection schemes",
     Biometrika 41)."""
     middle = (level + math.fsum(values[-recent:]) / len(values[-recent:])) / 2
-    excess = list(itertools.accumulate(value - middle for value in reversed(values)))
-    return max(range(len(excess)), key=excess.__getitem__) + 1
+    cumulative_excess = list(itertools.accumulate(value - middle for value in reversed(values)))
+    return cumulative_excess.index(max(cumulative_excess)) + 1
 
 
 def best_level(values: Sequence[float]) -> float:

@@ -54,16 +54,16 @@ def recovered_shares(window: Window, rollback: Receipt) -> list[tuple[int, float
     discarded = [value for o, value in points if o.tick <= rollback.tick and o.step > restored_step]
     if not before or not discarded or not max(before) > discarded[-1]:
         return None
-    lost_quality = max(before) - discarded[-1]
+    best, failed = max(before), discarded[-1]
     return [
-        (o.tick, (value - discarded[-1]) / lost_quality if math.isfinite(value) else -math.inf)
+        (o.tick, (value - failed) / (best - failed) if math.isfinite(value) else -math.inf)
         for o, value in points
         if o.tick > rollback.tick
     ]
 
 
 def failed_scales(window: Window) -> list[float]:
-    """Return the learning-rate scale that was in use when each rollback became necessary."""
+    """Return, for each rollback, the learning-rate scale that was in use when it became necessary."""
     scales = []
     for rollback in window.applied(ROLLBACK):
         scale = next((s.value for s in window.run.actuators if s.name == LR_SCALE), None)

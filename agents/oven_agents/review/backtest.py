@@ -194,7 +194,7 @@ class Backtest:
             agent=self.name,
             run=self.run,
             ticks=self.ticks,
-            votes=tuple(_vote(cast, outcome) for cast, outcome in self.votes),
+            votes=tuple(_to_backtest_vote(cast, outcome) for cast, outcome in self.votes),
             proposals=len(proposals),
             proposals_per_1000_ticks=round(1000 * len(proposals) / self.ticks, 3) if self.ticks else None,
             decisions=dict(sorted(verdicts.items())),
@@ -283,7 +283,7 @@ def _without_graph_evidence(vote: Vote) -> Vote:
     return vote.model_copy(update={"evidence": (), "otherwise": ()})
 
 
-def _vote(cast: CastVote, outcome: RecordedOutcome) -> BacktestVote:
+def _to_backtest_vote(cast: CastVote, outcome: RecordedOutcome) -> BacktestVote:
     vote, decision = cast.vote, cast.decision
     return BacktestVote(
         tick=cast.tick,
@@ -349,14 +349,15 @@ def _vote_lines(vote: BacktestVote) -> list[str]:
     stance = vote.stance if vote.value is None else f"{vote.stance} {show(vote.value)}"
     verdict = vote.verdict or ("still open" if vote.counted else "not counted")
     why = vote.reason.rsplit("; ", 1)[-1] if vote.reason else ""
+    reason = f": {why}" if why else ""
     output = [
-        f"tick {vote.tick}: {stance} for {vote.actuator} at {vote.confidence:.2f}; {verdict}{f': {why}' if why else ''}"
+        f"tick {vote.tick}: {stance} for {vote.actuator} at {vote.confidence:.2f}; {verdict}{reason}",
+        f"  why: {vote.rationale}",
     ]
-    output.append(f"  why: {vote.rationale}")
     if vote.target:
         forecast = f" {vote.expected_change:+.3g} in {vote.horizon} ticks" if vote.horizon else ""
-        change, mark = vote.change_in_recording, "†" * vote.carried_out_in_recording
-        output.append(
-            f"  forecast: {vote.target}{forecast}{'' if change is None else f'; recorded*: {change:+.3g}{mark}'}"
-        )
+        mark = "†" if vote.carried_out_in_recording else ""
+        change = vote.change_in_recording
+        recorded = "" if change is None else f"; recorded*: {change:+.3g}{mark}"
+        output.append(f"  forecast: {vote.target}{forecast}{recorded}")
     return output

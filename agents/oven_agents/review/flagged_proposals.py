@@ -47,7 +47,7 @@ class Flag:
 
     agent: str
     plans: list[list[CastVote]]
-    likely: FlagKind = "unknown"
+    likely_kind: FlagKind = "unknown"
     afterwards: str = ""
     """A sentence about the development of the target after the flag."""
 
@@ -95,7 +95,7 @@ class Flag:
         return int(values[0]) if values and isinstance(values[0], int | float) else None
 
 
-def flags(votes: Iterable[CastVote], rules: Rules) -> list[Flag]:
+def group_into_flags(votes: Iterable[CastVote], rules: Rules) -> list[Flag]:
     """Return the flags in tick order. A proposal repeats the last flag with the same agent, actuators and directions,
     unless that flag's last repetition is more than a horizon and more than a decision's lifetime ago."""
     latest: dict[tuple[str, frozenset[tuple[str, str]]], Flag] = {}
@@ -144,7 +144,7 @@ def judge(
         return "unknown", "it has no target and horizon, so it cannot be judged"
     if set(flag.symptoms) & SLOW_SYMPTOMS:
         return "unknown", "the run was only slow, and the recording does not show what the change would have gained"
-    sign = _sign(metrics.get(vote.target), vote.target, vote.expected_change)
+    sign = _better_direction(metrics.get(vote.target), vote.target, vote.expected_change)
     series = series_by_metric.get(vote.target)
     if series is None:
         return "unknown", f"{vote.target} was not measured"
@@ -190,9 +190,12 @@ def _compare(
     return "false alarm", f"{comparison}: it {course} without the change"
 
 
-def _sign(spec: MetricSpec | None, name: str, expected: float) -> int:
+def _better_direction(spec: MetricSpec | None, name: str, expected: float) -> int:
     """Return 1 if higher is better, −1 if lower is better (announced, usual or forecast), or 0 if unknown."""
     if spec is not None and spec.better != "neither":
         return 1 if spec.better == "up" else -1
-    usual = {"reward": 1, "loss": -1}.get(name, 0)
-    return usual or (1 if expected > 0 else -1 if expected < 0 else 0)
+    if name in ("reward", "loss"):
+        return 1 if name == "reward" else -1
+    if expected > 0:
+        return 1
+    return -1 if expected < 0 else 0

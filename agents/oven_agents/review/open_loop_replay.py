@@ -90,7 +90,7 @@ class OpenLoopReplay:
         """Agents that were shadows in the recording."""
         self._columns = Columns()
         self._sessions = {name: Session(agents[name], name, windows=self._columns.window) for name in sorted(agents)}
-        self._loop = ChangedMesh(run, rules)
+        self._mesh = ChangedMesh(run, rules)
         self._subjects = names.Subjects(run)
         self._owners = {
             subject(name): name
@@ -104,11 +104,11 @@ class OpenLoopReplay:
 
     @property
     def started(self) -> bool:
-        return self._loop.started
+        return self._mesh.started
 
     @property
     def tick(self) -> int:
-        return self._loop.tick
+        return self._mesh.tick
 
     @property
     def proposals(self) -> list[CastVote]:
@@ -117,17 +117,17 @@ class OpenLoopReplay:
     @property
     def decisions(self) -> Sequence[Decision]:
         """The mesh's decisions, in order."""
-        return self._loop.computed
+        return self._mesh.computed
 
     @property
     def divergences(self) -> list[Divergence]:
         """Decisions that differ between the replay and the recording."""
-        return self._loop.divergences()
+        return self._mesh.divergences()
 
     @property
     def ignored_receipts(self) -> int:
         """Number of recorded receipts for decisions that the replay did not make."""
-        return self._loop.ignored_receipts
+        return self._mesh.ignored_receipts
 
     @property
     def problems(self) -> dict[str, list[str]]:
@@ -141,7 +141,7 @@ class OpenLoopReplay:
         if event.subject in self._owners:
             self._store_recorded(self._owners[event.subject], event.body)
             return None
-        message, outputs = self._loop.feed(event)
+        message, outputs = self._mesh.feed(event)
         if isinstance(message, LearnerMessage):
             if (message.incarnation, message.n) <= self._latest:
                 return None
@@ -156,7 +156,7 @@ class OpenLoopReplay:
             self._training = message.training
         if message is not None:
             self._record_change(message)
-            if not isinstance(message, Alert):  # alerts of other agents
+            if not isinstance(message, Alert):  # agents do not receive one another's alerts
                 self._publish(message)
         self._publish_outputs(outputs)
         if message is not None or outputs:
@@ -193,7 +193,7 @@ class OpenLoopReplay:
             ]
             self._publish_outputs(outputs)
         active = ", ".join(name for name, messages in replies if messages)
-        raise OvenError(f"{active} still sent messages after {MAX_ROUNDS} rounds at tick {self._loop.tick}")
+        raise OvenError(f"{active} still sent messages after {MAX_ROUNDS} rounds at tick {self._mesh.tick}")
 
     def _add(self, agent: str, message: Vote | AgentStatus | Alert, event: Event) -> Sequence[Output]:
         if isinstance(message, Vote):
@@ -205,16 +205,16 @@ class OpenLoopReplay:
             self.cannot_fire[agent] = message.reason
         elif message.state == "notice":
             self._add_notice(agent, message.reason)
-        return self._loop.add(self._subjects.agent(agent), message.model_copy(update={"shadow": False}), event)
+        return self._mesh.add(self._subjects.agent(agent), message.model_copy(update={"shadow": False}), event)
 
     def _add_notice(self, agent: str, text: str) -> None:
-        self.notices.append(AgentNotice(agent, self._loop.tick, self._step, text))
+        self.notices.append(AgentNotice(agent, self._mesh.tick, self._step, text))
 
     def _cast(self, agent: str, vote: Vote, event: Event) -> Sequence[Output]:
-        value, ballot = self._loop.value(vote.actuator), self._loop.ballot_id(vote.actuator)
-        cast = CastVote(agent, vote, self._loop.tick, self._step, value, ballot)
+        value, ballot = self._mesh.value(vote.actuator), self._mesh.ballot_id(vote.actuator)
+        cast = CastVote(agent, vote, self._mesh.tick, self._step, value, ballot)
         self.votes.append(cast)
-        outputs = self._loop.add(self._subjects.vote(agent), vote, event)
+        outputs = self._mesh.add(self._subjects.vote(agent), vote, event)
         for message in (output.message for output in outputs):
             if isinstance(message, BallotOpened):
                 cast.ballot = message.id

@@ -53,7 +53,7 @@ class Report:
     @property
     def kind_counts(self) -> Counter[str]:
         """Number of flags by their likely kind."""
-        return Counter(flag.likely for flag in self.flags)
+        return Counter(flag.likely_kind for flag in self.flags)
 
     @property
     def adopted(self) -> int:
@@ -90,7 +90,7 @@ class Report:
             "first_step": self.step_range[0],
             "last_step": self.step_range[1],
             "agents": list(self.agents),
-            "flags": [self._flag(flag) for flag in self.flags],
+            "flags": [self._flag_as_json(flag) for flag in self.flags],
             "notices": [{"step": step, "agent": agent, "text": text} for step, agent, text in self.notices],
             "adopted": self.adopted,
             "false_alarms": self.kind_counts["false alarm"],
@@ -109,7 +109,7 @@ class Report:
             "open_loop": True,
         }
 
-    def _flag(self, flag: Flag) -> dict[str, Any]:
+    def _flag_as_json(self, flag: Flag) -> dict[str, Any]:
         vote = flag.first.vote
         return {
             "agent": flag.agent,
@@ -136,12 +136,12 @@ class Report:
             "expected_change": vote.expected_change,
             "horizon": vote.horizon,
             "adopted": flag.adopted,
-            "likely": flag.likely,
+            "likely": flag.likely_kind,
             "afterwards": flag.afterwards,
         }
 
 
-def changes(flag: Flag) -> str:
+def describe_changes(flag: Flag) -> str:
     """Return the changes, such as "optimizer.lr_scale 1 → 0.125, run.rollback to tick 90"."""
     descriptions = []
     for cast in flag.plans[0]:
@@ -154,7 +154,7 @@ def changes(flag: Flag) -> str:
     return ", ".join(descriptions)
 
 
-def verdict(flag: Flag) -> str:
+def describe_verdict(flag: Flag) -> str:
     """Return the verdicts, with the reasons of decisions that were not adopted."""
     reasons = [
         cast.decision.reason.rsplit("; ", 1)[-1]
@@ -165,7 +165,7 @@ def verdict(flag: Flag) -> str:
     return flag.verdict + (f": {'; '.join(dict.fromkeys(reasons))}" if reasons else "") + later
 
 
-def times(flag: Flag) -> str:
+def describe_repetitions(flag: Flag) -> str:
     """Return the number of repetitions and the last step of a flag, or an empty string if it was not repeated."""
     return f"{len(flag.plans)} times, until step {flag.last.step:,}" if len(flag.plans) > 1 else ""
 
@@ -187,7 +187,7 @@ def text_lines(report: Report) -> list[str]:
             "use none with --no-assume"
         )
     for number, flag in enumerate(report.flags[:MAX_FLAGS], 1):
-        output += ["", *_flag(number, flag)]
+        output += ["", *_flag_lines(number, flag)]
     if len(report.flags) > MAX_FLAGS:
         others = Counter(flag.agent for flag in report.flags[MAX_FLAGS:])
         by_agent = ", ".join(f"{agent} {count}" for agent, count in others.most_common())
@@ -214,13 +214,15 @@ def text_lines(report: Report) -> list[str]:
     return [*output, *([] if report.flags else [""]), *wrapped(OPEN_LOOP)]
 
 
-def _flag(number: int, flag: Flag) -> list[str]:
-    output = wrapped(f"{number}. step {flag.step:,} (tick {flag.tick:,}), {flag.agent}: {changes(flag)}", hang=3)
+def _flag_lines(number: int, flag: Flag) -> list[str]:
+    output = wrapped(
+        f"{number}. step {flag.step:,} (tick {flag.tick:,}), {flag.agent}: {describe_changes(flag)}", hang=3
+    )
     parts = {
         "why": flag.first.vote.rationale,
-        "decision": verdict(flag),
-        "repeated": times(flag),
-        "afterwards": f"{flag.likely}: {flag.afterwards}",
+        "decision": describe_verdict(flag),
+        "repeated": describe_repetitions(flag),
+        "afterwards": f"{flag.likely_kind}: {flag.afterwards}",
     }
     for name, text in parts.items():
         if text:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from oven_agents.review import html_page
-from oven_agents.review.flagged_proposals import Series, flags, judge
+from oven_agents.review.flagged_proposals import Series, group_into_flags, judge
 from oven_agents.review.open_loop_replay import OpenLoopReplay
 from oven_agents.review.report import Report, text_lines
 from oven_agents.runtime.agent_loader import load_repeatable, repeatable_agents
@@ -47,7 +47,7 @@ def main(
     report.source_notes = notes(report.start)
     if html is not None:
         try:
-            write_atomic(html, html_page.page(report))
+            write_atomic(html, html_page.render(report))
         except OSError as error:
             raise ConfigError(f"--html {html} cannot be written: {error.strerror or error}") from error
     if as_json:
@@ -110,7 +110,7 @@ def review(
         step_range=extent.step_range,
         tick_range=extent.tick_range,
         agents=sorted(agents),
-        flags=flags(replay.proposals, extent.start.rules),
+        flags=group_into_flags(replay.proposals, extent.start.rules),
         cannot_fire=replay.cannot_fire,
         raised=replay.problems,
         notices=[(notice.step, notice.agent, notice.text) for notice in replay.notices],
@@ -136,7 +136,7 @@ def _judge(report: Report, events: Iterable[Event], replay: OpenLoopReplay) -> N
     announced = {spec.name: spec for spec in report.start.metrics}
     for flag in report.flags:
         min_samples = report.start.rules.outcome_samples
-        flag.likely, flag.afterwards = judge(flag, announced, series_by_metric, replay.changes, min_samples)
+        flag.likely_kind, flag.afterwards = judge(flag, announced, series_by_metric, replay.changes, min_samples)
     report.series = series_by_metric
 
 

@@ -77,17 +77,19 @@ def serve(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     if limit_mb := os.environ.get("OVEN_AGENTS_MEMORY_MB"):
         memory_limit.set_limit(int(limit_mb))
-    options = _options(settings or (), voters)
+    options = _parse_options(settings or (), voters)
     instances = [load(agent, options.get(name), name)[1] for agent, name in zip(agents, voters, strict=True)]
     if list_options:
         print(json.dumps([describe_agent(name, type(agent)) for name, agent in zip(voters, instances, strict=True)]))
     if not check and not list_options:
         voters = [names.validate("agent", name) for name in voters]
-        _host([Session(agent, name, shadow=shadow) for name, agent in zip(voters, instances, strict=True)])
+        _run_from_environment(
+            [Session(agent, name, shadow=shadow) for name, agent in zip(voters, instances, strict=True)]
+        )
 
 
-def _host(sessions: Sequence[Session]) -> None:
-    """Call `host` with the environment variables that the stack sets."""
+def _run_from_environment(sessions: Sequence[Session]) -> None:
+    """Take part in the run that the environment variables describe. The stack sets them."""
     voters = [session.name for session in sessions]
     credentials = Credentials.from_environment()
     url, run, pin = os.environ["OVEN_URL"], os.environ["OVEN_RUN"], os.environ.get("OVEN_LEARNER_KEY")
@@ -104,7 +106,7 @@ def _host(sessions: Sequence[Session]) -> None:
         tracing.shutdown()
 
 
-def _options(settings: Sequence[str], voters: Sequence[str]) -> dict[str, dict[str, str]]:
+def _parse_options(settings: Sequence[str], voters: Sequence[str]) -> dict[str, dict[str, str]]:
     """Parse `NAME.OPTION=VALUE` into options by agent. Raises UnknownNameError or ConfigError."""
     options: dict[str, dict[str, str]] = {}
     for setting in settings:
@@ -168,14 +170,13 @@ async def host(
                 last_seq = await _catch_up(sessions, keyring, bus, run, last_seq, stop)
                 for session in sessions:
                     session.announce()
-            _read(inbox, keyring, contexts, sessions)
+            _absorb_inbox(inbox, keyring, contexts, sessions)
             await react(publishers)
             _log_problems(sessions)
             await _repeat_awaited(publishers, wake)
             if bus.closed.is_set():
-                raise BusError(
-                    f"the connection was closed permanently: {bus.errors[-1] if bus.errors else 'no reason given'}"
-                )
+                reason = bus.errors[-1] if bus.errors else "no reason given"
+                raise BusError(f"the connection was closed permanently: {reason}")
             await wake.wait()
         await companions.end()
         with contextlib.suppress(BusError):
@@ -184,7 +185,9 @@ async def host(
             await bus.flush()
 
 
-def _read(inbox: deque[Event], keyring: Keyring, contexts: tracing.Contexts, sessions: Sequence[Session]) -> None:
+def _absorb_inbox(
+    inbox: deque[Event], keyring: Keyring, contexts: tracing.Contexts, sessions: Sequence[Session]
+) -> None:
     """Verify and absorb all waiting events."""
     while inbox:
         event = keyring.verify(inbox.popleft())
@@ -208,7 +211,8 @@ async def _repeat_awaited(publishers: Sequence[Publisher], wake: asyncio.Event) 
         if await _is_set_within(wake, REPEAT_S):
             return
         for publisher in publishers:
-            await publisher.publish([status] if (status := publisher.session.awaited_status) else [])
+            if (status := publisher.session.awaited_status) is not None:
+                await publisher.publish([status])
 
 
 def _absorb(sessions: Sequence[Session], event: Event) -> None:

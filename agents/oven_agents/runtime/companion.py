@@ -30,7 +30,7 @@ ReadLog = Callable[[], Awaitable[list[Event]]]
 """A function that returns the verified events since its previous call. Raises BusError if no mesh replica answers."""
 
 
-async def _no_log() -> list[Event]:
+async def _refuse_to_read() -> list[Event]:
     raise BusError("this agent has no log to read")
 
 
@@ -46,7 +46,7 @@ class RunContext:
     """The run's settings as resolved by `up`, or an empty dict if there is no folder."""
     ask_graph: AskService
     """Sends a request to the prior service."""
-    read_log: ReadLog = _no_log
+    read_log: ReadLog = _refuse_to_read
     """Reads the run's whole log for this agent."""
 
     @property
@@ -76,8 +76,10 @@ class Companions:
         for session in sessions:
             if not isinstance(session.agent, HasCompanion):
                 continue
-            settings = _settings(folder) if settings is None else settings
-            context = RunContext(session.name, folder, settings, PriorClient(bus).ask, _Log(bus, run, pin).read_new)
+            settings = _read_settings(folder) if settings is None else settings
+            context = RunContext(
+                session.name, folder, settings, PriorClient(bus).ask, _LogReader(bus, run, pin).read_new
+            )
             companion = session.agent.begin(context)
             if companion is not None:
                 task = asyncio.create_task(_run_and_log(session.name, companion), name=f"companion of {session.name}")
@@ -88,7 +90,7 @@ class Companions:
         await end(*self._tasks)
 
 
-class _Log:
+class _LogReader:
     """Reads the run's log piece by piece from the mesh replicas."""
 
     def __init__(self, bus: Bus, run: str, pin: str | None) -> None:
@@ -111,8 +113,8 @@ async def _run_and_log(name: str, companion: Coroutine[Any, Any, None]) -> None:
         log.error("%s: the agent's companion raised %s and has stopped", name, type(error).__name__)
 
 
-def _settings(folder: Path) -> dict[str, Any]:
-    """Return the run's settings, or an empty dict if unreadable, because other agents may not need them."""
+def _read_settings(folder: Path) -> dict[str, Any]:
+    """Return the run's settings, or an empty dict if they cannot be read. Not every agent needs them."""
     config = folder / "config.json"
     if not config.is_file():
         return {}

@@ -131,19 +131,21 @@ def consultation(
     if run is None or not needs_graph(message):
         return without_graph([message])
     if isinstance(message, Alternatives):
-        diagnosis = _parse(Diagnosis, (yield "diagnose", diagnose_request(message, run).wire()), report)
-        plan, paths = best_plan(message, diagnosis)
+        reply = yield "diagnose", diagnose_request(message, run).wire()
+        plan, paths = best_plan(message, _parse(Diagnosis, reply, report))
         votes = [_with_evidence(vote, [f"chosen: {citation(path)}" for path in paths]) for vote in plan.votes]
     elif isinstance(message, Plan):
         votes = list(message.votes)
     elif isinstance(message, TopicShares):
-        curriculum = _parse(Curriculum, (yield "curriculum", message.question.wire()), report)
-        votes = [vote for vote in (message.resolve(curriculum),) if vote is not None]
+        reply = yield "curriculum", message.question.wire()
+        proposal = message.resolve(_parse(Curriculum, reply, report))
+        votes = [] if proposal is None else [proposal]
     else:
-        votes = [vote for vote in (message,) if isinstance(vote, Vote)]
+        votes = [message] if isinstance(message, Vote) else []
     resolved: Messages = []
     for vote in votes:
-        judgement = _parse(Judgement, (yield "judge", judge_request(vote, run, knobs, in_flight).wire()), report)
+        reply = yield "judge", judge_request(vote, run, knobs, in_flight).wire()
+        judgement = _parse(Judgement, reply, report)
         if judgement is not None and (reason := veto_reason(judgement)):
             report(f"not proposed: {vote.actuator}: {reason}")
             return []

@@ -53,7 +53,7 @@ class Session:
         """Tracebacks from the agent's code, for the process log. The host clears the list."""
         self._windows = windows
         self._run: RunStarted | None = None
-        self._reason: str | None = None  # why the agent cannot vote, if it cannot
+        self._cannot_fire_reason: str | None = None
         self._observations: deque[Observation] = deque(maxlen=WINDOW_LENGTH)
         self._earlier: deque[tuple[int, int, float]] = deque(maxlen=WINDOW_LENGTH)  # `Window.earlier`
         self._knobs: dict[str, Knob] = {}
@@ -93,7 +93,7 @@ class Session:
             case RunStarted():
                 self._begin(body)
             case ActuatorAnnounced():
-                self._reannounce(body)
+                self._absorb_actuator(body)
             case RunEnded():
                 self._ballots.clear()
                 self._ended = True
@@ -115,7 +115,7 @@ class Session:
         """Add an observation, and keep the held-out reading of the observation that leaves the window."""
         if len(self._observations) == WINDOW_LENGTH:
             oldest = self._observations[0]
-            while self._earlier and self._earlier[-1][1] >= oldest.step:
+            while self._earlier and self._earlier[-1][1] >= oldest.step:  # a rollback discarded the reading
                 self._earlier.pop()
             metric = held_out(self._run.metrics) if self._run is not None else None
             if metric is not None and metric.name in oldest.metrics:
@@ -162,20 +162,20 @@ class Session:
         if self._must_announce:
             messages.append(self._status("joined"))
             self._must_announce = False
-            if self._reason:
-                messages.append(self._status("cannot_fire", self._reason))
+            if self._cannot_fire_reason:
+                messages.append(self._status("cannot_fire", self._cannot_fire_reason))
         if self._run is None or not self._observations:
             return messages
         tick = self._observations[-1].tick
-        new_tick = tick > self._voted_tick
+        is_new_tick = tick > self._voted_tick
         ballots = [ballot for ballot in self._ballots.values() if ballot.id not in self._reviewed_ballots]
-        if new_tick or ballots:
-            messages.extend(self._votes(new_tick, ballots))
+        if is_new_tick or ballots:
+            messages.extend(self._call_agent(is_new_tick, ballots))
         self._voted_tick = tick
         self._reviewed_ballots.update(ballot.id for ballot in ballots)
         unanswered = [ballot for ballot in ballots if self._run.lockstep or not self._has_answered(ballot)]
-        heartbeat = self._run.lockstep or tick >= self._heartbeat_tick + HEARTBEAT_TICKS
-        if unanswered or (new_tick and heartbeat):
+        is_heartbeat_due = self._run.lockstep or tick >= self._heartbeat_tick + HEARTBEAT_TICKS
+        if unanswered or (is_new_tick and is_heartbeat_due):
             messages.append(self._status("done"))
             self._heartbeat_tick = tick
         return messages
@@ -225,7 +225,7 @@ class Session:
         # Decisions in flight and open ballots stay: the new incarnation sends receipts, and the mesh closes ballots.
         self._must_announce = True
         if not self._out_of_memory:
-            self._reason = self._cannot_fire(run)
+            self._cannot_fire_reason = self._cannot_fire(run)
 
     def _cannot_fire(self, run: RunStarted) -> str | None:
         try:
@@ -234,7 +234,7 @@ class Session:
             self.problems.append(traceback.format_exc())
             return f"cannot_fire raised {type(error).__name__}: {error}"
 
-    def _reannounce(self, announcement: ActuatorAnnounced) -> None:
+    def _absorb_actuator(self, announcement: ActuatorAnnounced) -> None:
         """Handle an actuator that is new or has new choices or bounds. The agent may become able to fire, or unable."""
         if self._run is None or (run := with_announced(self._run, announcement)) is self._run:
             return
@@ -247,8 +247,8 @@ class Session:
                 self._apply_receipt(receipt)
         if self._out_of_memory or self._failures >= MAX_FAILURES:
             return
-        before, self._reason = self._reason, self._cannot_fire(run)
-        if bool(before) != bool(self._reason):
+        before, self._cannot_fire_reason = self._cannot_fire_reason, self._cannot_fire(run)
+        if bool(before) != bool(self._cannot_fire_reason):
             self._must_announce, self._voted_tick = True, -1
 
     def _forget(self, incarnation: int) -> None:
@@ -270,8 +270,8 @@ class Session:
         value = knob.value if knob.spec.kind == "action" else receipt.after
         self._knobs[receipt.actuator] = Knob(knob.spec, value, changed_at)
 
-    def _votes(self, new_tick: bool, ballots: Sequence[BallotOpened]) -> list[UnsentMessage]:
-        if self._reason:
+    def _call_agent(self, is_new_tick: bool, ballots: Sequence[BallotOpened]) -> list[UnsentMessage]:
+        if self._cannot_fire_reason:
             return []
         assert self._run is not None
         observations = list(self._observations)  # a copy, because the agent may keep its window
@@ -281,16 +281,16 @@ class Session:
             tuple(self._earlier),
         )  # fmt: skip
         try:
-            alerts = self._alerts.changes(self.agent.alerts(window), window) if new_tick else []
-            answer = self.agent.vote(window) if new_tick else None
+            alerts = self._alerts.changes(self.agent.alerts(window), window) if is_new_tick else []
+            answer = self.agent.vote(window) if is_new_tick else None
             plans, proposals, notice = self._sort_answer(answer, window.tick)
             reviews = [self.agent.review(ballot, window) for ballot in ballots if ballot.opened_by != self.name]
             votes = [*proposals, *(review for review in reviews if review is not None)]
             cast = [*votes, *(vote for vote in without_graph(plans) if isinstance(vote, Vote))]
-            self._cast_ticks.update((vote.actuator, vote.tick) for vote in cast)  # raises if an entry is not a vote
+            self._cast_ticks.update((vote.actuator, vote.tick) for vote in cast)  # fails if an entry is not a vote
         except MemoryError:
             vars(self.agent).clear()  # frees memory for building the status
-            self._out_of_memory = self._reason = memory_limit.out_of_memory_message(self.name)
+            self._out_of_memory = self._cannot_fire_reason = memory_limit.out_of_memory_message(self.name)
             self.problems.append(self._out_of_memory)
             return [self._status("cannot_fire", self._out_of_memory)]
         except (Exception, SystemExit) as error:
@@ -298,10 +298,10 @@ class Session:
             self._failures += 1
             if self._failures < MAX_FAILURES:
                 return []
-            self._reason = (
+            self._cannot_fire_reason = (
                 f"raised an error on {MAX_FAILURES} consecutive windows, most recently {type(error).__name__}: {error}"
             )
-            return [self._status("cannot_fire", self._reason[:2000])]
+            return [self._status("cannot_fire", self._cannot_fire_reason[:2000])]
         self._failures = 0
         for alert in alerts:
             self._alerts.record(alert)

@@ -32,7 +32,7 @@ def read_graph(path: Path | None) -> Records:
             f"{path} is not a .yaml file with causes and remedies; convert other formats with `oven-controller kg "
             f"import {path} --to FOLDER`"
         )
-    read_file(path, "the graph", MAX_BYTES)
+    read_file(path, "the graph", MAX_BYTES)  # raises ConfigError if the file is too large
     return read(path)
 
 

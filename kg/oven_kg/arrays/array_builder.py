@@ -127,15 +127,14 @@ class Builder:
         weight = np.frombuffer(self._weight, np.float32)
         kind_of_node, no_kind = np.frombuffer(self._kind_of_node, np.int16), kinds.index("")
         kind = np.empty(len(names), np.int16)
-        kind[node_positions] = np.where(
-            kind_of_node < 0, no_kind, kind_positions[kind_of_node] if len(kind_positions) else no_kind
-        )
+        kind_or_none = kind_positions[kind_of_node] if len(kind_positions) else no_kind
+        kind[node_positions] = np.where(kind_of_node < 0, no_kind, kind_or_none)
         total = len(weight)
         columns = _sort_edges(src, dst, rel, weight, len(names), len(relations))
         del src, dst, rel, weight, kind_of_node
         self._reset()  # frees the buffers before the reverse direction is built
         self.repeated = total - len(columns["dst"])
-        columns |= _reverse(columns, len(names)) | _concatenate(names) | {"kinds": kind}
+        columns |= _reverse_edges(columns, len(names)) | _concatenate_names(names) | {"kinds": kind}
         return _freeze(columns, tuple(relations), tuple(kinds), licence)
 
 
@@ -163,7 +162,7 @@ class _Numbering(dict[str, int]):
         for row, text in enumerate(strings):
             number = self.get(text) if isinstance(text, str) else None
             if number is None:
-                if problem := self._problem(text):
+                if problem := self._find_problem(text):
                     raise RowError(row, problem)
                 self[text] = number = len(self)
             numbers.append(number)
@@ -178,7 +177,7 @@ class _Numbering(dict[str, int]):
                 positions[number] = position
         return strings, positions
 
-    def _problem(self, text: object) -> str:
+    def _find_problem(self, text: object) -> str:
         """Return why a value is unusable, or an empty string if it is valid."""
         if not isinstance(text, str):
             return f"{text!r:.60} is not a {self._noun}; it must be a string"
@@ -208,15 +207,15 @@ def _sort_edges(
     del key
     largest_weights = np.maximum.reduceat(weight[order], first_rows) if len(first_rows) else weight.copy()
     order = order[first_rows]
-    return {"indptr": _indptr(src[order], nodes), "dst": dst[order], "rel": rel[order], "weight": largest_weights}
+    return {"indptr": _row_offsets(src[order], nodes), "dst": dst[order], "rel": rel[order], "weight": largest_weights}
 
 
-def _reverse(forward: dict[str, NDArray[Any]], nodes: int) -> dict[str, NDArray[Any]]:
+def _reverse_edges(forward: dict[str, NDArray[Any]], nodes: int) -> dict[str, NDArray[Any]]:
     """Return the same edges sorted by (dst, src, rel). A stable sort by dst is enough."""
     order = np.argsort(forward["dst"], kind="stable").astype(np.int32)
     sources = np.repeat(np.arange(nodes, dtype=np.int32), np.diff(forward["indptr"]))
     return {
-        "in_indptr": _indptr(forward["dst"], nodes),
+        "in_indptr": _row_offsets(forward["dst"], nodes),
         "in_src": sources[order],
         "in_rel": forward["rel"][order],
         "in_weight": forward["weight"][order],
@@ -224,12 +223,13 @@ def _reverse(forward: dict[str, NDArray[Any]], nodes: int) -> dict[str, NDArray[
     }
 
 
-def _indptr(row_of_edge: NDArray[np.int32], nodes: int) -> NDArray[np.int64]:
+def _row_offsets(row_of_edge: NDArray[np.int32], nodes: int) -> NDArray[np.int64]:
+    """Return the position of each row's first edge, and the number of edges at the end, (N+1,)."""
     counts = np.bincount(row_of_edge, minlength=nodes)
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
 
 
-def _concatenate(names: Sequence[str]) -> dict[str, NDArray[Any]]:
+def _concatenate_names(names: Sequence[str]) -> dict[str, NDArray[Any]]:
     encoded = [name.encode() for name in names]
     offsets = np.zeros(len(encoded) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, encoded), np.int64, len(encoded)), out=offsets[1:])

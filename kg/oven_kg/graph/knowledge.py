@@ -57,10 +57,6 @@ class Knowledge:
         for relation in relations:
             yield from self._outgoing_edges.get((node, relation), ())
 
-    def edges_from(self, node: str, relation: str) -> Sequence[Edge]:
-        """Return the edges of one relation that begin at `node`."""
-        return self._outgoing_edges.get((node, relation), ())
-
     def nodes_of_kind(self, kind: str) -> Sequence[Node]:
         return self._nodes_by_kind.get(kind, ())
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from oven_core.errors import ConfigError, reason
 from oven_kg.loaders.graph_batches import Batch, EdgeRow, LoaderOptions, to_batches
 from oven_kg.loaders.input_file import GraphFile, decode, read_lines
-from oven_kg.loaders.triple_columns import triple_columns
+from oven_kg.loaders.triple_columns import find_triple_columns
 
 MAX_LINE_BYTES: Final = 4 * 2**20
 """Maximum length of a line in bytes. After parsing, the worst line of this length takes 90 MB."""
@@ -19,10 +19,10 @@ MAX_LINE_BYTES: Final = 4 * 2**20
 
 def load_json_lines(graph_file: GraphFile, options: LoaderOptions) -> Iterator[Batch]:
     """Load one object per line, with a subject, predicate, object and optional weight."""
-    return to_batches(_edges(graph_file), "line")
+    return to_batches(_read_edges(graph_file), "line")
 
 
-def _edges(graph_file: GraphFile) -> Iterator[EdgeRow]:
+def _read_edges(graph_file: GraphFile) -> Iterator[EdgeRow]:
     for number, line in read_lines(graph_file, MAX_LINE_BYTES):
         location = f"{graph_file.path}, line {number}"
         text = decode(graph_file, f"line {number}", line.removeprefix(b"\xef\xbb\xbf"))
@@ -37,7 +37,7 @@ def _edges(graph_file: GraphFile) -> Iterator[EdgeRow]:
 
 def parse_edge(path: Path, values: Mapping[str, Any], location: str, number: int) -> EdgeRow:
     """Return the edge that an object describes. Raises ConfigError with the location."""
-    columns = triple_columns(path, values)
+    columns = find_triple_columns(path, values)
     subject, relation, object_ = (
         parse_name(values[key], location, key) for key in (columns.subject, columns.relation, columns.object)
     )

@@ -27,15 +27,18 @@ _TOKEN: Final = (
 """A string, an IRI, a comment or an escaped character of Turtle (W3C 2014). Brackets inside them are not syntax."""
 TOKEN: Final = re.compile(_TOKEN, re.S)
 COMPLETE_TOKENS: Final = re.compile(rb"(?:[^\"'<#\\]++|" + _TOKEN + rb")*+", re.S)
+"""Text up to the first token that is not complete."""
 NOT_BRACKETS: Final = re.compile(rb"[^()\[\]]++")
 
 
 class _GuardedFile(io.RawIOBase):
     """A file for the parser that raises ConfigError for content that would make the parser's buffer too large."""
 
-    def __init__(self, graph_file: GraphFile, file: BinaryIO, rdf_format: str, count: Callable[[], int]) -> None:
+    def __init__(
+        self, graph_file: GraphFile, file: BinaryIO, rdf_format: str, count_statements: Callable[[], int]
+    ) -> None:
         self._graph_file, self._file, self._rdf_format = graph_file, file, rdf_format
-        self._statement_count, self._last_count = count, count()
+        self._count_statements, self._last_count = count_statements, count_statements()
         self._statement_bytes = self._total = 0
         self._xml = XmlEvents(graph_file, "RDF/XML") if rdf_format == "RDF_XML" else None
         self._brackets = BracketDepth(graph_file.path) if rdf_format == "TURTLE" else None
@@ -46,7 +49,7 @@ class _GuardedFile(io.RawIOBase):
     def read(self, size: int = -1) -> bytes:
         chunk = self._file.read(HEAD_BYTES if size < 0 else min(size, HEAD_BYTES))
         self._total += len(chunk)
-        if (count := self._statement_count()) != self._last_count:
+        if (count := self._count_statements()) != self._last_count:
             self._last_count, self._statement_bytes = count, 0
         self._statement_bytes += len(chunk)
         self._check(chunk)
@@ -88,7 +91,7 @@ class BracketDepth:
         end = match.end() if match else 0
         self._incomplete_token = text[end:]
         brackets = NOT_BRACKETS.sub(b"", TOKEN.sub(b"", text[:end]))
-        self.depth += sum(map(brackets.count, (b"(", b"["))) - sum(map(brackets.count, (b")", b"]")))
+        self.depth += brackets.count(b"(") + brackets.count(b"[") - brackets.count(b")") - brackets.count(b"]")
         if self.depth > MAX_DEPTH or len(self._incomplete_token) > MAX_STATEMENT_BYTES:
             raise ConfigError(
                 f"{self._path} has more than {MAX_DEPTH:,} nested brackets, or a string of more than "
@@ -130,19 +133,19 @@ def _load(graph_file: GraphFile, options: LoaderOptions, rdf_format: str) -> Ite
                 else:
                     skipped += 1
                 if len(rows) >= BATCH_ROWS:
-                    yield _batch(graph_file, rdf_format, rows)
+                    yield _create_batch(graph_file, rdf_format, rows)
                     rows = []
         except (SyntaxError, ValueError, OSError, MemoryError) as error:  # MemoryError: a very long token
             if isinstance(error, ConfigError):
                 raise
             raise _syntax_error(graph_file, error) from error
     if rows:
-        yield _batch(graph_file, rdf_format, rows)
+        yield _create_batch(graph_file, rdf_format, rows)
     if skipped:
         yield SkippedRows("statements about literals", skipped)
 
 
-def _batch(graph_file: GraphFile, rdf_format: str, rows: list[tuple[str, str, str, int]]) -> EdgeBatch:
+def _create_batch(graph_file: GraphFile, rdf_format: str, rows: list[tuple[str, str, str, int]]) -> EdgeBatch:
     sources, relations, targets, numbers = zip(*rows, strict=True)
 
     def locate(row: int) -> str:

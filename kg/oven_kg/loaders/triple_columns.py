@@ -29,7 +29,7 @@ class TripleColumns(NamedTuple):
         return [name for name in self if name is not None]
 
 
-def triple_columns(path: Path, names: Iterable[str]) -> TripleColumns:
+def find_triple_columns(path: Path, names: Iterable[str]) -> TripleColumns:
     """Find the columns of a triple by their usual names, ignoring case. Raises ConfigError if one is missing."""
     by_lower_case = {name.strip().lower(): name for name in names}
     subject, relation, object_, weight = (

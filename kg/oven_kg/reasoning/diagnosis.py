@@ -38,6 +38,8 @@ PREVENTION_WEIGHT: Final = 0.5
 """Weight of preventing a cause relative to solving it, when its symptoms are present."""
 SUPPORTING_RELATIONS: Final = (("SOLVES", 1.0), ("PREVENTS", PREVENTION_WEIGHT))
 """Relations that count in favour of a remedy, and their weights."""
+NEUTRAL_LOG_ODDS: Final = 0.1
+"""Log-odds below which the graph is neutral."""
 MAX_PATHS: Final = 3
 """Maximum number of evidence paths per remedy."""
 
@@ -60,7 +62,7 @@ def diagnose(graph: Knowledge, request: DiagnoseRequest) -> Diagnosis:
             changes=graph.nodes[id_].changes,
             score=-negative_score,
             unmet=unmet,
-            paths=evidence(graph, id_, causes, symptoms, ("SOLVES", "PREVENTS")),
+            paths=strongest_paths(graph, id_, causes, symptoms, ("SOLVES", "PREVENTS")),
         )
         for _, negative_score, id_, unmet in ranking[: request.k]
     ]
@@ -113,12 +115,12 @@ def weigh(graph: Knowledge, remedy: str, causes: Mapping[str, float], symptoms: 
     for relation, factor in SUPPORTING_RELATIONS:
         benefits += [
             _evidence_weight(edge.strength * factor * p)
-            for edge in graph.edges_from(remedy, relation)
+            for edge in graph.edges_out_of(remedy, relation)
             if (p := causes.get(edge.dst))  # causes outside the diagnosis do not count
         ]
     harms = [
         _evidence_weight(edge.strength * causes.get(edge.dst, symptoms.get(edge.dst, 0.0)))
-        for edge in graph.edges_from(remedy, "WORSENS")
+        for edge in graph.edges_out_of(remedy, "WORSENS")
     ]
     return max(-MAX_LOG_ODDS, min(MAX_LOG_ODDS, math.fsum(benefits) - math.fsum(harms)))
 
@@ -128,7 +130,7 @@ def _evidence_weight(p: float) -> float:
     return -math.log(complement if complement > 1e-9 else 1e-9)
 
 
-def evidence(
+def strongest_paths(
     graph: Knowledge, remedy: str, causes: Mapping[str, float], symptoms: Severities, relations: Sequence[str]
 ) -> tuple[EvidencePath, ...]:
     """Return at most MAX_PATHS paths from the symptoms to the remedy by these relations, strongest first."""
@@ -143,7 +145,7 @@ def evidence(
             )
             weight = edge.strength * causes[edge.dst] * (PREVENTION_WEIGHT if edge.relation == "PREVENTS" else 1.0)
             weighted_paths.append((weight, (symptom_edge, edge)))
-    weighted_paths.sort(key=lambda item: (-item[0], [edge.id for edge in item[1]]))
+    weighted_paths.sort(key=lambda weighted: (-weighted[0], [edge.id for edge in weighted[1]]))
     return tuple(evidence_path(graph, edges) for _, edges in weighted_paths[:MAX_PATHS])
 
 
@@ -188,26 +190,26 @@ def _all_needs(graph: Knowledge, remedy: Node) -> Mapping[str, tuple[Edge, ...]]
     return {**graph.needs(remedy.id), **{f"actuator:{change.partition(':')[0]}": () for change in remedy.changes}}
 
 
-NEUTRAL_LOG_ODDS: Final = 0.1
-"""Log-odds below which the graph is neutral."""
-
-
 def judge(graph: Knowledge, request: JudgeRequest) -> Judgement:
     """Judge one proposed change. If several remedies include the change, the one with the highest log-odds decides.
     Remedies without evidence in the graph do not count. The verdict does not change an agent's vote weight. Separate
     rules in the mesh bar the same changes."""
     symptoms = severities(graph, request.symptoms)
     causes = cause_probabilities(graph, symptoms, request.phase)
-    weights = [(weigh(graph, node.id, causes, symptoms), node.id) for node in _remedies(graph, request)]
+    weights = [(weigh(graph, node.id, causes, symptoms), node.id) for node in _remedies_with_change(graph, request)]
     log_odds, best_remedy = max((weight for weight in weights if weight[0]), default=(0.0, ""))
     bars = barring_paths(graph, request)
-    verdict = "support" if log_odds >= NEUTRAL_LOG_ODDS else "object" if log_odds <= -NEUTRAL_LOG_ODDS else "neutral"
+    verdict: Literal["barred", "support", "object", "neutral"] = "neutral"
+    if bars:
+        verdict = "barred"
+    elif abs(log_odds) >= NEUTRAL_LOG_ODDS:
+        verdict = "support" if log_odds > 0 else "object"
     return Judgement(
         graph=graph.sha,
-        verdict="barred" if bars else verdict,
+        verdict=verdict,
         log_odds=log_odds,
-        supports=evidence(graph, best_remedy, causes, symptoms, ("SOLVES", "PREVENTS")) if best_remedy else (),
-        objections=bars + (evidence(graph, best_remedy, causes, symptoms, ("WORSENS",)) if best_remedy else ()),
+        supports=strongest_paths(graph, best_remedy, causes, symptoms, ("SOLVES", "PREVENTS")) if best_remedy else (),
+        objections=bars + (strongest_paths(graph, best_remedy, causes, symptoms, ("WORSENS",)) if best_remedy else ()),
     )
 
 
@@ -226,7 +228,7 @@ def barring_paths(graph: Knowledge, request: JudgeRequest) -> tuple[EvidencePath
     return tuple(dict.fromkeys(paths))
 
 
-def _remedies(graph: Knowledge, request: JudgeRequest) -> list[Node]:
+def _remedies_with_change(graph: Knowledge, request: JudgeRequest) -> list[Node]:
     """Return the remedies that include this change and whose other changes the run has actuators for."""
     remedies = []
     for node in graph.nodes_of_kind("remedy"):

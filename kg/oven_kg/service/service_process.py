@@ -101,7 +101,7 @@ async def run_service(bus: Bus, answers: Answers, paths: GraphPaths = BUILT_IN) 
     )
     service = await nats.micro.add_service(bus.client, config)
     with ThreadPoolExecutor(1, "oven-kg-large") as executor:
-        for endpoint, handler in _handlers(answers, paths, executor).items():
+        for endpoint, handler in _create_handlers(answers, paths, executor).items():
             await service.add_endpoint(name=endpoint, subject=names.kg(endpoint), handler=_reply_with(handler))
         await bus.flush()
         try:
@@ -112,7 +112,7 @@ async def run_service(bus: Bus, answers: Answers, paths: GraphPaths = BUILT_IN) 
                     await service.stop()
 
 
-def _handlers(answers: Answers, paths: GraphPaths, executor: Executor) -> Mapping[str, Handler]:
+def _create_handlers(answers: Answers, paths: GraphPaths, executor: Executor) -> Mapping[str, Handler]:
     """Return the handler of each endpoint. The small graph answers on the event loop. A large graph answers in
     `executor`, because some answers take milliseconds, mostly in numpy, which releases the GIL. Token scores are
     computed in a separate process."""
@@ -140,7 +140,7 @@ def _handlers(answers: Answers, paths: GraphPaths, executor: Executor) -> Mappin
         return await token_prior_process.answer(full_request, paths, compressed=bool(upload_id))
 
     large = answers.large.endpoints if answers.large else {}
-    handlers = {name: (thread_handler if name in large else loop_handler)(name) for name in answers.endpoints}
+    handlers = {name: thread_handler(name) if name in large else loop_handler(name) for name in answers.endpoints}
     return handlers | {"token_prior": token_prior, "upload": upload}
 
 

@@ -1,6 +1,6 @@
 """Computes token scores in a child process, one per request. `answer` starts it, and `main` is the code that it runs.
 
-A thread would not do, because matching a graph's names against a large vocabulary holds the GIL for seconds, while
+A thread is not enough, because matching a graph's names against a large vocabulary holds the GIL for seconds, while
 agents expect a diagnosis within 250 ms. A process can also be killed when it takes too long, and all of its memory is
 freed at the end.
 """

@@ -188,35 +188,26 @@ class Backtest:
     def report(self, hints: Sequence[str] = ()) -> BacktestReport:
         """Return the report, with `hints` added."""
         divergences = self.replay.divergences
+        first_divergence = None
+        if divergences:
+            first = divergences[0]
+            logged, computed = decision_text(first.logged), decision_text(first.computed)
+            first_divergence = BacktestDivergence(
+                tick=first.tick, actuator=first.actuator, logged=logged, computed=computed
+            )
         proposals = self.replay.proposals
         verdicts = Counter({cast.decision.id: cast.decision.verdict for cast in proposals if cast.decision}.values())
         return BacktestReport(
-            agent=self.name,
-            run=self.run,
-            ticks=self.ticks,
-            votes=tuple(_to_backtest_vote(cast, outcome) for cast, outcome in self.votes),
-            proposals=len(proposals),
+            agent=self.name, run=self.run, ticks=self.ticks,
+            votes=tuple(_to_backtest_vote(cast, outcome) for cast, outcome in self.votes), proposals=len(proposals),
             proposals_per_1000_ticks=round(1000 * len(proposals) / self.ticks, 3) if self.ticks else None,
-            decisions=dict(sorted(verdicts.items())),
-            cannot_fire=self.replay.cannot_fire.get(self.name, ""),
+            decisions=dict(sorted(verdicts.items())), cannot_fire=self.replay.cannot_fire.get(self.name, ""),
             problems=tuple(self.replay.problems.get(self.name, ())),
             notices=tuple(BacktestNotice(tick=notice.tick, text=notice.text) for notice in self.replay.notices),
-            took_part=self.name in self.replay.recorded,
-            same_votes=self.same_votes,
-            shadow=self.shadow,
-            divergences=len(divergences),
-            first_divergence=BacktestDivergence(
-                tick=divergences[0].tick,
-                actuator=divergences[0].actuator,
-                logged=decision_text(divergences[0].logged),
-                computed=decision_text(divergences[0].computed),
-            )
-            if divergences
-            else None,
-            ignored_receipts=self.replay.ignored_receipts,
-            rules=dict(self.rules),
-            hints=tuple(hints),
-        )
+            took_part=self.name in self.replay.recorded, same_votes=self.same_votes, shadow=self.shadow,
+            divergences=len(divergences), first_divergence=first_divergence,
+            ignored_receipts=self.replay.ignored_receipts, rules=dict(self.rules), hints=tuple(hints),
+        )  # fmt: skip
 
     def _replay_rules(self, recorded: Rules) -> Rules:
         """Return the recorded rules with the agent trusted and not a shadow."""
@@ -286,22 +277,12 @@ def _without_graph_evidence(vote: Vote) -> Vote:
 def _to_backtest_vote(cast: CastVote, outcome: RecordedOutcome) -> BacktestVote:
     vote, decision = cast.vote, cast.decision
     return BacktestVote(
-        tick=cast.tick,
-        actuator=vote.actuator,
-        stance=vote.stance,
-        value=vote.value,
-        confidence=vote.confidence,
-        target=vote.target,
-        expected_change=vote.expected_change,
-        horizon=vote.horizon,
-        rationale=vote.rationale,
-        counted=bool(cast.ballot or decision),
-        verdict=decision.verdict if decision else None,
-        decided_value=decision.value if decision else None,
-        reason=decision.reason if decision else None,
-        change_in_recording=outcome.change,
-        carried_out_in_recording=outcome.carried_out,
-    )
+        tick=cast.tick, actuator=vote.actuator, stance=vote.stance, value=vote.value, confidence=vote.confidence,
+        target=vote.target, expected_change=vote.expected_change, horizon=vote.horizon, rationale=vote.rationale,
+        counted=bool(cast.ballot or decision), verdict=decision.verdict if decision else None,
+        decided_value=decision.value if decision else None, reason=decision.reason if decision else None,
+        change_in_recording=outcome.change, carried_out_in_recording=outcome.carried_out,
+    )  # fmt: skip
 
 
 def text_lines(report: BacktestReport) -> list[str]:

@@ -104,18 +104,11 @@ def review(
     if extent.start is None or not extent.ticks:
         raise ConfigError(f"run {run!r} has nothing to review: its log contains no observations of a started run")
     report = Report(
-        run=run,
-        start=extent.start,
-        ticks=extent.ticks,
-        step_range=extent.step_range,
-        tick_range=extent.tick_range,
-        agents=sorted(agents),
-        flags=group_into_flags(replay.proposals, extent.start.rules),
-        cannot_fire=replay.cannot_fire,
-        raised=replay.problems,
-        notices=[(notice.step, notice.agent, notice.text) for notice in replay.notices],
-        assumed=extent.assumed,
-    )
+        run=run, start=extent.start, ticks=extent.ticks, step_range=extent.step_range, tick_range=extent.tick_range,
+        agents=sorted(agents), flags=group_into_flags(replay.proposals, extent.start.rules),
+        cannot_fire=replay.cannot_fire, raised=replay.problems,
+        notices=[(notice.step, notice.agent, notice.text) for notice in replay.notices], assumed=extent.assumed,
+    )  # fmt: skip
     _judge(report, events(), replay)
     return report
 

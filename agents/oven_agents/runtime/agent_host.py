@@ -309,10 +309,8 @@ class Publisher:
         if not isinstance(message, Vote):
             return tracing.OFF
         attributes: dict[str, Attribute] = {
-            "oven.agent": self.session.name,
-            "oven.tick": message.tick,
-            "oven.actuator": message.actuator,
+            "oven.agent": self.session.name, "oven.tick": message.tick, "oven.actuator": message.actuator,
             "oven.stance": message.stance,
-        }
+        }  # fmt: skip
         parent = self._contexts.get(message.ballot) or self._contexts.get(str(message.tick))
         return tracing.span("vote", parent, attributes, kind="consumer", began_ns=began_ns)

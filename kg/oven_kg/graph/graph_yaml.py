@@ -15,12 +15,9 @@ Kind: TypeAlias = Literal["metric", "symptom", "cause", "remedy", "precondition"
 Relation: TypeAlias = Literal["INDICATES", "CAUSES", "SOLVES", "PREVENTS", "WORSENS", "REQUIRES", "CONTRADICTS"]
 
 SECTIONS: Final[dict[str, Kind]] = {
-    "metrics": "metric",
-    "symptoms": "symptom",
-    "causes": "cause",
-    "remedies": "remedy",
+    "metrics": "metric", "symptoms": "symptom", "causes": "cause", "remedies": "remedy",
     "preconditions": "precondition",
-}
+}  # fmt: skip
 DATA: Final = Path(__file__).parents[1] / "data"
 
 
@@ -141,14 +138,9 @@ def _as_mapping(value: object) -> dict[str, Any]:
 
 
 _TYPES: Final[dict[str, type | tuple[type, ...]]] = {
-    "strength": (int, float),
-    "prior": (int, float),
-    "year": int,
-    "advisory": bool,
-    "own": bool,
-    "phase": list,
+    "strength": (int, float), "prior": (int, float), "year": int, "advisory": bool, "own": bool, "phase": list,
     "changes": list,
-}
+}  # fmt: skip
 """The YAML type of each field that is not a string."""
 
 

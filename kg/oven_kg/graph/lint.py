@@ -183,14 +183,6 @@ def _check_coverage(records: Records) -> Iterator[str]:
 
 
 RULES: Final[tuple[Callable[[Records], Iterator[str]], ...]] = (
-    _check_ids,
-    _check_ends,
-    _check_isolated,
-    _check_evidence,
-    _check_bibliography,
-    _check_nodes,
-    _check_cycles,
-    _check_contradictions,
-    _check_conflicts,
-    _check_coverage,
-)
+    _check_ids, _check_ends, _check_isolated, _check_evidence, _check_bibliography, _check_nodes, _check_cycles,
+    _check_contradictions, _check_conflicts, _check_coverage,
+)  # fmt: skip

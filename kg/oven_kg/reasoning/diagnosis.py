@@ -68,11 +68,9 @@ def diagnose(graph: Knowledge, request: DiagnoseRequest) -> Diagnosis:
     ]
     ids = sorted({symptom.id for symptom in request.symptoms})
     return Diagnosis(
-        graph=graph.sha,
-        causes=tuple(Cause(id=id_, p=p) for id_, p in causes.items()),
-        remedies=tuple(remedies),
+        graph=graph.sha, causes=tuple(Cause(id=id_, p=p) for id_, p in causes.items()), remedies=tuple(remedies),
         unknown=tuple(id_ for id_ in ids if not _is_symptom(graph, id_)),
-    )
+    )  # fmt: skip
 
 
 def severities(graph: Knowledge, symptoms: Iterable[Symptom]) -> dict[str, float]:
@@ -163,11 +161,9 @@ def evidence_path(graph: Knowledge, edges: Sequence[Edge], remark: str = "") -> 
     if len(remedy.changes) > 1:
         text += f" ({' with '.join(remedy.changes)})"
     graph.paths[key] = path = EvidencePath(
-        edges=tuple(edge.id for edge in edges),
-        text=f"{text} ({remark})" if remark else text,
-        grade=_weakest_grade(edges),
-        sources=tuple(dict.fromkeys(edge.source for edge in edges)),
-    )
+        edges=tuple(edge.id for edge in edges), text=f"{text} ({remark})" if remark else text,
+        grade=_weakest_grade(edges), sources=tuple(dict.fromkeys(edge.source for edge in edges)),
+    )  # fmt: skip
     return path
 
 
@@ -205,12 +201,10 @@ def judge(graph: Knowledge, request: JudgeRequest) -> Judgement:
     elif abs(log_odds) >= NEUTRAL_LOG_ODDS:
         verdict = "support" if log_odds > 0 else "object"
     return Judgement(
-        graph=graph.sha,
-        verdict=verdict,
-        log_odds=log_odds,
+        graph=graph.sha, verdict=verdict, log_odds=log_odds,
         supports=strongest_paths(graph, best_remedy, causes, symptoms, ("SOLVES", "PREVENTS")) if best_remedy else (),
         objections=bars + (strongest_paths(graph, best_remedy, causes, symptoms, ("WORSENS",)) if best_remedy else ()),
-    )
+    )  # fmt: skip
 
 
 def barring_paths(graph: Knowledge, request: JudgeRequest) -> tuple[EvidencePath, ...]:

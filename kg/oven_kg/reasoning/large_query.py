@@ -34,11 +34,9 @@ class LargeQuery:
     def __call__(self, request: GraphQuery) -> QueryAnswer:
         """Answer a query. Raises ConfigError for an unknown node or relation, and for an unsupported direction."""
         operations: dict[str, Callable[[GraphQuery], tuple[list[QueryRow], bool]]] = {
-            "neighbors": self._find_neighbors,
-            "path": self._find_path,
-            "ppr": self._rank_by_walk,
+            "neighbors": self._find_neighbors, "path": self._find_path, "ppr": self._rank_by_walk,
             "search": self._search_nodes,
-        }
+        }  # fmt: skip
         rows, more = operations[request.op](request)
         return QueryAnswer(
             graph=self._arrays.sha, rows=tuple(rows[: request.limit]), more=more or len(rows) > request.limit

@@ -39,9 +39,8 @@ def query(graph: Knowledge, request: GraphQuery) -> QueryAnswer:
     for name in request.relations:
         if name not in relations:
             raise UnknownNameError("relation", name, relations)
-    rows = {"neighbors": _find_neighbors, "path": _find_path, "ppr": _rank_by_walk, "search": _search_nodes}[request.op](
-        graph, request
-    )
+    operations = {"neighbors": _find_neighbors, "path": _find_path, "ppr": _rank_by_walk, "search": _search_nodes}
+    rows = operations[request.op](graph, request)
     return QueryAnswer(graph=graph.sha, rows=tuple(rows[: request.limit]), more=len(rows) > request.limit)
 
 

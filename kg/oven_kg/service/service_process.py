@@ -93,12 +93,9 @@ async def run_service(bus: Bus, answers: Answers, paths: GraphPaths = BUILT_IN) 
     of `answers` were read."""
     large_sha = {"large": answers.large.sha} if answers.large else {}
     config = ServiceConfig(
-        name=NAME,
-        version=VERSION,
-        description="Causes and remedies in training, with sources",
-        metadata={"graph": answers.graph.sha, **large_sha},
-        queue_group=QUEUE,
-    )
+        name=NAME, version=VERSION, description="Causes and remedies in training, with sources",
+        metadata={"graph": answers.graph.sha, **large_sha}, queue_group=QUEUE,
+    )  # fmt: skip
     service = await nats.micro.add_service(bus.client, config)
     with ThreadPoolExecutor(1, "oven-kg-large") as executor:
         for endpoint, handler in _create_handlers(answers, paths, executor).items():

@@ -293,9 +293,7 @@ def text_lines(report: BacktestReport) -> list[str]:
     for vote in report.votes:
         output += _vote_lines(vote)
     votes, proposals = len(report.votes), report.proposals
-    rate = (
-        f", {report.proposals_per_1000_ticks:g} per 1000 ticks" if proposals and report.proposals_per_1000_ticks else ""
-    )
+    rate = f", {report.proposals_per_1000_ticks:g} per 1000 ticks" if report.proposals_per_1000_ticks else ""
     decisions = ", ".join(f"{count} {verdict}" for verdict, count in report.decisions.items()) or "none decided"
     noun = "a proposal" if proposals == 1 else "proposals"
     details = f" ({decisions})" if proposals else ""

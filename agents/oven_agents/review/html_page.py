@@ -100,9 +100,8 @@ def _render_charts(report: Report) -> str:
     legend = ""
     if report.flags:
         legend = '<p class="soft">Numbered lines are flags: <b class="harm">harm</b>, <b class="late">false alarm</b>, '
-        legend += (
-            f'<b class="open">unknown</b>{f"; the first {MAX_MARKS}" if len(report.flags) > MAX_MARKS else ""}.</p>'
-        )
+        limit = f"; the first {MAX_MARKS}" if len(report.flags) > MAX_MARKS else ""
+        legend += f'<b class="open">unknown</b>{limit}.</p>'
     return "\n".join([legend, *charts]) + "\n"
 
 

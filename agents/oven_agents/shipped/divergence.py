@@ -372,9 +372,9 @@ class Divergence(Agent):
 
     def _create_plan(self, window: Window, remedy: str, harm: _Harm) -> Plan:
         """Return the plan of a remedy, or an empty plan if the run lacks one of its knobs."""
-        damaged_tick = (
-            self._damaged_snapshot_tick(window, harm.onset) if remedy == ROLLBACK_ONLY and not harm.may_retry else None
-        )
+        damaged_tick = None
+        if remedy == ROLLBACK_ONLY and not harm.may_retry:
+            damaged_tick = self._damaged_snapshot_tick(window, harm.onset)
         rollback_tick = max(0, harm.onset - self.ROLLBACK_MARGIN if damaged_tick is None else damaged_tick - 1)
         rollback = (ROLLBACK, float(rollback_tick), f"roll back to tick {rollback_tick}")
         changes = [] if remedy == SKIP_ONLY else [rollback]

@@ -141,10 +141,10 @@ class BestCheckpoint(Agent):
         rollbacks = [receipt for receipt in window.applied(ROLLBACK) if receipt.tick > best_tick]
         if share is None or len(rollbacks) >= self.MAX_ROLLBACKS or is_off_policy(window, best_tick):
             return None
-        step = next(o.step for o in window.observations if o.tick == best_tick)
+        best_step = next(o.step for o in window.observations if o.tick == best_tick)
         skip_ticks = {receipt.tick for receipt in window.applied(SKIP)}
         # A rollback to the best reading, or one with a skip, has already been tried.
-        was_tried = any(_to_number(receipt.after) <= step or receipt.tick in skip_ticks for receipt in rollbacks)
+        was_tried = any(_to_number(receipt.after) <= best_step or receipt.tick in skip_ticks for receipt in rollbacks)
         old, new = apply_sign(metric, best), apply_sign(metric, values[-1])
         why = f"{metric.name} went from {old:.4g} at tick {best_tick} to {new:.4g} and lost {share:.0%} of its progress"
         bad_count = self._count_bad_readings(values)
@@ -170,8 +170,8 @@ class BestCheckpoint(Agent):
     def _choose_remedy(
         self, window: Window, best_tick: int, was_tried: bool, *, may_not_recur: bool
     ) -> tuple[str, dict[str, float], str] | None:
-        """Return the remedy's name, its changes in addition to the rollback, and their description. If the cause
-        `may_not_recur`, a rollback alone may be enough. Return None if every remedy was tried already."""
+        """Return the remedy's name, its changes in addition to the rollback, and the end of the vote's reason. Return
+        None if every remedy was tried already. If the cause `may_not_recur`, a rollback alone may be enough."""
         rate_growth, length_growth = growth_of(window, LEARNING_RATE), growth_of(window, UPDATE_RATIO)
         if rate_growth < self.CAUSAL_GROWTH and last_rollback_failed(window):
             return None

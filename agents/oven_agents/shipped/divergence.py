@@ -175,16 +175,17 @@ class Divergence(Agent):
         evidence = held_out_evidence(window, harm.onset, self._last_skip(window, harm.onset))
         if evidence.state == "ask":
             return request_evaluation(window, harm.why)
-        if evidence.state == "wait" or (evidence.state == "known" and evidence.quality_drop <= self.MIN_HELD_OUT_LOSS):
+        if evidence.state == "wait":
             return None
-        if evidence.state == "known" and not harm.excess and math.isfinite(evidence.quality_drop):
-            harm = replace(harm, excess=evidence.quality_drop * harm.level)
-        if (
-            evidence.state == "known"
-            and harm.remedies[0] == ROLLBACK_AND_SKIP
-            and evidence.quality_drop * abs(harm.level) < self.WEIGHTS_SHARE * harm.excess
-        ):
-            harm = replace(harm, remedies=(SKIP_ONLY,), confidence=self.SKIP_CONFIDENCE)
+        if evidence.state == "known":
+            drop = evidence.quality_drop
+            if drop <= self.MIN_HELD_OUT_LOSS:
+                return None
+            if not harm.excess and math.isfinite(drop):
+                harm = replace(harm, excess=drop * harm.level)
+            are_weights_intact = drop * abs(harm.level) < self.WEIGHTS_SHARE * harm.excess
+            if harm.remedies[0] == ROLLBACK_AND_SKIP and are_weights_intact:
+                harm = replace(harm, remedies=(SKIP_ONLY,), confidence=self.SKIP_CONFIDENCE)
         return self._offer(window, harm)
 
     def _last_skip(self, window: Window, onset: int) -> int:
@@ -266,9 +267,8 @@ class Divergence(Agent):
         """Return whether the gradient norm, the step length or a newer held-out reading moved with the loss. A loss
         that moves alone may be reported in another unit. Return True if neither norm nor length can be compared."""
         shifts = [(gauges.log_shift(window, metric, onset), bound) for metric, bound in self.MIN_GAUGE_SHIFT.items()]
-        if all(shift is None for shift, _ in shifts):
-            return True
-        if any(shift is not None and abs(shift) > bound for shift, bound in shifts):
+        known_shifts = [(abs(shift), bound) for shift, bound in shifts if shift is not None]
+        if not known_shifts or any(shift > bound for shift, bound in known_shifts):
             return True
         return _held_out_worsened(window, onset)
 
@@ -285,7 +285,7 @@ class Divergence(Agent):
         if high_count > self.RECENT_TICKS or excess < self.HEALED_SHARE * (max(values[-high_count:]) - level):
             return None  # the loss has a new level, or it recovers
         rise_length = steps_since_rise(values[-2 * self.RECENT_TICKS :], level)
-        onset = losses[-rise_length][0]
+        onset, _ = losses[-rise_length]
         why = f"{LOSS} jumped from {level:.3g} (noise {spread:.2g}) to {values[-1]:.3g} at tick {onset} and stayed high"
         severity = min(1.0, excess / (8 * spread))
         discarded_values = values[-rise_length - self.ROLLBACK_MARGIN + 1 :]
@@ -309,7 +309,7 @@ class Divergence(Agent):
         level = median(values[:-count])
         excess = math.fsum(values[-count:]) / count - level
         why = f"{LOSS} rose from {level:.3g} to a mean of {level + excess:.3g} over {count} ticks"
-        onset = losses[-steps_since_rise(values[-2 * self.RECENT_TICKS :], level)][0]
+        onset, _ = losses[-steps_since_rise(values[-2 * self.RECENT_TICKS :], level)]
         remedies = self._likely_remedies(window, onset)
         return _Harm("loss_creeps_up", 0.6, onset, why, excess, level, remedies, confidence=self.CREEP_CONFIDENCE)
 
@@ -347,12 +347,11 @@ class Divergence(Agent):
     def _tried_remedies(self, window: Window, onset: int) -> set[str]:
         """Return the remedies of the last MEMORY ticks, except a single rollback to a damaged snapshot."""
         rollbacks = {r.tick for r in window.applied(ROLLBACK) if r.tick > window.tick - self.MEMORY}
-        with_cut = {r.tick for r in window.applied(LR_SCALE)} & rollbacks
-        skipped = {r.tick for r in window.applied(SKIP) if r.tick > window.tick - self.MEMORY}
-        with_skip = skipped & rollbacks
-        remedies = {ROLLBACK_AND_CUT} if with_cut else set()
-        remedies |= {ROLLBACK_AND_SKIP} if with_skip else set()
-        remedies |= {SKIP_ONLY} if skipped - rollbacks else set()
+        skips = {r.tick for r in window.applied(SKIP) if r.tick > window.tick - self.MEMORY}
+        cuts = {r.tick for r in window.applied(LR_SCALE)}
+        remedies = {ROLLBACK_AND_CUT} if cuts & rollbacks else set()
+        remedies |= {ROLLBACK_AND_SKIP} if skips & rollbacks else set()
+        remedies |= {SKIP_ONLY} if skips - rollbacks else set()
         if len(rollbacks) > 1 or (rollbacks and self._damaged_snapshot_tick(window, onset) is None):
             remedies.add(ROLLBACK_ONLY)
         return remedies

@@ -161,7 +161,7 @@ def _compare(
     from_tick = flag.tick if flag.rollback_tick is None else min(flag.rollback_tick, flag.tick)
     before_end = series.count_until(from_tick)
     before_begin = max(0, before_end - min_samples)
-    if before_end:
+    if before_end:  # a whole horizon, if it has more measurements
         first_tick = series.ticks[before_end - 1] - horizon + 1
         before_begin = min(before_begin, bisect_left(series.ticks, first_tick))
     before = [value for value in series.values[before_begin:before_end] if math.isfinite(value)]

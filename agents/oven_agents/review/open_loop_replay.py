@@ -89,7 +89,8 @@ class OpenLoopReplay:
         self.shadows: set[str] = set()
         """Agents that were shadows in the recording."""
         self._columns = Columns()
-        self._sessions = {name: Session(agents[name], name, windows=self._columns.window) for name in sorted(agents)}
+        create_window = self._columns.window
+        self._sessions = {name: Session(agents[name], name, create_window=create_window) for name in sorted(agents)}
         self._mesh = ChangedMesh(run, rules)
         self._subjects = names.Subjects(run)
         self._owners = {

@@ -63,13 +63,13 @@ class Report:
     @property
     def summary(self) -> str:
         """The result in one sentence."""
-        able = len(self.agents) - len(self.cannot_fire)
-        able_agents = f"{able} of {len(self.agents)} agents"
-        over = f"{counted(self.ticks, 'tick')} (steps {self.step_range[0]:,} to {self.step_range[1]:,})"
-        if not able:
-            return f"{self.run}: no agent could judge this run of {over}; the reasons are below"
+        able_count = len(self.agents) - len(self.cannot_fire)
+        able_agents = f"{able_count} of {len(self.agents)} agents"
+        extent = f"{counted(self.ticks, 'tick')} (steps {self.step_range[0]:,} to {self.step_range[1]:,})"
+        if not able_count:
+            return f"{self.run}: no agent could judge this run of {extent}; the reasons are below"
         if not self.flags:
-            return f"{self.run}: no flags in {over}; {able_agents} could judge it"
+            return f"{self.run}: no flags in {extent}; {able_agents} could judge it"
         counts = self.kind_counts
         parts = [
             f"{counts['false alarm']} {'looks' if counts['false alarm'] == 1 else 'look'} like a false alarm",
@@ -77,7 +77,7 @@ class Report:
             f"{counts['unknown']} unknown",
         ]
         return (
-            f"{self.run}: {counted(len(self.flags), 'flag')} in {over}, {self.adopted} would have been adopted; "
+            f"{self.run}: {counted(len(self.flags), 'flag')} in {extent}, {self.adopted} would have been adopted; "
             f"{', '.join(parts)}; {able_agents} could judge it"
         )
 

@@ -46,6 +46,8 @@ RETRY_AFTER_S: Final = 5.0
 """Seconds between a failed request and the next one, so that an agent does not wait for the timeout at every tick."""
 MAX_EVIDENCE: Final = 32
 """Maximum number of entries in `Vote.evidence`."""
+MAX_IN_FLIGHT: Final = 64
+"""Maximum number of entries in `JudgeRequest.in_flight`."""
 HEADER_BYTES: Final = 1024
 """Number of bytes that are reserved for headers within a vote's size limit."""
 
@@ -74,7 +76,7 @@ def judge_request(vote: Vote, run: RunStarted, knobs: Mapping[str, Knob], in_fli
         actuators=tuple(spec.name for spec in run.actuators),
         metrics=tuple(metric.name for metric in run.metrics),
         held_out=any(metric.held_out for metric in run.metrics),
-        in_flight=tuple(in_flight)[:64],
+        in_flight=tuple(in_flight)[:MAX_IN_FLIGHT],
     )
 
 

@@ -43,15 +43,15 @@ class Session:
     """The state of one agent in one run. Call `absorb` with any number of events, then `react` once."""
 
     def __init__(
-        self, agent: Agent, name: str, *, shadow: bool = False, windows: Callable[..., Window] = Window
+        self, agent: Agent, name: str, *, shadow: bool = False, create_window: Callable[..., Window] = Window
     ) -> None:
-        """Create a session. The votes of a `shadow` agent do not count. `windows` is called to create each window."""
+        """Create a session. The votes of a `shadow` agent do not count. A replay may pass its own windows."""
         self.agent = agent
         self.name = name
         self.shadow = shadow
         self.problems: list[str] = []
         """Tracebacks from the agent's code, for the process log. The host clears the list."""
-        self._windows = windows
+        self._create_window = create_window
         self._run: RunStarted | None = None
         self._cannot_fire_reason: str | None = None
         self._observations: deque[Observation] = deque(maxlen=WINDOW_LENGTH)
@@ -276,7 +276,7 @@ class Session:
         assert self._run is not None
         observations = list(self._observations)  # a copy, because the agent may keep its window
         new_ticks = max(1, observations[-1].tick - self._voted_tick) if self._voted_tick >= 0 else 1
-        window = self._windows(
+        window = self._create_window(
             self._run, observations, self._knobs, self._receipts, self._ballots, self._commanded_ids, new_ticks,
             tuple(self._earlier),
         )  # fmt: skip

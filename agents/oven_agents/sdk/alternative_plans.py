@@ -46,18 +46,15 @@ class Plan:
         return cls(remedy, tuple(vote.model_copy(update={"plan": names if len(names) > 1 else ()}) for vote in votes))
 
     @classmethod
-    def of_changes(cls, window: Window, remedy: str, changes: Mapping[str, Value], **arguments: Any) -> Plan:
-        """Create a plan that sets each actuator to its value. `arguments` are passed to `Window.propose`."""
-        return cls.of_votes(remedy, [window.propose(name, value, **arguments) for name, value in changes.items()])
+    def of_changes(cls, window: Window, remedy: str, changes: Mapping[str, Value], **kwargs: Any) -> Plan:
+        """Create a plan that sets each actuator to its value. `kwargs` are passed to `Window.propose`."""
+        return cls.of_votes(remedy, [window.propose(name, value, **kwargs) for name, value in changes.items()])
 
     @classmethod
-    def of_numbers(
-        cls, window: Window, remedy: str, changes: Mapping[str, float], *, why: str, **arguments: Any
-    ) -> Plan:
+    def of_numbers(cls, window: Window, remedy: str, changes: Mapping[str, float], *, why: str, **kwargs: Any) -> Plan:
         """Create a plan like `of_changes`, in which each vote's reason ends with the new value."""
         proposals = [
-            window.propose(name, value, why=f"{why}; {name} → {value:.3g}", **arguments)
-            for name, value in changes.items()
+            window.propose(name, value, why=f"{why}; {name} → {value:.3g}", **kwargs) for name, value in changes.items()
         ]
         return cls.of_votes(remedy, proposals)
 

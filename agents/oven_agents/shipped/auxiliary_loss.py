@@ -43,14 +43,14 @@ class AuxiliaryLoss(Agent):
     """Progress, 0 to 1, after which the weight of a flat term is halved. This is a rule of thumb."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
-        terms = _terms(run)
+        terms = _find_terms(run)
         if not terms:
             return "the run has no auxiliary loss term: it announces no channel.<name> with a metric channel/<name>"
         has_objective = any(metric.name in ("loss", "reward") for metric in run.metrics)
         return None if has_objective else "the run publishes neither loss nor reward"
 
     def vote(self, window: Window) -> Vote | None:
-        for name in _terms(window.run):
+        for name in _find_terms(window.run):
             vote = self._halve(window, name)
             if vote is not None:
                 return vote
@@ -87,7 +87,7 @@ class AuxiliaryLoss(Agent):
         )  # fmt: skip
 
 
-def _terms(run: RunStarted) -> list[str]:
+def _find_terms(run: RunStarted) -> list[str]:
     """Return the loss terms that have both a metric and a knob."""
     published = {metric.name for metric in run.metrics}
     names = [spec.name.removeprefix(KNOB_PREFIX) for spec in run.actuators if spec.name in AuxiliaryLoss.moves]

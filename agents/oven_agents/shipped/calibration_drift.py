@@ -86,7 +86,7 @@ class CalibrationDrift(Agent):
         return self._offer(window, sighting.why, calibrated_ticks[-1] if calibrated_ticks else None)
 
     def _offer(self, window: Window, why: str, calibrated_tick: int | None) -> Alternatives | None:
-        knobs, target = window.knobs, _target(window.run)
+        knobs, target = window.knobs, _target_metric(window.run)
         alone_confidence, shared_confidence = solo_confidence(window.run), tentative_confidence(window.run)
         plans = []
         weight, beta, scale = knobs.get(LAMBDA), knobs.get(BETA), knobs.get(LR_SCALE)
@@ -116,7 +116,7 @@ class CalibrationDrift(Agent):
         return offer(offered_plans, {"calibration_drift": 0.8})
 
 
-def _target(run: RunStarted) -> MetricSpec:
+def _target_metric(run: RunStarted) -> MetricSpec:
     """Return the metric by which a change is judged."""
     announced = {spec.name: spec for spec in run.metrics if spec.held_out and spec.better != "neither"}
     return next((announced[name] for name in TARGETS if name in announced), held_out_metric(run) or objective(run))

@@ -91,7 +91,7 @@ class Curriculum(Agent):
         ]
         if not starved:
             return None
-        is_open = self._open_levels(rewards)
+        is_open = self._find_open_levels(rewards)
         level_rewards = ", ".join(
             f"{level} {rates[level]:.2f}" if len(rewards[level]) >= MIN_REWARDS else f"{level} unseen"
             for level in shares
@@ -113,12 +113,12 @@ class Curriculum(Agent):
             rounding_topic=starved[0],
             min_change=self.MIN_MOVE,
             question=CurriculumRequest(
-                mastery=tuple(_mastery(level, values) for level, values in rewards.items()),
+                mastery=tuple(_measure_mastery(level, values) for level, values in rewards.items()),
                 threshold=self.MIN_PREREQUISITE_REWARD,
             ),
         )
 
-    def _open_levels(self, rewards: dict[str, list[float]]) -> dict[str, bool]:
+    def _find_open_levels(self, rewards: dict[str, list[float]]) -> dict[str, bool]:
         """Return for each level whether all levels before it succeed well enough."""
         is_open, all_succeed = {}, True
         for level, values in rewards.items():
@@ -137,7 +137,7 @@ class Curriculum(Agent):
         return (rate + z**2 / (2 * trials) - margin) / (1 + z**2 / trials)
 
 
-def _mastery(level: str, values: Sequence[float]) -> Mastery:
+def _measure_mastery(level: str, values: Sequence[float]) -> Mastery:
     """Return a level's mastery, with one trial per tick."""
     if len(values) < MIN_REWARDS:
         return Mastery(topic=level, successes=0.0, failures=0.0)

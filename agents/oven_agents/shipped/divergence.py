@@ -172,7 +172,7 @@ class Divergence(Agent):
 
     def _weigh_evidence(self, window: Window, harm: _Harm) -> Alternatives | Vote | None:
         """Offer remedies if a held-out reading confirms the harm, or request a reading."""
-        evidence = held_out_evidence(window, harm.onset, self._last_skip(window, harm.onset))
+        evidence = held_out_evidence(window, harm.onset, self._last_skip_tick(window, harm.onset))
         if evidence.state == "ask":
             return request_evaluation(window, harm.why)
         if evidence.state == "wait":
@@ -188,7 +188,7 @@ class Divergence(Agent):
                 harm = replace(harm, remedies=(SKIP_ONLY,), confidence=self.SKIP_CONFIDENCE)
         return self._offer(window, harm)
 
-    def _last_skip(self, window: Window, onset: int) -> int:
+    def _last_skip_tick(self, window: Window, onset: int) -> int:
         """Return the tick of the last skip since `onset` that was not part of a rollback, or −1 if there is none."""
         rollbacks = {receipt.tick for receipt in window.applied(ROLLBACK)}
         return max((r.tick for r in window.applied(SKIP) if r.tick >= onset and r.tick not in rollbacks), default=-1)

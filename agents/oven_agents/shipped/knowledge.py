@@ -54,8 +54,8 @@ class Knowledge(Agent):
 
     def vote(self, window: Window) -> Vote | None:
         knob, changes = window.knobs[WEIGHT], window.applied(WEIGHT)
-        before = changes[0].before if changes else knob.number
-        initial = float(before) if isinstance(before, int | float) else knob.number
+        first_value = changes[0].before if changes else knob.number
+        initial = float(first_value) if isinstance(first_value, int | float) else knob.number
         scheduled = [knob.bounded(round(share * initial, 6)) for _, share in STAGES]
         if any(receipt.decision_id in window.commanded and receipt.after not in scheduled for receipt in changes):
             return None

@@ -253,7 +253,7 @@ class LearningRate(Agent):
         confidence = estimate_confidence(
             window, hit_rate=self.ALIGNED_CONFIDENCE, target=target.name, gain=0.03, horizon=40
         )
-        return _scale_votes(window, raised, why, confidence, gain=0.03, horizon=40, symptom="gradients_aligned")
+        return _propose_scale(window, raised, why, confidence, gain=0.03, horizon=40, symptom="gradients_aligned")
 
     def _may_be_near_initialisation(self, window: Window) -> bool:
         """Return whether the model may still be leaving its initialisation, where gradients agree at any rate."""
@@ -265,7 +265,7 @@ class LearningRate(Agent):
 
     def _agreement_fades(self, window: Window) -> bool:
         """Return whether the agreement fades, as it does by itself at a good rate, or too few cosines were measured."""
-        cosines = self._cosines(window, 2 * self.FADE_WINDOW)
+        cosines = self._recent_cosines(window, 2 * self.FADE_WINDOW)
         shift = shift_of_halves(cosines)
         return len(shift.before) < self.WINDOW or fmean(shift.now) < self.MIN_REMAINING_SHARE * fmean(shift.before)
 
@@ -297,7 +297,7 @@ class LearningRate(Agent):
 
     def _check_agreement(self, window: Window) -> tuple[str, float] | None:
         """Return the reason and the factor of a raise if gradients agree, or None. A few clear steps are enough."""
-        cosines = self._cosines(window, self.WINDOW)
+        cosines = self._recent_cosines(window, self.WINDOW)
         if len(cosines) < self.MIN_COSINES or _schedule_changed_rate(window, self.WINDOW):
             return None
         middle, lower_quartile = median(cosines), quantile(cosines, 0.25)
@@ -311,7 +311,7 @@ class LearningRate(Agent):
 
     def _check_slight_agreement(self, window: Window) -> tuple[str, float] | None:
         """Return the reason and the factor of a raise if gradients agree slightly in the middle of the run, or None."""
-        cosines = self._cosines(window, self.LEAN_WINDOW)
+        cosines = self._recent_cosines(window, self.LEAN_WINDOW)
         if len(cosines) < self.MIN_LONG_COSINES or window.progress > self.LATE_PROGRESS:
             return None
         shift = shift_of_halves(cosines)
@@ -344,7 +344,7 @@ class LearningRate(Agent):
 
     def _cut_opposed(self, window: Window) -> list[Vote]:
         """Propose a cut if gradients are opposed and a loss gets worse."""
-        cosines = self._cosines(window, self.LONG_WINDOW)
+        cosines = self._recent_cosines(window, self.LONG_WINDOW)
         is_early = len(cosines) in self.EARLY_COUNTS
         if not (is_early or len(cosines) >= self.MIN_LONG_COSINES) or _schedule_changed_rate(window, self.LONG_WINDOW):
             return []
@@ -367,7 +367,7 @@ class LearningRate(Agent):
         confidence = estimate_confidence(
             window, hit_rate=self.OPPOSED_CONFIDENCE, target=objective(window.run).name, gain=0.05, horizon=30
         )
-        return _scale_votes(window, lowered, why, confidence, gain=0.05, horizon=30, symptom="gradients_opposed")
+        return _propose_scale(window, lowered, why, confidence, gain=0.05, horizon=30, symptom="gradients_opposed")
 
     def _loss_worsens(self, window: Window, ticks: int) -> bool:
         """Return whether the loss got worse, beyond its noise, between the two halves of the last `ticks` ticks."""
@@ -403,13 +403,13 @@ class LearningRate(Agent):
             f"and gradients do not agree (cosine {fmean(cosines):.2f})"
         )
         confidence, symptom = tentative_confidence(window.run), f"{target.name}_plateau"
-        return _scale_votes(window, lowered, why, confidence, gain=min_resolution, horizon=60, symptom=symptom)
+        return _propose_scale(window, lowered, why, confidence, gain=min_resolution, horizon=60, symptom=symptom)
 
     def _is_mostly_solved(self, window: Window) -> bool:
         """Return whether most groups have equal rewards, so that the gradient is the noise of the few others."""
         return median(window.series(EQUAL_GROUPS, last=self.LONG_WINDOW) or [0.0]) > self.MAX_SOLVED_SHARE
 
-    def _cosines(self, window: Window, last: int) -> list[float]:
+    def _recent_cosines(self, window: Window, last: int) -> list[float]:
         """Return the cosines since the last rate change, without the ticks in which the running mean still adapts."""
         since = window.last_change_tick(LR_SCALE, ROLLBACK)
         cosines = window.series(GRAD_COSINE, after=since + self.SETTLING_TICKS if since >= 0 else -1, last=last)
@@ -422,7 +422,7 @@ def _lowered_scale(window: Window) -> float | None:
     return knob.lowered_to(knob.number / USUAL_FACTOR) if knob else None
 
 
-def _scale_votes(
+def _propose_scale(
     window: Window, scale: float, why: str, confidence: float, *, gain: float, horizon: int, symptom: str
 ) -> list[Vote]:
     """Propose a scale. `gain` is the forecast gain of the objective."""

@@ -96,8 +96,8 @@ class Flag:
 
 
 def group_into_flags(votes: Iterable[CastVote], rules: Rules) -> list[Flag]:
-    """Return the flags in tick order. A proposal repeats the last flag with the same agent, actuators and directions,
-    unless that flag's last repetition is more than a horizon and more than a decision's lifetime ago."""
+    """Return the flags in tick order. A proposal repeats the last flag with the same agent, actuators and directions.
+    It begins a new flag if the last repetition is more than a horizon and more than a decision's lifetime ago."""
     latest: dict[tuple[str, frozenset[tuple[str, str]]], Flag] = {}
     flags_so_far: list[Flag] = []
     lifetime = rules.apply_delay_ticks + rules.expire_ticks + rules.cooldown_ticks

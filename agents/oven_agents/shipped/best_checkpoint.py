@@ -37,19 +37,19 @@ class BestCheckpoint(Agent):
     Actions: rolls back to the best reading. This is early stopping with the best weights restored (Prechelt 1998,
     "Early stopping – but when?", doi 10.1007/3-540-49430-8_3, criterion GL), except that the run continues. If data can
     be skipped and steps have not become longer, the agent also skips SKIPPED_BATCHES batches. Otherwise, or if a skip
-    was tried, it also cuts the rate, by its growth or by CUT, because neither a cut nor a rollback alone is enough.
-    Three cases get a rollback alone at first: a drop from one reading to the next, steps that became longer at the same
-    rate (a rollback restores the moments, too), and weights that moved by more than the steps. If the rate was cut
-    since the best reading, the first rollback has no second cut.
-    After MAX_ROLLBACKS rollbacks without a new best, the agent leaves the run alone. After a failed rollback
+    was tried, it also cuts the rate, by its growth or by CUT, because a rollback alone is not enough. Three cases get a
+    rollback alone at first. Quality may have dropped suddenly, from one reading to the next. Steps may have become
+    longer at the same rate: the rollback also restores the moments. Or the weights may have moved by more than the
+    steps. If the rate was cut since the best reading, the first rollback has no second cut. After MAX_ROLLBACKS
+    rollbacks without a new best, the agent leaves the run alone. After a failed rollback
     (oven_agents.stats.rollback_success), it only rolls back if the rate has grown. It does nothing if completions were
     sampled from a different policy (oven_agents.stats.policy_shift).
 
     False alarms: noise is the deviation of the readings around a trend. The threshold is SIGMAS deviations beyond the
     expected maximum of that many readings. A few readings give a poor estimate of the noise, hence the comparison with
-    earlier drops. With independent normal noise and 6 to 30 readings, there are 7 false alarms in 1,000 readings if the
-    run does not learn, and 4 if it improved by twenty times the noise. A second reading makes them rarer. In runs of 10
-    to 100 readings with this noise, 2 to 3 in 100 had a false alert if nothing was learnt, and none of 500 that learnt.
+    earlier drops. With independent normal noise and 6 to 30 readings, 7 in 1,000 readings of a run that does not learn
+    are false alarms. If the run improved by twenty times the noise, 4 are. A second reading makes them rarer. With 10
+    to 100 such readings, 2 to 3 of 100 runs that learnt nothing had a false alert, and none of 500 that learnt.
 
     Limits: the agent reacts late if readings are rare, and it needs more than MIN_READINGS of them. It does not see
     harm that only slows the gain. It rolls back to the best reading and not to the last healthy step, so up to one

@@ -32,8 +32,9 @@ class EntropyCollapse(Agent):
 
     Actions: raises alerts while the third signal persists. Against a constant confidence, the agent offers more weight
     for the calibration term in the reward (λ), which rewards honest confidence. Against the first signal, it offers
-    three plans: a rollback to before the fall at half the rate, more weight for the reference model, which still has
-    entropy, or a rollback alone. It is confident enough to act alone if the second signal is present, too.
+    three plans. The first is a rollback to before the fall at half the rate. The second is more weight for the
+    reference model, which still has entropy. The third is a rollback alone. It is confident enough to act alone if the
+    second signal is present, too.
 
     False alarms: an entropy has a noise of a few per cent, so a fall to half exceeds ten standard errors. The objective
     counts as rising only beyond 2 standard errors.

@@ -28,9 +28,9 @@ class FinalWeights(Agent):
     set.
 
     False alarms: a false alarm costs two evaluations at the end, or selects a reading that is better by noise alone.
-    Noise is the deviation of the readings around a trend, from their second differences, as in `best_checkpoint`. Under
-    normal noise, with 8 to 30 readings, the agent voted in up to 5 of 1,000 runs that improve, and in up to 32 of 1,000
-    runs without a trend. Under heavy tails (Student's t, three degrees of freedom), it voted in up to 67 and 124.
+    Noise is the deviation of the readings around a trend, from their second differences, as in `best_checkpoint`. With
+    8 to 30 readings and normal noise, the agent voted in up to 5 of 1,000 runs that improve. Without a trend, it voted
+    in up to 32 of 1,000. Under heavy tails (Student's t, three degrees of freedom), it voted in up to 67 and 124.
 
     Limits: the agent needs a run with a known end, more than MIN_READINGS readings, and one of them after
     LATE_PROGRESS. It ignores a drop within the noise, although the earlier weights would have been slightly better. The

@@ -45,9 +45,9 @@ class LearningRate(Agent):
     quarter of the value that failed. After any cut, it waits for the effect before it raises the rate again.
 
     False alarms: on pure noise, opposed gradients are reported in 2 % of runs of 400 ticks, and in 3.7 % by the early
-    check. Agreeing gradients do not justify a higher rate in five cases: weight decay shrinks the weights, the
-    objective gets worse, the model is still leaving its random initialisation, the agreement fades by itself as it does
-    at a good rate, or gradients did not agree earlier at the same rate or a lower one.
+    check. Agreeing gradients do not justify a higher rate in five cases. Weight decay may shrink the weights, or the
+    objective may get worse. The model may still be leaving its random initialisation. The agreement may fade by itself,
+    as it does at a good rate. Or gradients did not agree earlier, at the same rate or a lower one.
 
     Limits: the agent is silent while the user's own schedule changes the rate. In a run without the cosine (sharded
     gradients, an imported log), it only detects a collapse.

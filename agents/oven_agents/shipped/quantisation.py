@@ -17,8 +17,8 @@ class Quantisation(Agent):
 
     Actions: sets `train.quantisation` to the metric's precision, once. From then on the forward pass uses rounded
     weights, and the gradient ignores the rounding (quantisation-aware training: Jacob et al. 2018, arXiv 1712.05877;
-    the straight-through estimator: Bengio et al. 2013, arXiv 1308.3432). The agent waits until late for two reasons:
-    earlier, the model still learns a lot and treats rounding as noise, and the weights are far from their final values.
+    the straight-through estimator: Bengio et al. 2013, arXiv 1308.3432). The agent waits for two reasons. Early in a
+    run, the model still learns a lot and treats rounding as noise, and the weights are far from their final values.
     Both conditions for lateness are rules of thumb.
 
     False alarms: the agent acts only if rounding costs at least MIN_COST of the metric. The exact weights may get

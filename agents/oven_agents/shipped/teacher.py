@@ -41,9 +41,9 @@ class Teacher(Agent):
     """Signals: GRPO's objective is the reward minus β·KL(π_θ ‖ π_ref), so the KL penalty anchors the policy to its
     teacher. The anchor binds (holds the policy back) if three conditions are met. The reward stays flat below its
     ceiling, in training and on held-out data. The KL stays flat, too. And β·KL is a material part of an objective whose
-    advantages are around 1. A policy leaves its teacher without a gain if a KL between half a nat and MAX_RUNAWAY_KL
-    grows by half, the reward does not rise, and held-out quality fell. A teacher is absorbed if the KL to it has fallen
-    far below its first level and stays there while the reward is flat.
+    advantages are around 1. A policy leaves its teacher without a gain if its KL grows by half, the reward does not
+    rise, and held-out quality fell. The KL must be between half a nat and MAX_RUNAWAY_KL. A teacher is absorbed if the
+    KL to it has fallen far below its first level and stays there while the reward is flat.
 
     Actions: for an anchor that binds, proposes the next stronger teacher (`choices` are in order, weakest first), or a
     third of β if there is none. For an absorbed teacher, proposes the next stronger one, unless the KL to that teacher

@@ -40,12 +40,11 @@ def estimate_confidence(
     result below what a specialist needs to decide alone. If the target is measured too rarely to estimate its noise,
     the result is `hit_rate`.
 
-    The mesh measures the outcome of a change by comparing the target's mean over the `horizon` ticks before the change
-    with the second half of the `horizon` ticks after it. For a rollback to `rollback_tick`, the mesh compares the last
-    `horizon` discarded steps with the same steps after the rollback. A gain of two standard errors or more counts as
-    certain, and a gain of zero has even odds. So the visible share of a `gain` in the target's unit is
-    `gain` / (2 · noise) (oven_core.mesh.measurements; docs/deciding.md).
-    """
+    To measure the outcome of a change, the mesh takes the target's mean over the `horizon` ticks before it. It compares
+    this mean with that of the second half of the `horizon` ticks after the change. For a rollback to `rollback_tick`,
+    the mesh compares the last `horizon` discarded steps with the same steps after the rollback. A gain of two standard
+    errors or more counts as certain, and a gain of zero has even odds. So the visible share of a `gain` in the target's
+    unit is `gain` / (2 · noise) (oven_core.mesh.measurements; docs/deciding.md)."""
     values = [value for value in window.series(target, after=window.tick - horizon) if math.isfinite(value)]
     if len(values) < min(MIN_SAMPLES, horizon // 2):
         return hit_rate

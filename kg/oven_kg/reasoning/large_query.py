@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -23,6 +23,9 @@ MAX_WORDS: Final = 8
 MAX_CANDIDATES: Final = 20_000
 """Maximum number of nodes that a search ranks, in about 3 ms. It finds the other nodes only by their rarer words."""
 
+Rows: TypeAlias = tuple[list[QueryRow], bool]
+"""Rows of an answer, and whether the search omitted nodes."""
+
 
 class LargeQuery:
     """Answers queries about one graph. The data for walks and searches are computed on first use."""
@@ -33,14 +36,13 @@ class LargeQuery:
 
     def __call__(self, request: GraphQuery) -> QueryAnswer:
         """Answer a query. Raises ConfigError for an unknown node or relation, and for an unsupported direction."""
-        operations: dict[str, Callable[[GraphQuery], tuple[list[QueryRow], bool]]] = {
+        operations: dict[str, Callable[[GraphQuery], Rows]] = {
             "neighbors": self._find_neighbors, "path": self._find_path, "ppr": self._rank_by_walk,
             "search": self._search_nodes,
         }  # fmt: skip
         rows, more = operations[request.op](request)
-        return QueryAnswer(
-            graph=self._arrays.sha, rows=tuple(rows[: request.limit]), more=more or len(rows) > request.limit
-        )
+        limit = request.limit
+        return QueryAnswer(graph=self._arrays.sha, rows=tuple(rows[:limit]), more=more or len(rows) > limit)
 
     def _node_number(self, name: str) -> int:
         try:
@@ -65,7 +67,7 @@ class LargeQuery:
         score = float(self._arrays.weight[edge])
         return self._create_row(node, edge=str(edge), relation=relation, towards=towards, score=score)
 
-    def _find_neighbors(self, request: GraphQuery) -> tuple[list[QueryRow], bool]:
+    def _find_neighbors(self, request: GraphQuery) -> Rows:
         """Return one row per edge at depth 1: heaviest first, then outgoing before incoming edges, then by name. At a
         greater depth, return one row per node, nearest first."""
         start, relations = self._node_number(request.node), self._relation_numbers(request.relations)
@@ -80,6 +82,7 @@ class LargeQuery:
     def _edge_rows(
         self, start: int, relations: Collection[int] | None, direction: str, max_rows: int
     ) -> list[QueryRow]:
+        """Return one row per edge of a node, in the order that `_find_neighbors` describes."""
         arrays = self._arrays
         parts: list[tuple[Any, ...]] = []  # (other end, edge, whether it is incoming)
         if direction != "in":
@@ -96,14 +99,13 @@ class LargeQuery:
         order = np.lexsort((arrays.rel[edges], ends, is_incoming, -arrays.weight[edges]))[:max_rows]
         return [self._create_edge_row(int(ends[n]), int(edges[n]), "in" if is_incoming[n] else "out") for n in order]
 
-    def _find_path(self, request: GraphQuery) -> tuple[list[QueryRow], bool]:
+    def _find_path(self, request: GraphQuery) -> Rows:
         start, end = self._node_number(request.node), self._node_number(request.to)
         relations = self._relation_numbers(request.relations)
         path = shortest_path(self._arrays, start, end, request.direction, relations)
         rows = [self._create_row(path[0])] if path else []
-        rows += [
-            self._create_step_row(previous, node, relations, request.direction) for previous, node in pairwise(path)
-        ]
+        for previous, node in pairwise(path):
+            rows.append(self._create_step_row(previous, node, relations, request.direction))
         return rows, False
 
     def _create_step_row(self, previous: int, node: int, relations: Collection[int] | None, direction: str) -> QueryRow:
@@ -119,7 +121,7 @@ class LargeQuery:
         first = int(self._arrays.indptr[source])
         return [first + n for n in range(low, high) if relations is None or rel[n] in relations]
 
-    def _rank_by_walk(self, request: GraphQuery) -> tuple[list[QueryRow], bool]:
+    def _rank_by_walk(self, request: GraphQuery) -> Rows:
         """Return the nodes with the highest personalised PageRank, in which edges count by their weights."""
         if request.relations or request.direction == "in":
             raise ConfigError("ppr follows all relations, in the direction both or out; remove these options")
@@ -128,7 +130,7 @@ class LargeQuery:
         pairs = zip(nodes.tolist(), shares.tolist(), strict=True)
         return [self._create_row(node, score=share) for node, share in pairs if share > 0 and node != start], False
 
-    def _search_nodes(self, request: GraphQuery) -> tuple[list[QueryRow], bool]:
+    def _search_nodes(self, request: GraphQuery) -> Rows:
         """Return nodes by the number of matching words in their names, and then by the length of the name."""
         words = split_words(request.node)[:MAX_WORDS]
         nodes_by_word = sorted((self._words.nodes_with(word, MAX_CANDIDATES + 1) for word in words), key=len)

@@ -94,16 +94,14 @@ def _find_steps(graph: Knowledge, node: str, request: GraphQuery) -> list[_Step]
 def _find_path(graph: Knowledge, request: GraphQuery) -> list[QueryRow]:
     """Return the nodes of a shortest path, or an empty list. If there are several, return the first by name."""
     start, end = _existing_node(graph, request.node), _existing_node(graph, request.to)
-    arrivals: dict[str, tuple[str, QueryRow]] = {
-        start: ("", _create_row(graph, start))
-    }  # node → the node before it, row
+    start_row = _create_row(graph, start)
+    arrivals: dict[str, tuple[str, QueryRow]] = {start: ("", start_row)}  # node → the node before it, row
     queue = [start]
     for node in queue:
         if node == end:
             break
-        for step in sorted(
-            _find_steps(graph, node, request), key=lambda step: (step.end, step.towards == "in", step.edge)
-        ):
+        steps = _find_steps(graph, node, request)
+        for step in sorted(steps, key=lambda step: (step.end, step.towards == "in", step.edge)):
             if step.end not in arrivals:
                 arrivals[step.end] = node, _create_step_row(graph, step)
                 queue.append(step.end)
@@ -125,8 +123,8 @@ def _rank_by_walk(graph: Knowledge, request: GraphQuery) -> list[QueryRow]:
         new_shares = {start: RESTART}
         for node, share in shares.items():
             targets = neighbors(node) or Counter({start: 1})  # a walk that cannot continue returns to its start
-            for target, edges in targets.items():
-                new_shares[target] = new_shares.get(target, 0.0) + (1 - RESTART) * share * edges / targets.total()
+            for target, count in targets.items():
+                new_shares[target] = new_shares.get(target, 0.0) + (1 - RESTART) * share * count / targets.total()
         shares = new_shares
     ranking = sorted(shares.items(), key=lambda item: (-item[1], item[0]))
     ranking = ranking[: request.limit + 2]  # with the start, which is not returned, and one row to show that more exist

@@ -56,6 +56,7 @@ td.number { font-variant-numeric: tabular-nums; white-space: nowrap; }
 
 
 def render(report: Report) -> str:
+    """Return the report as an HTML page."""
     title = f"Review of {escape(report.run)}"
     head = (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"/>'

@@ -81,6 +81,7 @@ def _create(name: str, factory: Callable[[], Agent], options: Mapping[str, Any])
 
 
 def _class_in_file(path: Path) -> type[Agent]:
+    """Import a Python file, and return the only agent class that it defines."""
     if not path.is_file():
         raise ConfigError(f"there is no agent file {path}; create one with `oven-controller agent new NAME`")
     spec = importlib.util.spec_from_file_location(f"oven_user_agent_{path.stem}", path)

@@ -271,6 +271,7 @@ class Session:
         self._knobs[receipt.actuator] = Knob(knob.spec, value, changed_at)
 
     def _call_agent(self, is_new_tick: bool, ballots: Sequence[BallotOpened]) -> list[UnsentMessage]:
+        """Ask the agent for alerts, a vote and reviews. Return no votes if it fails. If it keeps failing, stop."""
         if self._cannot_fire_reason:
             return []
         assert self._run is not None

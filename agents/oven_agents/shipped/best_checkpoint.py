@@ -98,7 +98,7 @@ class BestCheckpoint(Agent):
 
     def alerts(self, window: Window) -> Sequence[Alert]:
         metric = held_out_metric(window.run)
-        finite = [reading for reading in readings(window) if math.isfinite(reading[1])]
+        finite = [(tick, value) for tick, value in readings(window) if math.isfinite(value)]
         values = [value for _, value in finite]
         if metric is None or not is_active(
             len(values),

@@ -273,6 +273,7 @@ class Divergence(Agent):
         return _held_out_worsened(window, onset)
 
     def _find_jump(self, window: Window, losses: list[tuple[int, float]]) -> _Harm | None:
+        """Return harm if the newest losses are all high and the loss has not mostly recovered."""
         values = [value for _, value in losses]
         before = values[: -self.JUMP_LENGTH]
         level = median(before)
@@ -294,6 +295,7 @@ class Divergence(Agent):
         return _Harm("loss_spike", severity, onset, why, mean_excess, level, remedies, confidence=self.JUMP_CONFIDENCE)
 
     def _find_slow_rise(self, window: Window, losses: list[tuple[int, float]], new_count: int) -> _Harm | None:
+        """Return harm if the mean of the newest losses is high, over fewer ticks if steps became longer."""
         values = [value for _, value in losses]
         steps_grew = gauges.growth_of(window, gauges.UPDATE_RATIO) >= self.CAUSAL_GROWTH
         short_rise = rise_in_errors(values[-self.REFERENCE :], self.SHORT_CREEP_TICKS)
@@ -323,6 +325,7 @@ class Divergence(Agent):
         return (ROLLBACK_AND_SKIP, ROLLBACK_AND_CUT)
 
     def _offer(self, window: Window, harm: _Harm) -> Alternatives | None:
+        """Offer the remedies of the harm that may help now, those that were not tried first."""
         if gauges.shrink_share(window) > 0.5:
             return None  # the cause is weight decay, not the rate or the data
         tried_remedies = self._tried_remedies(window, harm.onset)

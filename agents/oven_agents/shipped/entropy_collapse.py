@@ -100,6 +100,7 @@ class EntropyCollapse(Agent):
         return self._offer_plans(window, sighting.why, self.CONFIDENCE_OF_BOTH, {"confidence_collapse": 0.8}, plans)
 
     def _treat_collapse(self, window: Window) -> Alternatives | None:
+        """Offer remedies if the entropy, or the spread of stated confidences, fell without a gain."""
         since = window.last_change_tick(
             ROLLBACK, LR_SCALE, BETA, "teacher.active", "data.mixture", "reward.weights", "committee.*"
         )

@@ -79,9 +79,9 @@ class RewardWeights(Agent):
         sign = -1.0 if metric.better == "down" else 1.0
         evaluations = [(o.tick, sign * o.metrics[metric.name]) for o in window.observations if metric.name in o.metrics]
         evaluations = [(tick, value) for tick, value in evaluations if tick > since and math.isfinite(value)]
-        # Vote only on the tick of a new evaluation. Until the next one, the answer would be the same.
-        if len(evaluations) < self.MIN_EVALUATIONS or evaluations[-1][0] != window.tick:
-            return None
+        ticks = [tick for tick, _ in evaluations]
+        if len(ticks) < self.MIN_EVALUATIONS or ticks[-1] != window.tick:
+            return None  # until the next evaluation, the answer would be the same
         best_tick, best = max(evaluations[:-2], key=lambda reading: reading[1])
         falls = [(best - value) / abs(best) if best else 0.0 for _, value in evaluations[-2:]]
         if min(falls) < self.MIN_FALL:
@@ -115,7 +115,7 @@ class RewardWeights(Agent):
         confidence = self.CLEAR_CONFIDENCE if min(falls) >= self.CLEAR_FALL else tentative_confidence(window.run)
         return window.propose(
             REWARD_WEIGHTS, new_shares, confidence=confidence, why=why, target=metric.name,
-            expected_change=sign * abs(best) * falls[-1] / 2, horizon=3 * (evaluations[-1][0] - evaluations[-2][0]),
+            expected_change=sign * abs(best) * falls[-1] / 2, horizon=3 * (ticks[-1] - ticks[-2]),
             evidence=("symptom:reward_up_heldout_down",),
         )  # fmt: skip
 

@@ -120,7 +120,8 @@ class WeightDecay(Agent):
             return None
         max_norm = max(value for _, value in norms)
         healthy_tick = max(tick for tick, value in norms if value >= 0.99 * max_norm)
-        lost = 1 - norms[-1][1] / max_norm
+        _, newest_norm = norms[-1]
+        lost = 1 - newest_norm / max_norm
         knob, attempts = window.knobs[WEIGHT_DECAY], window.applied(WEIGHT_DECAY)
         if lost < self.MIN_NORM_CHANGE or knob.number <= 0 or len(attempts) >= self.MAX_ATTEMPTS:
             return None

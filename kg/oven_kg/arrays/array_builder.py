@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,10 @@ from oven_kg.arrays.graph_arrays import (
     column_sha,
     content_sha,
 )
+
+Numbers: TypeAlias = NDArray[np.int32]
+"""Provisional numbers of nodes or relations, one per edge."""
+Weights: TypeAlias = Sequence[float] | NDArray[Any]
 
 MAX_CHARACTERS: Final = 1_000
 """Maximum length of the name of a node, a relation or a kind."""
@@ -78,31 +82,23 @@ class Builder:
             self._kind_of_node[node] = kind
 
     def add_edges(
-        self,
-        sources: Sequence[str],
-        relations: Sequence[str],
-        targets: Sequence[str],
-        weights: Sequence[float] | NDArray[Any] | None = None,
+        self, sources: Sequence[str], relations: Sequence[str], targets: Sequence[str], weights: Weights | None = None
     ) -> None:
         """Add a batch of edges. Without `weights`, every edge has weight 1."""
         self.add_numbered_edges(
             self.node_numbers(sources), self.relation_numbers(relations), self.node_numbers(targets), weights
         )
 
-    def node_numbers(self, names: Iterable[str]) -> NDArray[np.int32]:
+    def node_numbers(self, names: Iterable[str]) -> Numbers:
         """Return provisional numbers for `add_numbered_edges`, for a loader that passes each distinct name once."""
         return self._nodes.numbers(names)
 
-    def relation_numbers(self, relations: Iterable[str]) -> NDArray[np.int32]:
+    def relation_numbers(self, relations: Iterable[str]) -> Numbers:
         """Return the numbers of relations, in the same way as `node_numbers`."""
         return self._relations.numbers(relations)
 
     def add_numbered_edges(
-        self,
-        sources: NDArray[np.int32],
-        relations: NDArray[np.int32],
-        targets: NDArray[np.int32],
-        weights: Sequence[float] | NDArray[Any] | None = None,
+        self, sources: Numbers, relations: Numbers, targets: Numbers, weights: Weights | None = None
     ) -> None:
         """Add edges by numbers from `node_numbers` and `relation_numbers` instead of names."""
         count = len(sources)
@@ -138,7 +134,7 @@ class Builder:
         return _freeze(columns, tuple(relations), tuple(kinds), licence)
 
 
-def validate_weights(values: Sequence[float] | NDArray[Any]) -> NDArray[np.float32]:
+def validate_weights(values: Weights) -> NDArray[np.float32]:
     """Return the weights as float32. Raises RowError for the first unusable one."""
     with np.errstate(over="ignore"):
         weights = np.asarray(values, np.float64).astype(np.float32)
@@ -156,7 +152,7 @@ class _Numbering(dict[str, int]):
         super().__init__()
         self._noun, self._limit, self._allow_empty = noun, limit, allow_empty
 
-    def numbers(self, strings: Iterable[str]) -> NDArray[np.int32]:
+    def numbers(self, strings: Iterable[str]) -> Numbers:
         """Return the number of each string. Raises RowError for the first unusable one."""
         numbers = array("i")
         for row, text in enumerate(strings):
@@ -168,7 +164,7 @@ class _Numbering(dict[str, int]):
             numbers.append(number)
         return np.frombuffer(numbers, np.int32)
 
-    def sorted_strings(self, extra: str | None = None) -> tuple[list[str], NDArray[np.int32]]:
+    def sorted_strings(self, extra: str | None = None) -> tuple[list[str], Numbers]:
         """Return all strings in order, including `extra`, and the position of each number."""
         strings = sorted(self if extra is None else {*self, extra})
         positions = np.empty(len(self), np.int32)
@@ -191,12 +187,7 @@ class _Numbering(dict[str, int]):
 
 
 def _sort_edges(
-    src: NDArray[np.int32],
-    dst: NDArray[np.int32],
-    rel: NDArray[np.int16],
-    weight: NDArray[np.float32],
-    nodes: int,
-    relations: int,
+    src: Numbers, dst: Numbers, rel: NDArray[np.int16], weight: NDArray[np.float32], nodes: int, relations: int
 ) -> dict[str, NDArray[Any]]:
     """Return the edges sorted by (src, dst, rel), without duplicates and with the largest weight of each."""
     key = (src.astype(np.uint64) * np.uint64(nodes) + dst.astype(np.uint64)) * np.uint64(max(1, relations))
@@ -223,7 +214,7 @@ def _reverse_edges(forward: dict[str, NDArray[Any]], nodes: int) -> dict[str, ND
     }
 
 
-def _row_offsets(row_of_edge: NDArray[np.int32], nodes: int) -> NDArray[np.int64]:
+def _row_offsets(row_of_edge: Numbers, nodes: int) -> NDArray[np.int64]:
     """Return the position of each row's first edge, and the number of edges at the end, (N+1,)."""
     counts = np.bincount(row_of_edge, minlength=nodes)
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])

@@ -149,9 +149,9 @@ class EntropyCollapse(Agent):
             rewards = [value for name, value in observation.metrics.items() if name.startswith(LEVEL_PREFIX)]
             rates = [reward for reward in rewards if 0 <= reward <= 1]
             deviation = observation.metrics.get(symptoms.REWARD_STD)
-            chance = fmean(math.sqrt(p * (1 - p)) for p in rates) if rates else 0.0
-            if deviation is not None and chance > 0.1 and observation.tick > since:
-                shares.append(deviation / chance)
+            chance_deviation = fmean(math.sqrt(p * (1 - p)) for p in rates) if rates else 0.0
+            if deviation is not None and chance_deviation > 0.1 and observation.tick > since:
+                shares.append(deviation / chance_deviation)
         if len(shares) < 2 * self.LEVEL_TICKS:
             return None
         return median(shares[: self.LEVEL_TICKS]), median(shares[-self.LEVEL_TICKS :])
@@ -170,7 +170,8 @@ class EntropyCollapse(Agent):
             plans.append(("raise_beta", {BETA: raised}))
         if ROLLBACK in knobs:
             plans.append(("rollback", {ROLLBACK: rollback_tick}))
-        severities = {"confidence_collapse" if gauge == symptoms.CONFIDENCE_STD else "entropy_collapse": 0.8}
+        symptom = "confidence_collapse" if gauge == symptoms.CONFIDENCE_STD else "entropy_collapse"
+        severities = {symptom: 0.8}
         if is_quiet:
             severities["zero_advantage_groups"] = 0.5
         return self._offer_plans(window, why, confidence, severities, plans)

@@ -24,7 +24,7 @@ from oven_kg.arrays.graph_arrays import (
 )
 
 Numbers: TypeAlias = NDArray[np.int32]
-"""Provisional numbers of nodes or relations, one per edge."""
+"""Numbers of nodes or relations, one per row."""
 Weights: TypeAlias = Sequence[float] | NDArray[Any]
 
 MAX_CHARACTERS: Final = 1_000

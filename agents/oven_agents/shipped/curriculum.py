@@ -86,9 +86,8 @@ class Curriculum(Agent):
         rewards = {level: window.series(f"reward/{level}", after=since, last=self.RECENT) for level in shares}
         rates = {level: median(values) if len(values) >= MIN_REWARDS else 0.5 for level, values in rewards.items()}
         even_share = 1 / len(shares)
-        starved = [
-            name for name, share in shares.items() if share < even_share / 2 and rates[name] < self.MASTERED_REWARD
-        ]
+        small = [level for level, share in shares.items() if share < even_share / 2]
+        starved = [level for level in small if rates[level] < self.MASTERED_REWARD]
         if not starved:
             return None
         is_open = self._find_open_levels(rewards)
@@ -96,10 +95,8 @@ class Curriculum(Agent):
             f"{level} {rates[level]:.2f}" if len(rewards[level]) >= MIN_REWARDS else f"{level} unseen"
             for level in shares
         )
-        why = (
-            f"{', '.join(f'{level} gets {shares[level]:.0%}' for level in starved)}, less than half of an even "
-            f"share (rewards: {level_rewards})"
-        )
+        starved_shares = ", ".join(f"{level} gets {shares[level]:.0%}" for level in starved)
+        why = f"{starved_shares}, less than half of an even share (rewards: {level_rewards})"
         vote = window.propose(
             MIXTURE, shares, confidence=self.CONFIDENCE, why=why, target="eval/accuracy", expected_change=0.05,
             horizon=40, evidence=("symptom:starved_level",),

@@ -156,6 +156,7 @@ class Teacher(Agent):
         return self._propose(window, last.actuator, last.before, why, lost, "symptom:reward_fell_after_swap")
 
     def _tighten_anchor(self, window: Window, comparison: _Comparison) -> Vote | None:
+        """Propose a larger β for a policy that leaves its teacher without a gain."""
         if comparison.growth < self.RUNAWAY_RATIO or comparison.rise > 0:
             return None
         if (
@@ -176,6 +177,7 @@ class Teacher(Agent):
         return self._propose(window, BETA, raised, why, 0.02, "symptom:kl_runaway")
 
     def _loosen_anchor(self, window: Window, comparison: _Comparison) -> Vote | None:
+        """Propose a stronger teacher, or a smaller β if there is none, for an anchor that binds."""
         beta = window.knobs[BETA]
         low, high = self.FLAT_RATIOS
         if beta.number * comparison.kl < self.MIN_PENALTY or not low <= comparison.growth <= high:

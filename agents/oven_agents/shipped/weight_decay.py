@@ -111,6 +111,7 @@ class WeightDecay(Agent):
         return bool(shares) and quantile(shares, 0.1) < share / 2
 
     def _treat_shrinking(self, window: Window) -> Alternatives | None:
+        """Offer a rollback and a lower decay if most of each step's length shrinks the weights."""
         if not self.MIN_SHARE <= gauges.shrink_share(window) <= self.MAX_SHARE:
             return None
         norms = window.surviving_series(

@@ -20,10 +20,10 @@ BETA, LR_SCALE, ROLLBACK = "grpo.beta", "optimizer.lr_scale", "run.rollback"
 
 class Drift(Agent):
     """Signals: the change of the frontier calibrator's metrics since step 0 (docs/judging.md). Either the bits per byte
-    of a frontier model's answers exceed MIN_BITS_GROWTH, or the divergence from the frontier model exceeds
+    of a frontier model's answers grew by more than MIN_BITS_GROWTH, or the divergence from that model by more than
     MIN_KL_GROWTH. The metric must also have grown at each of the newest GROWING_READINGS. The texts are fixed and never
-    trained on, so a reading has no noise, and growth means drift. There are two more signals without a frontier model:
-    a KL to the reference that triples within 15 ticks, and answers that shrink below 0.6 of their length
+    trained on, so a reading has no noise, and growth means drift. Two more signals need no frontier model: a KL to the
+    reference that triples within 15 ticks, and answers that shrink below 0.6 of their length
     (oven_agents.stats.symptoms).
 
     Actions: raises alerts for the last two signals until the KL or the length is back near its earlier level. If the KL

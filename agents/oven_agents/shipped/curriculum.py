@@ -101,19 +101,13 @@ class Curriculum(Agent):
             MIXTURE, shares, confidence=self.CONFIDENCE, why=why, target="eval/accuracy", expected_change=0.05,
             horizon=40, evidence=("symptom:starved_level",),
         )  # fmt: skip
+        mastery = tuple(_measure_mastery(level, values) for level, values in rewards.items())
+        question = CurriculumRequest(mastery=mastery, threshold=self.MIN_PREREQUISITE_REWARD)
         return TopicShares(
-            vote,
-            shares=shares,
-            learnable={level: rates[level] * (1 - rates[level]) for level in shares},
-            waiting=frozenset(level for level in shares if not is_open[level]),
-            min_share=self.FLOOR,
-            rounding_topic=starved[0],
-            min_change=self.MIN_MOVE,
-            question=CurriculumRequest(
-                mastery=tuple(_measure_mastery(level, values) for level, values in rewards.items()),
-                threshold=self.MIN_PREREQUISITE_REWARD,
-            ),
-        )
+            vote, shares=shares, learnable={level: rates[level] * (1 - rates[level]) for level in shares},
+            waiting=frozenset(level for level in shares if not is_open[level]), min_share=self.FLOOR,
+            rounding_topic=starved[0], min_change=self.MIN_MOVE, question=question,
+        )  # fmt: skip
 
     def _find_open_levels(self, rewards: dict[str, list[float]]) -> dict[str, bool]:
         """Return for each level whether all levels before it succeed well enough."""

@@ -94,18 +94,12 @@ class RewardWeights(Agent):
         if not fooled or not reliable:
             return None
         freed = sum(shares[member] * (1 - self.REMAINING_SHARE) for member in fooled)
-        new_shares = dict(shares)
-        for member in fooled:
-            new_shares[member] = round(shares[member] * self.REMAINING_SHARE, 4)
-        for member in reliable:
-            new_shares[member] = round(shares[member] + freed / len(reliable), 4)
-        new_shares[reliable[0]] += 1 - sum(new_shares.values())  # the rounding error
+        new_shares = self._move_weight(shares, freed, fooled, reliable)
         if variation(shares, new_shares) < self.MIN_MOVED_WEIGHT:
             return None
+        moved = {member: change for member, change in measured.items() if change}
         movements = [
-            f"{member} {'rose' if change > 0 else 'fell'} by {abs(change):.2f}"
-            for member, change in measured.items()
-            if change
+            f"{member} {'rose' if change > 0 else 'fell'} by {abs(change):.2f}" for member, change in moved.items()
         ]
         why = (
             f"{metric.name} is {falls[0]:.0%} and {falls[1]:.0%} below its best ({sign * best:.3g} at tick "
@@ -118,6 +112,18 @@ class RewardWeights(Agent):
             expected_change=sign * abs(best) * falls[-1] / 2, horizon=3 * (ticks[-1] - ticks[-2]),
             evidence=("symptom:reward_up_heldout_down",),
         )  # fmt: skip
+
+    def _move_weight(
+        self, shares: dict[str, float], freed: float, fooled: list[str], reliable: list[str]
+    ) -> dict[str, float]:
+        """Return the shares after the fooled members' `freed` weight is divided evenly among the reliable members."""
+        new_shares = dict(shares)
+        for member in fooled:
+            new_shares[member] = round(shares[member] * self.REMAINING_SHARE, 4)
+        for member in reliable:
+            new_shares[member] = round(shares[member] + freed / len(reliable), 4)
+        new_shares[reliable[0]] += 1 - sum(new_shares.values())  # the rounding error
+        return new_shares
 
     def _measure_change(self, window: Window, member: str, since: int, best_tick: int) -> float | None:
         """Return the change of a member's mean score from before the best evaluation to the newer half of the ticks

@@ -20,13 +20,13 @@ MAX_STATEMENT_BYTES: Final = 4 * 2**20
 may span many lines."""
 MAX_DEPTH: Final = 10_000
 """Maximum nesting of brackets in Turtle. The parser needs about 100 bytes per level."""
-_TOKEN: Final = (
+_TOKEN_PATTERN: Final = (
     rb'"""(?:[^"\\]|\\.|"{1,2}(?!"))*+"""|' + rb"'''(?:[^'\\]|\\.|'{1,2}(?!'))*+'''|"
     rb'"(?!"")(?:[^"\\\n]|\\.)*+"|' + rb"'(?!'')(?:[^'\\\n]|\\.)*+'|<[^<>\s]*+>|<<|#[^\n]*+\n|\\."
 )
 """A string, an IRI, a comment or an escaped character of Turtle (W3C 2014). Brackets inside them are not syntax."""
-TOKEN: Final = re.compile(_TOKEN, re.S)
-COMPLETE_TOKENS: Final = re.compile(rb"(?:[^\"'<#\\]++|" + _TOKEN + rb")*+", re.S)
+TOKEN: Final = re.compile(_TOKEN_PATTERN, re.S)
+COMPLETE_TOKENS: Final = re.compile(rb"(?:[^\"'<#\\]++|" + _TOKEN_PATTERN + rb")*+", re.S)
 """Text up to the first token that is not complete."""
 NOT_BRACKETS: Final = re.compile(rb"[^()\[\]]++")
 

@@ -1,6 +1,6 @@
 """The prior service's endpoints without a bus. Each takes a request as bytes and returns the answer as bytes.
 
-Call `answers` in a program that loads the graph itself.
+Call `load_answers` in a program that loads the graph itself.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Answers:
         return label_scores(self.graph, encode)
 
 
-def answers(graph: Path | None = None, *, large: Path | None = None) -> Answers:
+def load_answers(graph: Path | None = None, *, large: Path | None = None) -> Answers:
     """Return the endpoints for the built-in graph, or for the graph in the file `graph`. `large` is the folder of a
     large graph, which then answers query, curriculum and token_prior. Raises ConfigError for a graph with faults."""
     return Answers(load(graph), open_large(large) if large else None)

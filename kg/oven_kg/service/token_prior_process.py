@@ -89,13 +89,13 @@ def decompress(data: bytes) -> bytes:
 
 def main(args: list[str]) -> int:
     """Run the child process: read a request from standard input, and write the answer to standard output."""
-    from oven_kg.service.endpoints import answers
+    from oven_kg.service.endpoints import load_answers
 
     resource.setrlimit(resource.RLIMIT_CPU, (int(LIMIT_S), int(LIMIT_S) + 5))
     encoding, file, large = args
     try:
         request = sys.stdin.buffer.read()
-        graph_answers = answers(Path(file) if file else None, large=Path(large) if large else None)
+        graph_answers = load_answers(Path(file) if file else None, large=Path(large) if large else None)
         reply = graph_answers("token_prior", decompress(request) if encoding == "compressed" else request)
     except OvenError as error:
         print(f"error: {error}", file=sys.stderr)

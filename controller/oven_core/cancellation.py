@@ -51,8 +51,8 @@ def preserve_cancellation() -> Iterator[None]:
 async def end(*tasks: asyncio.Future[Any], limit_s: float = LIMIT_S, interval_s: float = REPEAT_S) -> None:
     """Cancel tasks and wait until they end, ignoring their results. Cancel them again every `interval_s` seconds.
 
-    A short interval interrupts the cleanup of tasks. A task that has not ended within the limit is logged and
-    abandoned, so that it does not block its owner, too."""
+    Do not choose a short interval, because each cancellation interrupts a task's cleanup. A task that has not ended
+    within `limit_s` is logged and abandoned, so that the caller can continue."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + limit_s
     running = {task for task in tasks if not task.done()}

@@ -99,7 +99,7 @@ class Window:
         return tick > self.tick - self.new_ticks
 
     def series(self, metric: str, *, after: int = -1, last: int | None = None) -> list[float]:
-        """Return the metric's measured values after tick `after`, oldest first, at most the `last` ones."""
+        """Return the metric's values after tick `after`, oldest first. With `last`, return only the newest ones."""
         values: list[float] = []
         for observation in reversed(self.observations):  # newest first, because most calls need only a few values
             if observation.tick <= after or len(values) == last:
@@ -111,8 +111,8 @@ class Window:
         return values
 
     def surviving_series(self, metric: str, *, after: int = -1, last: int | None = None) -> list[tuple[int, float]]:
-        """Return (tick, value) of the same measurements as `series`, without those that a rollback discarded. So values
-        after a rollback are compared with those before the restored snapshot, and not with those of the failure."""
+        """Return (tick, value) of the same measurements as `series`, without those that a rollback discarded. After a
+        rollback, new values then follow those from before the restored snapshot, without the failure in between."""
         survivors: list[tuple[int, float]] = []
         newer_step = max_step = self.last.step
         abandoned_ranges = self._abandoned_ranges()
@@ -133,8 +133,8 @@ class Window:
 
     def _abandoned_ranges(self) -> list[tuple[int, int]]:
         """Return the tick ranges (start, end] between each undone rollback and its undo."""
-        jumps = [r for r in self.receipts if r.actuator in (ROLLBACK, UNDO) and r.status == "applied"]
-        return [(rollback.tick, undo.tick) for rollback, undo in pairwise(jumps) if undo.actuator == UNDO]
+        restores = [r for r in self.receipts if r.actuator in (ROLLBACK, UNDO) and r.status == "applied"]
+        return [(rollback.tick, undo.tick) for rollback, undo in pairwise(restores) if undo.actuator == UNDO]
 
     @property
     def jumps(self) -> list[Receipt]:

@@ -118,7 +118,7 @@ async def diagnose(
         seconds=seconds,
     )
     if conversation.ended != "final":
-        reason = conversation.reason or f"the run ended without FINAL ({conversation.ended})"
+        reason = conversation.reason or f"the conversation ended without FINAL ({conversation.ended})"
         return DiagnosisResult(None, conversation.ended, reason, conversation)
     try:
         diagnosis = check_answer(conversation.answer, log, view.causes, allowed_knobs)

@@ -45,7 +45,7 @@ class Budget(AbstractContextManager["Budget"]):
     def with_caps(
         cls, usd: float | None = None, tokens: int | None = None, calls: int | None = None, path: Path | None = None
     ) -> Self:
-        """Return a budget with these caps on all calls; None: no cap. Raises ConfigError for a cap of 0 or less."""
+        """Return a budget with these caps, where None means no cap. Raises ConfigError for a cap of 0 or less."""
         try:
             limits = BudgetSettings(usd=usd, tokens=tokens, calls=calls)
         except ValidationError as error:

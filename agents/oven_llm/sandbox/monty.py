@@ -33,7 +33,7 @@ class _AnsweredExit(SystemExit):
 
 
 class MontySandbox(Sandbox):
-    """A sandbox that runs code in monty's interpreter. Raises ConfigError without the package, and ProcessError."""
+    """A sandbox that runs code in monty's interpreter. Raises ConfigError without the package `pydantic-monty`."""
 
     backend = "monty"
 

@@ -27,7 +27,7 @@ def backtest(
     overrides: Rules = None,
     as_json: Json = False,
 ) -> int:
-    """Show how an agent would have voted in a recorded run, and which decisions would have followed (open loop).
+    """Show how an agent would have voted in a recorded run, and which decisions would have followed.
 
     Example: oven-controller backtest my_agent.py grpo-1121-0231 --set rules.autonomy=auto
     """

@@ -1,8 +1,8 @@
 """Convert logged values to measurements: one row per step, numbers only, with the metric names that `attach` uses.
 
 Examples: `train/loss` and `train_loss` → `loss`, `eval_loss` and `val/loss` → `eval/loss`, `lr` → `learning_rate`.
-Counters (step, epoch, token count) and totals of a whole training are skipped because they are not gauges. Names that
-the user chooses with --rename take precedence. The user can rename the original or the converted name.
+Counters (step, epoch, token count) and totals over the whole run are skipped because they are not gauges. Names that
+the user chooses with --rename take precedence. --rename accepts a metric's original name and its converted name.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from oven_core.protocol.messages import MetricSpec
 ROWS_WITHOUT_STEP = "rows without a step"
 NOT_NUMBERS = "values that are not numbers"
 DUPLICATE_VALUES = "duplicate values of a metric in a row"
-"""Keys that count what an import skips."""
+"""Reasons for which an import skips rows or values. They are the keys of the counts that it prints."""
 
 Direction: TypeAlias = Literal["up", "down", "neither"]
 
@@ -74,7 +74,7 @@ class MetricNames(dict[str, str | None]):
 
 
 def suggest_columns(name: str, columns: Iterable[str]) -> str:
-    """Return the end of an error message, which names similar columns or else some of the columns."""
+    """Return a hint for an error message: the columns with similar names, or the first columns if there are none."""
     columns = sorted(columns)
     matches = difflib.get_close_matches(name, columns, n=3, cutoff=0.4)
     if matches:

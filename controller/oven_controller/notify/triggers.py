@@ -206,7 +206,7 @@ class Triggers:
         return [self._notice("applied", "info", key, f"applied: {change}", sentence)]
 
     def _changes_training(self, actuator: str) -> bool:
-        """Return whether the actuator sets a value or changes the weights, instead of e.g. measuring or holding."""
+        """Return whether the actuator sets a value or changes the weights. Others only measure, copy, hold or stop."""
         effect = next((spec.effect for spec in self.view.specs if spec.name == actuator), "setting")
         return effect in ("setting", "moves_weights")
 
@@ -245,7 +245,7 @@ class Triggers:
         return notices
 
     def _budget_notice(self, owner: str, sentence: str) -> list[Notice]:
-        """Return a notice of a spent budget, once per budget and start of the learner."""
+        """Return a notice of a spent budget. There is one per budget until the learner starts again."""
         if owner in self._spent_budgets:
             return []
         self._spent_budgets.add(owner)

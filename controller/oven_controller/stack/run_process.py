@@ -19,7 +19,7 @@ FULL_PRIORITY = ("learner", "monitor")
 
 def main(argv: list[str]) -> int:
     follow_parent()
-    if argv[:1] and argv[0] not in FULL_PRIORITY:
+    if argv[0] not in FULL_PRIORITY:
         yield_cpu_to_training()
     try:
         process = process_function(argv[0])

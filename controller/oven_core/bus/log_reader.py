@@ -23,12 +23,12 @@ MAX_QUEUED = 65_536
 YIELD_INTERVAL = 256
 """Number of messages after which a reader yields to other tasks."""
 POLL_S = 0.5
-"""Seconds between checks of a waiting reader for a lost connection."""
+"""Seconds between a waiting reader's checks of whether the connection was lost."""
 MAX_SILENCE_S = 3.0
 """Seconds without an event or a heartbeat after which a reader creates a new consumer."""
 HEAD_CHECK_HEARTBEATS = 5
-"""Number of heartbeats (one per second) without an event after which a reader looks up the last sequence number of the
-log. If it has not reached that number after as many further heartbeats, it creates a new consumer."""
+"""Number of heartbeats (one per second) without an event after which a reader looks up the log's last sequence number.
+If the reader is still behind after the same number of heartbeats again, it creates a new consumer."""
 
 
 class ReadQueue:

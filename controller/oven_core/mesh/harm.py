@@ -2,13 +2,13 @@
 
 An outcome is void if the next change closes its window early, or if nothing was measured before the change. So an agent
 that changed actuators fast enough could do harm without being scored. Therefore this module also compares the healthy
-level of a target (a metric that judges changes) with later measurements, even if changes overlap. Harm is clear if the
-target fell by HARM_THRESHOLD standard errors and every new measurement is worse than every old one, or if the target is
-no longer finite.
+level of a target (a metric that judges changes) with later measurements, even if changes overlap. Here a target "falls"
+when it gets worse, so a rising loss is a fall. Harm is clear if a target fell by HARM_THRESHOLD standard errors and
+every new measurement is worse than every old one, or if the target is no longer finite.
 
 An agent that vetoed a change supported the unchanged state and is charged in the same way. A change made while the
 target is already falling counts as a remedy, and is not charged for that fall. Rollbacks are never charged. After a
-rollback, measurements are compared with the level that the target first had at the restored step.
+rollback, the healthy level is what was measured when the run first reached the restored step.
 """
 
 from __future__ import annotations
@@ -23,21 +23,24 @@ from oven_core.mesh.reputation import Stance
 HARM_THRESHOLD: Final = 4.0
 """Threshold in standard errors. Two would often be exceeded by chance, because every new measurement is tested."""
 FALL_THRESHOLD: Final = 2.0
-"""Minimum fall, in standard errors below the earlier measurements, at which a target counts as falling."""
+"""Minimum fall, in standard errors, at which a target counts as falling."""
 MIN_FALL: Final = 0.02
-"""Minimum fall as a share of the level, because a constant level has no noise to compare with."""
-PATIENCE: Final = 5
-"""Maximum number of horizons to look back for enough measurements of the healthy level."""
+"""Minimum fall as a share of the healthy level, because a constant level has no noise to compare with."""
+NOISELESS_FALL: Final = 2 * HARM_THRESHOLD
+"""The size of a fall, in standard errors, if the standard error is 0. It counts as clear harm."""
+LOOKBACK_HORIZONS: Final = 5
+"""Maximum number of horizons before a change in which to look for measurements of the healthy level."""
 
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """Clear harm to one target, and the agents that supported changes since tick `since`."""
+    """Clear harm to one target, and the agents that are charged with it."""
 
     target: str
     sign: int
     """1 if higher is better, −1 if lower is better."""
     since: int
+    """Tick of the newest change before the harm."""
     agents: Mapping[str, Stance]
     before: tuple[float, ...]
     after: tuple[float, ...]
@@ -47,7 +50,7 @@ class Charge:
 
 @dataclass(slots=True)
 class _WatchedTarget:
-    """A target, its healthy level, and the agents that have supported changes since then."""
+    """A target, its healthy level, and the agents that have supported changes since it was healthy."""
 
     sign: int
     horizon: int
@@ -72,15 +75,18 @@ class HarmWatch:
         if not agents:
             return
         watched, is_veto = self._watched.get(target), "against" in agents.values()
-        # A change while the target is falling is a remedy, so its supporters are not added.
-        if watched is not None and (is_veto or self._current_fall(measurements, target, watched) < FALL_THRESHOLD):
-            watched.agents |= agents
-            watched.since, watched.horizon = tick, max(watched.horizon, horizon)
+        if watched is not None:
+            # A change while the target is falling is a remedy, so its supporters are not added.
+            if is_veto or self._current_fall(measurements, target, watched) < FALL_THRESHOLD:
+                watched.agents |= agents
+                watched.since, watched.horizon = tick, max(watched.horizon, horizon)
             return
         before = _sound_values(measurements.at_ticks(target, tick - horizon, tick))
         if len(before) < self.min_samples:
-            before = _sound_values(measurements.at_ticks(target, tick - PATIENCE * horizon, tick))[-self.min_samples :]
-        if watched is None and (is_veto or not self._is_falling(before, sign)):
+            before = _sound_values(measurements.at_ticks(target, tick - LOOKBACK_HORIZONS * horizon, tick))[
+                -self.min_samples :
+            ]
+        if is_veto or not self._is_falling(before, sign):
             self._watched[target] = _WatchedTarget(sign, horizon, tick, before, dict(agents))
 
     def add_rollback(self, measurements: Measurements, step: float, tick: int) -> None:
@@ -93,7 +99,7 @@ class HarmWatch:
             if len(watched.before) < self.min_samples:
                 del self._watched[target]
 
-    def charges(self, measurements: Measurements, tick: int) -> list[Charge]:
+    def collect_charges(self, measurements: Measurements, tick: int) -> list[Charge]:
         """Return the clear harm visible now. Stop watching harmed targets, and those without harm for two horizons."""
         charges: list[Charge] = []
         for target, watched in list(self._watched.items()):
@@ -127,7 +133,7 @@ class HarmWatch:
         change = measure_effect(watched.before, after, watched.sign, watched.before)
         if best_after >= worst_before or -change.gain < MIN_FALL * abs(change.before):
             return 0.0
-        return -change.gain / change.noise if change.noise > 0 else 2 * HARM_THRESHOLD
+        return -change.gain / change.noise if change.noise > 0 else NOISELESS_FALL
 
     def _is_falling(self, before: tuple[float, ...], sign: int) -> bool:
         """Return whether the newest of these measurements are worse than the older ones."""

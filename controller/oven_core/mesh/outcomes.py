@@ -157,7 +157,10 @@ class Outcomes:
         """Return an outcome with an id from `next_id` for each clear harm that is visible at this tick."""
         if self._state.ended or not self._state.rules.harm_charge:
             return []
-        return [self._charge(next_id(), charge) for charge in self._harm.charges(self._measurements, self._state.tick)]
+        return [
+            self._charge(next_id(), charge)
+            for charge in self._harm.collect_charges(self._measurements, self._state.tick)
+        ]
 
     def _charge(self, outcome_id: str, charge: Charge) -> Outcome:
         """Reduce the reputations of the charged agents, and return the outcome."""

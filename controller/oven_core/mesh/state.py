@@ -39,7 +39,7 @@ MIN_GAP_S: Final = 0.001
 
 @dataclass(slots=True)
 class Agent:
-    """An agent that joined the run, with the lists from its AgentStatus."""
+    """An agent that joined the run. The first five fields are copied from its AgentStatus."""
 
     needs: tuple[str, ...] = ()
     moves: tuple[str, ...] = ()
@@ -47,7 +47,7 @@ class Agent:
     version: str = ""
     shadow: bool = False  # whether it joined as a shadow
     is_live: bool = True
-    cannot_fire: str = ""  # the reason why it cannot propose anything in this run; empty if it can
+    cannot_fire: str = ""  # the reason why it cannot vote in this run, or an empty string
     last_tick: int = 0  # tick of its newest message
     done_tick: int = -1  # the newest tick that it has finished
     seen_ballot: str = ""  # id of the newest ballot that it has seen
@@ -69,7 +69,7 @@ def held_out(metrics: Iterable[MetricSpec]) -> MetricSpec | None:
 
 
 class NumberSet:
-    """A set of message numbers. They arrive almost in order, so that few have to be stored."""
+    """A set of message numbers. Messages arrive almost in order, so it stores only the numbers after the first gap."""
 
     def __init__(self) -> None:
         self._next = 0  # all numbers below it are in the set
@@ -90,8 +90,9 @@ class NumberSet:
 class ObservationPace:
     """Converts a duration to ticks, using the times at which the log stored the newest observations.
 
-    The mesh has no clock. When it makes a decision, it converts times to ticks, which all readers count from then on.
-    The times of storage come from the log, so that each replica and each replay computes the same number of ticks."""
+    The mesh has no clock, so it states deadlines in ticks, which everybody who reads the log can count. It converts a
+    time to ticks once, when it makes a decision. The times at which observations were stored are in the log, so each
+    replica and each replay computes the same number of ticks."""
 
     _gaps: deque[float] = field(default_factory=lambda: deque(maxlen=PACE_GAPS))
     _newest: deque[float] = field(default_factory=lambda: deque(maxlen=MEAN_PACE_OBSERVATIONS))
@@ -182,9 +183,9 @@ class State:
     def start(self, message: RunStarted) -> None:
         """Start a new incarnation of the learner, whose settings replace the old ones.
 
-        Agents, the budget, decisions in flight, advice and operators' settings (autonomy, muted agents) stay. Another
-        training of the same script has different weights and data. So it starts with a full budget, and without the
-        cool-downs, advice and rollbacks of the previous training."""
+        Agents, the budget, decisions in flight, advice and operators' settings (autonomy, muted agents) stay. A script
+        may also start a second training, with other weights and data. That training starts with a full budget, and
+        without the cool-downs, advice and rollbacks of the first one."""
         if self.started and message.training != self.training:
             self.rollback_limits, self.vote_limits = RollbackLimits(), VoteLimits()
             self.interventions, self.cooldown_starts = 0, {}

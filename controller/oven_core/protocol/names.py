@@ -10,7 +10,7 @@ NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}$")
 
 
 def validate(kind: str, name: str) -> str:
-    """Return `name` if it can be a token of a subject. Raises ConfigError otherwise, and if it looks like an option."""
+    """Return `name`. Raises ConfigError if it cannot be a token of a subject, or looks like a command's option."""
     if not NAME.fullmatch(name) or name.startswith("-"):
         raise ConfigError(f"{kind} {name!r} is not a usable name: use 1 to 64 of A–Z a–z 0–9 _ -, not starting with -")
     return name
@@ -33,7 +33,7 @@ class Subjects:
         self.all = f"{base}.>"
 
     def history_of(self, replica: str) -> str:
-        """Return the subject of history requests that only this replica answers. They check that it is running."""
+        """Return the subject of history requests that only this replica answers, to check whether it is running."""
         return f"{self.history}.{replica}"
 
     def agent(self, name: str) -> str:

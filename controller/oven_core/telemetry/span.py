@@ -14,7 +14,7 @@ Attribute = str | bool | int | float | tuple[str, ...]
 class Span:
     """An open span. A `with` block ends it, and marks it as failed if the block raises.
 
-    Instances of this class itself are used while telemetry is off. They do nothing, and their context is empty."""
+    This base class is used while telemetry is off. Its spans record nothing, and their context is empty."""
 
     __slots__ = ()
 

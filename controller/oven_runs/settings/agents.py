@@ -17,7 +17,7 @@ from oven_runs.settings.judge_providers import catalogue, endpoint_of
 from oven_runs.settings.run_settings import AgentSettings, Settings
 
 SUPERVISOR = "supervisor"
-"""The installed agent that computes for seconds at a time. It has its own process and needs a configured model."""
+"""The installed agent that calls a language model. It has its own process, because it is busy for seconds at a time."""
 TUNER = "tuner"
 """The installed agent that is not trusted by default: no test has shown that a language model's votes help."""
 AUTHOR = "author"
@@ -161,7 +161,7 @@ def agent_specs(settings: Settings) -> list[AgentSpec]:
     specs = [agent_spec(agent) for agent in selected_agents(settings)]
     options = {name: tuple(numeric_options(name, values).items()) for name, values in settings.agent_options.items()}
     specs = [replace(spec, options=options.get(spec.name, ())) for spec in specs]
-    owners = {role: "a role of the stack" for role in get_args(Role)}
+    owners = {role: "one of the stack's processes" for role in get_args(Role)}
     for spec in specs:
         if owners.get(spec.name) == "an agent":
             raise ConfigError(f"two agents are called {spec.name!r}; rename one of the files")

@@ -64,7 +64,7 @@ class Builder:
         return len(self._src)
 
     def declare(self, names: Sequence[str], kinds: Sequence[str] | None = None) -> None:
-        """Declare a batch of nodes. Raises RowError for an unusable name or a second kind of a node."""
+        """Declare a batch of nodes. Raises RowError for an unusable name, or if a node already has another kind."""
         numbers = self._nodes.numbers(names)
         self._kind_of_node.extend([-1] * (len(self._nodes) - len(self._kind_of_node)))
         if kinds is None:
@@ -165,7 +165,7 @@ class _Numbering(dict[str, int]):
         return np.frombuffer(numbers, np.int32)
 
     def sorted_strings(self, extra: str | None = None) -> tuple[list[str], Numbers]:
-        """Return all strings in order, including `extra`, and the position of each number."""
+        """Return all strings in order, including `extra`, and for each number the position of its string."""
         strings = sorted(self if extra is None else {*self, extra})
         positions = np.empty(len(self), np.int32)
         for position, text in enumerate(strings):

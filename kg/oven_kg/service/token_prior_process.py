@@ -36,7 +36,7 @@ class GraphPaths:
     file: Path | None = None
     """The graph file, or None for the built-in graph."""
     large: Path | None = None
-    """The folder of the large graph, or None without one."""
+    """The folder of the large graph, or None if there is no large graph."""
 
 
 BUILT_IN: Final = GraphPaths()

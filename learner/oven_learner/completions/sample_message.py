@@ -1,7 +1,7 @@
 """Converts a sampled group of completions into the message for the monitor.
 
-`group_fields` runs in a thread of the training's process, so text is redacted and truncated before it leaves this
-process. The more expensive `encode_group` validates the message and builds the JSON in the link's process.
+`group_fields` runs in a thread of the training process, so that no text leaves this process before it is redacted and
+truncated. The more expensive `encode_group` runs in the link's process. It validates the message and builds the JSON.
 """
 
 from __future__ import annotations
@@ -119,7 +119,8 @@ def _truncate(text_fields: dict[str, Any], limit: int) -> dict[str, Any]:
     excess = len(begin) + len(end) - limit
     if excess <= 0:
         return text_fields
-    end = end if text_fields["cut"] else begin  # a text that was not cut before has its end in "text"
+    if not text_fields["cut"]:  # the text was whole until now, so "text" contains its end, too
+        end = begin
     tail = end[len(end) - min(len(end), limit // END_DIVISOR) :]
     return {**text_fields, "text": begin[: limit - len(tail)], "cut": text_fields["cut"] + excess, "end": tail}
 

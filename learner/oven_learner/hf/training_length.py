@@ -13,8 +13,8 @@ from transformers.trainer import TRAINER_STATE_NAME
 
 class EpochExtension:
     """Extends training with additional epochs after rollbacks. transformers 5.23 computes the number of epochs before
-    training, and stops after that many epochs at any step. With this extension, it continues if rollbacks have
-    discarded steps."""
+    training, and stops after that many epochs, even if rollbacks have discarded steps. With this extension, training
+    continues until it has reached its number of steps."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._planned_epochs: int | None = None

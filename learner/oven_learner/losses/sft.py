@@ -23,7 +23,7 @@ class Supervised(Channel):
     its end-of-sequence token. Equal rows are scored once and counted as often as they occur. A reference is a string,
     or a conversation of one assistant message. Rows with a reference of None or "" do not count. Groups that a
     committee skips in the policy loss do count, because references need no score. `bind` raises ConfigError if the
-    dataset has no such column or the column has another type."""
+    dataset has no such column or the column contains anything else."""
 
     name = "sft"
     unit = "nats per token of the reference"
@@ -47,35 +47,35 @@ class Supervised(Channel):
                 "reference completions, Supervised(column=...)"
             )
         for row in trainer.train_dataset.take(1) if names is None else trainer.train_dataset.select(range(1)):
-            self._text(row)
+            self._read_reference(row)
 
     def columns(self, rollouts: Rollouts) -> dict[str, Any]:
         """Return the reference of each row, a string or None."""
-        return {REFERENCES: [self._text(row) for row in rollouts.rows]}
+        return {REFERENCES: [self._read_reference(row) for row in rollouts.rows]}
 
     def tally(self, model: Any, inputs: dict[str, Any]) -> TermSum:
         """Return the negative log-likelihood summed over the tokens of the references, and the number of tokens."""
         trainer, device = self._trainer, inputs["prompt_ids"].device
-        first_rows: dict[tuple[str, tuple[int, ...]], int] = {}  # first row with a reference and a prompt
-        repeats: Counter[int] = Counter()  # number of rows that equal this first row
+        first_rows: dict[tuple[str, tuple[int, ...]], int] = {}  # (reference, prompt) → the first row with both
+        counts_by_row: Counter[int] = Counter()  # first row → number of rows that are equal to it, itself included
         for row, (text, prompt) in enumerate(zip(inputs[REFERENCES], inputs["prompt_ids"].tolist(), strict=True)):
             if text:
                 first_row = first_rows.setdefault((text, tuple(prompt)), row)
-                repeats[first_row] += 1
-        if not repeats:
+                counts_by_row[first_row] += 1
+        if not counts_by_row:
             return TermSum(torch.zeros((), device=device), torch.zeros((), device=device))
-        rows = torch.tensor(list(repeats), device=device)  # (b,), b <= B
+        rows = torch.tensor(list(counts_by_row), device=device)  # (b,), b <= B
         tokenizer = trainer.processing_class
-        texts = [tokenizer.encode(inputs[REFERENCES][row], add_special_tokens=False) for row in repeats]
-        ids, mask = pad_rows([[*text, tokenizer.eos_token_id] for text in texts], device)  # (b, C) each
+        token_ids = [tokenizer.encode(inputs[REFERENCES][row], add_special_tokens=False) for row in counts_by_row]
+        ids, mask = pad_rows([[*row_ids, tokenizer.eos_token_id] for row_ids in token_ids], device)  # (b, C) each
         prompt = inputs["prompt_ids"][rows], inputs["prompt_mask"][rows]
         logits = completion_logits(trainer, model, prompt, (ids, mask))  # (b, C, V)
         labels = ids.masked_fill(mask == 0, IGNORED)
         nats = cross_entropy(logits.float().flatten(0, 1), labels.flatten(), reduction="none").view(ids.shape)
-        counts = torch.tensor(list(repeats.values()), device=device).unsqueeze(1)  # (b, 1)
+        counts = torch.tensor(list(counts_by_row.values()), device=device).unsqueeze(1)  # (b, 1)
         return TermSum((nats * counts).sum(), (mask * counts).sum())
 
-    def _text(self, row: Mapping[str, Any]) -> str | None:
+    def _read_reference(self, row: Mapping[str, Any]) -> str | None:
         if self.column not in row:
             raise ConfigError(f"channel.sft: a row has no column {self.column!r}, only {', '.join(row)}")
         reference = row[self.column]

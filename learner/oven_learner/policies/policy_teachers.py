@@ -1,4 +1,4 @@
-"""Teachers of a policy, which are frozen policies of the same kind. The KL term pulls it towards the active one."""
+"""Teachers of a policy: frozen policies of the same kind. The KL term pulls the policy to its active teacher."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ AnyTeacher = Policy | TeacherConfig
 
 
 class PolicyTeachers(NamedTeachers[Policy]):
-    """The teachers of one policy. The first one that is added becomes active. A TeacherConfig contains either the
-    teacher or the folder of a saved one, which then uses the policy's `encode`. All kinds of teachers are supported,
-    and all strategies except "quantized"."""
+    """The teachers of one policy. The first teacher that is added becomes active. A TeacherConfig contains either a
+    Policy or the folder of a saved one. A teacher from a folder encodes conditions with the policy's `encode`. All
+    kinds of teachers are supported, and all strategies except "quantized"."""
 
     def __init__(
         self,
@@ -109,10 +109,10 @@ class PolicyTeachers(NamedTeachers[Policy]):
         """Raise TeacherRefusedError if the dimensions in the config differ from the teacher's or the policy's."""
         sample, encode = probe.outputs[0], getattr(teacher, "encode", None)
         frame_dim = sample.shape[-1] if isinstance(sample, torch.Tensor) and sample.dim() else None
-        intents = encode(self._conditions).shape[-1] if encode is not None else None
+        condition_dim = encode(self._conditions).shape[-1] if encode is not None else None
         for field, expected, widths in (
             ("joint_dim", config.joint_dim, {"its frames": teacher.dims, "the policy's frames": frame_dim}),
-            ("intent_dim", config.intent_dim, {"its intents": teacher.intent_dim, "the conditions' intents": intents}),
+            ("intent_dim", config.intent_dim, {"its intents": teacher.intent_dim, "the conditions": condition_dim}),
         ):
             for source, width in widths.items():
                 if expected is not None and width is not None and expected != width:

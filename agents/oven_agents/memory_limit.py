@@ -1,8 +1,8 @@
 """Limits the memory of an agent process, so that a leaking agent cannot starve training.
 
 The kernel enforces the limit (RLIMIT_DATA) on each process, including child processes. So an allocation fails before
-the machine runs out of memory. In an agent's code, the failure raises MemoryError, which the session handles. Anywhere
-else, the process exits and reports the reason.
+the machine runs out of memory. In an agent's code, the failure raises MemoryError, and the agent's session stops
+calling the agent. Anywhere else, the process exits and reports the reason.
 """
 
 from __future__ import annotations

@@ -145,8 +145,8 @@ class Backtest:
         self.metrics: tuple[str, ...] = ()
         """The metrics that the run publishes."""
         self._shadow = False
-        self._samples = Rules().outcome_samples
-        self._recent: dict[str, deque[float]] = {}
+        self._outcome_samples = Rules().outcome_samples
+        self._recent_values: dict[str, deque[float]] = {}  # the newest measurements, by metric
         self._pending: list[tuple[CastVote, RecordedOutcome]] = []  # votes whose horizon has not ended
 
     def add(self, event: Event) -> None:
@@ -155,14 +155,15 @@ class Backtest:
             self._measure(event.body)
         message = self.replay.add(event)
         if isinstance(message, RunStarted):
-            self._samples = message.rules.outcome_samples
+            self._outcome_samples = message.rules.outcome_samples
             self.metrics = tuple(spec.name for spec in message.metrics)
         elif isinstance(message, Receipt) and message.status == "applied":
             for cast, outcome in self.votes:
                 outcome.carried_out |= cast.decision is not None and cast.decision.id == message.decision_id
-        for cast in self.replay.votes[len(self.outcomes) :]:
-            recent = self._recent.get(cast.vote.target)
-            self.outcomes.append(RecordedOutcome(fmean(recent) if recent else None, deque(maxlen=self._samples)))
+        for cast in self.replay.votes[len(self.outcomes) :]:  # votes that this event caused
+            recent = self._recent_values.get(cast.vote.target)
+            before = fmean(recent) if recent else None
+            self.outcomes.append(RecordedOutcome(before, deque(maxlen=self._outcome_samples)))
             if cast.vote.stance == "propose" and cast.vote.target and cast.vote.horizon:
                 self._pending.append((cast, self.outcomes[-1]))
 
@@ -210,7 +211,7 @@ class Backtest:
         )  # fmt: skip
 
     def _replay_rules(self, recorded: Rules) -> Rules:
-        """Return the recorded rules with the agent trusted and not a shadow."""
+        """Return the replay's rules. They trust the agent with all actuators, and its votes count."""
         rules = with_rules(recorded, self.rules)
         self._shadow |= self.name in rules.shadow
         shadow = tuple(name for name in rules.shadow if name != self.name)
@@ -219,7 +220,7 @@ class Backtest:
     def _measure(self, observation: Observation) -> None:
         self.ticks += 1
         for name, value in observation.metrics.items():
-            self._recent.setdefault(name, deque(maxlen=self._samples)).append(value)
+            self._recent_values.setdefault(name, deque(maxlen=self._outcome_samples)).append(value)
         tick = observation.tick
         self._pending = [(cast, outcome) for cast, outcome in self._pending if tick <= cast.tick + cast.vote.horizon]
         for cast, outcome in self._pending:
@@ -270,7 +271,7 @@ async def backtest(
 
 
 def _without_graph_evidence(vote: Vote) -> Vote:
-    """Return the vote without the graph's evidence and the agent's next plans."""
+    """Return the vote without what the graph may change: the evidence and the alternative plans."""
     return vote.model_copy(update={"evidence": (), "otherwise": ()})
 
 
@@ -327,7 +328,7 @@ def text_lines(report: BacktestReport) -> list[str]:
 def _vote_lines(vote: BacktestVote) -> list[str]:
     stance = vote.stance if vote.value is None else f"{vote.stance} {show(vote.value)}"
     verdict = vote.verdict or ("still open" if vote.counted else "not counted")
-    why = vote.reason.rsplit("; ", 1)[-1] if vote.reason else ""
+    why = vote.reason.rsplit("; ", 1)[-1] if vote.reason else ""  # a decision's last reason settled it
     reason = f": {why}" if why else ""
     output = [
         f"tick {vote.tick}: {stance} for {vote.actuator} at {vote.confidence:.2f}; {verdict}{reason}",

@@ -66,6 +66,7 @@ class Flag:
 
     @property
     def last(self) -> CastVote:
+        """The first vote of the last plan."""
         return self.plans[-1][0]
 
     @property
@@ -99,7 +100,7 @@ def group_into_flags(votes: Iterable[CastVote], rules: Rules) -> list[Flag]:
     """Return the flags in tick order. A proposal repeats the last flag with the same agent, actuators and directions.
     It begins a new flag if the last repetition is more than a horizon and more than a decision's lifetime ago."""
     latest: dict[tuple[str, frozenset[tuple[str, str]]], Flag] = {}
-    flags_so_far: list[Flag] = []
+    flags: list[Flag] = []
     lifetime = rules.apply_delay_ticks + rules.expire_ticks + rules.cooldown_ticks
     plans: dict[tuple[int, str], list[CastVote]] = {}
     for cast in votes:
@@ -111,8 +112,8 @@ def group_into_flags(votes: Iterable[CastVote], rules: Rules) -> list[Flag]:
             flag.plans.append(plan)
             continue
         latest[key] = flag = Flag(agent, [plan])
-        flags_so_far.append(flag)
-    return flags_so_far
+        flags.append(flag)
+    return flags
 
 
 @dataclass
@@ -161,7 +162,7 @@ def _compare(
     from_tick = flag.tick if flag.rollback_tick is None else min(flag.rollback_tick, flag.tick)
     before_end = series.count_until(from_tick)
     before_begin = max(0, before_end - min_samples)
-    if before_end:  # a whole horizon, if it has more measurements
+    if before_end:  # use a whole horizon if it has more than `min_samples` measurements
         first_tick = series.ticks[before_end - 1] - horizon + 1
         before_begin = min(before_begin, bisect_left(series.ticks, first_tick))
     before = [value for value in series.values[before_begin:before_end] if math.isfinite(value)]

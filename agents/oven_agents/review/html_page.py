@@ -19,12 +19,9 @@ WIDTH = 900
 """Width of a chart in pixels."""
 HEIGHT = 180
 """Height of a chart in pixels. Several charts fit on a screen."""
-LEFT = 64
-"""Left margin in pixels, for the axis labels."""
-TOP = 18
-"""Top margin in pixels, for the numbers of flags."""
-BOTTOM = 22
-"""Bottom margin in pixels, for the ticks."""
+LEFT, RIGHT, TOP, BOTTOM = 64, 8, 18, 22
+"""Margins of a chart in pixels. The axis labels are on the left, the numbers of flags at the top, and the ticks at the
+bottom."""
 MAX_COLUMNS = 400
 """Maximum number of columns in a chart. Each shows the range of a metric over a few ticks."""
 VISIBLE_SHARE = 0.99
@@ -33,22 +30,23 @@ CROP_FACTOR = 1.0
 """Distance from the axis, as a multiple of its length, beyond which values are cropped. Closer ones extend the axis."""
 MAX_MARKS = 200
 """Maximum number of flags in a chart."""
-CSS_CLASSES = {"false alarm": "late", "harm": "harm", "unknown": "open"}
+CSS_CLASSES = {"false alarm": "alarm", "harm": "harm", "unknown": "unknown"}
 
 STYLE = """
 :root { color-scheme: light dark; --fg: #1b1f24; --bg: #fff; --soft: #6a737d; --line: #d8dee4; --band: #3b6ea8;
-  --harm: #c0392b; --late: #b7791f; --open: #7d5ba6; }
+  --harm: #c0392b; --alarm: #b7791f; --unknown: #7d5ba6; }
 @media (prefers-color-scheme: dark) { :root { --fg: #e6e6e6; --bg: #16191d; --soft: #9aa4ae; --line: #343b43;
-  --band: #7fb0e6; --harm: #ff7b6b; --late: #e8b64c; --open: #c3a2ec; } }
+  --band: #7fb0e6; --harm: #ff7b6b; --alarm: #e8b64c; --unknown: #c3a2ec; } }
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--fg); background: var(--bg); margin: 2rem auto;
   max-width: 960px; padding: 0 1rem; }
 h1 { font-size: 1.25rem; } h2 { font-size: 1.05rem; margin-top: 2rem; }
 .soft { color: var(--soft); } figure { margin: 1rem 0; } figcaption { color: var(--soft); font-size: .9rem; }
 svg { width: 100%; height: auto; display: block; } svg text { font: 11px system-ui, sans-serif; fill: var(--soft); }
 .grid { stroke: var(--line); } .band { fill: var(--band); stroke: var(--band); stroke-width: 1.2; fill-opacity: .45; }
-g.harm line { stroke: var(--harm); } g.late line { stroke: var(--late); } g.open line { stroke: var(--open); }
-svg g.harm text { fill: var(--harm); } svg g.late text { fill: var(--late); } svg g.open text { fill: var(--open); }
-b.harm { color: var(--harm); } b.late { color: var(--late); } b.open { color: var(--open); }
+g.harm line { stroke: var(--harm); } g.alarm line { stroke: var(--alarm); } g.unknown line { stroke: var(--unknown); }
+svg g.harm text { fill: var(--harm); } svg g.alarm text { fill: var(--alarm); }
+svg g.unknown text { fill: var(--unknown); }
+b.harm { color: var(--harm); } b.alarm { color: var(--alarm); } b.unknown { color: var(--unknown); }
 .scroll { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-size: .9rem; }
 th, td { text-align: left; vertical-align: top; padding: .35rem .6rem .35rem 0; border-top: 1px solid var(--line); }
 td.number { font-variant-numeric: tabular-nums; white-space: nowrap; }
@@ -100,9 +98,11 @@ def _render_charts(report: Report) -> str:
     ]
     legend = ""
     if report.flags:
-        legend = '<p class="soft">Numbered lines are flags: <b class="harm">harm</b>, <b class="late">false alarm</b>, '
+        legend = (
+            '<p class="soft">Numbered lines are flags: <b class="harm">harm</b>, <b class="alarm">false alarm</b>, '
+        )
         limit = f"; the first {MAX_MARKS}" if len(report.flags) > MAX_MARKS else ""
-        legend += f'<b class="open">unknown</b>{limit}.</p>'
+        legend += f'<b class="unknown">unknown</b>{limit}.</p>'
     return "\n".join([legend, *charts]) + "\n"
 
 
@@ -147,7 +147,7 @@ def _render_agents(report: Report) -> str:
     rows += [(name, f"cannot fire: {why}") for name, why in sorted(report.cannot_fire.items())]
     rows += [
         (name, f"raised {len(errors)} exceptions, first: {errors[0].strip().splitlines()[-1]}")
-        for name, errors in report.raised.items()
+        for name, errors in report.tracebacks.items()
     ]
     cells = "\n".join(f"<tr><td>{escape(name)}</td><td>{escape(text)}</td></tr>" for name, text in rows)
     return f"<h2>Agents</h2><table>\n{cells}\n</table>\n"
@@ -172,10 +172,10 @@ def render_chart(name: str, series: Series, flags: Sequence[Flag], first: int, l
     if not ranges:
         return ""
     low, high = _axis(ranges)
-    span = high - low or abs(high) or 1.0
+    span = (high - low) or abs(high) or 1.0
 
     def x(tick: float) -> float:
-        return LEFT + (WIDTH - LEFT - 8) * (tick - first) / max(1, last - first)
+        return LEFT + (WIDTH - LEFT - RIGHT) * (tick - first) / max(1, last - first)
 
     def y(value: float) -> float:
         share = min(max((value - low) / span, 0.0), 1.0)
@@ -186,7 +186,7 @@ def render_chart(name: str, series: Series, flags: Sequence[Flag], first: int, l
     bottoms = [f"{x(first + (item.column + 0.5) * column_width):.1f},{y(item.low):.1f}" for item in reversed(ranges)]
     ticks = "".join(
         f'<text x="{LEFT - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{value:.4g}</text>'
-        f'<line x1="{LEFT}" x2="{WIDTH - 8}" y1="{y(value):.1f}" y2="{y(value):.1f}" class="grid"/>'
+        f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(value):.1f}" y2="{y(value):.1f}" class="grid"/>'
         for value in dict.fromkeys((low, (low + high) / 2, high))
     )
     marks = "".join(_render_mark(number, flag, x(flag.tick)) for number, flag in enumerate(flags[:MAX_MARKS], 1))
@@ -197,7 +197,7 @@ def render_chart(name: str, series: Series, flags: Sequence[Flag], first: int, l
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(name)} over the run">{ticks}'
         f'<polygon points="{" ".join(tops + bottoms)}" class="band"/>{marks}'
         f'<text x="{LEFT}" y="{HEIGHT - 6}">tick {first:,}</text>'
-        f'<text x="{WIDTH - 8}" y="{HEIGHT - 6}" text-anchor="end">{last:,}</text></svg></figure>'
+        f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 6}" text-anchor="end">{last:,}</text></svg></figure>'
     )
 
 
@@ -226,6 +226,8 @@ def _axis(ranges: Sequence[_ColumnRange]) -> tuple[float, float]:
     outside_count = int((1 - VISIBLE_SHARE) * len(ranges))
     low, high = lows[outside_count], highs[len(highs) - 1 - outside_count]
     margin = CROP_FACTOR * (high - low)
-    if not margin:
-        return lows[0], highs[-1]
-    return (low if lows[0] < low - margin else lows[0]), (high if highs[-1] > high + margin else highs[-1])
+    if not margin or lows[0] >= low - margin:
+        low = lows[0]
+    if not margin or highs[-1] <= high + margin:
+        high = highs[-1]
+    return low, high

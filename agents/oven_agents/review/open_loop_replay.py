@@ -151,7 +151,7 @@ class OpenLoopReplay:
             self._step = message.step
             self._columns.add(message)
         elif isinstance(message, RunStarted):
-            self.cannot_fire.clear()  # each agent announces it again for this start
+            self.cannot_fire.clear()  # after this start, each agent announces again whether it can vote
             if message.training != self._training:
                 self._columns.clear()
             self._training = message.training
@@ -190,13 +190,13 @@ class OpenLoopReplay:
                 output
                 for name, messages in replies
                 for message in messages
-                for output in self._add(name, message, event)
+                for output in self._add_message(name, message, event)
             ]
             self._publish_outputs(outputs)
         active = ", ".join(name for name, messages in replies if messages)
         raise OvenError(f"{active} still sent messages after {MAX_ROUNDS} rounds at tick {self._mesh.tick}")
 
-    def _add(self, agent: str, message: Vote | AgentStatus | Alert, event: Event) -> Sequence[Output]:
+    def _add_message(self, agent: str, message: Vote | AgentStatus | Alert, event: Event) -> Sequence[Output]:
         if isinstance(message, Vote):
             return self._cast(agent, message, event)
         if isinstance(message, Alert):

@@ -34,8 +34,8 @@ class Report:
     agents: Sequence[str]
     flags: list[Flag]
     cannot_fire: Mapping[str, str]
-    raised: Mapping[str, list[str]]
-    """Agent → tracebacks from its code."""
+    tracebacks: Mapping[str, list[str]]
+    """Agent → tracebacks of exceptions in its code."""
     notices: Sequence[tuple[int, str, str]] = ()
     """(step, agent, text) of agents' notices to people."""
     assumed: Sequence[str] = ()
@@ -98,7 +98,7 @@ class Report:
             "unknown": self.kind_counts["unknown"],
             "silent": self.silent,
             "cannot_fire": dict(self.cannot_fire),
-            "raised": {name: {"times": len(errors), "first": errors[0]} for name, errors in self.raised.items()},
+            "raised": {name: {"times": len(errors), "first": errors[0]} for name, errors in self.tracebacks.items()},
             "objective": objective(self.start).name,
             "held_out": metric.name if (metric := held_out_metric(self.start)) else None,
             "actuators": [spec.name for spec in self.start.actuators],
@@ -155,7 +155,7 @@ def describe_changes(flag: Flag) -> str:
 
 
 def describe_verdict(flag: Flag) -> str:
-    """Return the verdicts, with the reasons of decisions that were not adopted."""
+    """Return the verdicts, with the last reason of each decision that was not adopted."""
     reasons = [
         cast.decision.reason.rsplit("; ", 1)[-1]
         for cast in flag.plans[0]
@@ -206,7 +206,7 @@ def text_lines(report: Report) -> list[str]:
     elif report.cannot_fire:
         names = ", ".join(sorted(report.cannot_fire))
         output += wrapped(f"cannot fire: {names}; --json and --html FILE have the reasons")
-    for name, problems in sorted(report.raised.items()):
+    for name, problems in sorted(report.tracebacks.items()):
         first = problems[0].strip().splitlines()[-1]
         output += wrapped(f"{name} raised an exception {counted(len(problems), 'time')}, first: {first}")
     if report.flags:

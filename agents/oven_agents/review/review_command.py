@@ -22,7 +22,8 @@ from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Observation, RunStarted
 from oven_core.terminal_text import say
 
-Change = Callable[[RunStarted], RunStarted]
+ChangeStart = Callable[[RunStarted], RunStarted]
+"""A function from the recorded start of a run to its start for the replay."""
 
 
 def main(
@@ -30,7 +31,7 @@ def main(
     events: Callable[[], Iterable[Event]],
     *,
     agents: Sequence[str],
-    change: Change,
+    change: ChangeStart,
     notes: Callable[[RunStarted], Sequence[str]] = lambda _: (),
     as_json: bool = False,
     html: Path | None = None,
@@ -82,7 +83,7 @@ def review(
     run: str,
     events: Callable[[], Iterable[Event]],
     agents: Mapping[str, Agent],
-    change: Change = lambda start: start,
+    change: ChangeStart = lambda start: start,
     progress: Callable[[int], object] = lambda _tick: None,
 ) -> Report:
     """Replay the run to all `agents` together and judge their flags. `progress` is called with each event's tick."""
@@ -106,7 +107,7 @@ def review(
     report = Report(
         run=run, start=extent.start, ticks=extent.ticks, step_range=extent.step_range, tick_range=extent.tick_range,
         agents=sorted(agents), flags=group_into_flags(replay.proposals, extent.start.rules),
-        cannot_fire=replay.cannot_fire, raised=replay.problems,
+        cannot_fire=replay.cannot_fire, tracebacks=replay.problems,
         notices=[(notice.step, notice.agent, notice.text) for notice in replay.notices], assumed=extent.assumed,
     )  # fmt: skip
     _judge(report, events(), replay)

@@ -92,15 +92,15 @@ def _run_from_environment(sessions: Sequence[Session]) -> None:
     """Take part in the run that the environment variables describe. The stack sets them."""
     voters = [session.name for session in sessions]
     credentials = Credentials.from_environment()
-    url, run, pin = os.environ["OVEN_URL"], os.environ["OVEN_RUN"], os.environ.get("OVEN_LEARNER_KEY")
+    url, run, learner_key = os.environ["OVEN_URL"], os.environ["OVEN_RUN"], os.environ.get("OVEN_LEARNER_KEY")
     process_name = credentials.name if credentials and len(voters) > 1 else ""
     tracing.start(process_name or f"agent-{voters[0]}", run)
     out_of_memory = memory_limit.out_of_memory_message(*voters)
     try:
-        asyncio.run(host(sessions, url, run, credentials, pin))
-    except MemoryError:  # outside an agent's code, where the session handles it
+        asyncio.run(host(sessions, url, run, credentials, learner_key))
+    except MemoryError:  # not from an agent's code, because the sessions handle those
         for session in sessions:
-            vars(session.agent).clear()
+            vars(session.agent).clear()  # frees memory for reporting the error
         raise ProcessError(out_of_memory) from None
     finally:
         tracing.shutdown()
@@ -119,7 +119,7 @@ def _parse_options(settings: Sequence[str], voters: Sequence[str]) -> dict[str, 
 
 
 async def host(
-    sessions: Sequence[Session], url: str, run: str, credentials: Credentials | None, pin: str | None = None
+    sessions: Sequence[Session], url: str, run: str, credentials: Credentials | None, learner_key: str | None = None
 ) -> None:
     """Take part in a run until SIGTERM or SIGINT, then announce the end.
 
@@ -128,8 +128,8 @@ async def host(
 
     The live subscriptions start before the history is read, so that no event is missed. Sessions drop duplicates. After
     a lost connection, live events wait until the history has filled the gap, because they are verified with keys from
-    the history. Events that arrive while the agents work are absorbed together before the next vote. `pin` is the
-    learner's public key, if known.
+    the history. Events that arrive while the agents work are absorbed together before the next vote. `learner_key` is
+    the learner's public key, if known.
 
     Raises BusError if there is no server at the start, or if the connection is closed permanently.
     """
@@ -143,13 +143,13 @@ async def host(
     on_termination(request_stop)
     inbox: deque[Event] = deque()
     contexts = tracing.Contexts()
-    keyring = Keyring(pin)
+    keyring = Keyring(learner_key)
 
     async with Bus.connect(
         url, credentials, name=sessions[0].name, on_change=wake.set, timeout_s=PATIENT_CONNECT_TIMEOUT_S
     ) as bus:
         prior = PriorClient(bus)
-        companions = Companions(sessions, bus, run, pin)
+        companions = Companions(sessions, bus, run, learner_key)
         publishers = [Publisher(session, bus, run, prior, contexts) for session in sessions]
 
         def receive(message: InlineMessage) -> None:
@@ -173,7 +173,7 @@ async def host(
             _absorb_inbox(inbox, keyring, contexts, sessions)
             await react(publishers)
             _log_problems(sessions)
-            await _repeat_awaited(publishers, wake)
+            await _repeat_done_status(publishers, wake)
             if bus.closed.is_set():
                 reason = bus.errors[-1] if bus.errors else "no reason given"
                 raise BusError(f"the connection was closed permanently: {reason}")
@@ -203,7 +203,7 @@ def _log_problems(sessions: Sequence[Session]) -> None:
         session.problems.clear()
 
 
-async def _repeat_awaited(publishers: Sequence[Publisher], wake: asyncio.Event) -> None:
+async def _repeat_done_status(publishers: Sequence[Publisher], wake: asyncio.Event) -> None:
     """In lockstep mode, repeat the `done` status until the mesh reacts."""
     for _ in range(MAX_REPEATS):
         if not any(publisher.session.awaited_status for publisher in publishers):
@@ -216,7 +216,7 @@ async def _repeat_awaited(publishers: Sequence[Publisher], wake: asyncio.Event) 
 
 
 def _absorb(sessions: Sequence[Session], event: Event) -> None:
-    """Pass an event to all sessions. An alert goes only to the agent that raised it and may have been restarted."""
+    """Pass an event to all sessions. An alert goes only to the agent that raised it, which needs it after a restart."""
     for session in sessions:
         if not isinstance(event.body, Alert) or event.author == session.name:
             session.absorb(event.body)
@@ -300,7 +300,7 @@ class Publisher:
                 log.info("%s: %s %s: %s", name, message.symptom, message.state, message.reason)
         votes = [message for message in messages if isinstance(message, Vote)]
         if votes:
-            await asyncio.sleep(0)  # lets the client's own task send them first
+            await asyncio.sleep(0)  # lets the NATS client send the votes before they are logged
         for vote in votes:
             log.info("%s: %s %s %s: %s", name, vote.stance, vote.actuator, vote.value, vote.rationale)
 

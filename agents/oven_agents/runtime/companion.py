@@ -43,11 +43,11 @@ class RunContext:
     folder: Path
     """The run's folder. It does not exist if the process runs on a different machine."""
     settings: dict[str, Any]
-    """The run's settings as resolved by `up`, or an empty dict if there is no folder."""
+    """The run's settings that `oven-controller up` has resolved, or an empty dict if there is no folder."""
     ask_graph: AskService
     """Sends a request to the prior service."""
     read_log: ReadLog = _refuse_to_read
-    """Reads the run's whole log for this agent."""
+    """Reads the run's log from its beginning, then the events since the previous call."""
 
     @property
     def providers_file(self) -> str:
@@ -68,8 +68,8 @@ class HasCompanion(Protocol):
 class Companions:
     """The companions of all agents in one process. If a companion fails, all agents still vote."""
 
-    def __init__(self, sessions: Sequence[Session], bus: Bus, run: str = "", pin: str | None = None) -> None:
-        """Start the companions. Reading the log needs `run` and `pin`, the learner's public key."""
+    def __init__(self, sessions: Sequence[Session], bus: Bus, run: str = "", learner_key: str | None = None) -> None:
+        """Start the companions. Reading the log needs `run` and the learner's public key."""
         self._tasks: list[asyncio.Task[None]] = []
         folder = Path(os.environ.get("OVEN_RUN_DIR") or os.devnull)
         settings: dict[str, Any] | None = None
@@ -78,7 +78,7 @@ class Companions:
                 continue
             settings = _read_settings(folder) if settings is None else settings
             context = RunContext(
-                session.name, folder, settings, PriorClient(bus).ask, _LogReader(bus, run, pin).read_new
+                session.name, folder, settings, PriorClient(bus).ask, _LogReader(bus, run, learner_key).read_new
             )
             companion = session.agent.begin(context)
             if companion is not None:
@@ -93,8 +93,8 @@ class Companions:
 class _LogReader:
     """Reads the run's log piece by piece from the mesh replicas."""
 
-    def __init__(self, bus: Bus, run: str, pin: str | None) -> None:
-        self._bus, self._run, self._after, self._keyring = bus, run, 0, Keyring(pin)
+    def __init__(self, bus: Bus, run: str, learner_key: str | None) -> None:
+        self._bus, self._run, self._after, self._keyring = bus, run, 0, Keyring(learner_key)
 
     async def read_new(self) -> list[Event]:
         events: list[Event] = []

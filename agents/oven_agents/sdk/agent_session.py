@@ -32,7 +32,8 @@ from oven_core.protocol.messages import (
 WINDOW_LENGTH = 512
 """Maximum number of observations in a window."""
 HEARTBEAT_TICKS = 10
-"""Number of ticks between heartbeats without votes. The mesh stops waiting for an agent after `silent_ticks`."""
+"""Number of ticks between heartbeats, which are `done` statuses. The mesh stops waiting for an agent that was silent
+for `silent_ticks`."""
 ALREADY_LOGGED = "already logged"
 """The reason for withholding a proposal that is on an open ballot already, or was rejected recently."""
 MAX_FAILURES = 20
@@ -61,7 +62,7 @@ class Session:
         self._ballots: dict[str, BallotOpened] = {}
         self._in_flight: dict[str, Decision] = {}  # adopted decisions without a receipt, by actuator
         self._answered_ids: set[str] = set()  # ids of decisions with a receipt
-        self._changes: dict[str, Decision] = {}  # the newest adopted decision, by actuator
+        self._adopted: dict[str, Decision] = {}  # the newest adopted decision, by actuator
         self._rejections: dict[str, Decision] = {}  # the newest decision against a proposal of this agent, by actuator
         self._alerts = ActiveSymptoms()
         self._last_notice = ""  # the topic of the last notice
@@ -151,7 +152,7 @@ class Session:
         if decision.verdict == "adopted" and decision.id not in self._answered_ids:
             self._in_flight[actuator] = decision
         if decision.verdict == "adopted":
-            self._changes[actuator] = decision
+            self._adopted[actuator] = decision
         elif has_voted or any(entry.agent == self.name and entry.stance == "propose" for entry in decision.tally):
             self._rejections[actuator] = decision
 
@@ -173,9 +174,9 @@ class Session:
             messages.extend(self._call_agent(is_new_tick, ballots))
         self._voted_tick = tick
         self._reviewed_ballots.update(ballot.id for ballot in ballots)
-        unanswered = [ballot for ballot in ballots if self._run.lockstep or not self._has_answered(ballot)]
+        is_awaited = any(self._run.lockstep or not self._has_answered(ballot) for ballot in ballots)
         is_heartbeat_due = self._run.lockstep or tick >= self._heartbeat_tick + HEARTBEAT_TICKS
-        if unanswered or (is_new_tick and is_heartbeat_due):
+        if is_awaited or (is_new_tick and is_heartbeat_due):
             messages.append(self._status("done"))
             self._heartbeat_tick = tick
         return messages
@@ -235,7 +236,7 @@ class Session:
             return f"cannot_fire raised {type(error).__name__}: {error}"
 
     def _absorb_actuator(self, announcement: ActuatorAnnounced) -> None:
-        """Handle an actuator that is new or has new choices or bounds. The agent may become able to fire, or unable."""
+        """Handle an actuator that is new or has new choices or bounds. This may change whether the agent can vote."""
         if self._run is None or (run := with_announced(self._run, announcement)) is self._run:
             return
         self._run, spec = run, announcement.actuator
@@ -249,7 +250,7 @@ class Session:
             return
         before, self._cannot_fire_reason = self._cannot_fire_reason, self._cannot_fire(run)
         if bool(before) != bool(self._cannot_fire_reason):
-            self._must_announce, self._voted_tick = True, -1
+            self._must_announce, self._voted_tick = True, -1  # call the agent again on the current tick
 
     def _forget(self, incarnation: int) -> None:
         """Drop the state of the previous training run. Messages of the new incarnation that arrived early are kept."""
@@ -257,7 +258,7 @@ class Session:
         self._observations = deque(current, maxlen=WINDOW_LENGTH)
         self._earlier.clear()
         self._receipts = [receipt for receipt in self._receipts if receipt.incarnation >= incarnation]
-        self._knobs, self._in_flight, self._changes, self._rejections = {}, {}, {}, {}
+        self._knobs, self._in_flight, self._adopted, self._rejections = {}, {}, {}, {}
         self._commanded_ids.clear()
         self._last_notice, self._failures = "", 0
         self._alerts = ActiveSymptoms()
@@ -327,8 +328,8 @@ class Session:
             return [answer], [], None
         proposals = [answer] if isinstance(answer, Vote) else list(answer or ())
         reasons = [(vote, self._withholding_reason([vote], tick)) for vote in proposals]
-        notice = next((notice for vote, reason in reasons if (notice := _withheld_notice([vote], reason))), None)
-        return [], [vote for vote, reason in reasons if not reason], notice
+        notices = filter(None, (_withheld_notice([vote], reason) for vote, reason in reasons))
+        return [], [vote for vote, reason in reasons if not reason], next(notices, None)
 
     def _withholding_reason(self, votes: Sequence[Vote], tick: int) -> str:
         """Return the reason for withholding the first redundant vote, or an empty string if there is none."""
@@ -347,7 +348,7 @@ class Session:
 
     def _redundancy_reason(self, vote: Vote, tick: int) -> str:
         """Return the reason why a proposal is redundant now, or an empty string if it is not. An actuator cools down
-        after a change, and after a proposal of this agent (but not of others) was rejected or became advice."""
+        after a change, and after a proposal of this agent (but not of others) was not adopted."""
         if vote.stance != "propose":
             return ""
         ballot = self._ballots.get(vote.actuator)
@@ -358,9 +359,9 @@ class Session:
         if pending is not None and tick <= pending.expires_at_tick:
             return f"decision {pending.id} on {vote.actuator} has no receipt yet"
         cooldown = self._run.rules.cooldown_ticks
-        change, rejection = self._changes.get(vote.actuator), self._rejections.get(vote.actuator)
-        if change is not None and tick < change.tick + cooldown:
-            return f"{vote.actuator} cools down until tick {change.tick + cooldown}, after decision {change.id}"
+        adopted, rejection = self._adopted.get(vote.actuator), self._rejections.get(vote.actuator)
+        if adopted is not None and tick < adopted.tick + cooldown:
+            return f"{vote.actuator} cools down until tick {adopted.tick + cooldown}, after decision {adopted.id}"
         if rejection is not None and tick < rejection.tick + cooldown:
             return ALREADY_LOGGED
         return ""

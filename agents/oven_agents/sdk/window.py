@@ -16,7 +16,7 @@ MIN_KNOB_FACTOR = 1.2
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """One actuator of a run."""
+    """A setting of the run that decisions may change, with its current value."""
 
     spec: ActuatorSpec
     value: Value

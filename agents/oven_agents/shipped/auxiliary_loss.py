@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import median
 
-from oven_agents.sdk.agent import SHARE, Agent
+from oven_agents.sdk.agent import SHARE_BOUNDS, Agent
 from oven_agents.sdk.window import Window
 from oven_agents.stats.confidence import solo_confidence, tentative_confidence
 from oven_agents.stats.objective import apply_sign, held_out_metric, objective
@@ -33,7 +33,7 @@ class AuxiliaryLoss(Agent):
     moves = ("channel.distill", "channel.sft", "channel.sdpo", MTP, "channel.z_loss")
     """Knobs of the shipped trainers' terms, and of one other common term. The mesh needs exact names."""
     speciality = (MTP,)
-    options = dict.fromkeys(("max_share", "late_progress"), SHARE)
+    options = dict.fromkeys(("max_share", "late_progress"), SHARE_BOUNDS)
 
     WINDOW = 40
     """Number of newest steps for the median of a term's share. The two halves show whether the term still falls."""

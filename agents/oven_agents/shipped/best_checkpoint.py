@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from statistics import fmean
 
-from oven_agents.sdk.agent import SHARE, Agent
+from oven_agents.sdk.agent import SHARE_BOUNDS, Agent
 from oven_agents.sdk.alternative_plans import Alternatives, Plan, offer
 from oven_agents.sdk.window import Window
 from oven_agents.stats.evaluation_request import can_evaluate, request_evaluation
@@ -58,7 +58,7 @@ class BestCheckpoint(Agent):
 
     moves = (ROLLBACK, LR_SCALE, SKIP, EVALUATE)
     speciality = (ROLLBACK, LR_SCALE, SKIP, EVALUATE)
-    options = dict.fromkeys(("min_lost_share", "min_relative_loss", "confidence", "second_confidence"), SHARE)
+    options = dict.fromkeys(("min_lost_share", "min_relative_loss", "confidence", "second_confidence"), SHARE_BOUNDS)
 
     MIN_READINGS = 5
     """Minimum number of held-out readings before the newest. Fewer give a poor estimate of their noise."""

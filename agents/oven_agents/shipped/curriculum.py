@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from statistics import fmean, median
 
-from oven_agents.sdk.agent import SHARE, Agent
+from oven_agents.sdk.agent import SHARE_BOUNDS, Agent
 from oven_agents.sdk.alternative_plans import TopicShares
 from oven_agents.sdk.window import Window
 from oven_core.protocol.graph_requests import CurriculumRequest, Mastery
@@ -39,7 +39,9 @@ class Curriculum(Agent):
     needs = ("reward/*",)
     moves = (MIXTURE,)
     speciality = (MIXTURE,)
-    options = dict.fromkeys(("floor", "mastered_reward", "min_prerequisite_reward", "confidence", "min_move"), SHARE)
+    options = dict.fromkeys(
+        ("floor", "mastered_reward", "min_prerequisite_reward", "confidence", "min_move"), SHARE_BOUNDS
+    )
 
     RECENT = 10
     """Number of newest ticks for the median of a level's reward. More would describe an earlier policy."""

@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import ClassVar
 
-from oven_agents.sdk.agent import SHARE, Agent
+from oven_agents.sdk.agent import SHARE_BOUNDS, Agent
 from oven_agents.sdk.alternative_plans import Alternatives, Plan, offer
 from oven_agents.sdk.window import Window
 from oven_agents.stats import optimizer_gauges as gauges
 from oven_agents.stats.confidence import estimate_confidence
 from oven_agents.stats.evaluation_request import held_out_evidence, request_evaluation
-from oven_agents.stats.level_shift import rise_in_errors
+from oven_agents.stats.level_shift import standardised_rise
 from oven_agents.stats.objective import apply_sign, objective, readings
 from oven_agents.stats.robust_statistics import noise, steps_since_rise
 from oven_agents.stats.rollback_success import last_rollback_failed, rollbacks_exhausted
@@ -96,7 +96,7 @@ class Divergence(Agent):
             "healed_share", "min_held_out_loss", "weights_share", "jump_confidence", "creep_confidence",
             "nan_confidence", "second_confidence", "skip_confidence",
         ),
-        SHARE,
+        SHARE_BOUNDS,
     )  # fmt: skip
 
     HIGH_DEVIATIONS = 3.0
@@ -298,8 +298,8 @@ class Divergence(Agent):
         """Return harm if the mean of the newest losses is high, over fewer ticks if steps became longer."""
         values = [value for _, value in losses]
         steps_grew = gauges.growth_of(window, gauges.UPDATE_RATIO) >= self.CAUSAL_GROWTH
-        short_rise = rise_in_errors(values[-self.REFERENCE :], self.SHORT_CREEP_TICKS)
-        long_rise = rise_in_errors(values, self.RECENT_TICKS)
+        short_rise = standardised_rise(values[-self.REFERENCE :], self.SHORT_CREEP_TICKS)
+        long_rise = standardised_rise(values, self.RECENT_TICKS)
         if steps_grew and new_count >= self.SHORT_CREEP_TICKS and short_rise > self.SHORT_CREEP_ERRORS:
             count = self.SHORT_CREEP_TICKS
         elif new_count < self.RECENT_TICKS or long_rise <= self.CREEP_ERRORS:

@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 
-from oven_agents.sdk.agent import SHARE, Agent
+from oven_agents.sdk.agent import SHARE_BOUNDS, Agent
 from oven_agents.sdk.alternative_plans import Alternatives, Plan, offer
 from oven_agents.sdk.window import Window
 from oven_agents.stats import symptoms
 from oven_agents.stats.confidence import SOLO_CONFIDENCE, TENTATIVE_CONFIDENCE
-from oven_agents.stats.level_shift import rise_in_errors
+from oven_agents.stats.level_shift import standardised_rise
 from oven_agents.stats.objective import apply_sign, held_out_metric, objective
 from oven_core.protocol.alerts import Alert
 from oven_core.protocol.messages import RunStarted
@@ -46,7 +46,7 @@ class EntropyCollapse(Agent):
     moves = (ROLLBACK, LR_SCALE, BETA, LAMBDA)
     speciality = (ROLLBACK, LR_SCALE, BETA, LAMBDA)
     options = dict.fromkeys(
-        ("collapsed_share", "quiet_share", "solved_level", "confidence_of_both", "confidence_of_one"), SHARE
+        ("collapsed_share", "quiet_share", "solved_level", "confidence_of_both", "confidence_of_one"), SHARE_BOUNDS
     )
 
     LEVEL_TICKS = 5
@@ -110,7 +110,7 @@ class EntropyCollapse(Agent):
         values = [apply_sign(target, value) for _, value in points]
         if len(values) < count or not all(map(math.isfinite, values)):
             return None
-        if rise_in_errors(values, self.LEVEL_TICKS) > 2 or fmean(values[-self.LEVEL_TICKS :]) > self.SOLVED_LEVEL:
+        if standardised_rise(values, self.LEVEL_TICKS) > 2 or fmean(values[-self.LEVEL_TICKS :]) > self.SOLVED_LEVEL:
             return None
         gauge, fall = ENTROPY, self._measure_fall(window, ENTROPY, since)
         if fall is None:

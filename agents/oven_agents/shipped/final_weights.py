@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from oven_agents.sdk.agent import SHARE, Agent
+from oven_agents.sdk.agent import SHARE_BOUNDS, Agent
 from oven_agents.sdk.window import Window
 from oven_agents.stats.objective import apply_sign, held_out_metric
 from oven_agents.stats.robust_statistics import bending_noise, expected_maximum
@@ -39,7 +39,7 @@ class FinalWeights(Agent):
 
     moves = (BEST,)
     speciality = (BEST,)
-    options = dict.fromkeys(("late_progress", "min_relative_loss", "confidence"), SHARE)
+    options = dict.fromkeys(("late_progress", "min_relative_loss", "confidence"), SHARE_BOUNDS)
 
     LATE_PROGRESS = 0.75
     """Progress, 0 to 1, from which the agent votes. Earlier, a run may still recover and reach a new best."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from statistics import median
 
-from oven_agents.sdk.agent import SHARE, Agent
+from oven_agents.sdk.agent import SHARE_BOUNDS, Agent
 from oven_agents.sdk.window import Window
 from oven_agents.stats.confidence import estimate_confidence, tentative_confidence
-from oven_agents.stats.level_shift import rise_in_errors, shift_of_newest
+from oven_agents.stats.level_shift import shift_of_newest, standardised_rise
 from oven_agents.stats.objective import apply_sign, objective
 from oven_agents.stats.robust_statistics import quantile
 from oven_core.protocol.messages import Vote
@@ -39,7 +39,7 @@ class GradClip(Agent):
     needs = (GRAD_NORM,)
     moves = (CLIP,)
     speciality = (CLIP,)
-    options = dict.fromkeys(("max_outlier_share", "confidence"), SHARE)
+    options = dict.fromkeys(("max_outlier_share", "confidence"), SHARE_BOUNDS)
 
     WINDOW = 60
     """Number of newest ticks to read norms from. The false alarm rates above apply to this value."""
@@ -90,11 +90,11 @@ class GradClip(Agent):
         logs = [math.log(norm) for norm in norms]
         shift = shift_of_newest(norms, self.RECENT_TICKS)
         old, new = median(shift.before), median(shift.now)
-        if new < self.MIN_GROWTH * old or rise_in_errors(logs, self.RECENT_TICKS) < self.MIN_ERRORS:
+        if new < self.MIN_GROWTH * old or standardised_rise(logs, self.RECENT_TICKS) < self.MIN_ERRORS:
             return None
         target = objective(window.run)
         harm = [-apply_sign(target, value) for _, value in window.surviving_series(target.name, last=self.WINDOW)]
-        if rise_in_errors(harm, self.RECENT_TICKS) < 2:
+        if standardised_rise(harm, self.RECENT_TICKS) < 2:
             return None  # larger gradients are not a fault while the objective improves
         why = f"the gradient norm grew from {old:.3g} to {new:.3g}, and {target.name} got worse"
         return self._tighten(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from oven_agents.sdk.agent import SHARE, Agent
+from oven_agents.sdk.agent import SHARE_BOUNDS, Agent
 from oven_agents.sdk.window import Window
 from oven_agents.stats.confidence import solo_confidence
 from oven_agents.stats.objective import apply_sign, held_out_metric, objective
@@ -33,7 +33,7 @@ class Knowledge(Agent):
 
     moves = (WEIGHT,)
     speciality = (WEIGHT,)
-    options = dict.fromkeys(("gain",), SHARE)
+    options = dict.fromkeys(("gain",), SHARE_BOUNDS)
 
     MIN_CHANGE = 0.05
     """Minimum change in a stage, as a share of the initial weight. Smaller changes would only fill the log."""

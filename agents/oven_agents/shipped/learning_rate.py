@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 from statistics import fmean, median, stdev
 
-from oven_agents.sdk.agent import SHARE, Agent
+from oven_agents.sdk.agent import SHARE_BOUNDS, Agent
 from oven_agents.sdk.alternative_plans import Plan
 from oven_agents.sdk.window import Window, change_of
 from oven_agents.stats.confidence import estimate_confidence, tentative_confidence
 from oven_agents.stats.evaluation_request import held_out_evidence, request_evaluation
-from oven_agents.stats.level_shift import rise_in_errors, shift_of_halves
+from oven_agents.stats.level_shift import shift_of_halves, standardised_rise
 from oven_agents.stats.lost_progress import DECLINE_TICKS, describe_loss_relapse, last_healthy_tick, lost_rewards
 from oven_agents.stats.objective import apply_sign, held_out_metric, objective
 from oven_agents.stats.optimizer_gauges import GRAD_COSINE, LEARNING_RATE, decay_share, shrink_share
@@ -62,7 +62,7 @@ class LearningRate(Agent):
             "schedule_decay", "min_lost_gain", "overlong_confidence", "collapse_confidence", "aligned_confidence",
             "opposed_confidence", "min_resolution",
         ),
-        SHARE,
+        SHARE_BOUNDS,
     )  # fmt: skip
 
     WINDOW = 8
@@ -293,7 +293,7 @@ class LearningRate(Agent):
         """Return whether the objective gets worse, for example because of a wrong loss term."""
         target = objective(window.run)
         losses = [-apply_sign(target, value) for _, value in window.surviving_series(target.name, last=3 * self.WINDOW)]
-        return rise_in_errors(losses, self.WINDOW // 2) > 2
+        return standardised_rise(losses, self.WINDOW // 2) > 2
 
     def _check_agreement(self, window: Window) -> tuple[str, float] | None:
         """Return the reason and the factor of a raise if gradients agree, or None. A few clear steps are enough."""

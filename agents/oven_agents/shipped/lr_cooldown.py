@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oven_agents.sdk.agent import SHARE, Agent, Notice
+from oven_agents.sdk.agent import SHARE_BOUNDS, Agent, Notice
 from oven_agents.sdk.window import MIN_KNOB_FACTOR, Window
 from oven_agents.stats.confidence import tentative_confidence
 from oven_core.protocol.messages import BallotOpened, RunStarted, Vote
@@ -26,7 +26,7 @@ class LrCooldown(Agent):
 
     needs = (LEARNING_RATE,)
     moves = (LR_SCALE,)
-    options = dict.fromkeys(("late_progress", "cooldown_factor"), SHARE)
+    options = dict.fromkeys(("late_progress", "cooldown_factor"), SHARE_BOUNDS)
 
     LATE_PROGRESS = 0.8
     """Progress, 0 to 1, from which a run is late: the usual last fifth for a cooldown (arXiv 2405.18392)."""

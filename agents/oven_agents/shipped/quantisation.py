@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oven_agents.sdk.agent import SHARE, Agent
+from oven_agents.sdk.agent import SHARE_BOUNDS, Agent
 from oven_agents.sdk.window import Window
 from oven_agents.stats.objective import apply_sign
 from oven_core.protocol.messages import ActuatorSpec, MetricSpec, RunStarted, Vote
@@ -32,7 +32,7 @@ class Quantisation(Agent):
     moves = (QUANTISATION,)
     speciality = (QUANTISATION,)
     options = dict.fromkeys(
-        ("early_progress", "late_progress", "low_rate_share", "min_cost", "regained_share", "confidence"), SHARE
+        ("early_progress", "late_progress", "low_rate_share", "min_cost", "regained_share", "confidence"), SHARE_BOUNDS
     )
 
     EARLY_PROGRESS = 0.4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import fmean, median
 
-from oven_agents.sdk.agent import SHARE, Agent
+from oven_agents.sdk.agent import SHARE_BOUNDS, Agent
 from oven_agents.sdk.window import Window
 from oven_agents.stats.confidence import estimate_confidence
 from oven_agents.stats.level_shift import shift_of_newest
@@ -32,7 +32,7 @@ class RepeatedData(Agent):
     needs = (REPEATED,)
     moves = (SKIP,)
     speciality = (SKIP,)
-    options = dict.fromkeys(("min_repeated", "max_usual_repeated", "confidence"), SHARE)
+    options = dict.fromkeys(("min_repeated", "max_usual_repeated", "confidence"), SHARE_BOUNDS)
 
     RECENT_STEPS = 5
     """Number of newest steps for the mean share of repeated rows. One or two batches may repeat by chance."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from oven_agents.sdk.agent import SHARE, Agent
+from oven_agents.sdk.agent import SHARE_BOUNDS, Agent
 from oven_agents.sdk.alternative_plans import Alternatives, Plan, offer
 from oven_agents.sdk.window import Window
 from oven_agents.stats.evaluation_request import can_evaluate, has_recent_reading, request_evaluation
@@ -47,7 +47,7 @@ class RewardHacking(Agent):
     moves = (REWARD_WEIGHTS, ROLLBACK, EVALUATE)
     speciality = (REWARD_WEIGHTS, ROLLBACK, EVALUATE)
     options = dict.fromkeys(
-        ("min_jump", "min_move", "jump_confidence", "divergence_confidence", "remaining_share"), SHARE
+        ("min_jump", "min_move", "jump_confidence", "divergence_confidence", "remaining_share"), SHARE_BOUNDS
     )
 
     JUMP_STEPS = 4

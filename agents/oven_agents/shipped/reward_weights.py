@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from statistics import stdev
 
-from oven_agents.sdk.agent import SHARE, Agent
+from oven_agents.sdk.agent import SHARE_BOUNDS, Agent
 from oven_agents.sdk.window import Window
 from oven_agents.stats.confidence import tentative_confidence
 from oven_agents.stats.level_shift import Shift
@@ -39,7 +39,7 @@ class RewardWeights(Agent):
     needs = ("rewards/*/mean",)
     moves = (REWARD_WEIGHTS,)
     speciality = (REWARD_WEIGHTS,)
-    options = dict.fromkeys(("clear_confidence", "min_change", "remaining_share", "min_moved_weight"), SHARE)
+    options = dict.fromkeys(("clear_confidence", "min_change", "remaining_share", "min_moved_weight"), SHARE_BOUNDS)
 
     MIN_EVALUATIONS = 4
     """Minimum number of held-out readings since the last change: two that fell, and two to find the best one."""

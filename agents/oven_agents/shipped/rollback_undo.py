@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from oven_agents.sdk.agent import SHARE, Agent
+from oven_agents.sdk.agent import SHARE_BOUNDS, Agent
 from oven_agents.sdk.alternative_plans import Plan
 from oven_agents.sdk.window import Window
-from oven_agents.stats.evaluation_request import PATIENCE, can_evaluate, request_evaluation
+from oven_agents.stats.evaluation_request import RECENT_TICKS, can_evaluate, request_evaluation
 from oven_agents.stats.objective import apply_sign, held_out_metric, objective
 from oven_agents.stats.rollback_success import MIN_RECOVERY, recovered_shares
 from oven_core.protocol.actuator_names import EVALUATE, ROLLBACK, UNDO
@@ -36,7 +36,7 @@ class RollbackUndo(Agent):
 
     moves = (UNDO, LR_SCALE, EVALUATE)
     speciality = (UNDO, LR_SCALE, EVALUATE)
-    options = dict.fromkeys(("confidence",), SHARE)
+    options = dict.fromkeys(("confidence",), SHARE_BOUNDS)
 
     EFFECT_TICKS = 4
     """Number of ticks from a rollback to a reading. Earlier, a recurring fault may not have returned."""
@@ -62,7 +62,7 @@ class RollbackUndo(Agent):
         if rollback is None or rollback.actuator != ROLLBACK or rollback.decision_id in window.commanded:
             return None
         effect_tick = rollback.tick + int(self.EFFECT_TICKS)
-        if window.tick < effect_tick or not window.is_new(effect_tick + PATIENCE):
+        if window.tick < effect_tick or not window.is_new(effect_tick + RECENT_TICKS):
             return None
         recovered = recovered_shares(window, rollback)
         if recovered is None:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from oven_agents.sdk.agent import SHARE, Agent
+from oven_agents.sdk.agent import SHARE_BOUNDS, Agent
 from oven_agents.sdk.window import Window, change_of, is_named
 from oven_agents.stats.policy_shift import is_off_policy, quality_dropped
 from oven_agents.stats.robust_statistics import noise
@@ -65,7 +65,7 @@ class Teacher(Agent):
     needs = ("kl", "reward")
     moves = (TEACHER, BETA)
     speciality = (TEACHER, BETA)
-    options = dict.fromkeys(("min_headroom", "max_flat_rise", "confidence", "late_progress"), SHARE)
+    options = dict.fromkeys(("min_headroom", "max_flat_rise", "confidence", "late_progress"), SHARE_BOUNDS)
 
     HALF = 12
     """Number of ticks in each half of the window."""

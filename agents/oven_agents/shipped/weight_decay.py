@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oven_agents.sdk.agent import SHARE, Agent
+from oven_agents.sdk.agent import SHARE_BOUNDS, Agent
 from oven_agents.sdk.alternative_plans import Alternatives, Plan, offer
 from oven_agents.sdk.window import Window
 from oven_agents.stats import optimizer_gauges as gauges
@@ -41,7 +41,7 @@ class WeightDecay(Agent):
     speciality = (WEIGHT_DECAY, ROLLBACK)
     options = dict.fromkeys(
         ("min_share", "min_norm_change", "first_factor", "second_factor", "min_cosine", "target_share", "confidence"),
-        SHARE,
+        SHARE_BOUNDS,
     )
 
     MIN_SHARE = 0.5

@@ -16,9 +16,9 @@ from oven_agents.stats.objective import readings
 from oven_core.protocol.actuator_names import EVALUATE
 from oven_core.protocol.messages import Vote
 
-PATIENCE: Final = 5
-"""Number of ticks to wait for a requested reading, and for which a reading counts as recent."""
-REQUEST_WINDOW: Final = 24
+RECENT_TICKS: Final = 5
+"""Number of newest ticks in which a reading counts as recent, and in which a request may still be answered."""
+REQUEST_TICKS: Final = 24
 """Number of ticks after the onset of a suspected change in which a reading may be requested."""
 MAX_REQUESTS: Final = 2
 """Maximum number of requests per onset. With more, a misleading reading would become more likely."""
@@ -50,12 +50,12 @@ def held_out_evidence(window: Window, onset: int, last_remedy: int = -1) -> Evid
         return Evidence("known", _quality_drop(before, after[-1]))
     if request_ticks and newest_tick <= request_ticks[-1]:
         return Evidence("wait" if _is_recent(window, request_ticks[-1]) else "unknown")
-    return Evidence("ask" if can_evaluate(window) and window.tick - onset < REQUEST_WINDOW else "unknown")
+    return Evidence("ask" if can_evaluate(window) and window.tick - onset < REQUEST_TICKS else "unknown")
 
 
 def _is_recent(window: Window, tick: int) -> bool:
-    """Return whether `tick` is one of the last PATIENCE ticks, not counting those that the agent skipped."""
-    return window.is_new(tick + PATIENCE - 1)
+    """Return whether `tick` is one of the last RECENT_TICKS ticks, not counting those that the agent skipped."""
+    return window.is_new(tick + RECENT_TICKS - 1)
 
 
 def can_evaluate(window: Window) -> bool:
@@ -64,7 +64,7 @@ def can_evaluate(window: Window) -> bool:
 
 
 def has_recent_reading(window: Window) -> bool:
-    """Return whether the newest reading is from the last PATIENCE ticks."""
+    """Return whether the newest reading is from the last RECENT_TICKS ticks."""
     return any(_is_recent(window, tick) for tick, _ in readings(window, last=1))
 
 

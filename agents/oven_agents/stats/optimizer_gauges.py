@@ -23,7 +23,8 @@ MIN_NOISE = 0.01
 
 
 def growth_of(window: Window, metric: str) -> float:
-    """Return a gauge's current level divided by its usual level since the last rate change, or 1 if unknown."""
+    """Return a gauge's current level divided by its usual level, or 1 if too few values are known. Only values since
+    agents last changed the learning rate count."""
     values = [value for _, value in _values_since_rate_change(window, metric)]
     if len(values) < REFERENCE_TICKS // 2:
         return 1.0
@@ -32,7 +33,7 @@ def growth_of(window: Window, metric: str) -> float:
 
 def log_shift(window: Window, metric: str, onset: int) -> float | None:
     """Return the shift of the gauge's median logarithm at tick `onset`, in standard deviations of a single value.
-    Return None if there are too few measurements since agents last changed the rate."""
+    Return None if there are too few measurements since agents last changed the learning rate."""
     shift = shift_at([(tick, math.log(value)) for tick, value in _values_since_rate_change(window, metric)], onset)
     if len(shift.before) < REFERENCE_TICKS // 2 or not shift.now:
         return None

@@ -20,7 +20,7 @@ MIN_VALUES = 8
 MIN_DEVIATIONS = 4.0
 """Minimum shift of a gauge, in standard deviations of a single value's logarithm."""
 MIN_SHIFT = 0.2
-"""Minimum shift of a gauge's logarithm. It decides if the gauge has little noise."""
+"""Minimum shift of a gauge's logarithm. It matters only for gauges with little noise."""
 MIN_QUALITY_DROP: Final = 0.03
 """Relative drop from the best held-out reading that counts as lost quality."""
 MIN_COLLAPSE_DROP: Final = 0.2

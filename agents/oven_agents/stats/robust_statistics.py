@@ -29,7 +29,8 @@ def noise(values: Sequence[float]) -> float:
 
 
 def bending_noise(values: Sequence[float]) -> float:
-    """Return the standard deviation of one value around a slowly bending trend, from second differences."""
+    """Return the standard deviation of one value around a slowly bending trend, from second differences. For
+    independent values, a second difference has √6 times the standard deviation of one value."""
     differences = [abs(a - 2 * b + c) for a, b, c in zip(values, values[1:], values[2:], strict=False)]
     return MAD_FACTOR * median(differences) / math.sqrt(6) if differences else 0.0
 

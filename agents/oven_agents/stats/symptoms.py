@@ -1,8 +1,9 @@
 """Detects symptoms of trouble in a policy that is trained on its own completions.
 
-The detectors are pure functions of a metric's series, and each returns a `Sighting` or None. A symptom starts and ends
-at different thresholds (hysteresis). If a gauge has no natural scale, its thresholds are relative to its first values
-in the window of 512 ticks. docs/benchmarks.md has the accuracy on simulated runs.
+The detectors are pure functions of a metric's series, and each returns a `Sighting` or None. The functions with names
+in `_sighting` apply one detector to an agent's window. A symptom starts and ends at different thresholds (hysteresis).
+If a gauge has no natural scale, its thresholds are relative to its first values in the window of 512 ticks.
+docs/benchmarks.md has the accuracy on simulated runs.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ ECE, ECE_NULL, ECE_NULL_99 = "calibration/ece", "calibration/ece_null", "calibra
 LEVEL_VALUES: Final = 5
 """Number of values whose median is a gauge's level, enough that two outliers cannot change it."""
 SEARCH_LENGTH: Final = 40
-"""Number of newest values to search for a symptom's start. An older symptom between its thresholds counts as ended."""
+"""Number of newest values to search for a symptom's start. If a symptom started earlier and its level is between the
+two thresholds, it counts as ended."""
 START_VALUES: Final = 10
 """Number of first values whose median is a gauge's start level."""
 CONSTANT_DEVIATION: Final = 0.1
@@ -43,7 +45,7 @@ EQUAL_TICKS: Final = 15
 SHRUNK_SHARE: Final = 0.6
 """Share of their start length below which answers have shrunk. A quarter less may have good reasons."""
 RUNAWAY_GROWTH: Final = 3.0
-"""Growth of the KL over REFERENCE_LAG values at which it runs away. A learning policy's KL grows far more slowly."""
+"""Growth of the KL over REFERENCE_LAG values that counts as a runaway. A learning policy's KL grows far more slowly."""
 REFERENCE_LAG: Final = 10
 """Number of values between the end of the KL's reference and its current level."""
 REFERENCE_LENGTH: Final = 10
@@ -105,7 +107,7 @@ def equal_advantages(
 
 def equal_rewards(shares: Sequence[float], rewards: Sequence[float] = ()) -> Sighting | None:
     """Report rewards that were equal within every group for EQUAL_TICKS ticks. `shares` are the shares of groups with
-    equal rewards. Near the ceiling this is success, unless the reward never varies."""
+    equal rewards. If nearly all answers are correct, equal rewards are a success, unless the reward never varies."""
     if _is_solved(rewards) and max(rewards) > min(rewards):
         return None
     if not is_active(
@@ -148,7 +150,8 @@ def kl_runaway(values: Sequence[float]) -> Sighting | None:
     if before is None:
         return None
     why = f"the KL to the reference is {now:.3g} nats per token, up from {before:.3g} before it ran away"
-    return Sighting("kl_runaway", KL, now, min(max(MIN_KL, RUNAWAY_GROWTH * before), now), why)
+    start_bound = max(MIN_KL, RUNAWAY_GROWTH * before)  # a KL that is coming down may be below this bound already
+    return Sighting("kl_runaway", KL, now, min(start_bound, now), why)
 
 
 def calibration_drift(readings: Sequence[tuple[int, float, float]]) -> Sighting | None:

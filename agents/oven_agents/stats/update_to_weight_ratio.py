@@ -1,6 +1,6 @@
 """Compares the length of the optimizer's steps with the norm of the weights.
 
-TUNED_LENGTH was measured on two of our models. On other models, the right length may be several times longer or
+TUNED_LENGTH was measured on two models. On other models, the right length may be several times longer or
 shorter. So TUNED_LENGTH only limits increases of the learning rate. Long steps alone are never a reason to lower the
 rate: the loss has to confirm that they do harm.
 """
@@ -87,7 +87,7 @@ def _exceeds_earlier_steps(window: Window, steps: OverlongSteps) -> bool:
 
 def max_rate_factor(window: Window) -> float:
     """Return the factor by which the rate may grow until steps reach TUNED_LENGTH, or infinity if their length is not
-    measured. The factor assumes that lengths are proportional to the rate. The next check corrects the difference."""
+    measured. The factor assumes that lengths are proportional to the rate, which is not exact (RATE_EXPONENT)."""
     lengths = [length for _, length in _relative_lengths(window)[-MIN_STREAK:]]
     return TUNED_LENGTH / max(lengths) if lengths and max(lengths) > 0 else math.inf
 

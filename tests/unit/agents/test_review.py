@@ -205,7 +205,7 @@ def test_the_commands_report(tmp_path: Path, capsys: Any) -> None:
 
     text = (tmp_path / "r.html").read_text()
     page = ElementTree.fromstring(text.removeprefix("<!DOCTYPE html>"))
-    marks = [len(page.findall(f".//svg/g[@class='{what}']")) for what in ("harm", "late", "open")]
+    marks = [len(page.findall(f".//svg/g[@class='{what}']")) for what in ("harm", "alarm", "unknown")]
     assert len(page.findall(".//svg")) == 4 and marks == [4, 4, 0]
     assert not re.search(r"https?://|<script|@import|url\(|<link|<img", text)
 

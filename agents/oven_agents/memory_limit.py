@@ -13,8 +13,8 @@ import sys
 from oven_core.errors import ConfigError
 
 SETTING = "agents_memory_mb"
-MB = 1_000_000
-"""Bytes in a megabyte."""
+"""Name of the setting with the limit."""
+BYTES_PER_MB = 1_000_000
 
 
 def set_limit(megabytes: int) -> None:
@@ -22,7 +22,9 @@ def set_limit(megabytes: int) -> None:
     if sys.platform != "linux":
         raise ConfigError(f"{SETTING} = {megabytes} is supported on Linux only; remove the setting")
     hard_limit = resource.getrlimit(resource.RLIMIT_DATA)[1]
-    limit_bytes = megabytes * MB if hard_limit == resource.RLIM_INFINITY else min(hard_limit, megabytes * MB)
+    limit_bytes = megabytes * BYTES_PER_MB
+    if hard_limit != resource.RLIM_INFINITY:
+        limit_bytes = min(limit_bytes, hard_limit)
     resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
 
 
@@ -32,7 +34,7 @@ def out_of_memory_message(*agents: str) -> str:
     subject = f"agent{'s' if len(agents) > 1 else ''} {', '.join(agents)}"
     if limit_bytes == resource.RLIM_INFINITY:
         return f"{subject} ran out of memory on this machine; reduce the agent's memory, or remove it from the run"
-    limit_mb = limit_bytes // MB
+    limit_mb = limit_bytes // BYTES_PER_MB
     return (
         f"{subject} reached the limit of {limit_mb} MB on the memory of an agent process ({SETTING}); reduce the "
         f"agent's memory, remove it from the run, or raise the limit with --set {SETTING}={2 * limit_mb}"

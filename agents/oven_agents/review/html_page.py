@@ -12,13 +12,10 @@ from oven_agents.review.report import OPEN_LOOP, Report, describe_changes, descr
 from oven_agents.stats.objective import held_out_metric, objective
 
 MAX_CHARTS = 8
-"""Maximum number of charts."""
 MAX_ROWS = 500
 """Maximum number of flags and notices in a table. `--json` prints all of them."""
-WIDTH = 900
-"""Width of a chart in pixels."""
-HEIGHT = 180
-"""Height of a chart in pixels. Several charts fit on a screen."""
+WIDTH, HEIGHT = 900, 180
+"""Size of a chart in pixels. Several charts fit on a screen."""
 LEFT, RIGHT, TOP, BOTTOM = 64, 8, 18, 22
 """Margins of a chart in pixels. The axis labels are on the left, the numbers of flags at the top, and the ticks at the
 bottom."""
@@ -98,11 +95,9 @@ def _render_charts(report: Report) -> str:
     ]
     legend = ""
     if report.flags:
-        legend = (
-            '<p class="soft">Numbered lines are flags: <b class="harm">harm</b>, <b class="alarm">false alarm</b>, '
-        )
+        legend = '<p class="soft">Numbered lines are flags: <b class="harm">harm</b>, <b class="alarm">false alarm</b>'
         limit = f"; the first {MAX_MARKS}" if len(report.flags) > MAX_MARKS else ""
-        legend += f'<b class="unknown">unknown</b>{limit}.</p>'
+        legend += f', <b class="unknown">unknown</b>{limit}.</p>'
     return "\n".join([legend, *charts]) + "\n"
 
 

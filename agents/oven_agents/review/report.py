@@ -25,12 +25,10 @@ class Report:
 
     run: str
     start: RunStarted
-    ticks: int
-    """Number of ticks."""
+    tick_count: int
     step_range: tuple[int, int]
     """Lowest and highest step."""
     tick_range: tuple[int, int]
-    """First and last tick."""
     agents: Sequence[str]
     flags: list[Flag]
     cannot_fire: Mapping[str, str]
@@ -65,7 +63,7 @@ class Report:
         """The result in one sentence."""
         able_count = len(self.agents) - len(self.cannot_fire)
         able_agents = f"{able_count} of {len(self.agents)} agents"
-        extent = f"{counted(self.ticks, 'tick')} (steps {self.step_range[0]:,} to {self.step_range[1]:,})"
+        extent = f"{counted(self.tick_count, 'tick')} (steps {self.step_range[0]:,} to {self.step_range[1]:,})"
         if not able_count:
             return f"{self.run}: no agent could judge this run of {extent}; the reasons are below"
         if not self.flags:
@@ -82,11 +80,10 @@ class Report:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Return the report as JSON data."""
         return {
             "run": self.run,
             "gist": self.summary,
-            "ticks": self.ticks,
+            "ticks": self.tick_count,
             "first_step": self.step_range[0],
             "last_step": self.step_range[1],
             "agents": list(self.agents),

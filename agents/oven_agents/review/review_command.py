@@ -67,16 +67,16 @@ class _Extent:
     start: RunStarted | None = None
     assumed: Sequence[str] = ()
     """Knobs that were added to the newest start and are not in the log."""
-    ticks: int = 0
+    tick_count: int = 0
     step_range: tuple[int, int] = (0, 0)
     tick_range: tuple[int, int] = (0, 0)
 
     def add(self, observation: Observation) -> None:
-        first_tick = self.tick_range[0] if self.ticks else observation.tick
-        lowest_step = self.step_range[0] if self.ticks else observation.step
+        first_tick = self.tick_range[0] if self.tick_count else observation.tick
+        lowest_step = self.step_range[0] if self.tick_count else observation.step
         self.step_range = min(lowest_step, observation.step), max(self.step_range[1], observation.step)
         self.tick_range = first_tick, observation.tick
-        self.ticks += 1
+        self.tick_count += 1
 
 
 def review(
@@ -102,11 +102,12 @@ def review(
         elif isinstance(message, Observation):
             extent.add(message)
         progress(replay.tick)
-    if extent.start is None or not extent.ticks:
+    if extent.start is None or not extent.tick_count:
         raise ConfigError(f"run {run!r} has nothing to review: its log contains no observations of a started run")
     report = Report(
-        run=run, start=extent.start, ticks=extent.ticks, step_range=extent.step_range, tick_range=extent.tick_range,
-        agents=sorted(agents), flags=group_into_flags(replay.proposals, extent.start.rules),
+        run=run, start=extent.start, tick_count=extent.tick_count, step_range=extent.step_range,
+        tick_range=extent.tick_range, agents=sorted(agents),
+        flags=group_into_flags(replay.proposals, extent.start.rules),
         cannot_fire=replay.cannot_fire, tracebacks=replay.problems,
         notices=[(notice.step, notice.agent, notice.text) for notice in replay.notices], assumed=extent.assumed,
     )  # fmt: skip

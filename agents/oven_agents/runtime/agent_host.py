@@ -49,7 +49,6 @@ HISTORY_REPLY_TIMEOUT_S = 2.0
 
 
 def main(args: list[str]) -> int:
-    """Parse the command-line arguments and run the agents."""
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command()(serve)
     app(args, prog_name="agent")

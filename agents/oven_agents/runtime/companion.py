@@ -86,7 +86,6 @@ class Companions:
                 self._tasks.append(task)
 
     async def end(self) -> None:
-        """Cancel all companions."""
         await end(*self._tasks)
 
 

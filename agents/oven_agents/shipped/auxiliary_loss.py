@@ -27,7 +27,7 @@ class AuxiliaryLoss(Agent):
     distillation, is skipped.
 
     Limits: the agent only knows terms that the trainer announces twice, as the knob `channel.<name>` and as the metric
-    `channel/<name>`. Other runs report that it cannot fire. The `knowledge` agent handles `channel.kg`.
+    `channel/<name>`. In a run without such a term, it cannot vote. The `knowledge` agent handles `channel.kg`.
     """
 
     moves = ("channel.distill", "channel.sft", "channel.sdpo", MTP, "channel.z_loss")

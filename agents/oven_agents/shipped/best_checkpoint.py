@@ -46,10 +46,11 @@ class BestCheckpoint(Agent):
     sampled from a different policy (oven_agents.stats.policy_shift).
 
     False alarms: noise is the deviation of the readings around a trend. The threshold is SIGMAS deviations beyond the
-    expected maximum of that many readings. A few readings give a poor estimate of the noise, hence the comparison with
-    earlier drops. With independent normal noise and 6 to 30 readings, 7 in 1,000 readings of a run that does not learn
-    are false alarms. If the run improved by twenty times the noise, 4 are. A second reading makes them rarer. With 10
-    to 100 such readings, 2 to 3 of 100 runs that learnt nothing had a false alert, and none of 500 that learnt.
+    expected maximum of as many noisy values as there are readings. A few readings give a poor estimate of the noise,
+    hence the comparison with earlier drops. With independent normal noise and 6 to 30 readings, 7 in 1,000 readings are
+    false alarms if the run does not learn, and 4 in 1,000 if it improved by twenty times the noise. A second reading
+    makes false alarms rarer. With 10 to 100 such readings, 2 to 3 of 100 runs that learnt nothing had a false alert,
+    and none of 500 that learnt.
 
     Limits: the agent reacts late if readings are rare, and it needs more than MIN_READINGS of them. It does not see
     harm that only slows the gain. It rolls back to the best reading and not to the last healthy step, so up to one
@@ -67,7 +68,7 @@ class BestCheckpoint(Agent):
     SIGMAS = 3.3
     """Minimum drop beyond the expected maximum of the noise, in standard deviations. See the false alarms above."""
     MIN_RELATIVE_LOSS = 0.02
-    """Minimum drop, as a fraction of the best reading. It decides if the run has learnt little."""
+    """Minimum drop, as a fraction of the best reading. It matters only if the run has learnt little."""
     MIN_FALL_RATIO = 2.0
     """Minimum drop, as a multiple of the largest earlier drop. It matters if the readings go up and down."""
     SINGLE_READING_FACTOR = 2.0

@@ -92,7 +92,7 @@ class Curriculum(Agent):
         starved = [level for level in small if rates[level] < self.MASTERED_REWARD]
         if not starved:
             return None
-        is_open = self._find_open_levels(rewards)
+        open_levels = self._find_open_levels(rewards)
         level_rewards = ", ".join(
             f"{level} {rates[level]:.2f}" if len(rewards[level]) >= MIN_REWARDS else f"{level} unseen"
             for level in shares
@@ -107,20 +107,19 @@ class Curriculum(Agent):
         question = CurriculumRequest(mastery=mastery, threshold=self.MIN_PREREQUISITE_REWARD)
         return TopicShares(
             vote, shares=shares, learnable={level: rates[level] * (1 - rates[level]) for level in shares},
-            waiting=frozenset(level for level in shares if not is_open[level]), min_share=self.FLOOR,
+            waiting=frozenset(level for level in shares if level not in open_levels), min_share=self.FLOOR,
             rounding_topic=starved[0], min_change=self.MIN_MOVE, question=question,
         )  # fmt: skip
 
-    def _find_open_levels(self, rewards: dict[str, list[float]]) -> dict[str, bool]:
-        """Return for each level whether all levels before it succeed well enough."""
-        is_open, all_succeed = {}, True
+    def _find_open_levels(self, rewards: dict[str, list[float]]) -> list[str]:
+        """Return the levels before which no level fails. A level without measurements does not count as failing."""
+        open_levels = []
         for level, values in rewards.items():
-            is_open[level] = all_succeed
-            all_succeed = all_succeed and (
-                len(values) < MIN_REWARDS
-                or self._lower_bound(fmean(values), len(values)) >= self.MIN_PREREQUISITE_REWARD
-            )
-        return is_open
+            open_levels.append(level)
+            is_measured = len(values) >= MIN_REWARDS
+            if is_measured and self._lower_bound(fmean(values), len(values)) < self.MIN_PREREQUISITE_REWARD:
+                break
+        return open_levels
 
     def _lower_bound(self, rate: float, trials: int) -> float:
         """Return Wilson's lower bound of a success rate."""

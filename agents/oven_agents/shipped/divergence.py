@@ -68,7 +68,7 @@ class Divergence(Agent):
 
     Actions: offers up to three remedies, the most likely first. The first is a rollback that then skips the batches
     (PaLM, Chowdhery et al. 2022, arXiv 2204.02311, §5.1: only those batches with those weights caused the spike). The
-    second is a rollback with a cut of the rate, because neither alone repairs a rate that is too high. The cut reverses
+    second is a rollback and a cut of the rate, because neither alone repairs a rate that is too high. The cut reverses
     the growth of the rate, or divides the rate by CUT if successive gradients cancel each other. The agent does not cut
     while something else moves the weights. The third is a rollback alone, for damaged weights or moments.
     All rollbacks go back to before the most likely onset of the rise (oven_agents.stats.robust_statistics). If the run
@@ -241,7 +241,7 @@ class Divergence(Agent):
         return _Harm("grad_norm_spike", 1.0, tick, why, remedies=remedies, may_retry=True, is_visible=False)
 
     def _discarded_norms(self, window: Window) -> list[float]:
-        """Return norms from before the last rollback. An outlier that recurs after it is not a single event."""
+        """Return norms from before the last rollback. An outlier that recurs after the rollback is no single event."""
         rollback_tick = window.last_change_tick(ROLLBACK)
         first_tick = rollback_tick - self.REFERENCE
         discarded = [o for o in window.observations if first_tick < o.tick <= rollback_tick]
@@ -337,15 +337,14 @@ class Divergence(Agent):
         may_cut = harm.may_retry or "gradients_opposed" in symptoms or steps_grew
         if gauges.unexplained_jump(window, window.tick - self.MEMORY, self.MEMORY):
             may_cut = False  # no step caused the harm, and further steps repair the weights
-        avoids_rollback = last_rollback_failed(window) and not harm.may_retry
-        plans = [
-            self._create_plan(window, remedy, harm)
-            for remedy in sorted(harm.remedies, key=lambda remedy: remedy in tried_remedies)
-            if (harm.may_retry or remedy not in tried_remedies)
-            and (may_cut or remedy != ROLLBACK_AND_CUT)
-            and not (avoids_rollback and remedy not in (ROLLBACK_AND_CUT, SKIP_ONLY))
-        ]
-        return offer(plans, symptoms)
+        remedies = sorted(harm.remedies, key=lambda remedy: remedy in tried_remedies)
+        if not harm.may_retry:
+            remedies = [remedy for remedy in remedies if remedy not in tried_remedies]
+            if last_rollback_failed(window):
+                remedies = [remedy for remedy in remedies if remedy in (ROLLBACK_AND_CUT, SKIP_ONLY)]
+        if not may_cut:
+            remedies = [remedy for remedy in remedies if remedy != ROLLBACK_AND_CUT]
+        return offer([self._create_plan(window, remedy, harm) for remedy in remedies], symptoms)
 
     def _tried_remedies(self, window: Window, onset: int) -> set[str]:
         """Return the remedies of the last MEMORY ticks, except a single rollback to a damaged snapshot."""

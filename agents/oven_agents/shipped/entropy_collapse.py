@@ -26,8 +26,8 @@ class EntropyCollapse(Agent):
     """Signals: there are three. First, the policy's entropy, or the standard deviation of its stated confidence, falls
     to half within twenty steps while the objective does not rise. A policy that learns trades entropy for reward (Cui
     et al. 2025, arXiv 2505.22617: R = −a·exp(H) + b). Second, rewards vary within groups far less than by chance, which
-    would be √(p(1 − p)) at the level's success rate p. The variation is far too low if it is below QUIET_SHARE of
-    this chance level, and its share has more than halved. Third, confidences or advantages are all alike from the
+    would be √(p(1 − p)) at the level's success rate p. The variation is far too low if its share of this chance level
+    is below QUIET_SHARE and has more than halved. Third, confidences or advantages are all alike from the
     start, or rewards are equal within every group for 15 ticks (oven_agents.stats.symptoms).
 
     Actions: raises alerts while the third signal persists. Against a constant confidence, the agent offers more weight

@@ -18,11 +18,11 @@ BEST_CHOICE = "best"
 class FinalWeights(Agent):
     """Signals: from LATE_PROGRESS on, two consecutive held-out readings are below the best one, whatever the cause.
     Either both are not finite, or the drop exceeds MIN_RELATIVE_LOSS × the best reading and the noise threshold. The
-    noise threshold is SIGMAS standard deviations beyond the expected maximum of that many readings. Readings that a
+    noise threshold is SIGMAS standard deviations beyond the expected maximum of as many noisy values. Readings that a
     rollback discarded count, too, because their weights are stored.
 
-    Actions: sets `run.best` to "best", once. Nothing changes before the end of the run. There, the learner compares
-    both sets of weights on the same held-out examples and keeps the better one. This is early stopping with the best
+    Actions: sets `run.best` to "best", once. Nothing changes before the end of the run. Then the learner compares the
+    last and the best weights on the same held-out examples and keeps the better ones. This is early stopping with best
     weights restored (Prechelt 1998, doi 10.1007/3-540-49430-8_3), without the stop. In fine-tuning, the last evaluation
     is often not the best one (Dodge et al. 2020, arXiv 2002.06305). The agent does not change a value that a person has
     set.
@@ -48,7 +48,7 @@ class FinalWeights(Agent):
     SIGMAS = 3.3
     """Minimum loss of quality beyond the expected maximum, in standard deviations of the noise."""
     MIN_RELATIVE_LOSS = 0.01
-    """Minimum loss of quality, as a fraction of the best reading. It decides if the readings have no noise."""
+    """Minimum loss of quality, as a fraction of the best reading. It matters only if the readings have little noise."""
     CONFIDENCE = 0.8
     """Confidence of the vote. The learner compares both sets of weights, so a misleading reading rarely does harm."""
 

@@ -40,7 +40,7 @@ class Knowledge(Agent):
     GAIN = 0.005
     """Forecast gain, as a share of the metric's newest value."""
     HORIZON = 100
-    """Number of ticks after which the forecast is judged. In this knob's recipe, readings are 50 steps apart."""
+    """Number of ticks after which the forecast is judged. In the recipe with this knob, readings are 50 steps apart."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         if all(spec.name != WEIGHT for spec in run.actuators):

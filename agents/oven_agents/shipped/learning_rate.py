@@ -95,7 +95,7 @@ class LearningRate(Agent):
     MIN_REWARD = 0.15
     """Minimum best level of a reward for a collapse. Half of a lower level is within the noise."""
     MIN_LEAN_COSINE = 0.04
-    """Mean cosine above which gradients agree slightly. At the right rate, it is lower after ten steps."""
+    """Mean cosine above which gradients agree slightly ("lean"). At the right rate, it is lower after ten steps."""
     LEAN_WINDOW = 40
     """Number of newest ticks to read for slight agreement, which small batches hide over a few ticks."""
     LEAN_START = 60
@@ -140,7 +140,7 @@ class LearningRate(Agent):
     STALL_INTERVAL = 20
     """Number of ticks between two checks for a stall. More frequent checks would give the same result."""
     MIN_RESOLUTION = 0.01
-    """Difference that must be measurable for a stall, and forecast gain, as a share of the objective, 0 to 1."""
+    """Share of the objective, 0 to 1. A stall counts only if such a difference is measurable. A cut should gain it."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         if reason := super().cannot_fire(run):
@@ -230,7 +230,7 @@ class LearningRate(Agent):
         """Propose a raise if gradients agree, unless the agreement has another cause than a low rate."""
         agreement = self._check_agreement(window)
         reason_and_factor = agreement or self._check_slight_agreement(window)
-        may_fade = bool(agreement) and objective(window.run).name == "reward"
+        tolerates_fading = bool(agreement) and objective(window.run).name == "reward"
         if (
             not reason_and_factor
             or self._may_be_near_initialisation(window)
@@ -239,7 +239,7 @@ class LearningRate(Agent):
             or max(shrink_share(window), decay_share(window)) > self.MAX_DECAY_SHARE
             or self._objective_worsens(window)
             or self._schedule_lowered_rate(window)
-            or (not may_fade and self._agreement_fades(window))
+            or (not tolerates_fading and self._agreement_fades(window))
         ):
             return []
         why, factor = reason_and_factor

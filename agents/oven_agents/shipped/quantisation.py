@@ -48,7 +48,7 @@ class Quantisation(Agent):
     CONFIDENCE = 0.85
     """Confidence of the proposal: the highest that measured outcomes support for any agent."""
     HORIZON = 100
-    """Number of ticks after which the forecast is judged. In this knob's recipe, readings are 50 steps apart."""
+    """Number of ticks after which the forecast is judged. In the recipe with this knob, readings are 50 steps apart."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         knob = next((spec for spec in run.actuators if spec.name == QUANTISATION), None)

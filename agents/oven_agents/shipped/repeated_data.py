@@ -23,8 +23,8 @@ class RepeatedData(Agent):
     is confident that a skip does no harm, but not that it helps much.
 
     False alarms: none on data that are read once, because their share of repeated rows is always 0. A run that reaches
-    the end of its data and starts again looks the same. It gets one skip, which costs nothing either. If the rows after
-    the skip were also read before, the agent is silent.
+    the end of its data and starts again looks the same. Such a run gets one skip, which costs nothing. If the rows
+    after the skip were also read before, the agent is silent.
 
     Limits: the agent recognises rows by their hash, so near-duplicates count as new.
     """

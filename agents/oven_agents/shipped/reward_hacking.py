@@ -32,11 +32,12 @@ class RewardHacking(Agent):
     agreement are reported as well.
 
     Actions: cuts the judge's weight to a tenth. The other judges get the rest in proportion to their weights. If judges
-    diverged, the agent also rolls back to before they did.
+    diverged, the agent also rolls back to a tick before the divergence.
 
-    False alarms: for a jump, one judge must move by six standard errors without an overlap, and all others by less than
-    half of that. By chance, this happens in less than 10⁻⁵ of the steps. Judges that diverge must move by 4 and by 3
-    standard errors. Noise that they share moves both in the same direction.
+    False alarms: for a jump, the mean of one judge must move by six standard errors, and its values before and after
+    must not overlap. All other means must move by less than half of that. By chance, this happens in less than 10⁻⁵ of
+    the steps. Means that diverge must rise by 4 and fall by 3 standard errors. Noise that judges share moves both in
+    the same direction.
 
     Limits: judges that are all fooled together do not diverge. A judge of weight 0 only serves as a reference for the
     others. The agent is silent without a held-out metric. It reads every step, while the reward_weights agent needs
@@ -59,7 +60,7 @@ class RewardHacking(Agent):
     CALM_ERRORS = 2.5
     """Maximum standard errors of every other judge, so that one judge is not blamed for a shared change."""
     MIN_JUMP = 0.1
-    """Minimum jump of a mean score, 0 to 1. It decides if the judge has little noise."""
+    """Minimum jump of a mean score, 0 to 1. It matters only if the judge has little noise."""
     RECENT_STEPS = 12
     """Number of newest steps in which judges diverge. A rollback goes back twice as far."""
     REFERENCE = 40
@@ -69,7 +70,7 @@ class RewardHacking(Agent):
     FALL_ERRORS = -3.0
     """Shift in standard errors below which another judge's mean is falling. Shared noise moves both the same way."""
     MIN_MOVE = 0.03
-    """Minimum change of both mean scores, 0 to 1. A significant change may still be too small to matter."""
+    """Minimum change of the rising and the falling mean, 0 to 1. A significant change may be too small to matter."""
     JUMP_CONFIDENCE = 0.9
     """Confidence for a judge that changed. Learning never moves one judge alone within one step."""
     DIVERGENCE_CONFIDENCE = 0.7
@@ -134,12 +135,12 @@ class RewardHacking(Agent):
     def _offer(
         self, window: Window, judge: str, why: str, symptom: str, rollback_tick: int | None
     ) -> Alternatives | None:
-        """Offer to lower the judge's weight, and first a rollback with it if there is a tick to return to."""
+        """Offer to lower the judge's weight. If `rollback_tick` is given, prefer to do so after a rollback."""
         metric = held_out_metric(window.run)
         shares = window.knobs[REWARD_WEIGHTS].shares
         others_share = 1 - shares[judge]
-        freed = shares[judge] * (1 - self.REMAINING_SHARE)
-        if metric is None or shares[judge] <= 0 or others_share <= 0 or freed < 0.02:
+        freed_weight = shares[judge] * (1 - self.REMAINING_SHARE)
+        if metric is None or shares[judge] <= 0 or others_share <= 0 or freed_weight < 0.02:
             return None
         symptoms = {symptom: 0.8}
         length_errors, _ = self._measure_shift(window, COMPLETION_LENGTH) or (0.0, 0.0)
@@ -148,8 +149,8 @@ class RewardHacking(Agent):
         agreement_errors, _ = self._measure_shift(window, AGREEMENT) or (0.0, 0.0)
         if -agreement_errors > self.RISE_ERRORS:
             symptoms.setdefault("judge_disagreement", 0.5)
-        new_shares = {name: round(share + freed * share / others_share, 4) for name, share in shares.items()}
-        new_shares[judge] = round(shares[judge] - freed, 4)
+        new_shares = {name: round(share + freed_weight * share / others_share, 4) for name, share in shares.items()}
+        new_shares[judge] = round(shares[judge] - freed_weight, 4)
         largest = max(new_shares, key=lambda name: new_shares[name])
         new_shares[largest] += 1 - math.fsum(new_shares.values())  # the rounding error
         why += f": lower the weight of {judge} from {shares[judge]:.0%} to {new_shares[judge]:.0%}"

@@ -25,8 +25,8 @@ class RewardWeights(Agent):
     2023, arXiv 2312.09244). The agent reads evaluations since the last change of the reward weights, a judge or the
     mixture, and since the last rollback.
 
-    Actions: moves half of the weight of each member whose scores rose to the members whose scores fell. A rising
-    member no longer tracks quality, while a falling one noticed the loss.
+    Actions: takes half of the weight of each member whose scores rose, and divides it among the members whose scores
+    fell. The scores of a rising member no longer track quality, while a falling member noticed the loss.
 
     False alarms: a change of a member's mean counts only beyond SIGMAS standard errors. The agent is silent while
     held-out quality is flat, because in successful training a proxy may also rise to its ceiling. A rise caused by
@@ -93,8 +93,8 @@ class RewardWeights(Agent):
         reliable = [member for member, change in measured.items() if change < 0]
         if not fooled or not reliable:
             return None
-        freed = sum(shares[member] * (1 - self.REMAINING_SHARE) for member in fooled)
-        new_shares = self._move_weight(shares, freed, fooled, reliable)
+        freed_weight = sum(shares[member] * (1 - self.REMAINING_SHARE) for member in fooled)
+        new_shares = self._move_weight(shares, freed_weight, fooled, reliable)
         if variation(shares, new_shares) < self.MIN_MOVED_WEIGHT:
             return None
         moved = {member: change for member, change in measured.items() if change}
@@ -103,8 +103,8 @@ class RewardWeights(Agent):
         ]
         why = (
             f"{metric.name} is {falls[0]:.0%} and {falls[1]:.0%} below its best ({sign * best:.3g} at tick "
-            f"{best_tick}) in two evaluations, and mean scores changed ({', '.join(movements)}): move {freed:.0%} of "
-            f"the weight from {', '.join(fooled)} to {', '.join(reliable)}"
+            f"{best_tick}) in two evaluations, and mean scores changed ({', '.join(movements)}): move "
+            f"{freed_weight:.0%} of the weight from {', '.join(fooled)} to {', '.join(reliable)}"
         )
         confidence = self.CLEAR_CONFIDENCE if min(falls) >= self.CLEAR_FALL else tentative_confidence(window.run)
         return window.propose(
@@ -114,14 +114,14 @@ class RewardWeights(Agent):
         )  # fmt: skip
 
     def _move_weight(
-        self, shares: dict[str, float], freed: float, fooled: list[str], reliable: list[str]
+        self, shares: dict[str, float], freed_weight: float, fooled: list[str], reliable: list[str]
     ) -> dict[str, float]:
-        """Return the shares after the fooled members' `freed` weight is divided evenly among the reliable members."""
+        """Return the shares after the fooled members' freed weight is divided evenly among the reliable members."""
         new_shares = dict(shares)
         for member in fooled:
             new_shares[member] = round(shares[member] * self.REMAINING_SHARE, 4)
         for member in reliable:
-            new_shares[member] = round(shares[member] + freed / len(reliable), 4)
+            new_shares[member] = round(shares[member] + freed_weight / len(reliable), 4)
         new_shares[reliable[0]] += 1 - sum(new_shares.values())  # the rounding error
         return new_shares
 
@@ -132,7 +132,7 @@ class RewardWeights(Agent):
         middle = (best_tick + window.tick) // 2
         before = [o.metrics[name] for o in window.observations if since < o.tick <= best_tick and name in o.metrics]
         after = [o.metrics[name] for o in window.observations if o.tick > middle and name in o.metrics]
-        before = before[-max(self.MIN_STEPS, len(after)) :]
+        before = before[-max(self.MIN_STEPS, len(after)) :]  # as many as after, because older values may differ
         if len(before) < self.MIN_STEPS or len(after) < self.MIN_STEPS:
             return None
         change = Shift(before, after).mean_difference

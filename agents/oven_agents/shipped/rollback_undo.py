@@ -62,7 +62,8 @@ class RollbackUndo(Agent):
         if rollback is None or rollback.actuator != ROLLBACK or rollback.decision_id in window.commanded:
             return None
         effect_tick = rollback.tick + int(self.EFFECT_TICKS)
-        if window.tick < effect_tick or not window.is_new(effect_tick + RECENT_TICKS):
+        is_too_late = not window.is_new(effect_tick + RECENT_TICKS)
+        if window.tick < effect_tick or is_too_late:
             return None
         recovered = recovered_shares(window, rollback)
         if recovered is None:
@@ -83,8 +84,10 @@ class RollbackUndo(Agent):
         regained = f"only {share:.0%}" if share > 0 else "none"
         why = f"the rollback at tick {rollback.tick} regained {regained} of the lost quality: undo it"
         cut = next((receipt for receipt in window.applied(LR_SCALE) if receipt.tick == rollback.tick), None)
-        rate_votes = [] if cut is None or cut.before is None else [self._propose(window, LR_SCALE, cut.before, why)]
-        return Plan.of_votes("undo_rollback", [self._propose(window, UNDO, None, why), *rate_votes])
+        votes = [self._propose(window, UNDO, None, why)]
+        if cut is not None and cut.before is not None:
+            votes.append(self._propose(window, LR_SCALE, cut.before, why))
+        return Plan.of_votes("undo_rollback", votes)
 
     def _propose(self, window: Window, actuator: str, value: Value, why: str) -> Vote:
         target = objective(window.run)

@@ -42,14 +42,14 @@ class Teacher(Agent):
     teacher. The anchor binds (holds the policy back) if three conditions are met. The reward stays flat below its
     ceiling, in training and on held-out data. The KL stays flat, too. And β·KL is a material part of an objective whose
     advantages are around 1. A policy leaves its teacher without a gain if its KL grows by half, the reward does not
-    rise, and held-out quality fell. The KL must be between half a nat and MAX_RUNAWAY_KL. A teacher is absorbed if the
-    KL to it has fallen far below its first level and stays there while the reward is flat.
+    rise, and held-out quality falls. The KL must be between half a nat and MAX_RUNAWAY_KL. A teacher is absorbed if the
+    KL to this teacher has fallen far below its first level and stays there while the reward is flat.
 
     Actions: for an anchor that binds, proposes the next stronger teacher (`choices` are in order, weakest first), or a
     third of β if there is none. For an absorbed teacher, proposes the next stronger one, unless the KL to that teacher
     is no larger. For a policy that leaves its teacher, proposes three times β (the direction of the adaptive controller
-    of Ziegler et al. 2019, arXiv 1909.08593, §2.2). The agent undoes its last step if the reward is lower than before.
-    It never tries that step again, so the search always ends.
+    of Ziegler et al. 2019, arXiv 1909.08593, §2.2). The agent undoes its last change if the reward is lower than
+    before. It never tries that change again, so the search always ends.
 
     False alarms: β is not raised at a KL above MAX_RUNAWAY_KL, where no anchor brings a policy back. β is not raised
     either if the KL estimate leaps, because sampler and trainer have then diverged (oven_agents.stats.policy_shift). A
@@ -94,7 +94,7 @@ class Teacher(Agent):
     MIN_REWARD_FALL = 0.05
     """Minimum fall of the reward for which the last change is undone. It must also exceed three standard errors."""
     BETA_FACTOR = 3.0
-    """Factor by which β is lowered or raised. Only the magnitude of β matters, and a step can be undone."""
+    """Factor by which β is lowered or raised. Only the magnitude of β matters, and a change can be undone."""
     CONFIDENCE = 0.8
     """Confidence of all proposals. No success rate is recorded."""
     LATE_PROGRESS = 0.9
@@ -152,8 +152,8 @@ class Teacher(Agent):
             f"the reward fell from {old_reward:.2f} to {comparison.reward:.2f} after {last.actuator} changed from "
             f"{last.before} to {last.after} at tick {last.tick}, and does not rise: return to {last.before}"
         )
-        lost = old_reward - comparison.reward
-        return self._propose(window, last.actuator, last.before, why, lost, "symptom:reward_fell_after_swap")
+        lost_reward = old_reward - comparison.reward
+        return self._propose(window, last.actuator, last.before, why, lost_reward, "symptom:reward_fell_after_swap")
 
     def _tighten_anchor(self, window: Window, comparison: _Comparison) -> Vote | None:
         """Propose a larger β for a policy that leaves its teacher without a gain."""
@@ -190,8 +190,9 @@ class Teacher(Agent):
             why += f": {TEACHER} {window.knobs[TEACHER].value} → {stronger}"
             return self._propose(window, TEACHER, stronger, why, comparison.headroom / 2, "symptom:kl_anchor_binds")
         lowered = beta.lowered_to(beta.number / self.BETA_FACTOR)
-        if lowered is None or any(change_of(receipt) > 0 for receipt in window.applied(BETA)):
-            return None
+        was_raised = any(change_of(receipt) > 0 for receipt in window.applied(BETA))
+        if lowered is None or was_raised:
+            return None  # after a raise, another cut could repeat without end
         why += f", and no teacher is stronger: {BETA} {beta.number:.3g} → {lowered:.3g}"
         return self._propose(window, BETA, lowered, why, comparison.headroom / 4, "symptom:kl_anchor_binds")
 

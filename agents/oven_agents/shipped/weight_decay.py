@@ -122,18 +122,19 @@ class WeightDecay(Agent):
         max_norm = max(value for _, value in norms)
         healthy_tick = max(tick for tick, value in norms if value >= 0.99 * max_norm)
         _, newest_norm = norms[-1]
-        lost = 1 - newest_norm / max_norm
+        lost_share = 1 - newest_norm / max_norm
         knob, attempts = window.knobs[WEIGHT_DECAY], window.applied(WEIGHT_DECAY)
-        if lost < self.MIN_NORM_CHANGE or knob.number <= 0 or len(attempts) >= self.MAX_ATTEMPTS:
+        if lost_share < self.MIN_NORM_CHANGE or knob.number <= 0 or len(attempts) >= self.MAX_ATTEMPTS:
             return None
         factor = self.SECOND_FACTOR if attempts else self.FIRST_FACTOR
         lowered = knob.bounded(knob.number * factor)
         why = (
-            f"the weights lost {lost:.0%} of their norm in {window.tick - healthy_tick} ticks, and "
+            f"the weights lost {lost_share:.0%} of their norm in {window.tick - healthy_tick} ticks, and "
             f"{gauges.shrink_share(window):.0%} of each step's length shrinks them: {WEIGHT_DECAY} {knob.number:.3g} → "
             f"{lowered:.3g}"
         )
-        return self._offer(window, healthy_tick, lowered, why, severity=min(1.0, lost * 4), symptom="weights_shrink")
+        severity = min(1.0, 4 * lost_share)
+        return self._offer(window, healthy_tick, lowered, why, severity=severity, symptom="weights_shrink")
 
     def _offer(
         self, window: Window, healthy_tick: int, decay: float, why: str, *, severity: float, symptom: str

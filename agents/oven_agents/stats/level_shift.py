@@ -27,12 +27,10 @@ class Shift:
 
     @property
     def mean_difference(self) -> float:
-        """Difference of the means."""
         return fmean(self.now) - fmean(self.before)
 
     @property
     def median_difference(self) -> float:
-        """Difference of the medians."""
         return median(self.now) - median(self.before)
 
     @property

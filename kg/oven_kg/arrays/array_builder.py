@@ -55,12 +55,12 @@ class Builder:
         self._relations = _Numbering("relation", MAX_RELATIONS)
         self._kinds = _Numbering("kind", MAX_RELATIONS, allow_empty=True)
         self._kind_of_node = array("h")
-        """-1 for a node without a kind."""
+        """The number of each node's kind, or −1 for a node without a kind."""
         self._src, self._dst, self._rel, self._weight = array("i"), array("i"), array("h"), array("f")
 
     @property
     def edge_count(self) -> int:
-        """Return the number of edges so far, including repeated ones."""
+        """The number of edges so far, including repeated ones."""
         return len(self._src)
 
     def declare(self, names: Sequence[str], kinds: Sequence[str] | None = None) -> None:
@@ -125,11 +125,11 @@ class Builder:
         kind = np.empty(len(names), np.int16)
         kind_or_none = kind_positions[kind_of_node] if len(kind_positions) else no_kind
         kind[node_positions] = np.where(kind_of_node < 0, no_kind, kind_or_none)
-        total = len(weight)
+        added_count = len(weight)
         columns = _sort_edges(src, dst, rel, weight, len(names), len(relations))
         del src, dst, rel, weight, kind_of_node
         self._reset()  # frees the buffers before the reverse direction is built
-        self.repeated = total - len(columns["dst"])
+        self.repeated = added_count - len(columns["dst"])
         columns |= _reverse_edges(columns, len(names)) | _concatenate_names(names) | {"kinds": kind}
         return _freeze(columns, tuple(relations), tuple(kinds), licence)
 

@@ -65,7 +65,8 @@ def _adjacency_matrix(
     indptr, ends, rel = _edge_arrays(arrays, direction)
     if relations is not None:
         mask = np.isin(rel, list(relations))
-        indptr, ends = np.concatenate([[0], np.cumsum(mask)])[indptr], ends[mask]
+        selected_before = np.concatenate([[0], np.cumsum(mask)])  # number of selected edges before each position
+        indptr, ends = selected_before[indptr], ends[mask]
     return csr_array((np.ones(len(ends)), ends, indptr.astype(np.int32)), shape=(arrays.nodes, arrays.nodes))
 
 

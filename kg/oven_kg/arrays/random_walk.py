@@ -18,8 +18,8 @@ DAMPING: Final = 0.85
 ACCURACY: Final = 1e-9
 """Maximum sum of absolute errors of the ranks, which sum to 1."""
 RESIDUE: Final = 5e-5
-"""Minimum mass per edge at which a node passes its mass on. It bounds the work in any graph to 1 / (RESIDUE × (1 −
-DAMPING)) = 133,000 edges, about 8 ms."""
+"""Minimum probability mass per edge at which a node passes its mass on to its neighbours. It bounds the work in any
+graph to 1 / (RESIDUE × (1 − DAMPING)) = 133,000 edges, about 8 ms."""
 
 
 def pagerank(matrix: sparse.csr_array, restart: Values | None = None, *, accuracy: float = ACCURACY) -> Values:
@@ -45,7 +45,7 @@ def pagerank(matrix: sparse.csr_array, restart: Values | None = None, *, accurac
 
 class RandomWalk:
     """A random walk along a graph's edges, in proportion to their weights. The weights of several edges between two
-    nodes add up. It uses 40 bytes per node and none per edge."""
+    nodes add up. The walk uses 40 bytes per node and none per edge."""
 
     def __init__(self, arrays: GraphArrays) -> None:
         self.arrays = arrays

@@ -44,7 +44,7 @@ class Knowledge:
         self.records = records
         self.sha = _content_hash(records)
         self.paths: dict[tuple[str, ...], EvidencePath] = {}
-        """Cache of `diagnosis.evidence_path`: the path in words for a tuple of edge ids. A graph has a few thousand."""
+        """Cache of `diagnosis.evidence_path`: edge ids → path in words. A graph has a few thousand paths."""
         self._needs_cache: dict[str, dict[str, tuple[Edge, ...]]] = {}
 
     def edges_into(self, node: str, *relations: str) -> Iterator[Edge]:
@@ -61,7 +61,7 @@ class Knowledge:
         return self._nodes_by_kind.get(kind, ())
 
     def needs(self, remedy: str) -> dict[str, tuple[Edge, ...]]:
-        """Return the direct and indirect preconditions of `remedy`, each with the edges that lead to it."""
+        """Return the needs of `remedy`: its direct and indirect preconditions, each with the edges that lead to it."""
         if remedy in self._needs_cache:
             return self._needs_cache[remedy]
         needs: dict[str, tuple[Edge, ...]] = {}

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from oven_core.errors import ConfigError
 from oven_kg.loaders.graph_batches import Column, EdgeBatch, Locate
 from oven_kg.loaders.input_file import GraphFile, utf8_error
-from oven_kg.loaders.triple_columns import TripleColumns
+from oven_kg.loaders.triples import TripleColumns
 
 
 def to_edge_batch(graph_file: GraphFile, batch: Any, columns: TripleColumns, locate: Locate) -> EdgeBatch:

@@ -20,7 +20,7 @@ from oven_kg.loaders.graph_batches import Batch, EdgeBatch, Licence, LoaderOptio
 from oven_kg.loaders.input_file import GraphFile
 from oven_kg.loaders.separated_values import Dialect, read_batches
 
-DIALECT: Final = Dialect("\t", quoted=False, names=("assertion", "relation", "start", "end", "about"))
+DIALECT: Final = Dialect("\t", quoted=False, names=("assertion", "relation", "start", "end", "details"))
 LICENCE: Final = "CC-BY-SA-4.0"
 TAIL_BYTES: Final = 48
 """Number of bytes at the end of the JSON that are searched for the weight first."""
@@ -52,7 +52,7 @@ def load_conceptnet(graph_file: GraphFile, options: LoaderOptions) -> Iterator[B
                 graph_file, selected.column("relation"), locate, "relation", lambda uri: uri.removeprefix("/r/")
             ),
             to_strings(graph_file, selected.column("end"), locate, "end", concept_name),
-            _parse_weights(graph_file, selected.column("about"), locate),
+            _parse_weights(graph_file, selected.column("details"), locate),
             locate,
         )
     if skipped:

@@ -8,8 +8,7 @@ from typing import Final
 from oven_core.errors import ConfigError
 from oven_kg.loaders.graph_batches import Batch, EdgeRow, LoaderOptions, NodeRow, check_declared, to_batches
 from oven_kg.loaders.input_file import HEAD_BYTES, GraphFile
-from oven_kg.loaders.json_lines import parse_weight
-from oven_kg.loaders.triple_columns import DEFAULT_RELATION, RELATIONS, WEIGHTS
+from oven_kg.loaders.triples import DEFAULT_RELATION, RELATIONS, WEIGHTS, parse_weight
 from oven_kg.loaders.xml_events import XmlEvents
 
 MAX_CHARACTERS: Final = 1_001

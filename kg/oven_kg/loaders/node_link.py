@@ -9,8 +9,7 @@ from typing import Any
 from oven_core.errors import ConfigError, reason
 from oven_kg.loaders.graph_batches import Batch, EdgeRow, LoaderOptions, NodeRow, check_declared, to_batches
 from oven_kg.loaders.input_file import MAX_JSON_BYTES, GraphFile, decode
-from oven_kg.loaders.json_lines import parse_edge, parse_name
-from oven_kg.loaders.triple_columns import DEFAULT_RELATION
+from oven_kg.loaders.triples import DEFAULT_RELATION, parse_edge, parse_name
 
 
 def load_node_link(graph_file: GraphFile, options: LoaderOptions) -> Iterator[Batch]:

@@ -14,7 +14,7 @@ from oven_kg.arrays.array_builder import MAX_CHARACTERS
 from oven_kg.loaders.arrow_columns import to_edge_batch
 from oven_kg.loaders.graph_batches import BATCH_ROWS, Batch, LoaderOptions
 from oven_kg.loaders.input_file import GraphFile
-from oven_kg.loaders.triple_columns import find_triple_columns
+from oven_kg.loaders.triples import find_triple_columns
 
 MAX_ROWS: Final = 100_000_000
 """Maximum number of rows: three times as many as in ConceptNet."""

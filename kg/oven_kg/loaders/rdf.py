@@ -110,12 +110,12 @@ def _load(graph_file: GraphFile, options: LoaderOptions, rdf_format: str) -> Ite
     blank_names: dict[str, str] = {}
     local_names: dict[str, str] = {}
 
-    def name(term: Any) -> str:
+    def node_name(term: Any) -> str:
         if isinstance(term, pyoxigraph.BlankNode):
             return blank_names.setdefault(term.value, f"_:{graph_file.path.name}.{len(blank_names) + 1}")
         return str(term.value)
 
-    def relation(iri: str) -> str:
+    def relation_name(iri: str) -> str:
         """Return the predicate's local name, or its whole IRI if another vocabulary has the same name."""
         local_name = re.split("[#/:]", iri)[-1] or iri
         return local_name if local_names.setdefault(local_name, iri) == iri else iri
@@ -129,7 +129,8 @@ def _load(graph_file: GraphFile, options: LoaderOptions, rdf_format: str) -> Ite
             for subject, predicate, target, _ in statements:
                 statement_count += 1
                 if isinstance(target, node_types) and isinstance(subject, node_types):
-                    rows.append((name(subject), relation(predicate.value), name(target), statement_count))
+                    relation = relation_name(predicate.value)
+                    rows.append((node_name(subject), relation, node_name(target), statement_count))
                 else:
                     skipped += 1
                 if len(rows) >= BATCH_ROWS:

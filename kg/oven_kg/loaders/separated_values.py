@@ -18,7 +18,7 @@ from oven_core.files import csv_field_limit
 from oven_kg.loaders.arrow_columns import to_edge_batch
 from oven_kg.loaders.graph_batches import Batch, LoaderOptions, Locate
 from oven_kg.loaders.input_file import HEAD_BYTES, GraphFile, decode, read_lines
-from oven_kg.loaders.triple_columns import find_triple_columns
+from oven_kg.loaders.triples import find_triple_columns
 
 BLOCK_BYTES: Final = 2**21
 """Number of bytes to parse at a time. No row may be longer."""

@@ -107,8 +107,8 @@ def cause_probabilities(graph: Knowledge, symptoms: Severities, phase: str = "")
 
 
 def weigh(graph: Knowledge, remedy: str, causes: Mapping[str, float], symptoms: Severities) -> float:
-    """Return ln((1 − harm) / (1 − benefit)) within ±MAX_LOG_ODDS: a sum of weights of evidence, or 0 without evidence.
-    Harm and benefit are noisy-ORs over the diagnosis."""
+    """Return the log-odds of a remedy, ln((1 − harm) / (1 − benefit)), within ±MAX_LOG_ODDS. Harm and benefit combine
+    the evidence for the diagnosis by noisy-OR. The result is 0 without evidence."""
     benefits: list[float] = []
     for relation, factor in SUPPORTING_RELATIONS:
         benefits += [
@@ -124,8 +124,7 @@ def weigh(graph: Knowledge, remedy: str, causes: Mapping[str, float], symptoms: 
 
 
 def _evidence_weight(p: float) -> float:
-    complement = 1 - p
-    return -math.log(complement if complement > 1e-9 else 1e-9)
+    return -math.log(max(1 - p, 1e-9))
 
 
 def strongest_paths(

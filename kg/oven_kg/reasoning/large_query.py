@@ -21,7 +21,7 @@ from oven_kg.arrays.word_search import WordSearch, split_words
 MAX_WORDS: Final = 8
 """Maximum number of words in a search. The rest are ignored."""
 MAX_CANDIDATES: Final = 20_000
-"""Maximum number of nodes that a search ranks, in about 3 ms. It finds the other nodes only by their rarer words."""
+"""Maximum number of nodes that a search ranks, which takes about 3 ms. Nodes with the rarest words come first."""
 
 Rows: TypeAlias = tuple[list[QueryRow], bool]
 """Rows of an answer, and whether the search omitted nodes."""
@@ -136,10 +136,11 @@ class LargeQuery:
         nodes_by_word = sorted((self._words.nodes_with(word, MAX_CANDIDATES + 1) for word in words), key=len)
         candidates, more = np.empty(0, np.int32), False
         for nodes in nodes_by_word:
-            if len(candidates) + len(nodes) > MAX_CANDIDATES:  # a common word adds no nodes to those of rarer words
-                more = True
-                nodes = nodes[: 0 if len(candidates) else MAX_CANDIDATES]
-            candidates = np.union1d(candidates, nodes)
+            more = len(candidates) + len(nodes) > MAX_CANDIDATES
+            if not more or not len(candidates):
+                candidates = np.union1d(candidates, nodes[:MAX_CANDIDATES])
+            if more:
+                break  # more common words add no nodes to those of rarer words
         counts = np.array([len({*words} & {*split_words(name)}) for name in self._arrays.names(candidates)], np.int64)
         lengths = np.diff(self._arrays.name_offsets)[candidates]
         order = np.lexsort((candidates, lengths, -counts))[: request.limit + 1]

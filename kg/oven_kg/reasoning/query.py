@@ -34,7 +34,6 @@ class _Step(NamedTuple):
 
 
 def query(graph: Knowledge, request: GraphQuery) -> QueryAnswer:
-    """Answer a query."""
     relations = sorted({edge.relation for edge in graph.edges.values()})
     for name in request.relations:
         if name not in relations:

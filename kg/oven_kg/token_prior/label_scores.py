@@ -52,8 +52,8 @@ def name_scores(arrays: GraphArrays, encode: Encode, text_of: Callable[[str], st
 
 
 def node_importance(arrays: GraphArrays) -> NDArray[np.float64]:
-    """Return each node's PageRank, (N,), scaled to a mean of 1. An edge's weight is its relation's weight times log(1 +
-    its own weight). The reverse direction has BACKWARD_FACTOR times that weight."""
+    """Return each node's PageRank, (N,), scaled to a mean of 1. An edge counts with its relation's weight times log(1 +
+    its own weight), and BACKWARD_FACTOR times as much in the reverse direction. Matrix rows are the ends of steps."""
     relation_weights = np.array([RELATION_WEIGHTS.get(name, DEFAULT_WEIGHT) for name in arrays.relations] or [0.0])
     forward = _weight_matrix(relation_weights, arrays.in_rel, arrays.in_weight, arrays.in_src, arrays.in_indptr)
     backward = _weight_matrix(relation_weights, arrays.rel, arrays.weight, arrays.dst, arrays.indptr)

@@ -64,7 +64,7 @@ def render(report: Report) -> str:
         _render_table(report),
         _render_notices(report),
         _render_agents(report),
-        _render_explanation(),
+        f"<h2>How to read this</h2><p>{escape(HOW_JUDGED)}</p><p>{escape(OPEN_LOOP)}</p>\n",
     )
     return f"{head}<body><h1>{escape(report.summary)}</h1>\n{''.join(parts)}</body></html>\n"
 
@@ -146,10 +146,6 @@ def _render_agents(report: Report) -> str:
     ]
     cells = "\n".join(f"<tr><td>{escape(name)}</td><td>{escape(text)}</td></tr>" for name, text in rows)
     return f"<h2>Agents</h2><table>\n{cells}\n</table>\n"
-
-
-def _render_explanation() -> str:
-    return f"<h2>How to read this</h2><p>{escape(HOW_JUDGED)}</p><p>{escape(OPEN_LOOP)}</p>\n"
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,8 +115,7 @@ def answer_requests(requests: Generator[tuple[str, bytes], bytes | None, _Result
 async def answer_requests_by_service(
     requests: Generator[tuple[str, bytes], bytes | None, _Result], ask: AskService
 ) -> _Result:
-    """Answer a generator's requests with a coroutine function, such as `PriorClient.ask`. Return the generator's
-    result."""
+    """Like `answer_requests`, but with a coroutine function such as `PriorClient.ask`."""
     try:
         request = next(requests)
         while True:

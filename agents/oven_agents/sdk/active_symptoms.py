@@ -8,7 +8,7 @@ from oven_agents.sdk.window import Window
 from oven_core.protocol.alerts import Alert
 
 MAX_ACTIVE = 8
-"""Maximum number of active symptoms per agent. Programs that display alerts keep no more than this."""
+"""Maximum number of active symptoms per agent. More would usually share one cause, and displays keep no more."""
 
 
 class ActiveSymptoms:

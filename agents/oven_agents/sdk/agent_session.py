@@ -32,8 +32,7 @@ from oven_core.protocol.messages import (
 WINDOW_LENGTH = 512
 """Maximum number of observations in a window."""
 HEARTBEAT_TICKS = 10
-"""Number of ticks between heartbeats, which are `done` statuses. The mesh stops waiting for an agent that was silent
-for `silent_ticks`."""
+"""Number of ticks between heartbeats (`done` statuses). The mesh stops waiting for an agent after `silent_ticks`."""
 ALREADY_LOGGED = "already logged"
 """The reason for withholding a proposal that is on an open ballot already, or was rejected recently."""
 MAX_FAILURES = 20

@@ -241,7 +241,7 @@ class Divergence(Agent):
         return _Harm("grad_norm_spike", 1.0, tick, why, remedies=remedies, may_retry=True, is_visible=False)
 
     def _discarded_norms(self, window: Window) -> list[float]:
-        """Return norms from before the last rollback. An outlier that recurs after the rollback is no single event."""
+        """Return norms from before the last rollback. Similar norms after the rollback are not outliers."""
         rollback_tick = window.last_change_tick(ROLLBACK)
         first_tick = rollback_tick - self.REFERENCE
         discarded = [o for o in window.observations if first_tick < o.tick <= rollback_tick]

@@ -118,17 +118,13 @@ class EntropyCollapse(Agent):
         if fall is None:
             return None
         old, new = fall
-        why = (
-            f"{gauge} fell from {old:.3g} to {new:.3g} within {self.COLLAPSE_TICKS} steps, and {target.name} did not "
-            "rise"
-        )
+        change = f"fell from {old:.3g} to {new:.3g} within {self.COLLAPSE_TICKS} steps"
+        why = f"{gauge} {change}, and {target.name} did not rise"
         old_share, new_share = self._shares_of_chance(window, since) or (0.0, math.inf)
         is_quiet = new_share < self.QUIET_SHARE and new_share < self.COLLAPSED_SHARE * old_share
         if is_quiet:
-            why += (
-                f"; the spread of rewards within groups fell from {old_share:.0%} to {new_share:.0%} of its chance "
-                "level"
-            )
+            shares = f"{old_share:.0%} to {new_share:.0%} of its chance level"
+            why += f"; the spread of rewards within groups fell from {shares}"
         confidence = self.CONFIDENCE_OF_BOTH if is_quiet else self.CONFIDENCE_OF_ONE
         return self._offer_remedies(window, why, confidence, gauge, is_quiet)
 

@@ -140,7 +140,7 @@ class LearningRate(Agent):
     STALL_INTERVAL = 20
     """Number of ticks between two checks for a stall. More frequent checks would give the same result."""
     MIN_RESOLUTION = 0.01
-    """Share of the objective, 0 to 1. A stall counts only if such a difference is measurable. A cut should gain it."""
+    """Share of the objective, 0 to 1, that must be measurable for a stall. It is also the forecast gain of a cut."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         if reason := super().cannot_fire(run):

@@ -132,7 +132,7 @@ class RewardWeights(Agent):
         middle = (best_tick + window.tick) // 2
         before = [o.metrics[name] for o in window.observations if since < o.tick <= best_tick and name in o.metrics]
         after = [o.metrics[name] for o in window.observations if o.tick > middle and name in o.metrics]
-        before = before[-max(self.MIN_STEPS, len(after)) :]  # as many as after, because older values may differ
+        before = before[-max(self.MIN_STEPS, len(after)) :]  # as many values as `after` has
         if len(before) < self.MIN_STEPS or len(after) < self.MIN_STEPS:
             return None
         change = Shift(before, after).mean_difference

@@ -192,7 +192,7 @@ class Teacher(Agent):
         lowered = beta.lowered_to(beta.number / self.BETA_FACTOR)
         was_raised = any(change_of(receipt) > 0 for receipt in window.applied(BETA))
         if lowered is None or was_raised:
-            return None  # after a raise, another cut could repeat without end
+            return None
         why += f", and no teacher is stronger: {BETA} {beta.number:.3g} → {lowered:.3g}"
         return self._propose(window, BETA, lowered, why, comparison.headroom / 4, "symptom:kl_anchor_binds")
 

@@ -178,8 +178,7 @@ def as_alerts(window: Window, *sightings: Sighting | None) -> list[Alert]:
         window.alert(
             sighting.symptom, sighting.metric, value=sighting.value, expected=sighting.expected, why=sighting.why
         )
-        for sighting in sightings
-        if sighting is not None
+        for sighting in filter(None, sightings)
     ]
 
 

@@ -87,7 +87,7 @@ def _exceeds_earlier_steps(window: Window, steps: OverlongSteps) -> bool:
 
 def max_rate_factor(window: Window) -> float:
     """Return the factor by which the rate may grow until steps reach TUNED_LENGTH, or infinity if their length is not
-    measured. The factor assumes that lengths are proportional to the rate, which is not exact (RATE_EXPONENT)."""
+    measured. The factor assumes that lengths are proportional to the rate. The next check corrects the error."""
     lengths = [length for _, length in _relative_lengths(window)[-MIN_STREAK:]]
     return TUNED_LENGTH / max(lengths) if lengths and max(lengths) > 0 else math.inf
 

@@ -160,7 +160,6 @@ class RelationMap:
 
     @property
     def unused_relations(self) -> tuple[str, ...]:
-        """Return the relations of the user's map that no file contained."""
         return tuple(sorted({*self.user_map} - self.used_keys - {WILDCARD}))
 
 

@@ -15,7 +15,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from oven_core.protocol.graph_requests import Curriculum, CurriculumRequest, Mastery, UnmetPrerequisite
-from oven_kg.graph.knowledge import Knowledge
+from oven_kg.graph.knowledge_graph import KnowledgeGraph
 
 if TYPE_CHECKING:
     from oven_kg.arrays.graph_arrays import GraphArrays  # imports numpy, which the built-in graph does not need
@@ -63,7 +63,7 @@ def curriculum(sha: str, in_graph: Prerequisites, request: CurriculumRequest) ->
     return Curriculum(graph=sha, weights=weights, unmet=tuple(unmet), known=known_count)
 
 
-def requirements(graph: Knowledge) -> Prerequisites:
+def requirements(graph: KnowledgeGraph) -> Prerequisites:
     """Return a function that looks up the REQUIRES edges of a graph."""
     return lambda topic: (edge.dst for edge in graph.edges_out_of(topic, REQUIRES))
 

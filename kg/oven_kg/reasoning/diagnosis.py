@@ -26,7 +26,7 @@ from oven_core.protocol.graph_requests import (
     Symptom,
 )
 from oven_kg.graph.graph_yaml import Edge, Node
-from oven_kg.graph.knowledge import Knowledge
+from oven_kg.graph.knowledge_graph import KnowledgeGraph
 
 GRADES_WEAKEST_LAST: Final = "ABDC"
 """Grades of evidence: A controlled ablation, B reported at scale, D measured by us on one small task, C practice."""
@@ -46,7 +46,7 @@ MAX_PATHS: Final = 3
 Severities: TypeAlias = Mapping[str, float]
 
 
-def diagnose(graph: Knowledge, request: DiagnoseRequest) -> Diagnosis:
+def diagnose(graph: KnowledgeGraph, request: DiagnoseRequest) -> Diagnosis:
     """Rank the causes of the symptoms, and the remedies with a positive score. Remedies with unmet needs come last."""
     symptoms = severities(graph, request.symptoms)
     causes = cause_probabilities(graph, symptoms, request.phase)
@@ -73,7 +73,7 @@ def diagnose(graph: Knowledge, request: DiagnoseRequest) -> Diagnosis:
     )  # fmt: skip
 
 
-def severities(graph: Knowledge, symptoms: Iterable[Symptom]) -> dict[str, float]:
+def severities(graph: KnowledgeGraph, symptoms: Iterable[Symptom]) -> dict[str, float]:
     """Return the severity of each symptom in the graph. For a repeated symptom, it is the largest one."""
     by_id: dict[str, float] = {}
     for symptom in symptoms:
@@ -82,11 +82,11 @@ def severities(graph: Knowledge, symptoms: Iterable[Symptom]) -> dict[str, float
     return dict(sorted(by_id.items()))
 
 
-def _is_symptom(graph: Knowledge, id_: str) -> bool:
+def _is_symptom(graph: KnowledgeGraph, id_: str) -> bool:
     return id_ in graph.nodes and graph.nodes[id_].kind == "symptom"
 
 
-def cause_probabilities(graph: Knowledge, symptoms: Severities, phase: str = "") -> dict[str, float]:
+def cause_probabilities(graph: KnowledgeGraph, symptoms: Severities, phase: str = "") -> dict[str, float]:
     """Return the probability of each cause of the symptoms, most likely first. Each symptom's log-likelihood ratio is
     weighted by its severity."""
     log_ratios: dict[str, list[float]] = {}
@@ -106,7 +106,7 @@ def cause_probabilities(graph: Knowledge, symptoms: Severities, phase: str = "")
     return dict(sorted(probabilities.items(), key=lambda item: (-item[1], item[0])))
 
 
-def weigh(graph: Knowledge, remedy: str, causes: Mapping[str, float], symptoms: Severities) -> float:
+def weigh(graph: KnowledgeGraph, remedy: str, causes: Mapping[str, float], symptoms: Severities) -> float:
     """Return the log-odds of a remedy, ln((1 − harm) / (1 − benefit)), within ±MAX_LOG_ODDS. Harm and benefit combine
     the evidence for the diagnosis by noisy-OR. The result is 0 without evidence."""
     benefits: list[float] = []
@@ -128,7 +128,7 @@ def _evidence_weight(p: float) -> float:
 
 
 def strongest_paths(
-    graph: Knowledge, remedy: str, causes: Mapping[str, float], symptoms: Severities, relations: Sequence[str]
+    graph: KnowledgeGraph, remedy: str, causes: Mapping[str, float], symptoms: Severities, relations: Sequence[str]
 ) -> tuple[EvidencePath, ...]:
     """Return at most MAX_PATHS paths from the symptoms to the remedy by these relations, strongest first."""
     weighted_paths: list[tuple[float, tuple[Edge, ...]]] = []
@@ -146,7 +146,7 @@ def strongest_paths(
     return tuple(evidence_path(graph, edges) for _, edges in weighted_paths[:MAX_PATHS])
 
 
-def evidence_path(graph: Knowledge, edges: Sequence[Edge], remark: str = "") -> EvidencePath:
+def evidence_path(graph: KnowledgeGraph, edges: Sequence[Edge], remark: str = "") -> EvidencePath:
     """Return a path in words. `edges` are written against their direction: loss_spike ← CAUSES ← lr_too_high ← SOLVES ←
     lower_lr. Needs and contradictions are written along their direction."""
     key = (*(edge.id for edge in edges), remark)
@@ -180,12 +180,12 @@ def unmet_needs(
     return tuple(need for need in sorted(needs) if not is_met(need, actuators, metrics, held_out))
 
 
-def _all_needs(graph: Knowledge, remedy: Node) -> Mapping[str, tuple[Edge, ...]]:
+def _all_needs(graph: KnowledgeGraph, remedy: Node) -> Mapping[str, tuple[Edge, ...]]:
     """Return the remedy's needs in the graph, and the actuators of its changes."""
     return {**graph.needs(remedy.id), **{f"actuator:{change.partition(':')[0]}": () for change in remedy.changes}}
 
 
-def judge(graph: Knowledge, request: JudgeRequest) -> Judgement:
+def judge(graph: KnowledgeGraph, request: JudgeRequest) -> Judgement:
     """Judge one proposed change. If several remedies include the change, the one with the highest log-odds decides.
     Remedies without evidence in the graph do not count. The verdict does not change an agent's vote weight. Separate
     rules in the mesh bar the same changes."""
@@ -206,7 +206,7 @@ def judge(graph: Knowledge, request: JudgeRequest) -> Judgement:
     )  # fmt: skip
 
 
-def barring_paths(graph: Knowledge, request: JudgeRequest) -> tuple[EvidencePath, ...]:
+def barring_paths(graph: KnowledgeGraph, request: JudgeRequest) -> tuple[EvidencePath, ...]:
     """Return the paths that bar the change now: first its unmet needs, then contradictions with changes in flight."""
     paths = []
     for change, needs in graph.requirements.items():
@@ -221,7 +221,7 @@ def barring_paths(graph: Knowledge, request: JudgeRequest) -> tuple[EvidencePath
     return tuple(dict.fromkeys(paths))
 
 
-def _remedies_with_change(graph: Knowledge, request: JudgeRequest) -> list[Node]:
+def _remedies_with_change(graph: KnowledgeGraph, request: JudgeRequest) -> list[Node]:
     """Return the remedies that include this change and whose other changes the run has actuators for."""
     remedies = []
     for node in graph.nodes_of_kind("remedy"):

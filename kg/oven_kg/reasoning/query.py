@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from oven_core.errors import ConfigError, UnknownNameError
 from oven_core.protocol.graph_requests import GraphQuery, QueryAnswer, QueryRow
-from oven_kg.graph.knowledge import Knowledge
+from oven_kg.graph.knowledge_graph import KnowledgeGraph
 
 RESTART: Final = 0.15
 """Probability that the walk returns to its start (1 − 0.85, as in Page et al. 1999)."""
@@ -33,7 +33,7 @@ class _Step(NamedTuple):
     """The direction of the edge as seen from the start of the step, "out" or "in"."""
 
 
-def query(graph: Knowledge, request: GraphQuery) -> QueryAnswer:
+def query(graph: KnowledgeGraph, request: GraphQuery) -> QueryAnswer:
     relations = sorted({edge.relation for edge in graph.edges.values()})
     for name in request.relations:
         if name not in relations:
@@ -43,22 +43,22 @@ def query(graph: Knowledge, request: GraphQuery) -> QueryAnswer:
     return QueryAnswer(graph=graph.sha, rows=tuple(rows[: request.limit]), more=len(rows) > request.limit)
 
 
-def _existing_node(graph: Knowledge, name: str) -> str:
+def _existing_node(graph: KnowledgeGraph, name: str) -> str:
     if name not in graph.nodes:
         raise UnknownNameError("node", name, graph.nodes)
     return name
 
 
-def _create_row(graph: Knowledge, id_: str, **fields: object) -> QueryRow:
+def _create_row(graph: KnowledgeGraph, id_: str, **fields: object) -> QueryRow:
     node = graph.nodes[id_]
     return QueryRow.model_validate({"node": id_, "kind": node.kind, "text": node.text, **fields})
 
 
-def _create_step_row(graph: Knowledge, step: _Step) -> QueryRow:
+def _create_step_row(graph: KnowledgeGraph, step: _Step) -> QueryRow:
     return _create_row(graph, step.end, edge=step.edge, relation=graph.edges[step.edge].relation, towards=step.towards)
 
 
-def _find_neighbors(graph: Knowledge, request: GraphQuery) -> list[QueryRow]:
+def _find_neighbors(graph: KnowledgeGraph, request: GraphQuery) -> list[QueryRow]:
     """Return one row per edge at depth 1, or one row per node, nearest first, at a greater depth."""
     start = _existing_node(graph, request.node)
     if request.depth == 1:
@@ -76,7 +76,7 @@ def _find_neighbors(graph: Knowledge, request: GraphQuery) -> list[QueryRow]:
     return [_create_row(graph, node, depth=depth) for depth, node in ranking]
 
 
-def _find_steps(graph: Knowledge, node: str, request: GraphQuery) -> list[_Step]:
+def _find_steps(graph: KnowledgeGraph, node: str, request: GraphQuery) -> list[_Step]:
     """Return the steps from a node that the request allows."""
     steps = []
     if request.direction != "in":
@@ -90,7 +90,7 @@ def _find_steps(graph: Knowledge, node: str, request: GraphQuery) -> list[_Step]
     return [step for step in steps if not request.relations or graph.edges[step.edge].relation in request.relations]
 
 
-def _find_path(graph: Knowledge, request: GraphQuery) -> list[QueryRow]:
+def _find_path(graph: KnowledgeGraph, request: GraphQuery) -> list[QueryRow]:
     """Return the nodes of a shortest path, or an empty list. If there are several, return the first by name."""
     start, end = _existing_node(graph, request.node), _existing_node(graph, request.to)
     start_row = _create_row(graph, start)
@@ -111,7 +111,7 @@ def _find_path(graph: Knowledge, request: GraphQuery) -> list[QueryRow]:
     return rows[::-1]
 
 
-def _rank_by_walk(graph: Knowledge, request: GraphQuery) -> list[QueryRow]:
+def _rank_by_walk(graph: KnowledgeGraph, request: GraphQuery) -> list[QueryRow]:
     """Compute personalised PageRank by power iteration, exact to ACCURACY."""
     if request.relations or request.direction == "in":
         raise ConfigError("ppr follows all relations, in the direction both or out; remove these options")
@@ -130,7 +130,7 @@ def _rank_by_walk(graph: Knowledge, request: GraphQuery) -> list[QueryRow]:
     return [_create_row(graph, node, score=share) for node, share in ranking if node != start]
 
 
-def _neighbor_counts(graph: Knowledge, node: str, *, undirected: bool) -> Counter[str]:
+def _neighbor_counts(graph: KnowledgeGraph, node: str, *, undirected: bool) -> Counter[str]:
     """Return each neighbour with the number of edges to it, and from it if `undirected`."""
     keys = {(dst, key) for _, dst, key in graph.network.out_edges(node, keys=True)}
     if undirected:
@@ -138,7 +138,7 @@ def _neighbor_counts(graph: Knowledge, node: str, *, undirected: bool) -> Counte
     return Counter(neighbor for neighbor, _ in sorted(keys))
 
 
-def _search_nodes(graph: Knowledge, request: GraphQuery) -> list[QueryRow]:
+def _search_nodes(graph: KnowledgeGraph, request: GraphQuery) -> list[QueryRow]:
     """Return nodes by the number of matching words in their id or text."""
     words = _split_words(request.node)
     counts = {node.id: len(words & _split_words(f"{node.id} {node.text}")) for node in graph.nodes.values()}

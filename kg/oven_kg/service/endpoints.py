@@ -25,7 +25,7 @@ from oven_core.protocol.graph_requests import (
 )
 from oven_core.protocol.messages import Message
 from oven_kg.checked_graph import load
-from oven_kg.graph.knowledge import Knowledge
+from oven_kg.graph.knowledge_graph import KnowledgeGraph
 from oven_kg.reasoning.curriculum import curriculum, requirements
 from oven_kg.reasoning.diagnosis import diagnose, judge
 from oven_kg.reasoning.query import query
@@ -48,7 +48,7 @@ def parse(kind: type[RequestT], request: bytes) -> RequestT:
 class PriorService:
     """A function that answers requests to all endpoints for one frozen graph. Not thread-safe."""
 
-    def __init__(self, graph: Knowledge, large: LargeGraphEndpoints | None = None) -> None:
+    def __init__(self, graph: KnowledgeGraph, large: LargeGraphEndpoints | None = None) -> None:
         """A `large` graph answers query, curriculum and token_prior instead of `graph`."""
         self.graph = graph
         self.large = large

@@ -20,7 +20,7 @@ from scipy import sparse
 from oven_kg.arrays.array_builder import Builder
 from oven_kg.arrays.graph_arrays import GraphArrays
 from oven_kg.arrays.random_walk import pagerank
-from oven_kg.graph.knowledge import Knowledge
+from oven_kg.graph.knowledge_graph import KnowledgeGraph
 from oven_kg.token_prior.token_prior_endpoint import Encode
 
 RELATION_WEIGHTS: Final[Mapping[str, float]] = {
@@ -37,7 +37,7 @@ PREFIXES: Final = ("", " ")
 """Prefixes of a word at the beginning of a string and within one."""
 
 
-def label_scores(graph: Knowledge, encode: Encode) -> dict[int, float]:
+def label_scores(graph: KnowledgeGraph, encode: Encode) -> dict[int, float]:
     """Return the score of each token, from the importance of the nodes whose id or text contains it."""
     builder = Builder()
     builder.declare(list(graph.nodes))

@@ -15,7 +15,7 @@ from oven_kg.arrays.array_builder import Builder
 from oven_kg.arrays.graph_arrays import GraphArrays
 from oven_kg.arrays.word_search import WordSearch, split_words
 from oven_kg.graph.graph_yaml import Edge, Node, Records
-from oven_kg.graph.knowledge import Knowledge
+from oven_kg.graph.knowledge_graph import KnowledgeGraph
 from oven_kg.reasoning.query import query
 from oven_kg.service.endpoints import PriorService
 from oven_kg.service.large_graph_endpoints import LargeGraphEndpoints
@@ -35,9 +35,9 @@ def large(triples: Sequence[Triple]) -> LargeGraphEndpoints:
     return LargeGraphEndpoints(builder.finish())
 
 
-def small(triples: Sequence[Triple]) -> Knowledge:
+def small(triples: Sequence[Triple]) -> KnowledgeGraph:
     edges = [Edge(f"e{number}", *triple, 1.0, "D", "s") for number, triple in enumerate(dict.fromkeys(triples))]
-    return Knowledge(Records(tuple(Node(name, "thing") for name in NAMES), tuple(edges), ()))
+    return KnowledgeGraph(Records(tuple(Node(name, "thing") for name in NAMES), tuple(edges), ()))
 
 
 def ask(answers: LargeGraphEndpoints, **values: Any) -> QueryAnswer:

@@ -15,7 +15,7 @@ from oven_core.protocol.graph_requests import EvidencePath, GraphInfo
 from oven_kg.graph.graph_yaml import Edge, Node, Records, Source
 
 
-class Knowledge:
+class KnowledgeGraph:
     """A read-only graph. `network` has node ids as nodes and edge ids as keys. A contradiction is written once in the
     file, and is in the network in both directions under one id."""
 

@@ -15,6 +15,7 @@ from oven_core.errors import ConfigError
 SETTING = "agents_memory_mb"
 """Name of the setting with the limit."""
 BYTES_PER_MB = 1_000_000
+"""Megabytes are decimal here."""
 
 
 def set_limit(megabytes: int) -> None:
@@ -22,9 +23,8 @@ def set_limit(megabytes: int) -> None:
     if sys.platform != "linux":
         raise ConfigError(f"{SETTING} = {megabytes} is supported on Linux only; remove the setting")
     hard_limit = resource.getrlimit(resource.RLIMIT_DATA)[1]
-    limit_bytes = megabytes * BYTES_PER_MB
-    if hard_limit != resource.RLIM_INFINITY:
-        limit_bytes = min(limit_bytes, hard_limit)
+    wanted_bytes = megabytes * BYTES_PER_MB
+    limit_bytes = wanted_bytes if hard_limit == resource.RLIM_INFINITY else min(hard_limit, wanted_bytes)
     resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
 
 

@@ -174,10 +174,10 @@ class Backtest:
     @property
     def same_votes(self) -> bool | None:
         """Whether the recorded votes were the same, apart from the graph's evidence. None if the agent took no part."""
-        recorded = self.replay.recorded.get(self.name)
-        if recorded is None:
+        recorded_votes = self.replay.recorded_votes.get(self.name)
+        if recorded_votes is None:
             return None
-        return list(map(_without_graph_evidence, recorded)) == [
+        return list(map(_without_graph_evidence, recorded_votes)) == [
             _without_graph_evidence(cast.vote) for cast in self.replay.votes
         ]
 
@@ -205,7 +205,7 @@ class Backtest:
             decisions=dict(sorted(verdicts.items())), cannot_fire=self.replay.cannot_fire.get(self.name, ""),
             problems=tuple(self.replay.problems.get(self.name, ())),
             notices=tuple(BacktestNotice(tick=notice.tick, text=notice.text) for notice in self.replay.notices),
-            took_part=self.name in self.replay.recorded, same_votes=self.same_votes, shadow=self.shadow,
+            took_part=self.name in self.replay.recorded_votes, same_votes=self.same_votes, shadow=self.shadow,
             divergences=len(divergences), first_divergence=first_divergence,
             ignored_receipts=self.replay.ignored_receipts, rules=dict(self.rules), hints=tuple(hints),
         )  # fmt: skip

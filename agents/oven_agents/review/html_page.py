@@ -12,13 +12,21 @@ from oven_agents.review.report import OPEN_LOOP, Report, describe_changes, descr
 from oven_agents.stats.objective import held_out_metric, objective
 
 MAX_CHARTS = 8
+"""Maximum number of charts. Others are omitted."""
 MAX_ROWS = 500
 """Maximum number of flags and notices in a table. `--json` prints all of them."""
-WIDTH, HEIGHT = 900, 180
-"""Size of a chart in pixels. Several charts fit on a screen."""
-LEFT, RIGHT, TOP, BOTTOM = 64, 8, 18, 22
-"""Margins of a chart in pixels. The axis labels are on the left, the numbers of flags at the top, and the ticks at the
-bottom."""
+WIDTH = 900
+"""Width of a chart in pixels."""
+HEIGHT = 180
+"""Height of a chart in pixels. Several charts fit on a screen."""
+LEFT = 64
+"""Left margin in pixels, for the axis labels."""
+RIGHT = 8
+"""Right margin in pixels."""
+TOP = 18
+"""Top margin in pixels, for the numbers of flags."""
+BOTTOM = 22
+"""Bottom margin in pixels, for the ticks."""
 MAX_COLUMNS = 400
 """Maximum number of columns in a chart. Each shows the range of a metric over a few ticks."""
 VISIBLE_SHARE = 0.99
@@ -71,8 +79,8 @@ def render(report: Report) -> str:
 
 def _render_source(report: Report) -> str:
     notes = [note.strip() for note in report.source_notes]
-    if report.assumed:
-        notes.append(f"Knobs assumed, as in an attached run: {', '.join(report.assumed)}.")
+    if report.assumed_knobs:
+        notes.append(f"Knobs assumed, as in an attached run: {', '.join(report.assumed_knobs)}.")
     return "".join(f'<p class="soft">{escape(note)}</p>\n' for note in notes)
 
 
@@ -138,7 +146,7 @@ def _render_notices(report: Report) -> str:
 
 def _render_agents(report: Report) -> str:
     rows = [(name, "raised flags") for name in dict.fromkeys(flag.agent for flag in report.flags)]
-    rows += [(name, "raised no flags") for name in report.silent]
+    rows += [(name, "raised no flags") for name in report.silent_agents]
     rows += [(name, f"cannot fire: {why}") for name, why in sorted(report.cannot_fire.items())]
     rows += [
         (name, f"raised {len(errors)} exceptions, first: {errors[0].strip().splitlines()[-1]}")
@@ -175,7 +183,7 @@ def render_chart(name: str, series: Series, flags: Sequence[Flag], first: int, l
     column_width = max(1, last - first) / MAX_COLUMNS
     tops = [f"{x(first + (item.column + 0.5) * column_width):.1f},{y(item.high):.1f}" for item in ranges]
     bottoms = [f"{x(first + (item.column + 0.5) * column_width):.1f},{y(item.low):.1f}" for item in reversed(ranges)]
-    ticks = "".join(
+    grid = "".join(
         f'<text x="{LEFT - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{value:.4g}</text>'
         f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(value):.1f}" y2="{y(value):.1f}" class="grid"/>'
         for value in dict.fromkeys((low, (low + high) / 2, high))
@@ -185,7 +193,7 @@ def render_chart(name: str, series: Series, flags: Sequence[Flag], first: int, l
     note = f"; {outside} of {len(ranges)} columns extend beyond the axis" if outside else ""
     return (
         f"<figure><figcaption>{escape(name)}{note}</figcaption>"
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(name)} over the run">{ticks}'
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(name)} over the run">{grid}'
         f'<polygon points="{" ".join(tops + bottoms)}" class="band"/>{marks}'
         f'<text x="{LEFT}" y="{HEIGHT - 6}">tick {first:,}</text>'
         f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 6}" text-anchor="end">{last:,}</text></svg></figure>'

@@ -76,22 +76,22 @@ class OpenLoopReplay:
     """A replay with agents, their sessions, and a mesh. Call `add` with each verified event in order."""
 
     def __init__(
-        self, run: str, agents: Mapping[str, Agent], rules: Callable[[Rules], Rules] = lambda rules: rules
+        self, run: str, agents: Mapping[str, Agent], adapt_rules: Callable[[Rules], Rules] = lambda rules: rules
     ) -> None:
-        """Create a replay. `rules` maps the rules of the recording to the rules of the replay."""
+        """Create a replay. `adapt_rules` maps the rules of the recording to the rules of the replay."""
         self.votes: list[CastVote] = []
         self.notices: list[AgentNotice] = []
         self.cannot_fire: dict[str, str] = {}
         self.changes: list[tuple[int, str]] = []
         """(tick, description) of every change to the recorded run."""
-        self.recorded: dict[str, list[Vote]] = {}
+        self.recorded_votes: dict[str, list[Vote]] = {}
         """Agent → its recorded votes. An agent that took no part has no entry."""
         self.shadows: set[str] = set()
         """Agents that were shadows in the recording."""
         self._columns = Columns()
         create_window = self._columns.window
         self._sessions = {name: Session(agents[name], name, create_window=create_window) for name in sorted(agents)}
-        self._mesh = ChangedMesh(run, rules)
+        self._mesh = ChangedMesh(run, adapt_rules)
         self._subjects = names.Subjects(run)
         self._owners = {
             subject(name): name
@@ -165,7 +165,7 @@ class OpenLoopReplay:
         return message
 
     def _store_recorded(self, agent: str, message: object) -> None:
-        votes = self.recorded.setdefault(agent, [])
+        votes = self.recorded_votes.setdefault(agent, [])
         if isinstance(message, Vote):
             votes.append(message)
         elif isinstance(message, AgentStatus) and message.shadow:

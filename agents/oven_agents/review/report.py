@@ -36,14 +36,14 @@ class Report:
     """Agent → tracebacks of exceptions in its code."""
     notices: Sequence[tuple[int, str, str]] = ()
     """(step, agent, text) of agents' notices to people."""
-    assumed: Sequence[str] = ()
+    assumed_knobs: Sequence[str] = ()
     """Knobs that are not in the log and were added for the review."""
     source_notes: Sequence[str] = ()
     """Remarks about the log for readers of the report."""
     series: Mapping[str, Series] = field(default_factory=dict)
 
     @property
-    def silent(self) -> list[str]:
+    def silent_agents(self) -> list[str]:
         """Agents that were able to flag something but did not."""
         flagging_agents = {flag.agent for flag in self.flags}
         return [name for name in self.agents if name not in flagging_agents and name not in self.cannot_fire]
@@ -54,7 +54,7 @@ class Report:
         return Counter(flag.likely_kind for flag in self.flags)
 
     @property
-    def adopted(self) -> int:
+    def adopted_count(self) -> int:
         """Number of flags whose change would have been adopted."""
         return sum(flag.adopted for flag in self.flags)
 
@@ -75,8 +75,8 @@ class Report:
             f"{counts['unknown']} unknown",
         ]
         return (
-            f"{self.run}: {counted(len(self.flags), 'flag')} in {extent}, {self.adopted} would have been adopted; "
-            f"{', '.join(parts)}; {able_agents} could judge it"
+            f"{self.run}: {counted(len(self.flags), 'flag')} in {extent}, {self.adopted_count} would have been "
+            f"adopted; {', '.join(parts)}; {able_agents} could judge it"
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -89,17 +89,17 @@ class Report:
             "agents": list(self.agents),
             "flags": [self._flag_as_json(flag) for flag in self.flags],
             "notices": [{"step": step, "agent": agent, "text": text} for step, agent, text in self.notices],
-            "adopted": self.adopted,
+            "adopted": self.adopted_count,
             "false_alarms": self.kind_counts["false alarm"],
             "followed_by_harm": self.kind_counts["harm"],
             "unknown": self.kind_counts["unknown"],
-            "silent": self.silent,
+            "silent": self.silent_agents,
             "cannot_fire": dict(self.cannot_fire),
             "raised": {name: {"times": len(errors), "first": errors[0]} for name, errors in self.tracebacks.items()},
             "objective": objective(self.start).name,
             "held_out": metric.name if (metric := held_out_metric(self.start)) else None,
             "actuators": [spec.name for spec in self.start.actuators],
-            "assumed_knobs": list(self.assumed),
+            "assumed_knobs": list(self.assumed_knobs),
             "rules": self.start.rules.model_dump(mode="json"),
             "notes": [note.strip() for note in self.source_notes],
             "judged_by": HOW_JUDGED,
@@ -178,10 +178,10 @@ def text_lines(report: Report) -> list[str]:
     output = wrapped(report.summary)
     for note in report.source_notes:
         output += wrapped(note)
-    if report.assumed:
+    if report.assumed_knobs:
         output += wrapped(
-            f"knobs assumed, as in an attached run: {', '.join(report.assumed)}; add others with --knob NAME=VALUE, or "
-            "use none with --no-assume"
+            f"knobs assumed, as in an attached run: {', '.join(report.assumed_knobs)}; add others with --knob "
+            "NAME=VALUE, or use none with --no-assume"
         )
     for number, flag in enumerate(report.flags[:MAX_FLAGS], 1):
         output += ["", *_flag_lines(number, flag)]
@@ -194,8 +194,8 @@ def text_lines(report: Report) -> list[str]:
         output += wrapped(f"notice at step {step:,}, {agent}: {text}", hang=2)
     if len(report.notices) > MAX_NOTICES:
         output += [f"and {len(report.notices) - MAX_NOTICES} more notices; --json has them"]
-    if report.silent:
-        output += wrapped(f"raised no flags: {', '.join(report.silent)}")
+    if report.silent_agents:
+        output += wrapped(f"raised no flags: {', '.join(report.silent_agents)}")
     if len(report.cannot_fire) == len(report.agents):
         output += (
             line for name, why in sorted(report.cannot_fire.items()) for line in wrapped(f"cannot fire: {name}: {why}")

@@ -65,7 +65,7 @@ class _Extent:
     """The start of the recorded run, and the steps and ticks that it covers, collected during the replay."""
 
     start: RunStarted | None = None
-    assumed: Sequence[str] = ()
+    assumed_knobs: Sequence[str] = ()
     """Knobs that were added to the newest start and are not in the log."""
     tick_count: int = 0
     step_range: tuple[int, int] = (0, 0)
@@ -92,7 +92,7 @@ def review(
         if isinstance(event.body, RunStarted):
             start = change(event.body)
             logged = {spec.name for spec in event.body.actuators}
-            extent.assumed = [spec.name for spec in start.actuators if spec.name not in logged]
+            extent.assumed_knobs = [spec.name for spec in start.actuators if spec.name not in logged]
             event = replace(event, body=start)
         message = replay.add(event)
         if isinstance(message, RunStarted):
@@ -109,7 +109,8 @@ def review(
         tick_range=extent.tick_range, agents=sorted(agents),
         flags=group_into_flags(replay.proposals, extent.start.rules),
         cannot_fire=replay.cannot_fire, tracebacks=replay.problems,
-        notices=[(notice.step, notice.agent, notice.text) for notice in replay.notices], assumed=extent.assumed,
+        notices=[(notice.step, notice.agent, notice.text) for notice in replay.notices],
+        assumed_knobs=extent.assumed_knobs,
     )  # fmt: skip
     _judge(report, events(), replay)
     return report

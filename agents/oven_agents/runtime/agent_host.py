@@ -207,7 +207,9 @@ async def _repeat_done_status(publishers: Sequence[Publisher], wake: asyncio.Eve
     for _ in range(MAX_REPEATS):
         if not any(publisher.session.awaited_status for publisher in publishers):
             return
-        if await _is_set_within(wake, REPEAT_S):
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(REPEAT_S):
+                await wake.wait()
             return
         for publisher in publishers:
             if (status := publisher.session.awaited_status) is not None:
@@ -219,15 +221,6 @@ def _absorb(sessions: Sequence[Session], event: Event) -> None:
     for session in sessions:
         if not isinstance(event.body, Alert) or event.author == session.name:
             session.absorb(event.body)
-
-
-async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:
-    try:
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    except TimeoutError:
-        return False
-    return True
 
 
 async def _catch_up(

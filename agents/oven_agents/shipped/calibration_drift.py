@@ -9,7 +9,14 @@ from oven_agents.sdk.alternative_plans import Alternatives, Plan, offer
 from oven_agents.sdk.window import Window
 from oven_agents.stats.confidence import solo_confidence, tentative_confidence
 from oven_agents.stats.objective import apply_sign, held_out_metric, objective
-from oven_agents.stats.symptoms import ECE, ECE_NULL, ECE_NULL_99, as_alerts, calibration_drift, calibration_readings
+from oven_agents.stats.symptoms import (
+    ECE,
+    ECE_NULL,
+    ECE_NULL_99,
+    as_alerts,
+    calibration_readings,
+    detect_calibration_drift,
+)
 from oven_core.protocol.alerts import Alert
 from oven_core.protocol.messages import MetricSpec, RunStarted
 
@@ -70,14 +77,14 @@ class CalibrationDrift(Agent):
         return None  # without a knob it still raises alerts
 
     def alerts(self, window: Window) -> Sequence[Alert]:
-        return as_alerts(window, calibration_drift(calibration_readings(window)))
+        return as_alerts(window, detect_calibration_drift(calibration_readings(window)))
 
     def vote(self, window: Window) -> Alternatives | None:
         since = window.last_change_tick(LAMBDA, ROLLBACK, LR_SCALE, BETA)
         if since >= 0 and window.tick < since + self.WAIT_TICKS:
             return None
         readings = calibration_readings(window)
-        sighting = calibration_drift(readings)
+        sighting = detect_calibration_drift(readings)
         errors = [error for _, error, _ in readings]
         lag = int(self.WAIT_TICKS / 2)
         if sighting is None or len(errors) <= lag or errors[-1] < errors[-1 - lag] - self.MIN_RECOVERY:

@@ -340,8 +340,8 @@ class Divergence(Agent):
         remedies = sorted(harm.remedies, key=lambda remedy: remedy in tried_remedies)
         if not harm.may_retry:
             remedies = [remedy for remedy in remedies if remedy not in tried_remedies]
-            if last_rollback_failed(window):
-                remedies = [remedy for remedy in remedies if remedy in (ROLLBACK_AND_CUT, SKIP_ONLY)]
+        if not harm.may_retry and last_rollback_failed(window):
+            remedies = [remedy for remedy in remedies if remedy in (ROLLBACK_AND_CUT, SKIP_ONLY)]
         if not may_cut:
             remedies = [remedy for remedy in remedies if remedy != ROLLBACK_AND_CUT]
         return offer([self._create_plan(window, remedy, harm) for remedy in remedies], symptoms)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from statistics import fmean, median, stdev
 
 from oven_agents.sdk.agent import SHARE_BOUNDS, Agent
@@ -152,7 +151,7 @@ class LearningRate(Agent):
             return f"the run publishes no {GRAD_COSINE}, and the loss alone does not show whether the rate is right"
         return None
 
-    def vote(self, window: Window) -> Vote | Sequence[Vote] | Plan | None:
+    def vote(self, window: Window) -> Vote | Plan | None:
         return (
             self._treat_collapse(window)
             or self._treat_long_steps(window)
@@ -226,7 +225,7 @@ class LearningRate(Agent):
             horizon=60, evidence=("symptom:update_ratio_high",),
         )  # fmt: skip
 
-    def _raise_low_rate(self, window: Window) -> list[Vote]:
+    def _raise_low_rate(self, window: Window) -> Vote | None:
         """Propose a raise if gradients agree, unless the agreement has another cause than a low rate."""
         agreement = self._check_agreement(window)
         reason_and_factor = agreement or self._check_slight_agreement(window)
@@ -241,7 +240,7 @@ class LearningRate(Agent):
             or self._schedule_lowered_rate(window)
             or (not tolerates_fading and self._agreement_fades(window))
         ):
-            return []
+            return None
         why, factor = reason_and_factor
         knob = window.knobs[LR_SCALE]
         target = objective(window.run)
@@ -249,7 +248,7 @@ class LearningRate(Agent):
         max_by_length = knob.number * max_rate_factor(window) if target.name == "loss" else math.inf
         raised = knob.raised_to(min(knob.number * factor, max_after_failure, max_by_length))
         if raised is None:
-            return []
+            return None
         confidence = estimate_confidence(
             window, hit_rate=self.ALIGNED_CONFIDENCE, target=target.name, gain=0.03, horizon=40
         )
@@ -342,24 +341,24 @@ class LearningRate(Agent):
         remaining_ticks = window.tick * (1 / window.progress - 1)
         return gain + pace * remaining_ticks > self.ON_COURSE_GAIN * median(group_deviations)
 
-    def _cut_opposed(self, window: Window) -> list[Vote]:
+    def _cut_opposed(self, window: Window) -> Vote | None:
         """Propose a cut if gradients are opposed and a loss gets worse."""
         cosines = self._recent_cosines(window, self.LONG_WINDOW)
         is_early = len(cosines) in self.EARLY_COUNTS
         if not (is_early or len(cosines) >= self.MIN_LONG_COSINES) or _schedule_changed_rate(window, self.LONG_WINDOW):
-            return []
+            return None
         shift = shift_of_halves(cosines)
         if max(fmean(shift.before), fmean(shift.now)) > self.MAX_OPPOSED_COSINE:
-            return []
+            return None
         sigmas = self.EARLY_SIGMAS if is_early else self.SIGMAS
         mean, error = fmean(cosines), stdev(cosines) / math.sqrt(len(cosines))
         if mean + sigmas * error > 0 or self._is_mostly_solved(window):
-            return []
+            return None
         if objective(window.run).name == "loss" and not self._loss_worsens(window, len(cosines)):
-            return []  # at a good rate, steps also overshoot in a few directions
+            return None  # at a good rate, steps also overshoot in a few directions
         lowered = _lowered_scale(window)
         if lowered is None:
-            return []
+            return None
         why = (
             f"successive gradients cancel each other (cosine with their running mean {mean:.2f} ± {error:.2f} over "
             f"{len(cosines)} ticks)"
@@ -379,25 +378,25 @@ class LearningRate(Agent):
         standard_error = max(stdev(shift.before), stdev(shift.now)) * math.sqrt(2 / half)
         return shift.mean_difference < -self.SIGMAS * standard_error
 
-    def _cut_stalled(self, window: Window) -> list[Vote]:
+    def _cut_stalled(self, window: Window) -> Vote | None:
         """Propose a cut if the objective did not improve over hundreds of ticks and gradients do not agree."""
         if window.tick % self.STALL_INTERVAL:
-            return []
+            return None
         target = objective(window.run)
         since = window.last_change_tick()
         values = window.series(target.name, after=since, last=2 * self.STALL_HALF)
         if len(values) < 2 * self.STALL_HALF or _schedule_changed_rate(window, 2 * self.STALL_HALF):
-            return []
+            return None
         old, new = fmean(values[: self.STALL_HALF]), fmean(values[self.STALL_HALF :])
         error = noise(values) * math.sqrt(2 / self.STALL_HALF)
         min_resolution = self.MIN_RESOLUTION * abs(old)
         is_flat = apply_sign(target, new - old) < 2 * error and 2 * error < min_resolution
         cosines = window.series(GRAD_COSINE, after=since, last=self.STALL_HALF)
         if not is_flat or self._is_mostly_solved(window) or len(cosines) < self.STALL_HALF or fmean(cosines) > 0:
-            return []
+            return None
         lowered = _lowered_scale(window)
         if lowered is None:
-            return []
+            return None
         why = (
             f"{target.name} did not improve over {2 * self.STALL_HALF} ticks ({old:.4g} → {new:.4g} ± {error:.2g}), "
             f"and gradients do not agree (cosine {fmean(cosines):.2f})"
@@ -424,16 +423,14 @@ def _lowered_scale(window: Window) -> float | None:
 
 def _propose_scale(
     window: Window, scale: float, why: str, confidence: float, *, gain: float, horizon: int, symptom: str
-) -> list[Vote]:
+) -> Vote:
     """Propose a scale. `gain` is the forecast gain of the objective."""
     target = objective(window.run)
     why += f": {LR_SCALE} {window.knobs[LR_SCALE].number:.3g} → {scale:.3g}"
-    return [
-        window.propose(
-            LR_SCALE, scale, confidence=confidence, why=why, target=target.name,
-            expected_change=apply_sign(target, gain), horizon=horizon, evidence=(f"symptom:{symptom}",),
-        )
-    ]  # fmt: skip
+    return window.propose(
+        LR_SCALE, scale, confidence=confidence, why=why, target=target.name,
+        expected_change=apply_sign(target, gain), horizon=horizon, evidence=(f"symptom:{symptom}",),
+    )  # fmt: skip
 
 
 def _schedule_changed_rate(window: Window, ticks: int) -> bool:

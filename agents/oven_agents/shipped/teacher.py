@@ -159,12 +159,10 @@ class Teacher(Agent):
         """Propose a larger β for a policy that leaves its teacher without a gain."""
         if comparison.growth < self.RUNAWAY_RATIO or comparison.rise > 0:
             return None
-        if (
-            not self.MIN_RUNAWAY_KL <= comparison.kl <= self.MAX_RUNAWAY_KL
-            or comparison.max_kl > self.MAX_LEAP * comparison.kl
-        ):
+        if not self.MIN_RUNAWAY_KL <= comparison.kl <= self.MAX_RUNAWAY_KL:
             return None
-        if quality_dropped(window) is False or is_off_policy(window):
+        has_leapt = comparison.max_kl > self.MAX_LEAP * comparison.kl
+        if has_leapt or quality_dropped(window) is False or is_off_policy(window):
             return None
         knob = window.knobs[BETA]
         raised = knob.raised_to(knob.number * self.BETA_FACTOR)

@@ -48,8 +48,8 @@ def policy_shifted(window: Window, onset: int) -> bool:
     after = [value for tick, value in readings(window) if tick >= onset]
     if before and after:
         return max(before) - max(after) > MIN_COLLAPSE_DROP * abs(max(before))
-    has_shifted = [_has_shifted(window, gauge, onset) for gauge in GAUGES]
-    return True in has_shifted or all(answer is None for answer in has_shifted)
+    answers = [_has_shifted(window, gauge, onset) for gauge in GAUGES]
+    return True in answers or all(answer is None for answer in answers)
 
 
 def _has_shifted(window: Window, gauge: str, onset: int) -> bool | None:

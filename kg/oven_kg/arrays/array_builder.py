@@ -74,11 +74,9 @@ class Builder:
             if not kinds[row] or earlier_kind == kind:
                 continue
             if earlier_kind >= 0:
-                raise RowError(
-                    row,
-                    f"the node {names[row][:60]!r} is a {list(self._kinds)[earlier_kind]!r} and a {kinds[row]!r}; "
-                    "give it one kind",
-                )
+                earlier_name, node_name = list(self._kinds)[earlier_kind], names[row][:60]
+                problem = f"the node {node_name!r} is a {earlier_name!r} and a {kinds[row]!r}; give it one kind"
+                raise RowError(row, problem)
             self._kind_of_node[node] = kind
 
     def add_edges(

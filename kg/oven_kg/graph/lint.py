@@ -162,6 +162,7 @@ def _check_contradictions(records: Records) -> Iterator[str]:
 
 
 def _check_conflicts(records: Records) -> Iterator[str]:
+    """Check that no remedy both solves, or prevents, and worsens the same cause."""
     helpful_edges: dict[tuple[str, str], Edge] = {
         (edge.src, edge.dst): edge for edge in records.edges if edge.relation in ("SOLVES", "PREVENTS")
     }

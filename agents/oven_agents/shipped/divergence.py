@@ -161,7 +161,7 @@ class Divergence(Agent):
 
     def vote(self, window: Window) -> Alternatives | Vote | None:
         harm = (
-            self._find_nan(window)
+            self._find_non_finite_gauge(window)
             or self._find_displaced_weights(window)
             or self._find_gradient_outlier(window)
             or self._find_risen_loss(window)
@@ -193,7 +193,7 @@ class Divergence(Agent):
         rollbacks = {receipt.tick for receipt in window.applied(ROLLBACK)}
         return max((r.tick for r in window.applied(SKIP) if r.tick >= onset and r.tick not in rollbacks), default=-1)
 
-    def _find_nan(self, window: Window) -> _Harm | None:
+    def _find_non_finite_gauge(self, window: Window) -> _Harm | None:
         gauge = next((name for name in GAUGES if not math.isfinite(window.last.metrics.get(name, 0.0))), "")
         if not gauge:
             return None

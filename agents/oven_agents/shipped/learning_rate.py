@@ -258,14 +258,13 @@ class LearningRate(Agent):
         """Return whether the model may still be leaving its initialisation, where gradients agree at any rate."""
         if objective(window.run).name != "loss" or window.applied(LR_SCALE):
             return False
-        measured = len(window.surviving_series(GRAD_COSINE, last=self.INITIAL_TICKS))
+        cosine_count = len(window.surviving_series(GRAD_COSINE, last=self.INITIAL_TICKS))
         is_early = window.progress < self.INITIAL_PROGRESS and window.run.horizon.is_known
-        return measured < self.INITIAL_TICKS or is_early
+        return cosine_count < self.INITIAL_TICKS or is_early
 
     def _agreement_fades(self, window: Window) -> bool:
         """Return whether the agreement fades, as it does by itself at a good rate, or too few cosines were measured."""
-        cosines = self._recent_cosines(window, 2 * self.FADE_WINDOW)
-        shift = shift_of_halves(cosines)
+        shift = shift_of_halves(self._recent_cosines(window, 2 * self.FADE_WINDOW))
         return len(shift.before) < self.WINDOW or fmean(shift.now) < self.MIN_REMAINING_SHARE * fmean(shift.before)
 
     def _schedule_lowered_rate(self, window: Window) -> bool:

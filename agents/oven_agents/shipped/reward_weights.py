@@ -87,19 +87,18 @@ class RewardWeights(Agent):
         if min(falls) < self.MIN_FALL:
             return None
         shares = window.knobs[REWARD_WEIGHTS].shares
-        changes = {member: self._measure_change(window, member, since, best_tick) for member in shares}
-        measured = {member: change for member, change in changes.items() if change is not None}
-        fooled = [member for member, change in measured.items() if change > 0 and shares[member] > 0]
-        reliable = [member for member, change in measured.items() if change < 0]
+        changes_or_none = {member: self._measure_change(window, member, since, best_tick) for member in shares}
+        changes = {member: change for member, change in changes_or_none.items() if change}
+        fooled = [member for member, change in changes.items() if change > 0 and shares[member] > 0]
+        reliable = [member for member, change in changes.items() if change < 0]
         if not fooled or not reliable:
             return None
         freed_weight = sum(shares[member] * (1 - self.REMAINING_SHARE) for member in fooled)
         new_shares = self._move_weight(shares, freed_weight, fooled, reliable)
         if variation(shares, new_shares) < self.MIN_MOVED_WEIGHT:
             return None
-        moved = {member: change for member, change in measured.items() if change}
         movements = [
-            f"{member} {'rose' if change > 0 else 'fell'} by {abs(change):.2f}" for member, change in moved.items()
+            f"{member} {'rose' if change > 0 else 'fell'} by {abs(change):.2f}" for member, change in changes.items()
         ]
         why = (
             f"{metric.name} is {falls[0]:.0%} and {falls[1]:.0%} below its best ({sign * best:.3g} at tick "

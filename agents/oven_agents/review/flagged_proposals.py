@@ -131,6 +131,13 @@ class Series:
         """Return the number of measurements up to and including the tick."""
         return bisect_right(self.ticks, tick)
 
+    def begin_index(self, end: int, horizon: int, min_samples: int) -> int:
+        """Return where the last `horizon` ticks before position `end` begin, or earlier for at least `min_samples`."""
+        if not end:
+            return 0
+        horizon_begin = bisect_left(self.ticks, self.ticks[end - 1] - horizon + 1)
+        return min(horizon_begin, max(0, end - min_samples))
+
 
 def judge(
     flag: Flag,
@@ -161,18 +168,15 @@ def _compare(
     target, horizon = flag.first.vote.target, flag.first.vote.horizon
     from_tick = flag.tick if flag.rollback_tick is None else min(flag.rollback_tick, flag.tick)
     before_end = series.count_until(from_tick)
-    before_begin = max(0, before_end - min_samples)
-    if before_end:  # use a whole horizon if it has more than `min_samples` measurements
-        first_tick = series.ticks[before_end - 1] - horizon + 1
-        before_begin = min(before_begin, bisect_left(series.ticks, first_tick))
+    before_begin = series.begin_index(before_end, horizon, min_samples)
     before = [value for value in series.values[before_begin:before_end] if math.isfinite(value)]
     if len(before) < min_samples or series.ticks[before_begin] < from_tick - SEARCHED_HORIZONS * horizon:
         return "unknown", f"{target} was measured too rarely before it"
     after_begin = series.count_until(flag.tick + horizon // 2)
     after_end = max(series.count_until(flag.tick + horizon), after_begin + min_samples)
     after = series.values[after_begin:after_end]
-    last_needed = after_begin + min_samples - 1
-    if len(after) < min_samples or series.ticks[last_needed] > flag.tick + SEARCHED_HORIZONS * horizon:
+    last_needed_index = after_begin + min_samples - 1
+    if len(after) < min_samples or series.ticks[last_needed_index] > flag.tick + SEARCHED_HORIZONS * horizon:
         return "unknown", f"{target} was measured too rarely after it, or the run ended first"
     first_tick, last_tick = series.ticks[before_begin], series.ticks[after_begin + len(after) - 1]
     run_change = next((description for tick, description in changes if first_tick < tick <= last_tick), "")

@@ -186,12 +186,10 @@ class OpenLoopReplay:
             replies = [(name, without_graph(session.react())) for name, session in self._sessions.items()]
             if not any(messages for _, messages in replies):
                 return
-            outputs = [
-                output
-                for name, messages in replies
-                for message in messages
-                for output in self._add_message(name, message, event)
-            ]
+            outputs: list[Output] = []
+            for name, messages in replies:
+                for message in messages:
+                    outputs += self._add_message(name, message, event)
             self._publish_outputs(outputs)
         active = ", ".join(name for name, messages in replies if messages)
         raise OvenError(f"{active} still sent messages after {MAX_ROUNDS} rounds at tick {self._mesh.tick}")

@@ -67,12 +67,10 @@ def serve(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     credentials = Credentials.from_environment()
     prior = load_prior_service(file, large=large)
-    asyncio.run(_serve_until_stopped(prior, os.environ["OVEN_URL"], credentials, GraphPaths(file, large)))
+    asyncio.run(_run_until_stopped(prior, os.environ["OVEN_URL"], credentials, GraphPaths(file, large)))
 
 
-async def _serve_until_stopped(
-    prior: PriorService, url: str, credentials: Credentials | None, paths: GraphPaths
-) -> None:
+async def _run_until_stopped(prior: PriorService, url: str, credentials: Credentials | None, paths: GraphPaths) -> None:
     stop = asyncio.Event()
     on_termination(stop.set)
     async with (

@@ -99,8 +99,8 @@ class RewardHacking(Agent):
 
     def _treat_changed_judge(self, window: Window) -> Alternatives | None:
         shares = window.knobs[REWARD_WEIGHTS].shares
-        measured = {judge: self._measure_jump(window, judge) for judge in shares}
-        jumps = {judge: jump for judge, jump in measured.items() if jump is not None}
+        jumps_or_none = {judge: self._measure_jump(window, judge) for judge in shares}
+        jumps = {judge: jump for judge, jump in jumps_or_none.items() if jump is not None}
         for judge, (errors, difference) in jumps.items():
             others = [abs(other_errors) for name, (other_errors, _) in jumps.items() if name != judge]
             if errors > self.JUMP_ERRORS and difference > self.MIN_JUMP and others and max(others) < self.CALM_ERRORS:

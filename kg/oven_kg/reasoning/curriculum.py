@@ -31,16 +31,16 @@ Prerequisites: TypeAlias = Callable[[str], Iterable[str]]
 """A function that returns a topic's direct prerequisites."""
 
 
-def curriculum(sha: str, in_graph: Prerequisites, request: CurriculumRequest) -> Curriculum:
-    """Return each topic's share, and the unmet prerequisites. `in_graph` looks up REQUIRES edges of the graph with the
-    hash `sha`, in addition to the prerequisites in the request. Prerequisites are transitive, but only the nearest
-    MAX_PREREQUISITES of a topic count. A prerequisite without a mastery in the request blocks no topic, because the run
-    cannot master a topic that it does not train. In a cycle, no topic waits for itself."""
+def curriculum(sha: str, graph_prerequisites: Prerequisites, request: CurriculumRequest) -> Curriculum:
+    """Return each topic's share, and the unmet prerequisites. `graph_prerequisites` looks up REQUIRES edges of the
+    graph with the hash `sha`. They add to the prerequisites in the request. Prerequisites are transitive, but only the
+    nearest MAX_PREREQUISITES of a topic count. A prerequisite without a mastery in the request blocks no
+    topic, because the run cannot master a topic that it does not train. In a cycle, no topic waits for itself."""
     mastery = {topic_mastery.topic: topic_mastery for topic_mastery in request.mastery}
-    in_request: dict[str, list[str]] = {}
+    own_prerequisites: dict[str, list[str]] = {}  # those in the request
     for topic, prerequisite in request.prerequisites:
-        in_request.setdefault(topic, []).append(prerequisite)
-    prerequisites = cache(lambda topic: sorted({*in_graph(topic), *in_request.get(topic, ())}))
+        own_prerequisites.setdefault(topic, []).append(prerequisite)
+    prerequisites = cache(lambda topic: sorted({*graph_prerequisites(topic), *own_prerequisites.get(topic, ())}))
     learnability: dict[str, float] = {}
     unmet: list[UnmetPrerequisite] = []
     known_count = 0

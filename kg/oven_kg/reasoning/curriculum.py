@@ -34,8 +34,8 @@ Prerequisites: TypeAlias = Callable[[str], Iterable[str]]
 def curriculum(sha: str, graph_prerequisites: Prerequisites, request: CurriculumRequest) -> Curriculum:
     """Return each topic's share, and the unmet prerequisites. `graph_prerequisites` looks up REQUIRES edges of the
     graph with the hash `sha`. They add to the prerequisites in the request. Prerequisites are transitive, but only the
-    nearest MAX_PREREQUISITES of a topic count. A prerequisite without a mastery in the request blocks no
-    topic, because the run cannot master a topic that it does not train. In a cycle, no topic waits for itself."""
+    nearest MAX_PREREQUISITES of a topic count. A prerequisite without a mastery in the request blocks no topic, because
+    the run cannot master a topic that it does not train. In a cycle, no topic waits for itself."""
     mastery = {topic_mastery.topic: topic_mastery for topic_mastery in request.mastery}
     own_prerequisites: dict[str, list[str]] = {}  # those in the request
     for topic, prerequisite in request.prerequisites:

@@ -1,8 +1,8 @@
 """Limits the memory of an agent process, so that a leaking agent cannot starve training.
 
 The kernel enforces the limit (RLIMIT_DATA) on each process, including child processes. So an allocation fails before
-the machine runs out of memory. In an agent's code, the failure raises MemoryError, which the session handles. Anywhere
-else, the process exits and reports the reason.
+the machine runs out of memory. In an agent's code, the failure raises MemoryError, and the agent's session stops
+calling the agent. Anywhere else, the process exits and reports the reason.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import sys
 from oven_core.errors import ConfigError
 
 SETTING = "agents_memory_mb"
-MB = 1_000_000
-"""Bytes in a megabyte."""
+"""Name of the setting with the limit."""
+BYTES_PER_MB = 1_000_000
+"""Megabytes are decimal here."""
 
 
 def set_limit(megabytes: int) -> None:
@@ -22,7 +23,8 @@ def set_limit(megabytes: int) -> None:
     if sys.platform != "linux":
         raise ConfigError(f"{SETTING} = {megabytes} is supported on Linux only; remove the setting")
     hard_limit = resource.getrlimit(resource.RLIMIT_DATA)[1]
-    limit_bytes = megabytes * MB if hard_limit == resource.RLIM_INFINITY else min(hard_limit, megabytes * MB)
+    wanted_bytes = megabytes * BYTES_PER_MB
+    limit_bytes = wanted_bytes if hard_limit == resource.RLIM_INFINITY else min(hard_limit, wanted_bytes)
     resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
 
 
@@ -32,7 +34,7 @@ def out_of_memory_message(*agents: str) -> str:
     subject = f"agent{'s' if len(agents) > 1 else ''} {', '.join(agents)}"
     if limit_bytes == resource.RLIM_INFINITY:
         return f"{subject} ran out of memory on this machine; reduce the agent's memory, or remove it from the run"
-    limit_mb = limit_bytes // MB
+    limit_mb = limit_bytes // BYTES_PER_MB
     return (
         f"{subject} reached the limit of {limit_mb} MB on the memory of an agent process ({SETTING}); reduce the "
         f"agent's memory, remove it from the run, or raise the limit with --set {SETTING}={2 * limit_mb}"

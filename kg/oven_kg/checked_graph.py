@@ -9,7 +9,7 @@ from typing import Final
 from oven_core.errors import ConfigError
 from oven_core.files import read_file
 from oven_kg.graph.graph_yaml import Records, read
-from oven_kg.graph.knowledge import Knowledge
+from oven_kg.graph.knowledge_graph import KnowledgeGraph
 from oven_kg.graph.lint import lint
 
 MAX_BYTES: Final = 64 * 2**20
@@ -32,33 +32,33 @@ def read_graph(path: Path | None) -> Records:
             f"{path} is not a .yaml file with causes and remedies; convert other formats with `oven-controller kg "
             f"import {path} --to FOLDER`"
         )
-    read_file(path, "the graph", MAX_BYTES)
+    read_file(path, "the graph", MAX_BYTES)  # raises ConfigError if the file is too large
     return read(path)
 
 
-def load(path: Path | None = None) -> Knowledge:
+def load(path: Path | None = None) -> KnowledgeGraph:
     """Load the built-in graph, or the one in `path`. Raises ConfigError with the first faults from the lint."""
     return _load_builtin() if path is None else _check(read_graph(path), str(path))
 
 
 @cache
-def _load_builtin() -> Knowledge:
+def _load_builtin() -> KnowledgeGraph:
     return _check(read_graph(None), "the built-in graph")
 
 
-def _check(records: Records, name: str) -> Knowledge:
+def _check(records: Records, name: str) -> KnowledgeGraph:
     if faults := lint(records):
         more = f" and {len(faults) - MAX_FAULTS} more" if len(faults) > MAX_FAULTS else ""
         raise ConfigError(
             f"{name} has faults: {'; '.join(faults[:MAX_FAULTS])}{more}; `oven-controller kg lint` lists all"
         )
-    return Knowledge(records)
+    return KnowledgeGraph(records)
 
 
-def load_unchecked(path: Path | None) -> Knowledge:
+def load_unchecked(path: Path | None) -> KnowledgeGraph:
     """Load a graph without linting it. Raises ConfigError for an edge from or to a missing node."""
     records = read_graph(path)
     nodes = {node.id for node in records.nodes}
     if bad_edges := [edge for edge in records.edges if not {edge.src, edge.dst} <= nodes]:
         raise ConfigError(f"{path}: edge {bad_edges[0].id} lacks a node; `oven-controller kg lint {path}` lists faults")
-    return Knowledge(records)
+    return KnowledgeGraph(records)

@@ -21,7 +21,7 @@ from oven_bench.gym.closed_loop import ClosedLoop, participants
 from oven_core.mesh.state_machine import Mesh
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import LearnerMessage
-from oven_kg.service.endpoints import answers
+from oven_kg.service.endpoints import load_prior_service
 
 FILE = "logs.json"
 
@@ -62,7 +62,7 @@ def replayed(log: Sequence[Event]) -> dict[str, Json]:
 
 def again(log: Sequence[Event]) -> dict[str, Json]:
     """The mesh, all agents and the prior over what the learner said."""
-    ask = answers()
+    ask = load_prior_service()
     loop = ClosedLoop(recorded.run_of(log), participants(None, ask))
     for event in log:
         if isinstance(event.body, LearnerMessage):

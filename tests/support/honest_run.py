@@ -27,7 +27,7 @@ from oven_core.replica.replica_process import serve, serve_history
 from oven_core.security.credentials import Credentials
 from oven_core.security.signing import Keyring, Signer
 from oven_kg.checked_graph import load
-from oven_kg.service.endpoints import Answers
+from oven_kg.service.endpoints import PriorService
 from oven_kg.service.service_process import run_service
 from oven_learner.actuators import Actuators
 from oven_learner.client.oven_client import OvenClient
@@ -182,7 +182,7 @@ async def running(folder: Path, *, kg: bool = False) -> AsyncIterator[HonestRun]
         await serve_history(history, RUN)
         if kg:
             prior = await stack.enter_async_context(Bus.connect(server.url, keys["kg"], name="kg"))
-            await stack.enter_async_context(run_service(prior, Answers(load())))
+            await stack.enter_async_context(run_service(prior, PriorService(load())))
         agent = Credentials.load(files.creds / "steady.nk")
         tasks = [
             asyncio.create_task(serve(mesh, RUN, public["learner"])),

@@ -37,7 +37,7 @@ from oven_core.protocol.rules import Rules
 from oven_core.replica.replica_process import serve, serve_history
 from oven_core.security.credentials import Credentials
 from oven_kg.checked_graph import load
-from oven_kg.service.endpoints import Answers
+from oven_kg.service.endpoints import PriorService
 from oven_kg.service.service_process import run_service as serving_graph
 from oven_llm.diagnosis.supervisor_agent import Supervisor
 
@@ -185,7 +185,7 @@ async def live_run(
         server.bus("mesh") as mesh,
         server.bus("history") as history,
         server.bus() as bus,
-        serving_graph(bus, Answers(load())),
+        serving_graph(bus, PriorService(load())),
     ):
         await serve_history(history, RUN)
         run = LiveRun(server, bus, supervisor, run_folder)

@@ -62,8 +62,8 @@ def test_answers_from_the_built_in_graph_pull_in_nothing_heavy() -> None:
     code = f"""
 import json, sys
 from oven_kg.checked_graph import load
-from oven_kg.service.endpoints import Answers
-answers = Answers(load())
+from oven_kg.service.endpoints import PriorService
+answers = PriorService(load())
 said = {{
     "info": {{}},
     "diagnose": {{"symptoms": [{{"id": "loss_spike"}}]}},

@@ -145,8 +145,8 @@ class Backtest:
         self.metrics: tuple[str, ...] = ()
         """The metrics that the run publishes."""
         self._shadow = False
-        self._samples = Rules().outcome_samples
-        self._recent: dict[str, deque[float]] = {}
+        self._outcome_samples = Rules().outcome_samples
+        self._recent_values: dict[str, deque[float]] = {}  # the newest measurements, by metric
         self._pending: list[tuple[CastVote, RecordedOutcome]] = []  # votes whose horizon has not ended
 
     def add(self, event: Event) -> None:
@@ -155,14 +155,15 @@ class Backtest:
             self._measure(event.body)
         message = self.replay.add(event)
         if isinstance(message, RunStarted):
-            self._samples = message.rules.outcome_samples
+            self._outcome_samples = message.rules.outcome_samples
             self.metrics = tuple(spec.name for spec in message.metrics)
         elif isinstance(message, Receipt) and message.status == "applied":
             for cast, outcome in self.votes:
                 outcome.carried_out |= cast.decision is not None and cast.decision.id == message.decision_id
-        for cast in self.replay.votes[len(self.outcomes) :]:
-            recent = self._recent.get(cast.vote.target)
-            self.outcomes.append(RecordedOutcome(fmean(recent) if recent else None, deque(maxlen=self._samples)))
+        for cast in self.replay.votes[len(self.outcomes) :]:  # votes that this event caused
+            recent = self._recent_values.get(cast.vote.target)
+            before = fmean(recent) if recent else None
+            self.outcomes.append(RecordedOutcome(before, deque(maxlen=self._outcome_samples)))
             if cast.vote.stance == "propose" and cast.vote.target and cast.vote.horizon:
                 self._pending.append((cast, self.outcomes[-1]))
 
@@ -173,10 +174,10 @@ class Backtest:
     @property
     def same_votes(self) -> bool | None:
         """Whether the recorded votes were the same, apart from the graph's evidence. None if the agent took no part."""
-        recorded = self.replay.recorded.get(self.name)
-        if recorded is None:
+        recorded_votes = self.replay.recorded_votes.get(self.name)
+        if recorded_votes is None:
             return None
-        return list(map(_without_graph_evidence, recorded)) == [
+        return list(map(_without_graph_evidence, recorded_votes)) == [
             _without_graph_evidence(cast.vote) for cast in self.replay.votes
         ]
 
@@ -188,38 +189,29 @@ class Backtest:
     def report(self, hints: Sequence[str] = ()) -> BacktestReport:
         """Return the report, with `hints` added."""
         divergences = self.replay.divergences
+        first_divergence = None
+        if divergences:
+            first = divergences[0]
+            logged, computed = decision_text(first.logged), decision_text(first.computed)
+            first_divergence = BacktestDivergence(
+                tick=first.tick, actuator=first.actuator, logged=logged, computed=computed
+            )
         proposals = self.replay.proposals
         verdicts = Counter({cast.decision.id: cast.decision.verdict for cast in proposals if cast.decision}.values())
         return BacktestReport(
-            agent=self.name,
-            run=self.run,
-            ticks=self.ticks,
-            votes=tuple(_vote(cast, outcome) for cast, outcome in self.votes),
-            proposals=len(proposals),
+            agent=self.name, run=self.run, ticks=self.ticks,
+            votes=tuple(_to_backtest_vote(cast, outcome) for cast, outcome in self.votes), proposals=len(proposals),
             proposals_per_1000_ticks=round(1000 * len(proposals) / self.ticks, 3) if self.ticks else None,
-            decisions=dict(sorted(verdicts.items())),
-            cannot_fire=self.replay.cannot_fire.get(self.name, ""),
+            decisions=dict(sorted(verdicts.items())), cannot_fire=self.replay.cannot_fire.get(self.name, ""),
             problems=tuple(self.replay.problems.get(self.name, ())),
             notices=tuple(BacktestNotice(tick=notice.tick, text=notice.text) for notice in self.replay.notices),
-            took_part=self.name in self.replay.recorded,
-            same_votes=self.same_votes,
-            shadow=self.shadow,
-            divergences=len(divergences),
-            first_divergence=BacktestDivergence(
-                tick=divergences[0].tick,
-                actuator=divergences[0].actuator,
-                logged=decision_text(divergences[0].logged),
-                computed=decision_text(divergences[0].computed),
-            )
-            if divergences
-            else None,
-            ignored_receipts=self.replay.ignored_receipts,
-            rules=dict(self.rules),
-            hints=tuple(hints),
-        )
+            took_part=self.name in self.replay.recorded_votes, same_votes=self.same_votes, shadow=self.shadow,
+            divergences=len(divergences), first_divergence=first_divergence,
+            ignored_receipts=self.replay.ignored_receipts, rules=dict(self.rules), hints=tuple(hints),
+        )  # fmt: skip
 
     def _replay_rules(self, recorded: Rules) -> Rules:
-        """Return the recorded rules with the agent trusted and not a shadow."""
+        """Return the replay's rules. They trust the agent with all actuators, and its votes count."""
         rules = with_rules(recorded, self.rules)
         self._shadow |= self.name in rules.shadow
         shadow = tuple(name for name in rules.shadow if name != self.name)
@@ -228,7 +220,7 @@ class Backtest:
     def _measure(self, observation: Observation) -> None:
         self.ticks += 1
         for name, value in observation.metrics.items():
-            self._recent.setdefault(name, deque(maxlen=self._samples)).append(value)
+            self._recent_values.setdefault(name, deque(maxlen=self._outcome_samples)).append(value)
         tick = observation.tick
         self._pending = [(cast, outcome) for cast, outcome in self._pending if tick <= cast.tick + cast.vote.horizon]
         for cast, outcome in self._pending:
@@ -279,29 +271,19 @@ async def backtest(
 
 
 def _without_graph_evidence(vote: Vote) -> Vote:
-    """Return the vote without the graph's evidence and the agent's next plans."""
+    """Return the vote without what the graph may change: the evidence and the alternative plans."""
     return vote.model_copy(update={"evidence": (), "otherwise": ()})
 
 
-def _vote(cast: CastVote, outcome: RecordedOutcome) -> BacktestVote:
+def _to_backtest_vote(cast: CastVote, outcome: RecordedOutcome) -> BacktestVote:
     vote, decision = cast.vote, cast.decision
     return BacktestVote(
-        tick=cast.tick,
-        actuator=vote.actuator,
-        stance=vote.stance,
-        value=vote.value,
-        confidence=vote.confidence,
-        target=vote.target,
-        expected_change=vote.expected_change,
-        horizon=vote.horizon,
-        rationale=vote.rationale,
-        counted=bool(cast.ballot or decision),
-        verdict=decision.verdict if decision else None,
-        decided_value=decision.value if decision else None,
-        reason=decision.reason if decision else None,
-        change_in_recording=outcome.change,
-        carried_out_in_recording=outcome.carried_out,
-    )
+        tick=cast.tick, actuator=vote.actuator, stance=vote.stance, value=vote.value, confidence=vote.confidence,
+        target=vote.target, expected_change=vote.expected_change, horizon=vote.horizon, rationale=vote.rationale,
+        counted=bool(cast.ballot or decision), verdict=decision.verdict if decision else None,
+        decided_value=decision.value if decision else None, reason=decision.reason if decision else None,
+        change_in_recording=outcome.change, carried_out_in_recording=outcome.carried_out,
+    )  # fmt: skip
 
 
 def text_lines(report: BacktestReport) -> list[str]:
@@ -312,9 +294,7 @@ def text_lines(report: BacktestReport) -> list[str]:
     for vote in report.votes:
         output += _vote_lines(vote)
     votes, proposals = len(report.votes), report.proposals
-    rate = (
-        f", {report.proposals_per_1000_ticks:g} per 1000 ticks" if proposals and report.proposals_per_1000_ticks else ""
-    )
+    rate = f", {report.proposals_per_1000_ticks:g} per 1000 ticks" if report.proposals_per_1000_ticks else ""
     decisions = ", ".join(f"{count} {verdict}" for verdict, count in report.decisions.items()) or "none decided"
     noun = "a proposal" if proposals == 1 else "proposals"
     details = f" ({decisions})" if proposals else ""
@@ -348,15 +328,16 @@ def text_lines(report: BacktestReport) -> list[str]:
 def _vote_lines(vote: BacktestVote) -> list[str]:
     stance = vote.stance if vote.value is None else f"{vote.stance} {show(vote.value)}"
     verdict = vote.verdict or ("still open" if vote.counted else "not counted")
-    why = vote.reason.rsplit("; ", 1)[-1] if vote.reason else ""
+    why = vote.reason.rsplit("; ", 1)[-1] if vote.reason else ""  # a decision's last reason settled it
+    reason = f": {why}" if why else ""
     output = [
-        f"tick {vote.tick}: {stance} for {vote.actuator} at {vote.confidence:.2f}; {verdict}{f': {why}' if why else ''}"
+        f"tick {vote.tick}: {stance} for {vote.actuator} at {vote.confidence:.2f}; {verdict}{reason}",
+        f"  why: {vote.rationale}",
     ]
-    output.append(f"  why: {vote.rationale}")
     if vote.target:
         forecast = f" {vote.expected_change:+.3g} in {vote.horizon} ticks" if vote.horizon else ""
-        change, mark = vote.change_in_recording, "†" * vote.carried_out_in_recording
-        output.append(
-            f"  forecast: {vote.target}{forecast}{'' if change is None else f'; recorded*: {change:+.3g}{mark}'}"
-        )
+        mark = "†" if vote.carried_out_in_recording else ""
+        change = vote.change_in_recording
+        recorded = "" if change is None else f"; recorded*: {change:+.3g}{mark}"
+        output.append(f"  forecast: {vote.target}{forecast}{recorded}")
     return output

@@ -47,7 +47,7 @@ class Flag:
 
     agent: str
     plans: list[list[CastVote]]
-    likely: FlagKind = "unknown"
+    likely_kind: FlagKind = "unknown"
     afterwards: str = ""
     """A sentence about the development of the target after the flag."""
 
@@ -66,6 +66,7 @@ class Flag:
 
     @property
     def last(self) -> CastVote:
+        """The first vote of the last plan."""
         return self.plans[-1][0]
 
     @property
@@ -95,11 +96,11 @@ class Flag:
         return int(values[0]) if values and isinstance(values[0], int | float) else None
 
 
-def flags(votes: Iterable[CastVote], rules: Rules) -> list[Flag]:
-    """Return the flags in tick order. A proposal repeats the last flag with the same agent, actuators and directions,
-    unless that flag's last repetition is more than a horizon and more than a decision's lifetime ago."""
+def group_into_flags(votes: Iterable[CastVote], rules: Rules) -> list[Flag]:
+    """Return the flags in tick order. A proposal repeats the last flag with the same agent, actuators and directions.
+    It begins a new flag if the last repetition is more than a horizon and more than a decision's lifetime ago."""
     latest: dict[tuple[str, frozenset[tuple[str, str]]], Flag] = {}
-    flags_so_far: list[Flag] = []
+    flags: list[Flag] = []
     lifetime = rules.apply_delay_ticks + rules.expire_ticks + rules.cooldown_ticks
     plans: dict[tuple[int, str], list[CastVote]] = {}
     for cast in votes:
@@ -111,8 +112,8 @@ def flags(votes: Iterable[CastVote], rules: Rules) -> list[Flag]:
             flag.plans.append(plan)
             continue
         latest[key] = flag = Flag(agent, [plan])
-        flags_so_far.append(flag)
-    return flags_so_far
+        flags.append(flag)
+    return flags
 
 
 @dataclass
@@ -130,6 +131,13 @@ class Series:
         """Return the number of measurements up to and including the tick."""
         return bisect_right(self.ticks, tick)
 
+    def begin_index(self, end: int, horizon: int, min_samples: int) -> int:
+        """Return where the last `horizon` ticks before position `end` begin, or earlier for at least `min_samples`."""
+        if not end:
+            return 0
+        horizon_begin = bisect_left(self.ticks, self.ticks[end - 1] - horizon + 1)
+        return min(horizon_begin, max(0, end - min_samples))
+
 
 def judge(
     flag: Flag,
@@ -144,7 +152,7 @@ def judge(
         return "unknown", "it has no target and horizon, so it cannot be judged"
     if set(flag.symptoms) & SLOW_SYMPTOMS:
         return "unknown", "the run was only slow, and the recording does not show what the change would have gained"
-    sign = _sign(metrics.get(vote.target), vote.target, vote.expected_change)
+    sign = _better_direction(metrics.get(vote.target), vote.target, vote.expected_change)
     series = series_by_metric.get(vote.target)
     if series is None:
         return "unknown", f"{vote.target} was not measured"
@@ -160,18 +168,15 @@ def _compare(
     target, horizon = flag.first.vote.target, flag.first.vote.horizon
     from_tick = flag.tick if flag.rollback_tick is None else min(flag.rollback_tick, flag.tick)
     before_end = series.count_until(from_tick)
-    before_begin = max(0, before_end - min_samples)
-    if before_end:
-        first_tick = series.ticks[before_end - 1] - horizon + 1
-        before_begin = min(before_begin, bisect_left(series.ticks, first_tick))
+    before_begin = series.begin_index(before_end, horizon, min_samples)
     before = [value for value in series.values[before_begin:before_end] if math.isfinite(value)]
     if len(before) < min_samples or series.ticks[before_begin] < from_tick - SEARCHED_HORIZONS * horizon:
         return "unknown", f"{target} was measured too rarely before it"
     after_begin = series.count_until(flag.tick + horizon // 2)
     after_end = max(series.count_until(flag.tick + horizon), after_begin + min_samples)
     after = series.values[after_begin:after_end]
-    last_needed = after_begin + min_samples - 1
-    if len(after) < min_samples or series.ticks[last_needed] > flag.tick + SEARCHED_HORIZONS * horizon:
+    last_needed_index = after_begin + min_samples - 1
+    if len(after) < min_samples or series.ticks[last_needed_index] > flag.tick + SEARCHED_HORIZONS * horizon:
         return "unknown", f"{target} was measured too rarely after it, or the run ended first"
     first_tick, last_tick = series.ticks[before_begin], series.ticks[after_begin + len(after) - 1]
     run_change = next((description for tick, description in changes if first_tick < tick <= last_tick), "")
@@ -190,9 +195,12 @@ def _compare(
     return "false alarm", f"{comparison}: it {course} without the change"
 
 
-def _sign(spec: MetricSpec | None, name: str, expected: float) -> int:
+def _better_direction(spec: MetricSpec | None, name: str, expected: float) -> int:
     """Return 1 if higher is better, −1 if lower is better (announced, usual or forecast), or 0 if unknown."""
     if spec is not None and spec.better != "neither":
         return 1 if spec.better == "up" else -1
-    usual = {"reward": 1, "loss": -1}.get(name, 0)
-    return usual or (1 if expected > 0 else -1 if expected < 0 else 0)
+    if name in ("reward", "loss"):
+        return 1 if name == "reward" else -1
+    if expected > 0:
+        return 1
+    return -1 if expected < 0 else 0

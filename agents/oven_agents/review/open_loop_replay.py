@@ -76,21 +76,22 @@ class OpenLoopReplay:
     """A replay with agents, their sessions, and a mesh. Call `add` with each verified event in order."""
 
     def __init__(
-        self, run: str, agents: Mapping[str, Agent], rules: Callable[[Rules], Rules] = lambda rules: rules
+        self, run: str, agents: Mapping[str, Agent], adapt_rules: Callable[[Rules], Rules] = lambda rules: rules
     ) -> None:
-        """Create a replay. `rules` maps the rules of the recording to the rules of the replay."""
+        """Create a replay. `adapt_rules` maps the rules of the recording to the rules of the replay."""
         self.votes: list[CastVote] = []
         self.notices: list[AgentNotice] = []
         self.cannot_fire: dict[str, str] = {}
         self.changes: list[tuple[int, str]] = []
         """(tick, description) of every change to the recorded run."""
-        self.recorded: dict[str, list[Vote]] = {}
+        self.recorded_votes: dict[str, list[Vote]] = {}
         """Agent → its recorded votes. An agent that took no part has no entry."""
         self.shadows: set[str] = set()
         """Agents that were shadows in the recording."""
         self._columns = Columns()
-        self._sessions = {name: Session(agents[name], name, windows=self._columns.window) for name in sorted(agents)}
-        self._loop = ChangedMesh(run, rules)
+        create_window = self._columns.window
+        self._sessions = {name: Session(agents[name], name, create_window=create_window) for name in sorted(agents)}
+        self._mesh = ChangedMesh(run, adapt_rules)
         self._subjects = names.Subjects(run)
         self._owners = {
             subject(name): name
@@ -104,11 +105,11 @@ class OpenLoopReplay:
 
     @property
     def started(self) -> bool:
-        return self._loop.started
+        return self._mesh.started
 
     @property
     def tick(self) -> int:
-        return self._loop.tick
+        return self._mesh.tick
 
     @property
     def proposals(self) -> list[CastVote]:
@@ -117,17 +118,17 @@ class OpenLoopReplay:
     @property
     def decisions(self) -> Sequence[Decision]:
         """The mesh's decisions, in order."""
-        return self._loop.computed
+        return self._mesh.computed
 
     @property
     def divergences(self) -> list[Divergence]:
         """Decisions that differ between the replay and the recording."""
-        return self._loop.divergences()
+        return self._mesh.divergences()
 
     @property
     def ignored_receipts(self) -> int:
         """Number of recorded receipts for decisions that the replay did not make."""
-        return self._loop.ignored_receipts
+        return self._mesh.ignored_receipts
 
     @property
     def problems(self) -> dict[str, list[str]]:
@@ -141,7 +142,7 @@ class OpenLoopReplay:
         if event.subject in self._owners:
             self._store_recorded(self._owners[event.subject], event.body)
             return None
-        message, outputs = self._loop.feed(event)
+        message, outputs = self._mesh.feed(event)
         if isinstance(message, LearnerMessage):
             if (message.incarnation, message.n) <= self._latest:
                 return None
@@ -150,13 +151,13 @@ class OpenLoopReplay:
             self._step = message.step
             self._columns.add(message)
         elif isinstance(message, RunStarted):
-            self.cannot_fire.clear()  # each agent announces it again for this start
+            self.cannot_fire.clear()  # after this start, each agent announces again whether it can vote
             if message.training != self._training:
                 self._columns.clear()
             self._training = message.training
         if message is not None:
             self._record_change(message)
-            if not isinstance(message, Alert):  # alerts of other agents
+            if not isinstance(message, Alert):  # agents do not receive one another's alerts
                 self._publish(message)
         self._publish_outputs(outputs)
         if message is not None or outputs:
@@ -164,7 +165,7 @@ class OpenLoopReplay:
         return message
 
     def _store_recorded(self, agent: str, message: object) -> None:
-        votes = self.recorded.setdefault(agent, [])
+        votes = self.recorded_votes.setdefault(agent, [])
         if isinstance(message, Vote):
             votes.append(message)
         elif isinstance(message, AgentStatus) and message.shadow:
@@ -185,17 +186,15 @@ class OpenLoopReplay:
             replies = [(name, without_graph(session.react())) for name, session in self._sessions.items()]
             if not any(messages for _, messages in replies):
                 return
-            outputs = [
-                output
-                for name, messages in replies
-                for message in messages
-                for output in self._add(name, message, event)
-            ]
+            outputs: list[Output] = []
+            for name, messages in replies:
+                for message in messages:
+                    outputs += self._add_message(name, message, event)
             self._publish_outputs(outputs)
         active = ", ".join(name for name, messages in replies if messages)
-        raise OvenError(f"{active} still sent messages after {MAX_ROUNDS} rounds at tick {self._loop.tick}")
+        raise OvenError(f"{active} still sent messages after {MAX_ROUNDS} rounds at tick {self._mesh.tick}")
 
-    def _add(self, agent: str, message: Vote | AgentStatus | Alert, event: Event) -> Sequence[Output]:
+    def _add_message(self, agent: str, message: Vote | AgentStatus | Alert, event: Event) -> Sequence[Output]:
         if isinstance(message, Vote):
             return self._cast(agent, message, event)
         if isinstance(message, Alert):
@@ -205,16 +204,16 @@ class OpenLoopReplay:
             self.cannot_fire[agent] = message.reason
         elif message.state == "notice":
             self._add_notice(agent, message.reason)
-        return self._loop.add(self._subjects.agent(agent), message.model_copy(update={"shadow": False}), event)
+        return self._mesh.add(self._subjects.agent(agent), message.model_copy(update={"shadow": False}), event)
 
     def _add_notice(self, agent: str, text: str) -> None:
-        self.notices.append(AgentNotice(agent, self._loop.tick, self._step, text))
+        self.notices.append(AgentNotice(agent, self._mesh.tick, self._step, text))
 
     def _cast(self, agent: str, vote: Vote, event: Event) -> Sequence[Output]:
-        value, ballot = self._loop.value(vote.actuator), self._loop.ballot_id(vote.actuator)
-        cast = CastVote(agent, vote, self._loop.tick, self._step, value, ballot)
+        value, ballot = self._mesh.value(vote.actuator), self._mesh.ballot_id(vote.actuator)
+        cast = CastVote(agent, vote, self._mesh.tick, self._step, value, ballot)
         self.votes.append(cast)
-        outputs = self._loop.add(self._subjects.vote(agent), vote, event)
+        outputs = self._mesh.add(self._subjects.vote(agent), vote, event)
         for message in (output.message for output in outputs):
             if isinstance(message, BallotOpened):
                 cast.ballot = message.id

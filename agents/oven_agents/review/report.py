@@ -25,27 +25,25 @@ class Report:
 
     run: str
     start: RunStarted
-    ticks: int
-    """Number of ticks."""
+    tick_count: int
     step_range: tuple[int, int]
     """Lowest and highest step."""
     tick_range: tuple[int, int]
-    """First and last tick."""
     agents: Sequence[str]
     flags: list[Flag]
     cannot_fire: Mapping[str, str]
-    raised: Mapping[str, list[str]]
-    """Agent → tracebacks from its code."""
+    tracebacks: Mapping[str, list[str]]
+    """Agent → tracebacks of exceptions in its code."""
     notices: Sequence[tuple[int, str, str]] = ()
     """(step, agent, text) of agents' notices to people."""
-    assumed: Sequence[str] = ()
+    assumed_knobs: Sequence[str] = ()
     """Knobs that are not in the log and were added for the review."""
     source_notes: Sequence[str] = ()
     """Remarks about the log for readers of the report."""
     series: Mapping[str, Series] = field(default_factory=dict)
 
     @property
-    def silent(self) -> list[str]:
+    def silent_agents(self) -> list[str]:
         """Agents that were able to flag something but did not."""
         flagging_agents = {flag.agent for flag in self.flags}
         return [name for name in self.agents if name not in flagging_agents and name not in self.cannot_fire]
@@ -53,23 +51,23 @@ class Report:
     @property
     def kind_counts(self) -> Counter[str]:
         """Number of flags by their likely kind."""
-        return Counter(flag.likely for flag in self.flags)
+        return Counter(flag.likely_kind for flag in self.flags)
 
     @property
-    def adopted(self) -> int:
+    def adopted_count(self) -> int:
         """Number of flags whose change would have been adopted."""
         return sum(flag.adopted for flag in self.flags)
 
     @property
     def summary(self) -> str:
         """The result in one sentence."""
-        able = len(self.agents) - len(self.cannot_fire)
-        able_agents = f"{able} of {len(self.agents)} agents"
-        over = f"{counted(self.ticks, 'tick')} (steps {self.step_range[0]:,} to {self.step_range[1]:,})"
-        if not able:
-            return f"{self.run}: no agent could judge this run of {over}; the reasons are below"
+        able_count = len(self.agents) - len(self.cannot_fire)
+        able_agents = f"{able_count} of {len(self.agents)} agents"
+        extent = f"{counted(self.tick_count, 'tick')} (steps {self.step_range[0]:,} to {self.step_range[1]:,})"
+        if not able_count:
+            return f"{self.run}: no agent could judge this run of {extent}; the reasons are below"
         if not self.flags:
-            return f"{self.run}: no flags in {over}; {able_agents} could judge it"
+            return f"{self.run}: no flags in {extent}; {able_agents} could judge it"
         counts = self.kind_counts
         parts = [
             f"{counts['false alarm']} {'looks' if counts['false alarm'] == 1 else 'look'} like a false alarm",
@@ -77,39 +75,38 @@ class Report:
             f"{counts['unknown']} unknown",
         ]
         return (
-            f"{self.run}: {counted(len(self.flags), 'flag')} in {over}, {self.adopted} would have been adopted; "
-            f"{', '.join(parts)}; {able_agents} could judge it"
+            f"{self.run}: {counted(len(self.flags), 'flag')} in {extent}, {self.adopted_count} would have been "
+            f"adopted; {', '.join(parts)}; {able_agents} could judge it"
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Return the report as JSON data."""
         return {
             "run": self.run,
             "gist": self.summary,
-            "ticks": self.ticks,
+            "ticks": self.tick_count,
             "first_step": self.step_range[0],
             "last_step": self.step_range[1],
             "agents": list(self.agents),
-            "flags": [self._flag(flag) for flag in self.flags],
+            "flags": [self._flag_as_json(flag) for flag in self.flags],
             "notices": [{"step": step, "agent": agent, "text": text} for step, agent, text in self.notices],
-            "adopted": self.adopted,
+            "adopted": self.adopted_count,
             "false_alarms": self.kind_counts["false alarm"],
             "followed_by_harm": self.kind_counts["harm"],
             "unknown": self.kind_counts["unknown"],
-            "silent": self.silent,
+            "silent": self.silent_agents,
             "cannot_fire": dict(self.cannot_fire),
-            "raised": {name: {"times": len(errors), "first": errors[0]} for name, errors in self.raised.items()},
+            "raised": {name: {"times": len(errors), "first": errors[0]} for name, errors in self.tracebacks.items()},
             "objective": objective(self.start).name,
             "held_out": metric.name if (metric := held_out_metric(self.start)) else None,
             "actuators": [spec.name for spec in self.start.actuators],
-            "assumed_knobs": list(self.assumed),
+            "assumed_knobs": list(self.assumed_knobs),
             "rules": self.start.rules.model_dump(mode="json"),
             "notes": [note.strip() for note in self.source_notes],
             "judged_by": HOW_JUDGED,
             "open_loop": True,
         }
 
-    def _flag(self, flag: Flag) -> dict[str, Any]:
+    def _flag_as_json(self, flag: Flag) -> dict[str, Any]:
         vote = flag.first.vote
         return {
             "agent": flag.agent,
@@ -136,12 +133,12 @@ class Report:
             "expected_change": vote.expected_change,
             "horizon": vote.horizon,
             "adopted": flag.adopted,
-            "likely": flag.likely,
+            "likely": flag.likely_kind,
             "afterwards": flag.afterwards,
         }
 
 
-def changes(flag: Flag) -> str:
+def describe_changes(flag: Flag) -> str:
     """Return the changes, such as "optimizer.lr_scale 1 → 0.125, run.rollback to tick 90"."""
     descriptions = []
     for cast in flag.plans[0]:
@@ -154,8 +151,8 @@ def changes(flag: Flag) -> str:
     return ", ".join(descriptions)
 
 
-def verdict(flag: Flag) -> str:
-    """Return the verdicts, with the reasons of decisions that were not adopted."""
+def describe_verdict(flag: Flag) -> str:
+    """Return the verdicts, with the last reason of each decision that was not adopted."""
     reasons = [
         cast.decision.reason.rsplit("; ", 1)[-1]
         for cast in flag.plans[0]
@@ -165,7 +162,7 @@ def verdict(flag: Flag) -> str:
     return flag.verdict + (f": {'; '.join(dict.fromkeys(reasons))}" if reasons else "") + later
 
 
-def times(flag: Flag) -> str:
+def describe_repetitions(flag: Flag) -> str:
     """Return the number of repetitions and the last step of a flag, or an empty string if it was not repeated."""
     return f"{len(flag.plans)} times, until step {flag.last.step:,}" if len(flag.plans) > 1 else ""
 
@@ -181,13 +178,13 @@ def text_lines(report: Report) -> list[str]:
     output = wrapped(report.summary)
     for note in report.source_notes:
         output += wrapped(note)
-    if report.assumed:
+    if report.assumed_knobs:
         output += wrapped(
-            f"knobs assumed, as in an attached run: {', '.join(report.assumed)}; add others with --knob NAME=VALUE, or "
-            "use none with --no-assume"
+            f"knobs assumed, as in an attached run: {', '.join(report.assumed_knobs)}; add others with --knob "
+            "NAME=VALUE, or use none with --no-assume"
         )
     for number, flag in enumerate(report.flags[:MAX_FLAGS], 1):
-        output += ["", *_flag(number, flag)]
+        output += ["", *_flag_lines(number, flag)]
     if len(report.flags) > MAX_FLAGS:
         others = Counter(flag.agent for flag in report.flags[MAX_FLAGS:])
         by_agent = ", ".join(f"{agent} {count}" for agent, count in others.most_common())
@@ -197,8 +194,8 @@ def text_lines(report: Report) -> list[str]:
         output += wrapped(f"notice at step {step:,}, {agent}: {text}", hang=2)
     if len(report.notices) > MAX_NOTICES:
         output += [f"and {len(report.notices) - MAX_NOTICES} more notices; --json has them"]
-    if report.silent:
-        output += wrapped(f"raised no flags: {', '.join(report.silent)}")
+    if report.silent_agents:
+        output += wrapped(f"raised no flags: {', '.join(report.silent_agents)}")
     if len(report.cannot_fire) == len(report.agents):
         output += (
             line for name, why in sorted(report.cannot_fire.items()) for line in wrapped(f"cannot fire: {name}: {why}")
@@ -206,7 +203,7 @@ def text_lines(report: Report) -> list[str]:
     elif report.cannot_fire:
         names = ", ".join(sorted(report.cannot_fire))
         output += wrapped(f"cannot fire: {names}; --json and --html FILE have the reasons")
-    for name, problems in sorted(report.raised.items()):
+    for name, problems in sorted(report.tracebacks.items()):
         first = problems[0].strip().splitlines()[-1]
         output += wrapped(f"{name} raised an exception {counted(len(problems), 'time')}, first: {first}")
     if report.flags:
@@ -214,13 +211,15 @@ def text_lines(report: Report) -> list[str]:
     return [*output, *([] if report.flags else [""]), *wrapped(OPEN_LOOP)]
 
 
-def _flag(number: int, flag: Flag) -> list[str]:
-    output = wrapped(f"{number}. step {flag.step:,} (tick {flag.tick:,}), {flag.agent}: {changes(flag)}", hang=3)
+def _flag_lines(number: int, flag: Flag) -> list[str]:
+    output = wrapped(
+        f"{number}. step {flag.step:,} (tick {flag.tick:,}), {flag.agent}: {describe_changes(flag)}", hang=3
+    )
     parts = {
         "why": flag.first.vote.rationale,
-        "decision": verdict(flag),
-        "repeated": times(flag),
-        "afterwards": f"{flag.likely}: {flag.afterwards}",
+        "decision": describe_verdict(flag),
+        "repeated": describe_repetitions(flag),
+        "afterwards": f"{flag.likely_kind}: {flag.afterwards}",
     }
     for name, text in parts.items():
         if text:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from oven_agents.review import html_page
-from oven_agents.review.flagged_proposals import Series, flags, judge
+from oven_agents.review.flagged_proposals import Series, group_into_flags, judge
 from oven_agents.review.open_loop_replay import OpenLoopReplay
 from oven_agents.review.report import Report, text_lines
 from oven_agents.runtime.agent_loader import load_repeatable, repeatable_agents
@@ -22,7 +22,8 @@ from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Observation, RunStarted
 from oven_core.terminal_text import say
 
-Change = Callable[[RunStarted], RunStarted]
+ChangeStart = Callable[[RunStarted], RunStarted]
+"""A function from the recorded start of a run to its start for the replay."""
 
 
 def main(
@@ -30,7 +31,7 @@ def main(
     events: Callable[[], Iterable[Event]],
     *,
     agents: Sequence[str],
-    change: Change,
+    change: ChangeStart,
     notes: Callable[[RunStarted], Sequence[str]] = lambda _: (),
     as_json: bool = False,
     html: Path | None = None,
@@ -47,7 +48,7 @@ def main(
     report.source_notes = notes(report.start)
     if html is not None:
         try:
-            write_atomic(html, html_page.page(report))
+            write_atomic(html, html_page.render(report))
         except OSError as error:
             raise ConfigError(f"--html {html} cannot be written: {error.strerror or error}") from error
     if as_json:
@@ -64,25 +65,25 @@ class _Extent:
     """The start of the recorded run, and the steps and ticks that it covers, collected during the replay."""
 
     start: RunStarted | None = None
-    assumed: Sequence[str] = ()
+    assumed_knobs: Sequence[str] = ()
     """Knobs that were added to the newest start and are not in the log."""
-    ticks: int = 0
+    tick_count: int = 0
     step_range: tuple[int, int] = (0, 0)
     tick_range: tuple[int, int] = (0, 0)
 
     def add(self, observation: Observation) -> None:
-        first_tick = self.tick_range[0] if self.ticks else observation.tick
-        lowest_step = self.step_range[0] if self.ticks else observation.step
+        first_tick = self.tick_range[0] if self.tick_count else observation.tick
+        lowest_step = self.step_range[0] if self.tick_count else observation.step
         self.step_range = min(lowest_step, observation.step), max(self.step_range[1], observation.step)
         self.tick_range = first_tick, observation.tick
-        self.ticks += 1
+        self.tick_count += 1
 
 
 def review(
     run: str,
     events: Callable[[], Iterable[Event]],
     agents: Mapping[str, Agent],
-    change: Change = lambda start: start,
+    change: ChangeStart = lambda start: start,
     progress: Callable[[int], object] = lambda _tick: None,
 ) -> Report:
     """Replay the run to all `agents` together and judge their flags. `progress` is called with each event's tick."""
@@ -91,7 +92,7 @@ def review(
         if isinstance(event.body, RunStarted):
             start = change(event.body)
             logged = {spec.name for spec in event.body.actuators}
-            extent.assumed = [spec.name for spec in start.actuators if spec.name not in logged]
+            extent.assumed_knobs = [spec.name for spec in start.actuators if spec.name not in logged]
             event = replace(event, body=start)
         message = replay.add(event)
         if isinstance(message, RunStarted):
@@ -101,21 +102,16 @@ def review(
         elif isinstance(message, Observation):
             extent.add(message)
         progress(replay.tick)
-    if extent.start is None or not extent.ticks:
+    if extent.start is None or not extent.tick_count:
         raise ConfigError(f"run {run!r} has nothing to review: its log contains no observations of a started run")
     report = Report(
-        run=run,
-        start=extent.start,
-        ticks=extent.ticks,
-        step_range=extent.step_range,
-        tick_range=extent.tick_range,
-        agents=sorted(agents),
-        flags=flags(replay.proposals, extent.start.rules),
-        cannot_fire=replay.cannot_fire,
-        raised=replay.problems,
+        run=run, start=extent.start, tick_count=extent.tick_count, step_range=extent.step_range,
+        tick_range=extent.tick_range, agents=sorted(agents),
+        flags=group_into_flags(replay.proposals, extent.start.rules),
+        cannot_fire=replay.cannot_fire, tracebacks=replay.problems,
         notices=[(notice.step, notice.agent, notice.text) for notice in replay.notices],
-        assumed=extent.assumed,
-    )
+        assumed_knobs=extent.assumed_knobs,
+    )  # fmt: skip
     _judge(report, events(), replay)
     return report
 
@@ -136,7 +132,7 @@ def _judge(report: Report, events: Iterable[Event], replay: OpenLoopReplay) -> N
     announced = {spec.name: spec for spec in report.start.metrics}
     for flag in report.flags:
         min_samples = report.start.rules.outcome_samples
-        flag.likely, flag.afterwards = judge(flag, announced, series_by_metric, replay.changes, min_samples)
+        flag.likely_kind, flag.afterwards = judge(flag, announced, series_by_metric, replay.changes, min_samples)
     report.series = series_by_metric
 
 

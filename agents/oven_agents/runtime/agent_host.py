@@ -49,7 +49,6 @@ HISTORY_REPLY_TIMEOUT_S = 2.0
 
 
 def main(args: list[str]) -> int:
-    """Parse the command-line arguments and run the agents."""
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command()(serve)
     app(args, prog_name="agent")
@@ -77,34 +76,36 @@ def serve(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     if limit_mb := os.environ.get("OVEN_AGENTS_MEMORY_MB"):
         memory_limit.set_limit(int(limit_mb))
-    options = _options(settings or (), voters)
+    options = _parse_options(settings or (), voters)
     instances = [load(agent, options.get(name), name)[1] for agent, name in zip(agents, voters, strict=True)]
     if list_options:
         print(json.dumps([describe_agent(name, type(agent)) for name, agent in zip(voters, instances, strict=True)]))
     if not check and not list_options:
         voters = [names.validate("agent", name) for name in voters]
-        _host([Session(agent, name, shadow=shadow) for name, agent in zip(voters, instances, strict=True)])
+        _run_from_environment(
+            [Session(agent, name, shadow=shadow) for name, agent in zip(voters, instances, strict=True)]
+        )
 
 
-def _host(sessions: Sequence[Session]) -> None:
-    """Call `host` with the environment variables that the stack sets."""
+def _run_from_environment(sessions: Sequence[Session]) -> None:
+    """Take part in the run that the environment variables describe. The stack sets them."""
     voters = [session.name for session in sessions]
     credentials = Credentials.from_environment()
-    url, run, pin = os.environ["OVEN_URL"], os.environ["OVEN_RUN"], os.environ.get("OVEN_LEARNER_KEY")
+    url, run, learner_key = os.environ["OVEN_URL"], os.environ["OVEN_RUN"], os.environ.get("OVEN_LEARNER_KEY")
     process_name = credentials.name if credentials and len(voters) > 1 else ""
     tracing.start(process_name or f"agent-{voters[0]}", run)
     out_of_memory = memory_limit.out_of_memory_message(*voters)
     try:
-        asyncio.run(host(sessions, url, run, credentials, pin))
-    except MemoryError:  # outside an agent's code, where the session handles it
+        asyncio.run(host(sessions, url, run, credentials, learner_key))
+    except MemoryError:  # not from an agent's code, because the sessions handle those
         for session in sessions:
-            vars(session.agent).clear()
+            vars(session.agent).clear()  # frees memory for reporting the error
         raise ProcessError(out_of_memory) from None
     finally:
         tracing.shutdown()
 
 
-def _options(settings: Sequence[str], voters: Sequence[str]) -> dict[str, dict[str, str]]:
+def _parse_options(settings: Sequence[str], voters: Sequence[str]) -> dict[str, dict[str, str]]:
     """Parse `NAME.OPTION=VALUE` into options by agent. Raises UnknownNameError or ConfigError."""
     options: dict[str, dict[str, str]] = {}
     for setting in settings:
@@ -117,7 +118,7 @@ def _options(settings: Sequence[str], voters: Sequence[str]) -> dict[str, dict[s
 
 
 async def host(
-    sessions: Sequence[Session], url: str, run: str, credentials: Credentials | None, pin: str | None = None
+    sessions: Sequence[Session], url: str, run: str, credentials: Credentials | None, learner_key: str | None = None
 ) -> None:
     """Take part in a run until SIGTERM or SIGINT, then announce the end.
 
@@ -126,8 +127,8 @@ async def host(
 
     The live subscriptions start before the history is read, so that no event is missed. Sessions drop duplicates. After
     a lost connection, live events wait until the history has filled the gap, because they are verified with keys from
-    the history. Events that arrive while the agents work are absorbed together before the next vote. `pin` is the
-    learner's public key, if known.
+    the history. Events that arrive while the agents work are absorbed together before the next vote. `learner_key` is
+    the learner's public key, if known.
 
     Raises BusError if there is no server at the start, or if the connection is closed permanently.
     """
@@ -141,13 +142,13 @@ async def host(
     on_termination(request_stop)
     inbox: deque[Event] = deque()
     contexts = tracing.Contexts()
-    keyring = Keyring(pin)
+    keyring = Keyring(learner_key)
 
     async with Bus.connect(
         url, credentials, name=sessions[0].name, on_change=wake.set, timeout_s=PATIENT_CONNECT_TIMEOUT_S
     ) as bus:
         prior = PriorClient(bus)
-        companions = Companions(sessions, bus, run, pin)
+        companions = Companions(sessions, bus, run, learner_key)
         publishers = [Publisher(session, bus, run, prior, contexts) for session in sessions]
 
         def receive(message: InlineMessage) -> None:
@@ -168,14 +169,13 @@ async def host(
                 last_seq = await _catch_up(sessions, keyring, bus, run, last_seq, stop)
                 for session in sessions:
                     session.announce()
-            _read(inbox, keyring, contexts, sessions)
+            _absorb_inbox(inbox, keyring, contexts, sessions)
             await react(publishers)
             _log_problems(sessions)
-            await _repeat_awaited(publishers, wake)
+            await _repeat_done_status(publishers, wake)
             if bus.closed.is_set():
-                raise BusError(
-                    f"the connection was closed permanently: {bus.errors[-1] if bus.errors else 'no reason given'}"
-                )
+                reason = bus.errors[-1] if bus.errors else "no reason given"
+                raise BusError(f"the connection was closed permanently: {reason}")
             await wake.wait()
         await companions.end()
         with contextlib.suppress(BusError):
@@ -184,7 +184,9 @@ async def host(
             await bus.flush()
 
 
-def _read(inbox: deque[Event], keyring: Keyring, contexts: tracing.Contexts, sessions: Sequence[Session]) -> None:
+def _absorb_inbox(
+    inbox: deque[Event], keyring: Keyring, contexts: tracing.Contexts, sessions: Sequence[Session]
+) -> None:
     """Verify and absorb all waiting events."""
     while inbox:
         event = keyring.verify(inbox.popleft())
@@ -200,31 +202,25 @@ def _log_problems(sessions: Sequence[Session]) -> None:
         session.problems.clear()
 
 
-async def _repeat_awaited(publishers: Sequence[Publisher], wake: asyncio.Event) -> None:
+async def _repeat_done_status(publishers: Sequence[Publisher], wake: asyncio.Event) -> None:
     """In lockstep mode, repeat the `done` status until the mesh reacts."""
     for _ in range(MAX_REPEATS):
         if not any(publisher.session.awaited_status for publisher in publishers):
             return
-        if await _is_set_within(wake, REPEAT_S):
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(REPEAT_S):
+                await wake.wait()
             return
         for publisher in publishers:
-            await publisher.publish([status] if (status := publisher.session.awaited_status) else [])
+            if (status := publisher.session.awaited_status) is not None:
+                await publisher.publish([status])
 
 
 def _absorb(sessions: Sequence[Session], event: Event) -> None:
-    """Pass an event to all sessions. An alert goes only to the agent that raised it and may have been restarted."""
+    """Pass an event to all sessions. An alert goes only to the agent that raised it, which needs it after a restart."""
     for session in sessions:
         if not isinstance(event.body, Alert) or event.author == session.name:
             session.absorb(event.body)
-
-
-async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:
-    try:
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    except TimeoutError:
-        return False
-    return True
 
 
 async def _catch_up(
@@ -296,7 +292,7 @@ class Publisher:
                 log.info("%s: %s %s: %s", name, message.symptom, message.state, message.reason)
         votes = [message for message in messages if isinstance(message, Vote)]
         if votes:
-            await asyncio.sleep(0)  # lets the client's own task send them first
+            await asyncio.sleep(0)  # lets the NATS client send the votes before they are logged
         for vote in votes:
             log.info("%s: %s %s %s: %s", name, vote.stance, vote.actuator, vote.value, vote.rationale)
 
@@ -305,10 +301,8 @@ class Publisher:
         if not isinstance(message, Vote):
             return tracing.OFF
         attributes: dict[str, Attribute] = {
-            "oven.agent": self.session.name,
-            "oven.tick": message.tick,
-            "oven.actuator": message.actuator,
+            "oven.agent": self.session.name, "oven.tick": message.tick, "oven.actuator": message.actuator,
             "oven.stance": message.stance,
-        }
+        }  # fmt: skip
         parent = self._contexts.get(message.ballot) or self._contexts.get(str(message.tick))
         return tracing.span("vote", parent, attributes, kind="consumer", began_ns=began_ns)

@@ -18,7 +18,7 @@ from oven_runs.settings.agent_options import checked_options
 def load(name_or_file: str, options: Mapping[str, Any] | None = None, alias: str = "") -> tuple[str, Agent]:
     """Create an agent with `options`, and return its default name and the agent. `alias` replaces the name in error
     messages. Raises UnknownNameError, and ConfigError with the file and line of the problem."""
-    factory, error_prefix = find(name_or_file)
+    factory, error_prefix = find_factory(name_or_file)
     name = default_name(name_or_file)
     try:
         return name, _create(alias or name, factory, options or {})
@@ -30,7 +30,8 @@ def load(name_or_file: str, options: Mapping[str, Any] | None = None, alias: str
 
 def repeatable_agents() -> list[str]:
     """Return the sorted names of installed agents whose votes can be recomputed from a log. Raises like `load`."""
-    return [name for name in sorted(plugins.find_plugins("agents")) if not getattr(find(name)[0], "unrepeatable", "")]
+    factories = {name: find_factory(name)[0] for name in sorted(plugins.find_plugins("agents"))}
+    return [name for name, factory in factories.items() if not getattr(factory, "unrepeatable", "")]
 
 
 def load_repeatable(name_or_file: str) -> tuple[str, Agent]:
@@ -46,7 +47,7 @@ def default_name(name_or_file: str) -> str:
     return Path(name_or_file).stem if name_or_file.endswith(".py") else name_or_file
 
 
-def find(name_or_file: str) -> tuple[Callable[[], Agent], str]:
+def find_factory(name_or_file: str) -> tuple[Callable[[], Agent], str]:
     """Return the agent's factory, usually its class, and the prefix of its error messages. Raises like `load`."""
     if name_or_file.endswith(".py"):
         path = Path(name_or_file)
@@ -80,6 +81,7 @@ def _create(name: str, factory: Callable[[], Agent], options: Mapping[str, Any])
 
 
 def _class_in_file(path: Path) -> type[Agent]:
+    """Import a Python file, and return the only agent class that it defines."""
     if not path.is_file():
         raise ConfigError(f"there is no agent file {path}; create one with `oven-controller agent new NAME`")
     spec = importlib.util.spec_from_file_location(f"oven_user_agent_{path.stem}", path)

@@ -30,7 +30,7 @@ ReadLog = Callable[[], Awaitable[list[Event]]]
 """A function that returns the verified events since its previous call. Raises BusError if no mesh replica answers."""
 
 
-async def _no_log() -> list[Event]:
+async def _refuse_to_read() -> list[Event]:
     raise BusError("this agent has no log to read")
 
 
@@ -43,11 +43,11 @@ class RunContext:
     folder: Path
     """The run's folder. It does not exist if the process runs on a different machine."""
     settings: dict[str, Any]
-    """The run's settings as resolved by `up`, or an empty dict if there is no folder."""
+    """The run's settings that `oven-controller up` has resolved, or an empty dict if there is no folder."""
     ask_graph: AskService
     """Sends a request to the prior service."""
-    read_log: ReadLog = _no_log
-    """Reads the run's whole log for this agent."""
+    read_log: ReadLog = _refuse_to_read
+    """Reads the run's log from its beginning, then the events since the previous call."""
 
     @property
     def providers_file(self) -> str:
@@ -68,31 +68,32 @@ class HasCompanion(Protocol):
 class Companions:
     """The companions of all agents in one process. If a companion fails, all agents still vote."""
 
-    def __init__(self, sessions: Sequence[Session], bus: Bus, run: str = "", pin: str | None = None) -> None:
-        """Start the companions. Reading the log needs `run` and `pin`, the learner's public key."""
+    def __init__(self, sessions: Sequence[Session], bus: Bus, run: str = "", learner_key: str | None = None) -> None:
+        """Start the companions. Reading the log needs `run` and the learner's public key."""
         self._tasks: list[asyncio.Task[None]] = []
         folder = Path(os.environ.get("OVEN_RUN_DIR") or os.devnull)
         settings: dict[str, Any] | None = None
         for session in sessions:
             if not isinstance(session.agent, HasCompanion):
                 continue
-            settings = _settings(folder) if settings is None else settings
-            context = RunContext(session.name, folder, settings, PriorClient(bus).ask, _Log(bus, run, pin).read_new)
+            settings = _read_settings(folder) if settings is None else settings
+            context = RunContext(
+                session.name, folder, settings, PriorClient(bus).ask, _LogReader(bus, run, learner_key).read_new
+            )
             companion = session.agent.begin(context)
             if companion is not None:
                 task = asyncio.create_task(_run_and_log(session.name, companion), name=f"companion of {session.name}")
                 self._tasks.append(task)
 
     async def end(self) -> None:
-        """Cancel all companions."""
         await end(*self._tasks)
 
 
-class _Log:
+class _LogReader:
     """Reads the run's log piece by piece from the mesh replicas."""
 
-    def __init__(self, bus: Bus, run: str, pin: str | None) -> None:
-        self._bus, self._run, self._after, self._keyring = bus, run, 0, Keyring(pin)
+    def __init__(self, bus: Bus, run: str, learner_key: str | None) -> None:
+        self._bus, self._run, self._after, self._keyring = bus, run, 0, Keyring(learner_key)
 
     async def read_new(self) -> list[Event]:
         events: list[Event] = []
@@ -111,8 +112,8 @@ async def _run_and_log(name: str, companion: Coroutine[Any, Any, None]) -> None:
         log.error("%s: the agent's companion raised %s and has stopped", name, type(error).__name__)
 
 
-def _settings(folder: Path) -> dict[str, Any]:
-    """Return the run's settings, or an empty dict if unreadable, because other agents may not need them."""
+def _read_settings(folder: Path) -> dict[str, Any]:
+    """Return the run's settings, or an empty dict if they cannot be read. Not every agent needs them."""
     config = folder / "config.json"
     if not config.is_file():
         return {}

@@ -40,30 +40,32 @@ from oven_core.protocol.messages import AgentStatus, Message, RunStarted, Vote
 
 log = logging.getLogger("oven.agent")
 
-DEADLINE_S: Final = 0.25
-"""Timeout of a request in seconds. A vote that waits longer may miss its ballot."""
+REPLY_TIMEOUT_S: Final = 0.25
+"""Seconds to wait for a reply. A vote that waits longer may miss its ballot."""
 RETRY_AFTER_S: Final = 5.0
 """Seconds between a failed request and the next one, so that an agent does not wait for the timeout at every tick."""
 MAX_EVIDENCE: Final = 32
 """Maximum number of entries in `Vote.evidence`."""
+MAX_IN_FLIGHT: Final = 64
+"""Maximum number of entries in `JudgeRequest.in_flight`."""
 HEADER_BYTES: Final = 1024
 """Number of bytes that are reserved for headers within a vote's size limit."""
 
-Messages: TypeAlias = list[Vote | AgentStatus | Alert]
+PublishedMessages: TypeAlias = list[Vote | AgentStatus | Alert]
 AskPrior: TypeAlias = Callable[[str, bytes], bytes | None]
 """A function from (endpoint, request) to the reply, or None if there was no answer."""
 AskService: TypeAlias = Callable[[str, bytes], Awaitable[bytes | None]]
 """A coroutine function from (endpoint, request) to the reply, or None if there was no answer."""
 Report: TypeAlias = Callable[[str], None]
 """A function that logs a message."""
-Consultation: TypeAlias = Generator[tuple[str, bytes], bytes | None, Messages]
+Consultation: TypeAlias = Generator[tuple[str, bytes], bytes | None, PublishedMessages]
 
 _Reply = TypeVar("_Reply", bound=Message)
 _Result = TypeVar("_Result")
 
 
 def judge_request(vote: Vote, run: RunStarted, knobs: Mapping[str, Knob], in_flight: Sequence[str]) -> JudgeRequest:
-    """Return the request to judge a proposal, with its change, its symptoms, and the run's actuators and metrics."""
+    """Return the request to judge a proposal. `in_flight` lists adopted changes without a receipt (`Session`)."""
     knob = knobs.get(vote.actuator)
     entries = [entry for entry in vote.evidence if entry.startswith(SYMPTOM_PREFIX)]
     symptoms = dict.fromkeys(entry.removeprefix(SYMPTOM_PREFIX) for entry in entries)
@@ -74,7 +76,7 @@ def judge_request(vote: Vote, run: RunStarted, knobs: Mapping[str, Knob], in_fli
         actuators=tuple(spec.name for spec in run.actuators),
         metrics=tuple(metric.name for metric in run.metrics),
         held_out=any(metric.held_out for metric in run.metrics),
-        in_flight=tuple(in_flight)[:64],
+        in_flight=tuple(in_flight)[:MAX_IN_FLIGHT],
     )
 
 
@@ -113,7 +115,7 @@ def answer_requests(requests: Generator[tuple[str, bytes], bytes | None, _Result
 async def answer_requests_by_service(
     requests: Generator[tuple[str, bytes], bytes | None, _Result], ask: AskService
 ) -> _Result:
-    """Answer a generator's requests with a coroutine function, such as `PriorClient.ask`, and return its result."""
+    """Like `answer_requests`, but with a coroutine function such as `PriorClient.ask`."""
     try:
         request = next(requests)
         while True:
@@ -127,23 +129,25 @@ def consultation(
     message: UnsentMessage, run: RunStarted | None, knobs: Mapping[str, Knob], in_flight: Sequence[str], report: Report
 ) -> Consultation:
     """Yield the requests about one message, and return the messages to publish. If any part of a plan is forbidden, the
-    whole plan is dropped, because a rollback without its cut of the learning rate would fail again."""
+    whole plan is dropped. For example, a rollback without its cut of the learning rate would fail again."""
     if run is None or not needs_graph(message):
         return without_graph([message])
     if isinstance(message, Alternatives):
-        diagnosis = _parse(Diagnosis, (yield "diagnose", diagnose_request(message, run).wire()), report)
-        plan, paths = best_plan(message, diagnosis)
+        reply = yield "diagnose", diagnose_request(message, run).wire()
+        plan, paths = best_plan(message, _parse(Diagnosis, reply, report))
         votes = [_with_evidence(vote, [f"chosen: {citation(path)}" for path in paths]) for vote in plan.votes]
     elif isinstance(message, Plan):
         votes = list(message.votes)
     elif isinstance(message, TopicShares):
-        curriculum = _parse(Curriculum, (yield "curriculum", message.question.wire()), report)
-        votes = [vote for vote in (message.resolve(curriculum),) if vote is not None]
+        reply = yield "curriculum", message.question.wire()
+        proposal = message.resolve(_parse(Curriculum, reply, report))
+        votes = [] if proposal is None else [proposal]
     else:
-        votes = [vote for vote in (message,) if isinstance(vote, Vote)]
-    resolved: Messages = []
+        votes = [message] if isinstance(message, Vote) else []
+    resolved: PublishedMessages = []
     for vote in votes:
-        judgement = _parse(Judgement, (yield "judge", judge_request(vote, run, knobs, in_flight).wire()), report)
+        reply = yield "judge", judge_request(vote, run, knobs, in_flight).wire()
+        judgement = _parse(Judgement, reply, report)
         if judgement is not None and (reason := veto_reason(judgement)):
             report(f"not proposed: {vote.actuator}: {reason}")
             return []
@@ -172,7 +176,7 @@ class PriorClient:
         run: RunStarted | None,
         knobs: Mapping[str, Knob],
         in_flight: Sequence[str],
-    ) -> Messages:
+    ) -> PublishedMessages:
         """Return the messages to publish, in order: one plan per `Alternatives`, without forbidden changes."""
         if self._is_unavailable() or not any(map(needs_graph, messages)):
             return without_graph(messages)
@@ -185,7 +189,7 @@ class PriorClient:
         if self._is_unavailable():
             return None
         try:
-            return await self._bus.request(names.kg(endpoint), request, DEADLINE_S)
+            return await self._bus.request(names.kg(endpoint), request, REPLY_TIMEOUT_S)
         except BusError as error:
             self._unavailable_until = asyncio.get_running_loop().time() + RETRY_AFTER_S
             self._report(f"the knowledge graph does not answer: {error}")

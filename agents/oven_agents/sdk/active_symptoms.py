@@ -8,7 +8,7 @@ from oven_agents.sdk.window import Window
 from oven_core.protocol.alerts import Alert
 
 MAX_ACTIVE = 8
-"""Maximum number of active symptoms per agent. Readers of alerts keep no more. More would usually share one cause."""
+"""Maximum number of active symptoms per agent. More would usually share one cause, and displays keep no more."""
 
 
 class ActiveSymptoms:
@@ -26,7 +26,7 @@ class ActiveSymptoms:
                 raise TypeError(f"alerts returned a {type(alert).__name__}; expected alerts from window.alert")
             if alert.state == "raised" and len(present) < MAX_ACTIVE:
                 present.setdefault(alert.symptom, alert)
-        cleared = [_cleared_alert(alert, window) for symptom, alert in self._active.items() if symptom not in present]
+        cleared = [_clear_alert(alert, window) for symptom, alert in self._active.items() if symptom not in present]
         return [*cleared, *(alert for symptom, alert in present.items() if symptom not in self._active)]
 
     def record(self, alert: Alert) -> None:
@@ -37,6 +37,6 @@ class ActiveSymptoms:
             self._active.pop(alert.symptom, None)
 
 
-def _cleared_alert(alert: Alert, window: Window) -> Alert:
+def _clear_alert(alert: Alert, window: Window) -> Alert:
     value = next(iter(window.series(alert.metric, last=1)), alert.value)
     return alert.model_copy(update={"state": "cleared", "tick": window.tick, "value": value, "reason": ""})

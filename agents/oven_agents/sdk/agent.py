@@ -27,7 +27,7 @@ Answer: TypeAlias = Vote | Sequence[Vote] | Plan | Alternatives | TopicShares | 
 """The result of `Agent.vote`: an abstention, one vote, several independent votes, a plan, alternative plans (only one
 is published), topic shares that the knowledge graph may adjust, or a notice."""
 
-SHARE: Final = (0.0, 1.0)
+SHARE_BOUNDS: Final = (0.0, 1.0)
 """Bounds of an option that is a share or a probability."""
 
 
@@ -64,7 +64,8 @@ class Agent:
         return None
 
     def cannot_fire(self, run: RunStarted) -> str | None:
-        """Return the reason why this agent cannot vote in this run, or None. Called once per run and shown to users."""
+        """Return the reason why this agent can never vote in this run, or None. Called once per run. Users see the
+        reason in the agent's status, which is then `cannot_fire`."""
         actuators = {spec.name for spec in run.actuators}
         metrics = [spec.name for spec in run.metrics]
         if self.moves and not actuators.intersection(self.moves):
@@ -78,6 +79,6 @@ class Agent:
 
 
 def unmeasured_reasons(run: RunStarted, *metrics: str) -> str:
-    """Return the reasons why the learner does not measure these metrics, as ": NAME needs …; …", or an empty string."""
+    """Return the end of a sentence with the reasons why the learner does not measure these metrics, if it gave any."""
     reasons = [f"{name} {run.unmeasured[name]}" for name in metrics if name in run.unmeasured]
     return ": " + "; ".join(reasons) if reasons else ""

@@ -32,7 +32,7 @@ from oven_core.protocol.messages import (
 WINDOW_LENGTH = 512
 """Maximum number of observations in a window."""
 HEARTBEAT_TICKS = 10
-"""Number of ticks between heartbeats without votes. The mesh stops waiting for an agent after `silent_ticks`."""
+"""Number of ticks between heartbeats (`done` statuses). The mesh stops waiting for an agent after `silent_ticks`."""
 ALREADY_LOGGED = "already logged"
 """The reason for withholding a proposal that is on an open ballot already, or was rejected recently."""
 MAX_FAILURES = 20
@@ -43,17 +43,17 @@ class Session:
     """The state of one agent in one run. Call `absorb` with any number of events, then `react` once."""
 
     def __init__(
-        self, agent: Agent, name: str, *, shadow: bool = False, windows: Callable[..., Window] = Window
+        self, agent: Agent, name: str, *, shadow: bool = False, create_window: Callable[..., Window] = Window
     ) -> None:
-        """Create a session. The votes of a `shadow` agent do not count. `windows` is called to create each window."""
+        """Create a session. The votes of a `shadow` agent do not count. A replay may pass its own windows."""
         self.agent = agent
         self.name = name
         self.shadow = shadow
         self.problems: list[str] = []
         """Tracebacks from the agent's code, for the process log. The host clears the list."""
-        self._windows = windows
+        self._create_window = create_window
         self._run: RunStarted | None = None
-        self._reason: str | None = None  # why the agent cannot vote, if it cannot
+        self._cannot_fire_reason: str | None = None
         self._observations: deque[Observation] = deque(maxlen=WINDOW_LENGTH)
         self._earlier: deque[tuple[int, int, float]] = deque(maxlen=WINDOW_LENGTH)  # `Window.earlier`
         self._knobs: dict[str, Knob] = {}
@@ -61,7 +61,7 @@ class Session:
         self._ballots: dict[str, BallotOpened] = {}
         self._in_flight: dict[str, Decision] = {}  # adopted decisions without a receipt, by actuator
         self._answered_ids: set[str] = set()  # ids of decisions with a receipt
-        self._changes: dict[str, Decision] = {}  # the newest adopted decision, by actuator
+        self._adopted: dict[str, Decision] = {}  # the newest adopted decision, by actuator
         self._rejections: dict[str, Decision] = {}  # the newest decision against a proposal of this agent, by actuator
         self._alerts = ActiveSymptoms()
         self._last_notice = ""  # the topic of the last notice
@@ -93,7 +93,7 @@ class Session:
             case RunStarted():
                 self._begin(body)
             case ActuatorAnnounced():
-                self._reannounce(body)
+                self._absorb_actuator(body)
             case RunEnded():
                 self._ballots.clear()
                 self._ended = True
@@ -115,7 +115,7 @@ class Session:
         """Add an observation, and keep the held-out reading of the observation that leaves the window."""
         if len(self._observations) == WINDOW_LENGTH:
             oldest = self._observations[0]
-            while self._earlier and self._earlier[-1][1] >= oldest.step:
+            while self._earlier and self._earlier[-1][1] >= oldest.step:  # a rollback discarded the reading
                 self._earlier.pop()
             metric = main_held_out_metric(self._run.metrics) if self._run is not None else None
             if metric is not None and metric.name in oldest.metrics:
@@ -151,7 +151,7 @@ class Session:
         if decision.verdict == "adopted" and decision.id not in self._answered_ids:
             self._in_flight[actuator] = decision
         if decision.verdict == "adopted":
-            self._changes[actuator] = decision
+            self._adopted[actuator] = decision
         elif has_voted or any(entry.agent == self.name and entry.stance == "propose" for entry in decision.tally):
             self._rejections[actuator] = decision
 
@@ -162,20 +162,20 @@ class Session:
         if self._must_announce:
             messages.append(self._status("joined"))
             self._must_announce = False
-            if self._reason:
-                messages.append(self._status("cannot_fire", self._reason))
+            if self._cannot_fire_reason:
+                messages.append(self._status("cannot_fire", self._cannot_fire_reason))
         if self._run is None or not self._observations:
             return messages
         tick = self._observations[-1].tick
-        new_tick = tick > self._voted_tick
+        is_new_tick = tick > self._voted_tick
         ballots = [ballot for ballot in self._ballots.values() if ballot.id not in self._reviewed_ballots]
-        if new_tick or ballots:
-            messages.extend(self._votes(new_tick, ballots))
+        if is_new_tick or ballots:
+            messages.extend(self._call_agent(is_new_tick, ballots))
         self._voted_tick = tick
         self._reviewed_ballots.update(ballot.id for ballot in ballots)
-        unanswered = [ballot for ballot in ballots if self._run.lockstep or not self._has_answered(ballot)]
-        heartbeat = self._run.lockstep or tick >= self._heartbeat_tick + HEARTBEAT_TICKS
-        if unanswered or (new_tick and heartbeat):
+        is_awaited = any(self._run.lockstep or not self._has_answered(ballot) for ballot in ballots)
+        is_heartbeat_due = self._run.lockstep or tick >= self._heartbeat_tick + HEARTBEAT_TICKS
+        if is_awaited or (is_new_tick and is_heartbeat_due):
             messages.append(self._status("done"))
             self._heartbeat_tick = tick
         return messages
@@ -225,7 +225,7 @@ class Session:
         # Decisions in flight and open ballots stay: the new incarnation sends receipts, and the mesh closes ballots.
         self._must_announce = True
         if not self._out_of_memory:
-            self._reason = self._cannot_fire(run)
+            self._cannot_fire_reason = self._cannot_fire(run)
 
     def _cannot_fire(self, run: RunStarted) -> str | None:
         try:
@@ -234,8 +234,8 @@ class Session:
             self.problems.append(traceback.format_exc())
             return f"cannot_fire raised {type(error).__name__}: {error}"
 
-    def _reannounce(self, announcement: ActuatorAnnounced) -> None:
-        """Handle an actuator that is new or has new choices or bounds. The agent may become able to fire, or unable."""
+    def _absorb_actuator(self, announcement: ActuatorAnnounced) -> None:
+        """Handle an actuator that is new or has new choices or bounds. This may change whether the agent can vote."""
         if self._run is None or (run := with_announced(self._run, announcement)) is self._run:
             return
         self._run, spec = run, announcement.actuator
@@ -247,9 +247,9 @@ class Session:
                 self._apply_receipt(receipt)
         if self._out_of_memory or self._failures >= MAX_FAILURES:
             return
-        before, self._reason = self._reason, self._cannot_fire(run)
-        if bool(before) != bool(self._reason):
-            self._must_announce, self._voted_tick = True, -1
+        before, self._cannot_fire_reason = self._cannot_fire_reason, self._cannot_fire(run)
+        if bool(before) != bool(self._cannot_fire_reason):
+            self._must_announce, self._voted_tick = True, -1  # call the agent again on the current tick
 
     def _forget(self, incarnation: int) -> None:
         """Drop the state of the previous training run. Messages of the new incarnation that arrived early are kept."""
@@ -257,7 +257,7 @@ class Session:
         self._observations = deque(current, maxlen=WINDOW_LENGTH)
         self._earlier.clear()
         self._receipts = [receipt for receipt in self._receipts if receipt.incarnation >= incarnation]
-        self._knobs, self._in_flight, self._changes, self._rejections = {}, {}, {}, {}
+        self._knobs, self._in_flight, self._adopted, self._rejections = {}, {}, {}, {}
         self._commanded_ids.clear()
         self._last_notice, self._failures = "", 0
         self._alerts = ActiveSymptoms()
@@ -270,27 +270,28 @@ class Session:
         value = knob.value if knob.spec.kind == "action" else receipt.after
         self._knobs[receipt.actuator] = Knob(knob.spec, value, changed_at)
 
-    def _votes(self, new_tick: bool, ballots: Sequence[BallotOpened]) -> list[UnsentMessage]:
-        if self._reason:
+    def _call_agent(self, is_new_tick: bool, ballots: Sequence[BallotOpened]) -> list[UnsentMessage]:
+        """Ask the agent for alerts, a vote and reviews. Return no votes if it fails. If it keeps failing, stop."""
+        if self._cannot_fire_reason:
             return []
         assert self._run is not None
         observations = list(self._observations)  # a copy, because the agent may keep its window
         new_ticks = max(1, observations[-1].tick - self._voted_tick) if self._voted_tick >= 0 else 1
-        window = self._windows(
+        window = self._create_window(
             self._run, observations, self._knobs, self._receipts, self._ballots, self._commanded_ids, new_ticks,
             tuple(self._earlier),
         )  # fmt: skip
         try:
-            alerts = self._alerts.changes(self.agent.alerts(window), window) if new_tick else []
-            answer = self.agent.vote(window) if new_tick else None
+            alerts = self._alerts.changes(self.agent.alerts(window), window) if is_new_tick else []
+            answer = self.agent.vote(window) if is_new_tick else None
             plans, proposals, notice = self._sort_answer(answer, window.tick)
             reviews = [self.agent.review(ballot, window) for ballot in ballots if ballot.opened_by != self.name]
             votes = [*proposals, *(review for review in reviews if review is not None)]
             cast = [*votes, *(vote for vote in without_graph(plans) if isinstance(vote, Vote))]
-            self._cast_ticks.update((vote.actuator, vote.tick) for vote in cast)  # raises if an entry is not a vote
+            self._cast_ticks.update((vote.actuator, vote.tick) for vote in cast)  # fails if an entry is not a vote
         except MemoryError:
             vars(self.agent).clear()  # frees memory for building the status
-            self._out_of_memory = self._reason = memory_limit.out_of_memory_message(self.name)
+            self._out_of_memory = self._cannot_fire_reason = memory_limit.out_of_memory_message(self.name)
             self.problems.append(self._out_of_memory)
             return [self._status("cannot_fire", self._out_of_memory)]
         except (Exception, SystemExit) as error:
@@ -298,10 +299,10 @@ class Session:
             self._failures += 1
             if self._failures < MAX_FAILURES:
                 return []
-            self._reason = (
+            self._cannot_fire_reason = (
                 f"raised an error on {MAX_FAILURES} consecutive windows, most recently {type(error).__name__}: {error}"
             )
-            return [self._status("cannot_fire", self._reason[:2000])]
+            return [self._status("cannot_fire", self._cannot_fire_reason[:2000])]
         self._failures = 0
         for alert in alerts:
             self._alerts.record(alert)
@@ -326,8 +327,8 @@ class Session:
             return [answer], [], None
         proposals = [answer] if isinstance(answer, Vote) else list(answer or ())
         reasons = [(vote, self._withholding_reason([vote], tick)) for vote in proposals]
-        notice = next((notice for vote, reason in reasons if (notice := _withheld_notice([vote], reason))), None)
-        return [], [vote for vote, reason in reasons if not reason], notice
+        notices = filter(None, (_withheld_notice([vote], reason) for vote, reason in reasons))
+        return [], [vote for vote, reason in reasons if not reason], next(notices, None)
 
     def _withholding_reason(self, votes: Sequence[Vote], tick: int) -> str:
         """Return the reason for withholding the first redundant vote, or an empty string if there is none."""
@@ -346,7 +347,7 @@ class Session:
 
     def _redundancy_reason(self, vote: Vote, tick: int) -> str:
         """Return the reason why a proposal is redundant now, or an empty string if it is not. An actuator cools down
-        after a change, and after a proposal of this agent (but not of others) was rejected or became advice."""
+        after a change, and after a proposal of this agent (but not of others) was not adopted."""
         if vote.stance != "propose":
             return ""
         ballot = self._ballots.get(vote.actuator)
@@ -357,9 +358,9 @@ class Session:
         if pending is not None and tick <= pending.expires_at_tick:
             return f"decision {pending.id} on {vote.actuator} has no receipt yet"
         cooldown = self._run.rules.cooldown_ticks
-        change, rejection = self._changes.get(vote.actuator), self._rejections.get(vote.actuator)
-        if change is not None and tick < change.tick + cooldown:
-            return f"{vote.actuator} cools down until tick {change.tick + cooldown}, after decision {change.id}"
+        adopted, rejection = self._adopted.get(vote.actuator), self._rejections.get(vote.actuator)
+        if adopted is not None and tick < adopted.tick + cooldown:
+            return f"{vote.actuator} cools down until tick {adopted.tick + cooldown}, after decision {adopted.id}"
         if rejection is not None and tick < rejection.tick + cooldown:
             return ALREADY_LOGGED
         return ""

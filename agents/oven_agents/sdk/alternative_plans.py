@@ -46,15 +46,15 @@ class Plan:
         return cls(remedy, tuple(vote.model_copy(update={"plan": names if len(names) > 1 else ()}) for vote in votes))
 
     @classmethod
-    def of_changes(cls, window: Window, remedy: str, changes: Mapping[str, Value], **vote: Any) -> Plan:
-        """Create a plan that sets each actuator to its value. `vote` has the other arguments of `Window.propose`."""
-        return cls.of_votes(remedy, [window.propose(name, value, **vote) for name, value in changes.items()])
+    def of_changes(cls, window: Window, remedy: str, changes: Mapping[str, Value], **kwargs: Any) -> Plan:
+        """Create a plan that sets each actuator to its value. `kwargs` are passed to `Window.propose`."""
+        return cls.of_votes(remedy, [window.propose(name, value, **kwargs) for name, value in changes.items()])
 
     @classmethod
-    def of_numbers(cls, window: Window, remedy: str, changes: Mapping[str, float], *, why: str, **vote: Any) -> Plan:
+    def of_numbers(cls, window: Window, remedy: str, changes: Mapping[str, float], *, why: str, **kwargs: Any) -> Plan:
         """Create a plan like `of_changes`, in which each vote's reason ends with the new value."""
         proposals = [
-            window.propose(name, value, why=f"{why}; {name} → {value:.3g}", **vote) for name, value in changes.items()
+            window.propose(name, value, why=f"{why}; {name} → {value:.3g}", **kwargs) for name, value in changes.items()
         ]
         return cls.of_votes(remedy, proposals)
 
@@ -106,10 +106,9 @@ class TopicShares:
         if moved_share < self.min_change:
             return None
         blocked = [topic for topic in self.shares if topic in waiting]
-        why = (
-            f"{self.vote.rationale}: move {moved_share:.0%} of the mixture to levels with more to learn"
-            f"{f'; {blocked[0]} waits for its prerequisites' if blocked else ''}; {order}"
-        )
+        waits = f"; {blocked[0]} waits for its prerequisites" if blocked else ""
+        move = f"move {moved_share:.0%} of the mixture to levels with more to learn"
+        why = f"{self.vote.rationale}: {move}{waits}; {order}"
         evidence = []
         if answer is not None and answer.known:
             evidence.append(f"curriculum:{answer.graph[:12]}")
@@ -132,7 +131,8 @@ UnsentMessage = Vote | AgentStatus | Alert | Plan | Alternatives | TopicShares
 
 
 def offer(plans: Sequence[Plan], symptoms: Mapping[str, float]) -> Alternatives | None:
-    """Return the plans that have votes, with the symptoms added to each vote's evidence, or None if there are none."""
+    """Return the plans that have votes as alternatives, or None if no plan has votes. The symptoms are added to the
+    evidence of each vote."""
     evidence = tuple(SYMPTOM_PREFIX + node for node in symptoms)
     alternatives = tuple(
         Plan.of_votes(
@@ -166,7 +166,8 @@ def phase(run: RunStarted) -> Phase:
 def rank_plans(alternatives: Alternatives, diagnosis: Diagnosis | None) -> list[Plan]:
     """Return the plans, best first, ranked by the graph's scores of their remedies. Ties keep the agent's order, and
     plans that the graph does not know come last. Without a diagnosis, or if the graph knows no plan, the agent's order
-    is kept. Plans with unmet requirements are dropped. If no known plan is feasible, the agent's first plan leads."""
+    is kept. Plans with unmet requirements are dropped. If the graph knows no plan with met requirements, the agent's
+    first plan comes first, even if its own requirements are unmet."""
     remedies = {remedy.id: remedy for remedy in (diagnosis.remedies if diagnosis else ())}
     feasible = [plan for plan in alternatives.plans if plan.remedy in remedies and not remedies[plan.remedy].unmet]
     feasible.sort(key=lambda plan: -remedies[plan.remedy].score)

@@ -16,7 +16,7 @@ MIN_KNOB_FACTOR = 1.2
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """One actuator of a run."""
+    """A setting of the run that decisions may change, with its current value."""
 
     spec: ActuatorSpec
     value: Value
@@ -183,27 +183,14 @@ class Window:
     def alert(self, symptom: str, metric: str, *, value: float, expected: float, why: str = "") -> Alert:
         """Report a current symptom, for `Agent.alerts`. `expected` is the bound that `value` exceeds."""
         return Alert(
-            state="raised",
-            symptom=symptom,
-            metric=metric,
-            value=value,
-            expected=expected,
-            tick=self.tick,
+            state="raised", symptom=symptom, metric=metric, value=value, expected=expected, tick=self.tick,
             reason=why[:MAX_REASON_LENGTH],
-        )
+        )  # fmt: skip
 
     def answer(self, ballot: BallotOpened, stance: str, *, confidence: float, why: str) -> Vote:
         """Vote "for", "against" or "abstain" on another agent's ballot."""
-        return Vote.model_validate(
-            {
-                "actuator": ballot.actuator,
-                "ballot": ballot.id,
-                "stance": stance,
-                "tick": self.tick,
-                "confidence": confidence,
-                "rationale": why,
-            }
-        )
+        fields = {"actuator": ballot.actuator, "ballot": ballot.id, "stance": stance, "tick": self.tick}
+        return Vote.model_validate({**fields, "confidence": confidence, "rationale": why})
 
 
 def is_named(actuator: str, names: Collection[str]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import median
 
-from oven_agents.sdk.agent import SHARE, Agent
+from oven_agents.sdk.agent import SHARE_BOUNDS, Agent
 from oven_agents.sdk.window import Window
 from oven_agents.stats.confidence import solo_confidence, tentative_confidence
 from oven_agents.stats.objective import apply_sign, held_out_metric, objective
@@ -27,13 +27,13 @@ class AuxiliaryLoss(Agent):
     distillation, is skipped.
 
     Limits: the agent only knows terms that the trainer announces twice, as the knob `channel.<name>` and as the metric
-    `channel/<name>`. Other runs report that it cannot fire. The `knowledge` agent handles `channel.kg`.
+    `channel/<name>`. In a run without such a term, it cannot vote. The `knowledge` agent handles `channel.kg`.
     """
 
     moves = ("channel.distill", "channel.sft", "channel.sdpo", MTP, "channel.z_loss")
     """Knobs of the shipped trainers' terms, and of one other common term. The mesh needs exact names."""
     speciality = (MTP,)
-    options = dict.fromkeys(("max_share", "late_progress"), SHARE)
+    options = dict.fromkeys(("max_share", "late_progress"), SHARE_BOUNDS)
 
     WINDOW = 40
     """Number of newest steps for the median of a term's share. The two halves show whether the term still falls."""
@@ -43,14 +43,14 @@ class AuxiliaryLoss(Agent):
     """Progress, 0 to 1, after which the weight of a flat term is halved. This is a rule of thumb."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
-        terms = _terms(run)
+        terms = _find_terms(run)
         if not terms:
             return "the run has no auxiliary loss term: it announces no channel.<name> with a metric channel/<name>"
         has_objective = any(metric.name in ("loss", "reward") for metric in run.metrics)
         return None if has_objective else "the run publishes neither loss nor reward"
 
     def vote(self, window: Window) -> Vote | None:
-        for name in _terms(window.run):
+        for name in _find_terms(window.run):
             vote = self._halve(window, name)
             if vote is not None:
                 return vote
@@ -87,7 +87,7 @@ class AuxiliaryLoss(Agent):
         )  # fmt: skip
 
 
-def _terms(run: RunStarted) -> list[str]:
+def _find_terms(run: RunStarted) -> list[str]:
     """Return the loss terms that have both a metric and a knob."""
     published = {metric.name for metric in run.metrics}
     names = [spec.name.removeprefix(KNOB_PREFIX) for spec in run.actuators if spec.name in AuxiliaryLoss.moves]

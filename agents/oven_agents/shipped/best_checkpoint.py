@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import accumulate, takewhile
+from itertools import accumulate
 from statistics import fmean
 
-from oven_agents.sdk.agent import SHARE, Agent
+from oven_agents.sdk.agent import SHARE_BOUNDS, Agent
 from oven_agents.sdk.alternative_plans import Alternatives, Plan, offer
 from oven_agents.sdk.window import Window
 from oven_agents.stats.evaluation_request import can_evaluate, request_evaluation
@@ -37,19 +37,20 @@ class BestCheckpoint(Agent):
     Actions: rolls back to the best reading. This is early stopping with the best weights restored (Prechelt 1998,
     "Early stopping – but when?", doi 10.1007/3-540-49430-8_3, criterion GL), except that the run continues. If data can
     be skipped and steps have not become longer, the agent also skips SKIPPED_BATCHES batches. Otherwise, or if a skip
-    was tried, it also cuts the rate, by its growth or by CUT, because neither a cut nor a rollback alone is enough.
-    Three cases get a rollback alone at first: a drop from one reading to the next, steps that became longer at the same
-    rate (a rollback restores the moments, too), and weights that moved by more than the steps. If the rate was cut
-    since the best reading, the first rollback has no second cut.
-    After MAX_ROLLBACKS rollbacks without a new best, the agent leaves the run alone. After a failed rollback
+    was tried, it also cuts the rate, by its growth or by CUT, because a rollback alone is not enough. Three cases get a
+    rollback alone at first. Quality may have dropped suddenly, from one reading to the next. Steps may have become
+    longer at the same rate: the rollback also restores the moments. Or the weights may have moved by more than the
+    steps. If the rate was cut since the best reading, the first rollback has no second cut. After MAX_ROLLBACKS
+    rollbacks without a new best, the agent leaves the run alone. After a failed rollback
     (oven_agents.stats.rollback_success), it only rolls back if the rate has grown. It does nothing if completions were
     sampled from a different policy (oven_agents.stats.policy_shift).
 
     False alarms: noise is the deviation of the readings around a trend. The threshold is SIGMAS deviations beyond the
-    expected maximum of that many readings. A few readings give a poor estimate of the noise, hence the comparison with
-    earlier drops. With independent normal noise and 6 to 30 readings, there are 7 false alarms in 1,000 readings if the
-    run does not learn, and 4 if it improved by twenty times the noise. A second reading makes them rarer. In runs of 10
-    to 100 readings with this noise, 2 to 3 in 100 had a false alert if nothing was learnt, and none of 500 that learnt.
+    expected maximum of as many noisy values as there are readings. A few readings give a poor estimate of the noise,
+    hence the comparison with earlier drops. With independent normal noise and 6 to 30 readings, 7 in 1,000 readings are
+    false alarms if the run does not learn, and 4 in 1,000 if it improved by twenty times the noise. A second reading
+    makes false alarms rarer. With 10 to 100 such readings, 2 to 3 of 100 runs that learnt nothing had a false alert,
+    and none of 500 that learnt.
 
     Limits: the agent reacts late if readings are rare, and it needs more than MIN_READINGS of them. It does not see
     harm that only slows the gain. It rolls back to the best reading and not to the last healthy step, so up to one
@@ -58,7 +59,7 @@ class BestCheckpoint(Agent):
 
     moves = (ROLLBACK, LR_SCALE, SKIP, EVALUATE)
     speciality = (ROLLBACK, LR_SCALE, SKIP, EVALUATE)
-    options = dict.fromkeys(("min_lost_share", "min_relative_loss", "confidence", "second_confidence"), SHARE)
+    options = dict.fromkeys(("min_lost_share", "min_relative_loss", "confidence", "second_confidence"), SHARE_BOUNDS)
 
     MIN_READINGS = 5
     """Minimum number of held-out readings before the newest. Fewer give a poor estimate of their noise."""
@@ -67,9 +68,9 @@ class BestCheckpoint(Agent):
     SIGMAS = 3.3
     """Minimum drop beyond the expected maximum of the noise, in standard deviations. See the false alarms above."""
     MIN_RELATIVE_LOSS = 0.02
-    """Minimum drop, as a fraction of the best reading. It decides if the run has learnt little."""
+    """Minimum drop, as a fraction of the best reading. It matters only if the run has learnt little."""
     MIN_FALL_RATIO = 2.0
-    """Minimum ratio to the largest earlier drop below the best reading, for runs whose readings go up and down."""
+    """Minimum drop, as a multiple of the largest earlier drop. It matters if the readings go up and down."""
     SINGLE_READING_FACTOR = 2.0
     """Multiple of the limits above that a single reading must exceed if there is no second one."""
     CAUSAL_GROWTH = 1.8
@@ -98,7 +99,7 @@ class BestCheckpoint(Agent):
 
     def alerts(self, window: Window) -> Sequence[Alert]:
         metric = held_out_metric(window.run)
-        finite = [reading for reading in readings(window) if math.isfinite(reading[1])]
+        finite = [(tick, value) for tick, value in readings(window) if math.isfinite(value)]
         values = [value for _, value in finite]
         if metric is None or not is_active(
             len(values),
@@ -124,37 +125,37 @@ class BestCheckpoint(Agent):
         if len(values) - len(before) < self.MAX_AVERAGED or len(values) <= self.MIN_READINGS:
             return False
         best, noise = before[-1], (expected_maximum(len(values)) + self.SIGMAS) * bending_noise(values)
-        min_loss = max(self.MIN_RELATIVE_LOSS * abs(best), noise, self.MIN_FALL_RATIO * _largest_fall(before))
-        return best - max(values[-self.MAX_AVERAGED :]) > min_loss
+        min_drop = max(self.MIN_RELATIVE_LOSS * abs(best), noise, self.MIN_FALL_RATIO * _largest_fall(before))
+        return best - max(values[-self.MAX_AVERAGED :]) > min_drop
 
     def vote(self, window: Window) -> Alternatives | Vote | None:
         metric = held_out_metric(window.run)
         if metric is None or not {ROLLBACK, LR_SCALE} <= window.knobs.keys() or shrink_share(window) > 0.5:
             return None  # the weight_decay agent handles shrinking weights, which the rate does not cause
         points = readings(window, last=self.MAX_READINGS)
-        if not points or not window.is_new(points[-1][0]):
-            return None
         values = [value for _, value in points]
-        if len(values) <= self.MIN_READINGS or not all(map(math.isfinite, values)):
+        newest_tick = points[-1][0] if points else -1
+        if not window.is_new(newest_tick) or len(values) <= self.MIN_READINGS or not all(map(math.isfinite, values)):
             return None
         share = self.lost_share(values)
         best_tick, best = max(points[:-1], key=lambda reading: reading[1])
         rollbacks = [receipt for receipt in window.applied(ROLLBACK) if receipt.tick > best_tick]
         if share is None or len(rollbacks) >= self.MAX_ROLLBACKS or is_off_policy(window, best_tick):
             return None
-        step = next(o.step for o in window.observations if o.tick == best_tick)
+        best_step = next(o.step for o in window.observations if o.tick == best_tick)
         skip_ticks = {receipt.tick for receipt in window.applied(SKIP)}
-        was_tried = any(_to_number(receipt.after) <= step or receipt.tick in skip_ticks for receipt in rollbacks)
+        # A rollback to the best reading, or one with a skip, has already been tried.
+        was_tried = any(_to_number(receipt.after) <= best_step or receipt.tick in skip_ticks for receipt in rollbacks)
         old, new = apply_sign(metric, best), apply_sign(metric, values[-1])
         why = f"{metric.name} went from {old:.4g} at tick {best_tick} to {new:.4g} and lost {share:.0%} of its progress"
         bad_count = self._count_bad_readings(values)
-        if bad_count == 1 and any(receipt.tick >= points[-1][0] - 1 for receipt in window.applied(EVALUATE)):
+        if bad_count == 1 and any(receipt.tick >= newest_tick - 1 for receipt in window.applied(EVALUATE)):
             return None  # a person or agent with more information requested the reading, and decides
         if bad_count == 1 and can_evaluate(window) and self.lost_share(values, self.SINGLE_READING_FACTOR) is None:
             return request_evaluation(window, why)
         was_cut = not was_tried and any(receipt.tick > best_tick for receipt in window.applied(LR_SCALE))
-        # The best reading was the last one before the drop, or the cause was already treated.
-        may_not_recur = was_cut or best_tick == points[-bad_count - 1][0]
+        last_good_tick, _ = points[-bad_count - 1]
+        may_not_recur = was_cut or best_tick == last_good_tick  # the cause was treated, or quality fell at once
         choice = self._choose_remedy(window, best_tick, was_tried, may_not_recur=may_not_recur)
         if choice is None:
             return None
@@ -170,8 +171,8 @@ class BestCheckpoint(Agent):
     def _choose_remedy(
         self, window: Window, best_tick: int, was_tried: bool, *, may_not_recur: bool
     ) -> tuple[str, dict[str, float], str] | None:
-        """Return the remedy's name, its changes in addition to the rollback, and their description. If the cause
-        `may_not_recur`, a rollback alone may be enough. Return None if every remedy was tried already."""
+        """Return the remedy's name, its changes in addition to the rollback, and the end of the vote's reason. Return
+        None if every remedy was tried already. If the cause `may_not_recur`, a rollback alone may be enough."""
         rate_growth, length_growth = growth_of(window, LEARNING_RATE), growth_of(window, UPDATE_RATIO)
         if rate_growth < self.CAUSAL_GROWTH and last_rollback_failed(window):
             return None
@@ -191,8 +192,10 @@ class BestCheckpoint(Agent):
 
     def _count_bad_readings(self, values: Sequence[float]) -> int:
         """Return the number of consecutive newest readings that show the drop."""
-        shorter = (values[:end] for end in range(len(values), self.MIN_READINGS, -1))
-        return sum(1 for _ in takewhile(lambda prefix: self.lost_share(prefix) is not None, shorter))
+        end = len(values)
+        while end > self.MIN_READINGS and self.lost_share(values[:end]) is not None:
+            end -= 1
+        return len(values) - end
 
     def lost_share(self, values: Sequence[float], factor: float = 1.0) -> float | None:
         """Return the share of what was learnt that the newest readings have lost, or None if the loss is within the
@@ -207,18 +210,20 @@ class BestCheckpoint(Agent):
         best, deviation = max(before), bending_noise(before)
         learnt, lost = best - before[0], best - fmean(newest)
         noise = (expected_maximum(len(before)) + self.SIGMAS) * deviation / math.sqrt(count)
-        min_loss = factor * max(
+        min_drop = factor * max(
             self.MIN_LOST_SHARE * learnt,
             self.MIN_RELATIVE_LOSS * abs(best),
             noise,
             self.MIN_FALL_RATIO * _largest_fall(before),
         )
-        return lost / max(learnt, lost) if lost > min_loss and best - newest[-1] > min_loss / 2 else None
+        has_recovered = best - newest[-1] <= min_drop / 2
+        return lost / max(learnt, lost) if lost > min_drop and not has_recovered else None
 
 
 def _largest_fall(values: Sequence[float]) -> float:
     """Return the largest fall of a value below the best value before it."""
-    return max(high - value for high, value in zip(accumulate(values, max), values, strict=True))
+    best_so_far = accumulate(values, max)
+    return max(best - value for best, value in zip(best_so_far, values, strict=True))
 
 
 def _to_number(value: Value) -> float:

@@ -9,7 +9,14 @@ from oven_agents.sdk.alternative_plans import Alternatives, Plan, offer
 from oven_agents.sdk.window import Window
 from oven_agents.stats.confidence import solo_confidence, tentative_confidence
 from oven_agents.stats.objective import apply_sign, held_out_metric, objective
-from oven_agents.stats.symptoms import ECE, ECE_NULL, ECE_NULL_99, as_alerts, calibration_drift, calibration_readings
+from oven_agents.stats.symptoms import (
+    ECE,
+    ECE_NULL,
+    ECE_NULL_99,
+    as_alerts,
+    calibration_readings,
+    detect_calibration_drift,
+)
 from oven_core.protocol.alerts import Alert
 from oven_core.protocol.messages import MetricSpec, RunStarted
 
@@ -70,22 +77,23 @@ class CalibrationDrift(Agent):
         return None  # without a knob it still raises alerts
 
     def alerts(self, window: Window) -> Sequence[Alert]:
-        return as_alerts(window, calibration_drift(calibration_readings(window)))
+        return as_alerts(window, detect_calibration_drift(calibration_readings(window)))
 
     def vote(self, window: Window) -> Alternatives | None:
         since = window.last_change_tick(LAMBDA, ROLLBACK, LR_SCALE, BETA)
         if since >= 0 and window.tick < since + self.WAIT_TICKS:
             return None
         readings = calibration_readings(window)
-        sighting = calibration_drift(readings)
+        sighting = detect_calibration_drift(readings)
+        errors = [error for _, error, _ in readings]
         lag = int(self.WAIT_TICKS / 2)
-        if sighting is None or len(readings) <= lag or readings[-1][1] < readings[-1 - lag][1] - self.MIN_RECOVERY:
+        if sighting is None or len(errors) <= lag or errors[-1] < errors[-1 - lag] - self.MIN_RECOVERY:
             return None
         calibrated_ticks = [tick for tick, error, null in readings if error <= null]
         return self._offer(window, sighting.why, calibrated_ticks[-1] if calibrated_ticks else None)
 
     def _offer(self, window: Window, why: str, calibrated_tick: int | None) -> Alternatives | None:
-        knobs, target = window.knobs, _target(window.run)
+        knobs, target = window.knobs, _target_metric(window.run)
         alone_confidence, shared_confidence = solo_confidence(window.run), tentative_confidence(window.run)
         plans = []
         weight, beta, scale = knobs.get(LAMBDA), knobs.get(BETA), knobs.get(LR_SCALE)
@@ -95,8 +103,8 @@ class CalibrationDrift(Agent):
                 plans.append(("raise_calibration", {LAMBDA: raised}, alone_confidence))
         if calibrated_tick is not None and ROLLBACK in knobs and scale is not None:
             lowered = scale.bounded(self.RATE_FACTOR * scale.number)
-            rollback_and_cut = {ROLLBACK: float(calibrated_tick), LR_SCALE: lowered}
-            plans.append(("rollback_and_cut", rollback_and_cut, alone_confidence))
+            changes = {ROLLBACK: float(calibrated_tick), LR_SCALE: lowered}
+            plans.append(("rollback_and_cut", changes, alone_confidence))
         if beta is not None:
             raised_beta = beta.bounded(max(self.BETA_FACTOR * beta.number, self.MIN_BETA))
             if raised_beta > beta.number:
@@ -115,7 +123,7 @@ class CalibrationDrift(Agent):
         return offer(offered_plans, {"calibration_drift": 0.8})
 
 
-def _target(run: RunStarted) -> MetricSpec:
+def _target_metric(run: RunStarted) -> MetricSpec:
     """Return the metric by which a change is judged."""
     announced = {spec.name: spec for spec in run.metrics if spec.held_out and spec.better != "neither"}
     return next((announced[name] for name in TARGETS if name in announced), held_out_metric(run) or objective(run))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from statistics import fmean, median
 
-from oven_agents.sdk.agent import SHARE, Agent
+from oven_agents.sdk.agent import SHARE_BOUNDS, Agent
 from oven_agents.sdk.alternative_plans import TopicShares
 from oven_agents.sdk.window import Window
 from oven_core.protocol.graph_requests import CurriculumRequest, Mastery
@@ -39,7 +39,9 @@ class Curriculum(Agent):
     needs = ("reward/*",)
     moves = (MIXTURE,)
     speciality = (MIXTURE,)
-    options = dict.fromkeys(("floor", "mastered_reward", "min_prerequisite_reward", "confidence", "min_move"), SHARE)
+    options = dict.fromkeys(
+        ("floor", "mastered_reward", "min_prerequisite_reward", "confidence", "min_move"), SHARE_BOUNDS
+    )
 
     RECENT = 10
     """Number of newest ticks for the median of a level's reward. More would describe an earlier policy."""
@@ -86,48 +88,38 @@ class Curriculum(Agent):
         rewards = {level: window.series(f"reward/{level}", after=since, last=self.RECENT) for level in shares}
         rates = {level: median(values) if len(values) >= MIN_REWARDS else 0.5 for level, values in rewards.items()}
         even_share = 1 / len(shares)
-        starved = [
-            name for name, share in shares.items() if share < even_share / 2 and rates[name] < self.MASTERED_REWARD
-        ]
+        small = [level for level, share in shares.items() if share < even_share / 2]
+        starved = [level for level in small if rates[level] < self.MASTERED_REWARD]
         if not starved:
             return None
-        is_open = self._open_levels(rewards)
+        open_levels = self._find_open_levels(rewards)
         level_rewards = ", ".join(
             f"{level} {rates[level]:.2f}" if len(rewards[level]) >= MIN_REWARDS else f"{level} unseen"
             for level in shares
         )
-        why = (
-            f"{', '.join(f'{level} gets {shares[level]:.0%}' for level in starved)}, less than half of an even "
-            f"share (rewards: {level_rewards})"
-        )
+        starved_shares = ", ".join(f"{level} gets {shares[level]:.0%}" for level in starved)
+        why = f"{starved_shares}, less than half of an even share (rewards: {level_rewards})"
         vote = window.propose(
             MIXTURE, shares, confidence=self.CONFIDENCE, why=why, target="eval/accuracy", expected_change=0.05,
             horizon=40, evidence=("symptom:starved_level",),
         )  # fmt: skip
+        mastery = tuple(_measure_mastery(level, values) for level, values in rewards.items())
+        question = CurriculumRequest(mastery=mastery, threshold=self.MIN_PREREQUISITE_REWARD)
         return TopicShares(
-            vote,
-            shares=shares,
-            learnable={level: rates[level] * (1 - rates[level]) for level in shares},
-            waiting=frozenset(level for level in shares if not is_open[level]),
-            min_share=self.FLOOR,
-            rounding_topic=starved[0],
-            min_change=self.MIN_MOVE,
-            question=CurriculumRequest(
-                mastery=tuple(_mastery(level, values) for level, values in rewards.items()),
-                threshold=self.MIN_PREREQUISITE_REWARD,
-            ),
-        )
+            vote, shares=shares, learnable={level: rates[level] * (1 - rates[level]) for level in shares},
+            waiting=frozenset(level for level in shares if level not in open_levels), min_share=self.FLOOR,
+            rounding_topic=starved[0], min_change=self.MIN_MOVE, question=question,
+        )  # fmt: skip
 
-    def _open_levels(self, rewards: dict[str, list[float]]) -> dict[str, bool]:
-        """Return for each level whether all levels before it succeed well enough."""
-        is_open, all_succeed = {}, True
+    def _find_open_levels(self, rewards: dict[str, list[float]]) -> list[str]:
+        """Return the levels before which no level fails. A level without measurements does not count as failing."""
+        open_levels = []
         for level, values in rewards.items():
-            is_open[level] = all_succeed
-            all_succeed = all_succeed and (
-                len(values) < MIN_REWARDS
-                or self._lower_bound(fmean(values), len(values)) >= self.MIN_PREREQUISITE_REWARD
-            )
-        return is_open
+            open_levels.append(level)
+            is_measured = len(values) >= MIN_REWARDS
+            if is_measured and self._lower_bound(fmean(values), len(values)) < self.MIN_PREREQUISITE_REWARD:
+                break
+        return open_levels
 
     def _lower_bound(self, rate: float, trials: int) -> float:
         """Return Wilson's lower bound of a success rate."""
@@ -137,7 +129,7 @@ class Curriculum(Agent):
         return (rate + z**2 / (2 * trials) - margin) / (1 + z**2 / trials)
 
 
-def _mastery(level: str, values: Sequence[float]) -> Mastery:
+def _measure_mastery(level: str, values: Sequence[float]) -> Mastery:
     """Return a level's mastery, with one trial per tick."""
     if len(values) < MIN_REWARDS:
         return Mastery(topic=level, successes=0.0, failures=0.0)

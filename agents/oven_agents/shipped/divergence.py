@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import ClassVar
 
-from oven_agents.sdk.agent import SHARE, Agent
+from oven_agents.sdk.agent import SHARE_BOUNDS, Agent
 from oven_agents.sdk.alternative_plans import Alternatives, Plan, offer
 from oven_agents.sdk.window import Window
 from oven_agents.stats import optimizer_gauges as gauges
-from oven_agents.stats.confidence import confidence
+from oven_agents.stats.confidence import estimate_confidence
 from oven_agents.stats.evaluation_request import held_out_evidence, request_evaluation
-from oven_agents.stats.level_shift import rise
+from oven_agents.stats.level_shift import standardised_rise
 from oven_agents.stats.objective import apply_sign, objective, readings
 from oven_agents.stats.robust_statistics import noise, steps_since_rise
 from oven_agents.stats.rollback_success import last_rollback_failed, rollbacks_exhausted
@@ -49,9 +49,9 @@ class _Harm:
     """Level of the loss, or of the reward, before the harm."""
     remedies: tuple[str, ...] = (ROLLBACK_AND_SKIP, ROLLBACK_AND_CUT, ROLLBACK_ONLY)
     """Remedies, the most likely first."""
-    retry: bool = False
+    may_retry: bool = False
     """Whether remedies may be tried again, because the run has nothing to lose."""
-    visible: bool = True
+    is_visible: bool = True
     """Whether held-out data show the harm at once. They do not if the moments are damaged or a value is not finite."""
     confidence: float = 0.75
     """Share of similar cases in which a rollback helped."""
@@ -59,16 +59,16 @@ class _Harm:
 
 class Divergence(Agent):
     """Signals: five signs, checked in this order. (1) A gauge is not finite. (2) The norm of the weights changed by
-    more than the update. (3) A gradient was ten times larger than any of the last 32 and made steps half as long again.
+    more than the update. (3) A gradient was ten times larger than any of the last 32 and made steps 1.5 times as long.
     So no clip stopped it, and the moments still contain it. (4) The loss jumped (three values in a row above 3σ) and
-    does not fall back by half. (5) The loss rises slowly. Either a mean of ten values is above 4.5 standard errors and
-    the held-out loss is worse, or a mean of five is above 3 standard errors and steps are longer. The last two signs
-    need a second one from the gradient, the step length or a held-out reading, because a loss that changes alone may be
-    reported in another unit.
+    does not fall back by half. (5) The loss creeps up (rises slowly). Either a mean of ten values is above 4.5 standard
+    errors and the held-out loss is worse, or a mean of five is above 3 standard errors and steps are longer. The
+    gradient, the step length or a held-out reading must confirm the last two signs, because a loss that changes alone
+    may be reported in another unit.
 
     Actions: offers up to three remedies, the most likely first. The first is a rollback that then skips the batches
     (PaLM, Chowdhery et al. 2022, arXiv 2204.02311, §5.1: only those batches with those weights caused the spike). The
-    second is a rollback with a cut of the rate, because neither alone repairs a rate that is too high. The cut reverses
+    second is a rollback and a cut of the rate, because neither alone repairs a rate that is too high. The cut reverses
     the growth of the rate, or divides the rate by CUT if successive gradients cancel each other. The agent does not cut
     while something else moves the weights. The third is a rollback alone, for damaged weights or moments.
     All rollbacks go back to before the most likely onset of the rise (oven_agents.stats.robust_statistics). If the run
@@ -76,11 +76,12 @@ class Divergence(Agent):
     fell by less than WEIGHTS_SHARE of the loss's rise, the agent only skips the batches. It later rolls back only if
     the loss stays high and a newer reading shows damaged weights. A remedy is not offered twice within MEMORY ticks.
     Once rollbacks are exhausted, the agent acts only on values that are not finite. After a failed rollback
-    (oven_agents.stats.rollback_success), a risen loss only leads to a cut that the steps themselves support.
+    (oven_agents.stats.rollback_success), it cuts the rate of a risen loss if gradients are opposed or steps are longer.
 
-    False alarms: the first two signs have none on independent noise. For a gradient with a log-normal spread of 0.5,
-    the rate is below 10⁻⁵ per step times the rate of the second sign. For a jump, it is 10⁻⁸ per step, and below 10⁻⁵
-    if σ is underestimated by a third. For the two kinds of slow rise, it is 10⁻⁵ and 10⁻³ before the second sign.
+    False alarms: the first two signs have none on independent noise. For gradient norms with a log-normal spread of
+    0.5, less than one step in 10⁵ is an outlier, before the step length is checked. For a jump, the rate is 10⁻⁸ per
+    step, and below 10⁻⁵ if σ is underestimated by a third. For the two kinds of slow rise, it is 10⁻⁵ and 10⁻³ before
+    the confirmation.
 
     Limits: under a reward (GRPO), only the first two signs count, because the loss has no level. Gradient outliers
     recur there, because they come from a ratio of probabilities. So a rollback rarely helps against them. The agent
@@ -95,7 +96,7 @@ class Divergence(Agent):
             "healed_share", "min_held_out_loss", "weights_share", "jump_confidence", "creep_confidence",
             "nan_confidence", "second_confidence", "skip_confidence",
         ),
-        SHARE,
+        SHARE_BOUNDS,
     )  # fmt: skip
 
     HIGH_DEVIATIONS = 3.0
@@ -117,9 +118,9 @@ class Divergence(Agent):
     HEALED_SHARE = 0.5
     """Share of its maximum height, 0 to 1, below which a jump counts as recovering by itself."""
     MIN_HELD_OUT_LOSS = 0.004
-    """Minimum loss of quality, as a fraction of a held-out reading. A smaller one may be chance."""
+    """Minimum drop of quality, as a fraction of a held-out reading. A smaller drop may be chance."""
     WEIGHTS_SHARE = 0.3
-    """Held-out loss of quality divided by the rise of the loss, 0 to 1, above which the weights are damaged. Below it,
+    """Drop of held-out quality divided by the rise of the loss, 0 to 1, above which the weights are damaged. Below it,
     skipping the batches works about as well as a rollback."""
     OUTLIER_FACTOR = 10.0
     """Multiple of the largest norm of the last REFERENCE ticks above which a norm is an outlier."""
@@ -136,7 +137,7 @@ class Divergence(Agent):
     RELAPSE_TICKS = 8
     """Number of ticks after a rollback in which new harm is attributed to a damaged snapshot."""
     HORIZON = 20
-    """Number of ticks after which the forecast is judged. A loss is regained at once or not at all."""
+    """Number of ticks after which the forecast is judged. A rollback restores the loss at once or not at all."""
     MIN_GAUGE_SHIFT: ClassVar[dict[str, float]] = {gauges.GRAD_NORM: 3.0, gauges.UPDATE_RATIO: 6.0}
     """Standard deviations by which another gauge must move together with the loss. The bound for the step length is
     higher because the lengths of successive steps are not independent."""
@@ -160,38 +161,39 @@ class Divergence(Agent):
 
     def vote(self, window: Window) -> Alternatives | Vote | None:
         harm = (
-            self._find_nan(window)
+            self._find_non_finite_gauge(window)
             or self._find_displaced_weights(window)
             or self._find_gradient_outlier(window)
             or self._find_risen_loss(window)
         )
         if harm is None or (rollbacks_exhausted(window) and harm.symptom != "loss_nan"):
             return None
-        return self._weigh_evidence(window, harm) if harm.visible else self._offer(window, harm)
+        return self._weigh_evidence(window, harm) if harm.is_visible else self._offer(window, harm)
 
     def _weigh_evidence(self, window: Window, harm: _Harm) -> Alternatives | Vote | None:
         """Offer remedies if a held-out reading confirms the harm, or request a reading."""
-        evidence = held_out_evidence(window, harm.onset, self._last_skip(window, harm.onset))
+        evidence = held_out_evidence(window, harm.onset, self._last_skip_tick(window, harm.onset))
         if evidence.state == "ask":
             return request_evaluation(window, harm.why)
-        if evidence.state == "wait" or (evidence.state == "known" and evidence.quality_drop <= self.MIN_HELD_OUT_LOSS):
+        if evidence.state == "wait":
             return None
-        if evidence.state == "known" and not harm.excess and math.isfinite(evidence.quality_drop):
-            harm = replace(harm, excess=evidence.quality_drop * harm.level)
-        if (
-            evidence.state == "known"
-            and harm.remedies[0] == ROLLBACK_AND_SKIP
-            and evidence.quality_drop * abs(harm.level) < self.WEIGHTS_SHARE * harm.excess
-        ):
-            harm = replace(harm, remedies=(SKIP_ONLY,), confidence=self.SKIP_CONFIDENCE)
+        if evidence.state == "known":
+            drop = evidence.quality_drop
+            if drop <= self.MIN_HELD_OUT_LOSS:
+                return None
+            if not harm.excess and math.isfinite(drop):
+                harm = replace(harm, excess=drop * harm.level)
+            are_weights_intact = drop * abs(harm.level) < self.WEIGHTS_SHARE * harm.excess
+            if harm.remedies[0] == ROLLBACK_AND_SKIP and are_weights_intact:
+                harm = replace(harm, remedies=(SKIP_ONLY,), confidence=self.SKIP_CONFIDENCE)
         return self._offer(window, harm)
 
-    def _last_skip(self, window: Window, onset: int) -> int:
+    def _last_skip_tick(self, window: Window, onset: int) -> int:
         """Return the tick of the last skip since `onset` that was not part of a rollback, or −1 if there is none."""
         rollbacks = {receipt.tick for receipt in window.applied(ROLLBACK)}
         return max((r.tick for r in window.applied(SKIP) if r.tick >= onset and r.tick not in rollbacks), default=-1)
 
-    def _find_nan(self, window: Window) -> _Harm | None:
+    def _find_non_finite_gauge(self, window: Window) -> _Harm | None:
         gauge = next((name for name in GAUGES if not math.isfinite(window.last.metrics.get(name, 0.0))), "")
         if not gauge:
             return None
@@ -201,7 +203,7 @@ class Divergence(Agent):
                 break
             first = observation.tick
         why = f"{gauge} has not been finite since tick {first}"
-        return _Harm("loss_nan", 1.0, first, why, retry=True, visible=False, confidence=self.NAN_CONFIDENCE)
+        return _Harm("loss_nan", 1.0, first, why, may_retry=True, is_visible=False, confidence=self.NAN_CONFIDENCE)
 
     def _find_displaced_weights(self, window: Window) -> _Harm | None:
         displacement = gauges.unexplained_jump(window, window.last_change_tick(ROLLBACK))
@@ -215,7 +217,7 @@ class Divergence(Agent):
             if measured_at < tick
         ]
         level = abs(median(before)) if before else 0.0
-        return _Harm("weights_displaced", 1.0, tick, why, level=level, remedies=(ROLLBACK_ONLY,), retry=True)
+        return _Harm("weights_displaced", 1.0, tick, why, level=level, remedies=(ROLLBACK_ONLY,), may_retry=True)
 
     def _find_gradient_outlier(self, window: Window) -> _Harm | None:
         """Look for a gradient outlier in the last few ticks. The length of the newest step may not show it yet."""
@@ -227,19 +229,19 @@ class Divergence(Agent):
             return None
         previous_max = max(values[: -self.RECENT_TICKS] + self._discarded_norms(window))
         recent = norms[-self.RECENT_TICKS : -1]
-        outliers = (point for point in recent if point[1] > self.OUTLIER_FACTOR * previous_max)
-        tick, norm = next(outliers, (0, 0.0))
-        if not norm or gauges.growth_of(window, gauges.UPDATE_RATIO) < self.UNCLIPPED_GROWTH:
+        outliers = [(tick, norm) for tick, norm in recent if norm > self.OUTLIER_FACTOR * previous_max]
+        if not outliers or gauges.growth_of(window, gauges.UPDATE_RATIO) < self.UNCLIPPED_GROWTH:
             return None
+        tick, norm = outliers[0]
         why = (
             f"a gradient of norm {norm:.3g}, {norm / previous_max:.0f} times the previous maximum, was not clipped at "
             f"tick {tick}"
         )
         remedies = (ROLLBACK_ONLY, ROLLBACK_AND_SKIP)
-        return _Harm("grad_norm_spike", 1.0, tick, why, remedies=remedies, retry=True, visible=False)
+        return _Harm("grad_norm_spike", 1.0, tick, why, remedies=remedies, may_retry=True, is_visible=False)
 
     def _discarded_norms(self, window: Window) -> list[float]:
-        """Return norms from before the last rollback. An outlier that recurs after it is not a single event."""
+        """Return norms from before the last rollback. Similar norms after the rollback are not outliers."""
         rollback_tick = window.last_change_tick(ROLLBACK)
         first_tick = rollback_tick - self.REFERENCE
         discarded = [o for o in window.observations if first_tick < o.tick <= rollback_tick]
@@ -265,13 +267,13 @@ class Divergence(Agent):
         """Return whether the gradient norm, the step length or a newer held-out reading moved with the loss. A loss
         that moves alone may be reported in another unit. Return True if neither norm nor length can be compared."""
         shifts = [(gauges.log_shift(window, metric, onset), bound) for metric, bound in self.MIN_GAUGE_SHIFT.items()]
-        if all(shift is None for shift, _ in shifts):
-            return True
-        if any(shift is not None and abs(shift) > bound for shift, bound in shifts):
+        known_shifts = [(abs(shift), bound) for shift, bound in shifts if shift is not None]
+        if not known_shifts or any(shift > bound for shift, bound in known_shifts):
             return True
         return _held_out_worsened(window, onset)
 
     def _find_jump(self, window: Window, losses: list[tuple[int, float]]) -> _Harm | None:
+        """Return harm if the newest losses are all high and the loss has not mostly recovered."""
         values = [value for _, value in losses]
         before = values[: -self.JUMP_LENGTH]
         level = median(before)
@@ -279,25 +281,28 @@ class Divergence(Agent):
         threshold = level + self.HIGH_DEVIATIONS * spread
         if min(values[-self.JUMP_LENGTH :]) <= threshold:
             return None
-        count = next((i for i, value in enumerate(reversed(values)) if value <= threshold), len(values))
+        high_count = next((i for i, value in enumerate(reversed(values)) if value <= threshold), len(values))
         excess = values[-1] - level
-        if count > self.RECENT_TICKS or excess < self.HEALED_SHARE * (max(values[-count:]) - level):
+        if high_count > self.RECENT_TICKS or excess < self.HEALED_SHARE * (max(values[-high_count:]) - level):
             return None  # the loss has a new level, or it recovers
         rise_length = steps_since_rise(values[-2 * self.RECENT_TICKS :], level)
-        onset = losses[-rise_length][0]
+        onset, _ = losses[-rise_length]
         why = f"{LOSS} jumped from {level:.3g} (noise {spread:.2g}) to {values[-1]:.3g} at tick {onset} and stayed high"
         severity = min(1.0, excess / (8 * spread))
-        mean_excess = fmean(values[-rise_length - self.ROLLBACK_MARGIN + 1 :]) - level
+        discarded_values = values[-rise_length - self.ROLLBACK_MARGIN + 1 :]
+        mean_excess = fmean(discarded_values) - level
         remedies = self._likely_remedies(window, onset)
         return _Harm("loss_spike", severity, onset, why, mean_excess, level, remedies, confidence=self.JUMP_CONFIDENCE)
 
     def _find_slow_rise(self, window: Window, losses: list[tuple[int, float]], new_count: int) -> _Harm | None:
+        """Return harm if the mean of the newest losses is high, over fewer ticks if steps became longer."""
         values = [value for _, value in losses]
         steps_grew = gauges.growth_of(window, gauges.UPDATE_RATIO) >= self.CAUSAL_GROWTH
-        short_rise = rise(values[-self.REFERENCE :], self.SHORT_CREEP_TICKS)
+        short_rise = standardised_rise(values[-self.REFERENCE :], self.SHORT_CREEP_TICKS)
+        long_rise = standardised_rise(values, self.RECENT_TICKS)
         if steps_grew and new_count >= self.SHORT_CREEP_TICKS and short_rise > self.SHORT_CREEP_ERRORS:
             count = self.SHORT_CREEP_TICKS
-        elif new_count < self.RECENT_TICKS or rise(values, self.RECENT_TICKS) <= self.CREEP_ERRORS:
+        elif new_count < self.RECENT_TICKS or long_rise <= self.CREEP_ERRORS:
             return None
         elif steps_grew or _held_out_worsened(window):
             count = self.RECENT_TICKS
@@ -306,7 +311,7 @@ class Divergence(Agent):
         level = median(values[:-count])
         excess = math.fsum(values[-count:]) / count - level
         why = f"{LOSS} rose from {level:.3g} to a mean of {level + excess:.3g} over {count} ticks"
-        onset = losses[-steps_since_rise(values[-2 * self.RECENT_TICKS :], level)][0]
+        onset, _ = losses[-steps_since_rise(values[-2 * self.RECENT_TICKS :], level)]
         remedies = self._likely_remedies(window, onset)
         return _Harm("loss_creeps_up", 0.6, onset, why, excess, level, remedies, confidence=self.CREEP_CONFIDENCE)
 
@@ -320,6 +325,7 @@ class Divergence(Agent):
         return (ROLLBACK_AND_SKIP, ROLLBACK_AND_CUT)
 
     def _offer(self, window: Window, harm: _Harm) -> Alternatives | None:
+        """Offer the remedies of the harm that may help now, those that were not tried first."""
         if gauges.shrink_share(window) > 0.5:
             return None  # the cause is weight decay, not the rate or the data
         tried_remedies = self._tried_remedies(window, harm.onset)
@@ -328,33 +334,31 @@ class Divergence(Agent):
         if len(cosines) >= self.JUMP_LENGTH and median(cosines) < -0.2:
             symptoms["gradients_opposed"] = 0.5
         steps_grew = gauges.growth_of(window, gauges.UPDATE_RATIO) >= self.CAUSAL_GROWTH
-        may_cut = harm.retry or "gradients_opposed" in symptoms or steps_grew
+        may_cut = harm.may_retry or "gradients_opposed" in symptoms or steps_grew
         if gauges.unexplained_jump(window, window.tick - self.MEMORY, self.MEMORY):
             may_cut = False  # no step caused the harm, and further steps repair the weights
-        no_rollback = last_rollback_failed(window) and not harm.retry
-        plans = [
-            self._create_plan(window, remedy, harm)
-            for remedy in sorted(harm.remedies, key=lambda remedy: remedy in tried_remedies)
-            if (harm.retry or remedy not in tried_remedies)
-            and (may_cut or remedy != ROLLBACK_AND_CUT)
-            and not (no_rollback and remedy not in (ROLLBACK_AND_CUT, SKIP_ONLY))
-        ]
-        return offer(plans, symptoms)
+        remedies = sorted(harm.remedies, key=lambda remedy: remedy in tried_remedies)
+        if not harm.may_retry:
+            remedies = [remedy for remedy in remedies if remedy not in tried_remedies]
+        if not harm.may_retry and last_rollback_failed(window):
+            remedies = [remedy for remedy in remedies if remedy in (ROLLBACK_AND_CUT, SKIP_ONLY)]
+        if not may_cut:
+            remedies = [remedy for remedy in remedies if remedy != ROLLBACK_AND_CUT]
+        return offer([self._create_plan(window, remedy, harm) for remedy in remedies], symptoms)
 
     def _tried_remedies(self, window: Window, onset: int) -> set[str]:
         """Return the remedies of the last MEMORY ticks, except a single rollback to a damaged snapshot."""
         rollbacks = {r.tick for r in window.applied(ROLLBACK) if r.tick > window.tick - self.MEMORY}
-        with_cut = {r.tick for r in window.applied(LR_SCALE)} & rollbacks
-        skipped = {r.tick for r in window.applied(SKIP) if r.tick > window.tick - self.MEMORY}
-        with_skip = skipped & rollbacks
-        remedies = {ROLLBACK_AND_CUT} if with_cut else set()
-        remedies |= {ROLLBACK_AND_SKIP} if with_skip else set()
-        remedies |= {SKIP_ONLY} if skipped - rollbacks else set()
-        if len(rollbacks) > 1 or (rollbacks and self._damaged_snapshot(window, onset) is None):
+        skips = {r.tick for r in window.applied(SKIP) if r.tick > window.tick - self.MEMORY}
+        cuts = {r.tick for r in window.applied(LR_SCALE)}
+        remedies = {ROLLBACK_AND_CUT} if cuts & rollbacks else set()
+        remedies |= {ROLLBACK_AND_SKIP} if skips & rollbacks else set()
+        remedies |= {SKIP_ONLY} if skips - rollbacks else set()
+        if len(rollbacks) > 1 or (rollbacks and self._damaged_snapshot_tick(window, onset) is None):
             remedies.add(ROLLBACK_ONLY)
         return remedies
 
-    def _damaged_snapshot(self, window: Window, onset: int) -> int | None:
+    def _damaged_snapshot_tick(self, window: Window, onset: int) -> int | None:
         """Return the tick of the last rollback's snapshot if harm recurred within RELAPSE_TICKS, otherwise None."""
         rollback = next(reversed(window.applied(ROLLBACK)), None)
         if (
@@ -369,9 +373,12 @@ class Divergence(Agent):
 
     def _create_plan(self, window: Window, remedy: str, harm: _Harm) -> Plan:
         """Return the plan of a remedy, or an empty plan if the run lacks one of its knobs."""
-        snapshot = self._damaged_snapshot(window, harm.onset) if remedy == ROLLBACK_ONLY and not harm.retry else None
-        back = max(0, harm.onset - self.ROLLBACK_MARGIN if snapshot is None else snapshot - 1)
-        changes = [] if remedy == SKIP_ONLY else [(ROLLBACK, float(back), f"roll back to tick {back}")]
+        damaged_tick = None
+        if remedy == ROLLBACK_ONLY and not harm.may_retry:
+            damaged_tick = self._damaged_snapshot_tick(window, harm.onset)
+        rollback_tick = max(0, harm.onset - self.ROLLBACK_MARGIN if damaged_tick is None else damaged_tick - 1)
+        rollback = (ROLLBACK, float(rollback_tick), f"roll back to tick {rollback_tick}")
+        changes = [] if remedy == SKIP_ONLY else [rollback]
         if remedy in (ROLLBACK_AND_SKIP, SKIP_ONLY):
             if SKIP not in window.knobs:
                 return Plan(remedy, ())
@@ -380,27 +387,31 @@ class Divergence(Agent):
             if LR_SCALE not in window.knobs:
                 return Plan(remedy, ())
             knob, growth = window.knobs[LR_SCALE], gauges.growth_of(window, gauges.LEARNING_RATE)
-            lowered = knob.lowered_to(knob.number / (growth if growth >= self.CAUSAL_GROWTH else self.CUT))
+            has_grown = growth >= self.CAUSAL_GROWTH
+            lowered = knob.lowered_to(knob.number / (growth if has_grown else self.CUT))
             if lowered is None:
                 return Plan(remedy, ())
-            reason = f" (the rate has grown {growth:.1f}-fold)" if growth >= self.CAUSAL_GROWTH else ""
+            reason = f" (the rate has grown {growth:.1f}-fold)" if has_grown else ""
             changes.append((LR_SCALE, lowered, f"{LR_SCALE} {knob.number:.3g} → {lowered:.3g}{reason}"))
         why = f"{harm.why}: {' and '.join(text for _, _, text in changes)}"
         target = objective(window.run)
         gain = harm.excess or DEFAULT_GAIN
         expected_change = round(apply_sign(target, gain), 4)
-        is_second = not harm.retry and self._tried_remedies(window, harm.onset)
+        is_second = not harm.may_retry and bool(self._tried_remedies(window, harm.onset))
         hit_rate = min(harm.confidence, self.SECOND_CONFIDENCE) if is_second else harm.confidence
-        certainty = confidence(
-            window, hit_rate=hit_rate, target=target.name, gain=gain, horizon=self.HORIZON, back=back
+        confidence = estimate_confidence(
+            window, hit_rate=hit_rate, target=target.name, gain=gain, horizon=self.HORIZON, rollback_tick=rollback_tick
         )
         return Plan.of_changes(
-            window, remedy, {name: value for name, value, _ in changes}, confidence=certainty, why=why,
+            window, remedy, {name: value for name, value, _ in changes}, confidence=confidence, why=why,
             target=target.name, expected_change=expected_change, horizon=self.HORIZON,
         )  # fmt: skip
 
 
 def _held_out_worsened(window: Window, since: int = -1) -> bool:
     """Return whether the newest held-out reading is from tick `since` or later and worse than the previous one."""
-    last = readings(window, last=2)
-    return len(last) == 2 and last[1][0] >= since and last[1][1] < last[0][1]
+    last_readings = readings(window, last=2)
+    if len(last_readings) < 2:
+        return False
+    (_, previous), (tick, newest) = last_readings
+    return tick >= since and newest < previous

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from oven_agents.sdk.agent import Agent, unmeasured_reasons
-from oven_agents.sdk.window import Window
+from oven_agents.sdk.window import MIN_KNOB_FACTOR, Window
 from oven_agents.stats import symptoms
 from oven_agents.stats.confidence import tentative_confidence
 from oven_agents.stats.objective import apply_sign, held_out_metric, objective, readings
@@ -20,17 +20,17 @@ BETA, LR_SCALE, ROLLBACK = "grpo.beta", "optimizer.lr_scale", "run.rollback"
 
 class Drift(Agent):
     """Signals: the change of the frontier calibrator's metrics since step 0 (docs/judging.md). Either the bits per byte
-    of a frontier model's answers exceed MIN_BITS_GROWTH, or the divergence from the frontier model exceeds
+    of a frontier model's answers grew by more than MIN_BITS_GROWTH, or the divergence from that model by more than
     MIN_KL_GROWTH. The metric must also have grown at each of the newest GROWING_READINGS. The texts are fixed and never
-    trained on, so a reading has no noise, and growth means drift. There are two more signals without a frontier model:
-    a KL to the reference that triples within 15 ticks, and answers that shrink below 0.6 of their length
+    trained on, so a reading has no noise, and growth means drift. Two more signals need no frontier model: a KL to the
+    reference that triples within 15 ticks, and answers that shrink below 0.6 of their length
     (oven_agents.stats.symptoms).
 
     Actions: raises alerts for the last two signals until the KL or the length is back near its earlier level. If the KL
-    runs away or the frontier readings grow, and the run's own held-out readings do not rise, it proposes to hold the
-    policy closer. It raises β by half, or lowers the rate by a third if there is no β above 0. The agent is never
-    confident enough to act alone, because a policy trained for one task may lose other skills without harm to this task
-    (the alignment tax, Ouyang et al. 2022, arXiv 2203.02155, §4.2). The user has to decide whether that matters.
+    runs away or the frontier readings grow, and the run's own held-out readings do not rise, it proposes to slow the
+    drift: to raise β by half, or to lower the rate by a third if there is no β above 0. The agent is never confident
+    enough to act alone, because a policy trained for one task may lose other skills without harm to this task (the
+    alignment tax, Ouyang et al. 2022, arXiv 2203.02155, §4.2). The user has to decide whether that matters.
 
     False alarms: training for a form that the frontier model does not write (digits alone, another language) moves the
     policy away while it learns. So the agent is silent if a held-out metric rises, or without one, if the objective
@@ -80,33 +80,34 @@ class Drift(Agent):
         ):
             count = int(self.GROWING_READINGS)
             points = window.surviving_series(metric, after=since, last=count)
-            values = [value for _, value in points]
-            if (
-                len(values) < count
-                or not all(map(math.isfinite, values))
-                or not window.is_new(points[-1][0] + int(self.FRESH_TICKS))
-            ):
+            ticks, values = [tick for tick, _ in points], [value for _, value in points]
+            if len(values) < count or not all(map(math.isfinite, values)):
+                continue
+            if not window.is_new(ticks[-1] + int(self.FRESH_TICKS)):
                 continue
             grows = all(later > before for before, later in pairwise(values))
-            if grows and values[-1] > min_growth and not self._improves(window, points[0][0]):
+            if grows and values[-1] > min_growth and not self._improves(window, ticks[0]):
                 why = (
                     f"{metric} is {values[-1]:.3g} {unit} above step 0 and grew at each of {count} readings (from "
                     f"{values[0]:.3g}) while nothing improved"
                 )
-                return self._hold_closer(window, why, "symptom:frontier_drift")
-        return self._hold_to_reference(window, since)
+                return self._slow_drift(window, why, "symptom:frontier_drift")
+        return self._treat_runaway_kl(window, since)
 
-    def _hold_to_reference(self, window: Window, since: int) -> Vote | None:
-        """Propose to hold the policy closer if its KL to the reference ran away recently, without a gain."""
-        runaway = symptoms.kl_runaway(symptoms.recent_values(window, symptoms.KL))
+    def _treat_runaway_kl(self, window: Window, since: int) -> Vote | None:
+        """Propose to slow the drift if the KL to the reference ran away recently, without a gain."""
+        runaway = symptoms.detect_kl_runaway(symptoms.recent_values(window, symptoms.KL))
         wait_begin = window.tick - int(self.WAIT_TICKS)
         if runaway is None or (since >= 0 and since > wait_begin):
             return None
-        improves = self._improves(window, wait_begin) if readings(window) else self._objective_rises(window, wait_begin)
-        return None if improves else self._hold_closer(window, runaway.why, "symptom:kl_runaway")
+        has_improved = self._improves if readings(window) else self._objective_rises
+        if has_improved(window, wait_begin):
+            return None
+        return self._slow_drift(window, runaway.why, "symptom:kl_runaway")
 
     def _improves(self, window: Window, since: int) -> bool:
-        """Return whether held-out readings improved after tick `since`, or without a held-out metric, the objective."""
+        """Return whether the best held-out reading is from after tick `since`. Without a held-out metric, return
+        whether the objective rises. If there are too few measurements, return True, so that the agent is silent."""
         if held_out_metric(window.run) is not None:
             points = readings(window)
             before = [value for tick, value in points if tick <= since]
@@ -115,14 +116,18 @@ class Drift(Agent):
         return self._objective_rises(window, since)
 
     def _objective_rises(self, window: Window, since: int) -> bool:
-        """Return whether the objective's mean rose from the first to the second half of the ticks from `since` on."""
+        """Return whether the objective's mean rose from the first to the second half of the ticks from `since` on, or
+        True if there are too few measurements."""
         target = objective(window.run)
         points = window.surviving_series(target.name)
         values = [apply_sign(target, value) for tick, value in points if tick >= since]
         half = len(values) // 2
-        return half < 1 or sum(values[half:]) / (len(values) - half) > sum(values[:half]) / half
+        if half < 1:
+            return True
+        old_mean, new_mean = sum(values[:half]) / half, sum(values[half:]) / (len(values) - half)
+        return new_mean > old_mean
 
-    def _hold_closer(self, window: Window, why: str, symptom: str) -> Vote | None:
+    def _slow_drift(self, window: Window, why: str, symptom: str) -> Vote | None:
         """Propose a higher β, or a lower rate if there is no β above 0."""
         beta, scale = window.knobs.get(BETA), window.knobs.get(LR_SCALE)
         if beta is not None and beta.number > 0:
@@ -132,7 +137,7 @@ class Drift(Agent):
                 return self._propose(window, BETA, raised, why, symptom)
         if scale is not None:
             lowered = scale.bounded(scale.number * self.RATE_FACTOR)
-            if lowered < scale.number / 1.2:
+            if lowered < scale.number / MIN_KNOB_FACTOR:
                 why += f": {LR_SCALE} {scale.number:.3g} → {lowered:.3g}"
                 return self._propose(window, LR_SCALE, lowered, why, symptom)
         return None

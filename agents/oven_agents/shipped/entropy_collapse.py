@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 
-from oven_agents.sdk.agent import SHARE, Agent
+from oven_agents.sdk.agent import SHARE_BOUNDS, Agent
 from oven_agents.sdk.alternative_plans import Alternatives, Plan, offer
 from oven_agents.sdk.window import Window
 from oven_agents.stats import symptoms
 from oven_agents.stats.confidence import SOLO_CONFIDENCE, TENTATIVE_CONFIDENCE
-from oven_agents.stats.level_shift import rise
+from oven_agents.stats.level_shift import standardised_rise
 from oven_agents.stats.objective import apply_sign, held_out_metric, objective
 from oven_core.protocol.alerts import Alert
 from oven_core.protocol.messages import RunStarted
@@ -26,14 +26,15 @@ class EntropyCollapse(Agent):
     """Signals: there are three. First, the policy's entropy, or the standard deviation of its stated confidence, falls
     to half within twenty steps while the objective does not rise. A policy that learns trades entropy for reward (Cui
     et al. 2025, arXiv 2505.22617: R = −a·exp(H) + b). Second, rewards vary within groups far less than by chance, which
-    would be √(p(1 − p)) at the level's success rate p. Groups are nearly constant below QUIET_SHARE of this chance
-    level, if that is also less than half of the earlier share. Third, confidences or advantages are all alike from the
+    would be √(p(1 − p)) at the level's success rate p. The variation is far too low if its share of this chance level
+    is below QUIET_SHARE and has more than halved. Third, confidences or advantages are all alike from the
     start, or rewards are equal within every group for 15 ticks (oven_agents.stats.symptoms).
 
     Actions: raises alerts while the third signal persists. Against a constant confidence, the agent offers more weight
     for the calibration term in the reward (λ), which rewards honest confidence. Against the first signal, it offers
-    three plans: a rollback to before the fall at half the rate, more weight for the reference model, which still has
-    entropy, or a rollback alone. It is confident enough to act alone if the second signal is present, too.
+    three plans. The first is a rollback to before the fall at half the rate. The second is more weight for the
+    reference model, which still has entropy. The third is a rollback alone. It is confident enough to act alone if the
+    second signal is present, too.
 
     False alarms: an entropy has a noise of a few per cent, so a fall to half exceeds ten standard errors. The objective
     counts as rising only beyond 2 standard errors.
@@ -45,7 +46,7 @@ class EntropyCollapse(Agent):
     moves = (ROLLBACK, LR_SCALE, BETA, LAMBDA)
     speciality = (ROLLBACK, LR_SCALE, BETA, LAMBDA)
     options = dict.fromkeys(
-        ("collapsed_share", "quiet_share", "solved_level", "confidence_of_both", "confidence_of_one"), SHARE
+        ("collapsed_share", "quiet_share", "solved_level", "confidence_of_both", "confidence_of_one"), SHARE_BOUNDS
     )
 
     LEVEL_TICKS = 5
@@ -99,6 +100,7 @@ class EntropyCollapse(Agent):
         return self._offer_plans(window, sighting.why, self.CONFIDENCE_OF_BOTH, {"confidence_collapse": 0.8}, plans)
 
     def _treat_collapse(self, window: Window) -> Alternatives | None:
+        """Offer remedies if the entropy, or the spread of stated confidences, fell without a gain."""
         since = window.last_change_tick(
             ROLLBACK, LR_SCALE, BETA, "teacher.active", "data.mixture", "reward.weights", "committee.*"
         )
@@ -108,24 +110,21 @@ class EntropyCollapse(Agent):
         values = [apply_sign(target, value) for _, value in points]
         if len(values) < count or not all(map(math.isfinite, values)):
             return None
-        if rise(values, self.LEVEL_TICKS) > 2 or fmean(values[-self.LEVEL_TICKS :]) > self.SOLVED_LEVEL:
+        if standardised_rise(values, self.LEVEL_TICKS) > 2 or fmean(values[-self.LEVEL_TICKS :]) > self.SOLVED_LEVEL:
             return None
-        falls = {gauge: self._measure_fall(window, gauge, since) for gauge in (ENTROPY, symptoms.CONFIDENCE_STD)}
-        gauge, fall = next(((gauge, fall) for gauge, fall in falls.items() if fall is not None), ("", None))
+        gauge, fall = ENTROPY, self._measure_fall(window, ENTROPY, since)
+        if fall is None:
+            gauge, fall = symptoms.CONFIDENCE_STD, self._measure_fall(window, symptoms.CONFIDENCE_STD, since)
         if fall is None:
             return None
         old, new = fall
-        why = (
-            f"{gauge} fell from {old:.3g} to {new:.3g} within {self.COLLAPSE_TICKS} steps, and {target.name} did not "
-            "rise"
-        )
+        change = f"fell from {old:.3g} to {new:.3g} within {self.COLLAPSE_TICKS} steps"
+        why = f"{gauge} {change}, and {target.name} did not rise"
         old_share, new_share = self._shares_of_chance(window, since) or (0.0, math.inf)
         is_quiet = new_share < self.QUIET_SHARE and new_share < self.COLLAPSED_SHARE * old_share
         if is_quiet:
-            why += (
-                f"; the spread of rewards within groups fell from {old_share:.0%} to {new_share:.0%} of its chance "
-                "level"
-            )
+            shares = f"{old_share:.0%} to {new_share:.0%} of its chance level"
+            why += f"; the spread of rewards within groups fell from {shares}"
         confidence = self.CONFIDENCE_OF_BOTH if is_quiet else self.CONFIDENCE_OF_ONE
         return self._offer_remedies(window, why, confidence, gauge, is_quiet)
 
@@ -146,9 +145,9 @@ class EntropyCollapse(Agent):
             rewards = [value for name, value in observation.metrics.items() if name.startswith(LEVEL_PREFIX)]
             rates = [reward for reward in rewards if 0 <= reward <= 1]
             deviation = observation.metrics.get(symptoms.REWARD_STD)
-            chance = fmean(math.sqrt(p * (1 - p)) for p in rates) if rates else 0.0
-            if deviation is not None and chance > 0.1 and observation.tick > since:
-                shares.append(deviation / chance)
+            chance_deviation = fmean(math.sqrt(p * (1 - p)) for p in rates) if rates else 0.0
+            if deviation is not None and chance_deviation > 0.1 and observation.tick > since:
+                shares.append(deviation / chance_deviation)
         if len(shares) < 2 * self.LEVEL_TICKS:
             return None
         return median(shares[: self.LEVEL_TICKS]), median(shares[-self.LEVEL_TICKS :])
@@ -167,7 +166,8 @@ class EntropyCollapse(Agent):
             plans.append(("raise_beta", {BETA: raised}))
         if ROLLBACK in knobs:
             plans.append(("rollback", {ROLLBACK: rollback_tick}))
-        severities = {"confidence_collapse" if gauge == symptoms.CONFIDENCE_STD else "entropy_collapse": 0.8}
+        symptom = "confidence_collapse" if gauge == symptoms.CONFIDENCE_STD else "entropy_collapse"
+        severities = {symptom: 0.8}
         if is_quiet:
             severities["zero_advantage_groups"] = 0.5
         return self._offer_plans(window, why, confidence, severities, plans)

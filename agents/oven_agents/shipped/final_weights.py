@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from oven_agents.sdk.agent import SHARE, Agent
+from oven_agents.sdk.agent import SHARE_BOUNDS, Agent
 from oven_agents.sdk.window import Window
 from oven_agents.stats.objective import apply_sign, held_out_metric
 from oven_agents.stats.robust_statistics import bending_noise, expected_maximum
@@ -17,20 +17,20 @@ BEST_CHOICE = "best"
 
 class FinalWeights(Agent):
     """Signals: from LATE_PROGRESS on, two consecutive held-out readings are below the best one, whatever the cause.
-    They are not finite, or the drop exceeds both MIN_RELATIVE_LOSS × the best reading and the noise threshold. The
-    noise threshold is SIGMAS standard deviations beyond the expected maximum of that many readings. Readings that a
+    Either both are not finite, or the drop exceeds MIN_RELATIVE_LOSS × the best reading and the noise threshold. The
+    noise threshold is SIGMAS standard deviations beyond the expected maximum of as many noisy values. Readings that a
     rollback discarded count, too, because their weights are stored.
 
-    Actions: sets `run.best` to "best", once. Nothing changes before the end of the run. There, the learner compares
-    both sets of weights on the same held-out examples and keeps the better one. This is early stopping with the best
+    Actions: sets `run.best` to "best", once. Nothing changes before the end of the run. Then the learner compares the
+    last and the best weights on the same held-out examples and keeps the better ones. This is early stopping with best
     weights restored (Prechelt 1998, doi 10.1007/3-540-49430-8_3), without the stop. In fine-tuning, the last evaluation
     is often not the best one (Dodge et al. 2020, arXiv 2002.06305). The agent does not change a value that a person has
     set.
 
     False alarms: a false alarm costs two evaluations at the end, or selects a reading that is better by noise alone.
-    Noise is the deviation of the readings around a trend, from their second differences, as in `best_checkpoint`. Under
-    normal noise, with 8 to 30 readings, the agent voted in up to 5 of 1,000 runs that improve, and in up to 32 of 1,000
-    runs without a trend. Under heavy tails (Student's t, three degrees of freedom), it voted in up to 67 and 124.
+    Noise is the deviation of the readings around a trend, from their second differences, as in `best_checkpoint`. With
+    8 to 30 readings and normal noise, the agent voted in up to 5 of 1,000 runs that improve. Without a trend, it voted
+    in up to 32 of 1,000. Under heavy tails (Student's t, three degrees of freedom), it voted in up to 67 and 124.
 
     Limits: the agent needs a run with a known end, more than MIN_READINGS readings, and one of them after
     LATE_PROGRESS. It ignores a drop within the noise, although the earlier weights would have been slightly better. The
@@ -39,7 +39,7 @@ class FinalWeights(Agent):
 
     moves = (BEST,)
     speciality = (BEST,)
-    options = dict.fromkeys(("late_progress", "min_relative_loss", "confidence"), SHARE)
+    options = dict.fromkeys(("late_progress", "min_relative_loss", "confidence"), SHARE_BOUNDS)
 
     LATE_PROGRESS = 0.75
     """Progress, 0 to 1, from which the agent votes. Earlier, a run may still recover and reach a new best."""
@@ -48,7 +48,7 @@ class FinalWeights(Agent):
     SIGMAS = 3.3
     """Minimum loss of quality beyond the expected maximum, in standard deviations of the noise."""
     MIN_RELATIVE_LOSS = 0.01
-    """Minimum loss of quality, as a fraction of the best reading. It decides if the readings have no noise."""
+    """Minimum loss of quality, as a fraction of the best reading. It matters only if the readings have little noise."""
     CONFIDENCE = 0.8
     """Confidence of the vote. The learner compares both sets of weights, so a misleading reading rarely does harm."""
 
@@ -67,8 +67,7 @@ class FinalWeights(Agent):
             return None
         if window.knobs[BEST].value == BEST_CHOICE or window.applied(BEST):
             return None
-        newest = window.surviving_series(metric.name, last=1)
-        if not newest or not window.is_new(newest[0][0]):
+        if not any(window.is_new(tick) for tick, _ in window.surviving_series(metric.name, last=1)):
             return None
         earlier = [value for _, _, value in window.earlier]
         values = [apply_sign(metric, value) for value in (*earlier, *window.series(metric.name))]
@@ -87,7 +86,7 @@ class FinalWeights(Agent):
         before = [value for value in values[:-2] if math.isfinite(value)]
         newest = max((value for value in values[-2:] if math.isfinite(value)), default=-math.inf)
         if before and newest == -math.inf:
-            return True  # noise is always finite
+            return True  # noise cannot explain readings that are not finite
         if len(before) <= self.MIN_READINGS:
             return False
         best = max(before)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from statistics import median
 
-from oven_agents.sdk.agent import SHARE, Agent
+from oven_agents.sdk.agent import SHARE_BOUNDS, Agent
 from oven_agents.sdk.window import Window
-from oven_agents.stats.confidence import confidence, tentative_confidence
-from oven_agents.stats.level_shift import rise, shift_of_newest
+from oven_agents.stats.confidence import estimate_confidence, tentative_confidence
+from oven_agents.stats.level_shift import shift_of_newest, standardised_rise
 from oven_agents.stats.objective import apply_sign, objective
 from oven_agents.stats.robust_statistics import quantile
 from oven_core.protocol.messages import Vote
@@ -25,8 +25,8 @@ class GradClip(Agent):
     2504.02507) and AdaGC (Wang et al. 2025, arXiv 2502.11034) also clip gradients against their own recent norms, but
     at every step. The new clip limits the next outlier. The harm of the previous ones is left to the divergence agent,
     because a lower clip does not undo it. For a drift, sets the clip to the earlier 0.9 quantile, so that steps stay as
-    short as before. This is a rule of thumb, and it needs a second agent: a quarter of twelve measured outcomes were
-    better than no change.
+    short as before. This is a rule of thumb, and it needs a second agent: 3 of 12 measured outcomes were better than no
+    change.
 
     False alarms: with a log-normal spread of 0.5, a norm exceeds five times the median with probability 0.0006, and
     three of 60 norms do so with probability 10⁻⁵. For a drift, the mean of 20 logarithms must rise by more than 6
@@ -39,7 +39,7 @@ class GradClip(Agent):
     needs = (GRAD_NORM,)
     moves = (CLIP,)
     speciality = (CLIP,)
-    options = dict.fromkeys(("max_outlier_share", "confidence"), SHARE)
+    options = dict.fromkeys(("max_outlier_share", "confidence"), SHARE_BOUNDS)
 
     WINDOW = 60
     """Number of newest ticks to read norms from. The false alarm rates above apply to this value."""
@@ -72,34 +72,36 @@ class GradClip(Agent):
         return self._treat_outliers(window, norms) or self._treat_drift(window, norms)
 
     def _treat_outliers(self, window: Window, norms: list[float]) -> Vote | None:
-        middle = median(norms)
-        outliers = [norm for norm in norms if norm > self.OUTLIER_FACTOR * middle]
+        median_norm = median(norms)
+        outliers = [norm for norm in norms if norm > self.OUTLIER_FACTOR * median_norm]
         if not self.MIN_OUTLIERS <= len(outliers) <= self.MAX_OUTLIER_SHARE * len(norms):
             return None
         why = (
             f"{len(outliers)} of {len(norms)} gradient norms exceeded {self.OUTLIER_FACTOR:g} times their median "
-            f"({middle:.3g})"
+            f"({median_norm:.3g})"
         )
         target = objective(window.run).name
-        certainty = confidence(window, hit_rate=self.CONFIDENCE, target=target, gain=self.GAIN, horizon=self.HORIZON)
-        return self._tighten(window, 1.5 * quantile(norms, 0.9), why, "grad_norm_spike", certainty)
+        confidence = estimate_confidence(
+            window, hit_rate=self.CONFIDENCE, target=target, gain=self.GAIN, horizon=self.HORIZON
+        )
+        return self._tighten(window, 1.5 * quantile(norms, 0.9), why, "grad_norm_spike", confidence)
 
     def _treat_drift(self, window: Window, norms: list[float]) -> Vote | None:
         logs = [math.log(norm) for norm in norms]
         shift = shift_of_newest(norms, self.RECENT_TICKS)
         old, new = median(shift.before), median(shift.now)
-        if new < self.MIN_GROWTH * old or rise(logs, self.RECENT_TICKS) < self.MIN_ERRORS:
+        if new < self.MIN_GROWTH * old or standardised_rise(logs, self.RECENT_TICKS) < self.MIN_ERRORS:
             return None
         target = objective(window.run)
         harm = [-apply_sign(target, value) for _, value in window.surviving_series(target.name, last=self.WINDOW)]
-        if rise(harm, self.RECENT_TICKS) < 2:
+        if standardised_rise(harm, self.RECENT_TICKS) < 2:
             return None  # larger gradients are not a fault while the objective improves
         why = f"the gradient norm grew from {old:.3g} to {new:.3g}, and {target.name} got worse"
         return self._tighten(
             window, quantile(shift.before, 0.9), why, "grad_norm_growth", tentative_confidence(window.run)
         )
 
-    def _tighten(self, window: Window, clip: float, why: str, symptom: str, certainty: float) -> Vote | None:
+    def _tighten(self, window: Window, clip: float, why: str, symptom: str, confidence: float) -> Vote | None:
         """Propose a lower clip. Return None if the current clip already stops the outliers, or nearly does."""
         knob = window.knobs[CLIP]
         lowered = knob.bounded(clip)
@@ -107,7 +109,7 @@ class GradClip(Agent):
             return None
         target = objective(window.run)
         return window.propose(
-            CLIP, lowered, confidence=certainty, why=f"{why}: {CLIP} {knob.number:.3g} → {lowered:.3g}",
+            CLIP, lowered, confidence=confidence, why=f"{why}: {CLIP} {knob.number:.3g} → {lowered:.3g}",
             target=target.name, expected_change=apply_sign(target, self.GAIN), horizon=self.HORIZON,
             evidence=(f"symptom:{symptom}",),
         )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from oven_agents.sdk.agent import SHARE, Agent
+from oven_agents.sdk.agent import SHARE_BOUNDS, Agent
 from oven_agents.sdk.window import Window
 from oven_agents.stats.confidence import solo_confidence
 from oven_agents.stats.objective import apply_sign, held_out_metric, objective
@@ -33,14 +33,14 @@ class Knowledge(Agent):
 
     moves = (WEIGHT,)
     speciality = (WEIGHT,)
-    options = dict.fromkeys(("gain",), SHARE)
+    options = dict.fromkeys(("gain",), SHARE_BOUNDS)
 
     MIN_CHANGE = 0.05
     """Minimum change in a stage, as a share of the initial weight. Smaller changes would only fill the log."""
     GAIN = 0.005
     """Forecast gain, as a share of the metric's newest value."""
     HORIZON = 100
-    """Number of ticks after which the forecast is judged. In this knob's recipe, readings are 50 steps apart."""
+    """Number of ticks after which the forecast is judged. In the recipe with this knob, readings are 50 steps apart."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         if all(spec.name != WEIGHT for spec in run.actuators):
@@ -54,8 +54,8 @@ class Knowledge(Agent):
 
     def vote(self, window: Window) -> Vote | None:
         knob, changes = window.knobs[WEIGHT], window.applied(WEIGHT)
-        before = changes[0].before if changes else knob.number
-        initial = float(before) if isinstance(before, int | float) else knob.number
+        first_value = changes[0].before if changes else knob.number
+        initial = float(first_value) if isinstance(first_value, int | float) else knob.number
         scheduled = [knob.bounded(round(share * initial, 6)) for _, share in STAGES]
         if any(receipt.decision_id in window.commanded and receipt.after not in scheduled for receipt in changes):
             return None

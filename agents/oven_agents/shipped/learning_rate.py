@@ -1,17 +1,16 @@
-"""Raises a learning rate that is too low, cuts one that is too high, and rolls back the damage that it has done."""
+"""Raises a learning rate that is too low, cuts one that is too high, and rolls back the damage of a high rate."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from statistics import fmean, median, stdev
 
-from oven_agents.sdk.agent import SHARE, Agent
+from oven_agents.sdk.agent import SHARE_BOUNDS, Agent
 from oven_agents.sdk.alternative_plans import Plan
 from oven_agents.sdk.window import Window, change_of
-from oven_agents.stats.confidence import confidence, tentative_confidence
+from oven_agents.stats.confidence import estimate_confidence, tentative_confidence
 from oven_agents.stats.evaluation_request import held_out_evidence, request_evaluation
-from oven_agents.stats.level_shift import rise, shift_of_halves
+from oven_agents.stats.level_shift import shift_of_halves, standardised_rise
 from oven_agents.stats.lost_progress import DECLINE_TICKS, describe_loss_relapse, last_healthy_tick, lost_rewards
 from oven_agents.stats.objective import apply_sign, held_out_metric, objective
 from oven_agents.stats.optimizer_gauges import GRAD_COSINE, LEARNING_RATE, decay_share, shrink_share
@@ -45,9 +44,9 @@ class LearningRate(Agent):
     quarter of the value that failed. After any cut, it waits for the effect before it raises the rate again.
 
     False alarms: on pure noise, opposed gradients are reported in 2 % of runs of 400 ticks, and in 3.7 % by the early
-    check. Agreeing gradients do not justify a higher rate in five cases: weight decay shrinks the weights, the
-    objective gets worse, the model is still leaving its random initialisation, the agreement fades by itself as it does
-    at a good rate, or gradients did not agree earlier at the same rate or a lower one.
+    check. Agreeing gradients do not justify a higher rate in five cases. Weight decay may shrink the weights, or the
+    objective may get worse. The model may still be leaving its random initialisation. The agreement may fade by itself,
+    as it does at a good rate. Or gradients did not agree earlier, at the same rate or a lower one.
 
     Limits: the agent is silent while the user's own schedule changes the rate. In a run without the cosine (sharded
     gradients, an imported log), it only detects a collapse.
@@ -62,7 +61,7 @@ class LearningRate(Agent):
             "schedule_decay", "min_lost_gain", "overlong_confidence", "collapse_confidence", "aligned_confidence",
             "opposed_confidence", "min_resolution",
         ),
-        SHARE,
+        SHARE_BOUNDS,
     )  # fmt: skip
 
     WINDOW = 8
@@ -95,7 +94,7 @@ class LearningRate(Agent):
     MIN_REWARD = 0.15
     """Minimum best level of a reward for a collapse. Half of a lower level is within the noise."""
     MIN_LEAN_COSINE = 0.04
-    """Mean cosine above which gradients agree slightly. At the right rate, it is lower after ten steps."""
+    """Mean cosine above which gradients agree slightly ("lean"). At the right rate, it is lower after ten steps."""
     LEAN_WINDOW = 40
     """Number of newest ticks to read for slight agreement, which small batches hide over a few ticks."""
     LEAN_START = 60
@@ -124,7 +123,7 @@ class LearningRate(Agent):
     SCHEDULE_DECAY = 0.6
     """Share of the highest rate, 0 to 1, below which the user's schedule has lowered the rate on purpose."""
     LOSS_TICKS = 12
-    """Number of ticks for which a loss must have stayed high. It is doubled if the loss never fell before."""
+    """Number of ticks for which a loss must have stayed high, or twice as many if the loss never fell before."""
     MIN_LOST_GAIN = 1 / 3
     """Minimum share of its gain, 0 to 1, that the loss must have lost. Long steps alone are not enough."""
     OVERLONG_CONFIDENCE = 0.85
@@ -140,7 +139,7 @@ class LearningRate(Agent):
     STALL_INTERVAL = 20
     """Number of ticks between two checks for a stall. More frequent checks would give the same result."""
     MIN_RESOLUTION = 0.01
-    """Difference that must be measurable for a stall, and forecast gain, as a share of the objective, 0 to 1."""
+    """Share of the objective, 0 to 1, that must be measurable for a stall. It is also the forecast gain of a cut."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         if reason := super().cannot_fire(run):
@@ -152,7 +151,7 @@ class LearningRate(Agent):
             return f"the run publishes no {GRAD_COSINE}, and the loss alone does not show whether the rate is right"
         return None
 
-    def vote(self, window: Window) -> Vote | Sequence[Vote] | Plan | None:
+    def vote(self, window: Window) -> Vote | Plan | None:
         return (
             self._treat_collapse(window)
             or self._treat_long_steps(window)
@@ -177,10 +176,10 @@ class LearningRate(Agent):
         name, best, current, low_ticks = collapsed[0]
         healthy_tick = last_healthy_tick(window, since)
         onset = healthy_tick + DECLINE_TICKS + 1
-        evidence = held_out_evidence(window, onset).state
-        if evidence == "ask":
+        evidence_state = held_out_evidence(window, onset).state
+        if evidence_state == "ask":
             return request_evaluation(window, f"{name} fell from {best:.2f} to {current:.2f}")
-        if evidence == "wait" or not policy_shifted(window, onset):
+        if evidence_state == "wait" or not policy_shifted(window, onset):
             return None
         scale = window.knobs[LR_SCALE].number
         lowered = window.knobs[LR_SCALE].lowered_to(scale / self.CUT)
@@ -191,7 +190,7 @@ class LearningRate(Agent):
             f"{name} fell from {best:.2f} to {current:.2f} and has stayed there for {low_ticks} ticks at scale "
             f"{scale:.3g}: roll back to tick {rollback_tick} and {LR_SCALE} {scale:.3g} → {lowered:.3g}"
         )
-        # Prefer a held-out metric, because the meaning of the reward itself may have changed.
+        # Prefer a held-out metric, because the judges may have changed the meaning of the reward.
         target = held_out_metric(window.run) or objective(window.run)
         changes = {LR_SCALE: lowered} | ({ROLLBACK: rollback_tick} if ROLLBACK in window.knobs else {})
         gain = best - current if target.name == "reward" else 0.05
@@ -226,21 +225,22 @@ class LearningRate(Agent):
             horizon=60, evidence=("symptom:update_ratio_high",),
         )  # fmt: skip
 
-    def _raise_low_rate(self, window: Window) -> list[Vote]:
+    def _raise_low_rate(self, window: Window) -> Vote | None:
         """Propose a raise if gradients agree, unless the agreement has another cause than a low rate."""
         agreement = self._check_agreement(window)
         reason_and_factor = agreement or self._check_slight_agreement(window)
+        tolerates_fading = bool(agreement) and objective(window.run).name == "reward"
         if (
             not reason_and_factor
-            or self._may_leave_initialisation(window)
+            or self._may_be_near_initialisation(window)
             or self._disagreed_earlier(window)
-            or self._awaits_cut(window)
+            or self._awaits_effect_of_cut(window)
             or max(shrink_share(window), decay_share(window)) > self.MAX_DECAY_SHARE
             or self._objective_worsens(window)
             or self._schedule_lowered_rate(window)
-            or (self._agreement_fades(window) and not (agreement and objective(window.run).name == "reward"))
+            or (not tolerates_fading and self._agreement_fades(window))
         ):
-            return []
+            return None
         why, factor = reason_and_factor
         knob = window.knobs[LR_SCALE]
         target = objective(window.run)
@@ -248,22 +248,23 @@ class LearningRate(Agent):
         max_by_length = knob.number * max_rate_factor(window) if target.name == "loss" else math.inf
         raised = knob.raised_to(min(knob.number * factor, max_after_failure, max_by_length))
         if raised is None:
-            return []
-        certainty = confidence(window, hit_rate=self.ALIGNED_CONFIDENCE, target=target.name, gain=0.03, horizon=40)
-        return _scale_votes(window, raised, why, certainty, gain=0.03, horizon=40, symptom="gradients_aligned")
+            return None
+        confidence = estimate_confidence(
+            window, hit_rate=self.ALIGNED_CONFIDENCE, target=target.name, gain=0.03, horizon=40
+        )
+        return _propose_scale(window, raised, why, confidence, gain=0.03, horizon=40, symptom="gradients_aligned")
 
-    def _may_leave_initialisation(self, window: Window) -> bool:
+    def _may_be_near_initialisation(self, window: Window) -> bool:
         """Return whether the model may still be leaving its initialisation, where gradients agree at any rate."""
         if objective(window.run).name != "loss" or window.applied(LR_SCALE):
             return False
-        measured = len(window.surviving_series(GRAD_COSINE, last=self.INITIAL_TICKS))
+        cosine_count = len(window.surviving_series(GRAD_COSINE, last=self.INITIAL_TICKS))
         is_early = window.progress < self.INITIAL_PROGRESS and window.run.horizon.is_known
-        return measured < self.INITIAL_TICKS or is_early
+        return cosine_count < self.INITIAL_TICKS or is_early
 
     def _agreement_fades(self, window: Window) -> bool:
         """Return whether the agreement fades, as it does by itself at a good rate, or too few cosines were measured."""
-        cosines = self._cosines(window, 2 * self.FADE_WINDOW)
-        shift = shift_of_halves(cosines)
+        shift = shift_of_halves(self._recent_cosines(window, 2 * self.FADE_WINDOW))
         return len(shift.before) < self.WINDOW or fmean(shift.now) < self.MIN_REMAINING_SHARE * fmean(shift.before)
 
     def _schedule_lowered_rate(self, window: Window) -> bool:
@@ -281,7 +282,7 @@ class LearningRate(Agent):
         spans = (comparable[start : start + length] for start in range(0, len(comparable), self.WINDOW))
         return any(len(span) == length and median(span) < self.MIN_LEAN_COSINE for span in spans)
 
-    def _awaits_cut(self, window: Window) -> bool:
+    def _awaits_effect_of_cut(self, window: Window) -> bool:
         """Return whether the last cut is too recent to show its effect."""
         cut_ticks = [receipt.tick for receipt in window.applied(LR_SCALE) if change_of(receipt) < 0]
         return bool(cut_ticks) and window.tick < cut_ticks[-1] + self.REPAIR_TICKS
@@ -290,11 +291,11 @@ class LearningRate(Agent):
         """Return whether the objective gets worse, for example because of a wrong loss term."""
         target = objective(window.run)
         losses = [-apply_sign(target, value) for _, value in window.surviving_series(target.name, last=3 * self.WINDOW)]
-        return rise(losses, self.WINDOW // 2) > 2
+        return standardised_rise(losses, self.WINDOW // 2) > 2
 
     def _check_agreement(self, window: Window) -> tuple[str, float] | None:
         """Return the reason and the factor of a raise if gradients agree, or None. A few clear steps are enough."""
-        cosines = self._cosines(window, self.WINDOW)
+        cosines = self._recent_cosines(window, self.WINDOW)
         if len(cosines) < self.MIN_COSINES or _schedule_changed_rate(window, self.WINDOW):
             return None
         middle, lower_quartile = median(cosines), quantile(cosines, 0.25)
@@ -308,7 +309,7 @@ class LearningRate(Agent):
 
     def _check_slight_agreement(self, window: Window) -> tuple[str, float] | None:
         """Return the reason and the factor of a raise if gradients agree slightly in the middle of the run, or None."""
-        cosines = self._cosines(window, self.LEAN_WINDOW)
+        cosines = self._recent_cosines(window, self.LEAN_WINDOW)
         if len(cosines) < self.MIN_LONG_COSINES or window.progress > self.LATE_PROGRESS:
             return None
         shift = shift_of_halves(cosines)
@@ -339,32 +340,32 @@ class LearningRate(Agent):
         remaining_ticks = window.tick * (1 / window.progress - 1)
         return gain + pace * remaining_ticks > self.ON_COURSE_GAIN * median(group_deviations)
 
-    def _cut_opposed(self, window: Window) -> list[Vote]:
+    def _cut_opposed(self, window: Window) -> Vote | None:
         """Propose a cut if gradients are opposed and a loss gets worse."""
-        cosines = self._cosines(window, self.LONG_WINDOW)
+        cosines = self._recent_cosines(window, self.LONG_WINDOW)
         is_early = len(cosines) in self.EARLY_COUNTS
         if not (is_early or len(cosines) >= self.MIN_LONG_COSINES) or _schedule_changed_rate(window, self.LONG_WINDOW):
-            return []
+            return None
         shift = shift_of_halves(cosines)
         if max(fmean(shift.before), fmean(shift.now)) > self.MAX_OPPOSED_COSINE:
-            return []
+            return None
         sigmas = self.EARLY_SIGMAS if is_early else self.SIGMAS
         mean, error = fmean(cosines), stdev(cosines) / math.sqrt(len(cosines))
         if mean + sigmas * error > 0 or self._is_mostly_solved(window):
-            return []
+            return None
         if objective(window.run).name == "loss" and not self._loss_worsens(window, len(cosines)):
-            return []  # at a good rate, steps also overshoot in a few directions
+            return None  # at a good rate, steps also overshoot in a few directions
         lowered = _lowered_scale(window)
         if lowered is None:
-            return []
+            return None
         why = (
             f"successive gradients cancel each other (cosine with their running mean {mean:.2f} ± {error:.2f} over "
             f"{len(cosines)} ticks)"
         )
-        certainty = confidence(
+        confidence = estimate_confidence(
             window, hit_rate=self.OPPOSED_CONFIDENCE, target=objective(window.run).name, gain=0.05, horizon=30
         )
-        return _scale_votes(window, lowered, why, certainty, gain=0.05, horizon=30, symptom="gradients_opposed")
+        return _propose_scale(window, lowered, why, confidence, gain=0.05, horizon=30, symptom="gradients_opposed")
 
     def _loss_worsens(self, window: Window, ticks: int) -> bool:
         """Return whether the loss got worse, beyond its noise, between the two halves of the last `ticks` ticks."""
@@ -376,36 +377,37 @@ class LearningRate(Agent):
         standard_error = max(stdev(shift.before), stdev(shift.now)) * math.sqrt(2 / half)
         return shift.mean_difference < -self.SIGMAS * standard_error
 
-    def _cut_stalled(self, window: Window) -> list[Vote]:
+    def _cut_stalled(self, window: Window) -> Vote | None:
         """Propose a cut if the objective did not improve over hundreds of ticks and gradients do not agree."""
         if window.tick % self.STALL_INTERVAL:
-            return []
+            return None
         target = objective(window.run)
         since = window.last_change_tick()
         values = window.series(target.name, after=since, last=2 * self.STALL_HALF)
         if len(values) < 2 * self.STALL_HALF or _schedule_changed_rate(window, 2 * self.STALL_HALF):
-            return []
+            return None
         old, new = fmean(values[: self.STALL_HALF]), fmean(values[self.STALL_HALF :])
         error = noise(values) * math.sqrt(2 / self.STALL_HALF)
-        is_flat = apply_sign(target, new - old) < 2 * error < self.MIN_RESOLUTION * abs(old)
+        min_resolution = self.MIN_RESOLUTION * abs(old)
+        is_flat = apply_sign(target, new - old) < 2 * error and 2 * error < min_resolution
         cosines = window.series(GRAD_COSINE, after=since, last=self.STALL_HALF)
         if not is_flat or self._is_mostly_solved(window) or len(cosines) < self.STALL_HALF or fmean(cosines) > 0:
-            return []
+            return None
         lowered = _lowered_scale(window)
         if lowered is None:
-            return []
+            return None
         why = (
             f"{target.name} did not improve over {2 * self.STALL_HALF} ticks ({old:.4g} → {new:.4g} ± {error:.2g}), "
             f"and gradients do not agree (cosine {fmean(cosines):.2f})"
         )
-        certainty, gain = tentative_confidence(window.run), self.MIN_RESOLUTION * abs(old)  # needs a second agent
-        return _scale_votes(window, lowered, why, certainty, gain=gain, horizon=60, symptom=f"{target.name}_plateau")
+        confidence, symptom = tentative_confidence(window.run), f"{target.name}_plateau"
+        return _propose_scale(window, lowered, why, confidence, gain=min_resolution, horizon=60, symptom=symptom)
 
     def _is_mostly_solved(self, window: Window) -> bool:
         """Return whether most groups have equal rewards, so that the gradient is the noise of the few others."""
         return median(window.series(EQUAL_GROUPS, last=self.LONG_WINDOW) or [0.0]) > self.MAX_SOLVED_SHARE
 
-    def _cosines(self, window: Window, last: int) -> list[float]:
+    def _recent_cosines(self, window: Window, last: int) -> list[float]:
         """Return the cosines since the last rate change, without the ticks in which the running mean still adapts."""
         since = window.last_change_tick(LR_SCALE, ROLLBACK)
         cosines = window.series(GRAD_COSINE, after=since + self.SETTLING_TICKS if since >= 0 else -1, last=last)
@@ -418,18 +420,16 @@ def _lowered_scale(window: Window) -> float | None:
     return knob.lowered_to(knob.number / USUAL_FACTOR) if knob else None
 
 
-def _scale_votes(
-    window: Window, scale: float, why: str, certainty: float, *, gain: float, horizon: int, symptom: str
-) -> list[Vote]:
+def _propose_scale(
+    window: Window, scale: float, why: str, confidence: float, *, gain: float, horizon: int, symptom: str
+) -> Vote:
     """Propose a scale. `gain` is the forecast gain of the objective."""
     target = objective(window.run)
     why += f": {LR_SCALE} {window.knobs[LR_SCALE].number:.3g} → {scale:.3g}"
-    return [
-        window.propose(
-            LR_SCALE, scale, confidence=certainty, why=why, target=target.name,
-            expected_change=apply_sign(target, gain), horizon=horizon, evidence=(f"symptom:{symptom}",),
-        )
-    ]  # fmt: skip
+    return window.propose(
+        LR_SCALE, scale, confidence=confidence, why=why, target=target.name,
+        expected_change=apply_sign(target, gain), horizon=horizon, evidence=(f"symptom:{symptom}",),
+    )  # fmt: skip
 
 
 def _schedule_changed_rate(window: Window, ticks: int) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oven_agents.sdk.agent import SHARE, Agent, Notice
+from oven_agents.sdk.agent import SHARE_BOUNDS, Agent, Notice
 from oven_agents.sdk.window import MIN_KNOB_FACTOR, Window
 from oven_agents.stats.confidence import tentative_confidence
 from oven_core.protocol.messages import BallotOpened, RunStarted, Vote
@@ -26,7 +26,7 @@ class LrCooldown(Agent):
 
     needs = (LEARNING_RATE,)
     moves = (LR_SCALE,)
-    options = dict.fromkeys(("late_progress", "cooldown_factor"), SHARE)
+    options = dict.fromkeys(("late_progress", "cooldown_factor"), SHARE_BOUNDS)
 
     LATE_PROGRESS = 0.8
     """Progress, 0 to 1, from which a run is late: the usual last fifth for a cooldown (arXiv 2405.18392)."""
@@ -45,10 +45,10 @@ class LrCooldown(Agent):
         return None
 
     def vote(self, window: Window) -> Notice | None:
-        before = [o for o in window.observations if not window.is_new(o.tick)]
-        if window.progress < self.LATE_PROGRESS or not before or before[-1].progress >= self.LATE_PROGRESS:
-            return None
-        ticks, knob = self._constant_ticks(window), window.knobs[LR_SCALE]
+        seen = [observation for observation in window.observations if not window.is_new(observation.tick)]
+        if not seen or not seen[-1].progress < self.LATE_PROGRESS <= window.progress:
+            return None  # the notice is sent only once, when the run passes LATE_PROGRESS
+        ticks, knob = self._count_constant_ticks(window), window.knobs[LR_SCALE]
         if ticks is None:
             return None
         cooled = knob.lowered_to(knob.number * self.COOLDOWN_FACTOR)
@@ -66,7 +66,7 @@ class LrCooldown(Agent):
         proposal = ballot.proposal if ballot.actuator == LR_SCALE else None
         if not isinstance(proposal, int | float) or proposal > window.knobs[LR_SCALE].number / MIN_KNOB_FACTOR:
             return None
-        if window.progress < self.LATE_PROGRESS or self._constant_ticks(window) is None:
+        if window.progress < self.LATE_PROGRESS or self._count_constant_ticks(window) is None:
             return None
         return window.answer(
             ballot,
@@ -75,7 +75,7 @@ class LrCooldown(Agent):
             why=f"{1 - window.progress:.0%} of the run is left, and the learning rate is still constant",
         )
 
-    def _constant_ticks(self, window: Window) -> int | None:
+    def _count_constant_ticks(self, window: Window) -> int | None:
         """Return the number of ticks with a constant rate, or None if it changed or there are too few measurements."""
         middle_tick = window.observations[len(window.observations) // 2].tick
         rates = window.series(LEARNING_RATE, after=max(middle_tick, window.last_change_tick(LR_SCALE)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oven_agents.sdk.agent import SHARE, Agent
+from oven_agents.sdk.agent import SHARE_BOUNDS, Agent
 from oven_agents.sdk.window import Window
 from oven_agents.stats.objective import apply_sign
 from oven_core.protocol.messages import ActuatorSpec, MetricSpec, RunStarted, Vote
@@ -17,8 +17,8 @@ class Quantisation(Agent):
 
     Actions: sets `train.quantisation` to the metric's precision, once. From then on the forward pass uses rounded
     weights, and the gradient ignores the rounding (quantisation-aware training: Jacob et al. 2018, arXiv 1712.05877;
-    the straight-through estimator: Bengio et al. 2013, arXiv 1308.3432). The agent waits until late for two reasons:
-    earlier, the model still learns a lot and treats rounding as noise, and the weights are far from their final values.
+    the straight-through estimator: Bengio et al. 2013, arXiv 1308.3432). The agent waits for two reasons. Early in a
+    run, the model still learns a lot and treats rounding as noise, and the weights are far from their final values.
     Both conditions for lateness are rules of thumb.
 
     False alarms: the agent acts only if rounding costs at least MIN_COST of the metric. The exact weights may get
@@ -32,7 +32,7 @@ class Quantisation(Agent):
     moves = (QUANTISATION,)
     speciality = (QUANTISATION,)
     options = dict.fromkeys(
-        ("early_progress", "late_progress", "low_rate_share", "min_cost", "regained_share", "confidence"), SHARE
+        ("early_progress", "late_progress", "low_rate_share", "min_cost", "regained_share", "confidence"), SHARE_BOUNDS
     )
 
     EARLY_PROGRESS = 0.4
@@ -48,7 +48,7 @@ class Quantisation(Agent):
     CONFIDENCE = 0.85
     """Confidence of the proposal: the highest that measured outcomes support for any agent."""
     HORIZON = 100
-    """Number of ticks after which the forecast is judged. In this knob's recipe, readings are 50 steps apart."""
+    """Number of ticks after which the forecast is judged. In the recipe with this knob, readings are 50 steps apart."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         knob = next((spec for spec in run.actuators if spec.name == QUANTISATION), None)
@@ -69,18 +69,19 @@ class Quantisation(Agent):
         served = _served_metric(window.run, knob.spec)
         if served is None or knob.value != OFF or window.applied(QUANTISATION) or not self._is_late(window):
             return None
-        choice, metric, exact_name = served
-        rounded, exact = (next(iter(window.series(name, last=1)), None) for name in (metric.name, exact_name))
-        if rounded is None or exact is None:
+        precision, metric, exact_name = served
+        newest_rounded, newest_exact = window.series(metric.name, last=1), window.series(exact_name, last=1)
+        if not newest_rounded or not newest_exact:
             return None
+        rounded, exact = newest_rounded[0], newest_exact[0]
         cost = apply_sign(metric, exact - rounded)
         if cost < self.MIN_COST * abs(exact):
             return None
         return window.propose(
-            QUANTISATION, choice, confidence=self.CONFIDENCE, target=metric.name,
+            QUANTISATION, precision, confidence=self.CONFIDENCE, target=metric.name,
             expected_change=apply_sign(metric, self.REGAINED_SHARE * cost), horizon=self.HORIZON,
-            why=f"rounding to {choice} changes {exact_name} from {exact:.4g} to {rounded:.4g} ({metric.name}): "
-            f"{QUANTISATION} {OFF} → {choice} for the last {1 - window.progress:.0%} of the run",
+            why=f"rounding to {precision} changes {exact_name} from {exact:.4g} to {rounded:.4g} ({metric.name}): "
+            f"{QUANTISATION} {OFF} → {precision} for the last {1 - window.progress:.0%} of the run",
         )  # fmt: skip
 
     def _is_late(self, window: Window) -> bool:

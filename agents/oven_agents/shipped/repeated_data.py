@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from statistics import fmean, median
 
-from oven_agents.sdk.agent import SHARE, Agent
+from oven_agents.sdk.agent import SHARE_BOUNDS, Agent
 from oven_agents.sdk.window import Window
-from oven_agents.stats.confidence import confidence
+from oven_agents.stats.confidence import estimate_confidence
 from oven_agents.stats.level_shift import shift_of_newest
 from oven_agents.stats.objective import apply_sign, held_out_metric, objective
 from oven_core.protocol.messages import Vote
@@ -23,8 +23,8 @@ class RepeatedData(Agent):
     is confident that a skip does no harm, but not that it helps much.
 
     False alarms: none on data that are read once, because their share of repeated rows is always 0. A run that reaches
-    the end of its data and starts again looks the same. It gets one skip, which costs nothing either. If the rows after
-    the skip were also read before, the agent is silent.
+    the end of its data and starts again looks the same. Such a run gets one skip, which costs nothing. If the rows
+    after the skip were also read before, the agent is silent.
 
     Limits: the agent recognises rows by their hash, so near-duplicates count as new.
     """
@@ -32,7 +32,7 @@ class RepeatedData(Agent):
     needs = (REPEATED,)
     moves = (SKIP,)
     speciality = (SKIP,)
-    options = dict.fromkeys(("min_repeated", "max_usual_repeated", "confidence"), SHARE)
+    options = dict.fromkeys(("min_repeated", "max_usual_repeated", "confidence"), SHARE_BOUNDS)
 
     RECENT_STEPS = 5
     """Number of newest steps for the mean share of repeated rows. One or two batches may repeat by chance."""
@@ -68,10 +68,10 @@ class RepeatedData(Agent):
             f"{fmean(now):.0%} of the rows in the last {self.RECENT_STEPS} steps are repeated, up from "
             f"{median(before):.0%}: skip {self.SKIPPED_BATCHES} batches"
         )
-        certainty = confidence(
+        confidence = estimate_confidence(
             window, hit_rate=self.CONFIDENCE, target=target.name, gain=self.GAIN, horizon=self.HORIZON
         )
         return window.propose(
-            SKIP, float(self.SKIPPED_BATCHES), confidence=certainty, why=why, target=target.name,
+            SKIP, float(self.SKIPPED_BATCHES), confidence=confidence, why=why, target=target.name,
             expected_change=apply_sign(target, self.GAIN), horizon=self.HORIZON, evidence=("symptom:data_repeated",),
         )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from oven_agents.sdk.agent import SHARE, Agent
+from oven_agents.sdk.agent import SHARE_BOUNDS, Agent
 from oven_agents.sdk.alternative_plans import Alternatives, Plan, offer
 from oven_agents.sdk.window import Window
 from oven_agents.stats.evaluation_request import can_evaluate, has_recent_reading, request_evaluation
@@ -32,11 +32,12 @@ class RewardHacking(Agent):
     agreement are reported as well.
 
     Actions: cuts the judge's weight to a tenth. The other judges get the rest in proportion to their weights. If judges
-    diverged, the agent also rolls back to before that.
+    diverged, the agent also rolls back to a tick before the divergence.
 
-    False alarms: for a jump, one judge must move by six standard errors without an overlap, and all others by less than
-    half of that. By chance, this happens in less than 10⁻⁵ of the steps. Judges that diverge must move by 4 and by 3
-    standard errors. Noise that they share moves both in the same direction.
+    False alarms: for a jump, the mean of one judge must move by six standard errors, and its values before and after
+    must not overlap. All other means must move by less than half of that. By chance, this happens in less than 10⁻⁵ of
+    the steps. Means that diverge must rise by 4 and fall by 3 standard errors. Noise that judges share moves both in
+    the same direction.
 
     Limits: judges that are all fooled together do not diverge. A judge of weight 0 only serves as a reference for the
     others. The agent is silent without a held-out metric. It reads every step, while the reward_weights agent needs
@@ -47,7 +48,7 @@ class RewardHacking(Agent):
     moves = (REWARD_WEIGHTS, ROLLBACK, EVALUATE)
     speciality = (REWARD_WEIGHTS, ROLLBACK, EVALUATE)
     options = dict.fromkeys(
-        ("min_jump", "min_move", "jump_confidence", "divergence_confidence", "remaining_share"), SHARE
+        ("min_jump", "min_move", "jump_confidence", "divergence_confidence", "remaining_share"), SHARE_BOUNDS
     )
 
     JUMP_STEPS = 4
@@ -59,7 +60,7 @@ class RewardHacking(Agent):
     CALM_ERRORS = 2.5
     """Maximum standard errors of every other judge, so that one judge is not blamed for a shared change."""
     MIN_JUMP = 0.1
-    """Minimum jump of a mean score, 0 to 1. It decides if the judge has little noise."""
+    """Minimum jump of a mean score, 0 to 1. It matters only if the judge has little noise."""
     RECENT_STEPS = 12
     """Number of newest steps in which judges diverge. A rollback goes back twice as far."""
     REFERENCE = 40
@@ -69,7 +70,7 @@ class RewardHacking(Agent):
     FALL_ERRORS = -3.0
     """Shift in standard errors below which another judge's mean is falling. Shared noise moves both the same way."""
     MIN_MOVE = 0.03
-    """Minimum change of both mean scores, 0 to 1. A significant change may still be too small to matter."""
+    """Minimum change of the rising and the falling mean, 0 to 1. A significant change may be too small to matter."""
     JUMP_CONFIDENCE = 0.9
     """Confidence for a judge that changed. Learning never moves one judge alone within one step."""
     DIVERGENCE_CONFIDENCE = 0.7
@@ -98,8 +99,8 @@ class RewardHacking(Agent):
 
     def _treat_changed_judge(self, window: Window) -> Alternatives | None:
         shares = window.knobs[REWARD_WEIGHTS].shares
-        measured = {judge: self._jump(window, judge) for judge in shares}
-        jumps = {judge: jump for judge, jump in measured.items() if jump is not None}
+        jumps_or_none = {judge: self._measure_jump(window, judge) for judge in shares}
+        jumps = {judge: jump for judge, jump in jumps_or_none.items() if jump is not None}
         for judge, (errors, difference) in jumps.items():
             others = [abs(other_errors) for name, (other_errors, _) in jumps.items() if name != judge]
             if errors > self.JUMP_ERRORS and difference > self.MIN_JUMP and others and max(others) < self.CALM_ERRORS:
@@ -114,7 +115,7 @@ class RewardHacking(Agent):
         shares = window.knobs[REWARD_WEIGHTS].shares
         rises, falls = {}, {}
         for judge, share in shares.items():
-            errors, difference = self._shift(window, f"rewards/{judge}/mean") or (0.0, 0.0)
+            errors, difference = self._measure_shift(window, f"rewards/{judge}/mean") or (0.0, 0.0)
             if errors > self.RISE_ERRORS and difference > self.MIN_MOVE and share > 0:
                 rises[judge] = difference
             if errors < self.FALL_ERRORS and difference < -self.MIN_MOVE:
@@ -134,41 +135,41 @@ class RewardHacking(Agent):
     def _offer(
         self, window: Window, judge: str, why: str, symptom: str, rollback_tick: int | None
     ) -> Alternatives | None:
-        """Offer to lower the judge's weight, and first a rollback with it if there is a tick to return to."""
+        """Offer to lower the judge's weight. If `rollback_tick` is given, prefer to do so after a rollback."""
         metric = held_out_metric(window.run)
         shares = window.knobs[REWARD_WEIGHTS].shares
         others_share = 1 - shares[judge]
-        freed = shares[judge] * (1 - self.REMAINING_SHARE)
-        if metric is None or shares[judge] <= 0 or others_share <= 0 or freed < 0.02:
+        freed_weight = shares[judge] * (1 - self.REMAINING_SHARE)
+        if metric is None or shares[judge] <= 0 or others_share <= 0 or freed_weight < 0.02:
             return None
         symptoms = {symptom: 0.8}
-        length_errors, _ = self._shift(window, COMPLETION_LENGTH) or (0.0, 0.0)
+        length_errors, _ = self._measure_shift(window, COMPLETION_LENGTH) or (0.0, 0.0)
         if length_errors > self.RISE_ERRORS:
             symptoms.setdefault("length_drift", 0.5)
-        agreement_errors, _ = self._shift(window, AGREEMENT) or (0.0, 0.0)
+        agreement_errors, _ = self._measure_shift(window, AGREEMENT) or (0.0, 0.0)
         if -agreement_errors > self.RISE_ERRORS:
             symptoms.setdefault("judge_disagreement", 0.5)
-        target = {name: round(share + freed * share / others_share, 4) for name, share in shares.items()}
-        target[judge] = round(shares[judge] - freed, 4)
-        largest = max(target, key=lambda name: target[name])
-        target[largest] += 1 - math.fsum(target.values())  # the rounding error
-        why += f": lower the weight of {judge} from {shares[judge]:.0%} to {target[judge]:.0%}"
+        new_shares = {name: round(share + freed_weight * share / others_share, 4) for name, share in shares.items()}
+        new_shares[judge] = round(shares[judge] - freed_weight, 4)
+        largest = max(new_shares, key=lambda name: new_shares[name])
+        new_shares[largest] += 1 - math.fsum(new_shares.values())  # the rounding error
+        why += f": lower the weight of {judge} from {shares[judge]:.0%} to {new_shares[judge]:.0%}"
         gain = -0.03 if metric.better == "down" else 0.03
         confidence = self.JUMP_CONFIDENCE if rollback_tick is None else self.DIVERGENCE_CONFIDENCE
 
-        def plan(remedy: str, changes: dict[str, Value]) -> Plan:
+        def create_plan(remedy: str, changes: dict[str, Value]) -> Plan:
             return Plan.of_changes(
                 window, remedy, changes, confidence=confidence, why=why, target=metric.name, expected_change=gain,
                 horizon=60,
             )  # fmt: skip
 
-        plans = [plan("reweigh_rewards", {REWARD_WEIGHTS: target})]
+        plans = [create_plan("reweigh_rewards", {REWARD_WEIGHTS: new_shares})]
         if rollback_tick is not None and ROLLBACK in window.knobs:
-            changes: dict[str, Value] = {ROLLBACK: float(max(0, rollback_tick)), REWARD_WEIGHTS: target}
-            plans.insert(0, plan("rollback_and_reweigh", changes))
+            changes: dict[str, Value] = {ROLLBACK: float(max(0, rollback_tick)), REWARD_WEIGHTS: new_shares}
+            plans.insert(0, create_plan("rollback_and_reweigh", changes))
         return offer(plans, symptoms)
 
-    def _shift(self, window: Window, metric: str) -> tuple[float, float] | None:
+    def _measure_shift(self, window: Window, metric: str) -> tuple[float, float] | None:
         """Return how far a metric's newest values differ from the earlier ones, as (standard errors, difference). Only
         values since the last relevant change count. Return None if there are too few measurements."""
         since = window.last_change_tick(REWARD_WEIGHTS, "committee.*", ROLLBACK, MIXTURE)
@@ -178,10 +179,10 @@ class RewardHacking(Agent):
             return None
         return shift.mean_difference / shift.standard_error(max(shift.noise, MIN_NOISE)), shift.mean_difference
 
-    def _jump(self, window: Window, judge: str) -> tuple[float, float] | None:
+    def _measure_jump(self, window: Window, judge: str) -> tuple[float, float] | None:
         """Return the difference between a judge's newest values and as many just before them, as (standard errors,
-        difference). In so few steps, a trend is too small to be a jump. Both are 0 if the range of the newest values
-        overlaps with that of twice as many earlier ones. Return None if there are too few measurements."""
+        difference). In so few steps, a trend is too small to be a jump. Return (0, 0) if the newest values overlap with
+        the range of twice as many earlier ones. Return None if there are too few measurements."""
         since = window.last_change_tick(REWARD_WEIGHTS, "committee.*", ROLLBACK, MIXTURE)
         values = window.series(f"rewards/{judge}/mean", after=since, last=self.JUMP_STEPS + self.NOISE_STEPS)
         if len(values) < self.JUMP_STEPS + self.NOISE_STEPS or not all(map(math.isfinite, values)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from statistics import stdev
 
-from oven_agents.sdk.agent import SHARE, Agent
+from oven_agents.sdk.agent import SHARE_BOUNDS, Agent
 from oven_agents.sdk.window import Window
 from oven_agents.stats.confidence import tentative_confidence
 from oven_agents.stats.level_shift import Shift
@@ -25,8 +25,8 @@ class RewardWeights(Agent):
     2023, arXiv 2312.09244). The agent reads evaluations since the last change of the reward weights, a judge or the
     mixture, and since the last rollback.
 
-    Actions: moves half of the weight of each member whose scores rose to the members whose scores fell. A rising
-    member no longer tracks quality, while a falling one noticed the loss.
+    Actions: takes half of the weight of each member whose scores rose, and divides it among the members whose scores
+    fell. The scores of a rising member no longer track quality, while a falling member noticed the loss.
 
     False alarms: a change of a member's mean counts only beyond SIGMAS standard errors. The agent is silent while
     held-out quality is flat, because in successful training a proxy may also rise to its ceiling. A rise caused by
@@ -39,7 +39,7 @@ class RewardWeights(Agent):
     needs = ("rewards/*/mean",)
     moves = (REWARD_WEIGHTS,)
     speciality = (REWARD_WEIGHTS,)
-    options = dict.fromkeys(("clear_confidence", "min_change", "remaining_share", "min_moved_weight"), SHARE)
+    options = dict.fromkeys(("clear_confidence", "min_change", "remaining_share", "min_moved_weight"), SHARE_BOUNDS)
 
     MIN_EVALUATIONS = 4
     """Minimum number of held-out readings since the last change: two that fell, and two to find the best one."""
@@ -79,54 +79,59 @@ class RewardWeights(Agent):
         sign = -1.0 if metric.better == "down" else 1.0
         evaluations = [(o.tick, sign * o.metrics[metric.name]) for o in window.observations if metric.name in o.metrics]
         evaluations = [(tick, value) for tick, value in evaluations if tick > since and math.isfinite(value)]
-        # Vote only on the tick of a new evaluation. Until the next one, the answer would be the same.
-        if len(evaluations) < self.MIN_EVALUATIONS or evaluations[-1][0] != window.tick:
-            return None
+        ticks = [tick for tick, _ in evaluations]
+        if len(ticks) < self.MIN_EVALUATIONS or ticks[-1] != window.tick:
+            return None  # until the next evaluation, the answer would be the same
         best_tick, best = max(evaluations[:-2], key=lambda reading: reading[1])
         falls = [(best - value) / abs(best) if best else 0.0 for _, value in evaluations[-2:]]
         if min(falls) < self.MIN_FALL:
             return None
         shares = window.knobs[REWARD_WEIGHTS].shares
-        changes = {member: self._change(window, member, since, best_tick) for member in shares}
-        measured = {member: change for member, change in changes.items() if change is not None}
-        fooled = [member for member, change in measured.items() if change > 0 and shares[member] > 0]
-        reliable = [member for member, change in measured.items() if change < 0]
+        changes_or_none = {member: self._measure_change(window, member, since, best_tick) for member in shares}
+        changes = {member: change for member, change in changes_or_none.items() if change}
+        fooled = [member for member, change in changes.items() if change > 0 and shares[member] > 0]
+        reliable = [member for member, change in changes.items() if change < 0]
         if not fooled or not reliable:
             return None
-        freed = sum(shares[member] * (1 - self.REMAINING_SHARE) for member in fooled)
-        target = dict(shares)
-        for member in fooled:
-            target[member] = round(target[member] * self.REMAINING_SHARE, 4)
-        for member in reliable:
-            target[member] = round(target[member] + freed / len(reliable), 4)
-        target[reliable[0]] += 1 - sum(target.values())  # the rounding error
-        if variation(shares, target) < self.MIN_MOVED_WEIGHT:
+        freed_weight = sum(shares[member] * (1 - self.REMAINING_SHARE) for member in fooled)
+        new_shares = self._move_weight(shares, freed_weight, fooled, reliable)
+        if variation(shares, new_shares) < self.MIN_MOVED_WEIGHT:
             return None
         movements = [
-            f"{member} {'rose' if change > 0 else 'fell'} by {abs(change):.2f}"
-            for member, change in measured.items()
-            if change
+            f"{member} {'rose' if change > 0 else 'fell'} by {abs(change):.2f}" for member, change in changes.items()
         ]
         why = (
             f"{metric.name} is {falls[0]:.0%} and {falls[1]:.0%} below its best ({sign * best:.3g} at tick "
-            f"{best_tick}) in two evaluations, and mean scores changed ({', '.join(movements)}): move {freed:.0%} of "
-            f"the weight from {', '.join(fooled)} to {', '.join(reliable)}"
+            f"{best_tick}) in two evaluations, and mean scores changed ({', '.join(movements)}): move "
+            f"{freed_weight:.0%} of the weight from {', '.join(fooled)} to {', '.join(reliable)}"
         )
         confidence = self.CLEAR_CONFIDENCE if min(falls) >= self.CLEAR_FALL else tentative_confidence(window.run)
         return window.propose(
-            REWARD_WEIGHTS, target, confidence=confidence, why=why, target=metric.name,
-            expected_change=sign * abs(best) * falls[-1] / 2, horizon=3 * (evaluations[-1][0] - evaluations[-2][0]),
+            REWARD_WEIGHTS, new_shares, confidence=confidence, why=why, target=metric.name,
+            expected_change=sign * abs(best) * falls[-1] / 2, horizon=3 * (ticks[-1] - ticks[-2]),
             evidence=("symptom:reward_up_heldout_down",),
         )  # fmt: skip
 
-    def _change(self, window: Window, member: str, since: int, best_tick: int) -> float | None:
+    def _move_weight(
+        self, shares: dict[str, float], freed_weight: float, fooled: list[str], reliable: list[str]
+    ) -> dict[str, float]:
+        """Return the shares after the fooled members' freed weight is divided evenly among the reliable members."""
+        new_shares = dict(shares)
+        for member in fooled:
+            new_shares[member] = round(shares[member] * self.REMAINING_SHARE, 4)
+        for member in reliable:
+            new_shares[member] = round(shares[member] + freed_weight / len(reliable), 4)
+        new_shares[reliable[0]] += 1 - sum(new_shares.values())  # the rounding error
+        return new_shares
+
+    def _measure_change(self, window: Window, member: str, since: int, best_tick: int) -> float | None:
         """Return the change of a member's mean score from before the best evaluation to the newer half of the ticks
         after it. Return 0 if the change is within the noise, and None if there are too few measurements."""
         name = f"rewards/{member}/mean"
         middle = (best_tick + window.tick) // 2
         before = [o.metrics[name] for o in window.observations if since < o.tick <= best_tick and name in o.metrics]
         after = [o.metrics[name] for o in window.observations if o.tick > middle and name in o.metrics]
-        before = before[-max(self.MIN_STEPS, len(after)) :]
+        before = before[-max(self.MIN_STEPS, len(after)) :]  # as many values as `after` has
         if len(before) < self.MIN_STEPS or len(after) < self.MIN_STEPS:
             return None
         change = Shift(before, after).mean_difference

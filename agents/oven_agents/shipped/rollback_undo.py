@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from oven_agents.sdk.agent import SHARE, Agent
+from oven_agents.sdk.agent import SHARE_BOUNDS, Agent
 from oven_agents.sdk.alternative_plans import Plan
 from oven_agents.sdk.window import Window
-from oven_agents.stats.evaluation_request import PATIENCE, can_evaluate, request_evaluation
+from oven_agents.stats.evaluation_request import RECENT_TICKS, can_evaluate, request_evaluation
 from oven_agents.stats.objective import apply_sign, held_out_metric, objective
 from oven_agents.stats.rollback_success import MIN_RECOVERY, recovered_shares
 from oven_core.protocol.actuators import EVALUATE, ROLLBACK, UNDO
@@ -36,7 +36,7 @@ class RollbackUndo(Agent):
 
     moves = (UNDO, LR_SCALE, EVALUATE)
     speciality = (UNDO, LR_SCALE, EVALUATE)
-    options = dict.fromkeys(("confidence",), SHARE)
+    options = dict.fromkeys(("confidence",), SHARE_BOUNDS)
 
     EFFECT_TICKS = 4
     """Number of ticks from a rollback to a reading. Earlier, a recurring fault may not have returned."""
@@ -62,7 +62,8 @@ class RollbackUndo(Agent):
         if rollback is None or rollback.actuator != ROLLBACK or rollback.decision_id in window.commanded:
             return None
         effect_tick = rollback.tick + int(self.EFFECT_TICKS)
-        if window.tick < effect_tick or not window.is_new(effect_tick + PATIENCE):
+        is_too_late = not window.is_new(effect_tick + RECENT_TICKS)
+        if window.tick < effect_tick or is_too_late:
             return None
         recovered = recovered_shares(window, rollback)
         if recovered is None:
@@ -75,15 +76,18 @@ class RollbackUndo(Agent):
     def _request_reading(self, window: Window, rollback: Receipt) -> Vote | None:
         """Request a reading after a rollback, unless there was already a request."""
         was_requested = any(receipt.tick >= rollback.tick + self.EFFECT_TICKS for receipt in window.applied(EVALUATE))
-        why = f"the rollback at tick {rollback.tick} may not have helped"
-        return None if was_requested or not can_evaluate(window) else request_evaluation(window, why)
+        if was_requested or not can_evaluate(window):
+            return None
+        return request_evaluation(window, f"the rollback at tick {rollback.tick} may not have helped")
 
     def _undo(self, window: Window, rollback: Receipt, share: float) -> Plan:
         regained = f"only {share:.0%}" if share > 0 else "none"
         why = f"the rollback at tick {rollback.tick} regained {regained} of the lost quality: undo it"
         cut = next((receipt for receipt in window.applied(LR_SCALE) if receipt.tick == rollback.tick), None)
-        rate_votes = [] if cut is None or cut.before is None else [self._propose(window, LR_SCALE, cut.before, why)]
-        return Plan.of_votes("undo_rollback", [self._propose(window, UNDO, None, why), *rate_votes])
+        votes = [self._propose(window, UNDO, None, why)]
+        if cut is not None and cut.before is not None:
+            votes.append(self._propose(window, LR_SCALE, cut.before, why))
+        return Plan.of_votes("undo_rollback", votes)
 
     def _propose(self, window: Window, actuator: str, value: Value, why: str) -> Vote:
         target = objective(window.run)

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from oven_agents.sdk.agent import SHARE, Agent
+from oven_agents.sdk.agent import SHARE_BOUNDS, Agent
 from oven_agents.sdk.window import Window, change_of, is_named
 from oven_agents.stats.policy_shift import is_off_policy, quality_dropped
 from oven_agents.stats.robust_statistics import noise
@@ -15,12 +15,12 @@ from oven_core.protocol.messages import MetricSpec, Receipt, RunStarted, Value, 
 TEACHER, BETA = "teacher.active", "grpo.beta"
 INACTIVE_KL_PREFIX = "kl/"
 """Prefix of the metrics with the KL to an inactive teacher, which are sampled every few steps."""
-RESETS = (TEACHER, BETA, "run.rollback", "optimizer.lr_scale", "data.mixture", "reward.weights", "committee.*")
-"""Actuators that change the reward or the KL directly. Only ticks after their last change are read."""
+CONFOUNDERS = (TEACHER, BETA, "run.rollback", "optimizer.lr_scale", "data.mixture", "reward.weights", "committee.*")
+"""Knobs that change the reward or the KL directly. Only ticks after their last change are read."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Reading:
+class _Comparison:
     """The mean reward and the median KL of the window's later half, compared with the earlier half."""
 
     reward: float
@@ -41,15 +41,15 @@ class Teacher(Agent):
     """Signals: GRPO's objective is the reward minus β·KL(π_θ ‖ π_ref), so the KL penalty anchors the policy to its
     teacher. The anchor binds (holds the policy back) if three conditions are met. The reward stays flat below its
     ceiling, in training and on held-out data. The KL stays flat, too. And β·KL is a material part of an objective whose
-    advantages are around 1. A policy leaves its teacher without a gain if a KL between half a nat and MAX_RUNAWAY_KL
-    grows by half, the reward does not rise, and held-out quality fell. A teacher is absorbed if the KL to it has fallen
-    far below its first level and stays there while the reward is flat.
+    advantages are around 1. A policy leaves its teacher without a gain if its KL grows by half, the reward does not
+    rise, and held-out quality falls. The KL must be between half a nat and MAX_RUNAWAY_KL. A teacher is absorbed if the
+    KL to this teacher has fallen far below its first level and stays there while the reward is flat.
 
     Actions: for an anchor that binds, proposes the next stronger teacher (`choices` are in order, weakest first), or a
     third of β if there is none. For an absorbed teacher, proposes the next stronger one, unless the KL to that teacher
     is no larger. For a policy that leaves its teacher, proposes three times β (the direction of the adaptive controller
-    of Ziegler et al. 2019, arXiv 1909.08593, §2.2). The agent undoes its last step if the reward is lower than before.
-    It never tries that step again, so the search always ends.
+    of Ziegler et al. 2019, arXiv 1909.08593, §2.2). The agent undoes its last change if the reward is lower than
+    before. It never tries that change again, so the search always ends.
 
     False alarms: β is not raised at a KL above MAX_RUNAWAY_KL, where no anchor brings a policy back. β is not raised
     either if the KL estimate leaps, because sampler and trainer have then diverged (oven_agents.stats.policy_shift). A
@@ -65,7 +65,7 @@ class Teacher(Agent):
     needs = ("kl", "reward")
     moves = (TEACHER, BETA)
     speciality = (TEACHER, BETA)
-    options = dict.fromkeys(("min_headroom", "max_flat_rise", "confidence", "late_progress"), SHARE)
+    options = dict.fromkeys(("min_headroom", "max_flat_rise", "confidence", "late_progress"), SHARE_BOUNDS)
 
     HALF = 12
     """Number of ticks in each half of the window."""
@@ -94,7 +94,7 @@ class Teacher(Agent):
     MIN_REWARD_FALL = 0.05
     """Minimum fall of the reward for which the last change is undone. It must also exceed three standard errors."""
     BETA_FACTOR = 3.0
-    """Factor by which β is lowered or raised. Only the magnitude of β matters, and a step can be undone."""
+    """Factor by which β is lowered or raised. Only the magnitude of β matters, and a change can be undone."""
     CONFIDENCE = 0.8
     """Confidence of all proposals. No success rate is recorded."""
     LATE_PROGRESS = 0.9
@@ -111,12 +111,12 @@ class Teacher(Agent):
             return f"the run announces no {BETA}, so the weight of its KL term is unknown"
         if reason := super().cannot_fire(run):
             return reason
-        if not _rewards(run):
+        if not _reward_metrics(run):
             return (
                 "the run announces no ceiling for `reward` or `reward/*`, so its headroom is unknown; announce the "
                 'reward of a perfect answer, attach(…, metrics=(MetricSpec(name="reward", better="up", ceiling=1.0),))'
             )
-        if not _held_out(run):
+        if not _held_out_metrics(run):
             return (
                 "the run has no held-out metric with a ceiling, and a rising reward alone does not prove a gain; "
                 "evaluate on held-out prompts, and announce the metric with held_out=True and its ceiling"
@@ -124,79 +124,83 @@ class Teacher(Agent):
         return None
 
     def vote(self, window: Window) -> Vote | None:
-        since = window.last_change_tick(*RESETS)
-        reading = self._read(window, since)
-        if reading is None or reading.headroom < self.MIN_HEADROOM or window.progress > self.LATE_PROGRESS:
+        since = window.last_change_tick(*CONFOUNDERS)
+        comparison = self._compare_halves(window, since)
+        if comparison is None or comparison.headroom < self.MIN_HEADROOM or window.progress > self.LATE_PROGRESS:
             return None
         return (
-            self._undo(window, since, reading)
-            or self._tighten(window, reading)
-            or self._loosen(window, reading)
-            or self._replace_absorbed_teacher(window, reading)
+            self._undo(window, since, comparison)
+            or self._tighten_anchor(window, comparison)
+            or self._loosen_anchor(window, comparison)
+            or self._replace_absorbed_teacher(window, comparison)
         )
 
-    def _undo(self, window: Window, since: int, reading: _Reading) -> Vote | None:
+    def _undo(self, window: Window, since: int, comparison: _Comparison) -> Vote | None:
         """Undo the last change to a lower β or a stronger teacher if the reward has been lower ever since."""
         last = next(
-            (r for r in reversed(window.receipts) if r.status == "applied" and is_named(r.actuator, RESETS)), None
+            (r for r in reversed(window.receipts) if r.status == "applied" and is_named(r.actuator, CONFOUNDERS)), None
         )
         if last is None or not (_is_upgrade(window, last) or _is_lowered(last)):
             return None
         before = _last_rewards(window, self.HALF, until=since)
-        if len(before) < self.HALF or reading.rise > 0 or last.before is None:
+        if len(before) < self.HALF or comparison.rise > 0 or last.before is None:
             return None
         old_reward = fmean(before)
-        if old_reward - reading.reward < max(self.MIN_REWARD_FALL, 3 * noise(before) / math.sqrt(self.HALF)):
+        if old_reward - comparison.reward < max(self.MIN_REWARD_FALL, 3 * noise(before) / math.sqrt(self.HALF)):
             return None
         why = (
-            f"the reward fell from {old_reward:.2f} to {reading.reward:.2f} after {last.actuator} changed from "
+            f"the reward fell from {old_reward:.2f} to {comparison.reward:.2f} after {last.actuator} changed from "
             f"{last.before} to {last.after} at tick {last.tick}, and does not rise: return to {last.before}"
         )
-        lost = old_reward - reading.reward
-        return self._propose(window, last.actuator, last.before, why, lost, "symptom:reward_fell_after_swap")
+        lost_reward = old_reward - comparison.reward
+        return self._propose(window, last.actuator, last.before, why, lost_reward, "symptom:reward_fell_after_swap")
 
-    def _tighten(self, window: Window, reading: _Reading) -> Vote | None:
-        if reading.growth < self.RUNAWAY_RATIO or reading.rise > 0:
+    def _tighten_anchor(self, window: Window, comparison: _Comparison) -> Vote | None:
+        """Propose a larger β for a policy that leaves its teacher without a gain."""
+        if comparison.growth < self.RUNAWAY_RATIO or comparison.rise > 0:
             return None
-        if not self.MIN_RUNAWAY_KL <= reading.kl <= self.MAX_RUNAWAY_KL or reading.max_kl > self.MAX_LEAP * reading.kl:
+        if not self.MIN_RUNAWAY_KL <= comparison.kl <= self.MAX_RUNAWAY_KL:
             return None
-        if quality_dropped(window) is False or is_off_policy(window):
+        has_leapt = comparison.max_kl > self.MAX_LEAP * comparison.kl
+        if has_leapt or quality_dropped(window) is False or is_off_policy(window):
             return None
         knob = window.knobs[BETA]
         raised = knob.raised_to(knob.number * self.BETA_FACTOR)
         if raised is None:
             return None
         why = (
-            f"the policy moves away from its teacher without a gain ({reading.summary}): "
+            f"the policy moves away from its teacher without a gain ({comparison.summary}): "
             f"{BETA} {knob.number:.3g} → {raised:.3g}"
         )
         return self._propose(window, BETA, raised, why, 0.02, "symptom:kl_runaway")
 
-    def _loosen(self, window: Window, reading: _Reading) -> Vote | None:
+    def _loosen_anchor(self, window: Window, comparison: _Comparison) -> Vote | None:
+        """Propose a stronger teacher, or a smaller β if there is none, for an anchor that binds."""
         beta = window.knobs[BETA]
         low, high = self.FLAT_RATIOS
-        if beta.number * reading.kl < self.MIN_PENALTY or not low <= reading.growth <= high:
+        if beta.number * comparison.kl < self.MIN_PENALTY or not low <= comparison.growth <= high:
             return None
-        if reading.rise > self.MAX_FLAT_RISE * reading.headroom:
+        if comparison.rise > self.MAX_FLAT_RISE * comparison.headroom:
             return None
-        why = f"the KL penalty limits the policy ({reading.summary}; beta × KL {beta.number * reading.kl:.2f})"
+        why = f"the KL penalty limits the policy ({comparison.summary}; beta × KL {beta.number * comparison.kl:.2f})"
         stronger = _stronger_teacher(window)
         if stronger:
             why += f": {TEACHER} {window.knobs[TEACHER].value} → {stronger}"
-            return self._propose(window, TEACHER, stronger, why, reading.headroom / 2, "symptom:kl_anchor_binds")
+            return self._propose(window, TEACHER, stronger, why, comparison.headroom / 2, "symptom:kl_anchor_binds")
         lowered = beta.lowered_to(beta.number / self.BETA_FACTOR)
-        if lowered is None or any(change_of(receipt) > 0 for receipt in window.applied(BETA)):
+        was_raised = any(change_of(receipt) > 0 for receipt in window.applied(BETA))
+        if lowered is None or was_raised:
             return None
         why += f", and no teacher is stronger: {BETA} {beta.number:.3g} → {lowered:.3g}"
-        return self._propose(window, BETA, lowered, why, reading.headroom / 4, "symptom:kl_anchor_binds")
+        return self._propose(window, BETA, lowered, why, comparison.headroom / 4, "symptom:kl_anchor_binds")
 
-    def _replace_absorbed_teacher(self, window: Window, reading: _Reading) -> Vote | None:
+    def _replace_absorbed_teacher(self, window: Window, comparison: _Comparison) -> Vote | None:
         """Move from an absorbed teacher to the next stronger one."""
         stronger = _stronger_teacher(window)
         if (
             not stronger
-            or reading.growth > self.FLAT_RATIOS[1]
-            or abs(reading.rise) > self.MAX_FLAT_RISE * reading.headroom
+            or comparison.growth > self.FLAT_RATIOS[1]
+            or abs(comparison.rise) > self.MAX_FLAT_RISE * comparison.headroom
         ):
             return None
         since = window.last_change_tick(TEACHER)
@@ -204,60 +208,61 @@ class Teacher(Agent):
         if len(kls) < 3 * self.HALF:
             return None
         old_kl = median(kls[: self.HALF])  # not the maximum, which may be due to a fault
-        # The higher KL of the two halves of the window.
-        kl = max(reading.kl, reading.kl / reading.growth) if reading.growth > 0 else reading.kl
+        # Use the half of the window with the higher KL.
+        kl = max(comparison.kl, comparison.kl / comparison.growth) if comparison.growth > 0 else comparison.kl
         if not (math.isfinite(old_kl) and 0 <= kl <= self.ABSORBED_RATIO * old_kl):
             return None
-        comparison = ""
+        distance_text = ""
         if any(spec.name == INACTIVE_KL_PREFIX + stronger for spec in window.run.metrics):
             distances = window.series(INACTIVE_KL_PREFIX + stronger, after=since, last=3)
             if len(distances) < self.MIN_SAMPLES or not median(distances) >= self.MIN_DISTANCE_RATIO * kl:
                 return None
-            comparison = f", and is {median(distances):.3f} to {stronger}"
+            distance_text = f", and is {median(distances):.3f} to {stronger}"
         active = window.knobs[TEACHER].value
         why = (
-            f"the policy has absorbed {active}: the KL fell from {old_kl:.3f} to {reading.kl:.3f}{comparison} "
-            f"({reading.summary}): {TEACHER} → {stronger}"
+            f"the policy has absorbed {active}: the KL fell from {old_kl:.3f} to {comparison.kl:.3f}{distance_text} "
+            f"({comparison.summary}): {TEACHER} → {stronger}"
         )
-        return self._propose(window, TEACHER, stronger, why, reading.headroom / 4, "symptom:reward_plateau")
+        return self._propose(window, TEACHER, stronger, why, comparison.headroom / 4, "symptom:reward_plateau")
 
     def _propose(self, window: Window, actuator: str, value: Value, why: str, gain: float, symptom: str) -> Vote:
-        target = _held_out(window.run)[0].name
+        target = _held_out_metrics(window.run)[0].name
         return window.propose(
             actuator, value, confidence=self.CONFIDENCE, why=why, target=target, expected_change=round(gain, 3),
             horizon=40, evidence=(symptom,),
         )  # fmt: skip
 
-    def _read(self, window: Window, since: int) -> _Reading | None:
+    def _compare_halves(self, window: Window, since: int) -> _Comparison | None:
         """Compare the window's halves, or return None if they are not full and finite or no metric is held out."""
         rewards = _last_rewards(window, 2 * self.HALF, after=since)
         kls = window.series("kl", after=since, last=2 * self.HALF)
-        held_out = [(s.name, s.ceiling, v) for s in _held_out(window.run) for v in window.series(s.name, last=1)]
+        newest = ((spec, window.series(spec.name, last=1)) for spec in _held_out_metrics(window.run))
+        held_out = [(spec, values[0]) for spec, values in newest if values]
         if min(len(rewards), len(kls)) < 2 * self.HALF or not held_out:
             return None
-        name, held_out_ceiling, value = held_out[0]
-        if held_out_ceiling is None or not all(map(math.isfinite, [*rewards, *kls, value])):
+        metric, value = held_out[0]
+        if metric.ceiling is None or not all(map(math.isfinite, [*rewards, *kls, value])):
             return None
-        ceiling = _rewards(window.run)[0].ceiling or 1.0
+        ceiling = _reward_metrics(window.run)[0].ceiling or 1.0
         old_reward, reward = fmean(rewards[: self.HALF]), fmean(rewards[self.HALF :])
         old_kl, kl = median(kls[: self.HALF]), median(kls[self.HALF :])  # the estimate has a heavy tail
-        gap = (held_out_ceiling - value) / held_out_ceiling
+        gap = (metric.ceiling - value) / metric.ceiling
         summary = (
             f"reward {old_reward:.2f} → {reward:.2f} of {ceiling:g} and KL {old_kl:.3f} → {kl:.3f} in {2 * self.HALF} "
-            f"ticks, {name} {gap:.0%} below its ceiling"
+            f"ticks, {metric.name} {gap:.0%} below its ceiling"
         )
         growth = kl / old_kl if old_kl > 0 else math.inf
         headroom = min((ceiling - reward) / ceiling, gap)
-        return _Reading(reward, reward - old_reward, kl, growth, max(kls), headroom, summary)
+        return _Comparison(reward, reward - old_reward, kl, growth, max(kls), headroom, summary)
 
 
-def _rewards(run: RunStarted) -> list[MetricSpec]:
+def _reward_metrics(run: RunStarted) -> list[MetricSpec]:
     """Return `reward` if its ceiling is known, otherwise the rewards by level that have a ceiling."""
     bounded = [spec for spec in run.metrics if spec.ceiling is not None and spec.ceiling > 0]
     return [s for s in bounded if s.name == "reward"] or [s for s in bounded if s.name.startswith("reward/")]
 
 
-def _held_out(run: RunStarted) -> list[MetricSpec]:
+def _held_out_metrics(run: RunStarted) -> list[MetricSpec]:
     """Return the held-out metrics, the most general one first: `eval/accuracy` before `eval/accuracy/len3`."""
     metrics = [spec for spec in run.metrics if spec.held_out and spec.better == "up" and (spec.ceiling or 0) > 0]
     return sorted(metrics, key=lambda spec: (spec.name.count("/"), spec.name))
@@ -266,7 +271,7 @@ def _held_out(run: RunStarted) -> list[MetricSpec]:
 def _last_rewards(window: Window, count: int, *, after: int = -1, until: int | None = None) -> list[float]:
     """Return the last `count` rewards of the ticks after `after` and up to `until`, oldest first. Without a reward, use
     the mean of the rewards by level that were measured at the tick."""
-    names = [spec.name for spec in _rewards(window.run)]
+    names = [spec.name for spec in _reward_metrics(window.run)]
     rewards: list[float] = []
     for observation in reversed(window.observations):  # newest first, because this runs at every tick
         if observation.tick <= after or len(rewards) == count:
@@ -288,6 +293,7 @@ def _stronger_teacher(window: Window) -> str:
     abandoned = {r.before for r in changes if rank.get(str(r.after), 0) < rank.get(str(r.before), 0)}
     rejections = " ".join(r.reason for r in window.receipts if r.actuator == TEACHER and r.status == "rejected")
     above = knob.spec.choices[rank[str(knob.value)] + 1 :]
+    # The reason of a rejection quotes the teacher's name.
     return next((name for name in above if name not in abandoned and repr(name) not in rejections), "")
 
 

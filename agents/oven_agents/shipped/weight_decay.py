@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from oven_agents.sdk.agent import SHARE, Agent
+from oven_agents.sdk.agent import SHARE_BOUNDS, Agent
 from oven_agents.sdk.alternative_plans import Alternatives, Plan, offer
 from oven_agents.sdk.window import Window
 from oven_agents.stats import optimizer_gauges as gauges
-from oven_agents.stats.confidence import confidence
+from oven_agents.stats.confidence import estimate_confidence
 from oven_agents.stats.objective import apply_sign, objective
 from oven_agents.stats.robust_statistics import quantile
 
@@ -41,13 +41,13 @@ class WeightDecay(Agent):
     speciality = (WEIGHT_DECAY, ROLLBACK)
     options = dict.fromkeys(
         ("min_share", "min_norm_change", "first_factor", "second_factor", "min_cosine", "target_share", "confidence"),
-        SHARE,
+        SHARE_BOUNDS,
     )
 
     MIN_SHARE = 0.5
     """Minimum share of a step's length, 0 to 1, at which the decay outweighs the gradient. A tuned run had 0.012."""
     MAX_SHARE = 1.1
-    """Share of a step's length above which something else moves the weights, because a step cannot shrink them more."""
+    """Share of a step's length above which weight decay is not the cause, because a step cannot shrink weights more."""
     MIN_NORM_CHANGE = 0.03
     """Minimum change of the weights' norm, as a fraction of the norm. A smaller change does no harm yet."""
     FIRST_FACTOR = 0.5
@@ -81,13 +81,13 @@ class WeightDecay(Agent):
         if not self.MIN_COSINE <= cosine <= self.MAX_SHARE or knob.number <= 0 or was_changed:
             return None
         norms = window.surviving_series(gauges.WEIGHT_NORM, last=gauges.RECENT_TICKS + 1)
-        healthy_tick, old_norm = norms[0]
-        if norms[-1][1] < (1 + self.MIN_NORM_CHANGE) * old_norm:
+        (healthy_tick, old_norm), (_, new_norm) = norms[0], norms[-1]
+        if new_norm < (1 + self.MIN_NORM_CHANGE) * old_norm:
             return None
         lowered = knob.bounded(knob.number * self.SECOND_FACTOR)
         why = f"each of the last {gauges.RECENT_TICKS} steps points straight away from the origin (cosine with the "
         why += f"weights {min(cosine, 1):.2f}): {WEIGHT_DECAY} {knob.number:.3g} → {lowered:.3g}"
-        return self._offer(window, healthy_tick, lowered, why, 1.0, "weights_pushed_out")
+        return self._offer(window, healthy_tick, lowered, why, severity=1.0, symptom="weights_pushed_out")
 
     def _treat_large_share(self, window: Window) -> Alternatives | None:
         share = gauges.decay_share(window)
@@ -97,9 +97,10 @@ class WeightDecay(Agent):
         lowered = knob.bounded(knob.number * self.TARGET_SHARE / share)
         since = window.last_change_tick(WEIGHT_DECAY, ROLLBACK)
         lengths = window.surviving_series(gauges.UPDATE_RATIO, after=since, last=self.MAX_ROLLBACK)
+        first_tick, _ = lengths[0]
         why = f"weight decay makes up {min(share, 1):.0%} of each step's length: "
         why += f"{WEIGHT_DECAY} {knob.number:.3g} → {lowered:.3g}"
-        return self._offer(window, lengths[0][0], lowered, why, 1.0)
+        return self._offer(window, first_tick, lowered, why, severity=1.0, symptom="weights_shrink")
 
     def _steps_got_shorter(self, window: Window, decay: float, share: float) -> bool:
         """Return whether the steps got shorter, so that the share was far lower before at the same decay."""
@@ -110,6 +111,7 @@ class WeightDecay(Agent):
         return bool(shares) and quantile(shares, 0.1) < share / 2
 
     def _treat_shrinking(self, window: Window) -> Alternatives | None:
+        """Offer a rollback and a lower decay if most of each step's length shrinks the weights."""
         if not self.MIN_SHARE <= gauges.shrink_share(window) <= self.MAX_SHARE:
             return None
         norms = window.surviving_series(
@@ -119,30 +121,33 @@ class WeightDecay(Agent):
             return None
         max_norm = max(value for _, value in norms)
         healthy_tick = max(tick for tick, value in norms if value >= 0.99 * max_norm)
-        lost = 1 - norms[-1][1] / max_norm
+        _, newest_norm = norms[-1]
+        lost_share = 1 - newest_norm / max_norm
         knob, attempts = window.knobs[WEIGHT_DECAY], window.applied(WEIGHT_DECAY)
-        if lost < self.MIN_NORM_CHANGE or knob.number <= 0 or len(attempts) >= self.MAX_ATTEMPTS:
+        if lost_share < self.MIN_NORM_CHANGE or knob.number <= 0 or len(attempts) >= self.MAX_ATTEMPTS:
             return None
         factor = self.SECOND_FACTOR if attempts else self.FIRST_FACTOR
         lowered = knob.bounded(knob.number * factor)
         why = (
-            f"the weights lost {lost:.0%} of their norm in {window.tick - healthy_tick} ticks, and "
+            f"the weights lost {lost_share:.0%} of their norm in {window.tick - healthy_tick} ticks, and "
             f"{gauges.shrink_share(window):.0%} of each step's length shrinks them: {WEIGHT_DECAY} {knob.number:.3g} → "
             f"{lowered:.3g}"
         )
-        return self._offer(window, healthy_tick, lowered, why, min(1.0, lost * 4))
+        severity = min(1.0, 4 * lost_share)
+        return self._offer(window, healthy_tick, lowered, why, severity=severity, symptom="weights_shrink")
 
     def _offer(
-        self, window: Window, intact_tick: int, decay: float, why: str, severity: float, symptom: str = "weights_shrink"
+        self, window: Window, healthy_tick: int, decay: float, why: str, *, severity: float, symptom: str
     ) -> Alternatives | None:
         target = objective(window.run)
-        back = intact_tick if ROLLBACK in window.knobs else None
-        rollback = {} if back is None else {ROLLBACK: float(max(0, back - 1))}
-        certainty = confidence(
-            window, hit_rate=self.CONFIDENCE, target=target.name, gain=self.GAIN, horizon=self.HORIZON, back=back
-        )
+        rollback_tick = healthy_tick if ROLLBACK in window.knobs else None
+        rollback = {} if rollback_tick is None else {ROLLBACK: float(max(0, rollback_tick - 1))}
+        confidence = estimate_confidence(
+            window, hit_rate=self.CONFIDENCE, target=target.name, gain=self.GAIN, horizon=self.HORIZON,
+            rollback_tick=rollback_tick,
+        )  # fmt: skip
         plan = Plan.of_changes(
-            window, "lower_weight_decay", {**rollback, WEIGHT_DECAY: decay}, confidence=certainty, why=why,
+            window, "lower_weight_decay", {**rollback, WEIGHT_DECAY: decay}, confidence=confidence, why=why,
             target=target.name, expected_change=apply_sign(target, self.GAIN), horizon=self.HORIZON,
         )  # fmt: skip
         return offer([plan], {symptom: severity})

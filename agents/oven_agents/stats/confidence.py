@@ -22,8 +22,8 @@ MIN_SAMPLES: Final = 8
 
 def tentative_confidence(run: RunStarted) -> float:
     """Return TENTATIVE_CONFIDENCE, or less if the run's rules would let a specialist decide alone with that value."""
-    below = round(run.rules.specialist_confidence - MARGIN, 3)
-    return max(0.0, min(TENTATIVE_CONFIDENCE, below))
+    upper_bound = round(run.rules.specialist_confidence - MARGIN, 3)
+    return max(0.0, min(TENTATIVE_CONFIDENCE, upper_bound))
 
 
 def solo_confidence(run: RunStarted) -> float:
@@ -31,8 +31,8 @@ def solo_confidence(run: RunStarted) -> float:
     return min(1.0, max(SOLO_CONFIDENCE, round(run.rules.specialist_confidence + MARGIN, 3)))
 
 
-def confidence(
-    window: Window, *, hit_rate: float, target: str, gain: float, horizon: int, back: int | None = None
+def estimate_confidence(
+    window: Window, *, hit_rate: float, target: str, gain: float, horizon: int, rollback_tick: int | None = None
 ) -> float:
     """Return `hit_rate`, or less if noise will hide the gain.
 
@@ -40,19 +40,18 @@ def confidence(
     result below what a specialist needs to decide alone. If the target is measured too rarely to estimate its noise,
     the result is `hit_rate`.
 
-    The mesh measures the outcome of a change by comparing the target's mean over the `horizon` ticks before the change
-    with the second half of the `horizon` ticks after it. For a rollback to tick `back`, the mesh compares the last
-    `horizon` discarded steps with the same steps after the rollback. A gain of two standard errors or more counts as
-    certain, and a gain of zero has even odds. So the visible share of a `gain` in the target's unit is
-    `gain` / (2 · noise) (oven_core.mesh.measurements; docs/deciding.md).
-    """
+    To measure the outcome of a change, the mesh takes the target's mean over the `horizon` ticks before the change. The
+    mesh compares it with the mean over the second half of the `horizon` ticks after the change. For a rollback to
+    `rollback_tick`, it compares the last `horizon` discarded steps with the same steps after the rollback. A gain of
+    two standard errors or more counts as certain, and no gain as a success in half of all cases. So the visible share
+    of a `gain`, in the target's unit, is `gain` / (2 · noise) (oven_core.mesh.measurements; docs/deciding.md)."""
     values = [value for value in window.series(target, after=window.tick - horizon) if math.isfinite(value)]
     if len(values) < min(MIN_SAMPLES, horizon // 2):
         return hit_rate
-    before, after = float(len(values)), max(1.0, len(values) / 2)
-    if back is not None:
-        before = after = max(1.0, len(values) * min(1.0, (window.tick - back) / horizon))
-    noise = sigma(values) * math.sqrt(1 / before + 1 / after)
+    count_before, count_after = float(len(values)), max(1.0, len(values) / 2)
+    if rollback_tick is not None:
+        count_before = count_after = max(1.0, len(values) * min(1.0, (window.tick - rollback_tick) / horizon))
+    noise = sigma(values) * math.sqrt(1 / count_before + 1 / count_after)
     visible_share = min(1.0, abs(gain) / (2 * noise)) if noise > 0 else 1.0
     minimum = max(SOLO_CONFIDENCE, min(hit_rate, solo_confidence(window.run)))
     return round(max(minimum, 0.5 + (hit_rate - 0.5) * visible_share), 3)

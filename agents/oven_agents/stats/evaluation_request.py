@@ -16,9 +16,9 @@ from oven_agents.stats.objective import readings
 from oven_core.protocol.actuators import EVALUATE
 from oven_core.protocol.messages import Vote
 
-PATIENCE: Final = 5
-"""Number of ticks to wait for a requested reading, and for which a reading counts as recent."""
-REQUEST_WINDOW: Final = 24
+RECENT_TICKS: Final = 5
+"""Number of newest ticks in which a reading counts as recent, and in which a request may still be answered."""
+REQUEST_TICKS: Final = 24
 """Number of ticks after the onset of a suspected change in which a reading may be requested."""
 MAX_REQUESTS: Final = 2
 """Maximum number of requests per onset. With more, a misleading reading would become more likely."""
@@ -41,20 +41,21 @@ def held_out_evidence(window: Window, onset: int, last_remedy: int = -1) -> Evid
     """Return the evidence of held-out readings about a change that began at tick `onset`. After the onset, only
     readings newer than tick `last_remedy` count."""
     before = [(tick, value) for tick, value in readings(window) if tick < onset]
-    since = [(tick, value) for tick, value in readings(window) if tick >= onset and tick > last_remedy]
-    if not before or (not since and not can_evaluate(window)):
+    after = [(tick, value) for tick, value in readings(window) if tick >= onset and tick > last_remedy]
+    if not before or (not after and not can_evaluate(window)):
         return Evidence("unknown")
-    requested_at = [r.tick for r in window.applied(EVALUATE) if r.tick >= onset and r.tick > last_remedy]
-    if since and (_is_recent(window, since[-1][0]) or len(requested_at) >= MAX_REQUESTS):
-        return Evidence("known", _quality_drop(before, since[-1]))
-    if requested_at and not any(tick > requested_at[-1] for tick, _ in since):
-        return Evidence("wait" if _is_recent(window, requested_at[-1]) else "unknown")
-    return Evidence("ask" if can_evaluate(window) and window.tick - onset < REQUEST_WINDOW else "unknown")
+    request_ticks = [r.tick for r in window.applied(EVALUATE) if r.tick >= onset and r.tick > last_remedy]
+    newest_tick, _ = after[-1] if after else (-1, 0.0)
+    if after and (_is_recent(window, newest_tick) or len(request_ticks) >= MAX_REQUESTS):
+        return Evidence("known", _quality_drop(before, after[-1]))
+    if request_ticks and newest_tick <= request_ticks[-1]:
+        return Evidence("wait" if _is_recent(window, request_ticks[-1]) else "unknown")
+    return Evidence("ask" if can_evaluate(window) and window.tick - onset < REQUEST_TICKS else "unknown")
 
 
 def _is_recent(window: Window, tick: int) -> bool:
-    """Return whether `tick` is one of the last PATIENCE ticks, not counting those that the agent skipped."""
-    return window.is_new(tick + PATIENCE - 1)
+    """Return whether `tick` is one of the last RECENT_TICKS ticks, not counting those that the agent skipped."""
+    return window.is_new(tick + RECENT_TICKS - 1)
 
 
 def can_evaluate(window: Window) -> bool:
@@ -63,7 +64,7 @@ def can_evaluate(window: Window) -> bool:
 
 
 def has_recent_reading(window: Window) -> bool:
-    """Return whether the newest reading is from the last PATIENCE ticks."""
+    """Return whether the newest reading is from the last RECENT_TICKS ticks."""
     return any(_is_recent(window, tick) for tick, _ in readings(window, last=1))
 
 

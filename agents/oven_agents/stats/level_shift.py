@@ -27,12 +27,10 @@ class Shift:
 
     @property
     def mean_difference(self) -> float:
-        """Difference of the means."""
         return fmean(self.now) - fmean(self.before)
 
     @property
     def median_difference(self) -> float:
-        """Difference of the medians."""
         return median(self.now) - median(self.before)
 
     @property
@@ -51,7 +49,7 @@ def shift_of_newest(values: Sequence[float], count: int) -> Shift:
 
 
 def shift_of_halves(values: Sequence[float]) -> Shift:
-    """Compare the later half with the earlier one. If the number is odd, the later half has one more value."""
+    """Compare the later half with the earlier one. If the number of values is odd, the later half has one more."""
     return Shift(values[: len(values) // 2], values[len(values) // 2 :])
 
 
@@ -60,7 +58,7 @@ def shift_at(series: Sequence[tuple[int, float]], onset: int) -> Shift:
     return Shift([value for tick, value in series if tick < onset], [value for tick, value in series if tick >= onset])
 
 
-def rise(values: Sequence[float], count: int) -> float:
+def standardised_rise(values: Sequence[float], count: int) -> float:
     """Return how many standard errors the mean of the last `count` values lies above the median of the earlier ones.
     Return −inf for fewer than MIN_EARLIER earlier values. The result is too low on a falling series, because the median
     lies above the end of the trend. For independent noise, the result is roughly normally distributed. But 30 values

@@ -49,13 +49,14 @@ def lost_rewards(window: Window, since: int, *, min_level: float, by_level: bool
 
 
 def last_healthy_tick(window: Window, since: int) -> int:
-    """Return the last tick with a reward of at least nine tenths of its best level, minus DECLINE_TICKS, or `since`."""
+    """Return the last tick with a reward of at least nine tenths of its best level, minus DECLINE_TICKS. Return `since`
+    if no reward was measured after that tick."""
     rewards = [(o.tick, o.metrics["reward"]) for o in window.observations if o.tick > since and "reward" in o.metrics]
     finite = [(tick, value) for tick, value in rewards if math.isfinite(value)]
     if not finite:
         return since
     values = [value for _, value in finite]
-    best = min(max(best_level(values), values[0]), max(values))
+    best = max(best_level(values), values[0])
     return max(tick for tick, value in finite if value >= 0.9 * best) - DECLINE_TICKS
 
 
@@ -64,16 +65,17 @@ def describe_loss_relapse(window: Window, since: int, *, share: float, ticks: in
     have stayed that high for `ticks` ticks, beyond the noise, and must not be falling again. If the loss never
     improved, it must have stayed high for twice as long, because many runs get worse in their first steps."""
     values = [value for _, value in window.surviving_series("loss", after=since) if math.isfinite(value)]
-    for count, expects_improvement in ((ticks, True), (2 * ticks, False)):
-        before, last = values[:-count], values[-count:]
+    for high_ticks, expects_improvement in ((ticks, True), (2 * ticks, False)):
+        before, last = values[:-high_ticks], values[-high_ticks:]
         if len(before) < 3:
             return None
-        first, best = median(before[:3]), -best_level([-value for value in before])
-        chance_difference = (3 + expected_maximum(len(before))) * noise(before)
-        is_recovering = median(last[count // 2 :]) < median(last[: count // 2]) - noise(last)
-        has_improved = first - best > chance_difference
+        first = median(before[:3])
+        best = -best_level([-value for value in before])  # the lowest level of the loss
+        noise_threshold = (3 + expected_maximum(len(before))) * noise(before)  # chance alone lowers the best level, too
+        is_recovering = median(last[high_ticks // 2 :]) < median(last[: high_ticks // 2]) - noise(last)
+        has_improved = first - best > noise_threshold
         if is_recovering or has_improved != expects_improvement:
             continue
-        if min(last) - best > max(share * (first - best), chance_difference):
+        if min(last) - best > max(share * (first - best), noise_threshold):
             return f"loss fell from {first:.3g} to {best:.3g} and has risen to {median(last):.3g} again"
     return None

@@ -30,8 +30,8 @@ def apply_sign(metric: MetricSpec, gain: float) -> float:
 
 
 def readings(window: Window, last: int | None = None) -> list[tuple[int, float]]:
-    """Return (tick, value) of the held-out metric on the path to the current weights, oldest first. Higher values are
-    better. `last` limits the result to the newest readings. The list is empty if the run has no held-out metric."""
+    """Return (tick, value) of the held-out readings that no rollback discarded, oldest first. Higher values are better.
+    `last` limits the result to the newest readings. The list is empty if the run has no held-out metric."""
     metric = held_out_metric(window.run)
     if metric is None:
         return []
@@ -39,4 +39,5 @@ def readings(window: Window, last: int | None = None) -> list[tuple[int, float]]
     if window.earlier and (last is None or len(points) < last):
         first_step = min(observation.step for observation in window.observations)
         points = [(tick, value) for tick, step, value in window.earlier if step < first_step] + points
-    return [(tick, apply_sign(metric, value)) for tick, value in points[-last if last else 0 :]]
+    newest = points[-last:] if last else points
+    return [(tick, apply_sign(metric, value)) for tick, value in newest]

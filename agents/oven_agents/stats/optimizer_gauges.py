@@ -23,7 +23,8 @@ MIN_NOISE = 0.01
 
 
 def growth_of(window: Window, metric: str) -> float:
-    """Return a gauge's current level divided by its usual level since the last rate change, or 1 if unknown."""
+    """Return a gauge's current level divided by its usual level, or 1 if too few values are known. Only values since
+    agents last changed the learning rate count."""
     values = [value for _, value in _values_since_rate_change(window, metric)]
     if len(values) < REFERENCE_TICKS // 2:
         return 1.0
@@ -32,7 +33,7 @@ def growth_of(window: Window, metric: str) -> float:
 
 def log_shift(window: Window, metric: str, onset: int) -> float | None:
     """Return the shift of the gauge's median logarithm at tick `onset`, in standard deviations of a single value.
-    Return None if there are too few measurements since agents last changed the rate."""
+    Return None if there are too few measurements since agents last changed the learning rate."""
     shift = shift_at([(tick, math.log(value)) for tick, value in _values_since_rate_change(window, metric)], onset)
     if len(shift.before) < REFERENCE_TICKS // 2 or not shift.now:
         return None
@@ -93,8 +94,9 @@ def _consecutive_steps(window: Window, last: int) -> list[tuple[int, float, floa
     steps = []
     observations = list(window.observations)[-last - 1 :]
     for earlier, later in itertools.pairwise(observations):
-        gauges = [o.metrics.get(name, math.nan) for o in (earlier, later) for name in (WEIGHT_NORM, UPDATE_RATIO)]
-        norm_before, length_before, norm_after, length_after = gauges
-        if later.step == earlier.step + 1 and all(map(math.isfinite, gauges)) and norm_before > 0:
+        norm_before, norm_after = (o.metrics.get(WEIGHT_NORM, math.nan) for o in (earlier, later))
+        length_before, length_after = (o.metrics.get(UPDATE_RATIO, math.nan) for o in (earlier, later))
+        are_finite = all(map(math.isfinite, (norm_before, norm_after, length_before, length_after)))
+        if later.step == earlier.step + 1 and are_finite and norm_before > 0:
             steps.append((later.tick, norm_before, norm_after, max(length_before, length_after)))
     return steps

@@ -20,11 +20,16 @@ MIN_VALUES = 8
 MIN_DEVIATIONS = 4.0
 """Minimum shift of a gauge, in standard deviations of a single value's logarithm."""
 MIN_SHIFT = 0.2
-"""Minimum shift of a gauge's logarithm. It decides if the gauge has little noise."""
+"""Minimum shift of a gauge's logarithm. It matters only for gauges with little noise."""
 MIN_QUALITY_DROP: Final = 0.03
 """Relative drop from the best held-out reading that counts as lost quality."""
 MIN_COLLAPSE_DROP: Final = 0.2
 """Relative drop from the best held-out reading that confirms a collapse of the reward."""
+KL: Final = "kl"
+MAX_MEAN_KL: Final = 200.0
+"""Mean KL estimate, in nats per token, above which completions were sampled from a different policy."""
+OFF_POLICY_TICKS: Final = 40
+"""Number of newest ticks to test for a different policy, including those that a rollback discarded."""
 
 
 def quality_dropped(window: Window) -> bool | None:
@@ -43,8 +48,8 @@ def policy_shifted(window: Window, onset: int) -> bool:
     after = [value for tick, value in readings(window) if tick >= onset]
     if before and after:
         return max(before) - max(after) > MIN_COLLAPSE_DROP * abs(max(before))
-    answers = [answer for gauge in GAUGES if (answer := _has_shifted(window, gauge, onset)) is not None]
-    return any(answers) or not answers
+    answers = [_has_shifted(window, gauge, onset) for gauge in GAUGES]
+    return True in answers or all(answer is None for answer in answers)
 
 
 def _has_shifted(window: Window, gauge: str, onset: int) -> bool | None:
@@ -60,15 +65,8 @@ def _has_shifted(window: Window, gauge: str, onset: int) -> bool | None:
     return abs(shift.median_difference) > max(MIN_DEVIATIONS * shift.noise, MIN_SHIFT)
 
 
-KL: Final = "kl"
-MAX_MEAN_KL: Final = 200.0
-"""Mean KL estimate, in nats per token, above which completions were sampled from a different policy."""
-RECENT_TICKS: Final = 40
-"""Number of newest ticks to test, including those that a rollback discarded."""
-
-
 def is_off_policy(window: Window, since: int | None = None) -> bool:
-    """Return whether completions were sampled from a different policy in the last RECENT_TICKS ticks, or since tick
+    """Return whether completions were sampled from a different policy in the last OFF_POLICY_TICKS ticks, or since tick
     `since` if that is longer ago.
 
     The KL to the reference model is estimated by r − 1 − ln r with r = π_ref/π on the sampled tokens (Schulman 2020,
@@ -80,7 +78,7 @@ def is_off_policy(window: Window, since: int | None = None) -> bool:
     Off-policy tokens come from workers with outdated weights, a stale cache, or a tool's answer that is counted as part
     of a completion. Neither a rollback nor a stronger KL penalty helps in these cases.
     """
-    ticks = RECENT_TICKS if since is None else max(RECENT_TICKS, window.tick - since)
+    ticks = OFF_POLICY_TICKS if since is None else max(OFF_POLICY_TICKS, window.tick - since)
     kls = window.surviving_series(KL)
     before = [value for tick, value in kls if tick <= window.tick - ticks and math.isfinite(value)]
     total = sum(value for value in window.series(KL, after=window.tick - ticks) if value > 0)  # NaN is skipped

@@ -29,7 +29,8 @@ def noise(values: Sequence[float]) -> float:
 
 
 def bending_noise(values: Sequence[float]) -> float:
-    """Return the standard deviation of one value around a slowly bending trend, from second differences."""
+    """Return the standard deviation of one value around a slowly bending trend, from second differences. For
+    independent values, a second difference has √6 times the standard deviation of one value."""
     differences = [abs(a - 2 * b + c) for a, b, c in zip(values, values[1:], values[2:], strict=False)]
     return MAD_FACTOR * median(differences) / math.sqrt(6) if differences else 0.0
 
@@ -44,8 +45,8 @@ def steps_since_rise(values: Sequence[float], level: float, recent: int = 3) -> 
     be normal, and the new level to be the mean of the last `recent` values (Page 1954, "Continuous inspection schemes",
     Biometrika 41)."""
     middle = (level + math.fsum(values[-recent:]) / len(values[-recent:])) / 2
-    excess = list(itertools.accumulate(value - middle for value in reversed(values)))
-    return max(range(len(excess)), key=excess.__getitem__) + 1
+    cumulative_excess = list(itertools.accumulate(value - middle for value in reversed(values)))
+    return cumulative_excess.index(max(cumulative_excess)) + 1
 
 
 def best_level(values: Sequence[float]) -> float:

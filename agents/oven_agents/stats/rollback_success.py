@@ -29,14 +29,17 @@ def rollbacks_exhausted(window: Window) -> bool:
 
 
 def last_rollback_failed(window: Window) -> bool:
-    """Return whether the last rollback since the best reading was undone, or regained less than MIN_RECOVERY within
-    RELAPSE_TICKS. In that case, another rollback would not help, and the model has to train through the fault. Return
-    False for a run with a reward, because a policy never adapts to a misleading reward."""
-    best_tick, last = _best_tick(window), next(reversed(window.jumps), None)
+    """Return whether the last rollback failed: it was undone, or it regained less than MIN_RECOVERY within
+    RELAPSE_TICKS. Then another rollback would not help, and the model has to train through the fault. A rollback before
+    the best reading does not count. Neither does a rollback in a run with a reward, because a policy never adapts to a
+    misleading reward."""
+    best_tick, last = _best_tick(window), window.jumps[-1] if window.jumps else None
     if best_tick is None or last is None or last.tick < best_tick or objective(window.run).name != "loss":
         return False
+    if last.actuator == UNDO:
+        return True
     if last.actuator != ROLLBACK:
-        return last.actuator == UNDO
+        return False
     shares = recovered_shares(window, last) or []
     return any(share < MIN_RECOVERY for tick, share in shares if tick <= last.tick + RELAPSE_TICKS)
 
@@ -52,18 +55,18 @@ def recovered_shares(window: Window, rollback: Receipt) -> list[tuple[int, float
     restored_step = rollback.after if isinstance(rollback.after, int | float) else -1
     before = [value for o, value in points if o.tick <= rollback.tick and o.step <= restored_step]
     discarded = [value for o, value in points if o.tick <= rollback.tick and o.step > restored_step]
-    if not before or not discarded or not max(before) > discarded[-1]:
+    if not before or not discarded or not max(before) > discarded[-1]:  # `not >` also covers NaN
         return None
-    lost_quality = max(before) - discarded[-1]
+    best, failed = max(before), discarded[-1]
     return [
-        (o.tick, (value - discarded[-1]) / lost_quality if math.isfinite(value) else -math.inf)
+        (o.tick, (value - failed) / (best - failed) if math.isfinite(value) else -math.inf)
         for o, value in points
         if o.tick > rollback.tick
     ]
 
 
 def failed_scales(window: Window) -> list[float]:
-    """Return the learning-rate scale that was in use when each rollback became necessary."""
+    """Return, for each rollback, the learning-rate scale that was in use when it became necessary."""
     scales = []
     for rollback in window.applied(ROLLBACK):
         scale = next((s.value for s in window.run.actuators if s.name == LR_SCALE), None)

@@ -1,8 +1,9 @@
 """Detects symptoms of trouble in a policy that is trained on its own completions.
 
-The detectors are pure functions of a metric's series, and each returns a `Sighting` or None. A symptom starts and ends
-at different thresholds (hysteresis). If a gauge has no natural scale, its thresholds are relative to its first values
-in the window of 512 ticks. docs/benchmarks.md has the accuracy on simulated runs.
+Each `detect_` function is a pure function of a metric's series, and returns a `Sighting` or None. The functions that
+end in `_sighting` apply a detector to an agent's window. A symptom starts and ends at different thresholds
+(hysteresis). If a gauge has no natural scale, its thresholds are relative to its first values in the window of 512
+ticks. docs/benchmarks.md has the accuracy on simulated runs.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ ECE, ECE_NULL, ECE_NULL_99 = "calibration/ece", "calibration/ece_null", "calibra
 LEVEL_VALUES: Final = 5
 """Number of values whose median is a gauge's level, enough that two outliers cannot change it."""
 SEARCH_LENGTH: Final = 40
-"""Number of newest values to search for a symptom's start. An older symptom between its thresholds counts as ended."""
+"""Number of newest values to search for a symptom's start. If a symptom started earlier and its level is between the
+two thresholds, it counts as ended."""
 START_VALUES: Final = 10
 """Number of first values whose median is a gauge's start level."""
 CONSTANT_DEVIATION: Final = 0.1
@@ -43,7 +45,7 @@ EQUAL_TICKS: Final = 15
 SHRUNK_SHARE: Final = 0.6
 """Share of their start length below which answers have shrunk. A quarter less may have good reasons."""
 RUNAWAY_GROWTH: Final = 3.0
-"""Growth of the KL over REFERENCE_LAG values at which it runs away. A learning policy's KL grows far more slowly."""
+"""Growth of the KL over REFERENCE_LAG values that counts as a runaway. A learning policy's KL grows far more slowly."""
 REFERENCE_LAG: Final = 10
 """Number of values between the end of the KL's reference and its current level."""
 REFERENCE_LENGTH: Final = 10
@@ -73,7 +75,7 @@ class Sighting:
     why: str
 
 
-def confidence_collapse(
+def detect_confidence_collapse(
     deviations: Sequence[float], start: float | None = None, informativeness: Sequence[float] = ()
 ) -> Sighting | None:
     """Report stated confidences that are almost constant, or that vary far less than at the start."""
@@ -83,17 +85,15 @@ def confidence_collapse(
     if not is_below(deviations, bound, 1.3 * bound):
         return None
     now = median(deviations[-LEVEL_VALUES:])
-    before = f" ({start:.3g} at the start)" if start is not None else ""
-    why = (
-        f"confidences have a standard deviation of {now:.3g}{before}: they do not distinguish right from wrong answers"
-    )
+    level = f"{now:.3g}" if start is None else f"{now:.3g} ({start:.3g} at the start)"
+    why = f"confidences have a standard deviation of {level}: they do not distinguish right from wrong answers"
     return Sighting("confidence_collapse", CONFIDENCE_STD, now, bound, why)
 
 
-def equal_advantages(
+def detect_equal_advantages(
     deviations: Sequence[float], objectives: Sequence[float] = (), metric: str = ADVANTAGE_STD
 ) -> Sighting | None:
-    """Report advantages with almost no spread: completions get nearly equal rewards, so that no gradient is left."""
+    """Report advantages with almost no spread. Completions then get nearly equal rewards, and no gradient is left."""
     if len(deviations) < LEVEL_VALUES or _is_solved(objectives):
         return None
     if not is_below(deviations, EQUAL_DEVIATION, 2 * EQUAL_DEVIATION):
@@ -103,16 +103,16 @@ def equal_advantages(
     return Sighting("zero_advantage_groups", metric, now, EQUAL_DEVIATION, why)
 
 
-def equal_rewards(shares: Sequence[float], rewards: Sequence[float] = ()) -> Sighting | None:
+def detect_equal_rewards(shares: Sequence[float], rewards: Sequence[float] = ()) -> Sighting | None:
     """Report rewards that were equal within every group for EQUAL_TICKS ticks. `shares` are the shares of groups with
-    equal rewards. Near the ceiling this is success, unless the reward never varies."""
+    equal rewards. If nearly all answers are correct, equal rewards are a success, unless the reward never varies."""
     if _is_solved(rewards) and max(rewards) > min(rewards):
         return None
-    if not is_active(
-        len(shares),
-        lambda index: index + 1 >= EQUAL_TICKS and min(shares[index + 1 - EQUAL_TICKS : index + 1]) >= 1,
-        lambda index: _is_level_below(shares, index, 1.0),
-    ):
+
+    def begins(index: int) -> bool:
+        return index + 1 >= EQUAL_TICKS and min(shares[index + 1 - EQUAL_TICKS : index + 1]) >= 1
+
+    if not is_active(len(shares), begins, lambda index: _is_level_below(shares, index, 1.0)):
         return None
     current = f" at {rewards[-1]:.3g}" if rewards else ""
     why = (
@@ -123,7 +123,7 @@ def equal_rewards(shares: Sequence[float], rewards: Sequence[float] = ()) -> Sig
     return Sighting("zero_advantage_groups", EQUAL_GROUPS, 1.0, 1.0, why)
 
 
-def shrinking_answers(lengths: Sequence[float], start: float | None) -> Sighting | None:
+def detect_shrinking_answers(lengths: Sequence[float], start: float | None) -> Sighting | None:
     """Report completions far shorter than at the start."""
     if start is None or not is_below(lengths, SHRUNK_SHARE * start, 1.25 * SHRUNK_SHARE * start):
         return None
@@ -132,7 +132,7 @@ def shrinking_answers(lengths: Sequence[float], start: float | None) -> Sighting
     return Sighting("length_shrinks", COMPLETION_LENGTH, now, SHRUNK_SHARE * start, why)
 
 
-def kl_runaway(values: Sequence[float]) -> Sighting | None:
+def detect_kl_runaway(values: Sequence[float]) -> Sighting | None:
     """Report a KL to the reference model that ran away and has not come back. A KL that only stops rising is still a
     runaway, as long as `values` reach back to before its start."""
     before: float | None = None  # the KL before the runaway, or None while there is no runaway
@@ -148,10 +148,11 @@ def kl_runaway(values: Sequence[float]) -> Sighting | None:
     if before is None:
         return None
     why = f"the KL to the reference is {now:.3g} nats per token, up from {before:.3g} before it ran away"
-    return Sighting("kl_runaway", KL, now, min(max(MIN_KL, RUNAWAY_GROWTH * before), now), why)
+    start_bound = max(MIN_KL, RUNAWAY_GROWTH * before)  # a KL that is coming down may be below this bound already
+    return Sighting("kl_runaway", KL, now, min(start_bound, now), why)
 
 
-def calibration_drift(readings: Sequence[tuple[int, float, float]]) -> Sighting | None:
+def detect_calibration_drift(readings: Sequence[tuple[int, float, float]]) -> Sighting | None:
     """Report a calibration error that twice exceeded the range of chance. `readings` are (tick, error, 99 % quantile of
     the null distribution). The null distribution is that of a perfect forecaster's error."""
 
@@ -175,8 +176,7 @@ def as_alerts(window: Window, *sightings: Sighting | None) -> list[Alert]:
         window.alert(
             sighting.symptom, sighting.metric, value=sighting.value, expected=sighting.expected, why=sighting.why
         )
-        for sighting in sightings
-        if sighting is not None
+        for sighting in filter(None, sightings)
     ]
 
 
@@ -208,31 +208,31 @@ def confidence_sighting(window: Window) -> Sighting | None:
         return None
     start = start_level(window, CONFIDENCE_STD)
     informativeness = recent_values(window, INFORMATIVENESS, LEVEL_VALUES)
-    return confidence_collapse(recent_values(window, CONFIDENCE_STD), start, informativeness)
+    return detect_confidence_collapse(recent_values(window, CONFIDENCE_STD), start, informativeness)
 
 
 def advantage_sighting(window: Window) -> Sighting | None:
     if not _publishes(window, ADVANTAGE_STD):
         return None
     objectives = recent_values(window, objective(window.run).name, LEVEL_VALUES)
-    return equal_advantages(recent_values(window, ADVANTAGE_STD), objectives)
+    return detect_equal_advantages(recent_values(window, ADVANTAGE_STD), objectives)
 
 
 def equal_rewards_sighting(window: Window) -> Sighting | None:
     # If the mean deviation within groups is 0, all groups have equal rewards.
     shares = recent_values(window, EQUAL_GROUPS) or [float(std == 0) for std in recent_values(window, REWARD_STD)]
-    return equal_rewards(shares, recent_values(window, "reward"))
+    return detect_equal_rewards(shares, recent_values(window, "reward"))
 
 
 def length_sighting(window: Window) -> Sighting | None:
     if not _publishes(window, COMPLETION_LENGTH):
         return None
-    return shrinking_answers(recent_values(window, COMPLETION_LENGTH), start_level(window, COMPLETION_LENGTH))
+    return detect_shrinking_answers(recent_values(window, COMPLETION_LENGTH), start_level(window, COMPLETION_LENGTH))
 
 
 def kl_sighting(window: Window) -> Sighting | None:
     """Report a runaway KL that began anywhere in the window."""
-    return kl_runaway(recent_values(window, KL, len(window.observations))) if _publishes(window, KL) else None
+    return detect_kl_runaway(recent_values(window, KL, len(window.observations))) if _publishes(window, KL) else None
 
 
 def _publishes(window: Window, metric: str) -> bool:

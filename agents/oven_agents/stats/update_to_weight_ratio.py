@@ -1,6 +1,6 @@
 """Compares the length of the optimizer's steps with the norm of the weights.
 
-TUNED_LENGTH was measured on two of our models. On other models, the right length may be several times longer or
+TUNED_LENGTH was measured on two models. On other models, the right length may be several times longer or
 shorter. So TUNED_LENGTH only limits increases of the learning rate. Long steps alone are never a reason to lower the
 rate: the loss has to confirm that they do harm.
 """
@@ -56,7 +56,7 @@ def overlong_steps(window: Window) -> OverlongSteps | None:
     max_length = max(window.series(gauges.UPDATE_RATIO, last=gauges.RECENT_TICKS), default=0.0)
     if max_length <= MAX_LENGTH / MAX_WEIGHT_GROWTH or _is_warming_up(window):
         return None  # a fast path for most ticks
-    lengths = _lengths(window)
+    lengths = _relative_lengths(window)
     streak: list[tuple[int, float]] = []
     for tick, length in reversed(lengths):
         if length > MAX_LENGTH:
@@ -87,12 +87,12 @@ def _exceeds_earlier_steps(window: Window, steps: OverlongSteps) -> bool:
 
 def max_rate_factor(window: Window) -> float:
     """Return the factor by which the rate may grow until steps reach TUNED_LENGTH, or infinity if their length is not
-    measured. The factor assumes that lengths are proportional to the rate. The next check corrects the difference."""
-    lengths = [length for _, length in _lengths(window)[-MIN_STREAK:]]
+    measured. The factor assumes that lengths are proportional to the rate. The next check corrects the error."""
+    lengths = [length for _, length in _relative_lengths(window)[-MIN_STREAK:]]
     return TUNED_LENGTH / max(lengths) if lengths and max(lengths) > 0 else math.inf
 
 
-def _lengths(window: Window) -> list[tuple[int, float]]:
+def _relative_lengths(window: Window) -> list[tuple[int, float]]:
     """Return (tick, step length divided by the weights' norm at the last rate change). The current norm would hide long
     steps, because a rate that is too high makes the weights grow. If no norm is measured, the gauge, which is relative
     to the current norm, is returned unchanged."""

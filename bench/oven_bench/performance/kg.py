@@ -41,7 +41,7 @@ from oven_kg.arrays.array_builder import Builder
 from oven_kg.arrays.graph_arrays import COLUMNS, GraphArrays
 from oven_kg.arrays.graph_folder import open_folder, write
 from oven_kg.arrays.random_walk import DAMPING, RandomWalk
-from oven_kg.service.endpoints import answers
+from oven_kg.service.endpoints import load_prior_service
 from oven_runs.home.run_folder import Home
 from oven_runs.server.embedded_server import EmbeddedServer
 
@@ -222,7 +222,7 @@ async def _round_trip_ms(bus: Bus, query: GraphQuery) -> float:
 
 def diagnose_p99_us(folder: Path) -> float:
     """On-CPU time of a diagnosis of one to three symptoms, with the large graph loaded."""
-    ask, took = answers(large=folder), []
+    ask, took = load_prior_service(large=folder), []
     with OnCpu() as clock:
         for count in range(DIAGNOSES):
             symptoms = tuple(Symptom(id=id_) for id_ in SYMPTOMS[count % 2 : count % 2 + 1 + count % 3])

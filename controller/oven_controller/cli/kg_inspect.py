@@ -16,7 +16,7 @@ from oven_core.errors import ConfigError, UnknownNameError
 from oven_core.protocol.graph_requests import DiagnoseRequest, Diagnosis, GraphQuery, QueryAnswer, Symptom
 from oven_core.terminal_text import say
 from oven_kg.checked_graph import is_yaml, load, load_unchecked, read_graph
-from oven_kg.graph.knowledge import Knowledge
+from oven_kg.graph.knowledge_graph import KnowledgeGraph
 from oven_kg.graph.lint import lint
 from oven_kg.reasoning.diagnosis import diagnose
 
@@ -56,7 +56,7 @@ def diagnose_symptoms(
     return 0
 
 
-def _parse_symptom(graph: Knowledge, text: str) -> Symptom:
+def _parse_symptom(graph: KnowledgeGraph, text: str) -> Symptom:
     """Parse `id` or `id=severity`. Raises UnknownNameError and ConfigError."""
     symptom, _, severity = text.partition("=")
     known_symptoms = [node.id for node in graph.nodes_of_kind("symptom")]
@@ -70,7 +70,7 @@ def _parse_symptom(graph: Knowledge, text: str) -> Symptom:
         ) from None
 
 
-def _diagnosis_lines(graph: Knowledge, diagnosis: Diagnosis) -> list[str]:
+def _diagnosis_lines(graph: KnowledgeGraph, diagnosis: Diagnosis) -> list[str]:
     lines = ["most likely causes (p only ranks them; it is not a calibrated probability)"]
     causes = diagnosis.causes[:MAX_CAUSES]
     lines += [f"  {cause.p:4.2f}  {cause.id:22} {graph.nodes[cause.id].text}" for cause in causes]

@@ -13,7 +13,7 @@ from oven_controller.cli.kg_large_graphs import load_large_graph
 from oven_core.errors import ConfigError
 from oven_core.protocol.messages import Message
 from oven_kg.checked_graph import is_yaml, load_unchecked
-from oven_kg.service.endpoints import Answers
+from oven_kg.service.endpoints import PriorService
 
 if TYPE_CHECKING:
     from oven_kg.service.large_graph_endpoints import LargeGraphEndpoints
@@ -44,10 +44,10 @@ def query_graph(
     """Send a request to the built-in graph, or to the graph at a path: a YAML file, a `kg import` folder, or a file
     that `kg import` reads. A YAML graph may have faults. Raises ConfigError if the graph cannot be read, cannot answer
     the request, or lacks one of `topics`."""
-    service: Answers | LargeGraphEndpoints
+    service: PriorService | LargeGraphEndpoints
     nodes: Container[str]
     if graph is None or is_yaml(graph):
-        service = Answers(load_unchecked(graph))
+        service = PriorService(load_unchecked(graph))
         nodes = service.graph.nodes
     else:
         arrays = load_large_graph(graph)

@@ -18,7 +18,7 @@ from oven_core.files import read_file
 from oven_core.mesh.actuator_values import show
 from oven_core.protocol.messages import Observation
 from oven_core.terminal_text import wrapped
-from oven_kg.service.endpoints import answers
+from oven_kg.service.endpoints import load_prior_service
 from oven_llm.diagnosis.graph_diagnosis import GraphView, ask_graph, diagnose_without_model
 from oven_llm.diagnosis.log_context import LogContext, shown_settings
 from oven_llm.diagnosis.model_answer import Diagnosis
@@ -65,7 +65,7 @@ def diagnose_run(
     if source is None:
         raise ConfigError("no run is named; `oven-controller runs` lists the runs")
     log, config = _read_log(source, until)
-    graph_view = answer_requests(ask_graph(log.alarms, log.started), answers())
+    graph_view = answer_requests(ask_graph(log.alarms, log.started), load_prior_service())
     baseline = diagnose_without_model(log, graph_view)
     result: DiagnosisResult | None = None
     if model:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,10 @@ from oven_kg.arrays.graph_arrays import (
     column_sha,
     content_sha,
 )
+
+Numbers: TypeAlias = NDArray[np.int32]
+"""Numbers of nodes or relations, one per row."""
+Weights: TypeAlias = Sequence[float] | NDArray[Any]
 
 MAX_CHARACTERS: Final = 1_000
 """Maximum length of the name of a node, a relation or a kind."""
@@ -51,12 +55,12 @@ class Builder:
         self._relations = _Numbering("relation", MAX_RELATIONS)
         self._kinds = _Numbering("kind", MAX_RELATIONS, allow_empty=True)
         self._kind_of_node = array("h")
-        """-1 for a node without a kind."""
+        """The number of each node's kind, or −1 for a node without a kind."""
         self._src, self._dst, self._rel, self._weight = array("i"), array("i"), array("h"), array("f")
 
     @property
     def edge_count(self) -> int:
-        """Return the number of edges so far, including repeated ones."""
+        """The number of edges so far, including repeated ones."""
         return len(self._src)
 
     def declare(self, names: Sequence[str], kinds: Sequence[str] | None = None) -> None:
@@ -70,39 +74,29 @@ class Builder:
             if not kinds[row] or earlier_kind == kind:
                 continue
             if earlier_kind >= 0:
-                raise RowError(
-                    row,
-                    f"the node {names[row][:60]!r} is a {list(self._kinds)[earlier_kind]!r} and a {kinds[row]!r}; "
-                    "give it one kind",
-                )
+                earlier_name, node_name = list(self._kinds)[earlier_kind], names[row][:60]
+                problem = f"the node {node_name!r} is a {earlier_name!r} and a {kinds[row]!r}; give it one kind"
+                raise RowError(row, problem)
             self._kind_of_node[node] = kind
 
     def add_edges(
-        self,
-        sources: Sequence[str],
-        relations: Sequence[str],
-        targets: Sequence[str],
-        weights: Sequence[float] | NDArray[Any] | None = None,
+        self, sources: Sequence[str], relations: Sequence[str], targets: Sequence[str], weights: Weights | None = None
     ) -> None:
         """Add a batch of edges. Without `weights`, every edge has weight 1."""
         self.add_numbered_edges(
             self.node_numbers(sources), self.relation_numbers(relations), self.node_numbers(targets), weights
         )
 
-    def node_numbers(self, names: Iterable[str]) -> NDArray[np.int32]:
+    def node_numbers(self, names: Iterable[str]) -> Numbers:
         """Return provisional numbers for `add_numbered_edges`, for a loader that passes each distinct name once."""
         return self._nodes.numbers(names)
 
-    def relation_numbers(self, relations: Iterable[str]) -> NDArray[np.int32]:
+    def relation_numbers(self, relations: Iterable[str]) -> Numbers:
         """Return the numbers of relations, in the same way as `node_numbers`."""
         return self._relations.numbers(relations)
 
     def add_numbered_edges(
-        self,
-        sources: NDArray[np.int32],
-        relations: NDArray[np.int32],
-        targets: NDArray[np.int32],
-        weights: Sequence[float] | NDArray[Any] | None = None,
+        self, sources: Numbers, relations: Numbers, targets: Numbers, weights: Weights | None = None
     ) -> None:
         """Add edges by numbers from `node_numbers` and `relation_numbers` instead of names."""
         count = len(sources)
@@ -127,19 +121,18 @@ class Builder:
         weight = np.frombuffer(self._weight, np.float32)
         kind_of_node, no_kind = np.frombuffer(self._kind_of_node, np.int16), kinds.index("")
         kind = np.empty(len(names), np.int16)
-        kind[node_positions] = np.where(
-            kind_of_node < 0, no_kind, kind_positions[kind_of_node] if len(kind_positions) else no_kind
-        )
-        total = len(weight)
+        kind_or_none = kind_positions[kind_of_node] if len(kind_positions) else no_kind
+        kind[node_positions] = np.where(kind_of_node < 0, no_kind, kind_or_none)
+        added_count = len(weight)
         columns = _sort_edges(src, dst, rel, weight, len(names), len(relations))
         del src, dst, rel, weight, kind_of_node
         self._reset()  # frees the buffers before the reverse direction is built
-        self.repeated = total - len(columns["dst"])
-        columns |= _reverse(columns, len(names)) | _concatenate(names) | {"kinds": kind}
+        self.repeated = added_count - len(columns["dst"])
+        columns |= _reverse_edges(columns, len(names)) | _concatenate_names(names) | {"kinds": kind}
         return _freeze(columns, tuple(relations), tuple(kinds), licence)
 
 
-def validate_weights(values: Sequence[float] | NDArray[Any]) -> NDArray[np.float32]:
+def validate_weights(values: Weights) -> NDArray[np.float32]:
     """Return the weights as float32. Raises RowError for the first unusable one."""
     with np.errstate(over="ignore"):
         weights = np.asarray(values, np.float64).astype(np.float32)
@@ -157,19 +150,19 @@ class _Numbering(dict[str, int]):
         super().__init__()
         self._noun, self._limit, self._allow_empty = noun, limit, allow_empty
 
-    def numbers(self, strings: Iterable[str]) -> NDArray[np.int32]:
+    def numbers(self, strings: Iterable[str]) -> Numbers:
         """Return the number of each string. Raises RowError for the first unusable one."""
         numbers = array("i")
         for row, text in enumerate(strings):
             number = self.get(text) if isinstance(text, str) else None
             if number is None:
-                if problem := self._problem(text):
+                if problem := self._find_problem(text):
                     raise RowError(row, problem)
                 self[text] = number = len(self)
             numbers.append(number)
         return np.frombuffer(numbers, np.int32)
 
-    def sorted_strings(self, extra: str | None = None) -> tuple[list[str], NDArray[np.int32]]:
+    def sorted_strings(self, extra: str | None = None) -> tuple[list[str], Numbers]:
         """Return all strings in order, including `extra`, and for each number the position of its string."""
         strings = sorted(self if extra is None else {*self, extra})
         positions = np.empty(len(self), np.int32)
@@ -178,7 +171,7 @@ class _Numbering(dict[str, int]):
                 positions[number] = position
         return strings, positions
 
-    def _problem(self, text: object) -> str:
+    def _find_problem(self, text: object) -> str:
         """Return why a value is unusable, or an empty string if it is valid."""
         if not isinstance(text, str):
             return f"{text!r:.60} is not a {self._noun}; it must be a string"
@@ -192,12 +185,7 @@ class _Numbering(dict[str, int]):
 
 
 def _sort_edges(
-    src: NDArray[np.int32],
-    dst: NDArray[np.int32],
-    rel: NDArray[np.int16],
-    weight: NDArray[np.float32],
-    nodes: int,
-    relations: int,
+    src: Numbers, dst: Numbers, rel: NDArray[np.int16], weight: NDArray[np.float32], nodes: int, relations: int
 ) -> dict[str, NDArray[Any]]:
     """Return the edges sorted by (src, dst, rel), without duplicates and with the largest weight of each."""
     key = (src.astype(np.uint64) * np.uint64(nodes) + dst.astype(np.uint64)) * np.uint64(max(1, relations))
@@ -208,15 +196,15 @@ def _sort_edges(
     del key
     largest_weights = np.maximum.reduceat(weight[order], first_rows) if len(first_rows) else weight.copy()
     order = order[first_rows]
-    return {"indptr": _indptr(src[order], nodes), "dst": dst[order], "rel": rel[order], "weight": largest_weights}
+    return {"indptr": _row_offsets(src[order], nodes), "dst": dst[order], "rel": rel[order], "weight": largest_weights}
 
 
-def _reverse(forward: dict[str, NDArray[Any]], nodes: int) -> dict[str, NDArray[Any]]:
+def _reverse_edges(forward: dict[str, NDArray[Any]], nodes: int) -> dict[str, NDArray[Any]]:
     """Return the same edges sorted by (dst, src, rel). A stable sort by dst is enough."""
     order = np.argsort(forward["dst"], kind="stable").astype(np.int32)
     sources = np.repeat(np.arange(nodes, dtype=np.int32), np.diff(forward["indptr"]))
     return {
-        "in_indptr": _indptr(forward["dst"], nodes),
+        "in_indptr": _row_offsets(forward["dst"], nodes),
         "in_src": sources[order],
         "in_rel": forward["rel"][order],
         "in_weight": forward["weight"][order],
@@ -224,12 +212,13 @@ def _reverse(forward: dict[str, NDArray[Any]], nodes: int) -> dict[str, NDArray[
     }
 
 
-def _indptr(row_of_edge: NDArray[np.int32], nodes: int) -> NDArray[np.int64]:
+def _row_offsets(row_of_edge: Numbers, nodes: int) -> NDArray[np.int64]:
+    """Return the position of each row's first edge, and the number of edges at the end, (N+1,)."""
     counts = np.bincount(row_of_edge, minlength=nodes)
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
 
 
-def _concatenate(names: Sequence[str]) -> dict[str, NDArray[Any]]:
+def _concatenate_names(names: Sequence[str]) -> dict[str, NDArray[Any]]:
     encoded = [name.encode() for name in names]
     offsets = np.zeros(len(encoded) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, encoded), np.int64, len(encoded)), out=offsets[1:])

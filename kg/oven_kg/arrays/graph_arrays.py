@@ -150,6 +150,7 @@ def row_positions(indptr: NDArray[np.int64], nodes: NDArray[Any]) -> tuple[NDArr
     """Return the positions of all edges of some nodes, node by node, and each node's number of edges."""
     first, end = indptr.take(nodes), indptr.take(nodes + 1)
     counts = end - first
+    # Count through all edges, and shift the count at each node so that it starts at the node's first edge.
     positions = (end - counts.cumsum()).repeat(counts)
     positions += np.arange(len(positions))
     return positions, counts

@@ -67,16 +67,10 @@ def check_new(folder: Path) -> None:
 def write(folder: Path, arrays: GraphArrays) -> None:
     """Write the folder, which must be missing or empty. On failure, raises ConfigError and leaves nothing behind."""
     index = _Index(
-        format=FORMAT,
-        graph=arrays.sha,
-        nodes=arrays.nodes,
-        edges=arrays.edges,
-        name_bytes=len(arrays.name_bytes),
-        licence=arrays.licence,
-        relations=list(arrays.relations),
-        kinds=list(arrays.kind_names),
+        format=FORMAT, graph=arrays.sha, nodes=arrays.nodes, edges=arrays.edges, name_bytes=len(arrays.name_bytes),
+        licence=arrays.licence, relations=list(arrays.relations), kinds=list(arrays.kind_names),
         columns={name: column_sha(getattr(arrays, name)) for name in COLUMNS},
-    )
+    )  # fmt: skip
     needed_bytes = sum(getattr(arrays, name).nbytes + 2**20 for name in COLUMNS)
     partial_folder = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
     try:
@@ -131,13 +125,9 @@ def open_folder(path: Path) -> GraphArrays:
     if len(name_bytes) and (name_bytes[np.minimum(name_starts, len(name_bytes) - 1)] & 0xC0 == 0x80).any():
         raise ConfigError(f"{path / 'name_bytes.npy'} contains a name that is not UTF-8; {REMEDY}")
     return GraphArrays(
-        nodes=index.nodes,
-        relations=tuple(index.relations),
-        kind_names=tuple(index.kinds),
-        licence=index.licence,
-        sha=index.graph,
-        **columns,
-    )
+        nodes=index.nodes, relations=tuple(index.relations), kind_names=tuple(index.kinds), licence=index.licence,
+        sha=index.graph, **columns,
+    )  # fmt: skip
 
 
 def _read_index(path: Path) -> _Index:

@@ -52,17 +52,17 @@ def summary(arrays: GraphArrays) -> Summary:
 
 def find_faults(arrays: GraphArrays) -> list[str]:
     """Return one sentence per fault, or an empty list for a valid graph."""
-    sentences = []
+    faults = []
     if cycle := find_cycle(arrays):
-        sentences.append(
+        faults.append(
             f"REQUIRES edges form a cycle: {cycle_text(arrays, cycle)}; `kg import --cut-cycles` skips these edges"
         )
     if "CONTRADICTS" in arrays.relations:
         loops = (arrays.rel == arrays.relations.index("CONTRADICTS")) & (arrays.dst == arrays.sources)
-        sentences += [f"{arrays.name(node)!r} contradicts itself" for node in arrays.dst[loops].tolist()]
+        faults += [f"{arrays.name(node)!r} contradicts itself" for node in arrays.dst[loops].tolist()]
     if arrays.isolated > MAX_ISOLATED_SHARE * arrays.nodes:
-        sentences.append(f"{arrays.isolated:,} of {arrays.nodes:,} nodes have no edges, so they are only labels")
-    return sentences
+        faults.append(f"{arrays.isolated:,} of {arrays.nodes:,} nodes have no edges, so they are only labels")
+    return faults
 
 
 def cycle_text(arrays: GraphArrays, nodes: list[int]) -> str:

@@ -39,7 +39,7 @@ def nodes_within(
         visited = np.sort(np.concatenate([visited, frontier]))
         levels.append(frontier)
     distances = np.repeat(np.arange(1, len(levels) + 1, dtype=np.int32), [len(level) for level in levels])
-    return np.concatenate([*levels, visited[:0]]), distances
+    return np.concatenate([*levels, visited[:0]]), distances  # concatenate needs at least one array
 
 
 def shortest_path(
@@ -48,7 +48,7 @@ def shortest_path(
     """Return the nodes of a path with the fewest edges, including both ends, or an empty list if there is no path."""
     if start == end:
         return [start]
-    matrix = _matrix(arrays, "in" if direction == "in" else "out", relations)
+    matrix = _adjacency_matrix(arrays, "in" if direction == "in" else "out", relations)
     _, predecessors = breadth_first_order(matrix, start, directed=direction != "both")
     path = [end]
     while path[-1] != start:
@@ -58,12 +58,15 @@ def shortest_path(
     return path[::-1]
 
 
-def _matrix(arrays: GraphArrays, direction: Literal["out", "in"], relations: Collection[int] | None) -> csr_array:
+def _adjacency_matrix(
+    arrays: GraphArrays, direction: Literal["out", "in"], relations: Collection[int] | None
+) -> csr_array:
     """Return the adjacency matrix, (N, N): row i has an entry for each node to which an edge from node i leads."""
-    indptr, ends, rel = _rows(arrays, direction)
+    indptr, ends, rel = _edge_arrays(arrays, direction)
     if relations is not None:
         mask = np.isin(rel, list(relations))
-        indptr, ends = np.concatenate([[0], np.cumsum(mask)])[indptr], ends[mask]
+        selected_before = np.concatenate([[0], np.cumsum(mask)])  # number of selected edges before each position
+        indptr, ends = selected_before[indptr], ends[mask]
     return csr_array((np.ones(len(ends)), ends, indptr.astype(np.int32)), shape=(arrays.nodes, arrays.nodes))
 
 
@@ -72,12 +75,14 @@ def _edge_ends(arrays: GraphArrays, nodes: Nodes, direction: Direction, relation
     if direction == "both":
         forward, backward = (_edge_ends(arrays, nodes, one_way, relations) for one_way in ("out", "in"))
         return np.concatenate([forward, backward])
-    indptr, ends, rel = _rows(arrays, direction)
+    indptr, ends, rel = _edge_arrays(arrays, direction)
     positions, _ = row_positions(indptr, nodes)
     return ends[positions] if relations is None else ends[positions[np.isin(rel[positions], list(relations))]]
 
 
-def _rows(arrays: GraphArrays, direction: Literal["out", "in"]) -> tuple[NDArray[np.int64], Nodes, NDArray[np.int16]]:
+def _edge_arrays(
+    arrays: GraphArrays, direction: Literal["out", "in"]
+) -> tuple[NDArray[np.int64], Nodes, NDArray[np.int16]]:
     if direction == "out":
         return arrays.indptr, arrays.dst, arrays.rel
     return arrays.in_indptr, arrays.in_src, arrays.in_rel

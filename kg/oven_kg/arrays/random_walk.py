@@ -18,8 +18,8 @@ DAMPING: Final = 0.85
 ACCURACY: Final = 1e-9
 """Maximum sum of absolute errors of the ranks, which sum to 1."""
 RESIDUE: Final = 5e-5
-"""Minimum mass per edge at which a node passes its mass on. It bounds the work in any graph to 1 / (RESIDUE × (1 −
-DAMPING)) = 133,000 edges, about 8 ms."""
+"""Minimum probability mass per edge at which a node passes its mass on to its neighbours. It bounds the work in any
+graph to 1 / (RESIDUE × (1 − DAMPING)) = 133,000 edges, about 8 ms."""
 
 
 def pagerank(matrix: sparse.csr_array, restart: Values | None = None, *, accuracy: float = ACCURACY) -> Values:
@@ -32,12 +32,12 @@ def pagerank(matrix: sparse.csr_array, restart: Values | None = None, *, accurac
     restart_shares = np.full(count, 1 / count) if restart is None else restart
     matrix = matrix.astype(np.float64)
     outgoing_weight = np.asarray(matrix.sum(axis=0))
-    per_weight = _inverse(outgoing_weight)
+    inverse_weight = _inverse(outgoing_weight)
     dead_ends = np.flatnonzero(outgoing_weight == 0)
     ranks, change = restart_shares, 1.0
     # An iteration shrinks the distance to the true ranks by the damping, so its change bounds the remaining distance.
     while change * DAMPING > accuracy * (1 - DAMPING):
-        new_ranks = DAMPING * (matrix @ (ranks * per_weight))
+        new_ranks = DAMPING * (matrix @ (ranks * inverse_weight))
         new_ranks += (1 - DAMPING + DAMPING * ranks[dead_ends].sum()) * restart_shares
         change, ranks = float(np.abs(new_ranks - ranks).sum()), new_ranks
     return ranks
@@ -45,7 +45,7 @@ def pagerank(matrix: sparse.csr_array, restart: Values | None = None, *, accurac
 
 class RandomWalk:
     """A random walk along a graph's edges, in proportion to their weights. The weights of several edges between two
-    nodes add up. It uses 40 bytes per node and none per edge."""
+    nodes add up. The walk uses 40 bytes per node and none per edge."""
 
     def __init__(self, arrays: GraphArrays) -> None:
         self.arrays = arrays
@@ -64,19 +64,19 @@ class RandomWalk:
         scratch = np.empty(self.arrays.nodes, np.int32)
         frontier = np.array([start], np.int32)
         mass[start] = 1
-        per_weight, uniform_shares, limits = self._undirected_factors if undirected else self._outgoing_factors
+        inverse_weights, uniform_shares, degrees = self._undirected_factors if undirected else self._outgoing_factors
         reached_nodes = [frontier]
         while len(frontier):
             pushed_mass = mass[frontier]
             mass[frontier] = 0
             shares[frontier] += (1 - DAMPING) * pushed_mass
-            factors = per_weight[frontier]
+            factors = inverse_weights[frontier]
             end_nodes = self._push(frontier, DAMPING * pushed_mass * factors, mass, undirected)
             if lost_mass := DAMPING * float(pushed_mass[factors == 0].sum()):
                 mass[start] += lost_mass
                 end_nodes = np.append(end_nodes, np.int32(start))
             reached_nodes.append(end_nodes)
-            frontier = _distinct(end_nodes[mass[end_nodes] > residue * limits[end_nodes]], scratch)
+            frontier = _distinct(end_nodes[mass[end_nodes] > residue * degrees[end_nodes]], scratch)
         nodes = _distinct(np.concatenate(reached_nodes), scratch)
         remaining_mass = mass[nodes]
         time_shares = (
@@ -88,7 +88,9 @@ class RandomWalk:
         order = np.lexsort((nodes, -time_shares))[:count]
         return nodes[order], time_shares[order]
 
-    def _push(self, nodes: NDArray[np.int32], per_weight: Values, mass: Values, undirected: bool) -> NDArray[np.int32]:
+    def _push(
+        self, nodes: NDArray[np.int32], mass_per_weight: Values, mass: Values, undirected: bool
+    ) -> NDArray[np.int32]:
         """Add to `mass` the mass that flows along each edge of the nodes. Return the ends of these edges."""
         arrays, end_nodes = self.arrays, []
         directions = [(arrays.indptr, arrays.dst, arrays.weight)]
@@ -97,7 +99,7 @@ class RandomWalk:
         for indptr, ends, weights in directions:
             positions, counts = row_positions(indptr, nodes)
             end_nodes.append(ends[positions])
-            np.add.at(mass, end_nodes[-1], np.repeat(per_weight, counts) * weights[positions])
+            np.add.at(mass, end_nodes[-1], np.repeat(mass_per_weight, counts) * weights[positions])
         return np.concatenate(end_nodes)
 
     @cached_property
@@ -110,10 +112,10 @@ class RandomWalk:
     @cached_property
     def _outgoing_factors(self) -> tuple[Values, Values, Values]:
         """Return 1 / outgoing weight, shares after one step from a random node, and out-degrees (at least 1), (N,)."""
-        per_weight = _inverse(_row_sums(self.arrays.indptr, self.arrays.weight))
-        spread = np.asarray(self._incoming_weights @ per_weight)
+        inverse_weights = _inverse(_row_sums(self.arrays.indptr, self.arrays.weight))
+        spread = np.asarray(self._incoming_weights @ inverse_weights)
         degrees = np.maximum(np.diff(self.arrays.indptr), 1).astype(np.float64)
-        return per_weight, spread / max(spread.sum(), 1e-300), degrees
+        return inverse_weights, spread / max(spread.sum(), 1e-300), degrees
 
     @cached_property
     def _undirected_factors(self) -> tuple[Values, Values, Values]:
@@ -133,6 +135,7 @@ def _row_sums(indptr: NDArray[np.int64], weights: NDArray[np.float32]) -> Values
 
 
 def _inverse(values: Values) -> Values:
+    """Return 1 / value for each value above 0, otherwise 0."""
     return np.divide(1.0, values, out=np.zeros_like(values), where=values > 0)
 
 

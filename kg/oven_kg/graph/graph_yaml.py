@@ -15,12 +15,9 @@ Kind: TypeAlias = Literal["metric", "symptom", "cause", "remedy", "precondition"
 Relation: TypeAlias = Literal["INDICATES", "CAUSES", "SOLVES", "PREVENTS", "WORSENS", "REQUIRES", "CONTRADICTS"]
 
 SECTIONS: Final[dict[str, Kind]] = {
-    "metrics": "metric",
-    "symptoms": "symptom",
-    "causes": "cause",
-    "remedies": "remedy",
+    "metrics": "metric", "symptoms": "symptom", "causes": "cause", "remedies": "remedy",
     "preconditions": "precondition",
-}
+}  # fmt: skip
 DATA: Final = Path(__file__).parents[1] / "data"
 
 
@@ -42,6 +39,7 @@ class Node:
     """Whether only a person can apply the remedy."""
 
     def applies(self, phase: str) -> bool:
+        """Return whether the node applies to a phase. The empty phase stands for any."""
         return not phase or not self.phase or phase in self.phase
 
 
@@ -95,39 +93,38 @@ def read(path: Path | None = None) -> Records:
     """Read the built-in graph, or the one in `path`, which has the same format and whose `sources` extend the built-in
     ones. Raises ConfigError if the file is not YAML."""
     body, builtin_sources = _read_yaml(path or DATA / "graph.yaml"), _read_yaml(DATA / "sources.yaml")
-    own_sources = _mapping(body.get("sources"))
-    unreadable = [
-        f"the section {name!r} is unknown" for name in sorted(map(str, {*body} - {*SECTIONS, "edges", "sources"}))
-    ]
+    own_sources = _as_mapping(body.get("sources"))
+    unknown_sections = set(body) - {*SECTIONS, "edges", "sources"}
+    unreadable = [f"the section {name!r} is unknown" for name in sorted(map(str, unknown_sections))]
     unreadable += [
         f"the source {id_!r} is a built-in one; rename yours" for id_ in builtin_sources if id_ in own_sources
     ]
     nodes = [
-        Node(id=str(id_), kind=kind, **_fields(Node, values, f"{section}.{id_}", unreadable))
+        Node(id=str(id_), kind=kind, **_checked_fields(Node, values, f"{section}.{id_}", unreadable))
         for section, kind in SECTIONS.items()
-        for id_, values in _mapping(body.get(section)).items()
+        for id_, values in _as_mapping(body.get(section)).items()
     ]
     edges = [
-        _edge(str(relation), _mapping(values), f"edges.{relation}[{number}]", unreadable)
-        for relation, rows in _mapping(body.get("edges")).items()
+        _parse_edge(str(relation), _as_mapping(values), f"edges.{relation}[{number}]", unreadable)
+        for relation, rows in _as_mapping(body.get("edges")).items()
         for number, values in enumerate(rows if isinstance(rows, list) else ())
     ]
     sources = [
-        Source(id=str(id_), **{"title": "", "year": 0, **_fields(Source, values, f"sources.{id_}", unreadable)})
+        Source(id=str(id_), **{"title": "", "year": 0, **_checked_fields(Source, values, f"sources.{id_}", unreadable)})
         for id_, values in {**own_sources, **builtin_sources}.items()
     ]
     return Records(tuple(nodes), tuple(edges), tuple(sources), tuple(unreadable))
 
 
-def _edge(relation: str, values: dict[str, Any], location: str, unreadable: list[str]) -> Edge:
+def _parse_edge(relation: str, values: dict[str, Any], location: str, unreadable: list[str]) -> Edge:
     id_, src, dst = (str(values.pop(key, "")) for key in ("id", "from", "to"))
-    edge_fields = {"strength": 0.0, "grade": "", "source": "", **_fields(Edge, values, location, unreadable)}
+    edge_fields = {"strength": 0.0, "grade": "", "source": "", **_checked_fields(Edge, values, location, unreadable)}
     return Edge(id=id_, src=src, relation=relation, dst=dst, **edge_fields)
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
-        return _mapping(load_yaml(path.read_text()))
+        return _as_mapping(load_yaml(path.read_text()))
     except OSError as error:
         raise ConfigError(f"cannot read the graph {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -136,27 +133,24 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is not a graph in YAML{place_of(error)}: {problem_of(error)}") from error
 
 
-def _mapping(value: object) -> dict[str, Any]:
+def _as_mapping(value: object) -> dict[str, Any]:
     return dict(value) if isinstance(value, dict) else {}
 
 
 _TYPES: Final[dict[str, type | tuple[type, ...]]] = {
-    "strength": (int, float),
-    "prior": (int, float),
-    "year": int,
-    "advisory": bool,
-    "own": bool,
-    "phase": list,
+    "strength": (int, float), "prior": (int, float), "year": int, "advisory": bool, "own": bool, "phase": list,
     "changes": list,
-}
+}  # fmt: skip
 """The YAML type of each field that is not a string."""
 
 
-def _fields(record: type[Node | Edge | Source], values: object, location: str, unreadable: list[str]) -> dict[str, Any]:
+def _checked_fields(
+    record: type[Node | Edge | Source], values: object, location: str, unreadable: list[str]
+) -> dict[str, Any]:
     """Return the values of the record's fields, and report unknown fields and wrong types in `unreadable`."""
     names = {field.name for field in fields(record)} - {"id", "kind", "src", "dst", "relation"}
     valid_fields: dict[str, Any] = {}
-    for name, value in _mapping(values).items():
+    for name, value in _as_mapping(values).items():
         expected = _TYPES.get(str(name), str)
         if name not in names:
             unreadable.append(f"{location} has the unknown field {name!r}")

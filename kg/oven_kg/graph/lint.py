@@ -162,6 +162,7 @@ def _check_contradictions(records: Records) -> Iterator[str]:
 
 
 def _check_conflicts(records: Records) -> Iterator[str]:
+    """Check that no remedy both solves, or prevents, and worsens the same cause."""
     helpful_edges: dict[tuple[str, str], Edge] = {
         (edge.src, edge.dst): edge for edge in records.edges if edge.relation in ("SOLVES", "PREVENTS")
     }
@@ -183,14 +184,6 @@ def _check_coverage(records: Records) -> Iterator[str]:
 
 
 RULES: Final[tuple[Callable[[Records], Iterator[str]], ...]] = (
-    _check_ids,
-    _check_ends,
-    _check_isolated,
-    _check_evidence,
-    _check_bibliography,
-    _check_nodes,
-    _check_cycles,
-    _check_contradictions,
-    _check_conflicts,
-    _check_coverage,
-)
+    _check_ids, _check_ends, _check_isolated, _check_evidence, _check_bibliography, _check_nodes, _check_cycles,
+    _check_contradictions, _check_conflicts, _check_coverage,
+)  # fmt: skip

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from oven_core.errors import ConfigError
 from oven_kg.loaders.graph_batches import Column, EdgeBatch, Locate
 from oven_kg.loaders.input_file import GraphFile, utf8_error
-from oven_kg.loaders.triple_columns import TripleColumns
+from oven_kg.loaders.triples import TripleColumns
 
 
 def to_edge_batch(graph_file: GraphFile, batch: Any, columns: TripleColumns, locate: Locate) -> EdgeBatch:
@@ -37,8 +37,8 @@ def to_strings(
     if not is_dictionary:
         column = column.dictionary_encode()
     if column.null_count or column.dictionary.null_count:
-        row = column.is_null().index(pa.scalar(True)).as_py()
-        raise ConfigError(f"{graph_file.path}, {locate(max(row, 0))}: the {label} is empty; write a name")
+        row = max(column.is_null().index(pa.scalar(True)).as_py(), 0)  # −1 if the null is in the dictionary
+        raise ConfigError(f"{graph_file.path}, {locate(row)}: the {label} is empty; write a name")
     codes = column.indices.to_numpy(zero_copy_only=False).astype(np.int32)
     values = _decode(graph_file, column.dictionary, lambda code: locate(int(np.argmax(codes == code))), label)
     string_column = Column([rewrite(value) for value in values] if rewrite else values, codes)
@@ -75,14 +75,16 @@ def to_weights(graph_file: GraphFile, column: Any, locate: Locate) -> NDArray[np
         try:
             column = column.cast(pa.string()).cast(pa.float64())
         except pa.ArrowInvalid:
-            column = pa.array([_number(graph_file, value, locate, row) for row, value in enumerate(column.to_pylist())])
+            column = pa.array(
+                [_parse_number(graph_file, value, locate, row) for row, value in enumerate(column.to_pylist())]
+            )
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
         raise ConfigError(f"{graph_file.path}: the weight is a column of {column.type}; write numbers")
     weights: NDArray[np.float64] = column.cast(pa.float64()).fill_null(1.0).to_numpy(zero_copy_only=False)
     return weights
 
 
-def _number(graph_file: GraphFile, value: bytes | None, locate: Locate, row: int) -> float | None:
+def _parse_number(graph_file: GraphFile, value: bytes | None, locate: Locate, row: int) -> float | None:
     try:
         return None if value is None else float(value)
     except ValueError:

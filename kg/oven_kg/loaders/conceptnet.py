@@ -20,7 +20,7 @@ from oven_kg.loaders.graph_batches import Batch, EdgeBatch, Licence, LoaderOptio
 from oven_kg.loaders.input_file import GraphFile
 from oven_kg.loaders.separated_values import Dialect, read_batches
 
-DIALECT: Final = Dialect("\t", quoted=False, names=("assertion", "relation", "start", "end", "about"))
+DIALECT: Final = Dialect("\t", quoted=False, names=("assertion", "relation", "start", "end", "details"))
 LICENCE: Final = "CC-BY-SA-4.0"
 TAIL_BYTES: Final = 48
 """Number of bytes at the end of the JSON that are searched for the weight first."""
@@ -32,7 +32,7 @@ quotes within strings are escaped, so a match is the object's own weight. JSON w
 def load_conceptnet(graph_file: GraphFile, options: LoaderOptions) -> Iterator[Batch]:
     """Load assertions. If one language is selected, a node is named by the concept's words, e.g. "apple tree" for
     `/c/en/apple_tree/n`. Otherwise, it is named by the URI without the sense. Raises ConfigError with the line."""
-    concept_name = _words if len(options.languages) == 1 else _uri_without_sense
+    concept_name = _concept_words if len(options.languages) == 1 else _uri_without_sense
     prefixes = tuple(f"/c/{language}/" for language in options.languages)
     skipped = 0
     yield Licence(LICENCE)
@@ -52,7 +52,7 @@ def load_conceptnet(graph_file: GraphFile, options: LoaderOptions) -> Iterator[B
                 graph_file, selected.column("relation"), locate, "relation", lambda uri: uri.removeprefix("/r/")
             ),
             to_strings(graph_file, selected.column("end"), locate, "end", concept_name),
-            _weights(graph_file, selected.column("about"), locate),
+            _parse_weights(graph_file, selected.column("details"), locate),
             locate,
         )
     if skipped:
@@ -67,7 +67,7 @@ def _has_prefix(concepts: Any, prefixes: tuple[str, ...]) -> NDArray[np.bool_]:
     return mask
 
 
-def _words(uri: str) -> str:
+def _concept_words(uri: str) -> str:
     return uri.split("/", 4)[3].replace("_", " ")
 
 
@@ -75,7 +75,7 @@ def _uri_without_sense(uri: str) -> str:
     return "/".join(uri.split("/", 4)[:4]) if uri.startswith("/c/") else uri
 
 
-def _weights(graph_file: GraphFile, details: Any, locate: Locate) -> NDArray[np.float64]:
+def _parse_weights(graph_file: GraphFile, details: Any, locate: Locate) -> NDArray[np.float64]:
     matches = pc.struct_field(pc.extract_regex(pc.binary_slice(details, -TAIL_BYTES), WEIGHT_AT_END), [0])
     weights: NDArray[np.float64] = matches.cast(pa.string()).cast(pa.float64()).fill_null(np.nan).to_numpy().copy()
     for row in np.flatnonzero(matches.is_null().to_numpy(zero_copy_only=False)).tolist():

@@ -45,16 +45,16 @@ def files_with_loaders(paths: Sequence[Path], format_name: str = "") -> list[tup
     for path in paths:
         graph_file = GraphFile(path)
         refuse_unsupported(graph_file)
-        pairs.append((graph_file, _loader(format_name or detect(graph_file))))
+        pairs.append((graph_file, _find_loader(format_name or detect(graph_file))))
     return pairs
 
 
 def has_languages(loader: Loader) -> bool:
     """Return whether the loader's format gives the language of each node."""
-    return loader is _loader("conceptnet")
+    return loader is _find_loader("conceptnet")
 
 
-def _loader(name: str) -> Loader:
+def _find_loader(name: str) -> Loader:
     loader: Loader = plugins.load("kg_loaders", "format of graphs", name)
     return loader
 

@@ -60,8 +60,6 @@ class NodeBatch:
 
 @dataclass(frozen=True, slots=True)
 class EdgeBatch:
-    """A batch of edges."""
-
     sources: Column
     relations: Column
     targets: Column
@@ -90,8 +88,6 @@ Batch: TypeAlias = NodeBatch | EdgeBatch | SkippedRows | Licence
 
 @dataclass(frozen=True, slots=True)
 class LoaderOptions:
-    """The options of a loader."""
-
     languages: tuple[str, ...] = ()
     """Languages to load from ConceptNet. Both ends of an edge must have one of them. If empty, all are loaded."""
 

@@ -59,7 +59,7 @@ def import_graph(
                     licences[batch.name] = None
                 case NodeBatch() | EdgeBatch():
                     try:
-                        _add(builder, batch, relations, min_weight, skipped)
+                        _add_batch(builder, batch, relations, min_weight, skipped)
                     except RowError as error:
                         raise ConfigError(f"{graph_file.path}, {batch.locate(error.row)}: {error}") from error
     arrays = builder.finish(licence=licence or " AND ".join(licences))
@@ -78,14 +78,14 @@ def import_graph(
     return ImportResult(arrays, builder.repeated, counts, relations.unused_relations)
 
 
-def _add(
+def _add_batch(
     builder: Builder, batch: NodeBatch | EdgeBatch, relation_map: RelationMap, min_weight: float, skipped: Counter[str]
 ) -> None:
     """Add a batch to the builder. Raises RowError with a row's position in the batch."""
     if isinstance(batch, NodeBatch):
         builder.declare(batch.names, batch.kinds)
         return
-    relations, is_mapped = _rename(batch.relations, relation_map)
+    relations, is_mapped = _rename_relations(batch.relations, relation_map)
     skipped["edges whose relation is null in the map"] += int((~is_mapped).sum())
     weights = np.ones(len(is_mapped), np.float32) if batch.weights is None else validate_weights(batch.weights)
     is_heavy = weights >= min_weight
@@ -99,16 +99,16 @@ def _add(
     )
     try:
         builder.add_numbered_edges(
-            _numbers(sources, builder.node_numbers),
-            _numbers(relations, builder.relation_numbers),
-            _numbers(targets, builder.node_numbers),
+            _number_rows(sources, builder.node_numbers),
+            _number_rows(relations, builder.relation_numbers),
+            _number_rows(targets, builder.node_numbers),
             weights[rows],
         )
     except RowError as error:
         raise RowError(int(rows[error.row]), str(error)) from error
 
 
-def _numbers(column: Column, look_up: Callable[[Sequence[str]], NDArray[np.int32]]) -> NDArray[np.int32]:
+def _number_rows(column: Column, look_up: Callable[[Sequence[str]], NDArray[np.int32]]) -> NDArray[np.int32]:
     """Return the builder's number for each row of a column. Each distinct string is looked up once."""
     try:
         return look_up(column.strings)[column.codes]
@@ -116,7 +116,7 @@ def _numbers(column: Column, look_up: Callable[[Sequence[str]], NDArray[np.int32
         raise RowError(int(np.argmax(column.codes == error.row)), str(error)) from error
 
 
-def _rename(column: Column, relations: RelationMap) -> tuple[Column, NDArray[np.bool_]]:
+def _rename_relations(column: Column, relations: RelationMap) -> tuple[Column, NDArray[np.bool_]]:
     """Return the relations with their names in the graph, and a mask of the rows to import."""
     names = [relations.name(text) for text in column.strings]
     has_name = np.array([name is not None for name in names], bool)
@@ -160,7 +160,6 @@ class RelationMap:
 
     @property
     def unused_relations(self) -> tuple[str, ...]:
-        """Return the relations of the user's map that no file contained."""
         return tuple(sorted({*self.user_map} - self.used_keys - {WILDCARD}))
 
 

@@ -8,8 +8,7 @@ from typing import Final
 from oven_core.errors import ConfigError
 from oven_kg.loaders.graph_batches import Batch, EdgeRow, LoaderOptions, NodeRow, check_declared, to_batches
 from oven_kg.loaders.input_file import HEAD_BYTES, GraphFile
-from oven_kg.loaders.json_lines import parse_weight
-from oven_kg.loaders.triple_columns import DEFAULT_RELATION, RELATIONS, WEIGHTS
+from oven_kg.loaders.triples import DEFAULT_RELATION, RELATIONS, WEIGHTS, parse_weight
 from oven_kg.loaders.xml_events import XmlEvents
 
 MAX_CHARACTERS: Final = 1_001
@@ -22,10 +21,10 @@ KINDS: Final = ("kind", "entity_type")
 def load_graphml(graph_file: GraphFile, options: LoaderOptions) -> Iterator[Batch]:
     """Load GraphML. A node's kind, and an edge's relation and weight, come from `data` with those names. An undirected
     edge becomes two edges. Raises ConfigError with the line."""
-    return to_batches(check_declared(_rows(graph_file), graph_file.path, "line"), "line")
+    return to_batches(check_declared(_read_rows(graph_file), graph_file.path, "line"), "line")
 
 
-def _rows(graph_file: GraphFile) -> Iterator[NodeRow | EdgeRow]:
+def _read_rows(graph_file: GraphFile) -> Iterator[NodeRow | EdgeRow]:
     parser = _GraphML(graph_file)
     with graph_file.open() as file:
         while chunk := file.read(HEAD_BYTES):
@@ -86,22 +85,23 @@ class _GraphML(XmlEvents):
             self._element = None
 
     def _add_node(self, element: dict[str, str], location: str) -> None:
-        name = _required(element, "id", "a node", location)
+        name = _required_attribute(element, "id", "a node", location)
         self._rows.append(NodeRow(name, self._first_value(KINDS), self._line))
 
     def _add_edge(self, element: dict[str, str], location: str) -> None:
-        source, target = (_required(element, end, "an edge", location) for end in ("source", "target"))
+        source, target = (_required_attribute(element, end, "an edge", location) for end in ("source", "target"))
         relation = self._first_value(RELATIONS) or DEFAULT_RELATION
         weight = parse_weight(self._first_value(WEIGHTS), location)
         self._rows.append(EdgeRow(source, relation, target, weight, self._line))
-        if not {"true": True, "false": False}.get(element.get("directed", ""), not self._is_undirected):
+        directed = element.get("directed")
+        if directed == "false" or (directed != "true" and self._is_undirected):
             self._rows.append(EdgeRow(target, relation, source, weight, self._line))
 
     def _first_value(self, names: tuple[str, ...]) -> str:
         return next((self._data[name].strip() for name in names if name in self._data), "")
 
 
-def _required(element: dict[str, str], attribute: str, element_name: str, location: str) -> str:
+def _required_attribute(element: dict[str, str], attribute: str, element_name: str, location: str) -> str:
     if not (value := element.get(attribute)):
         raise ConfigError(f"{location}: {element_name} has no {attribute}; give it one")
     return value

@@ -9,16 +9,15 @@ from typing import Any
 from oven_core.errors import ConfigError, reason
 from oven_kg.loaders.graph_batches import Batch, EdgeRow, LoaderOptions, NodeRow, check_declared, to_batches
 from oven_kg.loaders.input_file import MAX_JSON_BYTES, GraphFile, decode
-from oven_kg.loaders.json_lines import parse_edge, parse_name
-from oven_kg.loaders.triple_columns import DEFAULT_RELATION
+from oven_kg.loaders.triples import DEFAULT_RELATION, parse_edge, parse_name
 
 
 def load_node_link(graph_file: GraphFile, options: LoaderOptions) -> Iterator[Batch]:
     """Load node-link JSON. Each edge of an undirected graph becomes two edges. Raises ConfigError with the location."""
-    return to_batches(check_declared(_rows(graph_file), graph_file.path))
+    return to_batches(check_declared(_read_rows(graph_file), graph_file.path))
 
 
-def _rows(graph_file: GraphFile) -> Iterator[NodeRow | EdgeRow]:
+def _read_rows(graph_file: GraphFile) -> Iterator[NodeRow | EdgeRow]:
     graph = _parse(graph_file)
     nodes, edges = graph.get("nodes"), graph.get("edges", graph.get("links"))
     if not isinstance(nodes, list) or not isinstance(edges, list):

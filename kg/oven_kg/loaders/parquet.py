@@ -14,7 +14,7 @@ from oven_kg.arrays.array_builder import MAX_CHARACTERS
 from oven_kg.loaders.arrow_columns import to_edge_batch
 from oven_kg.loaders.graph_batches import BATCH_ROWS, Batch, LoaderOptions
 from oven_kg.loaders.input_file import GraphFile
-from oven_kg.loaders.triple_columns import triple_columns
+from oven_kg.loaders.triples import find_triple_columns
 
 MAX_ROWS: Final = 100_000_000
 """Maximum number of rows: three times as many as in ConceptNet."""
@@ -25,8 +25,8 @@ file may decompress to far more than its size."""
 
 def load_parquet(graph_file: GraphFile, options: LoaderOptions) -> Iterator[Batch]:
     """Load Parquet. Raises ConfigError with the row."""
-    metadata = _metadata(graph_file)
-    columns = triple_columns(graph_file.path, metadata.schema.to_arrow_schema().names)
+    metadata = _read_metadata(graph_file)
+    columns = find_triple_columns(graph_file.path, metadata.schema.to_arrow_schema().names)
     _check_sizes(graph_file, metadata, columns.names)
     text_columns = [columns.subject, columns.relation, columns.object]
     row_count = 0
@@ -42,18 +42,18 @@ def load_parquet(graph_file: GraphFile, options: LoaderOptions) -> Iterator[Batc
             yield to_edge_batch(graph_file, batch, columns, locate)
             row_count += batch.num_rows
     except (pa.ArrowException, OSError) as error:
-        raise _unreadable(graph_file, error) from error
+        raise _unreadable_error(graph_file, error) from error
     if row_count != metadata.num_rows:
         raise ConfigError(f"{graph_file.path} has {row_count} rows instead of {metadata.num_rows}; write it again")
 
 
-def _metadata(graph_file: GraphFile) -> Any:
+def _read_metadata(graph_file: GraphFile) -> Any:
     if graph_file.compression:
         raise ConfigError(f"{graph_file.path} is a compressed Parquet file; decompress it first")
     try:
         return pq.read_metadata(graph_file.path)
     except (pa.ArrowException, OSError) as error:
-        raise _unreadable(graph_file, error) from error
+        raise _unreadable_error(graph_file, error) from error
 
 
 def _check_sizes(graph_file: GraphFile, metadata: Any, columns: Sequence[str]) -> None:
@@ -61,7 +61,7 @@ def _check_sizes(graph_file: GraphFile, metadata: Any, columns: Sequence[str]) -
         groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
         largest_group = max((_decompressed_bytes(group, columns) for group in groups), default=0)
     except (pa.ArrowException, OSError) as error:
-        raise _unreadable(graph_file, error) from error
+        raise _unreadable_error(graph_file, error) from error
     if not 0 <= metadata.num_rows <= MAX_ROWS or largest_group > MAX_GROUP_BYTES:
         raise ConfigError(
             f"{graph_file.path} claims {metadata.num_rows:,} rows, and {largest_group:,} bytes in a row group; the "
@@ -87,6 +87,6 @@ def _check_lengths(graph_file: GraphFile, batch: Any, text_columns: Sequence[str
                 )
 
 
-def _unreadable(graph_file: GraphFile, error: Exception) -> ConfigError:
+def _unreadable_error(graph_file: GraphFile, error: Exception) -> ConfigError:
     problem = str(error).splitlines()[0][:200]
     return ConfigError(f"{graph_file.path} is not a readable Parquet file: {problem}; check whether it is truncated")

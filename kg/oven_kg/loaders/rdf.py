@@ -20,22 +20,25 @@ MAX_STATEMENT_BYTES: Final = 4 * 2**20
 may span many lines."""
 MAX_DEPTH: Final = 10_000
 """Maximum nesting of brackets in Turtle. The parser needs about 100 bytes per level."""
-_TOKEN: Final = (
+_TOKEN_PATTERN: Final = (
     rb'"""(?:[^"\\]|\\.|"{1,2}(?!"))*+"""|' + rb"'''(?:[^'\\]|\\.|'{1,2}(?!'))*+'''|"
     rb'"(?!"")(?:[^"\\\n]|\\.)*+"|' + rb"'(?!'')(?:[^'\\\n]|\\.)*+'|<[^<>\s]*+>|<<|#[^\n]*+\n|\\."
 )
 """A string, an IRI, a comment or an escaped character of Turtle (W3C 2014). Brackets inside them are not syntax."""
-TOKEN: Final = re.compile(_TOKEN, re.S)
-COMPLETE_TOKENS: Final = re.compile(rb"(?:[^\"'<#\\]++|" + _TOKEN + rb")*+", re.S)
+TOKEN: Final = re.compile(_TOKEN_PATTERN, re.S)
+COMPLETE_TOKENS: Final = re.compile(rb"(?:[^\"'<#\\]++|" + _TOKEN_PATTERN + rb")*+", re.S)
+"""Text up to the first token that is not complete."""
 NOT_BRACKETS: Final = re.compile(rb"[^()\[\]]++")
 
 
 class _GuardedFile(io.RawIOBase):
     """A file for the parser that raises ConfigError for content that would make the parser's buffer too large."""
 
-    def __init__(self, graph_file: GraphFile, file: BinaryIO, rdf_format: str, count: Callable[[], int]) -> None:
+    def __init__(
+        self, graph_file: GraphFile, file: BinaryIO, rdf_format: str, count_statements: Callable[[], int]
+    ) -> None:
         self._graph_file, self._file, self._rdf_format = graph_file, file, rdf_format
-        self._statement_count, self._last_count = count, count()
+        self._count_statements, self._last_count = count_statements, count_statements()
         self._statement_bytes = self._total = 0
         self._xml = XmlEvents(graph_file, "RDF/XML") if rdf_format == "RDF_XML" else None
         self._brackets = BracketDepth(graph_file.path) if rdf_format == "TURTLE" else None
@@ -46,7 +49,7 @@ class _GuardedFile(io.RawIOBase):
     def read(self, size: int = -1) -> bytes:
         chunk = self._file.read(HEAD_BYTES if size < 0 else min(size, HEAD_BYTES))
         self._total += len(chunk)
-        if (count := self._statement_count()) != self._last_count:
+        if (count := self._count_statements()) != self._last_count:
             self._last_count, self._statement_bytes = count, 0
         self._statement_bytes += len(chunk)
         self._check(chunk)
@@ -88,7 +91,7 @@ class BracketDepth:
         end = match.end() if match else 0
         self._incomplete_token = text[end:]
         brackets = NOT_BRACKETS.sub(b"", TOKEN.sub(b"", text[:end]))
-        self.depth += sum(map(brackets.count, (b"(", b"["))) - sum(map(brackets.count, (b")", b"]")))
+        self.depth += brackets.count(b"(") + brackets.count(b"[") - brackets.count(b")") - brackets.count(b"]")
         if self.depth > MAX_DEPTH or len(self._incomplete_token) > MAX_STATEMENT_BYTES:
             raise ConfigError(
                 f"{self._path} has more than {MAX_DEPTH:,} nested brackets, or a string of more than "
@@ -107,12 +110,12 @@ def _load(graph_file: GraphFile, options: LoaderOptions, rdf_format: str) -> Ite
     blank_names: dict[str, str] = {}
     local_names: dict[str, str] = {}
 
-    def name(term: Any) -> str:
+    def node_name(term: Any) -> str:
         if isinstance(term, pyoxigraph.BlankNode):
             return blank_names.setdefault(term.value, f"_:{graph_file.path.name}.{len(blank_names) + 1}")
         return str(term.value)
 
-    def relation(iri: str) -> str:
+    def relation_name(iri: str) -> str:
         """Return the predicate's local name, or its whole IRI if another vocabulary has the same name."""
         local_name = re.split("[#/:]", iri)[-1] or iri
         return local_name if local_names.setdefault(local_name, iri) == iri else iri
@@ -126,23 +129,24 @@ def _load(graph_file: GraphFile, options: LoaderOptions, rdf_format: str) -> Ite
             for subject, predicate, target, _ in statements:
                 statement_count += 1
                 if isinstance(target, node_types) and isinstance(subject, node_types):
-                    rows.append((name(subject), relation(predicate.value), name(target), statement_count))
+                    relation = relation_name(predicate.value)
+                    rows.append((node_name(subject), relation, node_name(target), statement_count))
                 else:
                     skipped += 1
                 if len(rows) >= BATCH_ROWS:
-                    yield _batch(graph_file, rdf_format, rows)
+                    yield _create_batch(graph_file, rdf_format, rows)
                     rows = []
         except (SyntaxError, ValueError, OSError, MemoryError) as error:  # MemoryError: a very long token
             if isinstance(error, ConfigError):
                 raise
             raise _syntax_error(graph_file, error) from error
     if rows:
-        yield _batch(graph_file, rdf_format, rows)
+        yield _create_batch(graph_file, rdf_format, rows)
     if skipped:
         yield SkippedRows("statements about literals", skipped)
 
 
-def _batch(graph_file: GraphFile, rdf_format: str, rows: list[tuple[str, str, str, int]]) -> EdgeBatch:
+def _create_batch(graph_file: GraphFile, rdf_format: str, rows: list[tuple[str, str, str, int]]) -> EdgeBatch:
     sources, relations, targets, numbers = zip(*rows, strict=True)
 
     def locate(row: int) -> str:

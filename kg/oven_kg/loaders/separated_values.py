@@ -18,7 +18,7 @@ from oven_core.files import csv_field_limit
 from oven_kg.loaders.arrow_columns import to_edge_batch
 from oven_kg.loaders.graph_batches import Batch, LoaderOptions, Locate
 from oven_kg.loaders.input_file import HEAD_BYTES, GraphFile, decode, read_lines
-from oven_kg.loaders.triple_columns import triple_columns
+from oven_kg.loaders.triples import find_triple_columns
 
 BLOCK_BYTES: Final = 2**21
 """Number of bytes to parse at a time. No row may be longer."""
@@ -54,12 +54,12 @@ def load_tsv(graph_file: GraphFile, options: LoaderOptions) -> Iterator[Batch]:
 
 
 def _load(graph_file: GraphFile, dialect: Dialect) -> Iterator[Batch]:
-    columns = triple_columns(graph_file.path, _header(graph_file, dialect))
+    columns = find_triple_columns(graph_file.path, _read_header(graph_file, dialect))
     for batch, locate in read_batches(graph_file, dialect, columns.names):
         yield to_edge_batch(graph_file, batch, columns, locate)
 
 
-def _header(graph_file: GraphFile, dialect: Dialect) -> list[str]:
+def _read_header(graph_file: GraphFile, dialect: Dialect) -> list[str]:
     """Return the column names from the first line."""
     first_line = next(iter(graph_file.head.removeprefix(b"\xef\xbb\xbf").splitlines()), b"")
     if len(first_line) >= HEAD_BYTES:
@@ -89,7 +89,7 @@ def read_batches(graph_file: GraphFile, dialect: Dialect, columns: Sequence[str]
             )
             for batch in reader:
                 start = row_count + first_row
-                yield batch, lambda row, start=start: _location(graph_file, dialect, start + row)  # type: ignore[misc]
+                yield batch, lambda row, start=start: _find_location(graph_file, dialect, start + row)  # type: ignore[misc]
                 row_count += batch.num_rows
         except pa.ArrowException as error:
             raise _explain_error(graph_file, dialect, str(error)) from error
@@ -100,19 +100,20 @@ def _explain_error(graph_file: GraphFile, dialect: Dialect, problem: str) -> Con
     path = graph_file.path
     if match := re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)", problem):
         row, expected, actual = map(int, match.groups())
+        location = _find_location(graph_file, dialect, row)
         return ConfigError(
-            f"{path}, {_location(graph_file, dialect, row)} has {actual} columns instead of {expected}; check whether "
-            "the file is truncated, or a quote or delimiter is missing"
+            f"{path}, {location} has {actual} columns instead of {expected}; check whether the file is truncated, or a "
+            "quote or delimiter is missing"
         )
     if "straddling" in problem:
         for _ in read_lines(graph_file, BLOCK_BYTES):
             pass  # raises ConfigError if a line is too long
-        location = _location(graph_file, dialect)
+        location = _find_location(graph_file, dialect)
         return ConfigError(f"{path}, {location} opens a quote that does not end within {BLOCK_BYTES:,} bytes; close it")
     return ConfigError(f"{path} cannot be read: {problem.splitlines()[0][:200]}")
 
 
-def _location(graph_file: GraphFile, dialect: Dialect, wanted_row: int = -1) -> str:
+def _find_location(graph_file: GraphFile, dialect: Dialect, wanted_row: int = -1) -> str:
     """Read the file again to find the line where a row begins. By default, find the last readable line."""
     if not dialect.quoted:
         for row, (line, _) in enumerate(read_lines(graph_file, BLOCK_BYTES), 1):
@@ -120,11 +121,12 @@ def _location(graph_file: GraphFile, dialect: Dialect, wanted_row: int = -1) -> 
                 return f"line {line}"
         return f"row {wanted_row}"
     with graph_file.open() as file, io.TextIOWrapper(file, "utf-8", errors="replace", newline="") as text:
-        reader = csv.reader(iter(lambda: text.readline(BLOCK_BYTES), ""), **dialect.csv_options)
+        lines = iter(lambda: text.readline(BLOCK_BYTES), "")  # up to the empty string at the end of the file
+        reader = csv.reader(lines, **dialect.csv_options)
         row, line = 0, 1
         with contextlib.suppress(csv.Error), csv_field_limit(BLOCK_BYTES):
             for values in reader:
-                row += bool(values)
+                row += 1 if values else 0  # Arrow does not count blank lines
                 if row == wanted_row:
                     break
                 line = reader.line_num + 1

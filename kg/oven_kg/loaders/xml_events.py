@@ -9,13 +9,12 @@ from oven_core.errors import ConfigError
 from oven_kg.loaders.input_file import GraphFile
 
 MAX_DEPTH: Final = 64
-"""Maximum nesting of elements."""
 MAX_ELEMENT_BYTES: Final = 4 * 2**20
 """Maximum bytes without the start or end of an element."""
 
 
 class XmlEvents:
-    """A base class for XML parsers: it parses chunks and calls `start`, `end` and `text` of subclasses."""
+    """A base class for XML parsers. It parses chunks, and calls `start`, `end` and `text` of the subclass."""
 
     def __init__(self, graph_file: GraphFile, format_name: str) -> None:
         self.graph_file, self._format = graph_file, format_name

@@ -15,7 +15,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from oven_core.protocol.graph_requests import Curriculum, CurriculumRequest, Mastery, UnmetPrerequisite
-from oven_kg.graph.knowledge import Knowledge
+from oven_kg.graph.knowledge_graph import KnowledgeGraph
 
 if TYPE_CHECKING:
     from oven_kg.arrays.graph_arrays import GraphArrays  # imports numpy, which the built-in graph does not need
@@ -27,25 +27,25 @@ MAX_PREREQUISITES: Final = 1_000
 CONFIDENCE: Final = 1.645
 """Standard normal quantile of the one-sided 95 % bound."""
 
-Needs: TypeAlias = Callable[[str], Iterable[str]]
+Prerequisites: TypeAlias = Callable[[str], Iterable[str]]
 """A function that returns a topic's direct prerequisites."""
 
 
-def curriculum(sha: str, graph_needs: Needs, request: CurriculumRequest) -> Curriculum:
-    """Return each topic's share, and the unmet prerequisites. `graph_needs` looks up REQUIRES edges of the graph with
-    the hash `sha`, in addition to the prerequisites in the request. Prerequisites are transitive, but only the nearest
-    MAX_PREREQUISITES of a topic count. A prerequisite without a mastery in the request blocks no topic, because the run
-    cannot master a topic that it does not train. In a cycle, no topic waits for itself."""
+def curriculum(sha: str, graph_prerequisites: Prerequisites, request: CurriculumRequest) -> Curriculum:
+    """Return each topic's share, and the unmet prerequisites. `graph_prerequisites` looks up REQUIRES edges of the
+    graph with the hash `sha`. They add to the prerequisites in the request. Prerequisites are transitive, but only the
+    nearest MAX_PREREQUISITES of a topic count. A prerequisite without a mastery in the request blocks no topic, because
+    the run cannot master a topic that it does not train. In a cycle, no topic waits for itself."""
     mastery = {topic_mastery.topic: topic_mastery for topic_mastery in request.mastery}
-    own_needs: dict[str, list[str]] = {}
-    for topic, need in request.prerequisites:
-        own_needs.setdefault(topic, []).append(need)
-    needs = cache(lambda topic: sorted({*graph_needs(topic), *own_needs.get(topic, ())}))
+    own_prerequisites: dict[str, list[str]] = {}  # those in the request
+    for topic, prerequisite in request.prerequisites:
+        own_prerequisites.setdefault(topic, []).append(prerequisite)
+    prerequisites = cache(lambda topic: sorted({*graph_prerequisites(topic), *own_prerequisites.get(topic, ())}))
     learnability: dict[str, float] = {}
     unmet: list[UnmetPrerequisite] = []
     known_count = 0
     for topic in sorted(mastery):
-        paths = [path for path in _prerequisite_paths(topic, needs) if path[-1] in mastery]
+        paths = [path for path in _prerequisite_paths(topic, prerequisites) if path[-1] in mastery]
         known_count += len(paths)
         topic_unmet = [
             UnmetPrerequisite(topic=topic, path=path, bound=bound)
@@ -58,34 +58,29 @@ def curriculum(sha: str, graph_needs: Needs, request: CurriculumRequest) -> Curr
     total = math.fsum(learnability.values())
     floor = request.floor if total > 0 else 1.0
     even_share = floor / len(learnability)
-    weights = {
-        topic: even_share + (1 - floor) * (value / total if total > 0 else 0.0) for topic, value in learnability.items()
-    }
+    shares = {topic: value / total if total > 0 else 0.0 for topic, value in learnability.items()}
+    weights = {topic: even_share + (1 - floor) * share for topic, share in shares.items()}
     return Curriculum(graph=sha, weights=weights, unmet=tuple(unmet), known=known_count)
 
 
-def requirements(graph: Knowledge) -> Needs:
+def requirements(graph: KnowledgeGraph) -> Prerequisites:
     """Return a function that looks up the REQUIRES edges of a graph."""
-    needs: dict[str, list[str]] = {}
-    for edge in graph.edges.values():
-        if edge.relation == REQUIRES:
-            needs.setdefault(edge.src, []).append(edge.dst)
-    return lambda topic: needs.get(topic, ())
+    return lambda topic: (edge.dst for edge in graph.edges_out_of(topic, REQUIRES))
 
 
-def requirements_in_arrays(arrays: GraphArrays) -> Needs:
+def requirements_in_arrays(arrays: GraphArrays) -> Prerequisites:
     """Return a function that looks up the REQUIRES edges of a large graph."""
     if REQUIRES not in arrays.relations:
         return lambda topic: ()
     requires = arrays.relations.index(REQUIRES)
 
-    def needs(topic: str) -> list[str]:
+    def prerequisites(topic: str) -> list[str]:
         if topic not in arrays:
             return []
         ends, relations, _ = arrays.outgoing(arrays.index(topic))
         return arrays.names(ends[relations == requires])
 
-    return needs
+    return prerequisites
 
 
 def mean(mastery: Mastery) -> float:
@@ -94,23 +89,23 @@ def mean(mastery: Mastery) -> float:
 
 
 def lower_bound(mastery: Mastery) -> float:
-    """Return the one-sided 95 % lower bound of p, at least 0: Wilson's score bound (Wilson 1927) on the counts plus the
-    two of the flat prior."""
+    """Return the one-sided 95 % lower bound of p, at least 0. This is Wilson's score bound (Wilson 1927) for the counts
+    plus one success and one failure from the flat prior."""
     n, p, z = mastery.successes + mastery.failures + 2, mean(mastery), CONFIDENCE
     centre = p + z * z / (2 * n)
     spread = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
     return max(0.0, (centre - spread) / (1 + z * z / n))
 
 
-def _prerequisite_paths(topic: str, needs: Needs) -> list[tuple[str, ...]]:
+def _prerequisite_paths(topic: str, prerequisites: Prerequisites) -> list[tuple[str, ...]]:
     """Return the shortest path to each of the nearest MAX_PREREQUISITES, breadth first, by name."""
     paths: dict[str, tuple[str, ...]] = {}
     queue: list[tuple[str, ...]] = [(topic,)]
     for path in queue:
-        for need in needs(path[-1]):
-            if need not in paths and need != topic:
+        for prerequisite in prerequisites(path[-1]):
+            if prerequisite not in paths and prerequisite != topic:
                 if len(paths) == MAX_PREREQUISITES:
                     return list(paths.values())
-                paths[need] = (*path, need)
-                queue.append(paths[need])
+                paths[prerequisite] = (*path, prerequisite)
+                queue.append(paths[prerequisite])
     return list(paths.values())

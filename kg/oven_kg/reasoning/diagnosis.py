@@ -26,7 +26,7 @@ from oven_core.protocol.graph_requests import (
     Symptom,
 )
 from oven_kg.graph.graph_yaml import Edge, Node
-from oven_kg.graph.knowledge import Knowledge
+from oven_kg.graph.knowledge_graph import KnowledgeGraph
 
 GRADES_WEAKEST_LAST: Final = "ABDC"
 """Grades of evidence: A controlled ablation, B reported at scale, D measured by us on one small task, C practice."""
@@ -38,13 +38,15 @@ PREVENTION_WEIGHT: Final = 0.5
 """Weight of preventing a cause relative to solving it, when its symptoms are present."""
 SUPPORTING_RELATIONS: Final = (("SOLVES", 1.0), ("PREVENTS", PREVENTION_WEIGHT))
 """Relations that count in favour of a remedy, and their weights."""
+NEUTRAL_LOG_ODDS: Final = 0.1
+"""Log-odds below which the graph is neutral."""
 MAX_PATHS: Final = 3
 """Maximum number of evidence paths per remedy."""
 
 Severities: TypeAlias = Mapping[str, float]
 
 
-def diagnose(graph: Knowledge, request: DiagnoseRequest) -> Diagnosis:
+def diagnose(graph: KnowledgeGraph, request: DiagnoseRequest) -> Diagnosis:
     """Rank the causes of the symptoms, and the remedies with a positive score. Remedies with unmet needs come last."""
     symptoms = severities(graph, request.symptoms)
     causes = cause_probabilities(graph, symptoms, request.phase)
@@ -60,20 +62,18 @@ def diagnose(graph: Knowledge, request: DiagnoseRequest) -> Diagnosis:
             changes=graph.nodes[id_].changes,
             score=-negative_score,
             unmet=unmet,
-            paths=evidence(graph, id_, causes, symptoms, ("SOLVES", "PREVENTS")),
+            paths=strongest_paths(graph, id_, causes, symptoms, ("SOLVES", "PREVENTS")),
         )
         for _, negative_score, id_, unmet in ranking[: request.k]
     ]
     ids = sorted({symptom.id for symptom in request.symptoms})
     return Diagnosis(
-        graph=graph.sha,
-        causes=tuple(Cause(id=id_, p=p) for id_, p in causes.items()),
-        remedies=tuple(remedies),
+        graph=graph.sha, causes=tuple(Cause(id=id_, p=p) for id_, p in causes.items()), remedies=tuple(remedies),
         unknown=tuple(id_ for id_ in ids if not _is_symptom(graph, id_)),
-    )
+    )  # fmt: skip
 
 
-def severities(graph: Knowledge, symptoms: Iterable[Symptom]) -> dict[str, float]:
+def severities(graph: KnowledgeGraph, symptoms: Iterable[Symptom]) -> dict[str, float]:
     """Return the severity of each symptom in the graph. For a repeated symptom, it is the largest one."""
     by_id: dict[str, float] = {}
     for symptom in symptoms:
@@ -82,11 +82,11 @@ def severities(graph: Knowledge, symptoms: Iterable[Symptom]) -> dict[str, float
     return dict(sorted(by_id.items()))
 
 
-def _is_symptom(graph: Knowledge, id_: str) -> bool:
+def _is_symptom(graph: KnowledgeGraph, id_: str) -> bool:
     return id_ in graph.nodes and graph.nodes[id_].kind == "symptom"
 
 
-def cause_probabilities(graph: Knowledge, symptoms: Severities, phase: str = "") -> dict[str, float]:
+def cause_probabilities(graph: KnowledgeGraph, symptoms: Severities, phase: str = "") -> dict[str, float]:
     """Return the probability of each cause of the symptoms, most likely first. Each symptom's log-likelihood ratio is
     weighted by its severity."""
     log_ratios: dict[str, list[float]] = {}
@@ -106,30 +106,29 @@ def cause_probabilities(graph: Knowledge, symptoms: Severities, phase: str = "")
     return dict(sorted(probabilities.items(), key=lambda item: (-item[1], item[0])))
 
 
-def weigh(graph: Knowledge, remedy: str, causes: Mapping[str, float], symptoms: Severities) -> float:
-    """Return ln((1 − harm) / (1 − benefit)) within ±MAX_LOG_ODDS: a sum of weights of evidence, or 0 without evidence.
-    Harm and benefit are noisy-ORs over the diagnosis."""
+def weigh(graph: KnowledgeGraph, remedy: str, causes: Mapping[str, float], symptoms: Severities) -> float:
+    """Return the log-odds of a remedy, ln((1 − harm) / (1 − benefit)), within ±MAX_LOG_ODDS. Harm and benefit combine
+    the evidence for the diagnosis by noisy-OR. The result is 0 without evidence."""
     benefits: list[float] = []
     for relation, factor in SUPPORTING_RELATIONS:
         benefits += [
             _evidence_weight(edge.strength * factor * p)
-            for edge in graph.edges_from(remedy, relation)
+            for edge in graph.edges_out_of(remedy, relation)
             if (p := causes.get(edge.dst))  # causes outside the diagnosis do not count
         ]
     harms = [
         _evidence_weight(edge.strength * causes.get(edge.dst, symptoms.get(edge.dst, 0.0)))
-        for edge in graph.edges_from(remedy, "WORSENS")
+        for edge in graph.edges_out_of(remedy, "WORSENS")
     ]
     return max(-MAX_LOG_ODDS, min(MAX_LOG_ODDS, math.fsum(benefits) - math.fsum(harms)))
 
 
 def _evidence_weight(p: float) -> float:
-    complement = 1 - p
-    return -math.log(complement if complement > 1e-9 else 1e-9)
+    return -math.log(max(1 - p, 1e-9))
 
 
-def evidence(
-    graph: Knowledge, remedy: str, causes: Mapping[str, float], symptoms: Severities, relations: Sequence[str]
+def strongest_paths(
+    graph: KnowledgeGraph, remedy: str, causes: Mapping[str, float], symptoms: Severities, relations: Sequence[str]
 ) -> tuple[EvidencePath, ...]:
     """Return at most MAX_PATHS paths from the symptoms to the remedy by these relations, strongest first."""
     weighted_paths: list[tuple[float, tuple[Edge, ...]]] = []
@@ -143,11 +142,11 @@ def evidence(
             )
             weight = edge.strength * causes[edge.dst] * (PREVENTION_WEIGHT if edge.relation == "PREVENTS" else 1.0)
             weighted_paths.append((weight, (symptom_edge, edge)))
-    weighted_paths.sort(key=lambda item: (-item[0], [edge.id for edge in item[1]]))
+    weighted_paths.sort(key=lambda weighted: (-weighted[0], [edge.id for edge in weighted[1]]))
     return tuple(evidence_path(graph, edges) for _, edges in weighted_paths[:MAX_PATHS])
 
 
-def evidence_path(graph: Knowledge, edges: Sequence[Edge], remark: str = "") -> EvidencePath:
+def evidence_path(graph: KnowledgeGraph, edges: Sequence[Edge], remark: str = "") -> EvidencePath:
     """Return a path in words. `edges` are written against their direction: loss_spike ← CAUSES ← lr_too_high ← SOLVES ←
     lower_lr. Needs and contradictions are written along their direction."""
     key = (*(edge.id for edge in edges), remark)
@@ -161,11 +160,9 @@ def evidence_path(graph: Knowledge, edges: Sequence[Edge], remark: str = "") -> 
     if len(remedy.changes) > 1:
         text += f" ({' with '.join(remedy.changes)})"
     graph.paths[key] = path = EvidencePath(
-        edges=tuple(edge.id for edge in edges),
-        text=f"{text} ({remark})" if remark else text,
-        grade=_weakest_grade(edges),
-        sources=tuple(dict.fromkeys(edge.source for edge in edges)),
-    )
+        edges=tuple(edge.id for edge in edges), text=f"{text} ({remark})" if remark else text,
+        grade=_weakest_grade(edges), sources=tuple(dict.fromkeys(edge.source for edge in edges)),
+    )  # fmt: skip
     return path
 
 
@@ -183,35 +180,33 @@ def unmet_needs(
     return tuple(need for need in sorted(needs) if not is_met(need, actuators, metrics, held_out))
 
 
-def _all_needs(graph: Knowledge, remedy: Node) -> Mapping[str, tuple[Edge, ...]]:
+def _all_needs(graph: KnowledgeGraph, remedy: Node) -> Mapping[str, tuple[Edge, ...]]:
     """Return the remedy's needs in the graph, and the actuators of its changes."""
     return {**graph.needs(remedy.id), **{f"actuator:{change.partition(':')[0]}": () for change in remedy.changes}}
 
 
-NEUTRAL_LOG_ODDS: Final = 0.1
-"""Log-odds below which the graph is neutral."""
-
-
-def judge(graph: Knowledge, request: JudgeRequest) -> Judgement:
+def judge(graph: KnowledgeGraph, request: JudgeRequest) -> Judgement:
     """Judge one proposed change. If several remedies include the change, the one with the highest log-odds decides.
     Remedies without evidence in the graph do not count. The verdict does not change an agent's vote weight. Separate
     rules in the mesh bar the same changes."""
     symptoms = severities(graph, request.symptoms)
     causes = cause_probabilities(graph, symptoms, request.phase)
-    weights = [(weigh(graph, node.id, causes, symptoms), node.id) for node in _remedies(graph, request)]
+    weights = [(weigh(graph, node.id, causes, symptoms), node.id) for node in _remedies_with_change(graph, request)]
     log_odds, best_remedy = max((weight for weight in weights if weight[0]), default=(0.0, ""))
     bars = barring_paths(graph, request)
-    verdict = "support" if log_odds >= NEUTRAL_LOG_ODDS else "object" if log_odds <= -NEUTRAL_LOG_ODDS else "neutral"
+    verdict: Literal["barred", "support", "object", "neutral"] = "neutral"
+    if bars:
+        verdict = "barred"
+    elif abs(log_odds) >= NEUTRAL_LOG_ODDS:
+        verdict = "support" if log_odds > 0 else "object"
     return Judgement(
-        graph=graph.sha,
-        verdict="barred" if bars else verdict,
-        log_odds=log_odds,
-        supports=evidence(graph, best_remedy, causes, symptoms, ("SOLVES", "PREVENTS")) if best_remedy else (),
-        objections=bars + (evidence(graph, best_remedy, causes, symptoms, ("WORSENS",)) if best_remedy else ()),
-    )
+        graph=graph.sha, verdict=verdict, log_odds=log_odds,
+        supports=strongest_paths(graph, best_remedy, causes, symptoms, ("SOLVES", "PREVENTS")) if best_remedy else (),
+        objections=bars + (strongest_paths(graph, best_remedy, causes, symptoms, ("WORSENS",)) if best_remedy else ()),
+    )  # fmt: skip
 
 
-def barring_paths(graph: Knowledge, request: JudgeRequest) -> tuple[EvidencePath, ...]:
+def barring_paths(graph: KnowledgeGraph, request: JudgeRequest) -> tuple[EvidencePath, ...]:
     """Return the paths that bar the change now: first its unmet needs, then contradictions with changes in flight."""
     paths = []
     for change, needs in graph.requirements.items():
@@ -226,7 +221,7 @@ def barring_paths(graph: Knowledge, request: JudgeRequest) -> tuple[EvidencePath
     return tuple(dict.fromkeys(paths))
 
 
-def _remedies(graph: Knowledge, request: JudgeRequest) -> list[Node]:
+def _remedies_with_change(graph: KnowledgeGraph, request: JudgeRequest) -> list[Node]:
     """Return the remedies that include this change and whose other changes the run has actuators for."""
     remedies = []
     for node in graph.nodes_of_kind("remedy"):

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from oven_core.errors import ConfigError, UnknownNameError
 from oven_core.protocol.graph_requests import GraphQuery, QueryAnswer, QueryRow
-from oven_kg.graph.knowledge import Knowledge
+from oven_kg.graph.knowledge_graph import KnowledgeGraph
 
 RESTART: Final = 0.15
 """Probability that the walk returns to its start (1 − 0.85, as in Page et al. 1999)."""
@@ -33,50 +33,50 @@ class _Step(NamedTuple):
     """The direction of the edge as seen from the start of the step, "out" or "in"."""
 
 
-def query(graph: Knowledge, request: GraphQuery) -> QueryAnswer:
-    """Answer a query."""
+def query(graph: KnowledgeGraph, request: GraphQuery) -> QueryAnswer:
     relations = sorted({edge.relation for edge in graph.edges.values()})
     for name in request.relations:
         if name not in relations:
             raise UnknownNameError("relation", name, relations)
-    rows = {"neighbors": _neighbors, "path": _path, "ppr": _pagerank, "search": _search}[request.op](graph, request)
+    operations = {"neighbors": _find_neighbors, "path": _find_path, "ppr": _rank_by_walk, "search": _search_nodes}
+    rows = operations[request.op](graph, request)
     return QueryAnswer(graph=graph.sha, rows=tuple(rows[: request.limit]), more=len(rows) > request.limit)
 
 
-def _existing_node(graph: Knowledge, name: str) -> str:
+def _existing_node(graph: KnowledgeGraph, name: str) -> str:
     if name not in graph.nodes:
         raise UnknownNameError("node", name, graph.nodes)
     return name
 
 
-def _row(graph: Knowledge, id_: str, **fields: object) -> QueryRow:
+def _create_row(graph: KnowledgeGraph, id_: str, **fields: object) -> QueryRow:
     node = graph.nodes[id_]
     return QueryRow.model_validate({"node": id_, "kind": node.kind, "text": node.text, **fields})
 
 
-def _step_row(graph: Knowledge, step: _Step) -> QueryRow:
-    return _row(graph, step.end, edge=step.edge, relation=graph.edges[step.edge].relation, towards=step.towards)
+def _create_step_row(graph: KnowledgeGraph, step: _Step) -> QueryRow:
+    return _create_row(graph, step.end, edge=step.edge, relation=graph.edges[step.edge].relation, towards=step.towards)
 
 
-def _neighbors(graph: Knowledge, request: GraphQuery) -> list[QueryRow]:
+def _find_neighbors(graph: KnowledgeGraph, request: GraphQuery) -> list[QueryRow]:
     """Return one row per edge at depth 1, or one row per node, nearest first, at a greater depth."""
     start = _existing_node(graph, request.node)
     if request.depth == 1:
-        return [_step_row(graph, step) for step in _steps(graph, start, request)]
+        return [_create_step_row(graph, step) for step in _find_steps(graph, start, request)]
     depths = {start: 0}
     queue = [start]
     for node in queue:
         if depths[node] == request.depth:
             break
-        for step in _steps(graph, node, request):
+        for step in _find_steps(graph, node, request):
             if step.end not in depths:
                 depths[step.end] = depths[node] + 1
                 queue.append(step.end)
     ranking = sorted((depth, node) for node, depth in depths.items() if depth)
-    return [_row(graph, node, depth=depth) for depth, node in ranking]
+    return [_create_row(graph, node, depth=depth) for depth, node in ranking]
 
 
-def _steps(graph: Knowledge, node: str, request: GraphQuery) -> list[_Step]:
+def _find_steps(graph: KnowledgeGraph, node: str, request: GraphQuery) -> list[_Step]:
     """Return the steps from a node that the request allows."""
     steps = []
     if request.direction != "in":
@@ -90,17 +90,19 @@ def _steps(graph: Knowledge, node: str, request: GraphQuery) -> list[_Step]:
     return [step for step in steps if not request.relations or graph.edges[step.edge].relation in request.relations]
 
 
-def _path(graph: Knowledge, request: GraphQuery) -> list[QueryRow]:
+def _find_path(graph: KnowledgeGraph, request: GraphQuery) -> list[QueryRow]:
     """Return the nodes of a shortest path, or an empty list. If there are several, return the first by name."""
     start, end = _existing_node(graph, request.node), _existing_node(graph, request.to)
-    arrivals: dict[str, tuple[str, QueryRow]] = {start: ("", _row(graph, start))}  # node → the node before it, row
+    start_row = _create_row(graph, start)
+    arrivals: dict[str, tuple[str, QueryRow]] = {start: ("", start_row)}  # node → the node before it, row
     queue = [start]
     for node in queue:
         if node == end:
             break
-        for step in sorted(_steps(graph, node, request), key=lambda step: (step.end, step.towards == "in", step.edge)):
+        steps = _find_steps(graph, node, request)
+        for step in sorted(steps, key=lambda step: (step.end, step.towards == "in", step.edge)):
             if step.end not in arrivals:
-                arrivals[step.end] = node, _step_row(graph, step)
+                arrivals[step.end] = node, _create_step_row(graph, step)
                 queue.append(step.end)
     rows, node = [], end
     while node in arrivals:
@@ -109,7 +111,7 @@ def _path(graph: Knowledge, request: GraphQuery) -> list[QueryRow]:
     return rows[::-1]
 
 
-def _pagerank(graph: Knowledge, request: GraphQuery) -> list[QueryRow]:
+def _rank_by_walk(graph: KnowledgeGraph, request: GraphQuery) -> list[QueryRow]:
     """Compute personalised PageRank by power iteration, exact to ACCURACY."""
     if request.relations or request.direction == "in":
         raise ConfigError("ppr follows all relations, in the direction both or out; remove these options")
@@ -120,14 +122,15 @@ def _pagerank(graph: Knowledge, request: GraphQuery) -> list[QueryRow]:
         new_shares = {start: RESTART}
         for node, share in shares.items():
             targets = neighbors(node) or Counter({start: 1})  # a walk that cannot continue returns to its start
-            for target, edges in targets.items():
-                new_shares[target] = new_shares.get(target, 0.0) + (1 - RESTART) * share * edges / targets.total()
+            for target, count in targets.items():
+                new_shares[target] = new_shares.get(target, 0.0) + (1 - RESTART) * share * count / targets.total()
         shares = new_shares
     ranking = sorted(shares.items(), key=lambda item: (-item[1], item[0]))
-    return [_row(graph, node, score=share) for node, share in ranking[: request.limit + 2] if node != start]
+    ranking = ranking[: request.limit + 2]  # with the start, which is not returned, and one row to show that more exist
+    return [_create_row(graph, node, score=share) for node, share in ranking if node != start]
 
 
-def _neighbor_counts(graph: Knowledge, node: str, *, undirected: bool) -> Counter[str]:
+def _neighbor_counts(graph: KnowledgeGraph, node: str, *, undirected: bool) -> Counter[str]:
     """Return each neighbour with the number of edges to it, and from it if `undirected`."""
     keys = {(dst, key) for _, dst, key in graph.network.out_edges(node, keys=True)}
     if undirected:
@@ -135,13 +138,13 @@ def _neighbor_counts(graph: Knowledge, node: str, *, undirected: bool) -> Counte
     return Counter(neighbor for neighbor, _ in sorted(keys))
 
 
-def _search(graph: Knowledge, request: GraphQuery) -> list[QueryRow]:
+def _search_nodes(graph: KnowledgeGraph, request: GraphQuery) -> list[QueryRow]:
     """Return nodes by the number of matching words in their id or text."""
-    words = _words(request.node)
-    counts = {node.id: len(words & _words(f"{node.id} {node.text}")) for node in graph.nodes.values()}
+    words = _split_words(request.node)
+    counts = {node.id: len(words & _split_words(f"{node.id} {node.text}")) for node in graph.nodes.values()}
     ranking = sorted((-count, node) for node, count in counts.items() if count)
-    return [_row(graph, node, score=-negative_count) for negative_count, node in ranking]
+    return [_create_row(graph, node, score=-negative_count) for negative_count, node in ranking]
 
 
-def _words(text: str) -> set[str]:
+def _split_words(text: str) -> set[str]:
     return set(re.findall(r"\w+", text.lower().replace("_", " ")))

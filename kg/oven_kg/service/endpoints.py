@@ -1,6 +1,6 @@
 """The prior service's endpoints without a bus. Each takes a request as bytes and returns the answer as bytes.
 
-Call `answers` in a program that loads the graph itself.
+Call `load_prior_service` in a program that loads the graph itself.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from oven_core.protocol.graph_requests import (
 )
 from oven_core.protocol.messages import Message
 from oven_kg.checked_graph import load
-from oven_kg.graph.knowledge import Knowledge
+from oven_kg.graph.knowledge_graph import KnowledgeGraph
 from oven_kg.reasoning.curriculum import curriculum, requirements
 from oven_kg.reasoning.diagnosis import diagnose, judge
 from oven_kg.reasoning.query import query
@@ -45,17 +45,17 @@ def parse(kind: type[RequestT], request: bytes) -> RequestT:
         raise ConfigError(clip(f"not a {kind.__name__}: {reason(error)}", 300)) from error
 
 
-class Answers:
-    """All endpoints for one frozen graph. Not thread-safe."""
+class PriorService:
+    """A function that answers requests to all endpoints for one frozen graph. Not thread-safe."""
 
-    def __init__(self, graph: Knowledge, large: LargeGraphEndpoints | None = None) -> None:
-        """If there is a `large` graph, it answers query, curriculum and token_prior instead of this one."""
+    def __init__(self, graph: KnowledgeGraph, large: LargeGraphEndpoints | None = None) -> None:
+        """A `large` graph answers query, curriculum and token_prior instead of `graph`."""
         self.graph = graph
         self.large = large
 
     @cached_property
     def endpoints(self) -> Mapping[str, tuple[type[Message], Callable[[Any], Message]]]:
-        """Return the request type and the handler of each endpoint."""
+        """The request type and the handler of each endpoint."""
         return {
             "diagnose": (DiagnoseRequest, partial(diagnose, self.graph)),
             "judge": (JudgeRequest, partial(judge, self.graph)),
@@ -82,10 +82,10 @@ class Answers:
         return label_scores(self.graph, encode)
 
 
-def answers(graph: Path | None = None, *, large: Path | None = None) -> Answers:
-    """Return the endpoints for the built-in graph, or for the graph in the file `graph`. `large` is the folder of a
+def load_prior_service(graph: Path | None = None, *, large: Path | None = None) -> PriorService:
+    """Return the service for the built-in graph, or for the graph in the file `graph`. `large` is the folder of a
     large graph, which then answers query, curriculum and token_prior. Raises ConfigError for a graph with faults."""
-    return Answers(load(graph), open_large(large) if large else None)
+    return PriorService(load(graph), open_large(large) if large else None)
 
 
 def open_large(folder: Path) -> LargeGraphEndpoints:

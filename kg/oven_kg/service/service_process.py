@@ -32,9 +32,8 @@ from oven_core.mesh.actuator_values import clip
 from oven_core.protocol import names
 from oven_core.protocol.graph_requests import PartTaken, RequestPart, TokenPriorRequest
 from oven_core.security.credentials import Credentials
-from oven_kg.checked_graph import load
 from oven_kg.service import token_prior_process
-from oven_kg.service.endpoints import Answers, open_large, parse
+from oven_kg.service.endpoints import PriorService, load_prior_service, parse
 from oven_kg.service.token_prior_process import BUILT_IN, GraphPaths
 
 log = logging.getLogger("oven.kg")
@@ -52,7 +51,6 @@ Handler: TypeAlias = Callable[[bytes], Awaitable[bytes]]
 
 
 def main(args: list[str]) -> int:
-    """Run the service's process."""
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command()(serve)
     app(args, prog_name="kg")
@@ -68,40 +66,37 @@ def serve(
     """Answer requests on the bus until the process is stopped."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     credentials = Credentials.from_environment()
-    answers = Answers(load(file), open_large(large) if large else None)
-    asyncio.run(_serve_until_stopped(answers, os.environ["OVEN_URL"], credentials, GraphPaths(file, large)))
+    prior = load_prior_service(file, large=large)
+    asyncio.run(_run_until_stopped(prior, os.environ["OVEN_URL"], credentials, GraphPaths(file, large)))
 
 
-async def _serve_until_stopped(answers: Answers, url: str, credentials: Credentials | None, paths: GraphPaths) -> None:
+async def _run_until_stopped(prior: PriorService, url: str, credentials: Credentials | None, paths: GraphPaths) -> None:
     stop = asyncio.Event()
     on_termination(stop.set)
     async with (
         Bus.connect(url, credentials, name="kg", timeout_s=PATIENT_CONNECT_TIMEOUT_S) as bus,
-        run_service(bus, answers, paths),
+        run_service(bus, prior, paths),
     ):
-        graph = answers.graph
+        graph = prior.graph
         log.info("graph %s, %d nodes, %d edges", graph.sha[:12], len(graph.nodes), len(graph.edges))
-        if answers.large is not None:
-            arrays = answers.large.arrays
+        if prior.large is not None:
+            arrays = prior.large.arrays
             log.info("large graph %s, %d nodes, %d edges", arrays.sha[:12], arrays.nodes, arrays.edges)
         await stop.wait()
 
 
 @contextlib.asynccontextmanager
-async def run_service(bus: Bus, answers: Answers, paths: GraphPaths = BUILT_IN) -> AsyncIterator[None]:
+async def run_service(bus: Bus, prior: PriorService, paths: GraphPaths = BUILT_IN) -> AsyncIterator[None]:
     """Answer requests within the context, even after the server restarts. `paths` are the files from which the graphs
-    of `answers` were read."""
-    large_sha = {"large": answers.large.sha} if answers.large else {}
+    of `prior` were read."""
+    large_sha = {"large": prior.large.sha} if prior.large else {}
     config = ServiceConfig(
-        name=NAME,
-        version=VERSION,
-        description="Causes and remedies in training, with sources",
-        metadata={"graph": answers.graph.sha, **large_sha},
-        queue_group=QUEUE,
-    )
+        name=NAME, version=VERSION, description="Causes and remedies in training, with sources",
+        metadata={"graph": prior.graph.sha, **large_sha}, queue_group=QUEUE,
+    )  # fmt: skip
     service = await nats.micro.add_service(bus.client, config)
     with ThreadPoolExecutor(1, "oven-kg-large") as executor:
-        for endpoint, handler in _handlers(answers, paths, executor).items():
+        for endpoint, handler in _create_handlers(prior, paths, executor).items():
             await service.add_endpoint(name=endpoint, subject=names.kg(endpoint), handler=_reply_with(handler))
         await bus.flush()
         try:
@@ -112,21 +107,21 @@ async def run_service(bus: Bus, answers: Answers, paths: GraphPaths = BUILT_IN) 
                     await service.stop()
 
 
-def _handlers(answers: Answers, paths: GraphPaths, executor: Executor) -> Mapping[str, Handler]:
+def _create_handlers(prior: PriorService, paths: GraphPaths, executor: Executor) -> Mapping[str, Handler]:
     """Return the handler of each endpoint. The small graph answers on the event loop. A large graph answers in
     `executor`, because some answers take milliseconds, mostly in numpy, which releases the GIL. Token scores are
     computed in a separate process."""
     uploads = Uploads()
 
-    def loop_handler(endpoint: str) -> Handler:
+    def answer_on_loop(endpoint: str) -> Handler:
         async def handle(request: bytes) -> bytes:
-            return answers(endpoint, request) or b""
+            return prior(endpoint, request) or b""
 
         return handle
 
-    def thread_handler(endpoint: str) -> Handler:
+    def answer_in_thread(endpoint: str) -> Handler:
         async def handle(request: bytes) -> bytes:
-            answer = await asyncio.get_running_loop().run_in_executor(executor, answers, endpoint, request)
+            answer = await asyncio.get_running_loop().run_in_executor(executor, prior, endpoint, request)
             return answer or b""
 
         return handle
@@ -139,8 +134,8 @@ def _handlers(answers: Answers, paths: GraphPaths, executor: Executor) -> Mappin
         full_request = uploads.pop(upload_id) if upload_id else request
         return await token_prior_process.answer(full_request, paths, compressed=bool(upload_id))
 
-    large = answers.large.endpoints if answers.large else {}
-    handlers = {name: (thread_handler if name in large else loop_handler)(name) for name in answers.endpoints}
+    large = prior.large.endpoints if prior.large else {}
+    handlers = {name: answer_in_thread(name) if name in large else answer_on_loop(name) for name in prior.endpoints}
     return handlers | {"token_prior": token_prior, "upload": upload}
 
 

@@ -1,6 +1,6 @@
 """Computes token scores in a child process, one per request. `answer` starts it, and `main` is the code that it runs.
 
-A thread would not do, because matching a graph's names against a large vocabulary holds the GIL for seconds, while
+A thread is not enough, because matching a graph's names against a large vocabulary holds the GIL for seconds, while
 agents expect a diagnosis within 250 ms. A process can also be killed when it takes too long, and all of its memory is
 freed at the end.
 """
@@ -31,8 +31,6 @@ BUS_VARIABLES: Final = ("OVEN_CREDS", "OVEN_URL")
 
 @dataclass(frozen=True, slots=True)
 class GraphPaths:
-    """Paths of a service's graphs."""
-
     file: Path | None = None
     """The graph file, or None for the built-in graph."""
     large: Path | None = None
@@ -89,14 +87,14 @@ def decompress(data: bytes) -> bytes:
 
 def main(args: list[str]) -> int:
     """Run the child process: read a request from standard input, and write the answer to standard output."""
-    from oven_kg.service.endpoints import answers
+    from oven_kg.service.endpoints import load_prior_service
 
     resource.setrlimit(resource.RLIMIT_CPU, (int(LIMIT_S), int(LIMIT_S) + 5))
     encoding, file, large = args
     try:
         request = sys.stdin.buffer.read()
-        graph_answers = answers(Path(file) if file else None, large=Path(large) if large else None)
-        reply = graph_answers("token_prior", decompress(request) if encoding == "compressed" else request)
+        prior = load_prior_service(Path(file) if file else None, large=Path(large) if large else None)
+        reply = prior("token_prior", decompress(request) if encoding == "compressed" else request)
     except OvenError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

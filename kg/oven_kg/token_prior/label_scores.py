@@ -20,7 +20,7 @@ from scipy import sparse
 from oven_kg.arrays.array_builder import Builder
 from oven_kg.arrays.graph_arrays import GraphArrays
 from oven_kg.arrays.random_walk import pagerank
-from oven_kg.graph.knowledge import Knowledge
+from oven_kg.graph.knowledge_graph import KnowledgeGraph
 from oven_kg.token_prior.token_prior_endpoint import Encode
 
 RELATION_WEIGHTS: Final[Mapping[str, float]] = {
@@ -37,7 +37,7 @@ PREFIXES: Final = ("", " ")
 """Prefixes of a word at the beginning of a string and within one."""
 
 
-def label_scores(graph: Knowledge, encode: Encode) -> dict[int, float]:
+def label_scores(graph: KnowledgeGraph, encode: Encode) -> dict[int, float]:
     """Return the score of each token, from the importance of the nodes whose id or text contains it."""
     builder = Builder()
     builder.declare(list(graph.nodes))
@@ -52,15 +52,15 @@ def name_scores(arrays: GraphArrays, encode: Encode, text_of: Callable[[str], st
 
 
 def node_importance(arrays: GraphArrays) -> NDArray[np.float64]:
-    """Return each node's PageRank, (N,), scaled to a mean of 1. An edge's weight is its relation's weight times log(1 +
-    its own weight). The reverse direction has BACKWARD_FACTOR times that weight."""
+    """Return each node's PageRank, (N,), scaled to a mean of 1. An edge counts with its relation's weight times log(1 +
+    its own weight), and BACKWARD_FACTOR times as much in the reverse direction. Matrix rows are the ends of steps."""
     relation_weights = np.array([RELATION_WEIGHTS.get(name, DEFAULT_WEIGHT) for name in arrays.relations] or [0.0])
-    forward = _matrix(relation_weights, arrays.in_rel, arrays.in_weight, arrays.in_src, arrays.in_indptr)
-    backward = _matrix(relation_weights, arrays.rel, arrays.weight, arrays.dst, arrays.indptr)
+    forward = _weight_matrix(relation_weights, arrays.in_rel, arrays.in_weight, arrays.in_src, arrays.in_indptr)
+    backward = _weight_matrix(relation_weights, arrays.rel, arrays.weight, arrays.dst, arrays.indptr)
     return pagerank(forward + BACKWARD_FACTOR * backward, accuracy=ACCURACY) * arrays.nodes
 
 
-def _matrix(
+def _weight_matrix(
     relation_weights: NDArray[Any], rel: NDArray[Any], weight: NDArray[Any], ends: NDArray[Any], indptr: NDArray[Any]
 ) -> sparse.csr_array:
     """Return the edge weights as a matrix, (N, N), with one row per node."""
@@ -77,7 +77,7 @@ def token_scores(
     sums: dict[int, float] = {}
     node_counts = Counter[int]()
     for name, value in zip(arrays.names(range(arrays.nodes)), importance.tolist(), strict=True):
-        encoded_words = [encode_word(word) for word in words(name, text_of(name))]
+        encoded_words = [encode_word(word) for word in words_with_prefixes(name, text_of(name))]
         for ids in encoded_words:
             for id_ in ids:
                 sums[id_] = sums.get(id_, 0.0) + value / (len(encoded_words) * len(ids))
@@ -85,7 +85,7 @@ def token_scores(
     return {id_: value * math.log((1 + arrays.nodes) / (1 + node_counts[id_])) for id_, value in sums.items()}
 
 
-def words(id_: str, text: str) -> Iterator[str]:
+def words_with_prefixes(id_: str, text: str) -> Iterator[str]:
     """Yield the distinct words of a node's id and text, each with every prefix."""
     for word in dict.fromkeys(re.findall(r"\w+", f"{id_} {text}".replace("_", " "))):
         for prefix in PREFIXES:

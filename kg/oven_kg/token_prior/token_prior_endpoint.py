@@ -48,13 +48,9 @@ def token_prior(sha: str, graph_scores: Callable[[Encode], dict[int, float]], re
     scores = _unigram_scores(request) if request.method == "unigram" else _kg_scores(graph_scores, request)
     blob = encode(scores, vocabulary_size, sha_of_tokens)
     return TokenPrior(
-        graph=sha,
-        method=request.method,
-        tokens=token_count(blob),
-        bytes=len(blob),
-        blob=base64.b64encode(blob).decode(),
-        ablation=ABLATION[request.method],
-    )
+        graph=sha, method=request.method, tokens=token_count(blob), bytes=len(blob),
+        blob=base64.b64encode(blob).decode(), ablation=ABLATION[request.method],
+    )  # fmt: skip
 
 
 def _unigram_scores(request: TokenPriorRequest) -> dict[int, float]:

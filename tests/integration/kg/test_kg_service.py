@@ -37,7 +37,7 @@ from oven_core.protocol.messages import ActuatorSpec, AgentStatus, MetricSpec, O
 from oven_core.replica.replica_process import serve_history
 from oven_core.security.credentials import Credentials
 from oven_kg.checked_graph import load
-from oven_kg.service.endpoints import Answers
+from oven_kg.service.endpoints import PriorService
 from oven_kg.service.service_process import NAME, run_service
 from oven_runs.server.embedded_server import EmbeddedServer, ServerFolder
 
@@ -71,7 +71,7 @@ async def connected(server: EmbeddedServer, name: str) -> AsyncIterator[Bus]:
 
 @contextlib.asynccontextmanager
 async def service(server: EmbeddedServer, name: str = "kg") -> AsyncIterator[Bus]:
-    async with connected(server, name) as bus, run_service(bus, Answers(load())):
+    async with connected(server, name) as bus, run_service(bus, PriorService(load())):
         yield bus
 
 

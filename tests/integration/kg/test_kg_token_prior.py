@@ -31,7 +31,7 @@ from oven_core.security.credentials import Credentials
 from oven_kg.arrays.array_builder import Builder
 from oven_kg.arrays.graph_folder import open_folder, write
 from oven_kg.checked_graph import load
-from oven_kg.service.endpoints import Answers, open_large
+from oven_kg.service.endpoints import PriorService, open_large
 from oven_kg.service.service_process import run_service
 from oven_kg.service.token_prior_process import GraphPaths
 from oven_learner.link.find_controller import Connection
@@ -76,7 +76,7 @@ def scores_of(answer: TokenPrior, vocabulary: tuple[str, ...]) -> dict[int, floa
 
 
 async def test_a_vocabulary_larger_than_a_message_is_uploaded_in_parts(server: EmbeddedServer, tmp_path: Path) -> None:
-    async with connected(server, "kg") as bus, run_service(bus, Answers(load())):
+    async with connected(server, "kg") as bus, run_service(bus, PriorService(load())):
         small = await served_prior(server, BASE)
         assert len(TokenPriorRequest(method="kg", vocabulary=LARGE).wire()) > 2 * MAX_REQUEST_BYTES
         large = await served_prior(server, LARGE)
@@ -94,7 +94,7 @@ async def test_a_large_graph_has_its_own_hash_and_scoring_delays_no_other_reques
     folder, builder = tmp_path / "graph", Builder()
     builder.add_edges(["loss", "spike"], ["CAUSES", "REQUIRES"], ["spike", "rate"])
     write(folder, builder.finish())
-    answers = Answers(load(), large=open_large(folder))
+    answers = PriorService(load(), large=open_large(folder))
     sha = open_folder(folder).sha
     asking = GraphQuery(op="neighbors", node="spike").wire()
     seen = DiagnoseRequest(symptoms=(Symptom(id="loss_spike"),)).wire()
@@ -122,7 +122,7 @@ async def test_an_unanswerable_request_is_refused_in_one_sentence(server: Embedd
     subject = names.kg("token_prior")
     async with (
         connected(server, "kg") as bus,
-        run_service(bus, Answers(load())),
+        run_service(bus, PriorService(load())),
         connected(server, "learner", kg_inbox("learner")) as learner,
     ):
         with pytest.raises(BusError, match=r"vocabulary_sha says .* send the vocabulary of the tokenizer"):

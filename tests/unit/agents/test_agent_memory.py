@@ -34,7 +34,10 @@ def seen(incarnation: int, tick: int) -> Observation:
 @pytest.mark.parametrize(
     ("limit", "words"),
     [
-        (200 * memory_limit.MB, "reached the limit of 200 MB on the memory of an agent process (agents_memory_mb)"),
+        (
+            200 * memory_limit.BYTES_PER_MB,
+            "reached the limit of 200 MB on the memory of an agent process (agents_memory_mb)",
+        ),
         (resource.RLIM_INFINITY, "agent hog ran out of memory on this machine"),
     ],
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.support.installed import entry_points, installed
 
-from oven_agents.runtime.agent_loader import find, load
+from oven_agents.runtime.agent_loader import find_factory, load
 from oven_controller.cli.main import run
 from oven_core.errors import RENAMED, UnknownNameError
 from oven_runs.settings.agent_options import HEADINGS, docstring_sections
@@ -24,7 +24,7 @@ def test_an_agents_class_has_its_name(name: str) -> None:
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_its_docstring_has_the_four_headings_in_their_order(name: str) -> None:
-    made, _ = find(name)
+    made, _ = find_factory(name)
     assert isinstance(made, type)
     texts = docstring_sections(made)
     assert tuple(texts) == HEADINGS

@@ -6,7 +6,7 @@ from statistics import fmean
 import pytest
 
 from oven_agents.sdk.window import Window
-from oven_agents.stats.confidence import SOLO_CONFIDENCE, confidence, solo_confidence, tentative_confidence
+from oven_agents.stats.confidence import SOLO_CONFIDENCE, estimate_confidence, solo_confidence, tentative_confidence
 from oven_core.mesh.measurements import measure_effect
 from oven_core.mesh.reputation import beat_probability
 from oven_core.protocol.messages import MetricSpec, Observation, RunStarted
@@ -31,9 +31,11 @@ def noisy(deviation: float, count: int = 60, seed: int = 0) -> list[float]:
 
 
 def test_what_stands_out_is_as_sure_as_it_ever_was_and_what_does_not_is_even_odds() -> None:
-    assert confidence(window(noisy(0.01)), hit_rate=0.95, target="loss", gain=0.5, horizon=20) == 0.95
-    assert confidence(window(noisy(1.0)), hit_rate=0.95, target="loss", gain=0.02, horizon=20) == SOLO_CONFIDENCE
-    assert confidence(window([3.0] * 60), hit_rate=0.95, target="loss", gain=0.02, horizon=20) == 0.95
+    assert estimate_confidence(window(noisy(0.01)), hit_rate=0.95, target="loss", gain=0.5, horizon=20) == 0.95
+    assert (
+        estimate_confidence(window(noisy(1.0)), hit_rate=0.95, target="loss", gain=0.02, horizon=20) == SOLO_CONFIDENCE
+    )
+    assert estimate_confidence(window([3.0] * 60), hit_rate=0.95, target="loss", gain=0.02, horizon=20) == 0.95
 
 
 @pytest.mark.parametrize("gain", [0.02, 0.05, 0.1, 0.2])
@@ -44,7 +46,7 @@ def test_the_stated_confidence_matches_later_outcomes(gain: float) -> None:
     for seed in range(300):
         before = noisy(deviation, horizon, seed)
         seen = window([*noisy(deviation, 40, seed + 1000), *before])
-        confidences.append(confidence(seen, hit_rate=1.0, target="loss", gain=gain, horizon=horizon))
+        confidences.append(estimate_confidence(seen, hit_rate=1.0, target="loss", gain=gain, horizon=horizon))
         after = [draw.gauss(3.0 - gain, deviation) for _ in range(horizon // 2)]
         measured = measure_effect(before, after, -1, before)
         came.append(beat_probability(measured.gain, measured.noise))
@@ -65,5 +67,5 @@ def test_confidence_levels_follow_the_runs_quorum(quorum: float, second: float, 
 
 def test_noise_alone_takes_no_agent_below_the_runs_quorum_and_nothing_above_its_hit_rate() -> None:
     seen = Window(strict(0.8), window(noisy(1.0)).observations, {}, (), {})
-    assert confidence(seen, hit_rate=0.95, target="loss", gain=0.02, horizon=20) == 0.85
-    assert confidence(seen, hit_rate=0.7, target="loss", gain=0.02, horizon=20) == 0.7
+    assert estimate_confidence(seen, hit_rate=0.95, target="loss", gain=0.02, horizon=20) == 0.85
+    assert estimate_confidence(seen, hit_rate=0.7, target="loss", gain=0.02, horizon=20) == 0.7

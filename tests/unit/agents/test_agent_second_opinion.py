@@ -12,7 +12,7 @@ from tests.support import runs
 from oven_agents.sdk.alternative_plans import Alternatives
 from oven_agents.sdk.window import Knob, Window
 from oven_agents.shipped.divergence import ROLLBACK_AND_SKIP, ROLLBACK_ONLY, SKIP_ONLY, Divergence
-from oven_agents.stats.evaluation_request import MAX_REQUESTS, PATIENCE, REQUEST_WINDOW, held_out_evidence
+from oven_agents.stats.evaluation_request import MAX_REQUESTS, RECENT_TICKS, REQUEST_TICKS, held_out_evidence
 from oven_core.protocol.actuators import ACTUATORS
 from oven_core.protocol.messages import Observation, Receipt, RunStarted, Vote
 from oven_core.protocol.rules import Rules
@@ -43,10 +43,10 @@ BEFORE = {60: 2.7, 80: 2.6, 100: 2.55}
 def test_without_a_recent_reading_an_evaluation_is_requested() -> None:
     assert held_out_evidence(window(ONSET + 3, BEFORE), ONSET).state == "ask"
     assert held_out_evidence(window(ONSET + 3, BEFORE, (ONSET + 2,)), ONSET).state == "wait"
-    assert held_out_evidence(window(ONSET + 2 + PATIENCE, BEFORE, (ONSET + 2,)), ONSET).state == "unknown", (
+    assert held_out_evidence(window(ONSET + 2 + RECENT_TICKS, BEFORE, (ONSET + 2,)), ONSET).state == "unknown", (
         "nobody measured it"
     )
-    assert held_out_evidence(window(ONSET + REQUEST_WINDOW, BEFORE), ONSET).state == "unknown", (
+    assert held_out_evidence(window(ONSET + REQUEST_TICKS, BEFORE), ONSET).state == "unknown", (
         "nobody heard the question"
     )
 
@@ -63,7 +63,7 @@ def test_a_reading_is_held_against_half_of_the_last_gain(value: float, lost: flo
 
 def test_an_evaluation_expires_and_is_requested_a_limited_number_of_times() -> None:
     answered = {**BEFORE, ONSET + 3: 2.53}
-    late = ONSET + 3 + PATIENCE
+    late = ONSET + 3 + RECENT_TICKS
     assert held_out_evidence(window(late, answered, (ONSET + 2,)), ONSET).state == "ask"
     evaluations = tuple(ONSET + 2 - i for i in range(MAX_REQUESTS))
     assert held_out_evidence(window(late, answered, evaluations), ONSET).state == "known"

@@ -12,7 +12,7 @@ import pytest
 from tests.support import runs
 
 from oven_agents import Agent
-from oven_agents.stats.level_shift import rise
+from oven_agents.stats.level_shift import standardised_rise
 from oven_core.protocol.messages import RunStarted
 from oven_core.protocol.rules import Rules
 
@@ -77,9 +77,9 @@ def _quiet(run: RunStarted, gauges: runs.Gauges) -> None:
 
 
 def test_noise_alone_rarely_rises_above_the_threshold() -> None:
-    """What `rise` promises: 4.5 is as rare as 3.6 of a normal law would be (.00016), for the noise is estimated too."""
+    """4.5 is as rare as 3.6 of a normal distribution would be (0.00016), because the noise is only estimated."""
     draw = random.Random(7)
     trials = [[draw.gauss(0, 1) for _ in range(42)] for _ in range(6000)]
-    assert sum(rise(trial, 10) > 4.5 for trial in trials) <= 6
+    assert sum(standardised_rise(trial, 10) > 4.5 for trial in trials) <= 6
     shifted = [[value + 2.5 * (index >= 32) for index, value in enumerate(trial)] for trial in trials[:300]]
-    assert sum(rise(trial, 10) > 4.5 for trial in shifted) > 270
+    assert sum(standardised_rise(trial, 10) > 4.5 for trial in shifted) > 270

@@ -139,7 +139,7 @@ def test_every_shipped_agent_says_the_same(reward: bool) -> None:
     for point in entry_points(group="oven.agents"):
         held = Columns(WINDOW_LENGTH)
         plain = Session(point.load()(), point.name)
-        quick = Session(point.load()(), point.name, windows=held.window)
+        quick = Session(point.load()(), point.name, create_window=held.window)
         for message in messages:
             if isinstance(message, Observation):
                 held.add(message)

@@ -11,16 +11,16 @@ from oven_bench.gym.closed_loop import AgentParticipant
 from oven_core.protocol.messages import MetricSpec, Vote
 from oven_kg.arrays.array_builder import Builder
 from oven_kg.checked_graph import load
-from oven_kg.service.endpoints import Answers
+from oven_kg.service.endpoints import PriorService
 from oven_kg.service.large_graph_endpoints import LargeGraphEndpoints
 
 EASY = {"len3": 0.98, "len4": 0.02, "len5": 0.0}
 
 
-def graph(*edges: tuple[str, str, str]) -> Answers:
+def graph(*edges: tuple[str, str, str]) -> PriorService:
     builder = Builder()
     builder.add_edges(*zip(*edges, strict=True))
-    return Answers(load(), large=LargeGraphEndpoints(builder.finish()))
+    return PriorService(load(), large=LargeGraphEndpoints(builder.finish()))
 
 
 def vote(ask: AskPrior | None) -> Vote:
@@ -60,7 +60,7 @@ def test_the_graph_says_which_level_waits_for_which() -> None:
     ("ask", "why"),
     [
         (None, "no graph answered"),
-        (Answers(load()), "the graph knows none of them"),
+        (PriorService(load()), "the graph knows none of them"),
         (lambda endpoint, request: b"{", "no graph answered"),
     ],
     ids=["away", "built-in", "nonsense"],

@@ -113,7 +113,7 @@ def test_another_training_begins_with_an_empty_window_and_notices_are_reported()
     losses = [(3, "3 observations, 3 losses"), (5, "1 observations, 1 losses"), (8, "4 observations, 4 losses")]
     assert [(step, text) for step, _, text in report.notices] == losses
     assert "notice at step 5, t: 1 observations, 1 losses" in text_lines(report)
-    assert "1 observations, 1 losses" in html_page.page(report)
+    assert "1 observations, 1 losses" in html_page.render(report)
 
 
 def cast_vote(tick: int, value: float = 0.5, actuator: str = LR, agent: str = "a", **more: Any) -> CastVote:
@@ -205,7 +205,7 @@ def test_the_commands_report(tmp_path: Path, capsys: Any) -> None:
 
     text = (tmp_path / "r.html").read_text()
     page = ElementTree.fromstring(text.removeprefix("<!DOCTYPE html>"))
-    marks = [len(page.findall(f".//svg/g[@class='{what}']")) for what in ("harm", "late", "open")]
+    marks = [len(page.findall(f".//svg/g[@class='{what}']")) for what in ("harm", "alarm", "unknown")]
     assert len(page.findall(".//svg")) == 4 and marks == [4, 4, 0]
     assert not re.search(r"https?://|<script|@import|url\(|<link|<img", text)
 

@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oven_agents.stats.level_shift import MIN_EARLIER, rise, shift_at, shift_of_halves, shift_of_newest
+from oven_agents.stats.level_shift import MIN_EARLIER, shift_at, shift_of_halves, shift_of_newest, standardised_rise
 
 VALUES = st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=60)
 
@@ -32,10 +32,10 @@ def test_a_series_is_parted_without_loss(values: list[float], data: st.DataObjec
 def test_a_rise_needs_some_values_before_it() -> None:
     level = [1.0, 1.1, 0.9, 1.0, 1.1, 0.9, 1.0, 1.1]
     assert len(level) == MIN_EARLIER
-    assert rise([*level, 9.0, 9.0], 2) > 3
-    assert rise([*level[1:], 9.0, 9.0], 2) == -math.inf
+    assert standardised_rise([*level, 9.0, 9.0], 2) > 3
+    assert standardised_rise([*level[1:], 9.0, 9.0], 2) == -math.inf
 
 
 def test_one_odd_value_is_no_rise() -> None:
     level = [1.0, 1.1, 0.9] * 6
-    assert rise([*level, 1.0, 1.0, 1.0, 1.0, 1e9], 5) < 3
+    assert standardised_rise([*level, 1.0, 1.0, 1.0, 1.0, 1e9], 5) < 3

@@ -21,12 +21,12 @@ from oven_agents.shipped.entropy_collapse import EntropyCollapse
 from oven_agents.stats.symptoms import (
     REFERENCE_LAG,
     REFERENCE_LENGTH,
-    calibration_drift,
-    confidence_collapse,
-    equal_advantages,
-    equal_rewards,
+    detect_calibration_drift,
+    detect_confidence_collapse,
+    detect_equal_advantages,
+    detect_equal_rewards,
+    detect_kl_runaway,
     is_below,
-    kl_runaway,
 )
 from oven_core.protocol.alerts import Alert
 from oven_core.protocol.messages import ActuatorSpec, MetricSpec, RunStarted, Vote
@@ -45,12 +45,12 @@ def test_a_state_ends_when_the_median_crosses_the_upper_bound(values: list[float
 
 
 def test_constant_confidences_are_a_collapse_and_calibrated_ones_are_not() -> None:
-    finding = confidence_collapse([0.02] * 5)
+    finding = detect_confidence_collapse([0.02] * 5)
     assert finding is not None and (finding.symptom, finding.expected) == ("confidence_collapse", 0.1)
-    assert confidence_collapse([0.02] * 4) is None, "four values are no level"
-    assert confidence_collapse([0.2] * 20, 0.25) is None
-    assert confidence_collapse([0.15] * 20, 0.45) is not None, "a fall to a third"
-    assert confidence_collapse([0.02] * 9, 0.25, [0.97] * 5) is None, "nearly all is right, and says so"
+    assert detect_confidence_collapse([0.02] * 4) is None, "four values are no level"
+    assert detect_confidence_collapse([0.2] * 20, 0.25) is None
+    assert detect_confidence_collapse([0.15] * 20, 0.45) is not None, "a fall to a third"
+    assert detect_confidence_collapse([0.02] * 9, 0.25, [0.97] * 5) is None, "nearly all is right, and says so"
 
 
 @pytest.mark.parametrize("reward", [0.0, 0.5, 1.0])
@@ -71,25 +71,25 @@ def test_a_reward_function_that_tells_nothing_apart_is_reported_within_20_steps(
 
 
 def test_equal_groups_are_no_symptom_at_the_ceiling_or_while_some_group_has_a_spread() -> None:
-    assert equal_rewards([1.0] * 20, [0.95, 1.0] * 5) is None
-    assert equal_rewards([1.0] * 14 + [0.75], [0.0] * 15) is None
-    assert equal_rewards([1.0] * 20 + [0.5] * 3, [0.0] * 23) is None, "it has ended"
+    assert detect_equal_rewards([1.0] * 20, [0.95, 1.0] * 5) is None
+    assert detect_equal_rewards([1.0] * 14 + [0.75], [0.0] * 15) is None
+    assert detect_equal_rewards([1.0] * 20 + [0.5] * 3, [0.0] * 23) is None, "it has ended"
 
 
 def test_advantages_alike_are_one_except_at_the_ceiling() -> None:
-    assert equal_advantages([0.3] * 10 + [0.001] * 5, [0.5] * 5) is not None
-    assert equal_advantages([0.001] * 9, [0.95] * 5) is None
-    assert equal_advantages([0.05] * 9, [0.5] * 5) is None
+    assert detect_equal_advantages([0.3] * 10 + [0.001] * 5, [0.5] * 5) is not None
+    assert detect_equal_advantages([0.001] * 9, [0.95] * 5) is None
+    assert detect_equal_advantages([0.05] * 9, [0.5] * 5) is None
 
 
 def test_a_kl_runs_away_when_it_triples_beyond_where_training_begins() -> None:
     calm = [0.2] * (REFERENCE_LAG + REFERENCE_LENGTH)
-    assert kl_runaway([*calm, *(0.2 * 1.3**step for step in range(15))]) is not None
-    assert kl_runaway([*calm, *([math.inf] * 5)]) is not None
-    assert kl_runaway([0.001 * step for step in range(60)]) is None, "from nothing"
-    assert kl_runaway(calm * 2) is None
-    assert kl_runaway([*calm, *([3.0] * 40)]) is not None, "it stopped rising, but is still far above 0.2"
-    assert kl_runaway([*calm, *([3.0] * 40), *([0.5] * 3)]) is None, "it came back"
+    assert detect_kl_runaway([*calm, *(0.2 * 1.3**step for step in range(15))]) is not None
+    assert detect_kl_runaway([*calm, *([math.inf] * 5)]) is not None
+    assert detect_kl_runaway([0.001 * step for step in range(60)]) is None, "from nothing"
+    assert detect_kl_runaway(calm * 2) is None
+    assert detect_kl_runaway([*calm, *([3.0] * 40)]) is not None, "it stopped rising, but is still far above 0.2"
+    assert detect_kl_runaway([*calm, *([3.0] * 40), *([0.5] * 3)]) is None, "it came back"
 
 
 def test_calibration_drifts_at_the_second_reading_beyond_chance() -> None:
@@ -97,12 +97,12 @@ def test_calibration_drifts_at_the_second_reading_beyond_chance() -> None:
         return [(tick, error, 0.05) for tick, error in enumerate(errors)]
 
     well = [0.03] * 8
-    assert calibration_drift(readings(*well, 0.3)) is None, "once"
-    assert calibration_drift(readings(*well, *[0.3] * 6)) is not None
-    assert calibration_drift(readings(*well, *[0.06] * 20)) is None, "beyond chance, and too little to matter"
-    assert calibration_drift(readings(*well, *[0.3] * 6, 0.06, 0.06)) is not None, "not back within chance yet"
-    assert calibration_drift(readings(*well, *[0.3] * 6, 0.04)) is None
-    assert calibration_drift([]) is None
+    assert detect_calibration_drift(readings(*well, 0.3)) is None, "once"
+    assert detect_calibration_drift(readings(*well, *[0.3] * 6)) is not None
+    assert detect_calibration_drift(readings(*well, *[0.06] * 20)) is None, "beyond chance, and too little to matter"
+    assert detect_calibration_drift(readings(*well, *[0.3] * 6, 0.06, 0.06)) is not None, "not back within chance yet"
+    assert detect_calibration_drift(readings(*well, *[0.3] * 6, 0.04)) is None
+    assert detect_calibration_drift([]) is None
 
 
 def oracle(*knobs: str) -> RunStarted:

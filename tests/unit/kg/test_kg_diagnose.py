@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from oven_core.protocol.graph_requests import DiagnoseRequest, Diagnosis, EvidencePath, Phase, Symptom
 from oven_kg.checked_graph import load
-from oven_kg.graph.knowledge import Knowledge
+from oven_kg.graph.knowledge_graph import KnowledgeGraph
 from oven_kg.reasoning.diagnosis import MAX_LOG_ODDS, diagnose
 
 GRAPH = load()
@@ -182,7 +182,7 @@ def test_the_order_of_the_symptoms_does_not_matter(
     assert ask(*symptoms, phase=phase).wire() == first.wire()
 
 
-def exists(graph: Knowledge, path: EvidencePath) -> bool:
+def exists(graph: KnowledgeGraph, path: EvidencePath) -> bool:
     """Whether each edge is in the graph and begins, read backwards, where the one before it ended."""
     edges = [graph.edges[id_] for id_ in path.edges]
     for edge in edges:

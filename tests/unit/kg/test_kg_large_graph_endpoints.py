@@ -15,9 +15,9 @@ from oven_kg.arrays.array_builder import Builder
 from oven_kg.arrays.graph_arrays import GraphArrays
 from oven_kg.arrays.word_search import WordSearch, split_words
 from oven_kg.graph.graph_yaml import Edge, Node, Records
-from oven_kg.graph.knowledge import Knowledge
+from oven_kg.graph.knowledge_graph import KnowledgeGraph
 from oven_kg.reasoning.query import query
-from oven_kg.service.endpoints import Answers
+from oven_kg.service.endpoints import PriorService
 from oven_kg.service.large_graph_endpoints import LargeGraphEndpoints
 
 Triple = tuple[str, str, str]
@@ -35,9 +35,9 @@ def large(triples: Sequence[Triple]) -> LargeGraphEndpoints:
     return LargeGraphEndpoints(builder.finish())
 
 
-def small(triples: Sequence[Triple]) -> Knowledge:
+def small(triples: Sequence[Triple]) -> KnowledgeGraph:
     edges = [Edge(f"e{number}", *triple, 1.0, "D", "s") for number, triple in enumerate(dict.fromkeys(triples))]
-    return Knowledge(Records(tuple(Node(name, "thing") for name in NAMES), tuple(edges), ()))
+    return KnowledgeGraph(Records(tuple(Node(name, "thing") for name in NAMES), tuple(edges), ()))
 
 
 def ask(answers: LargeGraphEndpoints, **values: Any) -> QueryAnswer:
@@ -130,7 +130,7 @@ def test_an_empty_graph_refuses_in_one_sentence() -> None:
 
 def test_prerequisites_come_from_the_large_graph_only() -> None:
     chain = [("loss_up2", "REQUIRES", "Rate_up2"), ("Rate_up2", "REQUIRES", "clip_up2")]
-    answers = Answers(small([("loss_spike", "REQUIRES", "loss_up2")]), large=large(chain))
+    answers = PriorService(small([("loss_spike", "REQUIRES", "loss_up2")]), large=large(chain))
     mastery = [
         {"topic": "loss_up2", "successes": 5, "failures": 5},
         {"topic": "clip_up2", "successes": 0, "failures": 10},
@@ -146,10 +146,11 @@ def test_prerequisites_come_from_the_large_graph_only() -> None:
 
 
 def test_each_answer_carries_the_hash_of_its_graph() -> None:
-    answers = Answers(small([("loss_spike", "CAUSES", "loss_up2")]), large=large([("loss_spike", "NEAR", "Rate_up2")]))
+    nearby = large([("loss_spike", "NEAR", "Rate_up2")])
+    answers = PriorService(small([("loss_spike", "CAUSES", "loss_up2")]), large=nearby)
     info = answers("info", b'{"v":1,"type":"GraphInfoRequest"}')
     assert info is not None and answers.large is not None
     assert answers.graph.sha in info.decode() and f'"large":"{answers.large.sha}"' in info.decode()
-    assert "large" not in (Answers(answers.graph)("info", b'{"type":"GraphInfoRequest"}') or b"").decode()
+    assert "large" not in (PriorService(answers.graph)("info", b'{"type":"GraphInfoRequest"}') or b"").decode()
     arrays: GraphArrays = answers.large.arrays
     assert arrays.sha == answers.large.sha

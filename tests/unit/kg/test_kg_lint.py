@@ -12,7 +12,7 @@ from oven_core.errors import ConfigError
 from oven_core.mesh.change_requirements import NEED_PATTERN
 from oven_kg.checked_graph import load
 from oven_kg.graph.graph_yaml import Edge, Node, Records, Source, read
-from oven_kg.graph.knowledge import Knowledge
+from oven_kg.graph.knowledge_graph import KnowledgeGraph
 from oven_kg.graph.lint import lint
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -182,7 +182,7 @@ edges:
 def test_a_users_graph_loads_and_its_hash_depends_on_its_content(tmp_path: Path) -> None:
     (tmp_path / "g.yaml").write_text(SMALL)
     graph = load(tmp_path / "g.yaml")
-    assert isinstance(graph, Knowledge) and len(graph.nodes) == 4
+    assert isinstance(graph, KnowledgeGraph) and len(graph.nodes) == 4
     (tmp_path / "g.yaml").write_text("# a comment changes nothing\n" + SMALL)
     assert load(tmp_path / "g.yaml").sha == graph.sha
     (tmp_path / "g.yaml").write_text(SMALL.replace("strength: 0.9, grade: A", "strength: 0.8, grade: A"))

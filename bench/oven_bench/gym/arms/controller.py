@@ -19,7 +19,7 @@ from oven_core.protocol.events import Event
 from oven_core.protocol.graph_requests import GraphInfo, GraphInfoRequest
 from oven_core.protocol.messages import Decision, Observation, Outcome, RunStarted
 from oven_core.protocol.rules import Autonomy, Rules
-from oven_kg.service.endpoints import answers
+from oven_kg.service.endpoints import load_prior_service
 from oven_learner.link.link_interface import MessageFactory
 from oven_learner.link.resume_state import ResumeState
 from oven_learner.link.sample_queue import SampleConverter
@@ -65,7 +65,7 @@ def single_agent(agent: str) -> MeshArm:
 @cache
 def graph_service() -> Ask:
     """The prior service. Episodes of a process share it, because requests do not change it."""
-    return answers()
+    return load_prior_service()
 
 
 def _graph_info(ask: Ask) -> GraphInfo:

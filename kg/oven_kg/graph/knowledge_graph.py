@@ -15,7 +15,7 @@ from oven_core.protocol.graph_requests import EvidencePath, GraphInfo
 from oven_kg.graph.graph_yaml import Edge, Node, Records, Source
 
 
-class Knowledge:
+class KnowledgeGraph:
     """A read-only graph. `network` has node ids as nodes and edge ids as keys. A contradiction is written once in the
     file, and is in the network in both directions under one id."""
 
@@ -44,7 +44,7 @@ class Knowledge:
         self.records = records
         self.sha = _content_hash(records)
         self.paths: dict[tuple[str, ...], EvidencePath] = {}
-        """Cache of `diagnosis.evidence_path`: the path in words for a tuple of edge ids. A graph has a few thousand."""
+        """Cache of `diagnosis.evidence_path`: edge ids → path in words. A graph has a few thousand paths."""
         self._needs_cache: dict[str, dict[str, tuple[Edge, ...]]] = {}
 
     def edges_into(self, node: str, *relations: str) -> Iterator[Edge]:
@@ -57,15 +57,11 @@ class Knowledge:
         for relation in relations:
             yield from self._outgoing_edges.get((node, relation), ())
 
-    def edges_from(self, node: str, relation: str) -> Sequence[Edge]:
-        """Return the edges of one relation that begin at `node`."""
-        return self._outgoing_edges.get((node, relation), ())
-
     def nodes_of_kind(self, kind: str) -> Sequence[Node]:
         return self._nodes_by_kind.get(kind, ())
 
     def needs(self, remedy: str) -> dict[str, tuple[Edge, ...]]:
-        """Return the direct and indirect preconditions of `remedy`, each with the edges that lead to it."""
+        """Return the needs of `remedy`: its direct and indirect preconditions, each with the edges that lead to it."""
         if remedy in self._needs_cache:
             return self._needs_cache[remedy]
         needs: dict[str, tuple[Edge, ...]] = {}

@@ -142,7 +142,8 @@ class BestCheckpoint(Agent):
         rollbacks = [receipt for receipt in window.applied(ROLLBACK) if receipt.tick > best_tick]
         if share is None or len(rollbacks) >= self.MAX_ROLLBACKS or is_off_policy(window, best_tick):
             return None
-        best_step = next(o.step for o in window.observations if o.tick == best_tick)
+        steps = {tick: step for tick, step, _ in window.earlier} | {o.tick: o.step for o in window.observations}
+        best_step = steps[best_tick]
         skip_ticks = {receipt.tick for receipt in window.applied(SKIP)}
         # A rollback to the best reading, or one with a skip, has already been tried.
         was_tried = any(_to_number(receipt.after) <= best_step or receipt.tick in skip_ticks for receipt in rollbacks)

@@ -52,6 +52,11 @@ def test_a_lasting_loss_of_accuracy_is_rolled_back_at_a_lower_rate() -> None:
     assert wanted == {"run.rollback": 120.0, "optimizer.lr_scale": 0.125}
 
 
+def test_the_best_reading_may_be_older_than_the_window() -> None:
+    plateau = [0.79, 0.785] * 14  # 560 ticks; the window has 512
+    assert [tick for tick, *_ in offers(read([*LEARNT, *plateau, 0.5, 0.45]))] != []
+
+
 def test_a_reading_in_a_tick_that_a_slow_agent_skipped_still_counts() -> None:
     events = [*read([*LEARNT, 0.75, 0.66]), *(runs.seen(tick, {"reward": 0.7}) for tick in range(161, 180))]
     [offer] = [

@@ -80,7 +80,7 @@ class RewardWeights(Agent):
         evaluations = [(o.tick, sign * o.metrics[metric.name]) for o in window.observations if metric.name in o.metrics]
         evaluations = [(tick, value) for tick, value in evaluations if tick > since and math.isfinite(value)]
         ticks = [tick for tick, _ in evaluations]
-        if len(ticks) < self.MIN_EVALUATIONS or ticks[-1] != window.tick:
+        if len(ticks) < max(3, self.MIN_EVALUATIONS) or ticks[-1] != window.tick:
             return None  # until the next evaluation, the answer would be the same
         best_tick, best = max(evaluations[:-2], key=lambda reading: reading[1])
         falls = [(best - value) / abs(best) if best else 0.0 for _, value in evaluations[-2:]]

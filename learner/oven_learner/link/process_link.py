@@ -218,10 +218,11 @@ class ProcessLink:
             self._opened.set()
             if self._failure is not None or self._closing.is_set():
                 return
-            has_run_long = time.monotonic() - started_at > MAX_RESTART_PAUSE_S
-            pause = RESTART_PAUSE_S if has_run_long else min(2 * pause, MAX_RESTART_PAUSE_S)
+            if time.monotonic() - started_at > MAX_RESTART_PAUSE_S:  # it ran for long, so the earlier trouble is over
+                pause = RESTART_PAUSE_S
             if self._closing.wait(pause):
                 return
+            pause = min(2 * pause, MAX_RESTART_PAUSE_S)
             self._config = replace(self._config, is_replacement=True, last_item=self._last_item)
 
     def _serve(self, config: WorkerConfig) -> None:

@@ -32,9 +32,9 @@ class ModelDescription(BaseModel):
         """Build a description from a model (anything with `parameters()`) and further fields. Raises ValueError for an
         unknown field, or an empty description."""
         config = getattr(model, "config", None)
-        architecture = type(model).__name__
+        path, architecture = getattr(config, "name_or_path", None) or "", type(model).__name__
         return cls(
-            name=fields.pop("name", "") or getattr(config, "name_or_path", "").rsplit("/", 1)[-1] or architecture,
+            name=fields.pop("name", "") or path.rsplit("/", 1)[-1] or architecture,
             parameters=sum(int(parameter.numel()) for parameter in model.parameters()),
             architecture=fields.pop("architecture", "") or architecture,
             vocabulary=len(tokenizer) if tokenizer is not None else int(getattr(config, "vocab_size", 0) or 0),

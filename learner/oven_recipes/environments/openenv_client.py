@@ -17,8 +17,8 @@ from oven_recipes.environments.repair_instance import Instance
 from oven_recipes.environments.repair_session import ToolResult
 
 OPENENV_EXTRA: Final = "openenv"
-CALL_TIMEOUT_S: Final = 120.0
-"""Timeout of one tool call in seconds. Some calls also run tests."""
+CALL_TIMEOUT_S: Final = 330.0
+"""Timeout of one tool call in seconds. It is longer than the 300 s that a call may spend on running tests."""
 
 
 class OpenEnvRepair(RepairTools):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -34,6 +35,12 @@ def test_descriptions_read_sizes_from_the_model() -> None:
         ModelDescription.from_model(model, description="")
     with pytest.raises(ValueError, match="good_answer"):
         ModelDescription.from_model(model, description="Sort digits.", good_answer="sorted")
+
+
+def test_a_model_whose_config_has_no_path_is_named_after_its_class() -> None:
+    model: Any = torch.nn.Linear(1, 1)
+    model.config = SimpleNamespace(name_or_path=None, vocab_size=None)
+    assert ModelDescription.from_model(model, description="Sort digits.").name == "Linear"
 
 
 def configured(monkeypatch: pytest.MonkeyPatch, folder: Path, settings: dict[str, Any]) -> None:

@@ -89,13 +89,14 @@ def connect(
             example.
         step: the step at which a resumed loop continues.
         metrics: the metrics that you pass to `observe`, in addition to `loss`. Agents that need other metrics report
-            that they cannot fire. You can also name metrics of `evaluate` here, if their better direction cannot be
-            guessed from their name.
+            that they cannot fire. You can also name metrics of `evaluate` here, if their names do not show
+            whether higher or lower is better.
         lr_bounds: bounds of `optimizer.lr_scale`, as multiples of your schedule.
         snapshots: your own copies for rollback, instead of copies of the `model`.
         training: the name of this training run, if the script has several in sequence. Use the same name to connect
             again and continue. By default, training runs are numbered.
-        completions: which completions to show, as for `attach`. Only trainers that sample groups use it.
+        completions: which completions to show in the monitor, as for `attach`. Only trainers that sample groups
+            of completions, such as PolicyTrainer, use it.
         redact: a function from text to text, as for `attach`.
         optional: train without a controller if there is none.
 

@@ -36,8 +36,8 @@ class EntropyCollapse(Agent):
     reference model, which still has entropy. The third is a rollback alone. It is confident enough to act alone if the
     second signal is present, too.
 
-    False alarms: an entropy has a noise of a few per cent, so a fall to half exceeds ten standard errors. The objective
-    counts as rising only beyond 2 standard errors.
+    False alarms: entropy readings vary by a few per cent from step to step, so a fall to half is more than ten standard
+    errors. The objective counts as rising only beyond 2 standard errors.
 
     Limits: rewards must be between 0 and 1. At a ceiling (p near 1), the first two signals are signs of success, and
     the agent is silent. A rollback does not remove the cause of the collapse unless the cause was the rate.
@@ -52,16 +52,17 @@ class EntropyCollapse(Agent):
     LEVEL_TICKS = 5
     """Number of newest ticks whose median is a gauge's level. With fewer, a single step would decide."""
     COLLAPSE_TICKS = 20
-    """Number of ticks within which a gauge must collapse, and by which to roll back. A fall by learning is slower."""
+    """Number of ticks within which a gauge must collapse, and by which to roll back. Learning lowers it more slowly."""
     COLLAPSED_SHARE = 0.5
     """Share of its earlier level below which a gauge has collapsed."""
     QUIET_SHARE = 0.35
-    """Share of the standard deviation by chance, 0 to 1, below which rewards within groups are nearly constant. The
-    value was not tuned. A higher value would mistake prompts with similar answers for a collapse."""
+    """Rewards within groups are nearly constant if their standard deviation is below this share, 0 to 1, of the one
+    expected by chance. A higher value would mistake prompts with similar answers for a collapse."""
     SOLVED_LEVEL = 0.9
     """Mean objective above which little spread is a sign of success, and the agent is silent."""
     CONFIDENCE_OF_BOTH = SOLO_CONFIDENCE
-    """Confidence with the first two signals, and for a constant confidence: just enough to act alone by default."""
+    """Confidence of a proposal if both the first and the second signal are present, or if the policy always states the
+    same confidence: just enough to act alone by default."""
     MIN_LAMBDA = 0.1
     """Minimum λ, 0 to 1, after a raise, because multiplying 0 changes nothing."""
     CONFIDENCE_OF_ONE = TENTATIVE_CONFIDENCE
@@ -138,7 +139,7 @@ class EntropyCollapse(Agent):
         return (old, new) if 0 <= new < self.COLLAPSED_SHARE * old else None
 
     def _shares_of_chance(self, window: Window, since: int) -> tuple[float, float] | None:
-        """Return the old and the new standard deviation of rewards within groups, each as a share of the deviation by
+        """Return the old and the new standard deviation of rewards within groups, each divided by the one expected by
         chance. Return None if there are too few measurements."""
         shares = []
         for observation in window.observations[-self.LEVEL_TICKS - self.COLLAPSE_TICKS :]:

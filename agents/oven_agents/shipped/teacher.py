@@ -40,10 +40,10 @@ class _Comparison:
 class Teacher(Agent):
     """Signals: GRPO's objective is the reward minus β·KL(π_θ ‖ π_ref), so the KL penalty anchors the policy to its
     teacher. The anchor binds (holds the policy back) if three conditions are met. The reward stays flat below its
-    ceiling, in training and on held-out data. The KL stays flat, too. And β·KL is a material part of an objective whose
-    advantages are around 1. A policy leaves its teacher without a gain if its KL grows by half, the reward does not
-    rise, and held-out quality falls. The KL must be between half a nat and MAX_RUNAWAY_KL. A teacher is absorbed if the
-    KL to this teacher has fallen far below its first level and stays there while the reward is flat.
+    ceiling, in training and on held-out data. The KL stays flat, too. And β·KL is at least MIN_PENALTY, which matters
+    next to advantages of about 1. A policy leaves its teacher without a gain if its KL grows by half, the reward does
+    not rise, and held-out quality falls. The KL must be between half a nat and MAX_RUNAWAY_KL. A teacher is absorbed if
+    the KL to this teacher has fallen far below its first level and stays there while the reward is flat.
 
     Actions: for an anchor that binds, proposes the next stronger teacher (`choices` are in order, weakest first), or a
     third of β if there is none. For an absorbed teacher, proposes the next stronger one, unless the KL to that teacher
@@ -51,10 +51,10 @@ class Teacher(Agent):
     of Ziegler et al. 2019, arXiv 1909.08593, §2.2). The agent undoes its last change if the reward is lower than
     before. It never tries that change again, so the search always ends.
 
-    False alarms: β is not raised at a KL above MAX_RUNAWAY_KL, where no anchor brings a policy back. β is not raised
-    either if the KL estimate leaps, because sampler and trainer have then diverged (oven_agents.stats.policy_shift). A
-    KL that was never high, or that leapt and came back, does not mean that a teacher is absorbed. In one of six runs
-    with an ineffective β, the teacher was swapped needlessly.
+    False alarms: β is not raised at a KL above MAX_RUNAWAY_KL, because a larger β does not bring such a policy back. β
+    is not raised either if the KL estimate leaps, because sampler and trainer have then diverged
+    (oven_agents.stats.policy_shift). A KL that was never high, or that leapt and came back, does not mean that a
+    teacher is absorbed. If β has no effect, the agent may swap the teacher needlessly (in one of six test runs).
 
     Limits: the thresholds come from one recipe, with β from 0.1 to 1. Advantages that are not divided by their spread
     have another scale. Without headroom the agent is silent, even if the KL runs away at the ceiling. Some methods drop
@@ -94,11 +94,11 @@ class Teacher(Agent):
     MIN_REWARD_FALL = 0.05
     """Minimum fall of the reward for which the last change is undone. It must also exceed three standard errors."""
     BETA_FACTOR = 3.0
-    """Factor by which β is lowered or raised. Only the magnitude of β matters, and a change can be undone."""
+    """Factor by which β is lowered or raised. It is large because only the order of magnitude of β matters."""
     CONFIDENCE = 0.8
-    """Confidence of all proposals. No success rate is recorded."""
+    """Confidence of all proposals. It is a guess, because the success of such proposals was not measured."""
     LATE_PROGRESS = 0.9
-    """Progress of the run, 0 to 1, after which a change has no time to show."""
+    """Progress of the run, 0 to 1, after which a change would have too little time to take effect."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         announced = {spec.name for spec in run.actuators}

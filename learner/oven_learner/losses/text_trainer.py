@@ -1,4 +1,4 @@
-"""Transformers' Trainer with weighted channels added to its loss, for language models that train on plain text."""
+"""Transformers' Trainer with channels (weighted extra loss terms), for language models that train on plain text."""
 
 from __future__ import annotations
 
@@ -74,12 +74,12 @@ class TextChannels(ChannelCheckpoints):
 
     @property
     def _has_fused_loss(self) -> bool:
-        """Whether the trainer's loss has no differentiable logits, as in TRL's SFTTrainer. Channels then run the model
-        a second time. They also do so when a loss omits logits (Liger)."""
+        """Whether the trainer fuses the loss with the logits, as TRL's SFTTrainer does, so that the logits cannot be
+        differentiated. Channels then run the model a second time, as they do if the outputs have no logits (Liger)."""
         return any(cls.__name__ == "SFTTrainer" for cls in type(self).__mro__)
 
     def _compute_term(self, channel: Channel, model: Any, inputs: dict[str, Any], is_share_of_step: bool) -> Tensor:
-        """Return the mean of the term over the micro-batch, or its share of the step if the loss is such a share."""
+        """Return the term's mean over the micro-batch, divided like the loss if that is a share of the step's loss."""
         trainer: Any = self
         with trainer.accelerator.autocast():
             term_sum = channel.tally(model, inputs)
@@ -112,7 +112,7 @@ class TextChannels(ChannelCheckpoints):
         return [parameter for module in modules if module is not None for parameter in module.parameters()]
 
     def _clip_grad_norm(self, model: Any) -> Any:
-        """Clip the gradients of all parameters that the step updates by one common norm."""
+        """Clip all gradients of the step, those of the channels' parameters included, by their joint norm."""
         trainer: Any = self
         extra_parameters = [parameter for parameter in self._channel_parameters() if parameter.grad is not None]
         if not extra_parameters:

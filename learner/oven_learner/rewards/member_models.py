@@ -14,7 +14,7 @@ from oven_core.protocol.judge_spec import OFF, JudgeSpec
 from oven_learner.rewards.verdicts import Cost, Verdict
 
 CONFIGURED = "configured"
-"""Identity of a member's configured model if the committee does not know it."""
+"""Stands for the identity of a member's configured model if the committee does not know which model that is."""
 Answers: TypeAlias = dict[str, list[Verdict]]
 """Member → its verdicts, one per group."""
 
@@ -100,7 +100,7 @@ class MemberModels:
         self._members[member] = _Member({identity: None}, identity, swap_count, model)
 
     def leave(self, member: str) -> None:
-        """Remove a member. OFF becomes its only choice."""
+        """Remove a member from the vote. Its entry stays, with OFF as the only choice, in case it joins again."""
         entry = self._find_member(member)
         entry.models, entry.active = {}, OFF
 
@@ -142,8 +142,8 @@ class MemberModels:
                 entry.swap_count += 1
 
     def offer(self, member: str, model: JudgeSpec) -> str:
-        """Add the model to the choices, and return its identity. It replaces a choice with the same identity but
-        another key."""
+        """Add the model to the member's choices, and return its identity. If a choice has the same identity, for
+        example with another API key, the new one replaces it."""
         entry = self._find_member(member)
         if model != entry.configured:  # requests do not need to name the configured model
             entry.models[model.identity] = model

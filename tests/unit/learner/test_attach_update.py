@@ -70,7 +70,7 @@ def test_the_update_norm_equals_the_difference_to_a_copy(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(update_norm, "CHUNK", chunk)
         if on_device:
-            patch.setattr(update_norm, "_scalars", torch.Tensor.unbind)
+            patch.setattr(update_norm, "_to_scalars", torch.Tensor.unbind)
         for step, index in enumerate(left_out):
             pulled(weights, step, index)
             before = flat(weights)
@@ -88,7 +88,7 @@ def test_norms_of_half_precision_weights_are_computed_in_float32(
 ) -> None:
     """In bfloat16 the update is that before rounding."""
     if on_device:
-        monkeypatch.setattr(update_norm, "_scalars", torch.Tensor.unbind)
+        monkeypatch.setattr(update_norm, "_to_scalars", torch.Tensor.unbind)
     weights = spread(2, dtype)
     exact = [torch.nn.Parameter(weight.detach().double()) for weight in weights]
     lengths = []

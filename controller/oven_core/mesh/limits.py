@@ -61,7 +61,7 @@ class RollbackLimits:
         """Record an observation. `quality` is the main held-out metric, with its sign set so that higher is better."""
         if not self._offsets or self._offsets[-1][1] != step - tick:
             self._offsets.append((tick, step - tick))
-        self._furthest_step = max(self._furthest_step, float(step))
+        self._furthest_step = max(self._furthest_step, step)
         if quality is not None and is_sound(quality) and (self._best_quality is None or quality > self._best_quality):
             self._best_quality, self._best_tick = quality, tick
 

@@ -5,7 +5,7 @@ import math
 from collections import Counter
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.support.mesh_log import LR, MOVES, NOON, RUN, SPECS, Log
 
@@ -299,8 +299,14 @@ def damaged(draw: st.DrawFn) -> tuple[str, bytes]:
     return subject, json.dumps(body).encode()
 
 
+def observation_at_step(step: int) -> bytes:
+    body = {"v": 1, "incarnation": 1, "n": 1, "type": "Observation", "tick": 1, "step": step, "progress": 0.0}
+    return json.dumps({**body, "metrics": {"loss": 1.0}}).encode()
+
+
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(damaged(), max_size=25))
+@example([("observation", observation_at_step(10**400))])
 def test_no_input_makes_it_raise(inputs: list[tuple[str, bytes]]) -> None:
     log = Log.running("amy", "bob", speciality=(LR,))
     for subject, data in inputs:

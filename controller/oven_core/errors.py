@@ -122,7 +122,7 @@ class ProcessError(OvenError, RuntimeError):
 
 
 class DivergedError(OvenError, RuntimeError):
-    """Raised if the log has an output that this replica computes differently. The replica must then stop."""
+    """Raised if the log has an output that this replica computes differently. Continuing would fork the history."""
 
 
 def similar_names(name: str, valid_names: Iterable[str]) -> list[str]:

@@ -37,7 +37,7 @@ CLOSE_TIMEOUT_S = 1.0
 CANCEL_INTERVAL_S = 0.1
 """Seconds between repeated cancellations. It is short because nats-py's tasks need no time to clean up."""
 LISTENER_TIMEOUT_S = 0.5
-"""Timeout of the check for a listener in seconds. The server reports a missing listener at once."""
+"""Maximum seconds that the check for a listener takes. The server reports a missing listener at once."""
 
 
 class Bus(LogClient):

@@ -90,8 +90,8 @@ def refuse_unjudged(author: str, vote: Vote, state: State) -> Refusal | None:
 def make_forecast(state: State, ballot: Ballot, spec: ActuatorSpec, lines: Sequence[TallyLine]) -> Forecast | None:
     """Return the forecast of a ballot that passed, or None if no metric can judge the change.
 
-    The leading proposal is the one with the most weight on the winning side. Proposals on other sides have no stake,
-    because their changes were not made. The horizon is at least `rules.outcome_ticks`, because harm takes time."""
+    The leading proposal has the most weight on the winning side (or the last name on a tie). Votes for other sides have
+    no stake, because their changes were not made. The horizon is at least `rules.outcome_ticks`, as harm takes time."""
     before = state.effective.get(spec.name)
     votes = [
         WeightedVote(line.agent, ballot.votes[line.agent].value, line.weight, line)

@@ -146,7 +146,7 @@ def _set_autonomy(state: State, command: OperatorCommand) -> Reply:
 
 
 def _change_trust(state: State, command: OperatorCommand) -> Reply:
-    """Grant or withdraw trust. The grant outlasts restarts of the agent, whose name no other agent can use."""
+    """Grant or withdraw trust. Trust outlasts the agent's restarts, because a name belongs to the holder of its key."""
     agent, actuators = command.agent, command.actuators
     if agent not in state.agents:
         return Reply(False, f"{_explain_unknown_agent(state, agent)}; start it before you trust it")

@@ -258,7 +258,7 @@ class State:
             agent.done_tick, agent.seen_ballot = status.tick, status.seen
 
     def apply_decision(self, decision: Decision) -> None:
-        """Store a decision. An adopted or advised decision replaces older advice. An adopted decision is in flight."""
+        """Store a decision. A change replaces older advice. An adopted one is in flight, and starts the cool-down."""
         if decision.verdict == "rejected":
             return
         actuator = decision.actuator

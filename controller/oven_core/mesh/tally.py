@@ -149,20 +149,20 @@ def tally_lines(ballot: Ballot, standing: Callable[[str], Standing]) -> tuple[Ta
     rationale_bytes = max(60, 6000 // max(1, len(eligible) + len(shadows)))
     lines = []
     for agent in (*eligible, *shadows):
-        is_newcomer = standing(agent).newcomer
-        reputation = rounded(effective_reputation(standing(agent).reputation))
+        voter = standing(agent)
+        reputation = rounded(effective_reputation(voter.reputation))
         cast = ballot.votes.get(agent)
         if cast is None:
-            lines.append(TallyLine(agent=agent, stance="silent", reputation=reputation, newcomer=is_newcomer))
+            lines.append(TallyLine(agent=agent, stance="silent", reputation=reputation, newcomer=voter.newcomer))
             continue
-        is_weightless = cast.vote.stance == "abstain" or agent in shadows or is_newcomer
+        is_weightless = cast.vote.stance == "abstain" or agent in shadows or voter.newcomer
         lines.append(
             TallyLine(
                 agent=agent,
                 stance=cast.vote.stance,
                 value=cast.value,
                 shadow=agent in shadows,
-                newcomer=is_newcomer,
+                newcomer=voter.newcomer,
                 confidence=cast.vote.confidence,
                 reputation=reputation,
                 weight=0.0 if is_weightless else _compute_weight(reputation, cast.vote.confidence),

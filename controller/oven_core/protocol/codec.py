@@ -66,7 +66,7 @@ def decode(subject_kind: str, data: bytes) -> LogMessage | Malformed:
 def _removed_content(run_started: bytes) -> str:
     """Return the name of a removed feature that the run used, or an empty string.
 
-    A run used trials if its rules did not turn them off, and it announced in `trials` the metric that compared them."""
+    A run used trials if its rules turned them on, and it announced in `trials` the metric that compared them."""
     recorded = from_json(run_started)
     rules = recorded.get("rules", {})
     if recorded.get("trials") and rules.get("trials", "off") != "off":

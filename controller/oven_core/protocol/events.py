@@ -16,7 +16,7 @@ from oven_core.protocol.history_requests import LoggedEvent
 from oven_core.protocol.messages import LogMessage
 
 MESSAGE_ID, SIGNATURE = "Nats-Msg-Id", "Oven-Signature"
-"""Headers of a message."""
+"""Names of the headers with a message's id and signature."""
 _DATA_FIELD = ', "data": '
 
 UNKNOWN_TIME = datetime.min.replace(tzinfo=UTC)

@@ -65,7 +65,7 @@ class Message(BaseModel):
 
 
 class MessagePart(BaseModel):
-    """Base class of objects in the fields of messages."""
+    """Base class of most objects in the fields of messages."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 

@@ -161,7 +161,7 @@ def add(
     try:
         code = _send(folder, as_json, JOIN_TIMEOUT_S + settings.deadline_s + TEST_MARGIN_S, **command, reason=reason)
     finally:
-        if code == 1:  # the learner refused the member, or the command was not sent
+        if code == 1:  # the learner refused the member, which also ends its process, or the command was not sent
             _remove_settings(folder, name)
     return code
 

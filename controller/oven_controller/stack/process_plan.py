@@ -92,7 +92,8 @@ def make_pools(specs: Sequence[AgentSpec], size: int | None) -> list[Pool]:
         sharing_specs = [spec for spec in specs if not spec.needs_own_process]
         groups = [tuple(sharing_specs[start : start + size]) for start in range(0, len(sharing_specs), size)]
     shared_pools = [Pool(f"agents-{number}", group) for number, group in enumerate(groups, 1)]
-    single_pools = [Pool(spec.name, (spec,)) for spec in specs if not any(spec in group for group in groups)]
+    shared_names = {name for pool in shared_pools for name in pool.names}
+    single_pools = [Pool(spec.name, (spec,)) for spec in specs if spec.name not in shared_names]
     keys = {pool.key for pool in shared_pools}
     for spec in specs:
         if spec.name in keys:

@@ -63,7 +63,7 @@ class LogWatch:
 
     async def _wait_for_joins(self, counts: dict[str, int]) -> None:
         async with self._changed:
-            await self._changed.wait_for(lambda: self._join_counts >= Counter(counts))
+            await self._changed.wait_for(lambda: all(self._join_counts[name] >= n for name, n in counts.items()))
 
     async def wait_for(self, seq: int) -> None:
         """Wait until the event with this sequence number has been passed to its callback."""

@@ -98,7 +98,7 @@ class ModelSpend:
     def __init__(self, path: Path | None, caps: Sequence[Cap] = (), owner: str = "") -> None:
         """Open or create the file, or use memory if `path` is None. Only this process may spend from the account
         `owner` and the accounts below it, or from all accounts if `owner` is empty. So reservations in these accounts
-        come from an earlier process and are booked as spent. Raises ConfigError if the file is damaged or read-only."""
+        come from an earlier process and are booked as spent. Raises ConfigError for a damaged or unwritable file."""
         self.path = path
         self._caps = tuple(cap for cap in caps if cap.limits.is_capped)
         self._lock = threading.Lock()

@@ -35,7 +35,7 @@ class DecisionRow(BaseModel):
     verdict: Verdict
     reason: str
     approved_by: str = Field(description="the decision that carries out this advice; empty if there is none")
-    receipt: str | None = Field(description="applied, noop, rejected, skipped, expired or unknown; null before it")
+    receipt: str | None = Field(description="applied, noop, rejected, skipped, expired or unknown; null if none")
     after: Value = Field(description="the value that was read back")
     receipt_step: int | None
     target: str = Field(description="the metric by which the outcome is scored; empty if the proposal names none")

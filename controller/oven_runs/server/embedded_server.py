@@ -258,8 +258,8 @@ def find_binary() -> str:
 
 
 def free_port() -> int:
-    """Return a random free port, a different one on every call. Ports above _PORTS are not used, because the system
-    could take them for outgoing connections while the server is down."""
+    """Return a free port, a different one on every call. It is random, so that forked processes differ. The system may
+    use ports above _PORTS for outgoing connections while the server is down, so they are not chosen."""
     for _ in range(2 * len(_PORTS)):
         port = secrets.choice(_PORTS)
         if port not in _used_ports and is_free(port):

@@ -170,7 +170,7 @@ def agent_specs(settings: Settings) -> list[AgentSpec]:
     specs = [agent_spec(agent) for agent in selected_agents(settings)]
     options = {name: tuple(numeric_options(name, values).items()) for name, values in settings.agent_options.items()}
     specs = [replace(spec, options=options.get(spec.name, ())) for spec in specs]
-    owners = {role: "one of the stack's processes" for role in get_args(Role)}
+    owners = {role: "a role of the stack" for role in get_args(Role)}
     for spec in specs:
         if owners.get(spec.name) == "an agent":
             raise ConfigError(f"two agents are called {spec.name!r}; rename one of the files")

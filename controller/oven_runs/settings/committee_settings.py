@@ -74,7 +74,7 @@ class MemberSettings(BaseModel):
     )
     logprobs: bool = Field(default=False, description="request the tokens' log-probabilities, if the model offers them")
     top_logprobs: int = Field(
-        default=5, ge=1, le=MAX_LOGPROBS, description="alternatives per token with `logprobs`, if the model has as many"
+        default=5, ge=1, le=MAX_LOGPROBS, description="maximum alternatives per token with `logprobs`"
     )
 
     @model_validator(mode="after")
@@ -111,9 +111,7 @@ class FrontierSettings(BaseModel):
     base_url: Address = Field(default="", description="address of the API, as for a member")
     key_env: Variable = Field(default="", description="environment variable with the key, as for a member")
     prompts: str = Field(default="", description="file with one prompt per line, or .jsonl with `prompt`")
-    top_logprobs: int = Field(
-        default=MAX_LOGPROBS, ge=1, le=MAX_LOGPROBS, description="alternatives per token, if the model offers as many"
-    )
+    top_logprobs: int = Field(default=MAX_LOGPROBS, ge=1, le=MAX_LOGPROBS, description="maximum alternatives per token")
     max_tokens: int = Field(default=256, ge=1, le=1024, description="token limit of an answer")
     every: int = Field(default=50, ge=1, description="steps between two comparisons")
 

@@ -71,7 +71,7 @@ class ProviderEntry(BaseModel):
     base_url: Address = Field(default="", description="address of the API; if empty, a member must set it")
     key_env: Variable = Field(default="", description="environment variable with the key; if empty, none is sent")
     schema_mode: SchemaMode = Field(default="strict", alias="schema")
-    top_logprobs: int = Field(default=0, ge=0, le=MAX_LOGPROBS, description="alternatives per token; if 0, none")
+    top_logprobs: int = Field(default=0, ge=0, le=MAX_LOGPROBS, description="maximum alternatives per token")
     token_limit_field: Literal["max_tokens", "max_completion_tokens"] = Field(
         default="max_completion_tokens", description="the request field for the token limit, in the wire format openai"
     )

@@ -69,7 +69,7 @@ class AuthorSettings(BaseModel):
     prompts: int = Field(default=10, ge=1, le=50, description="maximum prompts per request; others are dropped")
     total: int = Field(default=500, ge=1, le=10_000, description="maximum prompts that the learner accepts in a run")
     share: float = Field(
-        default=0.25, gt=0, le=1, description="maximum of data.authored_share, the share of authored prompts drawn"
+        default=0.25, gt=0, le=1, description="maximum of data.authored_share, a share of a topic's draws"
     )
     examples: int = Field(
         default=2, ge=0, le=8, description="training prompts that the model sees per topic; if 0, only the names"

@@ -208,8 +208,8 @@ def test_shadow_agents_are_listed_in_the_rules(tmp_path: Path) -> None:
     ("agent", "member", "words"),
     [
         ("judge", "judge", "committee member 'judge' has the name of an agent; rename it in committee.members"),
-        ("mine", "learner", "committee member 'learner' has the name of one of the stack's processes"),
-        ("kg", "judge", "agent 'kg' has the name of one of the stack's processes; rename its file"),
+        ("mine", "learner", "committee member 'learner' has the name of a role of the stack"),
+        ("kg", "judge", "agent 'kg' has the name of a role of the stack; rename its file"),
         ("mine", "a judge", "committee member 'a judge' is not a usable name"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Read the sampled completions of one run, from the running stack or, if it is down, from its store."""
+"""Reads the sampled completions of one run, from the running stack or, if it is down, from its store."""
 
 from __future__ import annotations
 

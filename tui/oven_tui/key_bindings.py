@@ -1,4 +1,4 @@
-"""Create Textual's key bindings and the command palette from the table of commands (oven_tui.model.commands)."""
+"""Creates Textual's key bindings and the command palette from the table of commands (oven_tui.model.commands)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read the log of one run continuously: live while the stack is running, and otherwise from its log file.
+"""Reads the log of one run continuously: live while the stack is running, and otherwise from its log file.
 
 Live messages only signal that there are new events. The events themselves are requested from the log, in order. There
 is at most one request every REQUEST_GAP_S seconds, so that a fast run causes no more load than a slow one.

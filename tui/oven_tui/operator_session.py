@@ -1,4 +1,4 @@
-"""Keep the monitor's operator connection open, so that it can send commands immediately."""
+"""Keeps the monitor's operator connection open, so that it can send commands immediately."""
 
 from __future__ import annotations
 

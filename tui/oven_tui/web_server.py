@@ -1,4 +1,4 @@
-"""Serve the monitor to a browser on this machine, with textual-serve and a one-time token, on loopback only.
+"""Serves the monitor to a browser on this machine, with textual-serve and a one-time token, on loopback only.
 
 The first browser that opens the address with the token gets a cookie, and the token becomes invalid. Requests without
 the cookie are refused. So are requests for another host name (DNS rebinding) and WebSockets that other pages open. The

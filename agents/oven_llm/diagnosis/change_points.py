@@ -19,9 +19,10 @@ REFERENCE_LENGTH: Final = 30
 REFERENCE_LENGTH_AFTER_CHANGE: Final = 15
 """Reference length after a change. It is shorter because the next change may follow soon, e.g. when a fault ends."""
 UPDATE_INTERVAL: Final = 20
-"""Minimum number of readings between two updates of the reference, which follows slow trends."""
+"""Minimum number of readings between two updates of the reference. Updates follow slow trends, but cost time."""
 MAX_EXTRAPOLATION: Final = 30
-"""Maximum number of readings over which a trend is extrapolated. Beyond it, a slight trend would raise false alarms."""
+"""Maximum number of readings over which a trend is extrapolated. Over hundreds of readings, a trend of 0.1 standard
+deviations per reading raises an alarm in one of three series, and a third of that trend in one of ten."""
 MAX_DEVIATION: Final = 4.0
 """Maximum deviation of one reading in standard deviations. Larger deviations are clipped."""
 CUSUM_DRIFT: Final = 0.75
@@ -93,7 +94,8 @@ class Reference:
 
 
 def _estimate_level(values: Sequence[float]) -> float:
-    """Return the mean of at most MAX_READINGS_FOR_MEAN readings, or the median of more."""
+    """Return the mean of at most MAX_READINGS_FOR_MEAN readings, or the median of more. A few readings are detected
+    only if most are extreme, so a single outlier does not distort their mean."""
     return fmean(values) if len(values) <= MAX_READINGS_FOR_MEAN else median(values)
 
 
@@ -155,5 +157,5 @@ def page_hinkley(values: Sequence[float], sign: Literal[1, -1]) -> Change | None
     return None
 
 
-def _clip(deviation: float) -> float:
-    return max(min(deviation, MAX_DEVIATION), -MAX_DEVIATION)
+def _clip(deviation: float) -> float:  # with `min` and `max`, CUSUM would take 1.6 times as long
+    return MAX_DEVIATION if deviation > MAX_DEVIATION else -MAX_DEVIATION if deviation < -MAX_DEVIATION else deviation

@@ -150,7 +150,7 @@ class Supervisor(ModelAgent[SupervisorSettings, DiagnosisRequest, DiagnosisResul
     def _propose_revert(self, window: Window) -> Vote | None:
         """Propose the old value if the proposed change was made and its revert_if is met."""
         change = self._change
-        if change is None or window.tick > change.tick + 2 * HORIZON:  # too old to have caused a deterioration
+        if change is None or window.tick > change.tick + 2 * HORIZON:  # revert_if no longer applies
             self._change = None
             return None
         knob = window.knobs.get(change.knob)

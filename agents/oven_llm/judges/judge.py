@@ -276,7 +276,7 @@ class JudgeConfiguration:
         environ: Mapping[str, str] = os.environ,
         check_settings: CheckSettings = CONTROLS_ONLY,
     ) -> JudgeConfiguration:
-        """Return the configuration of a member's judge. Raises ConfigError if a part is unknown or missing."""
+        """Look up a member's judge. Raises ConfigError for an unknown provider or a missing address, key or rubric."""
         endpoint = endpoint_of(name, member, catalogue)
         text = read_rubric(name, member.rubric) if member.rubric else ""
         rubric = Rubric(member.role, member.domain, text)

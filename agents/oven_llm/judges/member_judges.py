@@ -1,7 +1,6 @@
 """Manages the judges of one committee member: the configured judge, and the judges that replace it in swaps.
 
-Every request names the model that must score it, so requests are scored correctly during a swap and after a restart.
-"""
+Every request names the model that must score it, so scoring also works during a swap and after a restart."""
 
 from __future__ import annotations
 

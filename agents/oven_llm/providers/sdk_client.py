@@ -68,7 +68,8 @@ def convert_error(error: Exception, sdk: ModuleType) -> ModelFailure:
 
 
 def parse_response(response: object, response_type: type[_Response], parse: Callable[[_Response], _Parsed]) -> _Parsed:
-    """Return `parse(response)`. Raises ModelFailure if the response is malformed, which the SDKs do not check."""
+    """Return `parse(response)`. Raises ModelFailure if the response is malformed. The SDKs do not validate responses.
+    If a server returns an HTML page, they return it as a string."""
     if not isinstance(response, response_type):
         raise ModelFailure(
             "bad_response", f"the response is of type {type(response).__name__} instead of the API's object"

@@ -123,7 +123,7 @@ def current_tally() -> CallTally | None:
 
 
 def cost_usd(endpoint: ModelEndpoint, usages: Sequence[Usage]) -> float | None:
-    """Return the cost in US dollars, by the catalogue's price or genai-prices; None if neither lists the model."""
+    """Return the cost in USD, by the catalogue or genai-prices; None if neither lists the model at this address."""
     total = 0.0
     for usage in usages:
         cost = _compute_cost(endpoint, usage)

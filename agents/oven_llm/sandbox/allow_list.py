@@ -81,7 +81,7 @@ def rules_for_tests(descriptors: Descriptors) -> tuple[Rule, ...]:
         Rule("read"),
         Rule("write"),
         Rule("close", (first_not_reserved,)),
-        Rule("mmap", (Condition(2, "not_all_bits", (PROT_WRITE | PROT_EXEC,)),)),  # shared libraries
+        Rule("mmap", (Condition(2, "not_all_bits", (PROT_WRITE | PROT_EXEC,)),)),  # shared libraries are executable
         Rule("mprotect", (Condition(2, "no_bits", (PROT_EXEC,)),)),
         Rule("dup2", (second_not_reserved,)),
         Rule("dup3", (second_not_reserved,)),

@@ -107,7 +107,8 @@ Instruction = tuple[int, int, int, int]
 
 
 def assemble_filter(machine: Machine, rules: Sequence[Rule]) -> bytes:
-    """Return the filter as an array of struct sock_filter. Rules for calls that the machine lacks are skipped."""
+    """Return the filter as an array of struct sock_filter. Rules for calls that the machine lacks are skipped. Raises
+    ValueError if the filter is too long."""
     code: list[Instruction] = [
         (LOAD, 0, 0, CONVENTION_OFFSET),
         (EQUAL, 1, 0, machine.audit_arch),

@@ -32,7 +32,7 @@ class _AnsweredExit(SystemExit):
 
 
 class MontySandbox(Sandbox):
-    """A sandbox that runs code in monty's interpreter. Raises ConfigError without the package `pydantic-monty`."""
+    """A sandbox that uses monty. Raises ConfigError without `pydantic-monty`, and ProcessError if its worker fails."""
 
     backend = "monty"
 
@@ -170,7 +170,7 @@ class _BlockRun:
         if last_line.startswith("TimeoutError: feed time limit exceeded"):
             return "timeout", f"the block was stopped after {self._limits.block_s:g} s"
         self._print("stderr", f"{error.display() if hasattr(error, 'display') else error}\n")
-        return "died" if "was terminated" in last_line else "error", last_line
+        return ("died", last_line) if "was terminated" in last_line else ("error", last_line)
 
     def _print(self, stream: Literal["stdout", "stderr"], text: str) -> None:
         data, dropped_count = truncate(text, self._limits.output_bytes - self._printed_bytes)

@@ -1,7 +1,7 @@
 """Sandbox profiles, which define the files and modules that code may use.
 
 Code in `repl` cannot open files. Code in `tests` can read one folder and write to another. Landlock, a Linux security
-module, enforces the profiles. Its rights and rulesets are defined in linux/landlock.h."""
+module, restricts access to the folders. Its rights and rulesets are defined in linux/landlock.h."""
 
 from __future__ import annotations
 

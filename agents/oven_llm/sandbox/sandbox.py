@@ -77,4 +77,5 @@ class Sandbox(AbstractContextManager["Sandbox"], ABC):
 
 
 class CallError(Exception):
-    """Raised by a host function. The calling code sees the message, but only the type of any other error."""
+    """Raised by a host function to pass an error message to the calling code. The code sees only the type of any other
+    error, because the message may contain a key or a path."""

@@ -126,8 +126,8 @@ def run(
     query: str, context: Context, supervisor: ModelHandler, worker: ModelHandler, **options: Unpack[RunOptions]
 ) -> RunResult:
     """Answer the query with at most `max_iterations` turns of the supervisor, and one more call that requests only the
-    answer. Failures of the models are part of the result. Raises ConfigError for invalid arguments and without a
-    sandbox, ProcessError if the sandbox does not start, and OSError if the log cannot be written."""
+    answer. Failures of the models are part of the result. Raises ConfigError if an argument is invalid or no
+    sandbox is available, ProcessError if the sandbox does not start, and OSError if the log cannot be written."""
     return _Run(query, supervisor, worker, **options).run(context)
 
 

@@ -1,8 +1,7 @@
 """Rebuilds the mesh's state from the log, to show the mesh's answer to a command before the operator sends it.
 
 The mesh's own classes (oven_core.mesh) store the state and compute the answers. Decisions are not computed again but
-read from the log, so this takes little time. State that only a tally needs is omitted.
-"""
+read from the log, so this takes little time. State that only a tally needs is omitted."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class MonitorView:
         self.commands = CommandProgress()
         self.mesh = MeshState()
         self.omitted_count = 0
-        """Number of values and agents that were ignored because there were too many metrics or agents."""
+        """Number of values and messages that were ignored because there were too many metrics or agents."""
         self.is_preview = False
         """Whether the view is based on unverified parts of a long log, so that its counts are wrong."""
         self.pace_s = 0.0
@@ -273,8 +273,8 @@ class MonitorView:
         return "silent" if limit and self.run.tick - record.last_tick > limit else "live"
 
     def curve_names(self) -> list[str]:
-        """Return the names of all curves. The most important come first: the training signal, held-out metrics, the
-        learning rate, gradient norm, KL, entropy and loss. The others are sorted by name."""
+        """Return the names of all curves. The most important come first: the training signal, the target, a held-out
+        metric, the learning rate, gradient norm, KL, entropy and loss. The others are sorted by name."""
         declared = [spec.name for spec in self.run.started.metrics] if self.run.started else []
         names = list(self.series) or list(dict.fromkeys(declared))
         rate = next((name for name in ("learning_rate", "optimizer.lr_scale") if name in names), None)

@@ -73,8 +73,7 @@ class RunAxis:
 def curve_names(runs: Sequence[OverlaidRun]) -> list[str]:
     """Return the names of all curves. Metrics that several runs have come first."""
     names = list(dict.fromkeys(name for run in runs for name in run.view.curve_names()))
-    shared = [name for name in names if sum(name in run.view.series for run in runs) >= 2]
-    return [*shared, *(name for name in names if name not in shared)]
+    return sorted(names, key=lambda name: sum(name in run.view.series for run in runs) < 2)  # keeps the order otherwise
 
 
 def style(runs: Sequence[OverlaidRun], metric: str) -> CurveStyle:

@@ -1,4 +1,4 @@
-"""Open a long log: show a preview immediately, then the whole verified log, while new events arrive."""
+"""Opens a long log: shows a preview immediately, then the whole verified log, while new events arrive."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Read a long log.jsonl in a thread: first a preview, then the whole verified log.
+"""Reads a long log.jsonl in a thread: first a preview, then the whole verified log.
 
 The preview takes a fraction of a second for a log of any length. It contains the beginning and the end of the log, and
-evenly spaced observations in between. Its counts are wrong because decisions are missing, so `is_preview` is set.
-"""
+evenly spaced observations in between. Its counts are wrong because decisions are missing, so `is_preview` is set."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Play a recorded run: show what the live monitor showed at any event of the log.
+"""Plays a recorded run: shows what the live monitor showed at any event of the log.
 
 The view at an event includes all events up to it. To go back, the player starts at the newest checkpoint before the
-target and replays the log from there. The player does not measure time. The caller passes the elapsed time.
-"""
+target and replays the log from there. The player does not measure time. The caller passes the elapsed time."""
 
 from __future__ import annotations
 

@@ -115,8 +115,7 @@ class AgentPanel(Lines, Panel):
         return standing, STANDING_KINDS[standing]
 
     def _reputation(self, name: str) -> TextRun:
-        """Return an agent's reputation. It is red below the minimum that the run's rules require for vetoes and for the
-        quorum."""
+        """Return an agent's reputation. It is red below the minimum in the rules for vetoes and the quorum."""
         reputation = self.view.reputations.get(name)
         if reputation is None:
             return "   –  ", "dim"

@@ -184,8 +184,8 @@ class Actuators:
         self, name: str, *, choices: Sequence[str] | None = None, low: float | None = None, high: float | None = None
     ) -> None:
         """Change the choices or bounds of an actuator. For a simplex, use the components of its current value. If
-        training is running, call `OvenClient.announce` afterwards. Raises UnknownNameError. Raises ConfigError for
-        choices or bounds that are invalid, exclude the current value, or do not apply to this kind of actuator."""
+        training is running, call `OvenClient.announce` afterwards. Raises UnknownNameError. Changes nothing and raises
+        ConfigError if choices or bounds are invalid, exclude the current value, or do not apply to this kind."""
         old, current = self.spec(name), self.read(name)
         if choices is not None and old.kind != "choice":
             raise ConfigError(f"{name} is a {old.kind}, which has no choices to change")

@@ -98,7 +98,7 @@ class PolicyTraining(BakeArguments):
             )
 
     def build(self, address: StackAddress, stack: ChildStack | None) -> Oven:
-        """Build the trainer for the run at `address`. Raises ConfigError or TeacherRefusedError."""
+        """Build the trainer for the run at `address`. Raises ConfigError, UnknownNameError or TeacherRefusedError."""
         description = ModelDescription.from_model(self.model, **self.model_details)
         with stack_environment(address):
             committee = convene(self.rules, description=description, seed=self.config_args.get("seed", 0))

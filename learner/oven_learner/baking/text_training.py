@@ -130,7 +130,7 @@ class TextTraining(BakeArguments):
             raise ConfigError("use_verifier= needs a teacher's answers; pass teachers=, or omit use_verifier=")
 
     def build(self, address: StackAddress, stack: ChildStack | None) -> Oven:
-        """Build the trainer and attach it to the run at `address`. Raises ConfigError or TeacherRefusedError."""
+        """Build the trainer and attach it to the run. Raises ConfigError, UnknownNameError or TeacherRefusedError."""
         with stack_environment(address):
             settings, verifier = Connection.find().committee, self._build_verifier()
             committee = self._build_committee(verifier, settings.members)

@@ -336,7 +336,7 @@ async def wait_for_message(
     timeout_s: float | None,
     has_ended: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Wait until the log has a matching message after sequence number `after`, or until `has_ended()`."""
+    """Wait for a matching message in the log after sequence number `after`, or for `has_ended()`. Raises BusError."""
     async with asyncio.timeout(timeout_s), run.connect("operator") as bus:
         while not has_ended():
             async for batch in read_batches(bus, run.run, after):

@@ -97,7 +97,7 @@ def resume_judges(offered: Mapping[str, Mapping[str, JudgeSpec]], actuators: Act
 
 def resume_values(values: Mapping[str, Value], actuators: Actuators, ranks: Ranks) -> None:
     """Restore settings in the order of registration. Raises ConfigError if the ranks differ."""
-    for name in actuators:
+    for name in [*actuators]:  # a copy, because a write function may register further actuators
         if name in values and actuators.spec(name).kind != "action":
             value = values[name]
             result = actuators.apply(name, value)

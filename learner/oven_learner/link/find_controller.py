@@ -43,7 +43,7 @@ class Mode(Enum):
 
     @classmethod
     def from_environment(cls, optional: bool) -> Mode:
-        """Return the mode from OVEN_MODE, or from the script's `optional` if it is not set. Raises ConfigError."""
+        """Return the mode from OVEN_MODE, or else from `optional`. Raises ConfigError for an unknown value."""
         value = os.environ.get(MODE_VARIABLE, "")
         if not value:
             return cls.OPTIONAL if optional else cls.REQUIRED

@@ -109,7 +109,7 @@ class PolicyTeachers(NamedTeachers[Policy]):
         frame_dim = sample.shape[-1] if isinstance(sample, torch.Tensor) and sample.dim() else None
         condition_dim = encode(self._conditions).shape[-1] if encode is not None else None
         joint_dims = {"its frames": teacher.dims, "the policy's frames": frame_dim}
-        intent_dims = {"its intents": teacher.intent_dim, "the conditions": condition_dim}
+        intent_dims = {"its intents": teacher.intent_dim, "the conditions' intents": condition_dim}
         for field, configured_dim, actual_dims in (
             ("joint_dim", config.joint_dim, joint_dims),
             ("intent_dim", config.intent_dim, intent_dims),

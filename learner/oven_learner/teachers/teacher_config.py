@@ -25,7 +25,7 @@ class TeacherConfig(BaseModel):
     are added later count as stronger. A `diffusion` teacher needs its number of joint coordinates (`joint_dim`) and
     the size of its intent vector (`intent_dim`). `strategy` determines where the weights are stored, and `bits` applies
     to the strategy "quantized". `tokenizer` is a loaded tokenizer, or its folder or Hub id. By default it is the one in
-    the model's folder, if any. Raises ConfigError for an invalid value, and UnknownNameError for an unknown kind."""
+    the model's folder, if any. Raises UnknownNameError for an unknown kind or strategy, otherwise ConfigError."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 

@@ -148,3 +148,16 @@ def test_a_choice_that_is_not_registered_yet_is_not_resumed(
     with caplog.at_level(logging.WARNING, "oven.learner"):
         OvenClient(FakeLink(past=past), knobs.registry, max_steps=9).start()
     assert knobs.mode == "a" and "'c' is not one of a, b" in caplog.text
+
+
+def test_a_restored_value_may_register_another_actuator() -> None:
+    knobs = Knobs()
+
+    def grow(size: float) -> None:
+        knobs.rate = size
+        knobs.registry.scalar("rate of the new layer", lambda: 1.0, lambda _: None, low=0, high=2)
+
+    knobs.registry.scalar("layers", lambda: knobs.rate, grow, low=1, high=4)
+    past = ResumeState(incarnation=1, tick=5, training="1", values={"1": {"layers": 2.0}})
+    OvenClient(FakeLink(past=past), knobs.registry, max_steps=9).start()
+    assert knobs.rate == 2.0 and "rate of the new layer" in knobs.registry

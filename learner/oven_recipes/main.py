@@ -29,7 +29,7 @@ def main(args: list[str]) -> int:
     recipes = {point.name: point for point in entry_points(group="oven.recipes")}
     if settings["recipe"] not in recipes:
         raise UnknownNameError("recipe", settings["recipe"], recipes)
-    log.info(f"{PREPARING}loading the recipe %s", settings["recipe"])
+    log.info("%sloading the recipe %s", PREPARING, settings["recipe"])
     recipe: Recipe = recipes[settings["recipe"]].load()
     recipe.train(
         TrainingRequest(

@@ -144,8 +144,8 @@ class ActivationInjection:
     @contextlib.contextmanager
     def vectors(self, vectors: RowVectors | None, layers: Sequence[int | None] | None = None) -> Iterator[None]:
         """Set the vectors for this thread's forward passes. None means that the passes have no placeholders. `layers`
-        contains the layer from which each row's vectors were captured. The row's prompt must name the same layer.
-        Raises ConfigError for vectors that are of the wrong size, not finite, or zero."""
+        contains the layer from which each row's vectors were captured. The row's prompt must name the same layer,
+        unless the layer is None. Raises ConfigError for vectors that are of the wrong size, not finite, or zero."""
         for row, row_vectors in enumerate(vectors or ()):
             if row_vectors is not None:
                 check_vectors(row_vectors, self.hidden_size, f"row {row}")
@@ -179,7 +179,7 @@ class ActivationInjection:
             )
         if state.plan is None:
             return output
-        hidden = output[0] if isinstance(output, tuple) else output  # (B, T, d)
+        hidden = output[0] if isinstance(output, tuple) else output  # (batch, tokens, hidden size)
         rows, columns, vectors = (tensor.to(hidden.device) for tensor in state.plan)
         new_states = inject_vectors(hidden[rows, columns], vectors)
         new_hidden = hidden.index_put((rows, columns), new_states)  # a copy

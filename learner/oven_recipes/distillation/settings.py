@@ -10,7 +10,7 @@ from oven_recipes import recipe_interface
 from oven_recipes.grpo.settings import SortingSettings, TeacherName
 
 TUNED_LEARNING_RATE = 1e-3
-"""The best learning rate of this policy with Adam over 30 steps."""
+"""The best of the learning rates that were tried with Adam on this policy over 30 steps."""
 
 
 class DistillationSettings(SortingSettings):

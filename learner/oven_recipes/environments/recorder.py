@@ -143,8 +143,8 @@ def _convert_result(message: Any, call_id: str, lost_content: Counter[str]) -> M
 class Recorder:
     """A wrapper for an environment factory. Pass `environment` to the trainer as its `environment_factory` and `reward`
     as one of its `reward_funcs`, then `bind` the recorder to the trainer. Any TRL environment with a `get_reward`
-    works. If the environment has the attribute `newest_call` (a `ToolResult`), the rewards and digests of steps are
-    also recorded.
+    works. If the environment has the attributes `newest_call` (a `ToolResult`) and `solved`, the rewards and digests
+    of steps and the attempt's success are also recorded.
 
     Args:
         factory: Creates an environment.

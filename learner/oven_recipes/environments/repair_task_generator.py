@@ -28,7 +28,7 @@ FUNCTION_NAMES: Final = ("total", "score", "charge", "level", "limit", "offset",
 NUMBER_NAMES: Final = ("price", "count", "size", "depth", "speed", "mass")
 LIST_NAMES: Final = ("items", "parts", "rows", "marks")
 MODULE_NAMES: Final = ("shop", "units", "stock", "rules")
-TESTS_OF_BROKEN_FUNCTION: Final = 4  # number of tests
+BROKEN_FUNCTION_TEST_COUNT: Final = 4
 TEST_NUMBERS_OF_NEIGHBOUR: Final = (1, 2)
 """Numbers in the names of the neighbour's tests. A neighbour is a second, correct function in the module."""
 
@@ -209,11 +209,11 @@ def _draw_bug(function: Function, rng: random.Random) -> Bug | None:
     for _ in range(MAX_DRAWS):
         kind = rng.choice(sorted({body_kind for body_kind, _ in bodies}))
         body = rng.choice([body for body_kind, body in bodies if body_kind == kind])
-        test_arguments = [_draw_arguments(function, rng) for _ in range(TESTS_OF_BROKEN_FUNCTION)]
+        test_arguments = [_draw_arguments(function, rng) for _ in range(BROKEN_FUNCTION_TEST_COUNT)]
         correct_function = _compile(function.code(), function.name)
         buggy_function = _compile(function.code(body), function.name)
         is_detected = [_outcome(correct_function, args) != _outcome(buggy_function, args) for args in test_arguments]
-        if len({repr(args) for args in test_arguments}) == TESTS_OF_BROKEN_FUNCTION and any(is_detected):
+        if len({repr(args) for args in test_arguments}) == BROKEN_FUNCTION_TEST_COUNT and any(is_detected):
             return Bug(kind, body, test_arguments, is_detected)
     return None
 
@@ -251,7 +251,7 @@ def _build_instance(broken: Function, neighbours: list[Function], bug: Bug, rng:
 
     before, after = module_code(broken.code(bug.body)), module_code(broken.code())
     path, test_path = f"{module}.py", f"test_{module}.py"
-    test_names = [f"{test_path}::test_{broken.name}_{number}" for number in range(1, TESTS_OF_BROKEN_FUNCTION + 1)]
+    test_names = [f"{test_path}::test_{broken.name}_{number}" for number in range(1, BROKEN_FUNCTION_TEST_COUNT + 1)]
     failing = [name for name, is_failing in zip(test_names, bug.is_detected, strict=True) if is_failing]
     neighbour_tests = [(function, number) for function in neighbours for number in TEST_NUMBERS_OF_NEIGHBOUR]
     passing = [name for name in test_names if name not in failing]

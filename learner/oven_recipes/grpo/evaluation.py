@@ -14,7 +14,7 @@ from oven_recipes.grpo.sorting_task import Example, draw_pool
 
 
 def held_out_examples(settings: SortingSettings) -> list[Example]:
-    """Return the held-out examples. They are the same for every run, so that accuracies are comparable."""
+    """Return the held-out examples. All seeds have the same, so that accuracies of different runs are comparable."""
     rng = random.Random("held out")
     pools = (draw_pool(length, settings.eval_prompts, rng, evaluation=True) for length in sorted(settings.lengths))
     return [example for examples in pools for example in examples]

@@ -56,7 +56,7 @@ class SortingSettings(RecipeSettings):
 
 
 TUNED_LEARNING_RATE = 2e-4
-"""The best learning rate of this policy with Adam over 120 steps."""
+"""The best of the learning rates that were tried with Adam on this policy over 120 steps."""
 
 
 class GrpoSettings(SortingSettings):

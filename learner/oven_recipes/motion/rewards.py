@@ -1,4 +1,4 @@
-"""The recipe's reward functions: the hand must reach the target, move smoothly, and turn no joint too far."""
+"""The reward functions: the hand must reach the target, the motion must be smooth, and no joint may turn too far."""
 
 from __future__ import annotations
 

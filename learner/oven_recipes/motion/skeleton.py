@@ -35,7 +35,7 @@ JOINTS: tuple[tuple[str, int, tuple[float, float, float]], ...] = (
 rest with outstretched arms. This is SMPL's tree with rounded bone lengths of a person of 1.7 m."""
 JOINT_INDEX = {name: index for index, (name, _, _) in enumerate(JOINTS)}
 PARENTS = tuple(parent for _, parent, _ in JOINTS)
-DIMS = 3 * len(JOINTS)  # numbers per frame: three axis-angles per joint
+DIMS = 3 * len(JOINTS)  # numbers per frame: an axis-angle vector per joint
 ARM_M = 0.59
 """Distance from shoulder to hand in metres."""
 ROTATION_LIMITS_RAD = {"shoulder": 2.6, "elbow": 2.5, "knee": 2.3, "hip": 1.8, "wrist": 1.2, "ankle": 0.9}

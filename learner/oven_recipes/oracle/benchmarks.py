@@ -47,7 +47,7 @@ class Benchmark:
     name: str
     files: tuple[str, ...]
     """Patterns of the published files in the benchmark's folder. Only the first pattern that matches is used. Test sets
-    come first, because a model may have been trained on the training sets."""
+    come first, because a model may know the training sets, and other files in the folder may have another format."""
     read: Callable[[Path], Iterator[LabelledText]]
     templates: Callable[[], Iterator[LabelledText]]
 

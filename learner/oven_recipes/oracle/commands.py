@@ -19,7 +19,7 @@ from oven_recipes.oracle.evaluation_report import EvaluationReport
 from oven_recipes.oracle.generated_answers import generate_answers
 from oven_recipes.quiet_libraries import quiet_libraries
 
-REPORT_NAME, DIAGRAM_NAME = "evaluation.json", "reliability.png"
+REPORT_FILE, DIAGRAM_FILE = "evaluation.json", "reliability.png"
 
 
 def evaluate(
@@ -52,13 +52,13 @@ def evaluate(
     )
     report = EvaluationReport.measure(evaluation, str(oracle.path))
     if out is not None:
-        report.write(out / REPORT_NAME, out / DIAGRAM_NAME)
+        report.write(out / REPORT_FILE, out / DIAGRAM_FILE)
     if as_json:
         print(json.dumps(report.as_json()))
         return 0
     say(*report.lines())
     if out is not None:
-        say(f"wrote this report to {out / REPORT_NAME} and {out / DIAGRAM_NAME}")
+        say(f"wrote this report to {out / REPORT_FILE} and {out / DIAGRAM_FILE}")
     return 0
 
 

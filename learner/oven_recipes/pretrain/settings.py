@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 from oven_recipes import recipe_interface
 
 TUNED_LEARNING_RATE = 2e-3
-"""The best learning rate of this model with Adam over 400 steps."""
+"""The best of the learning rates that were tried with Adam on this model over 400 steps."""
 
 
 def _check_folder(path: Path) -> Path:

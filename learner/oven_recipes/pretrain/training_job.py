@@ -117,7 +117,7 @@ def bits_per_byte(
 ) -> dict[str, float | list[float]]:
     """Return the bits per byte of the held-out rows: the surprise at all tokens of a row except the first, divided by
     these tokens' bytes. `byte_lengths` is the result of `token_byte_lengths`. The metric has one value per row, whose
-    mean is the bits per byte. If there are several sub-corpora, each also has a metric."""
+    mean is the bits per byte. If there are several sub-corpora, each also has a metric. Restores the model's mode."""
     nats: dict[str, list[float]] = {}
     byte_counts: dict[str, int] = {}
     was_training = model.training

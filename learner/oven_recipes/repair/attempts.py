@@ -25,7 +25,7 @@ def attempt_all(
     *,
     temperature: float = 1.0,
 ) -> None:
-    """Run all sessions to the end. Sampling uses torch's global generator.
+    """Run all sessions to the end. Sampling uses torch's global generator. The model's mode is restored.
 
     Args:
         max_tokens: Maximum number of tokens per attempt, including the results of calls.

@@ -36,7 +36,7 @@ from oven_runs.traces.trace_records import Trace
 
 SOLVED = MetricSpec(name="eval/solved", better="up", held_out=True, ceiling=1.0)
 PASSING = MetricSpec(name="eval/tests_passing", better="up", held_out=True, ceiling=1.0)
-HELD_OUT = "held out"
+HELD_OUT_SEED = "held out"
 """Seed of the held-out tasks. All runs are evaluated on the same tasks, so that the runs can be compared."""
 
 
@@ -45,7 +45,7 @@ def solved_evaluation(
 ) -> Callable[[], dict[str, float | list[float]]]:
     """Return a function that evaluates the trainer's policy with greedy decoding. The function measures which held-out
     tasks are solved, and the mean share of passing tests."""
-    held_out_tasks = settings.generate_tasks(HELD_OUT, settings.eval_tasks, evaluation=True)
+    held_out_tasks = settings.generate_tasks(HELD_OUT_SEED, settings.eval_tasks, evaluation=True)
 
     def evaluate() -> dict[str, float | list[float]]:
         sessions = [RepairSession(instance, instance.files, tests) for instance in held_out_tasks]

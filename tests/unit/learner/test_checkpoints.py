@@ -85,7 +85,10 @@ def test_incomplete_checkpoints_are_skipped(tmp_path: Path) -> None:
     [
         (lambda f: (f / "model.safetensors").write_bytes(b"w"), r"has 1 bytes, but had 64 .*resume from checkpoint-1"),
         (lambda f: (f / "model.safetensors").unlink(), r"model.safetensors is missing; it had 64 bytes"),
-        (lambda f: (f / checkpoint_record.INCOMPLETE_MARKER).touch(), r"never finished .*; resume from checkpoint-1"),
+        (
+            lambda f: (f / checkpoint_record.INCOMPLETE_MARKER).touch(),
+            r"was never finished .*; resume from checkpoint-1",
+        ),
         (lambda f: (f / checkpoint_record.RECORD).write_text("{"), r"oven.json cannot be read"),
         (lambda f: written(f.parent, 9, run="calm-otter"), r"run 'calm-otter', but this is run 'r'; .*--resume"),
         (lambda f: written(f.parent, 9, model={"w": (4, 3)}), r"another model: w is 4×3 in the checkpoint and 4×2 in"),

@@ -2,8 +2,8 @@
 
 The agents receive the same events as in a live run: the recorded start, observations and receipts, and the ballots and
 decisions of a mesh. In this mesh, their votes replace the recorded votes of agents with the same names. All agents vote
-after each event, before any of their messages is added, so no agent sees another agent's vote first. A live agent skips
-windows while it is busy, so it may vote here on windows that it skipped in the recording.
+after each event, before their messages are added in name order, so no agent sees another agent's vote first. A live
+agent skips windows while it is busy, so it may vote here on windows that it skipped in the recording.
 """
 
 from __future__ import annotations

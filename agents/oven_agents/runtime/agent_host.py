@@ -97,7 +97,7 @@ def _run_from_environment(sessions: Sequence[Session]) -> None:
     out_of_memory = memory_limit.out_of_memory_message(*voters)
     try:
         asyncio.run(host(sessions, url, run, credentials, learner_key))
-    except MemoryError:  # not from an agent's code, because the sessions handle those
+    except MemoryError:  # not from an agent's code, because its session handles that
         for session in sessions:
             vars(session.agent).clear()  # frees memory for reporting the error
         raise ProcessError(out_of_memory) from None

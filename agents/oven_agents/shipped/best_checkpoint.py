@@ -48,9 +48,9 @@ class BestCheckpoint(Agent):
     False alarms: noise is the deviation of the readings around a trend. The threshold is SIGMAS deviations beyond the
     expected maximum of as many noisy values as there are readings. A few readings give a poor estimate of the noise,
     hence the comparison with earlier drops. With independent normal noise and 6 to 30 readings, 7 in 1,000 readings are
-    false alarms if the run does not learn, and 4 in 1,000 if it improved by twenty times the noise. A second reading
-    makes false alarms rarer. With 10 to 100 such readings, 2 to 3 of 100 runs that learnt nothing had a false alert,
-    and none of 500 that learnt.
+    false alarms if there is only noise or a slow trend, and 4 in 1,000 if the run improved by twenty times the noise. A
+    second reading makes them rarer. With 10 to 100 such readings, 2 to 3 of 100 runs that learnt nothing had a false
+    alert, and none of 500 that learnt.
 
     Limits: the agent reacts late if readings are rare, and it needs more than MIN_READINGS of them. It does not see
     harm that only slows the gain. It rolls back to the best reading and not to the last healthy step, so up to one

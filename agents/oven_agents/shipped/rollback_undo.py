@@ -20,9 +20,9 @@ class RollbackUndo(Agent):
     If the data, the code or the machine changed permanently, the fault recurs, and the rollback has only discarded the
     run's adaptation to the fault.
 
-    Actions: requests the reading once, then undoes the rollback and a rate cut that was part of it. After an undo, no
-    agent rolls back again until there is a new best reading (oven_agents.stats.rollback_success). The agent never
-    undoes a change that an operator set or approved.
+    Actions: requests the reading once, then undoes the rollback and a rate cut that was part of it. After an undo and
+    until a new best reading, agents roll back a worse loss only with a cut (oven_agents.stats.rollback_success). The
+    agent never undoes a change that an operator set or approved.
 
     False alarms: a rollback that helps regains the lost quality at once. A third of this quality is far outside the
     noise of the readings.

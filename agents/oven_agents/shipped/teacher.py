@@ -96,7 +96,7 @@ class Teacher(Agent):
     BETA_FACTOR = 3.0
     """Factor by which β is lowered or raised. It is large because only the order of magnitude of β matters."""
     CONFIDENCE = 0.8
-    """Confidence of all proposals. It is a guess, because the success of such proposals was not measured."""
+    """Confidence of all proposals. The success rate was not measured."""
     LATE_PROGRESS = 0.9
     """Progress of the run, 0 to 1, after which a change would have too little time to take effect."""
 

@@ -57,7 +57,7 @@ class WeightDecay(Agent):
     MAX_ATTEMPTS = 2
     """Maximum number of attempts, because a run may shrink its weights on purpose."""
     MIN_COSINE = 0.85
-    """Minimum cosine between a step and the weights for a decay with the wrong sign. Healthy runs have at most 0.35."""
+    """Minimum cosine of step and weights for a decay with the wrong sign. With damaged moments, it was 0.72."""
     TARGET_SHARE = 0.05
     """Target of the decay's share of a step's length, 0 to 1: a few hundredths, as at equilibrium."""
     MAX_ROLLBACK = 32

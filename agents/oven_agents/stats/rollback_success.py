@@ -33,7 +33,7 @@ def last_rollback_failed(window: Window) -> bool:
     RELAPSE_TICKS. Then another rollback would not help, and the model has to train through the fault. A rollback before
     the best reading does not count. Neither does a rollback in a run with a reward, because a policy never adapts to a
     misleading reward."""
-    best_tick, last = _best_tick(window), window.jumps[-1] if window.jumps else None
+    best_tick, last = _best_tick(window), next(reversed(window.jumps), None)
     if best_tick is None or last is None or last.tick < best_tick or objective(window.run).name != "loss":
         return False
     if last.actuator == UNDO:

@@ -1,8 +1,8 @@
 """Compares the length of the optimizer's steps with the norm of the weights.
 
-TUNED_LENGTH was measured on two models. On other models, the right length may be several times longer or
-shorter. So TUNED_LENGTH only limits increases of the learning rate. Long steps alone are never a reason to lower the
-rate: the loss has to confirm that they do harm.
+TUNED_LENGTH was measured on two models. On other models, the right length may be several times longer or shorter. So
+TUNED_LENGTH only limits increases of the learning rate. Long steps alone are never a reason to lower the rate: the loss
+has to confirm that they do harm.
 """
 
 from __future__ import annotations

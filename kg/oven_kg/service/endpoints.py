@@ -46,7 +46,7 @@ def parse(kind: type[RequestT], request: bytes) -> RequestT:
 
 
 class PriorService:
-    """A function that answers requests to all endpoints for one frozen graph. Not thread-safe."""
+    """A callable that answers requests to all endpoints for one frozen graph. Not thread-safe."""
 
     def __init__(self, graph: KnowledgeGraph, large: LargeGraphEndpoints | None = None) -> None:
         """A `large` graph answers query, curriculum and token_prior instead of `graph`."""

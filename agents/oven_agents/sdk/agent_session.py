@@ -369,8 +369,14 @@ class Session:
         tick = self._observations[-1].tick if self._observations else 0
         if state == "done":
             return AgentStatus(state="done", tick=tick, seen=self._latest_ballot)
+        agent = self.agent
+        declared = {
+            "version": agent.version,
+            "needs": agent.needs,
+            "moves": agent.moves,
+            "speciality": agent.speciality,
+        }
         content = {"state": state, "tick": tick, "seen": self._latest_ballot, "reason": reason, "shadow": self.shadow}
-        declared = {name: getattr(self.agent, name) for name in ("version", "needs", "moves", "speciality")}
         return AgentStatus.model_validate(content | declared)
 
 

@@ -40,6 +40,7 @@ class RewardWeights(Agent):
     moves = (REWARD_WEIGHTS,)
     speciality = (REWARD_WEIGHTS,)
     options = dict.fromkeys(("clear_confidence", "min_change", "remaining_share", "min_moved_weight"), SHARE_BOUNDS)
+    options["min_evaluations"] = (3, 512)  # two that fell and one before them, up to all ticks of the window
 
     MIN_EVALUATIONS = 4
     """Minimum number of held-out readings since the last change: two that fell, and two to find the best one."""
@@ -80,7 +81,7 @@ class RewardWeights(Agent):
         evaluations = [(o.tick, sign * o.metrics[metric.name]) for o in window.observations if metric.name in o.metrics]
         evaluations = [(tick, value) for tick, value in evaluations if tick > since and math.isfinite(value)]
         ticks = [tick for tick, _ in evaluations]
-        if len(ticks) < max(3, self.MIN_EVALUATIONS) or ticks[-1] != window.tick:
+        if len(ticks) < self.MIN_EVALUATIONS or ticks[-1] != window.tick:
             return None  # until the next evaluation, the answer would be the same
         best_tick, best = max(evaluations[:-2], key=lambda reading: reading[1])
         falls = [(best - value) / abs(best) if best else 0.0 for _, value in evaluations[-2:]]

@@ -49,7 +49,7 @@ def lost_rewards(window: Window, since: int, *, min_level: float, by_level: bool
 
 
 def last_healthy_tick(window: Window, since: int) -> int:
-    """Return the last tick with a reward of at least nine tenths of its best level, minus DECLINE_TICKS. Return `since`
+    """Return the last tick with a reward within a tenth of its best level, minus DECLINE_TICKS. Return `since`
     if no reward was measured after that tick."""
     rewards = [(o.tick, o.metrics["reward"]) for o in window.observations if o.tick > since and "reward" in o.metrics]
     finite = [(tick, value) for tick, value in rewards if math.isfinite(value)]
@@ -57,7 +57,8 @@ def last_healthy_tick(window: Window, since: int) -> int:
         return since
     values = [value for _, value in finite]
     best = max(best_level(values), values[0])
-    return max(tick for tick, value in finite if value >= 0.9 * best) - DECLINE_TICKS
+    threshold = min(0.9 * best, 1.1 * best)  # below `best`, also if it is negative
+    return max(tick for tick, value in finite if value >= threshold) - DECLINE_TICKS
 
 
 def describe_loss_relapse(window: Window, since: int, *, share: float, ticks: int) -> str | None:

@@ -16,6 +16,7 @@ from oven_agents.runtime import agent_host
 from oven_agents.runtime.agent_loader import load
 from oven_agents.shipped.divergence import Divergence
 from oven_agents.shipped.learning_rate import LearningRate
+from oven_agents.shipped.reward_weights import RewardWeights
 from oven_controller.stack.process_plan import Plan, make_pools
 from oven_core.errors import ConfigError, UnknownNameError
 from oven_runs.home.run_folder import Home
@@ -102,6 +103,11 @@ def test_an_option_is_there_before_the_agent_is_made(scout: str) -> None:
 def test_an_invalid_option_is_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises((ConfigError, UnknownNameError), match=words):
         checked_options("learning_rate", LearningRate, options)
+
+
+def test_reward_weights_needs_readings_before_and_after_a_fall() -> None:
+    with pytest.raises(ConfigError, match=r"min_evaluations = 2: it must be between 3 and 512"):
+        checked_options("reward_weights", RewardWeights, {"min_evaluations": 2})
 
 
 def test_an_entrys_options_reach_the_command_line_of_its_process(scout: str, tmp_path: Path) -> None:

@@ -7,9 +7,11 @@ from tests.support.gauges import noisy, observe, receipt, started, votes
 
 from oven_agents.sdk.agent_session import Session
 from oven_agents.sdk.alternative_plans import without_graph
+from oven_agents.sdk.window import Window
 from oven_agents.shipped.curriculum import Curriculum
 from oven_agents.shipped.learning_rate import LearningRate
 from oven_agents.stats.confidence import SOLO_CONFIDENCE
+from oven_agents.stats.lost_progress import DECLINE_TICKS, last_healthy_tick
 from oven_core.protocol.messages import AgentStatus, Horizon, MetricSpec, Vote
 
 
@@ -38,6 +40,12 @@ def test_a_collapse_proposes_a_rollback_and_a_cut_together() -> None:
     rewards = [0.30, 0.16, 0.05, 0.10, 0.03]
     proposals = votes(LearningRate(), [observe(t, reward=r, cos=-0.2) for t, r in enumerate(rewards, 1)])
     assert {(vote.actuator, vote.value) for vote in proposals} == {("optimizer.lr_scale", 0.125), ("run.rollback", 0.0)}
+
+
+@pytest.mark.parametrize(("level", "lost"), [(0.5, 0.1), (-0.5, -2.0)])
+def test_the_last_healthy_tick_is_found_for_rewards_of_either_sign(level: float, lost: float) -> None:
+    seen = [observe(tick, reward=level if tick <= 20 else lost) for tick in range(1, 31)]
+    assert last_healthy_tick(Window(started(), seen, {}, (), {}), since=0) == 20 - DECLINE_TICKS
 
 
 def test_a_collapse_while_the_rate_cools_down_waits_for_the_cut() -> None:

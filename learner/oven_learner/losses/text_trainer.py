@@ -74,8 +74,8 @@ class TextChannels(ChannelCheckpoints):
 
     @property
     def _has_fused_loss(self) -> bool:
-        """Whether the trainer fuses the loss with the logits, as TRL's SFTTrainer does, so that the logits cannot be
-        differentiated. Channels then run the model a second time, as they do if the outputs have no logits (Liger)."""
+        """Whether the loss comes without differentiable logits, as in TRL's SFTTrainer. Channels then run the model a
+        second time. They also do so in any other trainer whose outputs have no logits (Liger)."""
         return any(cls.__name__ == "SFTTrainer" for cls in type(self).__mro__)
 
     def _compute_term(self, channel: Channel, model: Any, inputs: dict[str, Any], is_share_of_step: bool) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from oven_core.mesh.outputs import Output
 from oven_core.mesh.state_machine import Mesh
 from oven_core.protocol.events import Event
+from oven_core.protocol.evidence import KINDS, Signal
 from oven_core.protocol.messages import (
     ActuatorSpec,
     AgentStatus,
@@ -48,6 +49,7 @@ SPECS = (
     ActuatorSpec(name="run.evaluate", kind="action", effect="measures"),
 )
 METRICS = (MetricSpec(name="loss", better="down"), MetricSpec(name="eval/loss", better="down", held_out=True))
+MEASURED_KINDS = [kind for kind in KINDS if kind != "graph"]
 FREE: dict[str, Any] = {"newcomers": "full", "harm_charge": 0.0, "reversals": 10**6}
 """Rules that leave trust and rate limits out, for tests of everything else; theirs start with the defaults."""
 MOVES = tuple(spec.name for spec in SPECS)
@@ -71,11 +73,13 @@ class Log:
 
     @classmethod
     def running(cls, *agents: str, speciality: tuple[str, ...] = (), echo: bool = True, **rules: Any) -> Log:
-        """Return the log of a started run with these agents."""
+        """Return the log of a started run with these agents, which are specialists for the actuators `speciality`."""
         log = cls(echo)
+        if speciality:
+            rules["trusted"] = {**rules.get("trusted", {}), **dict.fromkeys(agents, speciality)}
         log.start(**rules)
         for agent in agents:
-            log.join(agent, speciality=speciality)
+            log.join(agent)
         return log
 
     def put(self, subject: str, body: Message | bytes) -> list[Output]:
@@ -136,11 +140,8 @@ class Log:
             emitted += self.put("observation", message)
         return emitted
 
-    def join(
-        self, agent: str, moves: tuple[str, ...] = MOVES, speciality: tuple[str, ...] = (), shadow: bool = False
-    ) -> list[Output]:
-        status = AgentStatus(state="joined", moves=moves, speciality=speciality, shadow=shadow)
-        return self.put(f"agent.{agent}", status)
+    def join(self, agent: str, moves: tuple[str, ...] = MOVES, shadow: bool = False) -> list[Output]:
+        return self.put(f"agent.{agent}", AgentStatus(state="joined", moves=moves, shadow=shadow))
 
     def status(self, agent: str, state: Any, tick: int = 0, seen: str = "", reason: str = "") -> list[Output]:
         return self.put(f"agent.{agent}", AgentStatus(state=state, tick=tick, seen=seen, reason=reason))
@@ -157,8 +158,14 @@ class Log:
         confidence: float = 0.6,
         ballot: str = "",
         rationale: str = "",
+        evidence: tuple[str, ...] | None = None,
         **forecast: Any,
     ) -> list[Output]:
+        """Append a vote. Without `evidence`, each agent has another kind of evidence, in the order of joining."""
+        if evidence is None:
+            names = list(self.mesh.state.agents)
+            kind = MEASURED_KINDS[names.index(agent) % len(MEASURED_KINDS)] if agent in names else "loss"
+            evidence = (Signal(kind, (f"metric of {agent}",)).entry,)
         message = Vote(
             actuator=actuator,
             ballot=ballot,
@@ -167,6 +174,7 @@ class Log:
             tick=self.mesh.state.tick,
             confidence=confidence,
             rationale=rationale,
+            evidence=evidence,
             **forecast,
         )
         return self.put(f"vote.{agent}", message)

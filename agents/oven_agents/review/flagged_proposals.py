@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from oven_agents.review.open_loop_replay import CastVote
-from oven_agents.sdk.alternative_plans import SYMPTOM_PREFIX
 from oven_core.mesh.measurements import median, sigma
 from oven_core.protocol.actuators import ROLLBACK
+from oven_core.protocol.evidence import SYMPTOM_PREFIX
 from oven_core.protocol.messages import MetricSpec
 from oven_core.protocol.rules import Rules
 

@@ -1,7 +1,7 @@
-"""Consults the knowledge graph before a proposal is published. The graph can choose a plan, add sources, or veto.
+"""Asks the knowledge graph before a message is published: to choose a plan, for topics, or for its own review.
 
-If the service is down or late, the vote is published unchanged, with the agent's first plan. Such a vote does no harm,
-because the mesh has separate rules against the changes that the graph forbids.
+If the service is down or late, the agent's first plan is published, and the graph abstains. This does no harm, because
+the mesh has separate rules against the changes that the graph forbids.
 
 `consultation` is a generator that yields each request as (endpoint, request) and receives the reply, or None.
 `answer_requests` answers its requests with a function in this process. `answer_requests_by_service` answers them with
@@ -18,9 +18,8 @@ from typing import Final, TypeAlias, TypeVar
 from pydantic import ValidationError
 
 from oven_agents.sdk.alternative_plans import (
-    SYMPTOM_PREFIX,
     Alternatives,
-    Plan,
+    GraphReview,
     TopicShares,
     UnsentMessage,
     best_plan,
@@ -35,8 +34,17 @@ from oven_core.errors import BusError
 from oven_core.mesh.change_requirements import change_between
 from oven_core.protocol import names
 from oven_core.protocol.alerts import Alert
-from oven_core.protocol.graph_requests import Curriculum, Diagnosis, EvidencePath, Judgement, JudgeRequest, Symptom
-from oven_core.protocol.messages import AgentStatus, Message, RunStarted, Vote
+from oven_core.protocol.evidence import SYMPTOM_PREFIX
+from oven_core.protocol.graph_requests import (
+    Curriculum,
+    DiagnoseRequest,
+    Diagnosis,
+    EvidencePath,
+    Judgement,
+    JudgeRequest,
+    Symptom,
+)
+from oven_core.protocol.messages import AgentStatus, BallotOpened, Message, RunStarted, Vote
 
 log = logging.getLogger("oven.agent")
 
@@ -64,15 +72,15 @@ _Reply = TypeVar("_Reply", bound=Message)
 _Result = TypeVar("_Result")
 
 
-def judge_request(vote: Vote, run: RunStarted, knobs: Mapping[str, Knob], in_flight: Sequence[str]) -> JudgeRequest:
+def judge_request(
+    ballot: BallotOpened, run: RunStarted, knobs: Mapping[str, Knob], in_flight: Sequence[str]
+) -> JudgeRequest:
     """Return the request to judge a proposal. `in_flight` lists adopted changes without a receipt (`Session`)."""
-    knob = knobs.get(vote.actuator)
-    entries = [entry for entry in vote.evidence if entry.startswith(SYMPTOM_PREFIX)]
-    symptoms = dict.fromkeys(entry.removeprefix(SYMPTOM_PREFIX) for entry in entries)
+    knob = knobs.get(ballot.actuator)
     return JudgeRequest(
         phase=phase(run),
-        changes=change_between(vote.actuator, knob.value if knob else None, vote.value),
-        symptoms=tuple(Symptom(id=symptom) for symptom in symptoms),
+        changes=change_between(ballot.actuator, knob.value if knob else None, ballot.proposal),
+        symptoms=_symptoms(ballot),
         actuators=tuple(spec.name for spec in run.actuators),
         metrics=tuple(metric.name for metric in run.metrics),
         held_out=any(metric.held_out for metric in run.metrics),
@@ -80,25 +88,15 @@ def judge_request(vote: Vote, run: RunStarted, knobs: Mapping[str, Knob], in_fli
     )
 
 
-def with_sources(vote: Vote, judgement: Judgement) -> Vote:
-    """Return the vote with as many of the graph's paths as fit, after its own evidence."""
-    sources = [f"kg:{judgement.graph[:12]}"]
-    sources += [f"for: {citation(path)}" for path in judgement.supports]
-    sources += [f"against: {citation(path)}" for path in judgement.objections]
-    return _with_evidence(vote, sources)
+def _symptoms(ballot: BallotOpened) -> tuple[Symptom, ...]:
+    entries = [entry for entry in ballot.evidence if entry.startswith(SYMPTOM_PREFIX)]
+    return tuple(Symptom(id=symptom) for symptom in dict.fromkeys(e.removeprefix(SYMPTOM_PREFIX) for e in entries))
 
 
 def citation(path: EvidencePath) -> str:
     """Format a path with its edges, grade and sources:
     "loss_spike ← CAUSES ← lr_too_high ← SOLVES ← lower_lr [C001 S001; D; own-faults]"."""
     return f"{path.text} [{' '.join(path.edges)}; {path.grade}; {' '.join(path.sources)}]"
-
-
-def veto_reason(judgement: Judgement) -> str:
-    """Return the reason why the graph forbids the change now, or an empty string if it does not."""
-    if judgement.verdict != "barred":
-        return ""
-    return "; ".join(map(citation, judgement.objections)) or "no reason given"
 
 
 def answer_requests(requests: Generator[tuple[str, bytes], bytes | None, _Result], ask: AskPrior) -> _Result:
@@ -128,38 +126,38 @@ async def answer_requests_by_service(
 def consultation(
     message: UnsentMessage, run: RunStarted | None, knobs: Mapping[str, Knob], in_flight: Sequence[str], report: Report
 ) -> Consultation:
-    """Yield the requests about one message, and return the messages to publish. If any part of a plan is forbidden, the
-    whole plan is dropped. For example, a rollback without its cut of the learning rate would fail again."""
-    if run is None or not needs_graph(message):
+    """Yield the requests about one message, and return the messages to publish."""
+    if run is None:
         return without_graph([message])
     if isinstance(message, Alternatives):
         reply = yield "diagnose", diagnose_request(message, run).wire()
         plan, paths = best_plan(message, _parse(Diagnosis, reply, report))
-        votes = [_with_evidence(vote, [f"chosen: {citation(path)}" for path in paths]) for vote in plan.votes]
-    elif isinstance(message, Plan):
-        votes = list(message.votes)
-    elif isinstance(message, TopicShares):
+        return [_with_evidence(vote, [f"chosen: {citation(path)}" for path in paths]) for vote in plan.votes]
+    if isinstance(message, TopicShares):
         reply = yield "curriculum", message.question.wire()
         proposal = message.resolve(_parse(Curriculum, reply, report))
-        votes = [] if proposal is None else [proposal]
-    else:
-        votes = [message] if isinstance(message, Vote) else []
-    resolved: PublishedMessages = []
-    for vote in votes:
-        reply = yield "judge", judge_request(vote, run, knobs, in_flight).wire()
-        judgement = _parse(Judgement, reply, report)
-        if judgement is not None and (reason := veto_reason(judgement)):
-            report(f"not proposed: {vote.actuator}: {reason}")
+        return [] if proposal is None else [proposal]
+    if isinstance(message, GraphReview):
+        question = judge_request(message.ballot, run, knobs, in_flight)
+        judgement = _parse(Judgement, (yield "judge", question.wire()), report)
+        diagnosis = None
+        if question.symptoms:
+            request = DiagnoseRequest(
+                phase=question.phase, symptoms=question.symptoms, actuators=question.actuators,
+                metrics=question.metrics, held_out=question.held_out,
+            )  # fmt: skip
+            diagnosis = _parse(Diagnosis, (yield "diagnose", request.wire()), report)
+        vote = message.resolve(judgement, diagnosis)
+        if vote is None or judgement is None:
             return []
-        resolved.append(vote if judgement is None else with_sources(vote, judgement))
-    return resolved
+        paths = judgement.supports if vote.stance == "for" else judgement.objections
+        return [_with_evidence(vote, [f"kg:{judgement.graph[:12]}", *map(citation, paths)])]
+    return without_graph([message])
 
 
 def needs_graph(message: UnsentMessage) -> bool:
-    """Return whether to ask the graph about a message. Statuses and votes on other agents' ballots do not need it."""
-    if isinstance(message, Vote):
-        return message.stance == "propose"
-    return isinstance(message, Plan | Alternatives | TopicShares)
+    """Return whether to ask the graph about a message."""
+    return isinstance(message, Alternatives | TopicShares | GraphReview)
 
 
 class PriorClient:
@@ -177,7 +175,7 @@ class PriorClient:
         knobs: Mapping[str, Knob],
         in_flight: Sequence[str],
     ) -> PublishedMessages:
-        """Return the messages to publish, in order: one plan per `Alternatives`, without forbidden changes."""
+        """Return the messages to publish, in order: one plan per `Alternatives`."""
         if self._is_unavailable() or not any(map(needs_graph, messages)):
             return without_graph(messages)
         consultations = (consultation(message, run, knobs, in_flight, self._report) for message in messages)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import ClassVar, Final, TypeAlias
 
-from oven_agents.sdk.alternative_plans import Alternatives, Plan, TopicShares
+from oven_agents.sdk.alternative_plans import Alternatives, GraphReview, Plan, TopicShares
 from oven_agents.sdk.window import Window
 from oven_core.protocol.alerts import Alert
 from oven_core.protocol.messages import BallotOpened, RunStarted, Vote
@@ -37,10 +37,11 @@ class Agent:
     version: ClassVar[str] = "1"
     needs: ClassVar[tuple[str, ...]] = ()
     """Metrics without which the agent cannot vote. Patterns such as `reward/*` are allowed."""
+    reads: ClassVar[tuple[str, ...]] = ()
+    """Metrics on which the agent's votes rest, if not `needs`. They determine the kind of evidence of its votes
+    (oven_core.protocol.evidence), unless the vote names other metrics."""
     moves: ClassVar[tuple[str, ...]] = ()
     """Actuators that the agent may propose to change."""
-    speciality: ClassVar[tuple[str, ...]] = ()
-    """The actuators in `moves` for which this agent alone is a quorum, if it is confident enough."""
     options: ClassVar[Mapping[str, tuple[float, float]]] = {}
     """Bounds of the agent's options: name → (minimum, maximum). Every numeric class attribute in capitals that has a
     docstring is an option, under its name in lower case. An option without bounds must keep the sign of its default
@@ -59,8 +60,9 @@ class Agent:
         between start and end (oven_agents.stats.symptoms)."""
         return ()
 
-    def review(self, ballot: BallotOpened, window: Window) -> Vote | None:
-        """Return a vote on a ballot that another agent opened, or None to abstain. Called once per ballot."""
+    def review(self, ballot: BallotOpened, window: Window) -> Vote | GraphReview | None:
+        """Return a vote on a ballot that another agent opened, or None to abstain. Called once per ballot, also if the
+        agent itself cannot vote in this run."""
         return None
 
     def cannot_fire(self, run: RunStarted) -> str | None:

@@ -9,7 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from oven_agents import memory_limit
 from oven_agents.sdk.active_symptoms import ActiveSymptoms
 from oven_agents.sdk.agent import Agent, Answer, Notice
-from oven_agents.sdk.alternative_plans import Alternatives, Plan, TopicShares, UnsentMessage, without_graph
+from oven_agents.sdk.alternative_plans import (
+    Alternatives,
+    GraphReview,
+    Plan,
+    TopicShares,
+    UnsentMessage,
+    without_graph,
+)
 from oven_agents.sdk.window import Knob, Window
 from oven_core.mesh.actuator_values import show
 from oven_core.mesh.change_requirements import change_between
@@ -77,6 +84,7 @@ class Session:
         self._heartbeat_tick = -HEARTBEAT_TICKS
         self._failures = 0  # number of consecutive windows on which the agent raised
         self._out_of_memory = ""  # the reason, if the agent ran out of memory and can never vote again
+        self._is_stopped = False  # whether the agent is not called any more, because it failed
         self._must_announce = True
 
     def absorb(self, body: LogMessage | Malformed) -> None:
@@ -260,6 +268,7 @@ class Session:
         self._knobs, self._in_flight, self._adopted, self._rejections = {}, {}, {}, {}
         self._commanded_ids.clear()
         self._last_notice, self._failures = "", 0
+        self._is_stopped = bool(self._out_of_memory)
         self._alerts = ActiveSymptoms()
 
     def _apply_receipt(self, receipt: Receipt) -> None:
@@ -271,26 +280,33 @@ class Session:
         self._knobs[receipt.actuator] = Knob(knob.spec, value, changed_at)
 
     def _call_agent(self, is_new_tick: bool, ballots: Sequence[BallotOpened]) -> list[UnsentMessage]:
-        """Ask the agent for alerts, a vote and reviews. Return no votes if it fails. If it keeps failing, stop."""
-        if self._cannot_fire_reason:
+        """Ask the agent for alerts, a vote and reviews. Return no votes if it fails. If it keeps failing, stop.
+
+        An agent that cannot vote in this run, for example because a knob is missing, may still review ballots."""
+        if self._is_stopped or (self._cannot_fire_reason and not ballots):
             return []
+        votes_now = is_new_tick and not self._cannot_fire_reason
         assert self._run is not None
         observations = list(self._observations)  # a copy, because the agent may keep its window
         new_ticks = max(1, observations[-1].tick - self._voted_tick) if self._voted_tick >= 0 else 1
         window = self._create_window(
             self._run, observations, self._knobs, self._receipts, self._ballots, self._commanded_ids, new_ticks,
-            tuple(self._earlier),
+            tuple(self._earlier), self.agent.reads or self.agent.needs,
         )  # fmt: skip
         try:
-            alerts = self._alerts.changes(self.agent.alerts(window), window) if is_new_tick else []
-            answer = self.agent.vote(window) if is_new_tick else None
+            alerts = self._alerts.changes(self.agent.alerts(window), window) if votes_now else []
+            answer = self.agent.vote(window) if votes_now else None
             plans, proposals, notice = self._sort_answer(answer, window.tick)
-            reviews = [self.agent.review(ballot, window) for ballot in ballots if ballot.opened_by != self.name]
-            votes = [*proposals, *(review for review in reviews if review is not None)]
-            cast = [*votes, *(vote for vote in without_graph(plans) if isinstance(vote, Vote))]
+            cast = [*proposals, *(vote for vote in without_graph(plans) if isinstance(vote, Vote))]
             self._cast_ticks.update((vote.actuator, vote.tick) for vote in cast)  # fails if an entry is not a vote
+            answers = [self.agent.review(ballot, window) for ballot in ballots if not self._has_answered(ballot)]
+            reviews = [review for review in answers if review is not None]
+            votes = [*proposals, *(review for review in reviews if isinstance(review, Vote))]
+            questions = [review for review in reviews if isinstance(review, GraphReview)]
+            self._cast_ticks.update((vote.actuator, vote.tick) for vote in votes)
         except MemoryError:
             vars(self.agent).clear()  # frees memory for building the status
+            self._is_stopped = True
             self._out_of_memory = self._cannot_fire_reason = memory_limit.out_of_memory_message(self.name)
             self.problems.append(self._out_of_memory)
             return [self._status("cannot_fire", self._out_of_memory)]
@@ -299,6 +315,7 @@ class Session:
             self._failures += 1
             if self._failures < MAX_FAILURES:
                 return []
+            self._is_stopped = True
             self._cannot_fire_reason = (
                 f"raised an error on {MAX_FAILURES} consecutive windows, most recently {type(error).__name__}: {error}"
             )
@@ -306,7 +323,7 @@ class Session:
         self._failures = 0
         for alert in alerts:
             self._alerts.record(alert)
-        return [*alerts, *self._notice_status(notice), *plans, *votes]
+        return [*alerts, *self._notice_status(notice), *plans, *votes, *questions]
 
     def _sort_answer(
         self, answer: Answer, tick: int
@@ -374,7 +391,6 @@ class Session:
             "version": agent.version,
             "needs": agent.needs,
             "moves": agent.moves,
-            "speciality": agent.speciality,
         }
         content = {"state": state, "tick": tick, "seen": self._latest_ballot, "reason": reason, "shadow": self.shadow}
         return AgentStatus.model_validate(content | declared)

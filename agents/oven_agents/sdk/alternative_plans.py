@@ -5,24 +5,28 @@ allow more than one plan. The graph shows which plan is most likely to help."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from oven_agents.sdk.window import Window
+from oven_core.mesh.actuator_values import clip
 from oven_core.protocol.alerts import Alert
+from oven_core.protocol.evidence import SYMPTOM_PREFIX, Signal
 from oven_core.protocol.graph_requests import (
     Curriculum,
     CurriculumRequest,
     DiagnoseRequest,
     Diagnosis,
     EvidencePath,
+    Judgement,
     Phase,
 )
-from oven_core.protocol.messages import AgentStatus, RunStarted, Value, Vote
+from oven_core.protocol.messages import AgentStatus, BallotOpened, RunStarted, Value, Vote
 
-SYMPTOM_PREFIX = "symptom:"
-"""Prefix of evidence that names a symptom, which is a node of the graph: "symptom:loss_spike"."""
+BARRED_CONFIDENCE = 0.9
+"""Confidence of the graph's vote against a change that it forbids now: a veto by default."""
 MAX_REMEDIES = 50
 """Maximum number of remedies to request. It is high because an omitted remedy would seem unknown to the graph."""
 MAX_PREREQUISITES = 8
@@ -126,7 +130,32 @@ class TopicShares:
         return target
 
 
-UnsentMessage = Vote | AgentStatus | Alert | Plan | Alternatives | TopicShares
+@dataclass(frozen=True, slots=True)
+class GraphReview:
+    """A review of a ballot by the knowledge graph, which answers to the symptoms that the proposer names."""
+
+    ballot: BallotOpened
+    tick: int
+
+    def resolve(self, judgement: Judgement | None, diagnosis: Diagnosis | None) -> Vote | None:
+        """Return the graph's vote, or None if it has no opinion or did not reply."""
+        if judgement is None or judgement.verdict == "neutral":
+            return None
+        is_support = judgement.verdict == "support"
+        paths = judgement.supports if is_support else judgement.objections
+        why = "; ".join(path.text for path in paths[:2]) or "a precondition is not met"
+        if is_support and diagnosis is not None and diagnosis.causes:
+            why += f" (most likely cause: {diagnosis.causes[0].id}, {diagnosis.causes[0].p:.0%})"
+        confidence = 1 / (1 + math.exp(-abs(judgement.log_odds)))
+        if judgement.verdict == "barred":
+            confidence = BARRED_CONFIDENCE
+        return Vote(
+            actuator=self.ballot.actuator, ballot=self.ballot.id, stance="for" if is_support else "against",
+            tick=self.tick, confidence=confidence, rationale=clip(why, 400), evidence=(Signal("graph", ()).entry,),
+        )  # fmt: skip
+
+
+UnsentMessage = Vote | AgentStatus | Alert | Plan | Alternatives | TopicShares | GraphReview
 """An agent's message before the knowledge graph has been consulted."""
 
 
@@ -194,6 +223,8 @@ def without_graph(messages: Sequence[UnsentMessage]) -> list[Vote | AgentStatus 
             case TopicShares():
                 if (vote := message.resolve(None)) is not None:
                     resolved.append(vote)
+            case GraphReview():
+                pass  # the graph abstains
             case _:
                 resolved.append(message)
     return resolved

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from oven_core.protocol.actuators import ROLLBACK, UNDO
 from oven_core.protocol.alerts import MAX_REASON_LENGTH, Alert
+from oven_core.protocol.evidence import signal_of_metrics
 from oven_core.protocol.messages import ActuatorSpec, BallotOpened, Observation, Receipt, RunStarted, Value, Vote
 
 MIN_KNOB_FACTOR = 1.2
@@ -78,6 +79,8 @@ class Window:
     """Number of ticks since the agent's last window, at least 1. An agent that lags behind a fast run skips ticks."""
     earlier: Sequence[tuple[int, int, float]] = ()
     """(tick, step, value) of held-out readings older than `observations` that no rollback discarded."""
+    reads: Sequence[str] = ()
+    """Metrics on which the agent's votes rest, unless a vote names others."""
 
     @property
     def last(self) -> Observation:
@@ -172,12 +175,14 @@ class Window:
         expected_change: float = 0.0,
         horizon: int = 0,
         evidence: Sequence[str] = (),
+        reads: Sequence[str] = (),
     ) -> Vote:
-        """Propose to set `actuator` to `value`. `confidence` is the probability that this is better than no change."""
+        """Propose to set `actuator` to `value`. `confidence` is the probability that this is better than no change.
+        `reads` are the metrics on which the proposal rests, if not those of `Agent.reads`."""
         return Vote(
             actuator=actuator, stance="propose", value=value, tick=self.tick, target=target,
             expected_change=expected_change, horizon=horizon, confidence=confidence, rationale=why,
-            evidence=tuple(evidence),
+            evidence=(*evidence, *self._signal_entries(reads)),
         )  # fmt: skip
 
     def alert(self, symptom: str, metric: str, *, value: float, expected: float, why: str = "") -> Alert:
@@ -187,10 +192,18 @@ class Window:
             reason=why[:MAX_REASON_LENGTH],
         )  # fmt: skip
 
-    def answer(self, ballot: BallotOpened, stance: str, *, confidence: float, why: str) -> Vote:
-        """Vote "for", "against" or "abstain" on another agent's ballot."""
+    def answer(
+        self, ballot: BallotOpened, stance: str, *, confidence: float, why: str, reads: Sequence[str] = ()
+    ) -> Vote:
+        """Vote "for", "against" or "abstain" on another agent's ballot. `reads` are the metrics on which the vote
+        rests, if not those of `Agent.reads`."""
         fields = {"actuator": ballot.actuator, "ballot": ballot.id, "stance": stance, "tick": self.tick}
-        return Vote.model_validate({**fields, "confidence": confidence, "rationale": why})
+        evidence = self._signal_entries(reads)
+        return Vote.model_validate({**fields, "confidence": confidence, "rationale": why, "evidence": evidence})
+
+    def _signal_entries(self, reads: Sequence[str]) -> tuple[str, ...]:
+        signal = signal_of_metrics(reads or self.reads, self.run.metrics)
+        return (signal.entry,) if signal else ()
 
 
 def is_named(actuator: str, names: Collection[str]) -> bool:

@@ -32,7 +32,6 @@ class AuxiliaryLoss(Agent):
 
     moves = ("channel.distill", "channel.sft", "channel.sdpo", MTP, "channel.z_loss")
     """Knobs of the shipped trainers' terms, and of one other common term. The mesh needs exact names."""
-    speciality = (MTP,)
     options = dict.fromkeys(("max_share", "late_progress"), SHARE_BOUNDS)
 
     WINDOW = 40
@@ -84,6 +83,7 @@ class AuxiliaryLoss(Agent):
         return window.propose(
             knob.spec.name, halved, confidence=confidence, why=why, target=target.name,
             expected_change=apply_sign(target, 0.01), horizon=60,
+            reads=(METRIC_PREFIX + name,),
         )  # fmt: skip
 
 

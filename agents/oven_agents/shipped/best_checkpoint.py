@@ -11,15 +11,17 @@ from oven_agents.sdk.agent import SHARE_BOUNDS, Agent
 from oven_agents.sdk.alternative_plans import Alternatives, Plan, offer
 from oven_agents.sdk.window import Window
 from oven_agents.stats.evaluation_request import can_evaluate, request_evaluation
+from oven_agents.stats.health import held_out_health
 from oven_agents.stats.objective import apply_sign, held_out_metric, objective, readings
 from oven_agents.stats.optimizer_gauges import LEARNING_RATE, UPDATE_RATIO, growth_of, shrink_share, unexplained_jump
 from oven_agents.stats.policy_shift import is_off_policy
+from oven_agents.stats.reviews import review_change
 from oven_agents.stats.robust_statistics import bending_noise, expected_maximum
 from oven_agents.stats.rollback_success import last_rollback_failed
 from oven_agents.stats.symptoms import is_active
 from oven_core.protocol.actuators import BEST, EVALUATE
 from oven_core.protocol.alerts import Alert
-from oven_core.protocol.messages import RunStarted, Value, Vote
+from oven_core.protocol.messages import BallotOpened, RunStarted, Value, Vote
 
 ROLLBACK, LR_SCALE, SKIP = "run.rollback", "optimizer.lr_scale", "data.skip"
 SYMPTOMS = {"up": "policy_collapse", "down": "heldout_loss_rises"}
@@ -58,7 +60,6 @@ class BestCheckpoint(Agent):
     """
 
     moves = (ROLLBACK, LR_SCALE, SKIP, EVALUATE)
-    speciality = (ROLLBACK, LR_SCALE, SKIP, EVALUATE)
     options = dict.fromkeys(("min_lost_share", "min_relative_loss", "confidence", "second_confidence"), SHARE_BOUNDS)
 
     MIN_READINGS = 5
@@ -165,9 +166,12 @@ class BestCheckpoint(Agent):
         plan = Plan.of_changes(
             window, remedy, {ROLLBACK: float(best_tick), **changes},
             confidence=self.SECOND_CONFIDENCE if was_tried else self.CONFIDENCE, why=why, target=metric.name,
-            expected_change=apply_sign(metric, round(best - values[-1], 4)), horizon=40,
+            expected_change=apply_sign(metric, round(best - values[-1], 4)), horizon=40, reads=(metric.name,),
         )  # fmt: skip
         return offer([plan], {SYMPTOMS[metric.better]: min(1.0, share)})
+
+    def review(self, ballot: BallotOpened, window: Window) -> Vote | None:
+        return review_change(ballot, window, held_out_health(window))
 
     def _choose_remedy(
         self, window: Window, best_tick: int, was_tried: bool, *, may_not_recur: bool

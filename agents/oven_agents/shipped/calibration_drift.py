@@ -49,7 +49,6 @@ class CalibrationDrift(Agent):
 
     needs = (ECE,)
     moves = (LAMBDA, ROLLBACK, LR_SCALE, BETA)
-    speciality = (LAMBDA, ROLLBACK, LR_SCALE, BETA)
 
     WAIT_TICKS = 20
     """Number of ticks to wait after a change of the agent's knobs, until readings cover only later answers."""

@@ -37,8 +37,8 @@ class Curriculum(Agent):
     """
 
     needs = ("reward/*",)
+    reads = (MIXTURE, "reward/*")
     moves = (MIXTURE,)
-    speciality = (MIXTURE,)
     options = dict.fromkeys(
         ("floor", "mastered_reward", "min_prerequisite_reward", "confidence", "min_move"), SHARE_BOUNDS
     )

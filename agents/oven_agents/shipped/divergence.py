@@ -17,12 +17,14 @@ from oven_agents.sdk.window import Window
 from oven_agents.stats import optimizer_gauges as gauges
 from oven_agents.stats.confidence import estimate_confidence
 from oven_agents.stats.evaluation_request import held_out_evidence, request_evaluation
+from oven_agents.stats.health import objective_health
 from oven_agents.stats.level_shift import standardised_rise
 from oven_agents.stats.objective import apply_sign, objective, readings
+from oven_agents.stats.reviews import review_change
 from oven_agents.stats.robust_statistics import noise, steps_since_rise
 from oven_agents.stats.rollback_success import last_rollback_failed, rollbacks_exhausted
 from oven_core.protocol.actuators import EVALUATE
-from oven_core.protocol.messages import RunStarted, Vote
+from oven_core.protocol.messages import BallotOpened, RunStarted, Vote
 
 ROLLBACK, LR_SCALE, SKIP, MIXTURE = "run.rollback", "optimizer.lr_scale", "data.skip", "data.mixture"
 LOSS = "loss"
@@ -90,7 +92,6 @@ class Divergence(Agent):
 
     needs = (LOSS,)
     moves = (ROLLBACK, LR_SCALE, SKIP, EVALUATE)
-    speciality = (ROLLBACK, LR_SCALE, SKIP, EVALUATE)
     options = dict.fromkeys(
         (
             "healed_share", "min_held_out_loss", "weights_share", "jump_confidence", "creep_confidence",
@@ -169,6 +170,9 @@ class Divergence(Agent):
         if harm is None or (rollbacks_exhausted(window) and harm.symptom != "loss_nan"):
             return None
         return self._weigh_evidence(window, harm) if harm.is_visible else self._offer(window, harm)
+
+    def review(self, ballot: BallotOpened, window: Window) -> Vote | None:
+        return review_change(ballot, window, objective_health(window))
 
     def _weigh_evidence(self, window: Window, harm: _Harm) -> Alternatives | Vote | None:
         """Offer remedies if a held-out reading confirms the harm, or request a reading."""

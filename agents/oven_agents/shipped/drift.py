@@ -10,9 +10,11 @@ from oven_agents.sdk.agent import Agent, unmeasured_reasons
 from oven_agents.sdk.window import MIN_KNOB_FACTOR, Window
 from oven_agents.stats import symptoms
 from oven_agents.stats.confidence import tentative_confidence
+from oven_agents.stats.health import anchor_health
 from oven_agents.stats.objective import apply_sign, held_out_metric, objective, readings
+from oven_agents.stats.reviews import review_change
 from oven_core.protocol.alerts import Alert
-from oven_core.protocol.messages import RunStarted, Vote
+from oven_core.protocol.messages import BallotOpened, RunStarted, Vote
 
 FRONTIER_BITS, FRONTIER_KL = "frontier/bits_per_byte", "frontier/kl"
 BETA, LR_SCALE, ROLLBACK = "grpo.beta", "optimizer.lr_scale", "run.rollback"
@@ -40,6 +42,7 @@ class Drift(Agent):
     because its readings no longer grow. The outcomes of the agent's votes were not measured yet.
     """
 
+    reads = (symptoms.KL, FRONTIER_BITS, FRONTIER_KL)
     moves = (BETA, LR_SCALE)
 
     GROWING_READINGS = 4
@@ -93,6 +96,9 @@ class Drift(Agent):
                 )
                 return self._slow_drift(window, why, "symptom:frontier_drift")
         return self._treat_runaway_kl(window, since)
+
+    def review(self, ballot: BallotOpened, window: Window) -> Vote | None:
+        return review_change(ballot, window, anchor_health(window))
 
     def _treat_runaway_kl(self, window: Window, since: int) -> Vote | None:
         """Propose to slow the drift if the KL to the reference ran away recently, without a gain."""

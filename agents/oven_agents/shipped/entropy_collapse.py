@@ -11,10 +11,12 @@ from oven_agents.sdk.alternative_plans import Alternatives, Plan, offer
 from oven_agents.sdk.window import Window
 from oven_agents.stats import symptoms
 from oven_agents.stats.confidence import SOLO_CONFIDENCE, TENTATIVE_CONFIDENCE
+from oven_agents.stats.health import policy_health
 from oven_agents.stats.level_shift import standardised_rise
 from oven_agents.stats.objective import apply_sign, held_out_metric, objective
+from oven_agents.stats.reviews import review_change
 from oven_core.protocol.alerts import Alert
-from oven_core.protocol.messages import RunStarted
+from oven_core.protocol.messages import BallotOpened, RunStarted, Vote
 
 LR_SCALE, BETA, ROLLBACK = "optimizer.lr_scale", "grpo.beta", "run.rollback"
 LAMBDA, ENTROPY = "reward.calibration", "entropy"
@@ -43,8 +45,8 @@ class EntropyCollapse(Agent):
     the agent is silent. A rollback does not remove the cause of the collapse unless the cause was the rate.
     """
 
+    reads = (ENTROPY, symptoms.CONFIDENCE_STD)
     moves = (ROLLBACK, LR_SCALE, BETA, LAMBDA)
-    speciality = (ROLLBACK, LR_SCALE, BETA, LAMBDA)
     options = dict.fromkeys(
         ("collapsed_share", "quiet_share", "solved_level", "confidence_of_both", "confidence_of_one"), SHARE_BOUNDS
     )
@@ -81,6 +83,9 @@ class EntropyCollapse(Agent):
 
     def vote(self, window: Window) -> Alternatives | None:
         return self._treat_collapse(window) or self._treat_constant_confidence(window)
+
+    def review(self, ballot: BallotOpened, window: Window) -> Vote | None:
+        return review_change(ballot, window, policy_health(window))
 
     def alerts(self, window: Window) -> Sequence[Alert]:
         equal = symptoms.equal_rewards_sighting(window) or symptoms.advantage_sighting(window)

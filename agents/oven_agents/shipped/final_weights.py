@@ -38,7 +38,6 @@ class FinalWeights(Agent):
     """
 
     moves = (BEST,)
-    speciality = (BEST,)
     options = dict.fromkeys(("late_progress", "min_relative_loss", "confidence"), SHARE_BOUNDS)
 
     LATE_PROGRESS = 0.75

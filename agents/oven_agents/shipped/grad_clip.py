@@ -8,10 +8,12 @@ from statistics import median
 from oven_agents.sdk.agent import SHARE_BOUNDS, Agent
 from oven_agents.sdk.window import Window
 from oven_agents.stats.confidence import estimate_confidence, tentative_confidence
+from oven_agents.stats.health import gradient_health
 from oven_agents.stats.level_shift import shift_of_newest, standardised_rise
 from oven_agents.stats.objective import apply_sign, objective
+from oven_agents.stats.reviews import review_change
 from oven_agents.stats.robust_statistics import quantile
-from oven_core.protocol.messages import Vote
+from oven_core.protocol.messages import BallotOpened, Vote
 
 CLIP, GRAD_NORM, LR_SCALE = "grad.clip", "grad_norm", "optimizer.lr_scale"
 
@@ -38,7 +40,6 @@ class GradClip(Agent):
 
     needs = (GRAD_NORM,)
     moves = (CLIP,)
-    speciality = (CLIP,)
     options = dict.fromkeys(("max_outlier_share", "confidence"), SHARE_BOUNDS)
 
     WINDOW = 60
@@ -70,6 +71,9 @@ class GradClip(Agent):
         if len(norms) < self.WINDOW or not all(math.isfinite(norm) and norm > 0 for norm in norms):
             return None
         return self._treat_outliers(window, norms) or self._treat_drift(window, norms)
+
+    def review(self, ballot: BallotOpened, window: Window) -> Vote | None:
+        return review_change(ballot, window, gradient_health(window))
 
     def _treat_outliers(self, window: Window, norms: list[float]) -> Vote | None:
         median_norm = median(norms)

@@ -31,8 +31,8 @@ class Knowledge(Agent):
     the agent is silent.
     """
 
+    reads = ("progress",)
     moves = (WEIGHT,)
-    speciality = (WEIGHT,)
     options = dict.fromkeys(("gain",), SHARE_BOUNDS)
 
     MIN_CHANGE = 0.05

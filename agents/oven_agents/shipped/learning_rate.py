@@ -13,7 +13,7 @@ from oven_agents.stats.evaluation_request import held_out_evidence, request_eval
 from oven_agents.stats.level_shift import shift_of_halves, standardised_rise
 from oven_agents.stats.lost_progress import DECLINE_TICKS, describe_loss_relapse, last_healthy_tick, lost_rewards
 from oven_agents.stats.objective import apply_sign, held_out_metric, objective
-from oven_agents.stats.optimizer_gauges import GRAD_COSINE, LEARNING_RATE, decay_share, shrink_share
+from oven_agents.stats.optimizer_gauges import GRAD_COSINE, LEARNING_RATE, UPDATE_RATIO, decay_share, shrink_share
 from oven_agents.stats.policy_shift import is_off_policy, policy_shifted
 from oven_agents.stats.robust_statistics import noise, quantile
 from oven_agents.stats.rollback_success import failed_scales
@@ -52,8 +52,8 @@ class LearningRate(Agent):
     gradients, an imported log), it only detects a collapse.
     """
 
+    reads = (GRAD_COSINE,)
     moves = (LR_SCALE, ROLLBACK, EVALUATE)
-    speciality = (LR_SCALE, ROLLBACK, EVALUATE)
     options = dict.fromkeys(
         (
             "min_cosine", "min_quartile", "clear_cosine", "max_solved_share", "min_reward", "min_lean_cosine",
@@ -197,6 +197,7 @@ class LearningRate(Agent):
         return Plan.of_changes(
             window, "rollback_and_cut", changes, confidence=self.COLLAPSE_CONFIDENCE, why=why, target=target.name,
             expected_change=apply_sign(target, gain), horizon=20, evidence=("symptom:policy_collapse",),
+            reads=("reward",),
         )  # fmt: skip
 
     def _treat_long_steps(self, window: Window) -> Plan | None:
@@ -222,7 +223,7 @@ class LearningRate(Agent):
         return Plan.of_changes(
             window, "rollback_and_cut", {LR_SCALE: lowered, ROLLBACK: float(rollback_tick)},
             confidence=self.OVERLONG_CONFIDENCE, why=why, target=target.name, expected_change=apply_sign(target, 0.05),
-            horizon=60, evidence=("symptom:update_ratio_high",),
+            horizon=60, evidence=("symptom:update_ratio_high",), reads=(UPDATE_RATIO, "loss"),
         )  # fmt: skip
 
     def _raise_low_rate(self, window: Window) -> Vote | None:

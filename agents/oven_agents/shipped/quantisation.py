@@ -30,7 +30,6 @@ class Quantisation(Agent):
     """
 
     moves = (QUANTISATION,)
-    speciality = (QUANTISATION,)
     options = dict.fromkeys(
         ("early_progress", "late_progress", "low_rate_share", "min_cost", "regained_share", "confidence"), SHARE_BOUNDS
     )
@@ -80,6 +79,7 @@ class Quantisation(Agent):
         return window.propose(
             QUANTISATION, precision, confidence=self.CONFIDENCE, target=metric.name,
             expected_change=apply_sign(metric, self.REGAINED_SHARE * cost), horizon=self.HORIZON,
+            reads=(metric.name, exact_name),
             why=f"rounding to {precision} changes {exact_name} from {exact:.4g} to {rounded:.4g} ({metric.name}): "
             f"{QUANTISATION} {OFF} → {precision} for the last {1 - window.progress:.0%} of the run",
         )  # fmt: skip

@@ -31,7 +31,6 @@ class RepeatedData(Agent):
 
     needs = (REPEATED,)
     moves = (SKIP,)
-    speciality = (SKIP,)
     options = dict.fromkeys(("min_repeated", "max_usual_repeated", "confidence"), SHARE_BOUNDS)
 
     RECENT_STEPS = 5

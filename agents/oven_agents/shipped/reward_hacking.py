@@ -46,7 +46,6 @@ class RewardHacking(Agent):
 
     needs = ("rewards/*/mean",)
     moves = (REWARD_WEIGHTS, ROLLBACK, EVALUATE)
-    speciality = (REWARD_WEIGHTS, ROLLBACK, EVALUATE)
     options = dict.fromkeys(
         ("min_jump", "min_move", "jump_confidence", "divergence_confidence", "remaining_share"), SHARE_BOUNDS
     )

@@ -38,7 +38,6 @@ class RewardWeights(Agent):
 
     needs = ("rewards/*/mean",)
     moves = (REWARD_WEIGHTS,)
-    speciality = (REWARD_WEIGHTS,)
     options = dict.fromkeys(("clear_confidence", "min_change", "remaining_share", "min_moved_weight"), SHARE_BOUNDS)
     options["min_evaluations"] = (3, 512)  # two that fell and one before them, up to all ticks of the window
 

@@ -35,7 +35,6 @@ class RollbackUndo(Agent):
     """
 
     moves = (UNDO, LR_SCALE, EVALUATE)
-    speciality = (UNDO, LR_SCALE, EVALUATE)
     options = dict.fromkeys(("confidence",), SHARE_BOUNDS)
 
     EFFECT_TICKS = 4
@@ -90,8 +89,9 @@ class RollbackUndo(Agent):
         return Plan.of_votes("undo_rollback", votes)
 
     def _propose(self, window: Window, actuator: str, value: Value, why: str) -> Vote:
-        target = objective(window.run)
+        target, held_out = objective(window.run), held_out_metric(window.run)
+        assert held_out is not None  # guaranteed by cannot_fire
         return window.propose(
             actuator, value, confidence=self.CONFIDENCE, why=why, target=target.name,
-            expected_change=apply_sign(target, self.GAIN), horizon=self.HORIZON,
+            expected_change=apply_sign(target, self.GAIN), horizon=self.HORIZON, reads=(held_out.name,),
         )  # fmt: skip

@@ -64,7 +64,6 @@ class Teacher(Agent):
 
     needs = ("kl", "reward")
     moves = (TEACHER, BETA)
-    speciality = (TEACHER, BETA)
     options = dict.fromkeys(("min_headroom", "max_flat_rise", "confidence", "late_progress"), SHARE_BOUNDS)
 
     HALF = 12

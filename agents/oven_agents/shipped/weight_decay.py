@@ -38,7 +38,6 @@ class WeightDecay(Agent):
 
     needs = (gauges.WEIGHT_NORM, gauges.UPDATE_RATIO)
     moves = (WEIGHT_DECAY, ROLLBACK)
-    speciality = (WEIGHT_DECAY, ROLLBACK)
     options = dict.fromkeys(
         ("min_share", "min_norm_change", "first_factor", "second_factor", "min_cosine", "target_share", "confidence"),
         SHARE_BOUNDS,

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from oven_agents.runtime.companion import RunContext
 from oven_agents.sdk.agent import Answer, Notice
-from oven_agents.sdk.alternative_plans import SYMPTOM_PREFIX
 from oven_agents.sdk.window import Window
 from oven_agents.stats.objective import held_out_metric, objective
 from oven_core.mesh.actuator_values import show
+from oven_core.protocol.evidence import SYMPTOM_PREFIX
 from oven_core.protocol.messages import RunStarted, Vote
 from oven_llm.diagnosis.background_diagnosis import DiagnosisCompanion
 from oven_llm.diagnosis.detectors import Alarm, find_alarms

@@ -44,7 +44,7 @@ def judge_change(state: State, spec: ActuatorSpec, tally: Tally, adopted_with: S
     A change that passes all checks is advised if autonomy is `advise`, or if a person has to approve it.
     `adopted_with` lists the changes that are adopted together with this one."""
     before = state.effective.get(spec.name)
-    value, limit_note = limit_change(spec, before, tally.value, state.rules)
+    value, limit_note = limit_change(spec, before, tally.value, state.rules, only_small=tally.only_small)
     rejection = (
         check_requirements(state, spec, tally.direction)
         or _check_autonomy(state, spec, value)
@@ -96,22 +96,26 @@ def check_repeated_rollback(state: State, spec: ActuatorSpec, value: Value) -> s
     return state.rollback_limits.refusal_reason(int(tick))
 
 
-def limit_change(spec: ActuatorSpec, before: Value, value: Value, rules: Rules) -> tuple[Value, str]:
-    """Return `value` limited to the maximum change size, and a note if it was limited.
+def limit_change(
+    spec: ActuatorSpec, before: Value, value: Value, rules: Rules, *, only_small: bool = False
+) -> tuple[Value, str]:
+    """Return `value` limited to the maximum change size, or to a small change, and a note if it was limited.
 
     Bounds take precedence, so a value from outside the bounds may move further than the maximum to get inside."""
     if spec.kind == "simplex":
-        return _limit_shares(spec, shares(before), shares(value), rules.max_shift)
+        return _limit_shares(spec, shares(before), shares(value), rules.small_shift if only_small else rules.max_shift)
     old, new = number(before), number(value)
     if spec.kind != "scalar" or old is None or new is None:
         return value, ""
     if spec.scale == "log":
-        low, high = old / rules.max_factor, old * rules.max_factor
-        max_text = f"a factor of {rules.max_factor:.3g}"
+        factor = rules.small_factor if only_small else rules.max_factor
+        low, high = old / factor, old * factor
+        max_text = f"a factor of {factor:.3g}"
     elif spec.low is not None and spec.high is not None:
-        max_step = rules.max_fraction * (spec.high - spec.low)
+        fraction = rules.small_fraction if only_small else rules.max_fraction
+        max_step = fraction * (spec.high - spec.low)
         low, high = old - max_step, old + max_step
-        max_text = f"{rules.max_fraction:.3g} of the range {show(spec.low)} to {show(spec.high)}"
+        max_text = f"{fraction:.3g} of the range {show(spec.low)} to {show(spec.high)}"
     else:
         return value, ""
     limited = min(max(new, low), high)

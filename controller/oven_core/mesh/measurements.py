@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 MAX_MEASUREMENTS = 512
@@ -43,6 +43,11 @@ class Measurements:
 
     def __contains__(self, name: str) -> bool:
         return name in self._by_metric
+
+    @property
+    def names(self) -> Collection[str]:
+        """The names of the watched metrics."""
+        return self._by_metric.keys()
 
     def add(self, tick: int, step: int, metrics: Mapping[str, float]) -> None:
         """Store an observation. The last value of a tick replaces earlier ones."""

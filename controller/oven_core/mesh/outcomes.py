@@ -30,6 +30,7 @@ from dataclasses import dataclass, replace
 
 from oven_core.mesh.actuator_values import number, rounded
 from oven_core.mesh.ballots import Ballot
+from oven_core.mesh.certain_harm import describe_certain_harm
 from oven_core.mesh.forecast import Forecast, directed_metrics, judging_metric
 from oven_core.mesh.harm import Charge, HarmWatch
 from oven_core.mesh.measurements import Measurements, has_diverged, mean, measure_effect, sound_values
@@ -158,6 +159,10 @@ class Outcomes:
             return []
         charges = self._harm.collect_charges(self._measurements, self._state.tick)
         return [self._charge(next_id(), charge) for charge in charges]
+
+    def harm_beyond_doubt(self) -> str:
+        """Describe harm for which one proposal is enough, or return an empty string if there is none."""
+        return describe_certain_harm(self._measurements, self._state.tick, self._state.rules.outcome_ticks)
 
     def _charge(self, outcome_id: str, charge: Charge) -> Outcome:
         """Reduce the reputations of the charged agents, and return the outcome."""

@@ -39,11 +39,10 @@ MIN_GAP_S: Final = 0.001
 
 @dataclass(slots=True)
 class Agent:
-    """An agent that joined the run. The first five fields are copied from its AgentStatus."""
+    """An agent that joined the run. The first four fields are copied from its AgentStatus."""
 
     needs: tuple[str, ...] = ()
     moves: tuple[str, ...] = ()
-    speciality: tuple[str, ...] = ()
     version: str = ""
     shadow: bool = False  # whether it joined as a shadow
     is_live: bool = True
@@ -246,7 +245,7 @@ class State:
     def apply_status(self, name: str, status: AgentStatus) -> None:
         """Store an agent's status."""
         if status.state == "joined":
-            self.agents[name] = Agent(status.needs, status.moves, status.speciality, status.version, status.shadow)
+            self.agents[name] = Agent(status.needs, status.moves, status.version, status.shadow)
         elif status.state == "left":
             self.agents.pop(name, None)
         agent = self.mark_live(name)
@@ -322,11 +321,8 @@ class State:
 
     def standing(self, name: str, actuator: str) -> Standing:
         """Return the current standing of the agent on this actuator."""
-        agent = self.agents.get(name)
-        declared = agent.speciality if agent is not None else ()
-        trusted = self.trust.is_trusted(name, actuator)
-        specialist = self.trust.is_specialist(name, actuator, declared) if trusted else actuator in declared
-        return Standing(self.reputations.get(name, 1.0), self.is_shadow(name), not trusted, specialist)
+        newcomer, specialist = not self.trust.is_trusted(name, actuator), self.trust.is_specialist(name, actuator)
+        return Standing(self.reputations.get(name, 1.0), self.is_shadow(name), newcomer, specialist)
 
     def voters(self) -> tuple[str, ...]:
         """Return the live agents whose votes count."""

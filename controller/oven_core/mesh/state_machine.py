@@ -237,6 +237,7 @@ class Mesh:
             actuator=vote.actuator,
             proposal=value,
             opened_by=author,
+            evidence=vote.evidence,
             tick=state.tick,
             closes_at_tick=state.tick + state.rules.window_ticks,
             eligible=state.voters(),
@@ -274,7 +275,7 @@ class Mesh:
     def _is_ready(self, actuator: str) -> bool:
         """Return whether the ballot is due, or has all votes that it waits for.
 
-        It waits for newcomers only until the next tick, except in lockstep or if a quorum may need them."""
+        It waits for newcomers only until the next tick, except in lockstep or if only they propose the change."""
         state, ballot = self.state, self.ballots[actuator]
         if ballot.is_due(state.tick) or plans.is_complete(self.ballots, actuator, state):
             return True
@@ -301,7 +302,13 @@ class Mesh:
         state, actuator = self.state, ballot.opened.actuator
         spec, before = state.specs[actuator], state.effective.get(actuator)
         return tally.count_votes(
-            ballot, spec, before, state.rules, lambda agent: state.standing(agent, actuator), excluded_agents
+            ballot,
+            spec,
+            before,
+            state.rules,
+            lambda agent: state.standing(agent, actuator),
+            excluded_agents,
+            self.outcomes.harm_beyond_doubt(),
         )
 
     def _compute_result(

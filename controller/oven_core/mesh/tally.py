@@ -13,9 +13,11 @@ from typing import TypeAlias
 
 from oven_core.mesh.actuator_values import clip, direction, rounded, show
 from oven_core.mesh.ballots import Ballot, request_text
+from oven_core.mesh.quorum import check_quorum
 from oven_core.mesh.reputation import effective_reputation
 from oven_core.mesh.trust import Standing
 from oven_core.mesh.value_merge import WEIGHT_TOLERANCE, WeightedVote, group_by_side, heaviest_side, merge_values
+from oven_core.protocol.evidence import read_signal
 from oven_core.protocol.messages import ActuatorSpec, TallyLine, Value
 from oven_core.protocol.rules import Rules
 
@@ -36,7 +38,9 @@ class Tally:
     lines: tuple[TallyLine, ...]
     reason: str
     only_newcomers: bool = False
-    """Whether only newcomers support the change, so that a person has to approve it."""
+    """Whether only newcomers propose the change, so that a person has to approve it."""
+    only_small: bool = False
+    """Whether the evidence is enough only for a small change."""
     veto: str = ""
     """The agent whose veto rejected the change; empty without a veto."""
 
@@ -48,15 +52,17 @@ def count_votes(
     rules: Rules,
     standing: Callable[[str], Standing],
     excluded_agents: Collection[str] = (),
+    harm: str = "",
 ) -> Tally:
     """Return the result of `ballot`.
 
     `before` is the effective value, or None if it is unknown. `standing` maps an agent to its reputation and rights.
-    The proposals of `excluded_agents` belong to a broken plan (oven_core.mesh.plans), and count as abstentions.
+    The proposals of `excluded_agents` belong to a broken plan (oven_core.mesh.plans), and count as abstentions. `harm`
+    describes harm beyond doubt, for which one proposal is enough; it is empty without any.
 
     A vote with a reputation or a confidence of 0 has no effect. The vote of an agent with a reputation below
     `rules.least_reputation` keeps its weight, but cannot veto and does not count towards the quorum. If only newcomers
-    support the change, they count as trusted agents, and a person has to approve the result."""
+    propose the change, they count as trusted agents, and a person has to approve the result."""
     lines, only_newcomers = _weigh_lines(ballot, standing, excluded_agents)
     counted_lines = [line for line in lines if not line.shadow and line.agent not in excluded_agents]
     votes = [
@@ -65,7 +71,8 @@ def count_votes(
             ballot.votes[line.agent].value,
             line.weight,
             line,
-            by_specialist=line.weight > 0 and line.stance == "propose" and standing(line.agent).specialist,
+            by_specialist=standing(line.agent).specialist,
+            signal=read_signal(ballot.votes[line.agent].vote.evidence),
         )
         for line in counted_lines
         if line.stance in ("propose", "for")
@@ -92,21 +99,29 @@ def count_votes(
     if problem := _check_majority(side_name, side, votes, against, rules):
         return reject(f"{summary}; {problem}")
     value = merge_values(spec, side)
-    has_quorum, quorum = _check_quorum(side, rules)
-    reason = f"{summary}; {quorum}"
-    return Tally(has_quorum, value, direction(before, value), lines, reason, has_quorum and only_newcomers)
+    voices = [vote for vote in side if vote.weight > 0 and _is_reputable(vote.line, rules)]
+    quorum = check_quorum(spec, before, voices, rules, harm, only_newcomers)
+    return Tally(
+        quorum.is_reached,
+        value,
+        direction(before, value),
+        lines,
+        f"{summary}; {quorum.reason}",
+        only_newcomers=quorum.is_reached and only_newcomers,
+        only_small=quorum.only_small,
+    )
 
 
 def _weigh_lines(
     ballot: Ballot, standing: Callable[[str], Standing], excluded_agents: Collection[str]
 ) -> tuple[tuple[TallyLine, ...], bool]:
-    """Return the lines of the tally with their final weights, and whether only newcomers support the change."""
+    """Return the lines of the tally with their final weights, and whether only newcomers propose the change."""
     lines = tuple(
         line.model_copy(update={"weight": 0.0}) if line.agent in excluded_agents else line
         for line in tally_lines(ballot, standing)
     )
-    supporters = [line for line in lines if line.stance in ("propose", "for")]
-    if any(line.weight > 0 for line in supporters) or not any(line.newcomer for line in supporters):
+    proposals = [line for line in lines if line.stance == "propose"]
+    if any(line.weight > 0 for line in proposals) or not any(line.newcomer for line in proposals):
         return lines, False
     return tuple(line if line.agent in excluded_agents else _weigh_as_trusted(line) for line in lines), True
 
@@ -128,19 +143,6 @@ def _check_majority(side_name: str, side: _Votes, votes: _Votes, against: Sequen
     return ""
 
 
-def _check_quorum(side: _Votes, rules: Rules) -> tuple[bool, str]:
-    """Return whether the side has a quorum, and the part of the reason about the quorum."""
-    agreeing_votes = [vote for vote in side if _agrees(vote.line, rules)]
-    top_confidence = max((vote.line.confidence for vote in agreeing_votes if vote.by_specialist), default=None)
-    if top_confidence is not None and top_confidence >= rules.specialist_confidence:
-        return True, f"specialist quorum {rules.specialist_confidence:.3g}"
-    if len(agreeing_votes) >= rules.agreeing:
-        return True, f"{len(agreeing_votes)} agree, {rules.agreeing} required"
-    specialist = "no specialist" if top_confidence is None else f"a specialist at confidence {top_confidence:.3g}"
-    required = f"a specialist at {rules.specialist_confidence:.3g} or {rules.agreeing} agreeing agents required"
-    return False, f"no quorum: {len(agreeing_votes)} in favour, {specialist}; {required}"
-
-
 def tally_lines(ballot: Ballot, standing: Callable[[str], Standing]) -> tuple[TallyLine, ...]:
     """Return one line per eligible agent, in the ballot's order, and then at most MAX_SHADOW_LINES lines of shadows."""
     eligible = [agent for agent in ballot.opened.eligible if not standing(agent).shadow]
@@ -156,11 +158,13 @@ def tally_lines(ballot: Ballot, standing: Callable[[str], Standing]) -> tuple[Ta
             lines.append(TallyLine(agent=agent, stance="silent", reputation=reputation, newcomer=voter.newcomer))
             continue
         is_weightless = cast.vote.stance == "abstain" or agent in shadows or voter.newcomer
+        signal = read_signal(cast.vote.evidence)
         lines.append(
             TallyLine(
                 agent=agent,
                 stance=cast.vote.stance,
                 value=cast.value,
+                kind=signal.kind if signal else "",
                 shadow=agent in shadows,
                 newcomer=voter.newcomer,
                 confidence=cast.vote.confidence,
@@ -174,11 +178,6 @@ def tally_lines(ballot: Ballot, standing: Callable[[str], Standing]) -> tuple[Ta
 
 def _is_reputable(line: TallyLine, rules: Rules) -> bool:
     return line.reputation >= rules.least_reputation
-
-
-def _agrees(line: TallyLine, rules: Rules) -> bool:
-    """Return whether the vote counts towards a quorum of several agents. A newcomer needs a confidence of 0.5."""
-    return _is_reputable(line, rules) and (line.weight > 0 or (line.newcomer and line.confidence >= 0.5))
 
 
 def _weigh_as_trusted(line: TallyLine) -> TallyLine:

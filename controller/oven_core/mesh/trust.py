@@ -67,15 +67,10 @@ class Trust:
             return True
         return self._good_outcomes[agent, actuator] >= self.rules.trusted_after
 
-    def is_specialist(self, agent: str, actuator: str, declared: Iterable[str]) -> bool:
-        """Return whether the agent's vote alone can be a quorum on this actuator.
-
-        A grant that names the actuator makes the agent a specialist. With any other trust, it must have `declared` the
-        actuator as its speciality."""
-        if not self.is_trusted(agent, actuator):
-            return False
+    def is_specialist(self, agent: str, actuator: str) -> bool:
+        """Return whether the agent's proposal alone is a quorum, because a grant names this actuator."""
         is_named = self._by_operators.get((agent, actuator), False) or actuator in self.rules.trusted.get(agent, ())
-        return is_named or actuator in declared
+        return is_named and self.is_trusted(agent, actuator)
 
     def grants(self, agent: str) -> tuple[str, ...]:
         """Return the actuators in the agent's grants, sorted, or only `ALL` if it has a grant for all of them."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from oven_core.mesh.actuator_values import check_bounds, direction, number, rounded, shares, variation
+from oven_core.protocol.evidence import Signal
 from oven_core.protocol.messages import ActuatorSpec, TallyLine, Value
 
 WEIGHT_TOLERANCE = 1e-9
@@ -22,7 +23,9 @@ class WeightedVote:
     weight: float
     line: TallyLine
     by_specialist: bool = False
-    """Whether the vote is a proposal by a specialist for the actuator."""
+    """Whether the agent is a specialist for the actuator."""
+    signal: Signal | None = None
+    """The measurement on which the vote rests, if it names one."""
 
 
 def group_by_side(spec: ActuatorSpec, before: Value, votes: list[WeightedVote]) -> dict[str, list[WeightedVote]]:

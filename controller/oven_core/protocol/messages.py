@@ -242,7 +242,6 @@ class AgentStatus(LogMessage):
     version: str = ""
     needs: tuple[str, ...] = Field(default=(), description="patterns of the metrics that it requires")
     moves: tuple[str, ...] = Field(default=(), description="actuators that it may propose for")
-    speciality: tuple[str, ...] = Field(default=(), description="actuators for which its vote alone can be a quorum")
     shadow: bool = Field(default=False, description="whether its votes are logged and scored, but not counted")
     reason: str = Field(
         default="", max_length=2000, description="why it cannot fire or why it left, or the text of a notice"
@@ -263,7 +262,11 @@ class Vote(LogMessage):
     horizon: int = Field(default=0, ge=0, description="ticks within which the change should show")
     confidence: Confidence = Field(description="probability that the change beats doing nothing")
     rationale: str = Field(default="", max_length=2000, description="one sentence with figures")
-    evidence: tuple[str, ...] = Field(default=(), max_length=32, description="e.g. paths in the knowledge graph")
+    evidence: tuple[str, ...] = Field(
+        default=(),
+        max_length=32,
+        description='"signal:KIND:METRIC,METRIC" (oven_core.protocol.evidence), "symptom:NAME", or any other text',
+    )
     plan: tuple[str, ...] = Field(
         default=(),
         max_length=8,
@@ -279,6 +282,9 @@ class BallotOpened(LogMessage):
     actuator: str
     proposal: Value
     opened_by: str
+    evidence: tuple[str, ...] = Field(
+        default=(), exclude_if=is_default, description="the evidence of the vote that opened it"
+    )
     tick: int
     closes_at_tick: int
     eligible: tuple[str, ...] = Field(description="agents whose votes count, fixed when the ballot opens; sorted")
@@ -292,6 +298,7 @@ class TallyLine(BaseModel):
     agent: str
     stance: Literal["propose", "for", "against", "abstain", "silent"]
     value: Value = None
+    kind: str = Field(default="", exclude_if=is_default, description="kind of the evidence on which the vote rests")
     shadow: bool = Field(default=False, description="whether the vote is logged and scored, but has weight 0")
     newcomer: bool = Field(
         default=False,

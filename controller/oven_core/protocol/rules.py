@@ -31,10 +31,31 @@ class Rules(BaseModel):
         "longer of this and `expire_ticks` counts; ignored in lockstep; 0 (as in older logs): only ticks count",
     )
 
-    specialist_confidence: float = Field(
-        default=0.6, ge=0, le=1, description="minimum confidence at which one specialist alone is a quorum"
+    evidence_kinds: int = Field(
+        default=2,
+        ge=1,
+        le=2,
+        description="number of independent kinds of evidence that a change needs. Exceptions: harm beyond doubt, and "
+        "changes that do not affect the training at once. 1: one trusted proposal is enough",
     )
-    agreeing: int = Field(default=2, ge=1, description="number of agreeing agents that are a quorum at any confidence")
+    specialist_confidence: float = Field(
+        default=0.6,
+        ge=0,
+        le=1,
+        description="minimum confidence of a proposal that is enough alone, by a specialist or in an exception",
+    )
+    small_factor: float = Field(
+        default=2.0,
+        gt=1,
+        description="largest factor on a log-scaled value in a small change, for which one kind of evidence and the "
+        "knowledge graph are enough",
+    )
+    small_fraction: float = Field(
+        default=0.1, gt=0, le=1, description="largest step of a linear value in a small change, as a share of its range"
+    )
+    small_shift: float = Field(
+        default=0.2, gt=0, le=1, description="largest total variation of a simplex in a small change"
+    )
     veto_confidence: float = Field(
         default=0.7, ge=0, le=1, description="minimum confidence at which a vote `against` is a veto"
     )
@@ -73,8 +94,8 @@ class Rules(BaseModel):
     )
     trusted: dict[str, tuple[str, ...]] = Field(
         default_factory=dict,
-        description="agent → actuators for which it is trusted and a specialist. With `*`, it is trusted with all, but "
-        "a specialist only for the actuators that it declares. Installed agents have `*`",
+        description="agent → actuators for which it is trusted and a specialist, whose proposal alone is a quorum. "
+        "With `*`, it is trusted with all actuators, but a specialist for none. Installed agents have `*`",
     )
     trusted_after: int = Field(
         default=2,

@@ -20,6 +20,7 @@ SUPERVISOR = "supervisor"
 """An installed agent that calls a language model. It has its own process, because it is busy for seconds at a time."""
 TUNER = "tuner"
 """An installed agent that, like the supervisor, is not trusted by default: no test has shown that its votes help."""
+GRAPH = "graph"  # an installed agent that votes for the knowledge graph
 AUTHOR = "author"  # an installed agent that writes prompts
 
 
@@ -42,12 +43,14 @@ class AgentSpec:
 
 
 def selected_agents(settings: Settings) -> tuple[str | AgentSettings, ...]:
-    """Return the agents in the settings, or all installed ones; the supervisor only if it has a model."""
+    """Return the agents in the settings, or all installed ones; the supervisor only if it has a model, and the graph's
+    voice only if there is a graph."""
     if settings.agents is not None:
         return settings.agents
-    return tuple(
-        name for name in plugins.find_plugins("agents") if name != SUPERVISOR or settings.supervisor.model is not None
-    )
+    absent = {SUPERVISOR} if settings.supervisor.model is None else set()
+    if settings.kg is False:
+        absent.add(GRAPH)
+    return tuple(name for name in plugins.find_plugins("agents") if name not in absent)
 
 
 def agent_names(settings: Settings) -> set[str]:

@@ -1,0 +1,72 @@
+"""Whether the supporters of a change are enough: two independent kinds of evidence, with three exceptions.
+
+1. A specialist, to which the settings or an operator granted this actuator by name, decides alone.
+2. If harm is beyond doubt (oven_core.mesh.certain_harm), one trusted proposal is enough.
+3. A change that does not affect the training at once, such as a measurement, needs one trusted proposal.
+
+The knowledge graph has no measurements of its own: it answers to the symptom that the proposer names. So it may be the
+second kind of evidence only for a small change, and a larger change is limited to a small one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from oven_core.mesh.actuator_values import number, shares
+from oven_core.mesh.value_merge import WeightedVote
+from oven_core.protocol.messages import ActuatorSpec, Value
+from oven_core.protocol.rules import Rules
+
+
+@dataclass(frozen=True, slots=True)
+class Quorum:
+    """The result of the check. `reason` is a part of the decision's reason."""
+
+    is_reached: bool
+    reason: str
+    only_small: bool = False
+    """Whether the supporters are enough only for a small change."""
+
+
+def check_quorum(
+    spec: ActuatorSpec, before: Value, side: Sequence[WeightedVote], rules: Rules, harm: str, needs_person: bool
+) -> Quorum:
+    """Return whether the votes of the winning side are a quorum for a change of the actuator from the value `before`.
+
+    `side` has only votes that may count. `harm` describes harm beyond doubt; it is empty without any. If the result
+    `needs_person`, because only newcomers propose it, that person is the second voice."""
+    proposals = [vote for vote in side if vote.line.stance == "propose"]
+    confidence = max((vote.line.confidence for vote in proposals), default=0.0)
+    if not proposals:
+        return Quorum(False, "no quorum: no trusted agent proposes it")
+    minimum = rules.specialist_confidence
+    if any(vote.by_specialist and vote.line.confidence >= minimum for vote in proposals):
+        return Quorum(True, f"specialist quorum {minimum:.3g}")
+    if rules.evidence_kinds == 1 or harm or needs_person or not spec.intervenes:
+        if confidence >= minimum:
+            return Quorum(
+                True, f"one proposal is enough: {harm}" if harm else f"one proposal at {minimum:.3g} is enough"
+            )
+        return Quorum(False, f"no quorum: the proposal has confidence {confidence:.3g}, {minimum:.3g} required")
+    signals = [(vote, vote.signal) for vote in side if vote.signal is not None]
+    for (first, signal), (second, other) in combinations(signals, 2):
+        if signal.is_independent_of(other) and "graph" not in (signal.kind, other.kind):
+            return Quorum(
+                True, f"independent evidence: {signal.kind} ({first.agent}) and {other.kind} ({second.agent})"
+            )
+    graph = next((vote for vote, signal in signals if signal.kind == "graph"), None)
+    measured = next((signal for vote, signal in signals if signal.kind != "graph"), None)
+    if graph is not None and measured is not None and _has_size(spec, before):
+        return Quorum(True, f"{measured.kind} and the knowledge graph, enough for a small change", only_small=True)
+    kinds = ", ".join(sorted({signal.kind for _, signal in signals})) or "none"
+    return Quorum(False, f"no quorum: kinds of evidence in favour: {kinds}; two independent ones required")
+
+
+def _has_size(spec: ActuatorSpec, before: Value) -> bool:
+    """Return whether a change of the actuator can be limited to a small one."""
+    if spec.kind == "simplex":
+        return bool(shares(before))
+    is_bounded = spec.scale == "log" or (spec.low is not None and spec.high is not None)
+    return spec.kind == "scalar" and is_bounded and number(before) is not None

@@ -57,6 +57,8 @@ class _Harm:
     """Whether held-out data show the harm at once. They do not if the moments are damaged or a value is not finite."""
     confidence: float = 0.75
     """Share of similar cases in which a rollback helped."""
+    reads: tuple[str, ...] = (LOSS,)
+    """The metrics that show the harm."""
 
 
 class Divergence(Agent):
@@ -221,7 +223,10 @@ class Divergence(Agent):
             if measured_at < tick
         ]
         level = abs(median(before)) if before else 0.0
-        return _Harm("weights_displaced", 1.0, tick, why, level=level, remedies=(ROLLBACK_ONLY,), may_retry=True)
+        return _Harm(
+            "weights_displaced", 1.0, tick, why, level=level, remedies=(ROLLBACK_ONLY,), may_retry=True,
+            reads=(gauges.WEIGHT_NORM,),
+        )  # fmt: skip
 
     def _find_gradient_outlier(self, window: Window) -> _Harm | None:
         """Look for a gradient outlier in the last few ticks. The length of the newest step may not show it yet."""
@@ -242,7 +247,10 @@ class Divergence(Agent):
             f"tick {tick}"
         )
         remedies = (ROLLBACK_ONLY, ROLLBACK_AND_SKIP)
-        return _Harm("grad_norm_spike", 1.0, tick, why, remedies=remedies, may_retry=True, is_visible=False)
+        return _Harm(
+            "grad_norm_spike", 1.0, tick, why, remedies=remedies, may_retry=True, is_visible=False,
+            reads=(gauges.GRAD_NORM,),
+        )  # fmt: skip
 
     def _discarded_norms(self, window: Window) -> list[float]:
         """Return norms from before the last rollback. Similar norms after the rollback are not outliers."""
@@ -408,7 +416,7 @@ class Divergence(Agent):
         )
         return Plan.of_changes(
             window, remedy, {name: value for name, value, _ in changes}, confidence=confidence, why=why,
-            target=target.name, expected_change=expected_change, horizon=self.HORIZON,
+            target=target.name, expected_change=expected_change, horizon=self.HORIZON, reads=harm.reads,
         )  # fmt: skip
 
 

@@ -10,16 +10,18 @@ from oven_agents.sdk.alternative_plans import Plan
 from oven_agents.sdk.window import Window, change_of
 from oven_agents.stats.confidence import estimate_confidence, tentative_confidence
 from oven_agents.stats.evaluation_request import held_out_evidence, request_evaluation
+from oven_agents.stats.health import objective_health
 from oven_agents.stats.level_shift import shift_of_halves, standardised_rise
 from oven_agents.stats.lost_progress import DECLINE_TICKS, describe_loss_relapse, last_healthy_tick, lost_rewards
 from oven_agents.stats.objective import apply_sign, held_out_metric, objective
 from oven_agents.stats.optimizer_gauges import GRAD_COSINE, LEARNING_RATE, UPDATE_RATIO, decay_share, shrink_share
 from oven_agents.stats.policy_shift import is_off_policy, policy_shifted
+from oven_agents.stats.reviews import review_change
 from oven_agents.stats.robust_statistics import noise, quantile
 from oven_agents.stats.rollback_success import failed_scales
 from oven_agents.stats.update_to_weight_ratio import max_rate_factor, overlong_steps
 from oven_core.protocol.actuators import EVALUATE
-from oven_core.protocol.messages import RunStarted, Vote
+from oven_core.protocol.messages import BallotOpened, RunStarted, Vote
 
 LR_SCALE, ROLLBACK, MIXTURE = "optimizer.lr_scale", "run.rollback", "data.mixture"
 EQUAL_GROUPS = "frac_reward_zero_std"
@@ -159,6 +161,9 @@ class LearningRate(Agent):
             or self._cut_opposed(window)
             or self._cut_stalled(window)
         )
+
+    def review(self, ballot: BallotOpened, window: Window) -> Vote | None:
+        return review_change(ballot, window, objective_health(window))
 
     def _treat_collapse(self, window: Window) -> Plan | Vote | None:
         """Propose a rollback and a cut after a collapse of the reward, or first request a held-out reading."""

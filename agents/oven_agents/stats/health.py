@@ -12,7 +12,7 @@ from oven_agents.sdk.window import Window
 from oven_agents.stats import symptoms
 from oven_agents.stats.level_shift import Shift, shift_of_halves, shift_of_newest
 from oven_agents.stats.objective import apply_sign, held_out_metric, objective, readings
-from oven_agents.stats.optimizer_gauges import GRAD_NORM
+from oven_agents.stats.optimizer_gauges import GRAD_COSINE, GRAD_NORM, UPDATE_RATIO, growth_of
 from oven_agents.stats.robust_statistics import bending_noise
 
 RECENT_TICKS = 24
@@ -25,8 +25,14 @@ MIN_READINGS = 2
 """Minimum number of held-out readings for a comparison."""
 MIN_RELATIVE_CHANGE = 0.02
 """Minimum change of held-out readings, as a share of the earlier one. With few readings, their noise is unknown."""
+NEWEST_NORMS = 8
+"""Number of newest gradient norms in which a spike counts. A loss that rises shows its cause some ticks later."""
 SPIKE_FACTOR = 4.0
-"""Multiple of its median beyond which the newest gradient norm counts as worse."""
+"""Multiple of its median beyond which a gradient norm counts as a spike."""
+STEP_GROWTH = 1.8
+"""Minimum growth of the update's length that counts as worse. Less is often noise."""
+OPPOSED_COSINE = -0.2
+"""Median cosine between a gradient and the running mean below which successive steps cancel each other."""
 COLLAPSED_SHARE = 0.5
 """Share of its earlier level below which an entropy counts as worse."""
 ENTROPY = "entropy"
@@ -44,13 +50,16 @@ class Health:
 
 
 def objective_health(window: Window) -> Health | None:
-    """Return the state of the run's objective, which is its reward or its loss, or None without enough values."""
+    """Return the state of the run's objective, which is its reward or its loss, or None without enough values. A reward
+    also gets worse if completions of one prompt no longer differ in it, because the policy then learns nothing."""
     metric = objective(window.run)
     values = [apply_sign(metric, value) for _, value in window.surviving_series(metric.name, last=RECENT_TICKS)]
     if values and not all(map(math.isfinite, values)):
         return Health("worse", f"{metric.name} is not finite", (metric.name,))
     if len(values) < MIN_TICKS:
         return None
+    if metric.name == "reward" and (sighting := symptoms.equal_rewards_sighting(window)):
+        return Health("worse", sighting.why, (sighting.metric,))
     shift = shift_of_halves(values)
     old, new = (apply_sign(metric, fmean(half)) for half in (shift.before, shift.now))
     return Health(_state(shift), f"{metric.name} went from {old:.3g} to {new:.3g}", (metric.name,))
@@ -73,17 +82,25 @@ def held_out_health(window: Window) -> Health | None:
 
 
 def gradient_health(window: Window) -> Health | None:
-    """Return whether the newest gradient norms are far above their usual level, or None without enough values."""
+    """Return the state of gradients and steps, or None without enough values. They get worse if a norm is far above the
+    usual one, if steps have become longer, or if successive steps cancel each other."""
     norms = [norm for _, norm in window.surviving_series(GRAD_NORM, last=RECENT_TICKS)]
     if norms and not all(map(math.isfinite, norms)):
         return Health("worse", f"{GRAD_NORM} is not finite", (GRAD_NORM,))
     if len(norms) < MIN_TICKS:
         return None
-    shift = shift_of_newest(norms, 3)
-    usual, newest = median(shift.before), max(shift.now)
-    is_spike = newest > SPIKE_FACTOR * usual
-    text = f"the largest of the newest {len(shift.now)} gradient norms is {newest:.3g}, and the usual one {usual:.3g}"
-    return Health("worse" if is_spike else "steady", text, (GRAD_NORM,))
+    shift = shift_of_newest(norms, min(NEWEST_NORMS, len(norms) // 2))
+    usual, largest = median(shift.before), max(shift.now)
+    if largest > SPIKE_FACTOR * usual:
+        return Health("worse", f"a gradient norm is {largest:.3g}, and the usual one {usual:.3g}", (GRAD_NORM,))
+    growth = growth_of(window, UPDATE_RATIO)
+    if growth > STEP_GROWTH:
+        return Health("worse", f"steps have become {growth:.2g} times as long", (UPDATE_RATIO,))
+    cosines = window.series(GRAD_COSINE, last=NEWEST_NORMS)
+    if len(cosines) == NEWEST_NORMS and median(cosines) < OPPOSED_COSINE:
+        text = f"successive steps cancel each other (cosine {median(cosines):.2f})"
+        return Health("worse", text, (GRAD_COSINE,))
+    return Health("steady", f"gradient norms are at most {largest:.3g}, usually {usual:.3g}", (GRAD_NORM,))
 
 
 def policy_health(window: Window) -> Health | None:

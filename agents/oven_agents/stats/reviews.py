@@ -10,8 +10,10 @@ from oven_agents.stats.objective import held_out_metric
 from oven_core.mesh.actuator_values import direction
 from oven_core.protocol.messages import BallotOpened, Vote
 
-SUPPORT_CONFIDENCE = 0.55
-"""Confidence of a vote `for`. It is low, because a healthy signal does not prove that the change helps."""
+SUPPORT_CONFIDENCE = 0.65
+"""Confidence of a vote for a remedy, or another direction, if the signal has got worse."""
+PERMISSION_CONFIDENCE = 0.55
+"""Confidence of a vote `for` from a signal that only does not speak against the change."""
 OBJECTION_CONFIDENCE = 0.7
 """Confidence of a vote against a change that would make a worsening run worse: a veto by default."""
 DOUBT_CONFIDENCE = 0.6
@@ -19,9 +21,9 @@ DOUBT_CONFIDENCE = 0.6
 
 Effect: TypeAlias = Literal["pushes", "protects", "redirects"]
 
-_PUSHES_UP = ("optimizer.", "grad.clip", "grpo.epsilon", "distillation.")
+_PUSHES_UP = ("optimizer.lr_scale", "grad.clip", "grpo.epsilon")
 _PROTECTS_UP = ("grpo.beta", "rloo.beta", "dpo.beta")
-_PROTECTS = ("run.rollback", "run.stop", "data.skip")
+_PROTECTS = ("run.rollback", "run.stop")
 _IGNORED = ("run.evaluate", "run.checkpoint", "run.best", "run.hold")
 
 
@@ -51,7 +53,7 @@ def review_change(ballot: BallotOpened, window: Window, health: Health | None) -
     effect = effect_of(ballot, window)
     if health is None or effect is None:
         return None
-    stance, confidence = "for", SUPPORT_CONFIDENCE
+    stance, confidence = "for", SUPPORT_CONFIDENCE if health.state == "worse" else PERMISSION_CONFIDENCE
     if effect == "pushes" and health.state == "worse":
         stance, confidence = "against", OBJECTION_CONFIDENCE
     elif effect == "protects" and health.state == "steady":

@@ -1,4 +1,4 @@
-"""Whether the supporters of a change are enough: two independent kinds of evidence, with three exceptions.
+"""Whether the supporters of a change are enough: two votes with independent kinds of evidence, with three exceptions.
 
 1. A specialist, to which the settings or an operator granted this actuator by name, decides alone.
 2. If harm is beyond doubt (oven_core.mesh.certain_harm), one trusted proposal is enough.
@@ -52,16 +52,20 @@ def check_quorum(
         return Quorum(False, f"no quorum: the proposal has confidence {confidence:.3g}, {minimum:.3g} required")
     signals = [(vote, vote.signal) for vote in side if vote.signal is not None]
     for (first, signal), (second, other) in combinations(signals, 2):
-        if signal.is_independent_of(other) and "graph" not in (signal.kind, other.kind):
+        is_confident = max(first.line.confidence, second.line.confidence) >= minimum
+        if is_confident and signal.is_independent_of(other) and "graph" not in (signal.kind, other.kind):
             return Quorum(
                 True, f"independent evidence: {signal.kind} ({first.agent}) and {other.kind} ({second.agent})"
             )
     graph = next((vote for vote, signal in signals if signal.kind == "graph"), None)
-    measured = next((signal for vote, signal in signals if signal.kind != "graph"), None)
+    measured = next(
+        (signal for vote, signal in signals if signal.kind != "graph" and vote.line.confidence >= minimum), None
+    )
     if graph is not None and measured is not None and _has_size(spec, before):
         return Quorum(True, f"{measured.kind} and the knowledge graph, enough for a small change", only_small=True)
     kinds = ", ".join(sorted({signal.kind for _, signal in signals})) or "none"
-    return Quorum(False, f"no quorum: kinds of evidence in favour: {kinds}; two independent ones required")
+    required = f"two independent kinds required, one of them at {minimum:.3g}"
+    return Quorum(False, f"no quorum: evidence in favour: {kinds}; {required}")
 
 
 def _has_size(spec: ActuatorSpec, before: Value) -> bool:

@@ -19,7 +19,7 @@ DOUBT_CONFIDENCE = 0.6
 
 Effect: TypeAlias = Literal["pushes", "protects", "redirects"]
 
-_PUSHES_UP = ("optimizer.", "grad.clip", "grpo.epsilon", "distillation.")
+_PUSHES_UP = ("optimizer.lr", "grad.clip", "grpo.epsilon", "rloo.epsilon")
 _PROTECTS_UP = ("grpo.beta", "rloo.beta", "dpo.beta")
 _PROTECTS = ("run.rollback", "run.stop", "data.skip")
 _IGNORED = ("run.evaluate", "run.checkpoint", "run.best", "run.hold")

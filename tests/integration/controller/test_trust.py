@@ -14,7 +14,6 @@ from oven_agents import Agent
 
 class Cuts(Agent):
     moves = ("optimizer.lr_scale",)
-    speciality = ("optimizer.lr_scale",)
 
     def vote(self, window):
         knob = window.knobs["optimizer.lr_scale"]

@@ -110,8 +110,8 @@ def test_lockstep_does_not_wait_for_a_shadow() -> None:
 
 def test_a_low_reputation_makes_no_quorum_and_no_veto_and_the_reason_says_so() -> None:
     log = Log()
-    log.start(reputations={"amy": 0.2, "bob": 0.2})
-    log.join("amy", speciality=(LR,))
+    log.start(reputations={"amy": 0.2, "bob": 0.2}, trusted={"amy": (LR,)})
+    log.join("amy")
     for agent in ("bob", "cat", "dan"):
         log.join(agent)
     log.propose("amy", 0.5, confidence=1.0)

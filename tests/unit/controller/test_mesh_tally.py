@@ -30,8 +30,7 @@ def test_one_agent_alone_is_no_quorum() -> None:
 
 
 def test_a_specialist_that_votes_for_is_no_quorum_alone() -> None:
-    log = Log.running("amy", agreeing=3)
-    log.join("spec", speciality=(LR,))
+    log = Log.running("amy", "spec", trusted={"spec": (LR,)})
     log.propose("amy", 0.5)
     log.vote("spec", "for", confidence=0.95)
     assert log.verdict == "rejected" and "no specialist" in log.last.reason

@@ -17,11 +17,11 @@ DEFAULTS: dict[str, Any] = {"newcomers": "probation", "harm_charge": 0.6, "rever
 
 
 def run(*agents: str, **rules: Any) -> Log:
-    """`lr` has a grant of the settings; the others are newcomers that call themselves specialists."""
+    """`lr` is a specialist by a grant of the settings. The other agents are newcomers."""
     log = Log()
-    log.start(**{**DEFAULTS, "trusted": {"lr": ("*",)}, **rules})
+    log.start(**{**DEFAULTS, "trusted": {"lr": ("*", LR)}, **rules})
     for agent in ("lr", *agents):
-        log.join(agent, speciality=(LR,))
+        log.join(agent)
     log.tick(9, loss=1.0)
     return log
 
@@ -90,9 +90,9 @@ def test_a_newcomer_is_awaited_if_a_quorum_needs_its_vote() -> None:
 
 def test_in_lockstep_newcomers_are_awaited_too() -> None:
     log = Log()
-    log.start(**DEFAULTS, trusted={"lr": ("*",)}, lockstep=True)
+    log.start(**DEFAULTS, trusted={"lr": ("*", LR)}, lockstep=True)
     for agent in ("lr", "bob"):
-        log.join(agent, speciality=(LR,))
+        log.join(agent)
     log.tick(9, loss=1.0)
     log.propose("lr", 0.5, confidence=0.9)
     assert not log.decisions
@@ -220,9 +220,9 @@ def test_an_agent_that_vetoes_answers_for_the_consequences() -> None:
 
 def test_below_the_floor_an_agent_is_a_shadow() -> None:
     log = Log()
-    log.start(**DEFAULTS, trusted={"lr": ("*",), "eve": ("*",)}, reputations={"eve": 0.05})
+    log.start(**DEFAULTS, trusted={"lr": ("*", LR), "eve": ("*",)}, reputations={"eve": 0.05})
     for agent in ("lr", "eve"):
-        log.join(agent, speciality=(LR,))
+        log.join(agent)
     log.tick()
     assert log.propose("eve", 10.0, confidence=1.0) == [] and log.mesh.state.is_shadow("eve")
 

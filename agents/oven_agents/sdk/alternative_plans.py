@@ -147,7 +147,7 @@ class GraphReview:
         paths = judgement.supports if is_support else judgement.objections
         why = "; ".join(path.text for path in paths[:2]) or "a precondition is not met"
         if is_support and diagnosis is not None and diagnosis.causes:
-            why += f" (most likely cause: {diagnosis.causes[0].id}, {diagnosis.causes[0].p:.0%})"
+            why += f" (most likely cause: {diagnosis.causes[0].id}, belief {diagnosis.causes[0].p:.2f})"
         confidence = 1 / (1 + math.exp(-abs(judgement.log_odds)))
         if judgement.verdict == "object":
             confidence = min(confidence, MAX_OBJECTION_CONFIDENCE)

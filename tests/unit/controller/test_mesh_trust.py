@@ -40,7 +40,7 @@ def test_two_newcomers_who_agree_are_no_quorum_and_a_person_is_asked() -> None:
     log.propose("eve", 10.0, confidence=1.0)
     log.propose("eva", 10.0, confidence=1.0)
     quiet(log, "lr")
-    assert log.verdict == "advised" and "only untrusted agents support it (eva, eve)" in log.last.reason
+    assert log.verdict == "advised" and "only untrusted agents propose it (eva, eve)" in log.last.reason
     assert all(line.newcomer for line in log.last.tally if line.stance == "propose")
 
 
@@ -76,7 +76,7 @@ def test_a_person_decides_on_a_newcomers_proposal_even_if_trusted_agents_support
     log.propose("bob", 0.5, confidence=0.6)
     log.vote("lr", "for", confidence=1.0)
     log.vote("amy", "for", confidence=1.0)
-    assert log.verdict == "advised" and "only untrusted agents support it (bob)" in log.last.reason
+    assert log.verdict == "advised" and "only untrusted agents propose it (bob)" in log.last.reason
     log = run("bob")
     log.propose("bob", 0.5, confidence=0.59)
     quiet(log, "lr")

@@ -12,6 +12,7 @@ const name = basename(OVEN_CREDS, ".nk");
 const base = `oven.${OVEN_RUN}`;
 const LR = "optimizer.lr_scale";
 const HEARTBEAT_TICKS = 10;
+const SIGNAL = "signal:gradients:grad_norm"; // the kind of evidence of its votes, and the metric that it reads
 
 const nc = await connect({
   servers: OVEN_URL,
@@ -73,6 +74,7 @@ function react(event) {
       state.askedAt = state.tick;
       say("vote", {
         type: "Vote", actuator: LR, stance: "propose", value: state.lr / 2, tick: state.tick, confidence: 0.6,
+        evidence: [SIGNAL],
         rationale: `gradient norm ${state.norms.at(-1).toPrecision(3)}, usually ${median(state.norms).toPrecision(3)}`,
       });
     }
@@ -81,6 +83,7 @@ function react(event) {
     const stance = event.actuator === LR && spiking() ? "for" : "abstain";
     say("vote", {
       type: "Vote", actuator: event.actuator, ballot: event.id, stance, tick: state.tick, confidence: 0.6,
+      evidence: stance === "for" ? [SIGNAL] : [],
     });
     status("done");
   }

@@ -17,7 +17,6 @@ CLIP = "grad.clip"
 class ClipTheUnusual(Agent):
     needs = ("grad_norm",)
     moves = (CLIP,)
-    speciality = (CLIP,)
 
     def vote(self, window: Window) -> Vote | None:
         norms = window.series("grad_norm", after=window.last_change_tick(CLIP), last=20)

@@ -29,7 +29,6 @@ class Impatient(Agent):
     """Doubles the rate at once."""
 
     moves = ("optimizer.lr_scale",)
-    speciality = moves
 
     def vote(self, window):
         return window.propose("optimizer.lr_scale", 2.0, confidence=0.9, why="impatience")

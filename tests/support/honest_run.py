@@ -47,7 +47,6 @@ class Steady(Agent):
     """An agent that proposes at every sixth tick, depending only on the tick."""
 
     moves = (RATE,)
-    speciality = (RATE,)
 
     def vote(self, window: Window) -> Vote | None:
         if window.tick == 0 or window.tick % 6:
@@ -202,7 +201,7 @@ async def running(folder: Path, *, kg: bool = False) -> AsyncIterator[HonestRun]
         actuators = Actuators()
         actuators.scalar(RATE, lambda: knob[0], lambda value: knob.__setitem__(0, value), low=0.1, high=10)
         link = ProcessLink(server.url, RUN, keys["learner"], poll_s=0.001, pin=public["learner"])
-        rules = Rules(autonomy="auto", cooldown_ticks=0, newcomers="full")
+        rules = Rules(autonomy="auto", cooldown_ticks=0, newcomers="full", evidence_kinds=1)
         learner = OvenClient(link, actuators, max_steps=TICKS, rules=rules, lockstep=True, keys=public)
         await asyncio.to_thread(learner.start)
         try:

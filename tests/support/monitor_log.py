@@ -76,7 +76,7 @@ class Recording(Log):
             horizon=Horizon(max_steps=MAX_STEPS),
             actuators=SPECS,
             metrics=METRICS,
-            rules=Rules(silent_ticks=60, newcomers="full"),
+            rules=Rules(silent_ticks=60, newcomers="full", trusted={"lr": (LR,)}),
         )
         self.put("run", message)
 
@@ -138,7 +138,7 @@ class Recording(Log):
 def recorded() -> list[Event]:
     log = Recording()
     for agent in AGENTS:
-        log.join(agent, moves=tuple(spec.name for spec in SPECS), speciality=(LR,) if agent == "lr" else ())
+        log.join(agent, moves=tuple(spec.name for spec in SPECS))
     log.begin()
     log.status("teacher", "cannot_fire", reason="no teacher is announced: teacher.active is absent")
     log.observe(12)
@@ -196,7 +196,7 @@ def recorded() -> list[Event]:
 def ended() -> list[Event]:
     """Return the same run to its end."""
     log = Recording()
-    log.join("lr", moves=(LR,), speciality=(LR,))
+    log.join("lr", moves=(LR,))
     log.begin()
     log.observe(MAX_STEPS)
     end = RunEnded(**log.stamp(), reason="completed", tick=MAX_STEPS, step=MAX_STEPS, metrics={"eval/accuracy": 0.9})

@@ -44,12 +44,12 @@ def honest_log() -> list[Event]:
     """Return a run in which agents propose, agree, veto and are late, and all is signed."""
     log = Log(stride=STRIDE)
     start = RunStarted(
-        incarnation=1, n=0, recipe="grpo", actuators=SPECS, rules=Rules(cooldown_ticks=2, newcomers="full"), keys=KEYS
+        incarnation=1, n=0, recipe="grpo", actuators=SPECS, rules=Rules(cooldown_ticks=2, newcomers="full", trusted={"anna": (LR,)}), keys=KEYS
     )
     log.put("run", start)
     log.n = 1
     for agent in AGENTS:
-        log.join(agent, speciality=(LR,) if agent == "anna" else ())
+        log.join(agent)
     answered = 0
     for tick in range(1, 121):
         log.tick()
@@ -237,12 +237,12 @@ class Mutants:
             vote = Vote(actuator=self._actuator(), stance="against", tick=1, confidence=1.0)
             return read(seq, f"vote.{STRANGER}", vote.wire()), ["refused.not_joined"]
         state: Any = self.random.choice(("done", "cannot_fire", "left"))
-        status = AgentStatus(state=state, tick=2**62, seen="~", moves=MOVES, speciality=MOVES)
+        status = AgentStatus(state=state, tick=2**62, seen="~", moves=MOVES)
         return read(seq, f"agent.{STRANGER}", status.wire()), ["agent.left" if state == "left" else "agent.not_joined"]
 
     def nameless(self, seq: int) -> tuple[Event, list[str]]:
         name = self.random.choice(("", "*", ">", "a b", "é", "x" * 65, "\x00", "ann\n"))
-        status = AgentStatus(state="joined", moves=MOVES, speciality=MOVES)
+        status = AgentStatus(state="joined", moves=MOVES)
         return read(seq, f"agent.{name}", status.wire()), ["malformed.author"]
 
     def _unreadable(self, event: Event, fault: str) -> tuple[Event, list[str]]:

@@ -12,9 +12,9 @@ from oven_runs.home.run_folder import Home, RunFolder
 def a_run(end: bool = True, **rules: Any) -> Log:
     """Return nine ticks: a decision that is adopted and applied, one that is refused, and one without a quorum."""
     log = Log(stride=1)
-    log.start(**rules)
+    log.start(trusted=dict.fromkeys(("amy", "bob"), (LR,)), **rules)
     for agent in ("amy", "bob"):
-        log.join(agent, speciality=(LR,))
+        log.join(agent)
     log.tick()
     log.propose("amy", 0.5, confidence=0.9)
     log.tick(3)

@@ -16,7 +16,6 @@ BACK_AT, BACK_TO, STEPS, SAVED = 30, 25, 140, 10
 class SendsBack(Agent):
     needs = ("loss",)
     moves = ("grad.clip", "run.rollback")
-    speciality = moves
 
     def vote(self, window: Window) -> Sequence[Vote]:
         clip = window.knobs["grad.clip"]

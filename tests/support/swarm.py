@@ -33,7 +33,6 @@ from oven_agents import Agent
 
 class Pendulum(Agent):
     moves = ("grad.clip",)
-    speciality = ("grad.clip",)
 
     def vote(self, window):
         value = 2.0 if window.knobs["grad.clip"].number <= 1.0 else 1.0
@@ -41,7 +40,8 @@ class Pendulum(Agent):
 '''
 MESH = ("-c", "from oven_core.replica.replica_process import main; main([])")
 RULES = Rules(
-    cooldown_ticks=0, max_interventions=1_000_000, window_ticks=2, silent_ticks=30, newcomers="full", reversals=10**6
+    cooldown_ticks=0, max_interventions=1_000_000, window_ticks=2, silent_ticks=30, newcomers="full", reversals=10**6,
+    evidence_kinds=1,
 )
 
 

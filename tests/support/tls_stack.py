@@ -24,7 +24,6 @@ from oven_agents import Agent
 
 class Adviser(Agent):
     moves = ("grad.clip",)
-    speciality = ("grad.clip",)
 
     def vote(self, window):
         value = 2.0 if window.knobs["grad.clip"].number <= 1.0 else 1.0
@@ -85,7 +84,7 @@ class TlsStack:
         self.make_server()
         self.stack.install({"learner": f"oven_services:{learner}"})
         (self.stack.folder / "adviser.py").write_text(ADVISER)
-        wanted = ("agents=[{name: adviser.py}]", "kg=false", "rules.cooldown_ticks=2", *sets)
+        wanted = ("agents=[{name: adviser.py, speciality: [grad.clip]}]", "kg=false", "rules.cooldown_ticks=2", *sets)
         there = ("--nats", self.url, "--creds", str(self.bus / "creds"), "--tls-ca", str(self.bus / "tls" / "ca.pem"))
         options = [part for text in wanted for part in ("--set", text)]
         self.up = self.stack.up(RUN, *there, *options, until="learner  toy")

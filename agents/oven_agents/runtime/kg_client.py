@@ -141,7 +141,7 @@ def consultation(
         question = judge_request(message.ballot, run, knobs, in_flight)
         judgement = _parse(Judgement, (yield "judge", question.wire()), report)
         diagnosis = None
-        if question.symptoms:
+        if question.symptoms and judgement is not None and judgement.verdict == "support":
             request = DiagnoseRequest(
                 phase=question.phase, symptoms=question.symptoms, actuators=question.actuators,
                 metrics=question.metrics, held_out=question.held_out,

@@ -231,7 +231,7 @@ class Session:
             if receipt.incarnation == run.incarnation:
                 self._apply_receipt(receipt)
         # Decisions in flight and open ballots stay: the new incarnation sends receipts, and the mesh closes ballots.
-        self._must_announce = True
+        self._must_announce, self._is_stopped = True, bool(self._out_of_memory)
         if not self._out_of_memory:
             self._cannot_fire_reason = self._cannot_fire(run)
 
@@ -253,7 +253,7 @@ class Session:
         for receipt in self._receipts:  # a later receipt may have arrived before the announcement
             if receipt.actuator == spec.name and (receipt.incarnation, receipt.n) > announcement_id:
                 self._apply_receipt(receipt)
-        if self._out_of_memory or self._failures >= MAX_FAILURES:
+        if self._is_stopped:
             return
         before, self._cannot_fire_reason = self._cannot_fire_reason, self._cannot_fire(run)
         if bool(before) != bool(self._cannot_fire_reason):
@@ -268,7 +268,6 @@ class Session:
         self._knobs, self._in_flight, self._adopted, self._rejections = {}, {}, {}, {}
         self._commanded_ids.clear()
         self._last_notice, self._failures = "", 0
-        self._is_stopped = bool(self._out_of_memory)
         self._alerts = ActiveSymptoms()
 
     def _apply_receipt(self, receipt: Receipt) -> None:
@@ -387,11 +386,7 @@ class Session:
         if state == "done":
             return AgentStatus(state="done", tick=tick, seen=self._latest_ballot)
         agent = self.agent
-        declared = {
-            "version": agent.version,
-            "needs": agent.needs,
-            "moves": agent.moves,
-        }
+        declared = {"version": agent.version, "needs": agent.needs, "moves": agent.moves}
         content = {"state": state, "tick": tick, "seen": self._latest_ballot, "reason": reason, "shadow": self.shadow}
         return AgentStatus.model_validate(content | declared)
 

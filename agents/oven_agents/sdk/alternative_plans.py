@@ -27,6 +27,8 @@ from oven_core.protocol.messages import AgentStatus, BallotOpened, RunStarted, V
 
 BARRED_CONFIDENCE = 0.9
 """Confidence of the graph's vote against a change that it forbids now: a veto by default."""
+MAX_OBJECTION_CONFIDENCE = 0.65
+"""Maximum confidence of the graph's other votes against a change: too low for a veto by default."""
 MAX_REMEDIES = 50
 """Maximum number of remedies to request. It is high because an omitted remedy would seem unknown to the graph."""
 MAX_PREREQUISITES = 8
@@ -145,9 +147,11 @@ class GraphReview:
         paths = judgement.supports if is_support else judgement.objections
         why = "; ".join(path.text for path in paths[:2]) or "a precondition is not met"
         if is_support and diagnosis is not None and diagnosis.causes:
-            why += f" (most likely cause: {diagnosis.causes[0].id}, {diagnosis.causes[0].p:.0%})"
+            why += f" (most likely cause: {diagnosis.causes[0].id}, belief {diagnosis.causes[0].p:.2f})"
         confidence = 1 / (1 + math.exp(-abs(judgement.log_odds)))
-        if judgement.verdict == "barred":
+        if judgement.verdict == "object":
+            confidence = min(confidence, MAX_OBJECTION_CONFIDENCE)
+        elif judgement.verdict == "barred":
             confidence = BARRED_CONFIDENCE
         return Vote(
             actuator=self.ballot.actuator, ballot=self.ballot.id, stance="for" if is_support else "against",

@@ -21,7 +21,7 @@ DOUBT_CONFIDENCE = 0.6
 
 Effect: TypeAlias = Literal["pushes", "protects", "redirects"]
 
-_PUSHES_UP = ("optimizer.lr_scale", "grad.clip", "grpo.epsilon")
+_PUSHES_UP = ("optimizer.lr_scale", "grad.clip", "grpo.epsilon", "rloo.epsilon")
 _PROTECTS_UP = ("grpo.beta", "rloo.beta", "dpo.beta")
 _PROTECTS = ("run.rollback", "run.stop")
 _IGNORED = ("run.evaluate", "run.checkpoint", "run.best", "run.hold")

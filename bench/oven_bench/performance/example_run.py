@@ -63,7 +63,7 @@ class ExampleRun:
         )
         yield Entry("learner", self.on.run, started)
         for name in AGENTS:
-            yield Entry("", self.on.agent(name), AgentStatus(state="joined", moves=(SCALE,), speciality=(SCALE,)))
+            yield Entry("", self.on.agent(name), AgentStatus(state="joined", moves=(SCALE,)))
 
     def observation(self, tick: int) -> Entry:
         level = 1 - math.exp(-tick / self._slowness)

@@ -67,10 +67,10 @@ def judge_change(state: State, spec: ActuatorSpec, tally: Tally, adopted_with: S
 def _approval_reason(state: State, spec: ActuatorSpec, tally: Tally) -> str:
     """Return why a person has to approve the change regardless of autonomy, or an empty string."""
     if tally.only_newcomers:
-        supporters = [line.agent for line in tally.lines if line.newcomer and line.stance in ("propose", "for")]
-        names = clip(", ".join(supporters), 200)
+        proposers = [line.agent for line in tally.lines if line.newcomer and line.stance == "propose"]
+        names = clip(", ".join(proposers), 200)
         command = f"oven-controller trust {names.split(', ')[0]} {spec.name}"
-        return f"only untrusted agents support it ({names}): run `{command}` to allow it"
+        return f"only untrusted agents propose it ({names}): run `{command}` to allow it"
     return state.vote_limits.frozen_reason(spec.name, state.rules)
 
 

@@ -65,13 +65,14 @@ class Outcomes:
         self._windows: dict[str, Window] = {}  # open windows, by decision id
         self._rollback: _NewestRollback | None = None
         self._step = 0  # step of the newest observation
+        self._certain_harm: str | None = None  # None until it is computed for the newest measurements
         self._change_ticks: dict[str, tuple[int, int]] = {}  # metric or _ALL_METRICS → ticks of the newest two changes
 
     def start(self, metrics: tuple[MetricSpec, ...]) -> list[Outcome]:
         """Start a new incarnation of the learner. Close all windows and forget the measurements of the old process."""
         closed_outcomes = self.end("the learner restarted")
         self._measurements, self._change_ticks, self._rollback = Measurements(directed_metrics(metrics)), {}, None
-        self._harm = HarmWatch(self._state.rules.outcome_samples)
+        self._harm, self._certain_harm = HarmWatch(self._state.rules.outcome_samples), None
         return closed_outcomes
 
     def end(self, reason: str) -> list[Outcome]:
@@ -98,6 +99,7 @@ class Outcomes:
             return []
         self._step = observation.step
         self._measurements.add(tick, observation.step, observation.metrics)
+        self._certain_harm = None
         for decision, _ in list(self._awaiting_receipt.values()):
             if tick > self._expiry_tick(decision):
                 del self._awaiting_receipt[decision.id]
@@ -161,8 +163,13 @@ class Outcomes:
         return [self._charge(next_id(), charge) for charge in charges]
 
     def harm_beyond_doubt(self) -> str:
-        """Describe harm for which one proposal is enough, or return an empty string if there is none."""
-        return describe_certain_harm(self._measurements, self._state.tick, self._state.rules.outcome_ticks)
+        """Describe harm for which one proposal is enough, or return an empty string if there is none.
+
+        The result is stored until the next observation, because each vote may ask for it."""
+        if self._certain_harm is None:
+            state = self._state
+            self._certain_harm = describe_certain_harm(self._measurements, state.tick, state.rules.outcome_ticks)
+        return self._certain_harm
 
     def _charge(self, outcome_id: str, charge: Charge) -> Outcome:
         """Reduce the reputations of the charged agents, and return the outcome."""

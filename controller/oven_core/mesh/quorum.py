@@ -16,6 +16,7 @@ from itertools import combinations
 
 from oven_core.mesh.actuator_values import number, shares
 from oven_core.mesh.value_merge import WeightedVote
+from oven_core.protocol.evidence import GRAPH
 from oven_core.protocol.messages import ActuatorSpec, Value
 from oven_core.protocol.rules import Rules
 
@@ -38,31 +39,26 @@ def check_quorum(
     `side` has only votes that may count. `harm` describes harm beyond doubt; it is empty without any. If the result
     `needs_person`, because only newcomers propose it, that person is the second voice."""
     proposals = [vote for vote in side if vote.line.stance == "propose"]
-    confidence = max((vote.line.confidence for vote in proposals), default=0.0)
     if not proposals:
         return Quorum(False, "no quorum: no trusted agent proposes it")
-    minimum = rules.specialist_confidence
+    confidence, minimum = max(vote.line.confidence for vote in proposals), rules.specialist_confidence
     if any(vote.by_specialist and vote.line.confidence >= minimum for vote in proposals):
         return Quorum(True, f"specialist quorum {minimum:.3g}")
     if rules.evidence_kinds == 1 or harm or needs_person or not spec.intervenes:
         if confidence >= minimum:
-            return Quorum(
-                True, f"one proposal is enough: {harm}" if harm else f"one proposal at {minimum:.3g} is enough"
-            )
+            return Quorum(True, f"one proposal at {minimum:.3g} is enough" + (f", because {harm}" if harm else ""))
         return Quorum(False, f"no quorum: the proposal has confidence {confidence:.3g}, {minimum:.3g} required")
     signals = [(vote, vote.signal) for vote in side if vote.signal is not None]
-    for (first, signal), (second, other) in combinations(signals, 2):
-        is_confident = max(first.line.confidence, second.line.confidence) >= minimum
-        if is_confident and signal.is_independent_of(other) and "graph" not in (signal.kind, other.kind):
-            return Quorum(
-                True, f"independent evidence: {signal.kind} ({first.agent}) and {other.kind} ({second.agent})"
-            )
-    graph = next((vote for vote, signal in signals if signal.kind == "graph"), None)
-    measured = next(
-        (signal for vote, signal in signals if signal.kind != "graph" and vote.line.confidence >= minimum), None
-    )
-    if graph is not None and measured is not None and _has_size(spec, before):
-        return Quorum(True, f"{measured.kind} and the knowledge graph, enough for a small change", only_small=True)
+    measured = [(vote, signal) for vote, signal in signals if signal.kind != GRAPH]
+    for (vote, signal), (other_vote, other_signal) in combinations(measured, 2):
+        is_confident = max(vote.line.confidence, other_vote.line.confidence) >= minimum
+        if is_confident and signal.is_independent_of(other_signal):
+            kinds = f"{signal.kind} ({vote.agent}) and {other_signal.kind} ({other_vote.agent})"
+            return Quorum(True, f"independent evidence: {kinds}")
+    confident = next(((vote, signal) for vote, signal in measured if vote.line.confidence >= minimum), None)
+    if confident is not None and len(measured) < len(signals) and _has_size(spec, before):
+        kinds = f"{confident[1].kind} ({confident[0].agent}) and the knowledge graph"
+        return Quorum(True, f"{kinds}: enough for a small change", only_small=True)
     kinds = ", ".join(sorted({signal.kind for _, signal in signals})) or "none"
     required = f"two independent kinds required, one of them at {minimum:.3g}"
     return Quorum(False, f"no quorum: evidence in favour: {kinds}; {required}")

@@ -6,9 +6,9 @@ signals have different kinds and no metric in common.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import fnmatch
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Final, Literal, TypeAlias, get_args
 
 from oven_core.protocol.messages import MetricSpec
@@ -18,6 +18,7 @@ EvidenceKind: TypeAlias = Literal[
 ]
 """Gradients and steps; the training loss; readings on held-out data; rewards; the scores of single judges; statistics
 of the policy, such as its entropy; the data; the weights; the run's progress; the knowledge graph."""
+GRAPH: Final = "graph"
 KINDS: Final[tuple[EvidenceKind, ...]] = get_args(EvidenceKind)
 
 SIGNAL_PREFIX: Final = "signal:"
@@ -69,19 +70,26 @@ class Signal:
 
 
 def read_signal(evidence: Iterable[str]) -> Signal | None:
-    """Return the first signal among a vote's evidence, or None if there is none of a known kind."""
+    """Return the first valid signal among a vote's evidence, or None if there is none.
+
+    It is valid if the kind is known and it names a metric. Only the graph reads no metric."""
     for entry in evidence:
         if entry.startswith(SIGNAL_PREFIX):
-            kind, _, metrics = entry.removeprefix(SIGNAL_PREFIX).partition(":")
-            if kind in KINDS:
-                return Signal(kind, tuple(filter(None, metrics.split(","))))
+            kind, _, names = entry.removeprefix(SIGNAL_PREFIX).partition(":")
+            metrics = tuple(filter(None, names.split(",")))
+            if kind in KINDS and (metrics or kind == GRAPH):
+                return Signal(kind, metrics)
     return None
 
 
-def signal_of_metrics(names: Iterable[str], metrics: Iterable[MetricSpec] = ()) -> Signal | None:
-    """Return the signal of these metrics, whose kind is that of the first metric with a known kind. Return None if no
-    kind is known. A metric that the run announces as held out is of that kind."""
-    read = tuple(names)
+def signal_of_metrics(names: Iterable[str], metrics: Sequence[MetricSpec] = ()) -> Signal | None:
+    """Return the signal of the metrics with these names, whose kind is that of the first metric with a known kind.
+    Return None if no kind is known.
+
+    `metrics` are those that the run announces. One that is held out is of that kind. A pattern such as `reward/*` stands
+    for all announced metrics that match it, so that another vote that reads one of them is not independent."""
+    announced = [metric.name for metric in metrics]
+    read = tuple(name for pattern in names for name in (fnmatch.filter(announced, pattern) or [pattern]))
     held_out = {metric.name for metric in metrics if metric.held_out}
     for name in read:
         kind = "held_out" if name in held_out else _kind_of(name)
@@ -91,4 +99,4 @@ def signal_of_metrics(names: Iterable[str], metrics: Iterable[MetricSpec] = ()) 
 
 
 def _kind_of(metric: str) -> EvidenceKind | None:
-    return next((kind for pattern, kind in _KIND_OF if fnmatchcase(metric, pattern)), None)
+    return next((kind for pattern, kind in _KIND_OF if fnmatch.fnmatchcase(metric, pattern)), None)

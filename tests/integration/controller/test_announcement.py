@@ -26,7 +26,6 @@ from oven_agents import Agent
 
 class Chooser(Agent):
     moves = ("teacher.active",)
-    speciality = ("teacher.active",)
 
     def vote(self, window):
         knob = window.knobs["teacher.active"]

@@ -36,7 +36,6 @@ from oven_agents import Agent
 
 class Adviser(Agent):
     moves = ("grad.clip",)
-    speciality = ("grad.clip",)
 
     def vote(self, window):
         value = 2.0 if window.knobs["grad.clip"].number <= 1.0 else 1.0
@@ -48,7 +47,7 @@ def beating(stack: Stack, run: str, *sets: str) -> subprocess.Popen[str]:
     """A stack whose learner beats, with an agent that always wants something."""
     stack.install({"learner": "oven_services:learner"})
     (stack.folder / "adviser.py").write_text(ADVISER)
-    agents = "agents=[learning_rate,{name: adviser.py}]"
+    agents = "agents=[learning_rate,{name: adviser.py, speciality: [grad.clip]}]"
     wanted = [part for text in (agents, "kg=false", "rules.cooldown_ticks=2", *sets) for part in ("--set", text)]
     return stack.up(run, *wanted, until="learner  toy")
 

@@ -49,14 +49,13 @@ from oven_runs.log.replay import replay
 from oven_runs.operator.operator_client import execute_command
 
 ON = Subjects(RUN)
-RULES = Rules(autonomy="auto", window_ticks=2, cooldown_ticks=0, newcomers="full")
+RULES = Rules(autonomy="auto", window_ticks=2, cooldown_ticks=0, newcomers="full", evidence_kinds=1)
 PROPOSER = '''
 """Asks for one change, at tick 3, and says how much it has seen."""
 from oven_agents import Agent
 
 class Proposer(Agent):
     moves = ("rate",)
-    speciality = ("rate",)
 
     def vote(self, window):
         ticks = [observation.tick for observation in window.observations]
@@ -212,7 +211,7 @@ async def said_by_hand(run: Run) -> tuple[str, Decision]:
         started = RunStarted(incarnation=1, n=1, recipe="toy", actuators=(knob,), rules=RULES, keys=run.keys)
         await learner.append(ON.run, started.wire())
         for message, subject in (
-            (AgentStatus(state="joined", moves=("rate",), speciality=("rate",)), ON.agent("proposer")),
+            (AgentStatus(state="joined", moves=("rate",)), ON.agent("proposer")),
             (Vote(actuator="rate", stance="propose", value=2.0, tick=1, confidence=0.9), ON.vote("proposer")),
         ):
             await agent.publish(subject, message.wire())

@@ -21,7 +21,6 @@ from oven_agents import Agent
 
 class Adviser(Agent):
     moves = ("grad.clip",)
-    speciality = ("grad.clip",)
 
     def vote(self, window):
         if window.tick < 5 or window.knobs["grad.clip"].number < 1.0:
@@ -43,7 +42,7 @@ def test_a_stack_sends_messages_to_a_webhook(stack: Stack) -> None:
     with WebhookServer() as hook:
         endpoint = f"{{url: '{hook.url}/{SECRET}', headers: {{X-Token: OPS_TOKEN}}}}"
         sets = [
-            "agents=[adviser.py]",
+            "agents=[{name: adviser.py, speciality: [grad.clip]}]",
             "kg=false",
             "rules.newcomers=full",
             "rules.autonomy=advise",

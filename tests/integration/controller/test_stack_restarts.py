@@ -35,7 +35,6 @@ from oven_agents import Agent
 
 class Pendulum(Agent):
     moves = ("grad.clip",)
-    speciality = ("grad.clip",)
 
     def vote(self, window):
         value = 2.0 if window.knobs["grad.clip"].number <= 1.0 else 1.0
@@ -82,7 +81,7 @@ def beating(stack: Stack, run: str, *args: str) -> OutputReader:
     (stack.folder / "pendulum.py").write_text(PENDULUM)
     (stack.folder / "crasher.py").write_text(CRASHER)
     wanted = [
-        "agents=[learning_rate,pendulum.py,crasher.py]",
+        "agents=[learning_rate,{name: pendulum.py, speciality: [grad.clip]},crasher.py]",
         COMMITTEE,
         "rules.cooldown_ticks=2",
         "rules.max_interventions=100000",

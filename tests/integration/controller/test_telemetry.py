@@ -40,7 +40,7 @@ class Proposer(Agent):
     """Says once that the rate should double."""
 
     needs = ("loss",)
-    moves = speciality = ("rate",)
+    moves = ("rate",)
 
     def vote(self, window: Window) -> Vote | None:
         if window.tick != 1:
@@ -103,7 +103,7 @@ async def one_decision(nats: Server, *agents: Agent) -> None:
     actuators = Actuators()
     actuators.scalar("rate", lambda: rate[0], lambda value: rate.__setitem__(0, value), low=0.1, high=10)
     link = LinkOnLoop(nats.url, RUN, Credentials.load(nats.creds("learner")))
-    rules = Rules(autonomy="auto", newcomers="full")
+    rules = Rules(autonomy="auto", newcomers="full", evidence_kinds=1)
     learner = OvenClient(link, actuators, max_steps=1000, rules=rules, metrics=(MetricSpec(name="loss"),))
     async with mesh_and_agents(nats, agents):
         await asyncio.to_thread(learner.start)

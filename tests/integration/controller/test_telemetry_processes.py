@@ -39,7 +39,7 @@ from oven_agents import Agent
 
 class Doubler(Agent):
     needs = ("loss",)
-    moves = speciality = ("rate",)
+    moves = ("rate",)
 
     def vote(self, window):
         return window.propose("rate", 2.0, confidence=0.9, why="{CANARY}", target="loss")
@@ -47,7 +47,7 @@ class Doubler(Agent):
 
 
 SETTINGS = [
-    *("--set", "agents=doubler.py", "--set", "rules.autonomy=auto"),
+    *("--set", "agents=[{name: doubler.py, speciality: [rate]}]", "--set", "rules.autonomy=auto"),
     *("--set", "rules.newcomers=full", "--set", "rules.reversals=1000000"),
 ]
 

@@ -14,7 +14,6 @@ from oven_agents import Agent
 
 class Cuts(Agent):
     moves = ("optimizer.lr_scale",)
-    speciality = ("optimizer.lr_scale",)
 
     def vote(self, window):
         knob = window.knobs["optimizer.lr_scale"]
@@ -47,7 +46,7 @@ def test_a_newcomers_proposal_waits_for_an_operator_who_may_trust_it(stack: Stac
     up = stack.up("r", "--set", "recipe_options.mode=wait", until="step   12/12")
     guest = stack.start("agent", "run", cuts(stack))
     assert (
-        "only untrusted agents support it (cuts): run `oven-controller trust cuts optimizer.lr_scale` to allow it"
+        "only untrusted agents propose it (cuts): run `oven-controller trust cuts optimizer.lr_scale` to allow it"
         in decided(stack, "advised")
     )
     assert stack.json("status", "r")["agents"]["cuts"]["newcomer"] is True

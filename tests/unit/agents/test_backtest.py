@@ -33,7 +33,6 @@ class Cutter(Agent):
 
     needs = ("loss",)
     moves = (LR,)
-    speciality = (LR,)
     sure: ClassVar[float] = 0.9
 
     def vote(self, window: Window) -> Vote | None:
@@ -74,7 +73,7 @@ class Lockstep:
         )
         self.read_events = 0
         self.react()
-        self.log.start(specs, metrics=metrics, lockstep=True, **rules)  # type: ignore[arg-type]
+        self.log.start(specs, metrics=metrics, lockstep=True, **{"evidence_kinds": 1, **rules})  # type: ignore[arg-type]
         self.react()
         for tick in range(1, ticks + 1):
             seen = {"loss": 1 / tick, "reward": 0.1, "optim/grad_momentum_cos": 0.5 if self.scale < 16 else 0.0}
@@ -126,7 +125,6 @@ class Clipper(Agent):
     """Turns what is not there from the beginning."""
 
     moves = ("grad.clip",)
-    speciality = ("grad.clip",)
 
     def vote(self, window: Window) -> Vote:
         knob = window.knobs["grad.clip"]

@@ -37,7 +37,6 @@ class LossWatch(Agent):
 
     needs = ("loss",)
     moves = ("optimizer.lr_scale",)
-    speciality = ("optimizer.lr_scale",)
     HIGH = 2.0
     """Loss above which the rate is halved, in nats."""
 
@@ -69,7 +68,7 @@ def _own_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def started(n: int = 0) -> RunStarted:
     return RunStarted(
         incarnation=1, n=n, recipe="toy", actuators=SPECS, metrics=(MetricSpec(name="loss", better="down"),),
-        rules=Rules(newcomers="full"), lockstep=True,
+        rules=Rules(newcomers="full", evidence_kinds=1), lockstep=True,
     )  # fmt: skip
 
 

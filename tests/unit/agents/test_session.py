@@ -231,7 +231,6 @@ class Bold(Agent):
     """It asks for the same at every tick."""
 
     moves = ("optimizer.lr_scale",)
-    speciality = ("optimizer.lr_scale",)
 
     def vote(self, window: Window) -> Vote:
         return window.propose("optimizer.lr_scale", 0.5, confidence=0.9, why=f"it is tick {window.tick}")

@@ -27,18 +27,18 @@ def test_each_value_has_its_source(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "oven.yaml").write_text(
-        "# ours\nseed: 3\nrules:\n  window_ticks: 4\n  agreeing: 1\n  contradictions: [[a, b]]\n  autonomy_of:\n"
+        "# ours\nseed: 3\nrules:\n  window_ticks: 4\n  evidence_kinds: 1\n  contradictions: [[a, b]]\n  autonomy_of:\n"
         "    optimizer.lr_scale: advise\n"
     )
-    monkeypatch.setenv("OVEN_SET_RULES__AGREEING", "3")
+    monkeypatch.setenv("OVEN_SET_RULES__EVIDENCE_KINDS", "2")
     rows = shown(capsys, "--config", "oven.yaml", "--set", "minutes=4", "--set", "recipe_options.beta=0.5")
     file = {"origin": "file", "source": "oven.yaml"}
     assert rows["seed"] == {"value": 3, "line": 2, **file}
     assert rows["rules.window_ticks"] == {"value": 4, "line": 4, **file}
     assert rows["rules.contradictions"] == {"value": [["a", "b"]], "line": 6, **file}
     assert rows["rules.autonomy_of.optimizer.lr_scale"] == {"value": "advise", "line": 8, **file}
-    variable = {"origin": "environment", "source": "OVEN_SET_RULES__AGREEING"}
-    assert rows["rules.agreeing"] == {"value": 3, **variable}
+    variable = {"origin": "environment", "source": "OVEN_SET_RULES__EVIDENCE_KINDS"}
+    assert rows["rules.evidence_kinds"] == {"value": 2, **variable}
     assert rows["minutes"] == {"value": 4.0, "origin": "set", "source": "--set minutes"}
     assert rows["recipe_options.beta"] == {"value": 0.5, "origin": "set", "source": "--set recipe_options.beta"}
     assert rows["rules.silent_ticks"] == {"value": 50, "origin": "default"}

@@ -281,8 +281,8 @@ def test_a_signature_that_does_not_hold_makes_no_difference_in_the_end(
 ) -> None:
     """The live mesh refused it, so the decisions went on without it; that it is there does not make it count."""
     log = Log(stride=1)
-    log.start()
-    log.join("amy", speciality=(LR,))
+    log.start(trusted={"amy": (LR,)})
+    log.join("amy")
     log.join("bob")
     log.tick()
     log.propose("amy", 0.5, confidence=0.9)

@@ -46,7 +46,7 @@ class Learner:
         self.decided: list[Decision | StepClosed] = []
         self._n, self._tick = -1, 0
         self._waiting: list[Decision] = []
-        self._rules = Rules(**{"newcomers": "full", **rules})
+        self._rules = Rules(**{"newcomers": "full", "evidence_kinds": 1, **rules})
 
     def start(self, lockstep: bool = True) -> None:
         metrics = (*METRICS, REWARD, MetricSpec(name="optim/grad_momentum_cos"))
@@ -115,7 +115,7 @@ class Scripted:
         messages: list[Vote | AgentStatus] = []
         for body in new:
             if isinstance(body, RunStarted):
-                messages.append(AgentStatus(state="joined", moves=(LR, "grad.clip"), speciality=(LR, "grad.clip")))
+                messages.append(AgentStatus(state="joined", moves=(LR, "grad.clip")))
             elif isinstance(body, Observation):
                 if body.tick in self._script:
                     actuator, value, confidence = self._script[body.tick]

@@ -182,16 +182,18 @@ def play(log: Log, step: tuple[Any, ...]) -> None:
                 log.receipt(flight.decision, "applied" if fits else "rejected")
         case ("restart",):
             valid = [spec.model_copy(update={"value": state.effective[spec.name]}) for spec in state.specs.values()]
-            log.restart(specs=tuple(valid), tick=state.tick, cooldown_ticks=0, max_interventions=100)
+            log.restart(specs=tuple(valid), tick=state.tick, **state.rules.model_dump())
 
 
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(moves)
 def test_all_views_agree_for_any_order_of_announcements_and_decisions(steps: list[tuple[Any, ...]]) -> None:
     """Mesh, agent and summary agree on every actuator; what is open fits, and a replay says the same bytes."""
-    log = running(cooldown_ticks=0, max_interventions=100)
+    specialist = (LR, TEACHER, "loss.sft")
+    rules = {"trusted": {"amy": specialist, "bob": specialist}, "cooldown_ticks": 0, "max_interventions": 100}
+    log = running(**rules)
     for agent in ("amy", "bob"):
-        log.join(agent, moves=(*MOVES, "loss.sft"), speciality=(LR, TEACHER, "loss.sft"))
+        log.join(agent, moves=(*MOVES, "loss.sft"))
     session, view, fed = Session(Agent(), "me"), RunSummary(), 0
     for step in steps:
         play(log, step)

@@ -58,7 +58,7 @@ def test_a_for_on_the_own_ballot_keeps_the_value_but_is_no_proposal() -> None:
     log.propose("amy", 0.5, confidence=0.9, target="reward", expected_change=0.1, horizon=20)
     log.vote("amy", "for", confidence=0.9)
     log.vote("bob", "abstain")
-    assert log.verdict == "rejected" and "no quorum: 1 in favour, no specialist" in log.last.reason
+    assert log.verdict == "rejected" and "no quorum: no trusted agent proposes it" in log.last.reason
     assert log.last.value == 0.5
     alone = Log.running("amy", "bob", speciality=(LR,))
     alone.propose("amy", 0.5, confidence=0.9)

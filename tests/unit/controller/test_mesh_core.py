@@ -146,8 +146,8 @@ def test_lockstep_closes_a_tick_once_every_agent_is_done() -> None:
 
 def test_lockstep_resolves_a_ballot_inside_its_tick() -> None:
     log = Log()
-    log.start(lockstep=True)
-    log.join("amy", speciality=(LR,))
+    log.start(lockstep=True, trusted={"amy": (LR,)})
+    log.join("amy")
     log.join("bob")
     log.tick()
     log.done("bob")

@@ -334,7 +334,7 @@ relaxed = settings(max_examples=80, deadline=None, suppress_health_check=[Health
 
 
 def written(steps: list[tuple[Any, ...]]) -> Log:
-    log = Log.running("amy", "bob", "cat", autonomy="advise", agreeing=1, shadow=("cat",), approve_ticks=6)
+    log = Log.running("amy", "bob", "cat", autonomy="advise", evidence_kinds=1, shadow=("cat",), approve_ticks=6)
     log.join("dan", shadow=True)
     for number, step in enumerate(steps):
         commanded(log, number, step)
@@ -377,7 +377,7 @@ def happened(log: Log, step: tuple[Any, ...]) -> None:
             for flight in list(log.mesh.state.in_flight.values())[:1]:
                 log.receipt(flight.decision)
         case ("rare", "restart"):
-            log.restart(autonomy="advise", agreeing=1, shadow=("cat",), approve_ticks=6)
+            log.restart(autonomy="advise", evidence_kinds=1, shadow=("cat",), approve_ticks=6)
         case ("rare", "end"):
             log.end()
 

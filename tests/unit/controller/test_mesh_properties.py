@@ -63,11 +63,12 @@ def written(steps: list[tuple[Any, ...]], lockstep: bool = False, **more: Any) -
         "max_interventions": BUDGET,
         "silent_ticks": 6,
         "max_factor": FACTOR,
+        "trusted": {"amy": (LR,)},
         **more,
     }
     log.start(lockstep=lockstep, **rules)
     for agent in AGENTS[:3]:
-        log.join(agent, speciality=(LR,) if agent == "amy" else ())
+        log.join(agent)
     for step in steps:
         voted(log, step)
         match step:
@@ -246,7 +247,7 @@ def test_neither_names_nor_order_move_the_merged_value(scalars: Any, mixed: Any,
             random.shuffle(names)
             ballots = list(zip(names, votes, strict=True))
             random.shuffle(ballots)
-            log = Log.running(*sorted(names), agreeing=1, majority=0.51, least_confidence=0.0)
+            log = Log.running(*sorted(names), evidence_kinds=1, majority=0.51, least_confidence=0.0)
             for name, (value, confidence) in ballots:
                 log.propose(name, value, actuator, confidence)
             verdict, value = log.last.verdict, log.last.value

@@ -37,7 +37,9 @@ from oven_core.protocol.rules import Rules
 from oven_runs.log.replay import replay
 
 AGENTS = ("amy", "bob", "cat")
-RULES = Rules(window_ticks=2, silent_ticks=5, cooldown_ticks=1, expire_ticks=4, max_interventions=50, newcomers="full")
+EVIDENCE = {"amy": ("signal:gradients:grad_norm",), "bob": ("signal:loss:loss",), "cat": ("signal:graph:",)}
+RULES = Rules(window_ticks=2, silent_ticks=5, cooldown_ticks=1, expire_ticks=4, max_interventions=50, newcomers="full",
+    trusted={"amy": (LR, "grad.clip")})
 FITTING: dict[str, list[Any]] = {
     LR: [0.2, 0.5, 2.0, 5.0],
     "grad.clip": [0.5, 2.0, 3.0],
@@ -107,7 +109,7 @@ class Swarm(RuleBasedStateMachine):
         self.lockstep = lockstep
         self.start()
         for agent in AGENTS:
-            self.join(agent, agent == "amy")
+            self.join(agent)
 
     def start(self) -> None:
         self.incarnation, self.n, self.running = self.incarnation + 1, 0, True
@@ -174,25 +176,24 @@ class Swarm(RuleBasedStateMachine):
             spec = spec.model_copy(update={"low": 0.9, "high": 1.1, "choices": spec.choices[:1]})
         self.speak("run", ActuatorAnnounced, actuator=spec, tick=self.tick, step=self.step)
 
-    @rule(agent=agents, specialist=st.booleans(), leaves=st.booleans())
-    def comes_and_goes(self, agent: str, specialist: bool, leaves: bool) -> None:
+    @rule(agent=agents, leaves=st.booleans())
+    def comes_and_goes(self, agent: str, leaves: bool) -> None:
         if leaves:
             self.append(f"agent.{agent}", AgentStatus(state="left"))
-        self.join(agent, specialist)
+        self.join(agent)
 
-    def join(self, agent: str, specialist: bool) -> None:
-        speciality = (LR, "grad.clip") if specialist else ()
-        self.append(f"agent.{agent}", AgentStatus(state="joined", moves=MOVES, speciality=speciality))
+    def join(self, agent: str) -> None:
+        self.append(f"agent.{agent}", AgentStatus(state="joined", moves=MOVES))
 
     @rule(agent=agents, actuator=actuators, pick=st.integers(0, 3), sure=st.sampled_from([0.5, 0.9]))
     def propose(self, agent: str, actuator: str, pick: int, sure: float) -> None:
         values = FITTING[actuator]
         vote = {"actuator": actuator, "stance": "propose", "value": values[pick % len(values)], "confidence": sure}
-        self.append(f"vote.{agent}", Vote(tick=self.tick, **vote))
+        self.append(f"vote.{agent}", Vote(tick=self.tick, evidence=EVIDENCE[agent], **vote))
 
     @rule(agent=agents, actuator=actuators, stance=st.sampled_from(["for", "for", "against", "abstain"]))
     def vote(self, agent: str, actuator: str, stance: Any) -> None:
-        self.append(f"vote.{agent}", Vote(actuator=actuator, stance=stance, tick=self.tick, confidence=0.8))
+        self.append(f"vote.{agent}", Vote(actuator=actuator, stance=stance, tick=self.tick, confidence=0.8, evidence=EVIDENCE[agent]))
 
     @rule(action=st.sampled_from(["approve", "veto", "set", "hold", "mute", "unmute", "autonomy"]), actuator=actuators)
     def command(self, action: Any, actuator: str) -> None:

@@ -13,8 +13,8 @@ LOSS = MetricSpec(name="loss", better="down")
 
 def running(*metrics: MetricSpec, **rules: Any) -> Log:
     log = Log()
-    log.start(metrics=metrics or (LOSS, EVAL), cooldown_ticks=0, **rules)
-    log.join("amy", speciality=(BACK,))
+    log.start(metrics=metrics or (LOSS, EVAL), cooldown_ticks=0, trusted={"amy": (BACK,)}, **rules)
+    log.join("amy")
     return log
 
 
@@ -101,8 +101,8 @@ def test_a_restart_of_the_same_training_keeps_its_rollbacks() -> None:
     for _ in range(MAX_ROLLBACKS):
         log.tick(5, loss=1.0)
         back(log, 10, 10)
-    log.restart(tick=log.mesh.state.tick, metrics=(LOSS, EVAL), cooldown_ticks=0)
-    log.join("amy", speciality=(BACK,))
+    log.restart(tick=log.mesh.state.tick, metrics=(LOSS, EVAL), cooldown_ticks=0, trusted={"amy": (BACK,)})
+    log.join("amy")
     log.tick(5, loss=1.0)
     assert back(log, 10, 10).verdict == "rejected"
 
@@ -117,7 +117,7 @@ def test_another_training_has_its_own_rollbacks_and_budget() -> None:
     log.join("bob")  # who says nothing, so that the ballot stays open
     log.propose("amy", 10.0, BACK, 0.8)
     log.restart(
-        tick=log.mesh.state.tick, metrics=(LOSS, EVAL), training="2", max_interventions=MAX_ROLLBACKS, cooldown_ticks=0
+        tick=log.mesh.state.tick, metrics=(LOSS, EVAL), training="2", **log.mesh.state.rules.model_dump()
     )
     assert log.last.verdict == "rejected" and "training 2 started" in log.last.reason
     log.status("bob", "left")

@@ -110,8 +110,8 @@ def test_lockstep_does_not_wait_for_a_shadow() -> None:
 
 def test_a_low_reputation_makes_no_quorum_and_no_veto_and_the_reason_says_so() -> None:
     log = Log()
-    log.start(reputations={"amy": 0.2, "bob": 0.2})
-    log.join("amy", speciality=(LR,))
+    log.start(reputations={"amy": 0.2, "bob": 0.2}, trusted={"amy": (LR,)})
+    log.join("amy")
     for agent in ("bob", "cat", "dan"):
         log.join(agent)
     log.propose("amy", 0.5, confidence=1.0)
@@ -119,16 +119,14 @@ def test_a_low_reputation_makes_no_quorum_and_no_veto_and_the_reason_says_so() -
     log.vote("cat", "for")
     log.vote("dan", "abstain")
     assert log.verdict == "rejected"
-    assert (
-        "; no quorum or veto with a reputation below 0.25: amy 0.2, bob 0.2; no quorum: 1 in favour, "
-        in log.last.reason
-    )
+    low = "no quorum or veto with a reputation below 0.25"
+    assert f"; {low}: amy 0.2, bob 0.2; no quorum: no trusted agent proposes it" in log.last.reason
     log.propose("cat", 2.0, "grad.clip")
     log.vote("dan", "for", actuator="grad.clip")
     log.vote("bob", "against", actuator="grad.clip", confidence=1.0)
     log.vote("amy", "abstain", actuator="grad.clip")
     assert log.verdict == "adopted"
-    assert "no quorum or veto with a reputation below 0.25: bob 0.2; 2 agree, 2 required" in log.last.reason
+    assert f"; {low}: bob 0.2; independent evidence: held_out (cat) and rewards (dan)" in log.last.reason
     log.mesh.state.reputations["bob"] = 0.25
     log.propose("cat", "big", "teacher.active")
     log.vote("bob", "against", actuator="teacher.active", confidence=1.0)

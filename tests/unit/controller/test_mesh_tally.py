@@ -23,18 +23,20 @@ def test_one_agent_alone_is_no_quorum() -> None:
     log = Log.running("amy")
     log.propose("amy", 0.5, confidence=0.95)
     assert log.verdict == "rejected"
-    assert "no quorum: 1 in favour, no specialist; a specialist at 0.6 or 2 agreeing agents required" in log.last.reason
+    assert log.last.reason.endswith(
+        "no quorum: kinds of evidence in favour: gradients; two independent ones required"
+    )
+    assert [line.kind for line in log.last.tally] == ["gradients"]
     log = Log.running("amy", speciality=(LR,))
     log.propose("amy", 0.5, confidence=0.59)
-    assert "a specialist at confidence 0.59" in log.last.reason
+    assert log.verdict == "rejected", "a specialist needs a confidence of 0.6"
 
 
 def test_a_specialist_that_votes_for_is_no_quorum_alone() -> None:
-    log = Log.running("amy", agreeing=3)
-    log.join("spec", speciality=(LR,))
+    log = Log.running("amy", "spec", trusted={"spec": (LR,)})
     log.propose("amy", 0.5)
-    log.vote("spec", "for", confidence=0.95)
-    assert log.verdict == "rejected" and "no specialist" in log.last.reason
+    log.vote("spec", "for", confidence=0.95, evidence=())
+    assert log.verdict == "rejected" and "two independent ones required" in log.last.reason
 
 
 def test_two_agreeing_agents_get_the_middle_on_the_actuators_scale() -> None:
@@ -105,7 +107,7 @@ def test_a_vote_without_weight_decides_nothing() -> None:
         log.join(agent)
     log.propose("amy", 0.5)
     log.vote("shadow", "against", confidence=1.0)
-    assert "no quorum: 1 in favour" in log.last.reason
+    assert "amy 0.6 for, shadow 0 against; no quorum" in log.last.reason
     log.propose("shadow", 0.5)
     log.vote("amy", "abstain")
     assert "no vote has weight" in log.last.reason

@@ -17,11 +17,11 @@ DEFAULTS: dict[str, Any] = {"newcomers": "probation", "harm_charge": 0.6, "rever
 
 
 def run(*agents: str, **rules: Any) -> Log:
-    """`lr` has a grant of the settings; the others are newcomers that call themselves specialists."""
+    """`lr` is a specialist by a grant of the settings. The other agents are newcomers."""
     log = Log()
-    log.start(**{**DEFAULTS, "trusted": {"lr": ("*",)}, **rules})
+    log.start(**{**DEFAULTS, "trusted": {"lr": ("*", LR)}, **rules})
     for agent in ("lr", *agents):
-        log.join(agent, speciality=(LR,))
+        log.join(agent)
     log.tick(9, loss=1.0)
     return log
 
@@ -40,11 +40,11 @@ def test_two_newcomers_who_agree_are_no_quorum_and_a_person_is_asked() -> None:
     log.propose("eve", 10.0, confidence=1.0)
     log.propose("eva", 10.0, confidence=1.0)
     quiet(log, "lr")
-    assert log.verdict == "advised" and "only untrusted agents support it (eva, eve)" in log.last.reason
+    assert log.verdict == "advised" and "only untrusted agents propose it (eva, eve)" in log.last.reason
     assert all(line.newcomer for line in log.last.tally if line.stance == "propose")
 
 
-def test_a_self_declared_specialist_is_advised_and_one_of_the_settings_decides() -> None:
+def test_a_newcomer_is_advised_and_a_specialist_of_the_settings_decides() -> None:
     log = run("eve")
     log.propose("eve", 2.0, confidence=1.0)
     quiet(log, "lr")
@@ -64,12 +64,23 @@ def test_newcomers_neither_veto_nor_split_nor_move_the_value() -> None:
     assert (log.verdict, log.last.value) == ("adopted", 0.5)
 
 
-def test_a_newcomer_completes_the_quorum_of_a_trusted_agent() -> None:
+def test_a_newcomer_does_not_complete_the_quorum_of_a_trusted_agent() -> None:
     log = run("bob")
     log.propose("lr", 0.5, confidence=0.55)
-    log.vote("bob", "for", confidence=0.6)
-    assert (log.verdict, log.last.value) == ("adopted", 0.5)
-    assert run("bob").propose("lr", 0.5, confidence=0.55) and "2 agree, 2 required" in log.last.reason
+    log.vote("bob", "for", confidence=1.0)
+    assert log.verdict == "rejected" and "kinds of evidence in favour: gradients" in log.last.reason
+
+
+def test_a_person_decides_on_a_newcomers_proposal_even_if_trusted_agents_support_it() -> None:
+    log = run("bob", "amy", trusted={"lr": ("*",), "amy": ("*",)})
+    log.propose("bob", 0.5, confidence=0.6)
+    log.vote("lr", "for", confidence=1.0)
+    log.vote("amy", "for", confidence=1.0)
+    assert log.verdict == "advised" and "only untrusted agents propose it (bob)" in log.last.reason
+    log = run("bob")
+    log.propose("bob", 0.5, confidence=0.59)
+    quiet(log, "lr")
+    assert log.verdict == "rejected", "a person is not asked about a guess"
 
 
 def test_a_silent_newcomer_does_not_delay_a_ballot_that_passes_without_it() -> None:
@@ -80,7 +91,7 @@ def test_a_silent_newcomer_does_not_delay_a_ballot_that_passes_without_it() -> N
     assert (log.verdict, log.last.tick) == ("adopted", 10)
 
 
-def test_a_newcomer_is_awaited_if_a_quorum_needs_its_vote() -> None:
+def test_a_ballot_without_a_quorum_stays_open_for_its_window() -> None:
     log = run("bob")
     log.propose("lr", 0.5, confidence=0.55)
     assert not log.decisions
@@ -90,9 +101,9 @@ def test_a_newcomer_is_awaited_if_a_quorum_needs_its_vote() -> None:
 
 def test_in_lockstep_newcomers_are_awaited_too() -> None:
     log = Log()
-    log.start(**DEFAULTS, trusted={"lr": ("*",)}, lockstep=True)
+    log.start(**DEFAULTS, trusted={"lr": ("*", LR)}, lockstep=True)
     for agent in ("lr", "bob"):
-        log.join(agent, speciality=(LR,))
+        log.join(agent)
     log.tick(9, loss=1.0)
     log.propose("lr", 0.5, confidence=0.9)
     assert not log.decisions
@@ -142,8 +153,8 @@ def test_an_operators_trust_counts_at_once_and_ends_in_mid_ballot(actuators: tup
     log.operator("c1", "trust", agent="bob", actuators=actuators)
     assert log.answers[-1].done
     log.propose("bob", 0.5, confidence=0.9)
-    quiet(log, "lr")
-    assert log.verdict == "adopted"
+    log.vote("lr", "for" if not actuators else "abstain")
+    assert log.verdict == "adopted", "only a grant that names the actuator makes a specialist"
     log.receipt(log.last)
     log.tick(6, loss=1.0)
     log.propose("bob", 0.4, confidence=0.9)
@@ -153,9 +164,9 @@ def test_an_operators_trust_counts_at_once_and_ends_in_mid_ballot(actuators: tup
 
 
 def approved(log: Log, value: float, loss: float) -> Decision:
-    """The newcomer bob alone sees the fault; a person approves, and the loss falls to `loss`."""
+    """The newcomer bob sees the fault, and lr agrees. A person approves, and the loss falls to `loss`."""
     log.propose("bob", value, confidence=0.9, target="loss", expected_change=-0.1, horizon=20, rationale=f"at {value}")
-    quiet(log, "lr")
+    log.vote("lr", "for")
     if log.verdict == "advised":
         log.operator(f"c{log.seq}", "approve", of=log.last.id)
     decision = log.last
@@ -220,9 +231,9 @@ def test_an_agent_that_vetoes_answers_for_the_consequences() -> None:
 
 def test_below_the_floor_an_agent_is_a_shadow() -> None:
     log = Log()
-    log.start(**DEFAULTS, trusted={"lr": ("*",), "eve": ("*",)}, reputations={"eve": 0.05})
+    log.start(**DEFAULTS, trusted={"lr": ("*", LR), "eve": ("*",)}, reputations={"eve": 0.05})
     for agent in ("lr", "eve"):
-        log.join(agent, speciality=(LR,))
+        log.join(agent)
     log.tick()
     assert log.propose("eve", 10.0, confidence=1.0) == [] and log.mesh.state.is_shadow("eve")
 
@@ -265,7 +276,7 @@ def test_an_actuator_that_is_often_reversed_is_left_to_a_person() -> None:
     verdicts = []
     for n in range(6):
         log.propose("bob", (2.0, 1.0)[n % 2], confidence=0.9, rationale=str(n))
-        quiet(log, "lr")
+        log.vote("lr", "for")
         verdicts.append(log.verdict)
         if log.verdict == "adopted":
             log.receipt(log.last)
@@ -275,7 +286,7 @@ def test_an_actuator_that_is_often_reversed_is_left_to_a_person() -> None:
     assert "changed direction 3 times" in advice.reason
     log.operator("c1", "autonomy", actuator=LR, autonomy="auto")
     log.propose("bob", 2.0, confidence=0.9, rationale="once more")
-    quiet(log, "lr")
+    log.vote("lr", "for")
     assert log.verdict == "adopted"
 
 

@@ -40,8 +40,8 @@ def test_at_the_end_of_an_unfinished_log_a_decision_is_no_divergence() -> None:
 def test_receipts_of_other_decisions_are_ignored() -> None:
     """The logged decision is in flight and its twin is refused; by the other rules there is nothing to be a twin of."""
     log = Log(stride=1)
-    log.start(cooldown_ticks=0, specialist_confidence=0.8)
-    log.join("amy", speciality=(LR,))
+    log.start(cooldown_ticks=0, specialist_confidence=0.8, trusted={"amy": (LR,)})
+    log.join("amy")
     log.join("bob")
     log.propose("amy", 0.5, confidence=0.85)
     log.tick(3)
@@ -57,8 +57,8 @@ def test_receipts_of_other_decisions_are_ignored() -> None:
 def test_rules_replace_those_of_every_incarnation() -> None:
     log = Log(stride=1)
     log.start()
-    log.restart(autonomy="observe")
-    log.join("amy", speciality=(LR,))
+    log.restart(autonomy="observe", trusted={"amy": (LR,)})
+    log.join("amy")
     log.join("bob")
     log.propose("amy", 0.5, confidence=0.9)
     log.tick(3)

@@ -36,8 +36,8 @@ def test_exactly_the_control_characters_are_replaced(text: str) -> None:
 
 def a_hostile_run() -> Log:
     log = Log(stride=1)
-    log.start()
-    log.join("amy", speciality=(LR,))
+    log.start(trusted={"amy": (LR,)})
+    log.join("amy")
     log.tick()
     log.propose("amy", 0.5, confidence=0.9, rationale=HOSTILE)
     log.status("amy", state="cannot_fire", reason=HOSTILE)

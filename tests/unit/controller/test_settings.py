@@ -66,7 +66,7 @@ def test_defaults() -> None:
 
 def test_the_later_layer_wins_and_the_others_stay(tmp_path: Path) -> None:
     config = tmp_path / "oven.yaml"
-    config.write_text("seed: 1\nsteps: 10\nminutes: 1\nrules: {window_ticks: 4, agreeing: 1, cooldown_ticks: 9}\n")
+    config.write_text("seed: 1\nsteps: 10\nminutes: 1\nrules: {window_ticks: 4, evidence_kinds: 1, cooldown_ticks: 9}\n")
     resolved = resolve(
         earlier_settings={"headless": True, "seed": 9},
         config=config,
@@ -75,7 +75,7 @@ def test_the_later_layer_wins_and_the_others_stay(tmp_path: Path) -> None:
         flags={"minutes": 4.0, "port": None},
     ).settings
     assert (resolved.headless, resolved.seed, resolved.steps, resolved.minutes) == (True, 1, 20, 4.0)
-    assert (resolved.rules.window_ticks, resolved.rules.agreeing, resolved.rules.cooldown_ticks) == (6, 1, 9)
+    assert (resolved.rules.window_ticks, resolved.rules.evidence_kinds, resolved.rules.cooldown_ticks) == (6, 1, 9)
     assert resolved.recipe_options == {"beta": 0.1}
 
 

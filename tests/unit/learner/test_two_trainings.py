@@ -33,7 +33,7 @@ class Halving:
     def react(self) -> Sequence[Vote | AgentStatus]:
         if not self._joined:
             self._joined = True
-            return [AgentStatus(state="joined", moves=(SCALE,), speciality=(SCALE,))]
+            return [AgentStatus(state="joined", moves=(SCALE,))]
         if self._tick < 3 or self._has_sent:
             return []
         self._has_sent = True
@@ -41,7 +41,7 @@ class Halving:
 
 
 def test_a_second_trainer_takes_nothing_from_the_first(tmp_path: Path) -> None:
-    link = LoopLink("r", [Halving()], lambda _: Rules(autonomy="auto", newcomers="full"))
+    link = LoopLink("r", [Halving()], lambda _: Rules(autonomy="auto", newcomers="full", evidence_kinds=1))
     for number in ("first", "second"):
         job = trainer(tmp_path / number)
         attach(job, link=link)

@@ -47,7 +47,9 @@ class MeshArm:
         def rules(announced: Rules) -> Rules:
             """The rules as `up` sets them: installed agents are trusted, and the graph adds its own rules."""
             trusting = announced.with_grants_for(member.name for member in members)
-            update = trusting.model_copy(update={"autonomy": self.autonomy})
+            is_alone = len(members) == 1  # no other agent can second its proposals
+            changes = {"autonomy": self.autonomy, "evidence_kinds": 1 if is_alone else trusting.evidence_kinds}
+            update = trusting.model_copy(update=changes)
             return update if ask is None else with_graph_rules(update, _graph_info(ask))
 
         return LoopLink(run, members, rules)

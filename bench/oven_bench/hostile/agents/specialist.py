@@ -1,4 +1,4 @@
-"""An agent that declares the learning rate its speciality."""
+"""A trusted agent that swings the learning rate."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ class Specialist(Agent):
     """Moves the rate to a tenth and back as often as the cool-down allows, at full confidence."""
 
     moves = (SCALE,)
-    speciality = (SCALE,)
 
     def vote(self, window: Window) -> Vote:
         knob = window.knobs[SCALE]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.mesh_log import LR, RUN, Log
 
-from oven_core.protocol.messages import Decision, Outcome
+from oven_core.protocol.messages import Decision, MetricSpec, Outcome
 from oven_runs.log.replay import replay
 
 DEFAULTS: dict[str, Any] = {"newcomers": "probation", "harm_charge": 0.6, "reversals": 3}
@@ -171,15 +171,40 @@ def test_good_outcomes_make_a_newcomer_trusted() -> None:
     assert [bool(decision.command) for decision in decisions] == [True, True, False], "two good outcomes are enough"
 
 
-def test_agreeing_with_the_good_earns_no_trust() -> None:
-    log = run("eve")
+@pytest.mark.parametrize("opener", ["lr", "eve"])
+@pytest.mark.parametrize("stance", ["propose", "for"])
+@pytest.mark.parametrize("autonomy", ["auto", "advise"])
+def test_a_newcomer_earns_nothing_by_what_trusted_agents_propose(opener: str, stance: str, autonomy: str) -> None:
+    """Even if it opens the ballot one tick before they carry it, and a person approves the result."""
+    log = run("eve", autonomy=autonomy)
     for value, loss in ((0.8, 0.8), (0.6, 0.6), (0.5, 0.4)):
-        log.propose("lr", value, confidence=0.9, target="loss", expected_change=-0.1, horizon=20)
-        log.propose("eve", value, confidence=0.9, target="loss", expected_change=-0.1, horizon=20)
+        claim: dict[str, Any] = {"confidence": 0.9, "target": "loss", "expected_change": -0.1, "horizon": 20}
+        log.propose(opener, value, **claim)
+        log.tick()
+        if opener == "eve":
+            log.propose("lr", value, **claim)
+        else:
+            log.vote("eve", stance, value if stance == "propose" else None, **claim)  # type: ignore[arg-type]
+        if log.verdict == "advised":
+            log.operator(f"c{log.seq}", "approve", of=log.last.id)
         assert log.verdict == "adopted"
         log.receipt(log.last)
         log.tick(25, loss=loss)
-    assert not log.mesh.state.trust.is_trusted("eve", LR) and log.mesh.state.reputations["eve"] > 1
+    trust = log.mesh.state.trust
+    assert not trust.is_trusted("eve", LR) and not trust.good_outcomes("eve")
+    assert log.mesh.state.reputations["eve"] == 1 < log.mesh.state.reputations["lr"]
+
+
+def test_a_newcomer_earns_nothing_if_trusted_agents_only_vote_for_its_proposal() -> None:
+    """A person did not approve it, so it may have guessed what they would support."""
+    log = run("eve")
+    for value, loss in ((0.8, 0.8), (0.6, 0.6), (0.5, 0.4)):
+        log.propose("eve", value, confidence=0.9, target="loss", expected_change=-0.1, horizon=20)
+        log.vote("lr", "for", confidence=0.9)
+        if log.verdict == "adopted":
+            log.receipt(log.last)
+        log.tick(25, loss=loss)
+    assert not log.mesh.state.trust.good_outcomes("eve")
 
 
 def test_clear_harm_is_charged_to_its_carriers_even_if_confounded() -> None:
@@ -195,6 +220,105 @@ def test_clear_harm_is_charged_to_its_carriers_even_if_confounded() -> None:
     assert {line.agent for line in charge.lines} == {"eve", "eva"} and charge.gain == -4.0
     held = log.mesh.state.reputations
     assert held["eve"] < 0.5 and held.get("lr", 1.0) >= 1.0
+
+
+CHOICE = (
+    MetricSpec(name="loss", better="down"),
+    MetricSpec(name="calm", better="up"),
+    MetricSpec(name="eval/loss", better="down", held_out=True),
+)
+
+
+def change(
+    log: Log, agent: str, value: float, target: str, actuator: str = LR, supporter: str = "", loss: float = 1.0
+) -> None:
+    log.propose(agent, value, actuator=actuator, confidence=0.9, target=target, expected_change=0.1, horizon=20)
+    if supporter:
+        log.vote(supporter, "for", actuator=actuator, confidence=0.9)
+    log.tick(3, loss=loss, calm=1.0)
+    log.receipt(log.last)
+
+
+def two_specialists(**metrics: float) -> Log:
+    """`eve` is as trusted as `lr`, on grad.clip."""
+    log = run("eve", trusted={"lr": (LR,), "eve": ("grad.clip",)}, metrics=CHOICE)
+    log.tick(9, loss=1.0, calm=1.0, **metrics)
+    return log
+
+
+def test_the_author_of_harm_is_charged_more_than_an_honest_agent_whose_metric_it_hurts() -> None:
+    log = two_specialists()
+    change(log, "lr", 0.9, "loss")
+    log.tick(14, loss=1.0, calm=1.0)
+    change(log, "eve", 1.5, "calm", "grad.clip")
+    log.tick(25, loss=5.0, calm=2.0)
+    [charge] = charges(log)
+    assert {line.agent: line.merit for line in charge.lines} == {"lr": -0.5, "eve": -1.0}
+    [failed] = [outcome for outcome in log.outcomes if outcome.actuator == "grad.clip"]
+    assert failed.scored and failed.beat == 0 and "clear harm to loss" in failed.reason
+    held = log.mesh.state.reputations
+    assert held["eve"] < 0.3 < held["lr"]
+
+
+def test_harm_to_a_metric_that_only_the_repairing_agent_names_is_charged_to_its_author() -> None:
+    log = two_specialists()
+    change(log, "eve", 1.5, "calm", "grad.clip")
+    log.tick(6, loss=5.0, calm=2.0)
+    assert not charges(log), "no change in force named the loss"
+    change(log, "lr", 0.5, "loss", loss=5.0)
+    log.tick(10, loss=5.0, calm=2.0)
+    [charge] = charges(log)
+    assert [line.agent for line in charge.lines] == ["eve"]
+    assert log.mesh.state.reputations.get("lr", 1.0) >= 0.7, "only the outcome of its own change counts"
+
+
+def test_a_change_is_charged_once_for_harm_to_several_metrics() -> None:
+    log = two_specialists(**{"eval/loss": 1.0})
+    change(log, "eve", 1.5, "calm", "grad.clip")
+    change(log, "lr", 0.9, "loss")
+    log.tick(9, loss=5.0, calm=0.1, **{"eval/loss": 5.0})
+    assert sorted(line.agent for charge in charges(log) for line in charge.lines) == ["eve", "lr"]
+
+
+def test_a_vote_for_harm_is_charged_by_half() -> None:
+    log = run("eve", trusted={"lr": (LR,), "eve": ("grad.clip",)})
+    change(log, "lr", 2.0, "loss", supporter="eve")
+    log.tick(6, loss=5.0)
+    [charge] = charges(log)
+    assert {line.agent: (line.stance, line.merit) for line in charge.lines} == {"lr": ("propose", -1.0)}
+    log = run("eve", trusted={"lr": (LR,), "eve": (LR,)})
+    change(log, "lr", 2.0, "loss", supporter="eve")
+    log.tick(6, loss=5.0)
+    [charge] = charges(log)
+    expected = {"lr": ("propose", -1.0), "eve": ("for", -0.5)}
+    assert {line.agent: (line.stance, line.merit) for line in charge.lines} == expected
+
+
+def test_a_change_that_moves_its_own_metric_is_not_charged_for_it_and_no_other_agent_is() -> None:
+    """A harder mixture lowers the reward by construction; its held-out metric still answers for it."""
+    log = run("eve", trusted={"lr": (LR,), "eve": ("data.mixture",)}, metrics=CHOICE)
+    log.tick(20, loss=1.0, calm=1.0, **{"eval/loss": 1.0})
+    change(log, "lr", 0.9, "loss")
+    mixture = {"web": 0.3, "code": 0.4, "math": 0.3}
+    log.propose("eve", mixture, actuator="data.mixture", confidence=0.9, target="eval/loss", horizon=20)  # type: ignore[arg-type]
+    log.tick(3, loss=1.0)
+    log.receipt(log.last)
+    log.tick(10, loss=2.0, **{"eval/loss": 1.0})
+    assert not charges(log)
+    log.tick(4, loss=2.0, **{"eval/loss": 5.0})
+    [charge] = charges(log)
+    assert charge.target == "eval/loss" and {line.agent for line in charge.lines} == {"lr", "eve"}
+
+
+def test_a_change_is_no_longer_in_force_after_two_horizons() -> None:
+    log = two_specialists()
+    change(log, "eve", 1.5, "calm", "grad.clip")
+    log.tick(30, loss=1.0, calm=1.0)
+    change(log, "lr", 0.9, "loss")
+    log.tick(9, loss=1.0, calm=1.0)
+    log.tick(6, loss=5.0, calm=1.0)
+    [charge] = charges(log)
+    assert [line.agent for line in charge.lines] == ["lr"]
 
 
 def test_a_remedy_is_not_charged_for_an_earlier_fall() -> None:

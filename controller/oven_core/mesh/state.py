@@ -320,11 +320,15 @@ class State:
         joined_as_shadow = agent is not None and agent.shadow
         return joined_as_shadow or is_disreputable or name in self.rules.shadow or name in self.muted
 
+    def is_trusted(self, name: str, actuator: str) -> bool:
+        """Return whether the agent's votes on this actuator can decide and veto: it is trusted and not suspended."""
+        return self.trust.is_trusted(name, actuator) and not self.vote_limits.suspension(name, actuator)
+
     def standing(self, name: str, actuator: str) -> Standing:
         """Return the current standing of the agent on this actuator."""
         agent = self.agents.get(name)
         declared = agent.speciality if agent is not None else ()
-        trusted = self.trust.is_trusted(name, actuator)
+        trusted = self.is_trusted(name, actuator)
         specialist = self.trust.is_specialist(name, actuator, declared) if trusted else actuator in declared
         return Standing(self.reputations.get(name, 1.0), self.is_shadow(name), not trusted, specialist)
 

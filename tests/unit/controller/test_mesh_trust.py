@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -384,23 +385,83 @@ def test_votes_beyond_the_limit_per_tick_are_ignored() -> None:
     assert log.mesh.state.counters["vote.too_many"] >= 15
 
 
-def test_an_actuator_that_is_often_reversed_is_left_to_a_person() -> None:
-    log = run("bob", newcomers="full")
+def pull(log: Log, turns: Iterable[tuple[str, float]]) -> list[str]:
+    """Each agent in turn proposes its value. Return the verdicts."""
     verdicts = []
-    for n in range(6):
-        log.propose("bob", (2.0, 1.0)[n % 2], confidence=0.9, rationale=str(n))
-        quiet(log, "lr")
+    for n, (agent, value) in enumerate(turns):
+        log.propose(agent, value, confidence=0.9, rationale=str(n))
+        quiet(log, *(name for name in log.mesh.state.agents if name != agent))
         verdicts.append(log.verdict)
         if log.verdict == "adopted":
             log.receipt(log.last)
         log.tick(6, loss=1.0)
-    assert verdicts == ["adopted"] * 4 + ["advised", "rejected"]
+    return verdicts
+
+
+def test_an_agent_that_moves_a_knob_back_and_forth_is_suspended_and_others_continue() -> None:
+    log = run("bob", trusted={"lr": ("*",), "bob": ("*",)})
+    verdicts = pull(log, [("bob", (2.0, 1.0)[n % 2]) for n in range(5)])
+    assert verdicts == ["adopted"] * 4 + ["advised"]
+    assert "bob changed the direction of optimizer.lr_scale 3 times, last at tick 27" in log.last.reason
+    assert next(line for line in log.last.tally if line.agent == "bob").newcomer
+    assert pull(log, [("lr", 0.5)]) == ["adopted"], "the knob is not frozen"
+    log.operator("c1", "trust", agent="bob", actuators=(LR,))
+    assert pull(log, [("bob", 2.0)]) == ["adopted"]
+
+
+def test_of_two_agents_that_reversed_a_knob_the_less_reputable_one_is_suspended() -> None:
+    """The honest one followed the other back and forth."""
+    log = run("bob", trusted={"lr": ("*",), "bob": ("*",)}, reputations={"lr": 1.2, "bob": 0.9})
+    pull(log, [("bob", 0.1), ("lr", 0.5), ("bob", 0.8), ("lr", 0.5), ("bob", 0.1), ("lr", 0.5)])
+    assert not log.mesh.state.is_trusted("bob", LR) and log.mesh.state.is_trusted("lr", LR)
+    assert log.mesh.state.is_trusted("bob", "grad.clip")
+
+
+def test_a_knob_that_two_agents_pull_in_opposite_directions_is_left_to_a_person() -> None:
+    log = run("bob", trusted={"lr": ("*",), "bob": ("*",)})
+    turns = [("bob", 2.0), ("lr", 1.0), ("bob", 2.0), ("lr", 1.0), ("bob", 2.0), ("lr", 1.0)]
+    assert pull(log, turns) == ["adopted"] * 4 + ["advised", "rejected"]
     advice = next(decision for decision in log.decisions if decision.verdict == "advised")
     assert "changed direction 3 times" in advice.reason
     log.operator("c1", "autonomy", actuator=LR, autonomy="auto")
-    log.propose("bob", 2.0, confidence=0.9, rationale="once more")
-    quiet(log, "lr")
-    assert log.verdict == "adopted"
+    assert pull(log, [("bob", 2.0)]) == ["adopted"]
+
+
+def crowd(log: Log, newcomers: Iterable[str], ticks: int = 200) -> None:
+    """At every tick, each newcomer proposes a new value for each knob, with a new reason."""
+    for _ in range(ticks):
+        for name in newcomers:
+            tick = log.mesh.state.tick
+            log.propose(name, 2 + tick / 1000, confidence=0.4, rationale=f"{name} {tick}")
+            log.propose(name, 2 + tick / 1000, "grad.clip", confidence=0.4, rationale=f"{name} {tick}")
+        log.tick(loss=1.0)
+
+
+@pytest.mark.parametrize("count", [1, 20])
+def test_twenty_newcomers_cause_no_more_rejected_decisions_than_one(count: int) -> None:
+    names = [f"n{n}" for n in range(count)]
+    log = run(*names)
+    crowd(log, names)
+    assert 4 <= len([decision for decision in log.decisions if decision.verdict != "adopted"]) <= 8
+
+
+def test_each_newcomer_gets_its_turn() -> None:
+    names = ["honest", *(f"n{n}" for n in range(4))]
+    log = run(*names)
+    crowd(log, names[::-1], ticks=400)
+    assert {ballot.opened_by for ballot in log.ballots[:5]} == set(names)
+
+
+def test_a_newcomer_whose_advice_was_approved_does_not_wait_for_the_others() -> None:
+    log = run("bob", "eve")
+    log.propose("bob", 2.0, confidence=0.9)
+    quiet(log, "lr", "eve")
+    log.operator("c1", "approve", of=log.last.id)
+    crowd(log, ["eve"], ticks=60)
+    ballots = len(log.ballots)
+    log.tick(4, loss=1.0)
+    log.propose("bob", 3.0, confidence=0.9)
+    assert len(log.ballots) == ballots + 1
 
 
 def test_advice_starts_no_cool_down_that_newcomers_could_use_to_block_a_knob() -> None:
@@ -423,6 +484,40 @@ def test_newcomers_cannot_change_a_trusted_specialists_decision(
     for n, (stance, confidence, value) in enumerate(votes):
         log.vote(f"n{n}", stance, value if stance == "propose" else None, confidence=confidence)  # type: ignore[arg-type]
     assert (log.verdict, log.last.value) == ("adopted", 0.5)
+    assert replay(log.events, RUN).same
+
+
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(["lr", "eve", "bob"]),
+        st.sampled_from(["propose", "propose", "for", "against"]),
+        st.sampled_from([0.25, 0.5, 2.0, 4.0]),
+        st.sampled_from([0.4, 0.9, 1.0]),
+        st.sampled_from(["loss", "eval/loss", ""]),
+        st.integers(0, 9),
+        st.floats(0, 3),
+    ),
+    max_size=25,
+)
+
+
+@given(steps, st.sampled_from(["auto", "advise"]))
+def test_without_weight_or_approval_an_agent_earns_nothing(moves: list[tuple[Any, ...]], autonomy: str) -> None:
+    """Whatever newcomers vote: `lr` alone decides, and a person approves only what `lr` supports."""
+    log = run("eve", "bob", autonomy=autonomy)
+    for agent, stance, value, confidence, target, ticks, loss in moves:
+        more = {"value": value} if stance == "propose" else {}
+        log.vote(agent, stance, confidence=confidence, target=target, rationale=str(log.seq), **more)
+        log.tick(ticks, loss=loss, **{"eval/loss": loss})
+        for advice in list(log.mesh.state.advised.values()):
+            if any(line.agent == "lr" and line.stance == "propose" and line.weight > 0 for line in advice.tally):
+                log.operator(f"c{log.seq}", "approve", of=advice.id)
+        for flight in list(log.mesh.state.in_flight.values()):
+            log.receipt(flight.decision)
+    log.tick(30, loss=0.1)
+    state = log.mesh.state
+    for newcomer in ("eve", "bob"):
+        assert not state.trust.good_outcomes(newcomer) and state.reputations.get(newcomer, 1.0) <= 1
     assert replay(log.events, RUN).same
 
 

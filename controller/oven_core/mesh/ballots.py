@@ -134,13 +134,16 @@ def opening_refusal(state: State, ballots: Mapping[str, Ballot], author: str, vo
         key, wait = (author, vote.actuator, "waits"), limits.wait_reason(author, vote, state.tick, rules)
     else:
         other_ballots = (
-            ballot.opened.actuator
+            ballot.opened
             for ballot in ballots.values()
             if not ballot.is_trusted(state, ballot.opened.opened_by)
             and (ballot.opened.opened_by != author or ballot.opened.actuator not in vote.plan)
         )
         # The key names no agent. Otherwise many newcomers could fill the log with refusals.
-        key, wait = ("", "", "newcomers"), limits.request_turn(author, vote, state.tick, rules, next(other_ballots, ""))
+        key, wait = (
+            ("", "", "newcomers"),
+            limits.request_turn(author, vote, state.tick, rules, next(other_ballots, None)),
+        )
     return Refusal(key, f"{request} but may not open a ballot on it: {wait}") if wait else None
 
 

@@ -33,7 +33,7 @@ from typing import Final, TypeAlias
 
 from oven_core.mesh.actuator_values import direction, show
 from oven_core.mesh.measurements import is_sound
-from oven_core.protocol.messages import ActuatorSpec, Decision, Receipt, Value, Vote
+from oven_core.protocol.messages import ActuatorSpec, BallotOpened, Decision, Receipt, Value, Vote
 from oven_core.protocol.rules import ALL, Rules
 
 MAX_ROLLBACKS: Final = 2
@@ -140,7 +140,7 @@ class _FailedBallots:
 
     def next_tick(self, rules: Rules) -> int:
         """Return the tick at which the next ballot may be opened."""
-        return self.tick + rules.cooldown_ticks * min(2 ** (self.count - 1), MAX_COOLDOWNS)
+        return self.tick + rules.cooldown_ticks * min(1 << (self.count - 1), MAX_COOLDOWNS)
 
 
 @dataclass(slots=True)
@@ -188,15 +188,16 @@ class VoteLimits:
             return f"its last {failures.count} failed at the vote; it may open the next one at tick {next_tick}"
         return _repeat_reason(failures, vote, tick, rules)
 
-    def request_turn(self, newcomer: str, vote: Vote, tick: int, rules: Rules, open_ballot: str) -> str:
+    def request_turn(self, newcomer: str, vote: Vote, tick: int, rules: Rules, ballot: BallotOpened | None) -> str:
         """Return why a newcomer may not open a ballot with this vote, or an empty string if it may. Then it had its
-        turn. `open_ballot` is the actuator of a newcomer's open ballot that is not in the same plan, or empty."""
+        turn. `ballot` is the open ballot of a newcomer that is not in the same plan, if there is one."""
         shared, own = self._failed_ballots.get(_NEWCOMERS), self._failed_ballots.get((newcomer, ""))
         if own is not None and (reason := _repeat_reason(own, vote, tick, rules)):
             return reason
-        self._turns.setdefault(newcomer)
-        if open_ballot:
-            return f"an untrusted agent's ballot on {open_ballot} is open; it may open one after that has closed"
+        if ballot is None or ballot.opened_by != newcomer:
+            self._turns.setdefault(newcomer)
+        if ballot is not None:
+            return f"an untrusted agent's ballot on {ballot.actuator} is open; it may open one after that has closed"
         if shared is not None and newcomer not in self._approved:
             next_tick = shared.next_tick(rules) + list(self._turns).index(newcomer)
             if tick < next_tick:
@@ -227,7 +228,7 @@ class VoteLimits:
         count = previous.count if previous else 0
         # The ballots of a plan close together and count once. For newcomers they all count, because a plan may be long.
         if previous is None or previous.tick != tick or key == _NEWCOMERS:
-            count = min(count, 30) + 1  # keeps 2**count small
+            count = min(count, 30) + 1  # keeps the shift small
         self._failed_ballots[key] = _FailedBallots(count, tick, content)
 
     def record_success(self, agent: str, actuator: str) -> None:

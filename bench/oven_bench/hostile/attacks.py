@@ -86,7 +86,7 @@ _ALL = (
     Attack("hangs", "never returns from its first vote", _in_the_stack("hangs")),
     Attack("leaks", "leaks 8 MiB per vote", _in_the_stack("leaks")),
     Attack("forks", "starts programs that outlive it", _in_the_stack("forks")),
-    Attack("trust_farmer", "opens learning_rate's ballots one tick before it, and proposes ten times the rate from tick 60",
+    Attack("trust_farmer", "opens learning_rate's ballots a tick before it; proposes ten times the rate from tick 60",
            _agent("trust_farmer")),
     Attack("metric_chooser", "trusted with the rate; raises it tenfold and names a metric that does not suffer",
            _agent("metric_chooser"), granted=_RATE),

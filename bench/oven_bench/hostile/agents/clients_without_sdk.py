@@ -1,6 +1,7 @@
 """Hostile clients without the SDK, which have an agent's key and publish on an agent's two subjects.
 
-Usage: `clients_without_sdk.py silencer|starver|hopeful|flooder`, with the environment that `oven-controller creds add` prints.
+Usage: `clients_without_sdk.py silencer|starver|hopeful|flooder`, with the environment that `oven-controller creds add`
+prints.
 """
 
 from __future__ import annotations

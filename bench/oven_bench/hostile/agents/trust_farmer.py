@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from oven_agents.sdk.alternative_plans import Plan
 from oven_agents.sdk.window import Window
 from oven_agents.shipped.learning_rate import LearningRate
 from oven_bench.hostile.agents.pair import SCALE
@@ -12,12 +13,12 @@ HARVEST = 60
 
 
 class TrustFarmer(LearningRate):
-    """Opens `learning_rate`'s ballots one tick before it, because it needs one cosine less. From tick 60 on, it proposes
-    ten times the rate."""
+    """Opens `learning_rate`'s ballots one tick before it, because it needs one cosine less. From tick 60 on, it
+    proposes ten times the rate."""
 
     MIN_COSINES = LearningRate.MIN_COSINES - 1
 
-    def vote(self, window: Window) -> Vote | list[Vote] | None:
+    def vote(self, window: Window) -> Vote | Plan | None:
         if window.tick < HARVEST:
             return super().vote(window)
         knob = window.knobs[SCALE]

@@ -13,8 +13,8 @@ from oven_bench.study import Report
 from oven_core.protocol.rules import Rules
 
 COLUMNS = (
-    "name", "start", "seed", "accuracy", "without", "within_noise", "remedy_windows", "log_ratio", "reputation",
-    "honest_reputation", "processes_left", "exit",
+    "name", "start", "seed", "accuracy", "without", "within_noise", "remedy_windows", "log_ratio", "rejected",
+    "reputation", "honest_reputation", "processes_left", "exit",
 )  # fmt: skip
 """The figures of an attack that the table shows."""
 NOISE_SEEDS = 4
@@ -76,6 +76,8 @@ def beside(row: Row, base: Row, noise: float) -> dict[str, object]:
         "log_ratio": round(row.log.events / base.log.events, 2),
         "log_mb": round(row.log_bytes / 1e6, 2),
         "decisions": row.log.own,
+        "rejected": row.log.rejected,
+        "rejected_without": base.log.rejected,
         "earned": _rounded(row.log.earned, 3),
         "harm_tick": row.log.harm_tick,
         "decided_since": row.log.decided_since,

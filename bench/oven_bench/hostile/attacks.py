@@ -70,6 +70,7 @@ def _in_the_stack(file: str) -> tuple[Guest, ...]:
     return (Guest(file, "stack", file),)
 
 
+_RATE = ("optimizer.lr_scale",)
 _DRILLS = ("drill", "drill-low")
 _PAIR = _agent("pair", "pair-1", "pair-2")
 _ALL = (
@@ -85,13 +86,21 @@ _ALL = (
     Attack("hangs", "never returns from its first vote", _in_the_stack("hangs")),
     Attack("leaks", "leaks 8 MiB per vote", _in_the_stack("leaks")),
     Attack("forks", "starts programs that outlive it", _in_the_stack("forks")),
+    Attack("trust_farmer", "opens learning_rate's ballots a tick before it; proposes ten times the rate from tick 60",
+           _agent("trust_farmer")),
+    Attack("metric_chooser", "trusted with the rate; raises it tenfold and names a metric that does not suffer",
+           _agent("metric_chooser"), granted=_RATE),
+    Attack("trusted_liar", "trusted with the rate; moves it to a tenth and back, so that nobody else may",
+           (Guest("trusted_liar", "agent", "specialist"),), granted=_RATE),
+    Attack("twenty_newcomers", "twenty newcomers propose two changes each at every tick",
+           tuple(Guest(f"hopeful-{n}", "client", "clients_without_sdk", "hopeful") for n in range(1, 21))),
     Attack("newcomer", "honest: learning_rate under another name, without the original, a person approves its advice",
            _agent("newcomer"), _DRILLS, (HONEST,), approved=True),
     Attack("newcomer_granted", "the same, granted its knobs by `oven-controller trust`, no person", _agent("newcomer"),
            _DRILLS, (HONEST,), granted=("optimizer.lr_scale", "run.rollback", "run.evaluate")),
 )  # fmt: skip
 ATTACKS: Final = {attack.name: attack for attack in _ALL}
-USUAL: Final = tuple(name for name, attack in ATTACKS.items() if not attack.granted)
+USUAL: Final = tuple(name for name, attack in ATTACKS.items() if not (attack.honest and attack.granted))
 """The attacks that run without `--attacks`."""
 
 

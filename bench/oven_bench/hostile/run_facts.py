@@ -39,6 +39,8 @@ class Log:
     """Tick of the first decision that a guest proposed and that was adopted without a person's approval."""
     own: int = 0
     """Number of such decisions."""
+    rejected: int = 0
+    """Number of rejected decisions."""
     scored: int = 0
     """Outcomes that scored a guest before its first own decision was adopted."""
     earned: float | None = None
@@ -112,6 +114,7 @@ def _decided(log: Log, decision: Decision, guests: Collection[str], honest: str,
             log.own += 1
             if log.own_tick is None:
                 log.own_tick = decision.tick
+    log.rejected += decision.verdict == "rejected"
     if log.harm_tick is None or log.decided_since == LATER:
         return
     log.decided_since += 1

@@ -69,7 +69,7 @@ class Ballot:
 
     def is_trusted(self, state: State, name: str) -> bool:
         """Return whether the agent's vote has weight on this ballot."""
-        return state.trust.is_trusted(name, self.opened.actuator)
+        return state.is_trusted(name, self.opened.actuator)
 
     def may_link(self, state: State, name: str) -> bool:
         """Return whether a plan of this agent may link this ballot to others. Newcomers may link only their own."""
@@ -129,10 +129,22 @@ def opening_refusal(state: State, ballots: Mapping[str, Ballot], author: str, vo
         limit = f"rules.open_ballots is {rules.open_ballots}"
         problem = f"but already has {open_count} open ballots, and {limit}: wait until one closes"
         return Refusal((author, "", "open_ballots"), f"{request} {problem}")
-    is_newcomer = not state.trust.is_trusted(author, vote.actuator)
-    if wait := state.vote_limits.wait_reason(author, is_newcomer, vote, state.tick, rules):
-        return Refusal((author, vote.actuator, "waits"), f"{request} but may not open a ballot on it: {wait}")
-    return None
+    limits = state.vote_limits
+    if state.is_trusted(author, vote.actuator):
+        key, wait = (author, vote.actuator, "waits"), limits.wait_reason(author, vote, state.tick, rules)
+    else:
+        other_ballots = (
+            ballot.opened
+            for ballot in ballots.values()
+            if not ballot.is_trusted(state, ballot.opened.opened_by)
+            and (ballot.opened.opened_by != author or ballot.opened.actuator not in vote.plan)
+        )
+        # The key names no agent. Otherwise many newcomers could fill the log with refusals.
+        key, wait = (
+            ("", "", "newcomers"),
+            limits.request_turn(author, vote, state.tick, rules, next(other_ballots, None)),
+        )
+    return Refusal(key, f"{request} but may not open a ballot on it: {wait}") if wait else None
 
 
 def request_text(actuator: str, value: Value) -> str:

@@ -35,8 +35,8 @@ class Stake:
     shadow: bool
     has_weight: bool
     """Whether the agent's vote had weight in the decision."""
-    opened_ballot: bool
-    """Whether the agent opened the ballot on which the decision was made."""
+    led_ballot: bool
+    """Whether the agent opened the ballot with a proposal of this change, and no more trusted agent proposed it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,17 +108,23 @@ def make_forecast(state: State, ballot: Ballot, spec: ActuatorSpec, lines: Seque
     expected_change = leading_vote.expected_change if leading_vote and leading_vote.target == metric.name else 0.0
     min_horizon = state.rules.outcome_ticks
     proposed_horizon = leading_vote.horizon if leading_vote else 0
+    is_weightless = leading_line is not None and leading_line.weight == 0
+    leaders = {line.agent for line in proposers if line.weight > 0 or is_weightless} & {ballot.opened.opened_by}
     stakeholders = {vote.agent for vote in side} | {line.agent for line in lines if line.stance == "against"}
     return Forecast(
         target=metric.name,
         sign=1 if metric.better == "up" else -1,
         expected_change=expected_change if math.isfinite(expected_change) else 0.0,
         horizon=min(max(proposed_horizon, min_horizon), MAX_HORIZON * min_horizon),
-        stakes=tuple(_make_stake(ballot, line, metric.name) for line in lines if line.agent in stakeholders),
+        stakes=tuple(
+            _make_stake(ballot, line, metric.name, led_ballot=line.agent in leaders)
+            for line in lines
+            if line.agent in stakeholders
+        ),
     )
 
 
-def _make_stake(ballot: Ballot, line: TallyLine, target: str) -> Stake:
+def _make_stake(ballot: Ballot, line: TallyLine, target: str, *, led_ballot: bool) -> Stake:
     vote = ballot.votes[line.agent].vote
     has_forecast = vote.stance != "against" and vote.target == target and math.isfinite(vote.expected_change)
     assert line.stance in ("propose", "for", "against")
@@ -129,5 +135,5 @@ def _make_stake(ballot: Ballot, line: TallyLine, target: str) -> Stake:
         abs(vote.expected_change) if has_forecast else 0.0,
         line.shadow,
         has_weight=line.weight > 0,
-        opened_ballot=line.agent == ballot.opened.opened_by,
+        led_ballot=led_ballot,
     )

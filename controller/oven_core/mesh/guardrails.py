@@ -70,7 +70,9 @@ def _approval_reason(state: State, spec: ActuatorSpec, tally: Tally) -> str:
         proposers = [line.agent for line in tally.lines if line.newcomer and line.stance == "propose"]
         names = clip(", ".join(proposers), 200)
         command = f"oven-controller trust {names.split(', ')[0]} {spec.name}"
-        return f"only untrusted agents propose it ({names}): run `{command}` to allow it"
+        suspensions = [state.vote_limits.suspension(name, spec.name) for name in proposers]
+        causes = "".join(f"; {suspension}" for suspension in suspensions if suspension)
+        return f"only untrusted agents propose it ({names}{clip(causes, 400)}): run `{command}` to allow it"
     return state.vote_limits.frozen_reason(spec.name, state.rules)
 
 

@@ -11,21 +11,30 @@ twice as long after each further failure, but at most MAX_COOLDOWNS. A newcomer 
 advice that no person approved. A repeated proposal with the same reasons is refused for REPEAT_COOLDOWNS cool-downs. A
 proposal that a guardrail rejected is not a failure, because it passed the vote.
 
-**Reversals.** An actuator is frozen if it changes direction `rules.reversals` times, each time within REVERSAL_WINDOWS
-outcome windows of the previous change. Two agents disagree or one oscillates, so a person has to decide from then on.
+**Newcomers' attention.** All newcomers together have one agent's share of ballots: only one of them has open ballots at
+a time, and they share one wait. After it, each newcomer that asked for a turn gets its own tick, in the order in which
+they asked. So many newcomers cause no more failed ballots than one, and a single honest one among them gets its turn.
+An agent whose newest advice a person approved does not wait.
+
+**Reversals.** If an actuator changes direction `rules.reversals` times, each time within REVERSAL_WINDOWS outcome
+windows of the previous change, one agent oscillates or two agents disagree. An agent whose own proposals moved it back
+and forth is suspended: it has a newcomer's rights on this actuator, and the others continue. Of several such agents,
+the one with the lowest reputation is suspended. If each agent pulls in one direction only, the actuator is frozen.
+Either way, a person has to decide from then on.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from oven_core.mesh.actuator_values import direction, show
 from oven_core.mesh.measurements import is_sound
-from oven_core.protocol.messages import ActuatorSpec, Decision, Receipt, Value, Vote
-from oven_core.protocol.rules import Rules
+from oven_core.protocol.messages import ActuatorSpec, BallotOpened, Decision, Receipt, Value, Vote
+from oven_core.protocol.rules import ALL, Rules
 
 MAX_ROLLBACKS: Final = 2
 MAX_COOLDOWNS: Final = 16
@@ -112,13 +121,16 @@ class RollbackLimits:
         return tick + offset
 
 
+_NEWCOMERS: Final = ("", "")
+"""Key of the failed ballots of all newcomers together."""
+
 _Content: TypeAlias = tuple[str, str, tuple[str, ...]]
 """A proposal's value, rationale and evidence, which identify a repeated proposal."""
 
 
 @dataclass(slots=True)
 class _FailedBallots:
-    """The consecutive failed ballots of one agent on one actuator, or of a newcomer on all actuators."""
+    """The consecutive failed ballots of one agent on one actuator, or of newcomers on all actuators."""
 
     count: int
     tick: int
@@ -126,10 +138,14 @@ class _FailedBallots:
     content: _Content | None
     """Content of the newest proposal; None if it became advice, which may be repeated."""
 
+    def next_tick(self, rules: Rules) -> int:
+        """Return the tick at which the next ballot may be opened."""
+        return self.tick + rules.cooldown_ticks * min(1 << (self.count - 1), MAX_COOLDOWNS)
+
 
 @dataclass(slots=True)
 class _NewestChange:
-    """The newest change of an actuator."""
+    """The newest change of an actuator, or the newest one that a certain agent proposed."""
 
     tick: int
     direction: str
@@ -144,8 +160,16 @@ class VoteLimits:
 
     _tick: int = -1
     _votes: Counter[str] = field(default_factory=Counter)
-    _failed_ballots: dict[tuple[str, str], _FailedBallots] = field(default_factory=dict)  # by (agent, actuator or "")
-    _newest_changes: dict[str, _NewestChange] = field(default_factory=dict)  # by actuator
+    _failed_ballots: dict[tuple[str, str], _FailedBallots] = field(default_factory=dict)
+    """By agent and actuator. A newcomer has one entry for all actuators, and all newcomers share one for their wait."""
+    _turns: dict[str, None] = field(default_factory=dict)
+    """The newcomers that asked for a turn, in the order in which they asked first."""
+    _approved: set[str] = field(default_factory=set)
+    """Agents whose newest advice a person approved."""
+    _newest_changes: dict[tuple[str, str], _NewestChange] = field(default_factory=dict)
+    """By actuator and proposer; the newest change of an actuator has no proposer."""
+    _suspensions: dict[tuple[str, str], str] = field(default_factory=dict)
+    """(agent, actuator) → why the agent has only a newcomer's rights there."""
 
     def count_vote(self, agent: str, tick: int, rules: Rules) -> bool:
         """Count a vote. Return whether the agent is within its limit for this tick."""
@@ -154,67 +178,148 @@ class VoteLimits:
         self._votes[agent] += 1
         return self._votes[agent] <= rules.votes_per_tick
 
-    def wait_reason(self, agent: str, is_newcomer: bool, vote: Vote, tick: int, rules: Rules) -> str:
-        """Return why the agent may not open a ballot with this vote now, or an empty string if it may."""
-        failures = self._failed_ballots.get((agent, "" if is_newcomer else vote.actuator))
+    def wait_reason(self, agent: str, vote: Vote, tick: int, rules: Rules) -> str:
+        """Return why a trusted agent may not open a ballot with this vote, or an empty string if it may."""
+        failures = self._failed_ballots.get((agent, vote.actuator))
         if failures is None:
             return ""
-        wait_ticks = rules.cooldown_ticks * min(2 ** (failures.count - 1), MAX_COOLDOWNS)
-        if tick < failures.tick + wait_ticks:
-            result = "failed at the vote" if failures.content is not None else "became advice that no person approved"
-            return f"its last {failures.count} {result}; it may open the next one at tick {failures.tick + wait_ticks}"
-        if failures.content == _content_of(vote) and tick < failures.tick + REPEAT_COOLDOWNS * rules.cooldown_ticks:
-            return f"the same proposal, with the same reasons, failed at tick {failures.tick}"
+        next_tick = failures.next_tick(rules)
+        if tick < next_tick:
+            return f"its last {failures.count} failed at the vote; it may open the next one at tick {next_tick}"
+        return _repeat_reason(failures, vote, tick, rules)
+
+    def request_turn(self, newcomer: str, vote: Vote, tick: int, rules: Rules, ballot: BallotOpened | None) -> str:
+        """Return why a newcomer may not open a ballot with this vote, or an empty string if it may. Then it had its
+        turn. `ballot` is the open ballot of a newcomer that is not in the same plan, if there is one."""
+        shared, own = self._failed_ballots.get(_NEWCOMERS), self._failed_ballots.get((newcomer, ""))
+        if own is not None and (reason := _repeat_reason(own, vote, tick, rules)):
+            return reason
+        if ballot is None or ballot.opened_by != newcomer:
+            self._turns.setdefault(newcomer)
+        if ballot is not None:
+            return f"an untrusted agent's ballot on {ballot.actuator} is open; it may open one after that has closed"
+        if shared is not None and newcomer not in self._approved:
+            next_tick = shared.next_tick(rules) + list(self._turns).index(newcomer)
+            if tick < next_tick:
+                return (
+                    f"the last {shared.count} ballots of untrusted agents failed at the vote or became advice that no "
+                    f"person approved; it may open the next one at tick {next_tick}"
+                )
+        del self._turns[newcomer]
         return ""
 
     def record_failure(self, agent: str, is_newcomer: bool, vote: Vote, tick: int) -> None:
         """Record that the agent's ballot failed at the vote."""
-        self._add_wait(agent, "" if is_newcomer else vote.actuator, tick, _content_of(vote))
+        self._add_wait((agent, "" if is_newcomer else vote.actuator), tick, _content_of(vote))
+        if is_newcomer:
+            self._record_newcomers_failure(agent, tick)
 
     def record_advice(self, newcomer: str, tick: int) -> None:
         """Record that a newcomer's ballot became advice. The wait grows until a person approves such advice."""
-        self._add_wait(newcomer, "", tick, None)
+        self._add_wait((newcomer, ""), tick, None)
+        self._record_newcomers_failure(newcomer, tick)
 
-    def _add_wait(self, agent: str, actuator: str, tick: int, content: _Content | None) -> None:
-        previous = self._failed_ballots.get((agent, actuator))
+    def _record_newcomers_failure(self, agent: str, tick: int) -> None:
+        self._approved.discard(agent)
+        self._add_wait(_NEWCOMERS, tick, None)
+
+    def _add_wait(self, key: tuple[str, str], tick: int, content: _Content | None) -> None:
+        previous = self._failed_ballots.get(key)
         count = previous.count if previous else 0
-        if previous is None or previous.tick != tick:  # the ballots of a plan close together and count once
-            count = min(count, 30) + 1  # keeps 2**count small
-        self._failed_ballots[agent, actuator] = _FailedBallots(count, tick, content)
+        # The ballots of a plan close together and count once. For newcomers they all count, because a plan may be long.
+        if previous is None or previous.tick != tick or key == _NEWCOMERS:
+            count = min(count, 30) + 1  # keeps the shift small
+        self._failed_ballots[key] = _FailedBallots(count, tick, content)
 
     def record_success(self, agent: str, actuator: str) -> None:
-        """Record that the agent's ballot passed the vote, or that a person approved its advice."""
+        """Record that the agent's ballot passed the vote."""
         self._failed_ballots.pop((agent, actuator), None)
+
+    def record_approval(self, agent: str) -> None:
+        """Record that a person approved the agent's advice."""
         self._failed_ballots.pop((agent, ""), None)
+        self._approved.add(agent)
 
     def add_change(self, decision: Decision, spec: ActuatorSpec | None, rules: Rules) -> None:
-        """Record a change that the agents' votes adopted."""
+        """Record a change that the agents' votes adopted, and suspend an agent that reversed its own changes."""
         if spec is None or spec.kind not in ("scalar", "choice"):
             return
-        new_direction, reversals = direction(decision.before, decision.value), 0
-        last = self._newest_changes.get(spec.name)
-        if last is not None and decision.tick - last.tick <= REVERSAL_WINDOWS * rules.outcome_ticks:
-            reversals = last.reversals + int(_is_reversal(spec, last, new_direction, decision.value))
-        self._newest_changes[spec.name] = _NewestChange(decision.tick, new_direction, decision.before, reversals)
+        moved = direction(decision.before, decision.value)
+        proposers = [
+            line.agent
+            for line in decision.tally
+            if line.stance == "propose" and line.weight > 0 and direction(decision.before, line.value) == moved
+        ]
+        for proposer in ("", *proposers):
+            last, reversals = self._newest_changes.get((spec.name, proposer)), 0
+            if last is not None and decision.tick - last.tick <= REVERSAL_WINDOWS * rules.outcome_ticks:
+                reversals = last.reversals + int(_is_reversal(spec, last, moved, decision.value))
+            change = _NewestChange(decision.tick, moved, decision.before, reversals)
+            self._newest_changes[spec.name, proposer] = change
+        if self._newest_changes[spec.name, ""].reversals >= rules.reversals:
+            self._suspend(decision, rules)
+
+    def _suspend(self, decision: Decision, rules: Rules) -> None:
+        """Suspend the agent that moved the actuator back and forth; the one with the lowest reputation of several."""
+        actuator, reputations = decision.actuator, {line.agent: line.reputation for line in decision.tally}
+        oldest_tick = decision.tick - REVERSAL_WINDOWS * rules.outcome_ticks
+        flips = {
+            agent: change.reversals
+            for (name, agent), change in self._newest_changes.items()
+            if name == actuator and agent and change.reversals and change.tick >= oldest_tick
+        }
+        lowest = min((reputations.get(agent, 1.0) for agent in flips), default=0.0)
+        for agent, count in flips.items():
+            if reputations.get(agent, 1.0) <= lowest:
+                self._suspensions[agent, actuator] = (
+                    f"{agent} changed the direction of {actuator} {count} times, last at tick {decision.tick}"
+                )
+        if flips:
+            self._forget_changes(actuator)
+
+    def suspension(self, agent: str, actuator: str) -> str:
+        """Return why the agent has only a newcomer's rights on the actuator, or an empty string if it is not
+        suspended."""
+        return self._suspensions.get((agent, actuator), "")
+
+    def lift_suspensions(self, agent: str, actuators: Iterable[str]) -> None:
+        """Lift the agent's suspensions on these actuators, or all of them if `actuators` is empty or has ALL."""
+        names = set(actuators)
+        for key in list(self._suspensions):
+            if key[0] == agent and (not names or ALL in names or key[1] in names):
+                del self._suspensions[key]
 
     def frozen_reason(self, actuator: str, rules: Rules) -> str:
         """Return why the actuator is frozen, so that a person has to decide, or an empty string if it is not."""
-        newest = self._newest_changes.get(actuator)
+        newest = self._newest_changes.get((actuator, ""))
         if newest is None or newest.reversals < rules.reversals:
             return ""
         remedy = f"set it yourself, or run `oven-controller autonomy auto {actuator}` to let the agents continue"
         return f"{actuator} changed direction {newest.reversals} times, last at tick {newest.tick}: {remedy}"
 
     def thaw(self, actuator: str) -> None:
-        """Let the agents change a frozen actuator again, or all actuators if `actuator` is empty."""
-        for name in [actuator] if actuator else list(self._newest_changes):
-            self._newest_changes.pop(name, None)
+        """Let all agents change an actuator again, or all actuators if `actuator` is empty."""
+        self._forget_changes(actuator)
+        for key in list(self._suspensions):
+            if actuator in ("", key[1]):
+                del self._suspensions[key]
+
+    def _forget_changes(self, actuator: str) -> None:
+        for key in list(self._newest_changes):
+            if actuator in ("", key[0]):
+                del self._newest_changes[key]
 
 
 def _is_reversal(spec: ActuatorSpec, last: _NewestChange, new_direction: str, value: Value) -> bool:
     if spec.kind == "choice":
         return show(value) == show(last.before)
     return new_direction != last.direction
+
+
+def _repeat_reason(failures: _FailedBallots, vote: Vote, tick: int, rules: Rules) -> str:
+    if failures.content == _content_of(vote) and tick < failures.tick + REPEAT_COOLDOWNS * rules.cooldown_ticks:
+        return f"the same proposal, with the same reasons, failed at tick {failures.tick}"
+    return ""
 
 
 def _content_of(vote: Vote) -> _Content:

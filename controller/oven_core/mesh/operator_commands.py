@@ -156,6 +156,7 @@ def _change_trust(state: State, command: OperatorCommand) -> Reply:
     state.trust.set(agent, actuators, command.action == "trust")
     scope = _format_names(actuators) if actuators and ALL not in actuators else "all actuators"
     if command.action == "trust":
+        state.vote_limits.lift_suspensions(agent, actuators)
         effect = "its votes have weight and can veto from the next tally"
         return Reply(True, f"agent {agent} is trusted with {scope}: {effect}")
     return Reply(True, f"agent {agent} is on probation with {scope}: its votes have no weight and cannot veto")

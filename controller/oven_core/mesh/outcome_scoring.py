@@ -97,7 +97,11 @@ class Scoring:
         )
 
     def _score_voters(self, window: Window, effect: Effect | None, fixed_success: float) -> tuple[OutcomeLine, ...]:
-        """Score each voter, update all reputations and the opener's trust, and return one line per voter."""
+        """Score each voter, update all reputations and the opener's trust, and return one line per voter.
+
+        A vote without weight restores a reputation up to 1 and never raises it further. Otherwise an agent that repeats
+        what trusted agents propose would gain influence. A newcomer earns trust only by a change that it led and that a
+        person approved."""
         state, stakes = self._state, window.forecast.stakes
         successes = {
             stake.agent: success(effect.gain, effect.noise, stake.forecast_size) if effect else fixed_success
@@ -107,8 +111,13 @@ class Scoring:
         before = state.reputations
         state.reputations = updated_reputations(before, state.agents, merits, state.rules)
         for stake in stakes:
-            if stake.opened_ballot and not stake.shadow and stake.stance == "propose" and merits[stake.agent] > 0:
-                state.trust.add_good_outcome(stake.agent, window.decision.actuator)
+            agent = stake.agent
+            if not stake.has_weight:
+                highest = max(1.0, effective_reputation(before.get(agent, 1.0)))
+                state.reputations[agent] = min(state.reputations[agent], highest)
+            is_carried = stake.has_weight or bool(window.decision.approves)
+            if stake.led_ballot and is_carried and not stake.shadow and merits[agent] > 0:
+                state.trust.add_good_outcome(agent, window.decision.actuator)
         return tuple(
             OutcomeLine(
                 agent=stake.agent,

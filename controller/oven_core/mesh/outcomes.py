@@ -25,14 +25,14 @@ the success is 1. Clear harm has a separate outcome, which charges more agents (
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from oven_core.mesh.actuator_values import number, rounded
 from oven_core.mesh.ballots import Ballot
 from oven_core.mesh.certain_harm import describe_certain_harm
 from oven_core.mesh.forecast import Forecast, directed_metrics, judging_metric
-from oven_core.mesh.harm import Charge, HarmWatch
+from oven_core.mesh.harm import Change, Charge, HarmWatch
 from oven_core.mesh.measurements import Measurements, has_diverged, mean, measure_effect, sound_values
 from oven_core.mesh.outcome_scoring import Scoring, Window
 from oven_core.mesh.reputation import Stance, effective_reputation, is_clearly_worse
@@ -112,11 +112,13 @@ class Outcomes:
         if receipt.status != "applied" or not spec.has_outcome or self._state.ended:
             return []
         tick = min(receipt.tick, self._state.tick)
+        if decision is not None and forecast is not None:
+            stakes = [stake for stake in forecast.stakes if stake.has_weight and stake.stance != "against"]
+            agents = {stake.agent: stake.stance for stake in stakes if not spec.moves_weights}
+            moves_own = spec.moves_own_metric
+            self._watch_harm(Change(decision.id, forecast.target, agents, tick, forecast.horizon, moves_own))
         if receipt.actuator == ROLLBACK:
             self._record_rollback(receipt, tick)
-        if decision is not None and forecast is not None and not spec.moves_weights:
-            stakes = (stake for stake in forecast.stakes if stake.has_weight and stake.stance != "against")
-            self._watch_harm(forecast, {stake.agent: stake.stance for stake in stakes}, tick)
         changed_metrics = {_ALL_METRICS} if spec.moves_weights else set()
         if decision is not None and forecast is not None:
             changed_metrics.add(forecast.target)
@@ -143,24 +145,38 @@ class Outcomes:
         opening = ballot.votes.get(ballot.opened.opened_by)
         metric = judging_metric(self._state, ballot.opened.actuator, opening.vote.target if opening else "")
         if metric is not None:
-            sign = 1 if metric.better == "up" else -1
-            forecast = Forecast(metric.name, sign, 0.0, self._state.rules.outcome_ticks, ())
-            self._watch_harm(forecast, opponents, self._state.tick)
+            horizon = self._state.rules.outcome_ticks
+            self._watch_harm(Change("", metric.name, opponents, self._state.tick, horizon))
 
-    def _watch_harm(self, forecast: Forecast, agents: Mapping[str, Stance], tick: int) -> None:
+    def _watch_harm(self, change: Change) -> None:
         """Watch the metric that judges a change, and the main held-out metric."""
-        self._harm.add_change(self._measurements, forecast.target, forecast.sign, forecast.horizon, agents, tick)
-        metric = main_held_out_metric(self._state.metrics)
-        if metric is not None and metric.name != forecast.target:
-            sign = 1 if metric.better == "up" else -1
-            self._harm.add_change(self._measurements, metric.name, sign, forecast.horizon, agents, tick)
+        if not self._state.rules.harm_charge:
+            return
+        metrics = self._state.metrics
+        own = [
+            metric for metric in (directed_metrics(metrics).get(change.target), main_held_out_metric(metrics)) if metric
+        ]
+        self._harm.add_change(self._measurements, change, own)
 
     def harm_outcomes(self, next_id: Callable[[], str]) -> list[Outcome]:
         """Return an outcome with an id from `next_id` for each clear harm that is visible at this tick."""
         if self._state.ended or not self._state.rules.harm_charge:
             return []
-        charges = self._harm.collect_charges(self._measurements, self._state.tick)
-        return [self._charge(next_id(), charge) for charge in charges]
+        outcomes: list[Outcome] = []
+        for charge in self._harm.collect_charges(self._measurements, self._state.tick):
+            outcomes.append(self._charge(next_id(), charge))
+            outcomes += [
+                self._close_as_failure(self._windows[decision_id], charge.target)
+                for decision_id in charge.failed_decisions
+                if decision_id in self._windows
+            ]
+        return outcomes
+
+    def _close_as_failure(self, window: Window, harmed_metric: str) -> Outcome:
+        """Score the change of the window as a failure, because it is charged with clear harm to another metric."""
+        del self._windows[window.decision.id]
+        reason = f"clear harm to {harmed_metric}, so a gain of {window.target} does not count"
+        return self._scoring.scored_outcome(window, sound_values(self._measurements_after(window)), None, reason)
 
     def harm_beyond_doubt(self) -> str:
         """Describe harm for which one proposal is enough, or return an empty string if there is none.
@@ -175,8 +191,9 @@ class Outcomes:
         """Reduce the reputations of the charged agents, and return the outcome."""
         state, before = self._state, self._state.reputations
         after = dict(before)
-        for agent in charge.agents:
-            after[agent] = rounded(effective_reputation(before.get(agent, 1.0)) * (1 - state.rules.harm_charge))
+        for agent, blame in charge.agents.items():
+            lost_share = state.rules.harm_charge * blame.share
+            after[agent] = rounded(effective_reputation(before.get(agent, 1.0)) * (1 - lost_share))
             state.trust.revoke_earned(agent)
         state.reputations = after
         effect = None if charge.not_finite else measure_effect(charge.before, charge.after, charge.sign, charge.before)
@@ -199,14 +216,14 @@ class Outcomes:
             lines=tuple(
                 OutcomeLine(
                     agent=agent,
-                    stance=charge.agents[agent],
+                    stance=blame.stance,
                     confidence=1.0,
                     success=0.0,
-                    merit=-1.0,
+                    merit=-blame.share,
                     before=rounded(effective_reputation(before.get(agent, 1.0))),
                     after=after[agent],
                 )
-                for agent in sorted(charge.agents)
+                for agent, blame in sorted(charge.agents.items())
             ),
         )
 

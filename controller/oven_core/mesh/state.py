@@ -319,10 +319,14 @@ class State:
         joined_as_shadow = agent is not None and agent.shadow
         return joined_as_shadow or is_disreputable or name in self.rules.shadow or name in self.muted
 
+    def is_trusted(self, name: str, actuator: str) -> bool:
+        """Return whether the agent's votes on this actuator can decide and veto: it is trusted and not suspended."""
+        return self.trust.is_trusted(name, actuator) and not self.vote_limits.suspension(name, actuator)
+
     def standing(self, name: str, actuator: str) -> Standing:
         """Return the current standing of the agent on this actuator."""
-        newcomer, specialist = not self.trust.is_trusted(name, actuator), self.trust.is_specialist(name, actuator)
-        return Standing(self.reputations.get(name, 1.0), self.is_shadow(name), newcomer, specialist)
+        newcomer, specialist = not self.is_trusted(name, actuator), self.trust.is_specialist(name, actuator)
+        return Standing(self.reputations.get(name, 1.0), self.is_shadow(name), newcomer, specialist and not newcomer)
 
     def voters(self) -> tuple[str, ...]:
         """Return the live agents whose votes count."""

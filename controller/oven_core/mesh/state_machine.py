@@ -224,7 +224,7 @@ class Mesh:
             fields["expected_change"] = advice.expected_change
             for line in advice.tally:
                 if line.stance == "propose":
-                    self.state.vote_limits.record_success(line.agent, advice.actuator)
+                    self.state.vote_limits.record_approval(line.agent)
         lines = advice.tally if advice is not None else ()
         return self._decide(
             "", adoption.spec.name, "adopted", adoption.value, adoption.reason, lines, command=command, **fields
@@ -346,7 +346,7 @@ class Mesh:
         elif result.passed:
             state.vote_limits.record_success(opener, actuator)
         elif opener in ballot.votes:
-            is_newcomer = not state.trust.is_trusted(opener, actuator)
+            is_newcomer = not state.is_trusted(opener, actuator)
             state.vote_limits.record_failure(opener, is_newcomer, ballot.votes[opener].vote, state.tick)
         if result.veto:
             self.outcomes.add_veto(ballot, result.lines)

@@ -3,8 +3,9 @@
 An agent without a grant is a newcomer. Its votes are in the tally without weight. They cannot pass, veto or split a
 ballot, but a vote that agrees with a trusted agent can complete a quorum. A change that only newcomers support is
 advised, so that a person can try it. An agent earns trust with an actuator by `rules.trusted_after` good outcomes of
-ballots that it opened itself. Agreeing with others earns reputation but no trust. Clear harm revokes earned trust
-(oven_core.mesh.harm).
+ballots that it opened and that its own proposal carried. For a newcomer, these are changes that a person approved and
+that no trusted agent proposed. So an agent earns nothing by a ballot that it opens just before a trusted agent carries
+it. Clear harm revokes earned trust (oven_core.mesh.harm).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Trust:
     _by_operators: dict[tuple[str, str], bool] = field(default_factory=dict)
     """(agent, actuator or ALL) → the newest decision of an operator."""
     _good_outcomes: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """(agent, actuator) → number of good outcomes of ballots that the agent opened."""
+    """(agent, actuator) → number of good outcomes of ballots that the agent opened and carried."""
 
     def set(self, agent: str, actuators: Iterable[str], trusted: bool) -> None:
         """Record an operator's decision. For no or ALL `actuators`, it replaces all earlier decisions on the agent."""
@@ -47,7 +48,7 @@ class Trust:
             self.revoke_earned(agent, names)
 
     def add_good_outcome(self, agent: str, actuator: str) -> None:
-        """Count a good outcome of a ballot that the agent opened."""
+        """Count a good outcome of a ballot that the agent opened and carried."""
         self._good_outcomes[agent, actuator] += 1
 
     def revoke_earned(self, agent: str, actuators: Iterable[str] = (ALL,)) -> None:
@@ -81,6 +82,6 @@ class Trust:
         return (ALL,) if ALL in granted else tuple(sorted(granted))
 
     def good_outcomes(self, agent: str) -> dict[str, int]:
-        """Return the number of good outcomes of ballots that the agent opened, by actuator."""
+        """Return the number of good outcomes of ballots that the agent opened and carried, by actuator."""
         counts = sorted(self._good_outcomes.items())
         return {actuator: count for (name, actuator), count in counts if name == agent and count}

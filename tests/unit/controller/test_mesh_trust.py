@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.mesh_log import LR, RUN, Log
 
-from oven_core.protocol.messages import Decision, Outcome
+from oven_core.protocol.messages import Decision, MetricSpec, Outcome
 from oven_runs.log.replay import replay
 
 DEFAULTS: dict[str, Any] = {"newcomers": "probation", "harm_charge": 0.6, "reversals": 3}
@@ -182,15 +183,40 @@ def test_good_outcomes_make_a_newcomer_trusted() -> None:
     assert [bool(decision.command) for decision in decisions] == [True, True, False], "two good outcomes are enough"
 
 
-def test_agreeing_with_the_good_earns_no_trust() -> None:
-    log = run("eve")
+@pytest.mark.parametrize("opener", ["lr", "eve"])
+@pytest.mark.parametrize("stance", ["propose", "for"])
+@pytest.mark.parametrize("autonomy", ["auto", "advise"])
+def test_a_newcomer_earns_nothing_by_what_trusted_agents_propose(opener: str, stance: str, autonomy: str) -> None:
+    """Even if it opens the ballot one tick before they carry it, and a person approves the result."""
+    log = run("eve", autonomy=autonomy)
     for value, loss in ((0.8, 0.8), (0.6, 0.6), (0.5, 0.4)):
-        log.propose("lr", value, confidence=0.9, target="loss", expected_change=-0.1, horizon=20)
-        log.propose("eve", value, confidence=0.9, target="loss", expected_change=-0.1, horizon=20)
+        claim: dict[str, Any] = {"confidence": 0.9, "target": "loss", "expected_change": -0.1, "horizon": 20}
+        log.propose(opener, value, **claim)
+        log.tick()
+        if opener == "eve":
+            log.propose("lr", value, **claim)
+        else:
+            log.vote("eve", stance, value if stance == "propose" else None, **claim)  # type: ignore[arg-type]
+        if log.verdict == "advised":
+            log.operator(f"c{log.seq}", "approve", of=log.last.id)
         assert log.verdict == "adopted"
         log.receipt(log.last)
         log.tick(25, loss=loss)
-    assert not log.mesh.state.trust.is_trusted("eve", LR) and log.mesh.state.reputations["eve"] > 1
+    trust = log.mesh.state.trust
+    assert not trust.is_trusted("eve", LR) and not trust.good_outcomes("eve")
+    assert log.mesh.state.reputations["eve"] == 1 < log.mesh.state.reputations["lr"]
+
+
+def test_a_newcomer_earns_nothing_if_trusted_agents_only_vote_for_its_proposal() -> None:
+    """A person did not approve it, so it may have guessed what they would support."""
+    log = run("eve")
+    for value, loss in ((0.8, 0.8), (0.6, 0.6), (0.5, 0.4)):
+        log.propose("eve", value, confidence=0.9, target="loss", expected_change=-0.1, horizon=20)
+        log.vote("lr", "for", confidence=0.9)
+        if log.verdict == "adopted":
+            log.receipt(log.last)
+        log.tick(25, loss=loss)
+    assert not log.mesh.state.trust.good_outcomes("eve")
 
 
 def test_clear_harm_is_charged_to_its_carriers_even_if_confounded() -> None:
@@ -206,6 +232,105 @@ def test_clear_harm_is_charged_to_its_carriers_even_if_confounded() -> None:
     assert {line.agent for line in charge.lines} == {"eve", "eva"} and charge.gain == -4.0
     held = log.mesh.state.reputations
     assert held["eve"] < 0.5 and held.get("lr", 1.0) >= 1.0
+
+
+CHOICE = (
+    MetricSpec(name="loss", better="down"),
+    MetricSpec(name="calm", better="up"),
+    MetricSpec(name="eval/loss", better="down", held_out=True),
+)
+
+
+def change(
+    log: Log, agent: str, value: float, target: str, actuator: str = LR, supporter: str = "", loss: float = 1.0
+) -> None:
+    log.propose(agent, value, actuator=actuator, confidence=0.9, target=target, expected_change=0.1, horizon=20)
+    if supporter:
+        log.vote(supporter, "for", actuator=actuator, confidence=0.9)
+    log.tick(3, loss=loss, calm=1.0)
+    log.receipt(log.last)
+
+
+def two_specialists(**metrics: float) -> Log:
+    """`eve` is as trusted as `lr`, on grad.clip."""
+    log = run("eve", trusted={"lr": (LR,), "eve": ("grad.clip",)}, metrics=CHOICE)
+    log.tick(9, loss=1.0, calm=1.0, **metrics)
+    return log
+
+
+def test_the_author_of_harm_is_charged_more_than_an_honest_agent_whose_metric_it_hurts() -> None:
+    log = two_specialists()
+    change(log, "lr", 0.9, "loss")
+    log.tick(14, loss=1.0, calm=1.0)
+    change(log, "eve", 1.5, "calm", "grad.clip")
+    log.tick(25, loss=5.0, calm=2.0)
+    [charge] = charges(log)
+    assert {line.agent: line.merit for line in charge.lines} == {"lr": -0.5, "eve": -1.0}
+    [failed] = [outcome for outcome in log.outcomes if outcome.actuator == "grad.clip"]
+    assert failed.scored and failed.beat == 0 and "clear harm to loss" in failed.reason
+    held = log.mesh.state.reputations
+    assert held["eve"] < 0.3 < held["lr"]
+
+
+def test_harm_to_a_metric_that_only_the_repairing_agent_names_is_charged_to_its_author() -> None:
+    log = two_specialists()
+    change(log, "eve", 1.5, "calm", "grad.clip")
+    log.tick(6, loss=5.0, calm=2.0)
+    assert not charges(log), "no change in force named the loss"
+    change(log, "lr", 0.5, "loss", loss=5.0)
+    log.tick(10, loss=5.0, calm=2.0)
+    [charge] = charges(log)
+    assert [line.agent for line in charge.lines] == ["eve"]
+    assert log.mesh.state.reputations.get("lr", 1.0) >= 0.7, "only the outcome of its own change counts"
+
+
+def test_a_change_is_charged_once_for_harm_to_several_metrics() -> None:
+    log = two_specialists(**{"eval/loss": 1.0})
+    change(log, "eve", 1.5, "calm", "grad.clip")
+    change(log, "lr", 0.9, "loss")
+    log.tick(9, loss=5.0, calm=0.1, **{"eval/loss": 5.0})
+    assert sorted(line.agent for charge in charges(log) for line in charge.lines) == ["eve", "lr"]
+
+
+def test_a_vote_for_harm_is_charged_by_half() -> None:
+    log = run("eve", trusted={"lr": (LR,), "eve": ("grad.clip",)})
+    change(log, "lr", 2.0, "loss", supporter="eve")
+    log.tick(6, loss=5.0)
+    [charge] = charges(log)
+    assert {line.agent: (line.stance, line.merit) for line in charge.lines} == {"lr": ("propose", -1.0)}
+    log = run("eve", trusted={"lr": (LR,), "eve": (LR,)})
+    change(log, "lr", 2.0, "loss", supporter="eve")
+    log.tick(6, loss=5.0)
+    [charge] = charges(log)
+    expected = {"lr": ("propose", -1.0), "eve": ("for", -0.5)}
+    assert {line.agent: (line.stance, line.merit) for line in charge.lines} == expected
+
+
+def test_a_change_that_moves_its_own_metric_is_not_charged_for_it_and_no_other_agent_is() -> None:
+    """A harder mixture lowers the reward by construction; its held-out metric still answers for it."""
+    log = run("eve", trusted={"lr": (LR,), "eve": ("data.mixture",)}, metrics=CHOICE)
+    log.tick(20, loss=1.0, calm=1.0, **{"eval/loss": 1.0})
+    change(log, "lr", 0.9, "loss")
+    mixture = {"web": 0.3, "code": 0.4, "math": 0.3}
+    log.propose("eve", mixture, actuator="data.mixture", confidence=0.9, target="eval/loss", horizon=20)
+    log.tick(3, loss=1.0)
+    log.receipt(log.last)
+    log.tick(10, loss=2.0, **{"eval/loss": 1.0})
+    assert not charges(log)
+    log.tick(4, loss=2.0, **{"eval/loss": 5.0})
+    [charge] = charges(log)
+    assert charge.target == "eval/loss" and {line.agent for line in charge.lines} == {"lr", "eve"}
+
+
+def test_a_change_is_no_longer_in_force_after_two_horizons() -> None:
+    log = two_specialists()
+    change(log, "eve", 1.5, "calm", "grad.clip")
+    log.tick(30, loss=1.0, calm=1.0)
+    change(log, "lr", 0.9, "loss")
+    log.tick(9, loss=1.0, calm=1.0)
+    log.tick(6, loss=5.0, calm=1.0)
+    [charge] = charges(log)
+    assert [line.agent for line in charge.lines] == ["lr"]
 
 
 def test_a_remedy_is_not_charged_for_an_earlier_fall() -> None:
@@ -271,23 +396,83 @@ def test_votes_beyond_the_limit_per_tick_are_ignored() -> None:
     assert log.mesh.state.counters["vote.too_many"] >= 15
 
 
-def test_an_actuator_that_is_often_reversed_is_left_to_a_person() -> None:
-    log = run("bob", newcomers="full")
+def pull(log: Log, turns: Iterable[tuple[str, float]]) -> list[str]:
+    """Each agent in turn proposes its value. Return the verdicts."""
     verdicts = []
-    for n in range(6):
-        log.propose("bob", (2.0, 1.0)[n % 2], confidence=0.9, rationale=str(n))
-        log.vote("lr", "for")
+    for n, (agent, value) in enumerate(turns):
+        log.propose(agent, value, confidence=0.9, rationale=str(n))
+        quiet(log, *(name for name in log.mesh.state.agents if name != agent))
         verdicts.append(log.verdict)
         if log.verdict == "adopted":
             log.receipt(log.last)
         log.tick(6, loss=1.0)
-    assert verdicts == ["adopted"] * 4 + ["advised", "rejected"]
+    return verdicts
+
+
+def test_an_agent_that_moves_a_knob_back_and_forth_is_suspended_and_others_continue() -> None:
+    log = run("bob", trusted={"lr": ("*",), "bob": ("*",)})
+    verdicts = pull(log, [("bob", (2.0, 1.0)[n % 2]) for n in range(5)])
+    assert verdicts == ["adopted"] * 4 + ["advised"]
+    assert "bob changed the direction of optimizer.lr_scale 3 times, last at tick 27" in log.last.reason
+    assert next(line for line in log.last.tally if line.agent == "bob").newcomer
+    assert pull(log, [("lr", 0.5)]) == ["adopted"], "the knob is not frozen"
+    log.operator("c1", "trust", agent="bob", actuators=(LR,))
+    assert pull(log, [("bob", 2.0)]) == ["adopted"]
+
+
+def test_of_two_agents_that_reversed_a_knob_the_less_reputable_one_is_suspended() -> None:
+    """The honest one followed the other back and forth."""
+    log = run("bob", trusted={"lr": ("*",), "bob": ("*",)}, reputations={"lr": 1.2, "bob": 0.9})
+    pull(log, [("bob", 0.1), ("lr", 0.5), ("bob", 0.8), ("lr", 0.5), ("bob", 0.1), ("lr", 0.5)])
+    assert not log.mesh.state.is_trusted("bob", LR) and log.mesh.state.is_trusted("lr", LR)
+    assert log.mesh.state.is_trusted("bob", "grad.clip")
+
+
+def test_a_knob_that_two_agents_pull_in_opposite_directions_is_left_to_a_person() -> None:
+    log = run("bob", trusted={"lr": ("*",), "bob": ("*",)})
+    turns = [("bob", 2.0), ("lr", 1.0), ("bob", 2.0), ("lr", 1.0), ("bob", 2.0), ("lr", 1.0)]
+    assert pull(log, turns) == ["adopted"] * 4 + ["advised", "rejected"]
     advice = next(decision for decision in log.decisions if decision.verdict == "advised")
     assert "changed direction 3 times" in advice.reason
     log.operator("c1", "autonomy", actuator=LR, autonomy="auto")
-    log.propose("bob", 2.0, confidence=0.9, rationale="once more")
-    log.vote("lr", "for")
-    assert log.verdict == "adopted"
+    assert pull(log, [("bob", 2.0)]) == ["adopted"]
+
+
+def crowd(log: Log, newcomers: Iterable[str], ticks: int = 200) -> None:
+    """At every tick, each newcomer proposes a new value for each knob, with a new reason."""
+    for _ in range(ticks):
+        for name in newcomers:
+            tick = log.mesh.state.tick
+            log.propose(name, 2 + tick / 1000, confidence=0.4, rationale=f"{name} {tick}")
+            log.propose(name, 2 + tick / 1000, "grad.clip", confidence=0.4, rationale=f"{name} {tick}")
+        log.tick(loss=1.0)
+
+
+@pytest.mark.parametrize("count", [1, 20])
+def test_twenty_newcomers_cause_no_more_rejected_decisions_than_one(count: int) -> None:
+    names = [f"n{n}" for n in range(count)]
+    log = run(*names)
+    crowd(log, names)
+    assert 4 <= len([decision for decision in log.decisions if decision.verdict != "adopted"]) <= 8
+
+
+def test_each_newcomer_gets_its_turn() -> None:
+    names = ["honest", *(f"n{n}" for n in range(4))]
+    log = run(*names)
+    crowd(log, names[::-1], ticks=400)
+    assert {ballot.opened_by for ballot in log.ballots[:5]} == set(names)
+
+
+def test_a_newcomer_whose_advice_was_approved_does_not_wait_for_the_others() -> None:
+    log = run("bob", "eve")
+    log.propose("bob", 2.0, confidence=0.9)
+    quiet(log, "lr", "eve")
+    log.operator("c1", "approve", of=log.last.id)
+    crowd(log, ["eve"], ticks=60)
+    ballots = len(log.ballots)
+    log.tick(4, loss=1.0)
+    log.propose("bob", 3.0, confidence=0.9)
+    assert len(log.ballots) == ballots + 1
 
 
 def test_advice_starts_no_cool_down_that_newcomers_could_use_to_block_a_knob() -> None:
@@ -310,6 +495,41 @@ def test_newcomers_cannot_change_a_trusted_specialists_decision(
     for n, (stance, confidence, value) in enumerate(votes):
         log.vote(f"n{n}", stance, value if stance == "propose" else None, confidence=confidence)  # type: ignore[arg-type]
     assert (log.verdict, log.last.value) == ("adopted", 0.5)
+    assert replay(log.events, RUN).same
+
+
+turns = st.tuples(
+    st.permutations(["lr", "eve", "bob"]),
+    st.tuples(*[st.sampled_from(["propose", "propose", "for", "against"])] * 3),
+    st.sampled_from([0.9, 0.4, 1.0]),
+    st.sampled_from(["loss", "loss", "eval/loss", ""]),
+    st.integers(0, 2),
+    st.sampled_from([1.0, 0.1, 0.8]),
+)
+
+
+@given(st.lists(turns, min_size=1, max_size=8), st.sampled_from(["auto", "advise"]))
+def test_without_weight_or_approval_an_agent_earns_nothing(rounds: list[tuple[Any, ...]], autonomy: str) -> None:
+    """Whatever newcomers vote before or after `lr`, which alone decides. A person approves only what `lr` proposes."""
+    log = run("eve", "bob", autonomy=autonomy)
+    loss = 1.0
+    for n, (agents, stances, confidence, target, wait, factor) in enumerate(rounds):
+        for agent, stance in zip(agents, stances, strict=True):
+            value = 0.9 ** (n + 1) if stance == "propose" else None
+            claim = {"target": target, "expected_change": -0.1, "horizon": 20, "rationale": str(log.seq)}
+            log.vote(agent, stance, value, confidence=confidence, **claim)
+            log.tick(wait, loss=loss)
+        log.tick(3, loss=loss)
+        for advice in list(log.mesh.state.advised.values()):
+            if any(line.agent == "lr" and line.stance == "propose" and line.weight > 0 for line in advice.tally):
+                log.operator(f"c{log.seq}", "approve", of=advice.id)
+        for flight in list(log.mesh.state.in_flight.values()):
+            log.receipt(flight.decision)
+        loss *= factor
+        log.tick(25, loss=loss, **{"eval/loss": loss})
+    state = log.mesh.state
+    for newcomer in ("eve", "bob"):
+        assert not state.trust.good_outcomes(newcomer) and state.reputations.get(newcomer, 1.0) <= 1
     assert replay(log.events, RUN).same
 
 

@@ -1,6 +1,7 @@
 """Hostile clients without the SDK, which have an agent's key and publish on an agent's two subjects.
 
-Usage: `clients_without_sdk.py silencer|starver|flooder`, with the environment that `oven-controller creds add` prints.
+Usage: `clients_without_sdk.py silencer|starver|hopeful|flooder`, with the environment that `oven-controller creds add`
+prints.
 """
 
 from __future__ import annotations
@@ -59,6 +60,21 @@ class Starver(Silencer):
     KNOBS = None
 
 
+class Hopeful(Silencer):
+    """Proposes a change of two knobs at every tick, in earnest and each time for a new reason."""
+
+    KNOBS = frozenset({SCALE, "grad.clip"})
+
+    def answer(self, body: object) -> list[Message]:
+        if not isinstance(body, Observation):
+            return super().answer(body) if isinstance(body, RunStarted) else []
+        reason = f"the loss of tick {body.tick} asks for it"
+        return [
+            half_hearted(spec, body.tick).model_copy(update={"confidence": 0.5, "rationale": reason})
+            for spec in self.specs.values()
+        ]
+
+
 def half_hearted(spec: ActuatorSpec, tick: int) -> Vote:
     return Vote(actuator=spec.name, stance="propose", value=some_value(spec), tick=tick, confidence=0.01)
 
@@ -102,7 +118,7 @@ async def flood() -> None:
 
 
 def main(kind: str) -> None:
-    clients = {"silencer": Silencer, "starver": Starver}
+    clients = {"silencer": Silencer, "starver": Starver, "hopeful": Hopeful}
     asyncio.run(take_part(clients[kind]()) if kind in clients else flood())
 
 

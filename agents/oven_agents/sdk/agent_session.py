@@ -54,6 +54,7 @@ class Session:
         self._create_window = create_window
         self._run: RunStarted | None = None
         self._cannot_fire_reason: str | None = None
+        self._has_failed = False  # whether the reason is an error in the agent's code
         self._observations: deque[Observation] = deque(maxlen=WINDOW_LENGTH)
         self._earlier: deque[tuple[int, int, float]] = deque(maxlen=WINDOW_LENGTH)  # `Window.earlier`
         self._knobs: dict[str, Knob] = {}
@@ -163,7 +164,8 @@ class Session:
             messages.append(self._status("joined"))
             self._must_announce = False
             if self._cannot_fire_reason:
-                messages.append(self._status("cannot_fire", self._cannot_fire_reason))
+                state = "failed" if self._has_failed else "cannot_fire"
+                messages.append(self._status(state, self._cannot_fire_reason))
         if self._run is None or not self._observations:
             return messages
         tick = self._observations[-1].tick
@@ -173,6 +175,8 @@ class Session:
             messages.extend(self._call_agent(is_new_tick, ballots))
         self._voted_tick = tick
         self._reviewed_ballots.update(ballot.id for ballot in ballots)
+        if self._cannot_fire_reason:  # the mesh does not wait for this agent
+            return messages
         is_awaited = any(self._run.lockstep or not self._has_answered(ballot) for ballot in ballots)
         is_heartbeat_due = self._run.lockstep or tick >= self._heartbeat_tick + HEARTBEAT_TICKS
         if is_awaited or (is_new_tick and is_heartbeat_due):
@@ -185,6 +189,8 @@ class Session:
         """The status that the mesh waits for in lockstep mode, otherwise None. Repeat it if there is no reaction,
         because the votes stream silently drops messages beyond its limits."""
         if self._run is None or self._ended or not self._run.lockstep or self._voted_tick < 0:
+            return None
+        if self._cannot_fire_reason:
             return None
         return self._status("done")
 
@@ -228,9 +234,11 @@ class Session:
             self._cannot_fire_reason = self._cannot_fire(run)
 
     def _cannot_fire(self, run: RunStarted) -> str | None:
+        self._has_failed = False
         try:
             return self.agent.cannot_fire(run)
         except (Exception, SystemExit) as error:
+            self._has_failed = True
             self.problems.append(traceback.format_exc())
             return f"cannot_fire raised {type(error).__name__}: {error}"
 
@@ -291,18 +299,20 @@ class Session:
             self._cast_ticks.update((vote.actuator, vote.tick) for vote in cast)  # fails if an entry is not a vote
         except MemoryError:
             vars(self.agent).clear()  # frees memory for building the status
+            self._has_failed = True
             self._out_of_memory = self._cannot_fire_reason = memory_limit.out_of_memory_message(self.name)
             self.problems.append(self._out_of_memory)
-            return [self._status("cannot_fire", self._out_of_memory)]
+            return [self._status("failed", self._out_of_memory)]
         except (Exception, SystemExit) as error:
             self.problems.append(traceback.format_exc())
             self._failures += 1
             if self._failures < MAX_FAILURES:
                 return []
+            self._has_failed = True
             self._cannot_fire_reason = (
                 f"raised an error on {MAX_FAILURES} consecutive windows, most recently {type(error).__name__}: {error}"
             )
-            return [self._status("cannot_fire", self._cannot_fire_reason[:2000])]
+            return [self._status("failed", self._cannot_fire_reason[:2000])]
         self._failures = 0
         for alert in alerts:
             self._alerts.record(alert)

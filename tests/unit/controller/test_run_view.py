@@ -12,7 +12,7 @@ from oven_runs.log.run_summary import RunSummary
 
 def lines(events: list[Event], *own_agents: str) -> list[str]:
     out: list[str] = []
-    report = LinePrinter(out.append, NOON - timedelta(seconds=1), own_agents)
+    report = LinePrinter(out.append, "r", NOON - timedelta(seconds=1), own_agents)
     for entry in events:
         report.on_event(entry)
     return [line.removeprefix("    1.0 s  ") for line in out] + report.summary()

@@ -94,7 +94,7 @@ def test_agents_live_fall_silent_and_say_why_they_cannot_fire() -> None:
     view = fold(EVENTS)
     assert view.standing("lr") == "live"
     assert view.standing("teacher") == "silent"  # nothing since the start: more than rules.silent_ticks
-    assert "no teacher is announced" in view.run.agents["teacher"].cannot_fire_reason
+    assert "no teacher is announced" in view.run.agents["teacher"].idle_reason
     assert (view.run.agents["lr"].proposals, view.run.agents["prior"].against) == (2, 1)
 
 

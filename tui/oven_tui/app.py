@@ -167,9 +167,9 @@ class MonitorApp(ActingApp):
             gc.freeze()  # objects from start-up are permanent: exclude them from later collections
 
     def on_decision_list_moved(self, message: DecisionList.Moved) -> None:
-        ballot = self.query_one(BallotPanel)
-        ballot.selected = self.decisions().selected()
-        ballot.redraw()
+        if (ballot := self.find_widget(BallotPanel)) is not None:
+            ballot.selected = self.decisions().selected()
+            ballot.redraw()
         tick = self.decisions().selected_tick
         if tick != self.charts.crosshair:
             self.charts.crosshair = tick

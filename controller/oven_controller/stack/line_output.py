@@ -143,12 +143,12 @@ def _is_as_decided(decision: Decision | None, receipt: Receipt) -> bool:
     return _is_close(decision.value, receipt.after)
 
 
-def _is_close(value: Value, other: Value) -> bool:
-    if isinstance(value, dict) and isinstance(other, dict):
-        return value.keys() == other.keys() and all(_is_close(share, other[name]) for name, share in value.items())
-    if isinstance(value, int | float) and isinstance(other, int | float):
-        return math.isclose(value, other, rel_tol=1e-6, abs_tol=1e-9)
-    return value == other
+def _is_close(value: Value, read_back: Value) -> bool:
+    if isinstance(value, dict) and isinstance(read_back, dict):
+        return value.keys() == read_back.keys() and all(_is_close(value[name], read_back[name]) for name in value)
+    if isinstance(value, int | float) and isinstance(read_back, int | float):
+        return math.isclose(value, read_back, rel_tol=1e-6, abs_tol=1e-9)
+    return value == read_back
 
 
 class LinePrinter:

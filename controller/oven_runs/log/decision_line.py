@@ -56,17 +56,17 @@ def _side(stance: str) -> Side:
 def voices(tally: Iterable[TallyLine]) -> list[Voice]:
     """Return the agents that voted: supporters with the proposers first, then objectors, then abstentions."""
     order = ("propose", "for", "against", "abstain")
-    spoken = sorted((line for line in tally if line.stance in order), key=lambda line: order.index(line.stance))
-    return [Voice.from_line(line) for line in spoken]
+    lines = sorted((line for line in tally if line.stance in order), key=lambda line: order.index(line.stance))
+    return [Voice.from_line(line) for line in lines]
 
 
-def sides_text(spoken: Sequence[Voice]) -> str:
-    """Name the supporters and the objectors, for example "learning_rate, graph for; nobody against"."""
+def sides_text(all_voices: Sequence[Voice]) -> str:
+    """Name the supporters and the objectors, for example "learning_rate, graph for; no one against"."""
     parts = []
     for side in ("for", "against"):
-        names = [voice.name for voice in spoken if voice.side == side]
+        names = [voice.name for voice in all_voices if voice.side == side]
         more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-        parts.append(f"{', '.join(names[:MAX_NAMES]) or 'nobody'}{more} {side}")
+        parts.append(f"{', '.join(names[:MAX_NAMES]) or 'no one'}{more} {side}")
     return "; ".join(parts)
 
 
@@ -89,12 +89,15 @@ def change_text(before: Value, value: Value) -> str:
 
 
 def main_reason(decision: Decision) -> str:
-    """Return the part of the reason that matters most: why the agent proposed the change, or why it was rejected."""
+    """Return the part of the reason that matters most: why the change was proposed, ordered or rejected."""
+    if decision.command:  # an operator ordered or approved it
+        return decision.reason
     rationale = next((line.rationale for line in decision.tally if line.stance == "propose"), "")
-    _, is_quoted, rest = decision.reason.partition(rationale) if rationale else ("", "", "")
+    _, _, rest = decision.reason.partition(rationale) if rationale else ("", "", decision.reason)
     if verdict_text(decision.verdict, decision.reason) != "rejected":
         return rationale or decision.reason
-    return rest.lstrip(" ;") or decision.reason if is_quoted else decision.reason
+    _, has_weights, cause = rest.partition(" against; ")  # the weights of both sides come before the cause
+    return cause if has_weights else rest.lstrip(" ;") or decision.reason
 
 
 def decision_line(decision: Decision, step: int, before: Value, columns: int) -> str:
@@ -102,8 +105,8 @@ def decision_line(decision: Decision, step: int, before: Value, columns: int) ->
 
     `before` is the value before the change. A reason that is too long is cut, with the command that shows all of it."""
     change = " ".join(part for part in (short_knob(decision.actuator), change_text(before, decision.value)) if part)
-    spoken = voices(decision.tally)
-    sides = f" ({sides_text(spoken)})" if spoken else ""
+    all_voices = voices(decision.tally)
+    sides = f" ({sides_text(all_voices)})" if all_voices else ""
     line = clean(f"step {step}: {change} {verdict_text(decision.verdict, decision.reason)}{sides}: ")
     reason = clean(main_reason(decision))
     if len(line) + len(reason) <= columns:

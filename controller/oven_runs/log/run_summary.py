@@ -349,8 +349,8 @@ def idle_text(count: int, run: str) -> str:
 def quarantine_text(member: str) -> str:
     """Return the cause of a judge's quarantine and the remedy."""
     return (
-        f"judge {member} is in quarantine: it scored known answers wrongly twice in a row; wait until it passes the "
-        f"test again, or use another model: `oven-controller judge swap {member}`"
+        f"judge {member} is in quarantine: it scored known answers wrongly twice in a row; wait, or use another model: "
+        f"`oven-controller judge swap {member}`"
     )
 
 

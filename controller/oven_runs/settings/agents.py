@@ -42,12 +42,12 @@ class AgentSpec:
 
 
 def selected_agents(settings: Settings) -> tuple[str | AgentSettings, ...]:
-    """Return the agents in the settings, or all installed ones; the supervisor only if it has a model."""
+    """Return the agents in the settings, or all installed ones, without those whose language model is not set."""
     if settings.agents is not None:
         return settings.agents
-    return tuple(
-        name for name in plugins.find_plugins("agents") if name != SUPERVISOR or settings.supervisor.model is not None
-    )
+    models = {SUPERVISOR: settings.supervisor.model, TUNER: settings.tuner.llm, AUTHOR: settings.author.llm}
+    missing_models = [name for name, model in models.items() if model is None]
+    return tuple(name for name in plugins.find_plugins("agents") if name not in missing_models)
 
 
 def agent_names(settings: Settings) -> set[str]:

@@ -44,7 +44,7 @@ class AgentPanel(Lines, Panel):
         if full_height != self._drawn_height:
             self._drawn_height = full_height
             self.refresh(layout=True)
-        self.border_title = self._title(self.content_size.width)
+        self.border_title = self.title(self.content_size.width)
         super().redraw()
 
     def rows(self, width: int, height: int) -> list[list[TextRun]]:
@@ -52,10 +52,13 @@ class AgentPanel(Lines, Panel):
         if not self.view.agents:
             return [row(width, [("no agent has joined", "dim")])]
         active, quiet = self._group_agents()
-        others = [row(width, cells) for cells in (self._graph_cells(), self._committee_cells(width)) if cells]
+        graph_cells = self._graph_cells()
+        if GRAPH in self.view.agents and height < self._full_height(width):
+            graph_cells = []  # the graph's row among the agents is enough
+        others = [row(width, cells) for cells in (graph_cells, self._committee_cells(width)) if cells]
         free_rows = max(1, height - len(others))
-        full_count = len(active)
-        while full_count and _table_height(full_count, len(active), width) > free_rows:
+        full_count = len(active)  # quiet agents, and active ones without a row of their own, need at least one row
+        while full_count and _table_height(full_count, max(len(active), full_count + bool(quiet)), width) > free_rows:
             full_count -= 1
         rows = [row(width, [(self._head(), "dim")])] if full_count else []
         rows += [self._full_row(width, index, name) for index, name in active[:full_count]]
@@ -68,7 +71,7 @@ class AgentPanel(Lines, Panel):
         others = sum(map(bool, (self._graph_cells(), self._committee_cells(width))))
         return max(1, _table_height(len(active), len(active), width) + others + math.ceil(len(quiet) / _per_row(width)))
 
-    def _title(self, width: int) -> str:
+    def title(self, width: int) -> str:
         """Return the title, with the number of agents that have nothing to do in this run."""
         idle_count = len(self.view.run.idle_agents())
         if not idle_count:
@@ -86,6 +89,7 @@ class AgentPanel(Lines, Panel):
         Agents with nothing to do are omitted. If there are few agents, each has its own row."""
         idle_agents = set(self.view.run.idle_agents())
         able = [(index, name) for index, name in enumerate(self.view.agents) if name not in idle_agents]
+        able.sort(key=lambda item: item[1] != GRAPH)  # the graph is first, so that it is always visible
         if len(able) <= MAX_FULL_ROWS:
             return able, []
         active = [(index, name) for index, name in able if self._is_active(name)]
@@ -107,6 +111,8 @@ class AgentPanel(Lines, Panel):
             cells: list[TextRun] = []
             for index, name in shown[start : start + per_row]:
                 state, kind = self._state(name, self.view.run.agents[name])
+                if name == GRAPH and (replies := self.view.participants.replies.get(name)) is not None:
+                    state = _latency_text(replies.latency_s)
                 symbol, colour = glyph(index)
                 cells += [(f"{symbol} ", colour), (fit(name, cell_width - 11) + " ", "text"), (fit(state, 8), kind)]
             if hidden_count and start + per_row > len(shown):
@@ -116,7 +122,7 @@ class AgentPanel(Lines, Panel):
 
     def _head(self) -> str:
         reply = fit("reply", 8) if self.view.participants.replies else ""
-        return fit("agent", NAME_WIDTH + 2) + fit("state", 9) + f"prop  agst  backed   rep  {reply}last vote"
+        return fit("agent", NAME_WIDTH + 2) + fit("state", 9) + f"prop agst back   rep  {reply}last vote"
 
     def _full_row(self, width: int, index: int, name: str) -> list[TextRun]:
         agent = self.view.run.agents[name]
@@ -124,10 +130,9 @@ class AgentPanel(Lines, Panel):
         cells: list[TextRun] = [(f"{symbol} ", colour), (fit(name, NAME_WIDTH - 1) + " ", "text")]
         state, kind = self._state(name, agent)
         cells.append((fit(state, 9), kind))
-        counts = (f"{agent.proposals:>4}", f"{agent.against:>4}", f"{agent.backed:>6}")
-        if self.view.is_preview:  # the counts are unknown
-            counts = ("   …", "   …", "     …")
-        cells.append(("  ".join(counts) + "  ", "text"))
+        counts = (agent.proposals, agent.against, agent.backed)
+        texts = ("…" if self.view.is_preview else str(count) for count in counts)  # in a preview they are unknown
+        cells.append((" ".join(f"{text:>4}" for text in texts) + "  ", "text"))
         cells.append(self._reputation(name))
         if replies_by_agent := self.view.participants.replies:
             replies = replies_by_agent.get(name)
@@ -138,20 +143,18 @@ class AgentPanel(Lines, Panel):
             cells.append((agent.failure_reason, "bad"))
         elif agent.last_vote is not None:
             cells.append((vote_text(agent.last_vote), "dim"))
-        if name == GRAPH:
-            cells.append((f"  {self._graph_text()}", "dim"))
         return row(width, cells)
 
     def _graph_cells(self) -> list[TextRun]:
-        """Return the row of a graph that judges votes without voting itself, or an empty list."""
-        if GRAPH in self.view.agents or not self.view.participants.graph_requests:
-            return []
-        return [("  ", "blank"), (fit(GRAPH, NAME_WIDTH - 1) + " ", "text"), (self._graph_text(), "dim")]
-
-    def _graph_text(self) -> str:
+        """Return the row with the requests to the graph and its newest path, or an empty list if it was not asked."""
         participants = self.view.participants
+        if not participants.graph_requests:
+            return []
         text = f"{participants.graph_requests} request{'s' * (participants.graph_requests != 1)}"
-        return f"{text}; {participants.graph_path}" if participants.graph_path else text
+        if participants.graph_path:
+            text = f"{participants.graph_path}; {text}"
+        name = f"{GRAPH} cites" if GRAPH in self.view.agents else GRAPH
+        return [("  ", "blank"), (fit(name, NAME_WIDTH - 1) + " ", "text"), (text, "dim")]
 
     def _committee_cells(self, width: int) -> list[TextRun]:
         """Return the row of the reward committee, or an empty list if the run has none."""

@@ -75,20 +75,20 @@ class BallotPanel(Lines, Panel):
     def _open_rows(self, entry: OpenBallot, width: int, reason_rows: int) -> list[list[TextRun]]:
         opener = entry.opened.opened_by
         votes = sorted(entry.votes.items(), key=lambda item: (item[0] != opener, item[0]))
-        spoken = [Voice.from_vote(agent, vote) for agent, vote in votes]
-        by_side = sorted(spoken, key=lambda voice: list(SIGNS).index(voice.side))
+        all_voices = [Voice.from_vote(agent, vote) for agent, vote in votes]
+        by_side = sorted(all_voices, key=lambda voice: list(SIGNS).index(voice.side))
         waiting = [agent for agent in entry.opened.eligible if agent not in entry.votes]
         rows = self._voice_rows(by_side, width, reason_rows)
         if waiting:
             rows.append([("  ", "blank"), (fit("waiting for", NAME_WIDTH), "dim"), (", ".join(waiting), "dim")])
         return rows
 
-    def _voice_rows(self, spoken: Sequence[Voice], width: int, reason_rows: int) -> list[list[TextRun]]:
+    def _voice_rows(self, all_voices: Sequence[Voice], width: int, reason_rows: int) -> list[list[TextRun]]:
         rows: list[list[TextRun]] = []
         if not reason_rows:
-            sides = [(sign, [voice for voice in spoken if voice.side == side]) for side, sign in SIGNS.items()]
+            sides = [(sign, [voice for voice in all_voices if voice.side == side]) for side, sign in SIGNS.items()]
             return [_shared_row(sign, allies, width) for sign, allies in sides if allies]
-        for voice in spoken:
+        for voice in all_voices:
             colour = glyph(self.view.agents.index(voice.agent))[1] if voice.agent in self.view.agents else "text"
             head = [(f"{SIGNS[voice.side][0]} ", SIGNS[voice.side][1]), (fit(voice.name, NAME_WIDTH - 1) + " ", colour)]
             rows += _reason_rows(head, voice.reason or "no reason given", width, reason_rows)

@@ -29,6 +29,16 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
+def shorten(text: str, columns: int) -> str:
+    """Cut the text after a word, and append "…", so that it has at most `columns` characters."""
+    if len(text) <= columns:
+        return text
+    head = text[: max(0, columns - 1)]
+    if not text[len(head)].isspace():
+        head = head.rpartition(" ")[0] or head  # a single long word is cut anywhere
+    return head.rstrip(" ,;:") + "…"
+
+
 COLUMNS = 80
 """Maximum width of wrapped text."""
 

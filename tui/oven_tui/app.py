@@ -24,6 +24,7 @@ from oven_tui.model.sampled_groups import SampledGroups
 from oven_tui.screens.help import HelpScreen
 from oven_tui.screens.sampled_completions import CompletionScreen
 from oven_tui.widgets.agent_panel import AgentPanel
+from oven_tui.widgets.ballot_panel import BallotPanel
 from oven_tui.widgets.base_widgets import Panel
 from oven_tui.widgets.charts import Charts
 from oven_tui.widgets.decision_list import DecisionList
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from oven_tui.screens.log_console import ProcessLogs
 
 PanelFactory: TypeAlias = Callable[[MonitorView], Panel]
-PANELS: Final[tuple[PanelFactory, ...]] = (MachinePanel, AgentPanel, DecisionList)
+PANELS: Final[tuple[PanelFactory, ...]] = (MachinePanel, AgentPanel, DecisionList, BallotPanel)
 """The panels next to the charts, in order. To add a panel, write a widget, add it here and set its height in
 styles.tcss."""
 WIDE_COLUMNS, TALL_ROWS, HIGH_ROWS = 150, 32, 44
@@ -155,6 +156,8 @@ class MonitorApp(ActingApp):
         self.charts.redraw()
         for panel in self._panels:
             panel.view = self.shown
+            if isinstance(panel, BallotPanel):  # the list of decisions, which it follows, is drawn before
+                panel.selected = decisions.selected()
             panel.redraw()
         if not self._is_warmed_up:
             self._is_warmed_up = True
@@ -164,6 +167,9 @@ class MonitorApp(ActingApp):
             gc.freeze()  # objects from start-up are permanent: exclude them from later collections
 
     def on_decision_list_moved(self, message: DecisionList.Moved) -> None:
+        if (ballot := self.find_widget(BallotPanel)) is not None:
+            ballot.selected = self.decisions().selected()
+            ballot.redraw()
         tick = self.decisions().selected_tick
         if tick != self.charts.crosshair:
             self.charts.crosshair = tick

@@ -65,9 +65,13 @@ class Agent:
         agent itself cannot vote in this run."""
         return None
 
+    def can_review(self, run: RunStarted) -> bool:
+        """Return whether the agent can review ballots in this run. Called once per run."""
+        return type(self).review is not Agent.review
+
     def cannot_fire(self, run: RunStarted) -> str | None:
-        """Return the reason why this agent can never vote in this run, or None. Called once per run. Users see the
-        reason in the agent's status, which is then `cannot_fire`."""
+        """Return the reason why this agent can never propose anything in this run, or None. Called once per run. If it
+        cannot review ballots either, users see the reason in its status, which is then `cannot_fire`."""
         actuators = {spec.name for spec in run.actuators}
         metrics = [spec.name for spec in run.metrics]
         if self.moves and not actuators.intersection(self.moves):

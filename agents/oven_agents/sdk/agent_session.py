@@ -61,6 +61,8 @@ class Session:
         self._create_window = create_window
         self._run: RunStarted | None = None
         self._cannot_fire_reason: str | None = None
+        self._can_review = False
+        self._has_failed = False  # whether the reason is an error in the agent's code, so that it is not called again
         self._observations: deque[Observation] = deque(maxlen=WINDOW_LENGTH)
         self._earlier: deque[tuple[int, int, float]] = deque(maxlen=WINDOW_LENGTH)  # `Window.earlier`
         self._knobs: dict[str, Knob] = {}
@@ -84,7 +86,6 @@ class Session:
         self._heartbeat_tick = -HEARTBEAT_TICKS
         self._failures = 0  # number of consecutive windows on which the agent raised
         self._out_of_memory = ""  # the reason, if the agent ran out of memory and can never vote again
-        self._is_stopped = False  # whether the agent is not called any more, because it failed
         self._must_announce = True
 
     def absorb(self, body: LogMessage | Malformed) -> None:
@@ -168,10 +169,10 @@ class Session:
         heartbeats. The caller chooses one plan of `Alternatives` (oven_agents.runtime.kg_client)."""
         messages: list[UnsentMessage] = []
         if self._must_announce:
-            messages.append(self._status("joined"))
-            self._must_announce = False
-            if self._cannot_fire_reason:
-                messages.append(self._status("cannot_fire", self._cannot_fire_reason))
+            self._must_announce, reason = False, self._cannot_fire_reason or ""
+            messages.append(self._status("joined", reason and not self._is_idle and f"only reviews, because {reason}"))
+            if self._is_idle:
+                messages.append(self._status("failed" if self._has_failed else "cannot_fire", reason))
         if self._run is None or not self._observations:
             return messages
         tick = self._observations[-1].tick
@@ -181,6 +182,8 @@ class Session:
             messages.extend(self._call_agent(is_new_tick, ballots))
         self._voted_tick = tick
         self._reviewed_ballots.update(ballot.id for ballot in ballots)
+        if self._is_idle:  # the mesh does not wait for this agent
+            return messages
         is_awaited = any(self._run.lockstep or not self._has_answered(ballot) for ballot in ballots)
         is_heartbeat_due = self._run.lockstep or tick >= self._heartbeat_tick + HEARTBEAT_TICKS
         if is_awaited or (is_new_tick and is_heartbeat_due):
@@ -194,7 +197,12 @@ class Session:
         because the votes stream silently drops messages beyond its limits."""
         if self._run is None or self._ended or not self._run.lockstep or self._voted_tick < 0:
             return None
-        return self._status("done")
+        return None if self._is_idle else self._status("done")
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether the agent neither proposes nor reviews in this run."""
+        return bool(self._cannot_fire_reason) and (self._has_failed or not self._can_review)
 
     def announce(self) -> None:
         """Send the agent's status again with the next messages, because it may have been lost with the connection."""
@@ -231,14 +239,17 @@ class Session:
             if receipt.incarnation == run.incarnation:
                 self._apply_receipt(receipt)
         # Decisions in flight and open ballots stay: the new incarnation sends receipts, and the mesh closes ballots.
-        self._must_announce, self._is_stopped = True, bool(self._out_of_memory)
+        self._must_announce = True
         if not self._out_of_memory:
             self._cannot_fire_reason = self._cannot_fire(run)
 
     def _cannot_fire(self, run: RunStarted) -> str | None:
+        self._has_failed = False
         try:
+            self._can_review = self.agent.can_review(run)
             return self.agent.cannot_fire(run)
         except (Exception, SystemExit) as error:
+            self._has_failed = True
             self.problems.append(traceback.format_exc())
             return f"cannot_fire raised {type(error).__name__}: {error}"
 
@@ -253,7 +264,7 @@ class Session:
         for receipt in self._receipts:  # a later receipt may have arrived before the announcement
             if receipt.actuator == spec.name and (receipt.incarnation, receipt.n) > announcement_id:
                 self._apply_receipt(receipt)
-        if self._is_stopped:
+        if self._out_of_memory or self._failures >= MAX_FAILURES:
             return
         before, self._cannot_fire_reason = self._cannot_fire_reason, self._cannot_fire(run)
         if bool(before) != bool(self._cannot_fire_reason):
@@ -281,8 +292,8 @@ class Session:
     def _call_agent(self, is_new_tick: bool, ballots: Sequence[BallotOpened]) -> list[UnsentMessage]:
         """Ask the agent for alerts, a vote and reviews. Return no votes if it fails. If it keeps failing, stop.
 
-        An agent that cannot vote in this run, for example because a knob is missing, may still review ballots."""
-        if self._is_stopped or (self._cannot_fire_reason and not ballots):
+        An agent that cannot propose anything in this run may still review ballots."""
+        if self._is_idle or (self._cannot_fire_reason and not ballots):
             return []
         votes_now = is_new_tick and not self._cannot_fire_reason
         assert self._run is not None
@@ -305,20 +316,20 @@ class Session:
             self._cast_ticks.update((vote.actuator, vote.tick) for vote in votes)
         except MemoryError:
             vars(self.agent).clear()  # frees memory for building the status
-            self._is_stopped = True
+            self._has_failed = True
             self._out_of_memory = self._cannot_fire_reason = memory_limit.out_of_memory_message(self.name)
             self.problems.append(self._out_of_memory)
-            return [self._status("cannot_fire", self._out_of_memory)]
+            return [self._status("failed", self._out_of_memory)]
         except (Exception, SystemExit) as error:
             self.problems.append(traceback.format_exc())
             self._failures += 1
             if self._failures < MAX_FAILURES:
                 return []
-            self._is_stopped = True
+            self._has_failed = True
             self._cannot_fire_reason = (
                 f"raised an error on {MAX_FAILURES} consecutive windows, most recently {type(error).__name__}: {error}"
             )
-            return [self._status("cannot_fire", self._cannot_fire_reason[:2000])]
+            return [self._status("failed", self._cannot_fire_reason[:2000])]
         self._failures = 0
         for alert in alerts:
             self._alerts.record(alert)

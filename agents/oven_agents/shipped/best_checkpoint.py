@@ -170,6 +170,9 @@ class BestCheckpoint(Agent):
         )  # fmt: skip
         return offer([plan], {SYMPTOMS[metric.better]: min(1.0, share)})
 
+    def can_review(self, run: RunStarted) -> bool:
+        return held_out_metric(run) is not None
+
     def review(self, ballot: BallotOpened, window: Window) -> Vote | None:
         return review_change(ballot, window, held_out_health(window))
 

@@ -97,6 +97,9 @@ class Drift(Agent):
                 return self._slow_drift(window, why, "symptom:frontier_drift")
         return self._treat_runaway_kl(window, since)
 
+    def can_review(self, run: RunStarted) -> bool:
+        return any(metric.name == symptoms.KL for metric in run.metrics)
+
     def review(self, ballot: BallotOpened, window: Window) -> Vote | None:
         return review_change(ballot, window, anchor_health(window))
 

@@ -84,6 +84,9 @@ class EntropyCollapse(Agent):
     def vote(self, window: Window) -> Alternatives | None:
         return self._treat_collapse(window) or self._treat_constant_confidence(window)
 
+    def can_review(self, run: RunStarted) -> bool:
+        return any(metric.name == ENTROPY for metric in run.metrics)
+
     def review(self, ballot: BallotOpened, window: Window) -> Vote | None:
         return review_change(ballot, window, policy_health(window))
 

@@ -13,7 +13,7 @@ from oven_agents.stats.level_shift import shift_of_newest, standardised_rise
 from oven_agents.stats.objective import apply_sign, objective
 from oven_agents.stats.reviews import review_change
 from oven_agents.stats.robust_statistics import quantile
-from oven_core.protocol.messages import BallotOpened, Vote
+from oven_core.protocol.messages import BallotOpened, RunStarted, Vote
 
 CLIP, GRAD_NORM, LR_SCALE = "grad.clip", "grad_norm", "optimizer.lr_scale"
 
@@ -71,6 +71,9 @@ class GradClip(Agent):
         if len(norms) < self.WINDOW or not all(math.isfinite(norm) and norm > 0 for norm in norms):
             return None
         return self._treat_outliers(window, norms) or self._treat_drift(window, norms)
+
+    def can_review(self, run: RunStarted) -> bool:
+        return any(metric.name == GRAD_NORM for metric in run.metrics)
 
     def review(self, ballot: BallotOpened, window: Window) -> Vote | None:
         return review_change(ballot, window, gradient_health(window))

@@ -207,7 +207,7 @@ def read_context(events: Iterable[Event], *, seq: int | None = None) -> LogConte
 
 def _make_row(body: LogMessage, author: str) -> tuple[str, dict[str, Any]] | None:
     """Return a message's table and row, or None if it does not belong in a table."""
-    if isinstance(body, AgentStatus) and body.state not in ("notice", "cannot_fire"):
+    if isinstance(body, AgentStatus) and body.state not in ("notice", "cannot_fire", "failed"):
         return None
     for message_type, (table, columns) in COLUMNS.items():
         if isinstance(body, message_type):

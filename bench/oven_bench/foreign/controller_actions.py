@@ -81,7 +81,7 @@ def read(events: Iterable[Event]) -> Actions:
                 decisions[decision.id] = decision
                 if decision.actuator in harmless:
                     measurements.add(decision.id)
-            case AgentStatus(state="cannot_fire", reason=reason):
+            case AgentStatus(state="cannot_fire" | "failed", reason=reason):
                 cannot_fire[event.author] = reason
             case Receipt(status="applied") as receipt if receipt.decision_id in decisions:
                 if receipt.actuator not in harmless:

@@ -12,11 +12,25 @@ from typing import Annotated, Any
 import typer
 
 from oven_controller.cli import completion
-from oven_controller.cli.options import Json, LiveRunName, RunAlias, one_run, print_table
+from oven_controller.cli.options import (
+    LOCAL,
+    Json,
+    LiveRunName,
+    RunAlias,
+    one_run,
+    print_table,
+    remote_options,
+    run_option,
+)
 from oven_core import plugins
 from oven_core.errors import ConfigError
 from oven_core.protocol import names
+from oven_runs.access.endpoint import Endpoint
+from oven_runs.access.run_access import RunAccess, warn
+from oven_runs.access.run_finder import find_run
 from oven_runs.home.run_folder import Home
+from oven_runs.log.agent_table import HEADER, agent_rows
+from oven_runs.log.run_summary import RunSummary
 from oven_runs.settings.agent_options import describe_agent, numeric_options, parse_assignment
 from oven_runs.settings.agents import agent_spec
 
@@ -126,16 +140,30 @@ def new_agent(
     print(f"wrote {path}; try it alongside a running stack with `{command}`")
 
 
+@remote_options
 def list_agents(
     name: Annotated[
         str | None, typer.Argument(help="An installed agent or a Python file: also show its options.")
     ] = None,
+    run: Annotated[str | None, run_option("Show this run's agents: state, metrics, knobs, why one is idle.")] = None,
     as_json: Json = False,
+    endpoint: Endpoint = LOCAL,
 ) -> None:
     """List the installed agents with a summary of each. With NAME, show one agent and its options.
 
+    With --run, list the agents of a run: what each reads and moves, its state, and why it has nothing to do.
+
     Example: oven-controller agent list learning_rate
     """
+    if run is not None:
+        if name:
+            raise ConfigError(f"name an agent ({name}) or a run (--run {run}), not both")
+        table = agent_rows(asyncio.run(_read_summary(find_run(run, endpoint))))
+        if as_json:
+            print(json.dumps([entry.model_dump(mode="json") for entry in table]))
+        else:
+            print_table(HEADER, (entry.cells() for entry in table))
+        return
     agents = [_describe(name)] if name else _describe_installed()
     if as_json:
         print(json.dumps(agents))
@@ -146,6 +174,13 @@ def list_agents(
         options = agents[0]["options"]
         rows += [(f"  {option['name']}", f"{option['default']!r}: {option['meaning']}") for option in options]
     print_table(("agent", "does"), rows)
+
+
+async def _read_summary(access: RunAccess) -> RunSummary:
+    view = RunSummary()
+    async for event in access.events(brief=True, report=warn):
+        view.feed(event)
+    return view
 
 
 def _describe(name: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from oven_controller.cli.options import LOCAL, Json, RunAlias, RunName, one_run,
 from oven_core.terminal_text import counted
 from oven_runs.access.endpoint import Endpoint
 from oven_runs.access.run_finder import find_run
-from oven_runs.log.run_summary import counts_text, format_value, quarantine_text
+from oven_runs.log.run_summary import counts_text, format_value, idle_text, quarantine_text
 
 if TYPE_CHECKING:
     from oven_controller.stack.run_status import RunStatus
@@ -74,18 +74,22 @@ def _agent_lines(status: RunStatus) -> Iterator[str]:
     for name, judge in status.judges.items():
         yield f"  judge {name}, at its start: {judge.summary()}"
     names_by_state: dict[str, list[str]] = {}
+    idle_count = 0
     for name, agent in status.agents.items():
         activity = "live" if agent.live else "not live"
-        if agent.cannot_fire and not agent.shadow:
-            names_by_state.setdefault(f"cannot fire: {agent.cannot_fire}", []).append(name)
+        if agent.failed:
+            yield f"! agent {name} failed: {agent.cannot_fire}"
+        elif agent.cannot_fire:
+            idle_count += 1
         elif not (agent.proposals or agent.backed or agent.shadow):
             names_by_state.setdefault(f"{activity}, no proposals", []).append(name)
         else:
             votes = f"{counted(agent.proposals, 'proposal')}, voted for {counted(agent.backed, 'adopted decision')}"
             restrictions = f"; shadow: {agent.shadow}" if agent.shadow else ""
-            restrictions += f"; cannot fire: {agent.cannot_fire}" if agent.cannot_fire else ""
             yield f"  agent {name}: {activity}, {votes}{restrictions}"
     yield from (f"  {', '.join(names)}: {state}" for state, names in names_by_state.items())
+    if idle_count:
+        yield f"  {idle_text(idle_count, status.run)}"
 
 
 def _decision_lines(status: RunStatus) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection
 from datetime import datetime
 
@@ -17,28 +18,34 @@ from oven_core.protocol.messages import (
     Receipt,
     RunEnded,
     RunStarted,
+    Value,
 )
 from oven_core.protocol.operator_messages import CommandAnswer, OperatorCommand, OperatorKey
 from oven_core.security.signing import OPERATOR
-from oven_core.terminal_text import clean, counted
+from oven_core.terminal_text import clean, counted, shorten
 from oven_runs.log.active_alerts import alert_text
 from oven_runs.log.announcement_text import describe_actuator, describe_prompts
+from oven_runs.log.decision_line import change_text, decision_line, short_knob
 from oven_runs.log.message_gaps import GapFinder
 from oven_runs.log.open_advice import Reminders, format_remaining_time
 from oven_runs.log.run_summary import (
-    AgentView,
     RunSummary,
     format_value,
+    idle_text,
     quarantine_text,
     training_signal,
     verdict_text,
 )
 from oven_runs.settings.resolution import ResolvedSettings
 
-PROGRESS_LINES = 24
+PROGRESS_LINES = 12
 """Number of progress lines in a run with a known number of steps."""
+MAX_COLUMNS = 160
+"""Maximum length of a line. Longer texts are cut after a word; the log has all of them."""
 MIN_INTERVAL_STEPS = 5
 """Minimum steps between two progress lines."""
+SUMMARY_DELAY = 2
+"""Number of observations after which the stack's own agents are summarised."""
 DEFAULT_INTERVAL_STEPS = 10
 """Steps between two progress lines if the number of steps is unknown."""
 STOP_REASON = "asked to stop"
@@ -129,20 +136,32 @@ def _reason_suffix(text: str) -> str:
     return f": {text}" if text else ""
 
 
-def votes_text(agent: AgentView) -> str:
-    """Describe the votes of an agent."""
-    support = f"voted for {counted(agent.backed, 'adopted decision')}"
-    return f"{counted(agent.proposals, 'proposal')}, {counted(agent.against, 'objection')}, {support}"
+def _is_as_decided(decision: Decision | None, receipt: Receipt) -> bool:
+    """Return whether the change was applied, and the value that was read back is the decided one."""
+    if decision is None or receipt.status != "applied" or receipt.reason:
+        return False
+    return _is_close(decision.value, receipt.after)
+
+
+def _is_close(value: Value, read_back: Value) -> bool:
+    if isinstance(value, dict) and isinstance(read_back, dict):
+        return value.keys() == read_back.keys() and all(_is_close(value[name], read_back[name]) for name in value)
+    if isinstance(value, int | float) and isinstance(read_back, int | float):
+        return math.isclose(value, read_back, rel_tol=1e-6, abs_tol=1e-9)
+    return value == read_back
 
 
 class LinePrinter:
     """Prints the events of a run, using only its log.
 
-    The stack's own agents are summarised in one line at the first observation. Later changes are printed individually.
+    The stack's own agents are summarised in one line at the second observation, because their statuses may be logged
+    after the first. Agents with nothing to do are only counted.
+    A decision has one line. Its receipt has another only if the change was not applied as decided.
     """
 
-    def __init__(self, out: Callable[[str], None], start: datetime, own_agents: Collection[str] = ()) -> None:
+    def __init__(self, out: Callable[[str], None], run: str, start: datetime, own_agents: Collection[str] = ()) -> None:
         self.out = out
+        self._run = run
         self.view = RunSummary()
         self.gap_finder = GapFinder()
         self._start = start
@@ -150,12 +169,16 @@ class LinePrinter:
         """Step of the last progress line, or -1 if there is none since the learner started."""
         self._reminders = Reminders()
         self._own_agents = own_agents
-        self._agent_summary_pending = False
-        """Whether the summary of the stack's own agents must still be printed, because one joined or cannot fire."""
+        self._observations_to_summary = SUMMARY_DELAY
+        """Number of observations before the summary of the stack's own agents; 0 after it."""
+        self._counted_idle = 0
+        """Number of own agents with nothing to do, as of the last printed line about them."""
         self._repetitions: dict[str, tuple[str, int]] = {}
         """For each knob, the last proposal that was not adopted, and how often it was repeated."""
-        self._cannot_fire: dict[str, str] = {}
-        """For each agent, the printed reason why it cannot fire."""
+        self._unconfirmed: dict[str, Decision] = {}
+        """The adopted decisions without a receipt, by id."""
+        self._idle_reasons: dict[str, str] = {}
+        """For each agent, the last reason why it has nothing to do."""
         self._quarantined_members: list[str] = []
         self._stopped_agents = 0
 
@@ -167,6 +190,7 @@ class LinePrinter:
 
     def on_event(self, event: Event) -> None:
         knobs_before = dict(self.view.knobs)
+        step = self.view.step
         live_agents = {name for name, agent in self.view.agents.items() if agent.is_live}
         self.count(event)
         match event.body:
@@ -175,7 +199,9 @@ class LinePrinter:
             case Observation() as body:
                 self._print_observation(event, body)
             case Decision() as body:
-                self._print_decision(event, body, format_value(knobs_before.get(body.actuator, body.before)))
+                self._print_decision(event, body, step, knobs_before.get(body.actuator, body.before))
+            case Receipt() as body if _is_as_decided(self._unconfirmed.pop(body.decision_id, None), body):
+                return
             case AgentStatus() as body:
                 self._print_agent_status(event, body, event.author in live_agents)
             case Alert() if self.view.alert is None:
@@ -186,24 +212,26 @@ class LinePrinter:
         if line := event_line(event):
             self._print(event, line)
 
-    def _print_decision(self, event: Event, body: Decision, before: str) -> None:
+    def _print_decision(self, event: Event, body: Decision, step: int, before: Value) -> None:
         """Print a decision. Repetitions of a proposal that was not adopted are only counted."""
         verdict = verdict_text(body.verdict, body.reason)
-        change = f"{body.actuator} {before} → {format_value(body.value)} {verdict}"
+        change = " ".join((short_knob(body.actuator), change_text(before, body.value), verdict))
         last_change, times = self._repetitions.get(body.actuator, ("", 0))
         if change == last_change:
             self._repetitions[body.actuator] = (change, times + 1)
             return
         self._print_repetitions(event, body.actuator)
-        if body.verdict != "adopted":
+        if body.verdict == "adopted":
+            self._unconfirmed[body.id] = body
+        else:
             self._repetitions[body.actuator] = (change, 0)
-        self._print(event, f"decision {change}: {body.reason}")
+        self._print(event, decision_line(body, step, before, MAX_COLUMNS - len(self._time_text(event))))
 
     def _print_repetitions(self, event: Event, actuator: str) -> None:
         """Print how often the knob's last proposal was repeated."""
         change, times = self._repetitions.pop(actuator, ("", 0))
         if times:
-            self._print(event, f"decision {change}, repeated {counted(times, 'time')}")
+            self._print(event, f"{change}, repeated {counted(times, 'time')}")
 
     def _print_agent_status(self, event: Event, body: AgentStatus, was_live: bool) -> None:
         """Print a notice, or a change of an agent's state. Agents leaving at shutdown are only counted."""
@@ -212,34 +240,38 @@ class LinePrinter:
             case "notice":
                 self._print(event, f"notice   {name}: {body.reason}")
             case "joined" if not was_live:  # agents also join when a run starts, and after each loss of the connection
-                self._cannot_fire[name] = ""
-                self._print_arrival(event, f"joined{_reason_suffix(body.reason)}")
-            case "cannot_fire" if self._cannot_fire.get(name) != body.reason:
-                self._cannot_fire[name] = body.reason
-                self._print_arrival(event, f"cannot fire{_reason_suffix(body.reason)}")
+                if name not in self._own_agents or not self._observations_to_summary:
+                    self._print(event, f"agent    {name} joined{_reason_suffix(body.reason)}")
+            case "done" if name in self._idle_reasons and not self.view.agents[name].idle_reason:
+                del self._idle_reasons[name]  # it joined again, because the run has announced its knob
+                self._print(event, f"agent    {name} can act now")
+            case "cannot_fire" if self._idle_reasons.get(name) != body.reason:
+                self._idle_reasons[name] = body.reason
+                if name not in self._own_agents:
+                    self._print(event, f"agent    {name} has nothing to do{_reason_suffix(body.reason)}")
+            case "failed":
+                self._print(event, f"agent    {name} failed and votes no more{_reason_suffix(body.reason)}")
             case "left" if body.reason == STOP_REASON and self.view.ended is not None:
                 self._stopped_agents += 1
             case "left":
-                self._cannot_fire[name] = ""
                 self._print(event, f"agent    {name} left{_reason_suffix(body.reason)}")
 
-    def _print_arrival(self, event: Event, text: str) -> None:
-        """Print that an agent joined or cannot fire. Before the first progress line, own agents are only summarised."""
-        if event.author in self._own_agents and self._printed_step < 0:
-            self._agent_summary_pending = True
-        else:
-            self._print(event, f"agent    {event.author} {text}")
-
-    def _print_agent_summary(self, event: Event) -> None:
+    def _summarise_own_agents(self, event: Event) -> None:
+        """Print how many own agents joined, once, and how many have nothing to do, again when more have."""
         own_agents = [agent for name, agent in self.view.agents.items() if name in self._own_agents and agent.is_live]
-        blocked = sum(bool(agent.cannot_fire_reason) for agent in own_agents)
-        detail = f"; {blocked} cannot fire in this run; the summary at the end says why" if blocked else ""
-        self._print(event, f"{counted(len(own_agents), 'agent')} joined{detail}")
+        idle_count = sum(bool(agent.idle_reason) for agent in own_agents)
+        parts = [f"{counted(len(own_agents), 'agent')} joined"] if self._observations_to_summary and own_agents else []
+        self._observations_to_summary = max(0, self._observations_to_summary - 1)
+        if self._observations_to_summary:
+            return
+        if idle_count > self._counted_idle:
+            parts.append(idle_text(idle_count, self._run))
+        self._counted_idle = idle_count
+        if parts:
+            self._print(event, "; ".join(parts))
 
     def _print_observation(self, event: Event, body: Observation) -> None:
-        if self._agent_summary_pending:
-            self._agent_summary_pending = False
-            self._print_agent_summary(event)
+        self._summarise_own_agents(event)
         for member in self.view.quarantined():
             if member not in self._quarantined_members:
                 self._print(event, quarantine_text(member))
@@ -262,15 +294,19 @@ class LinePrinter:
         self._printed_step = body.step
         metrics = [name for name in (training_signal(body.metrics), *held_out) if name]
         parts = [f"{name} {body.metrics[name]:.3f}" for name in metrics]
-        initial_values = {spec.name: spec.value for spec in self.view.specs}
-        for name, value in self.view.knobs.items():
-            if isinstance(value, float) and (name == "optimizer.lr_scale" or value != initial_values.get(name)):
-                parts.append(f"{name.rsplit('.', 1)[-1]} {format_value(value)}")
+        initial_values = {spec.name: spec.value for spec in self.view.specs if spec.kind != "action"}
+        for name, initial in initial_values.items():
+            value = self.view.knobs.get(name)
+            if isinstance(value, float) and (name == "optimizer.lr_scale" or value != initial):
+                parts.append(f"{short_knob(name)} {format_value(value)}")
         limit = f"/{max_steps}" if max_steps else ""
         self._print(event, f"step {body.step:>4}{limit}  " + "  ".join(parts))
 
     def _print(self, event: Event, line: str) -> None:
-        self.out(f"{(event.time - self._start).total_seconds():7.1f} s  {clean(line)}")
+        self.out(shorten(self._time_text(event) + clean(line), MAX_COLUMNS))
+
+    def _time_text(self, event: Event) -> str:
+        return f"{(event.time - self._start).total_seconds():7.1f} s  "
 
     def summary(self) -> list[str]:
         """Return the outcome of the run, one fact per line."""
@@ -299,26 +335,33 @@ class LinePrinter:
             lines.append(f"{counted(view.ended.lockstep_timeouts, 'lockstep timeout')}: this run is not reproducible")
         if view.ended and view.ended.dropped_observations:
             lines.append(f"lost {counted(view.ended.dropped_observations, 'observation')} while the bus was down")
-        return [clean(line) for line in lines]
+        return [shorten(clean(line), MAX_COLUMNS) for line in lines]
 
     def _agent_lines(self) -> list[str]:
-        """Return a line per active agent, one for all idle agents, and one per reason why agents cannot fire."""
-        lines: list[str] = []
-        idle_agents: list[str] = []
-        names_by_reason: dict[str, list[str]] = {}
-        for name, agent in sorted(self.view.agents.items()):
-            status = "; on probation" if agent.is_newcomer else ""
-            if agent.shadow_reason:
-                status = f"; shadow: {agent.shadow_reason}"
-            if agent.cannot_fire_reason:
-                names_by_reason.setdefault(agent.cannot_fire_reason, []).append(name)
-            if agent.proposals or agent.against or agent.backed or status:
-                lines.append(f"agent {name}: {votes_text(agent)}{status}")
-            elif not agent.cannot_fire_reason:
-                idle_agents.append(name)
-        lines += [f"cannot fire: {', '.join(names)}: {reason}" for reason, names in names_by_reason.items()]
+        """Return the counts of votes, then the agents that are shadows, on probation, failed, silent or idle."""
+        agents = sorted(self.view.agents.items())
+        counts_by_kind = {
+            "proposals": {name: agent.proposals for name, agent in agents if agent.proposals},
+            "objections": {name: agent.against for name, agent in agents if agent.against},
+            "supported adopted changes": {name: agent.backed for name, agent in agents if agent.backed},
+        }
+        lines = [
+            f"{kind}: " + ", ".join(f"{name} {count}" for name, count in sorted(counts.items(), key=lambda it: -it[1]))
+            for kind, counts in counts_by_kind.items()
+            if counts
+        ]
+        lines += [f"agent {name} is a shadow: {agent.shadow_reason}" for name, agent in agents if agent.shadow_reason]
+        lines += [f"agent {name} failed: {agent.failure_reason}" for name, agent in agents if agent.failure_reason]
+        if newcomers := [name for name, agent in agents if agent.is_newcomer]:
+            lines.append(f"on probation: {', '.join(newcomers)}")
+        idle_agents = self.view.idle_agents()
+        silent_agents = [
+            name for name, agent in agents if name not in idle_agents and not (agent.last_vote or agent.failure_reason)
+        ]
+        if silent_agents:
+            lines.append(f"did not vote: {', '.join(silent_agents)}")
+        if idle_agents:
+            lines.append(idle_text(len(idle_agents), self._run))
         if self._stopped_agents:
             lines.append(f"{counted(self._stopped_agents, 'agent')} stopped")
-        if idle_agents:
-            lines.append(f"neither proposed nor objected: {', '.join(idle_agents)}")
         return lines

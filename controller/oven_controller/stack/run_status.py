@@ -61,7 +61,8 @@ class AgentState(_StatusModel):
     """The state of one agent."""
 
     live: bool
-    cannot_fire: str = Field(description="why it can never vote; empty if it can")
+    cannot_fire: str = Field(description="why it cannot vote; empty if it can")
+    failed: bool = Field(description="whether that is an error, and not a missing knob or metric")
     shadow: str = Field(description="why its votes do not count; empty if they do")
     newcomer: bool
     proposals: int
@@ -184,7 +185,8 @@ def _agent_states(view: RunSummary, running: bool) -> dict[str, AgentState]:
     return {
         name: AgentState(
             live=agent.is_live and running,
-            cannot_fire=agent.cannot_fire_reason,
+            cannot_fire=agent.idle_reason or agent.failure_reason,
+            failed=bool(agent.failure_reason),
             shadow=agent.shadow_reason,
             newcomer=agent.is_newcomer,
             proposals=agent.proposals,
@@ -243,7 +245,7 @@ def find_problems(
 
 def _describe_silent_agents(view: RunSummary) -> list[str]:
     limit = view.started.rules.silent_ticks if view.started else 0
-    silent_ticks = {name: view.tick - agent.last_tick for name, agent in view.agents.items() if agent.is_live}
+    silent_ticks = {name: view.tick - agent.last_tick for name, agent in view.agents.items() if agent.is_awaited}
     return [
         f"agent {name} has been silent for {ticks} ticks and counts as lost until it responds (silent_ticks {limit})"
         for name, ticks in sorted(silent_ticks.items())

@@ -86,7 +86,7 @@ class _Stack:
         self.processes: Processes | None = None
         self.member_processes: MemberProcesses | None = None
         self.server: embedded_server.EmbeddedServer | None = None
-        self.printer = LinePrinter(screen, datetime.now(UTC), agent_names(self.settings))
+        self.printer = LinePrinter(screen, folder.run, datetime.now(UTC), agent_names(self.settings))
         self.log_keeper = LogKeeper(folder, self.printer, screen)
         self.flood_detector = message_floods.FloodDetector(self._on_flood)
         self.revocations: set[asyncio.Task[None]] = set()  # references, so that the tasks are not garbage-collected

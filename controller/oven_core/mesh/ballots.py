@@ -78,7 +78,7 @@ class Ballot:
     def may_still_vote(self, state: State, name: str) -> bool:
         """Return whether the agent may vote and has not yet finished the tick or not yet seen the ballot."""
         agent = state.agents.get(name)
-        if agent is None or not agent.is_live or state.is_shadow(name):
+        if agent is None or not agent.is_live or agent.cannot_fire or state.is_shadow(name):
             return False
         return agent.done_tick < self.opened.tick or agent.seen_ballot < self.opened.id
 

@@ -46,7 +46,7 @@ class Agent:
     version: str = ""
     shadow: bool = False  # whether it joined as a shadow
     is_live: bool = True
-    cannot_fire: str = ""  # the reason why it cannot vote in this run, or an empty string
+    cannot_fire: str = ""  # the reason why it cannot vote in this run, or failed; empty if it can vote
     last_tick: int = 0  # tick of its newest message
     done_tick: int = -1  # the newest tick that it has finished
     seen_ballot: str = ""  # id of the newest ballot that it has seen
@@ -251,7 +251,7 @@ class State:
         agent = self.mark_live(name)
         if agent is None:
             self.counters["agent.left" if status.state == "left" else "agent.not_joined"] += 1
-        elif status.state == "cannot_fire":
+        elif status.state in ("cannot_fire", "failed"):
             agent.cannot_fire = status.reason or "no reason given"
         elif status.state == "done":
             agent.done_tick, agent.seen_ballot = status.tick, status.seen
@@ -329,8 +329,8 @@ class State:
         return Standing(self.reputations.get(name, 1.0), self.is_shadow(name), newcomer, specialist and not newcomer)
 
     def voters(self) -> tuple[str, ...]:
-        """Return the live agents whose votes count."""
-        return tuple(name for name in self.live_agents() if not self.is_shadow(name))
+        """Return the live agents whose votes count, without those that cannot vote until they join again."""
+        return tuple(name for name in self.live_agents() if not (self.is_shadow(name) or self.agents[name].cannot_fire))
 
     def autonomy_for(self, actuator: str) -> Autonomy:
         """Return the autonomy that an operator set for the actuator, or else the one in the rules."""

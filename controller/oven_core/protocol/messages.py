@@ -233,10 +233,11 @@ class Observation(LearnerMessage):
 
 
 class AgentStatus(LogMessage):
-    """agent → mesh, monitors. An agent joined, finished a tick, cannot fire, has a notice for people, or left."""
+    """agent → mesh, monitors. An agent joined, finished a tick, cannot fire in this run, failed, has a notice for
+    people, or left. The mesh does not wait for an agent that cannot fire or failed, until it joins again."""
 
     type: Literal["AgentStatus"] = "AgentStatus"
-    state: Literal["joined", "done", "cannot_fire", "notice", "left"]
+    state: Literal["joined", "done", "cannot_fire", "failed", "notice", "left"]
     tick: int = Field(default=0, ge=0, description="the newest tick that the agent has handled")
     seen: str = Field(default="", description="id of the newest ballot that the agent has handled")
     version: str = ""
@@ -244,7 +245,7 @@ class AgentStatus(LogMessage):
     moves: tuple[str, ...] = Field(default=(), description="actuators that it may propose for")
     shadow: bool = Field(default=False, description="whether its votes are logged and scored, but not counted")
     reason: str = Field(
-        default="", max_length=2000, description="why it cannot fire or why it left, or the text of a notice"
+        default="", max_length=2000, description="why it cannot fire, failed or left, or the text of a notice"
     )
 
 

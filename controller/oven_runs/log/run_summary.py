@@ -28,6 +28,7 @@ from oven_core.protocol.messages import (
 )
 from oven_core.protocol.operator_messages import CommandAnswer, OperatorCommand
 from oven_core.protocol.rules import Autonomy
+from oven_core.terminal_text import counted
 from oven_runs.log.active_alerts import ActiveAlerts
 
 PROGRESS_SUFFIXES = ("runtime", "_per_second", "_time", "epoch", "num_tokens")
@@ -45,8 +46,14 @@ class AgentView:
     """An agent's state, with counts of its votes and decisions."""
 
     is_live: bool = False
-    cannot_fire_reason: str = ""
-    """The agent's reason why it cannot propose anything in this run; empty if it can."""
+    idle_reason: str = ""
+    """The reason why it has nothing to do in this run, for example because a knob is missing; empty if it can vote."""
+    failure_reason: str = ""
+    """The error after which it stopped voting; empty if it did not fail."""
+    needs: tuple[str, ...] = ()
+    """Patterns of the metrics that it requires."""
+    moves: tuple[str, ...] = ()
+    """The actuators that it may propose to change."""
     shadow_reason: str = ""
     """The reason why its votes do not count; empty if they do."""
     last_tick: int = 0
@@ -60,6 +67,11 @@ class AgentView:
     """Number of adopted decisions that it proposed or voted for."""
     is_newcomer: bool = False
     """Whether the agent was on probation at its last vote, so that the vote neither counted nor vetoed."""
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether the mesh waits for its votes. It sends nothing while it has nothing to do, or after it failed."""
+        return self.is_live and not (self.idle_reason or self.failure_reason)
 
 
 @dataclass
@@ -205,9 +217,12 @@ class RunSummary:
         agent = self.agents.setdefault(author, AgentView())
         agent.is_live, agent.last_tick = status.state != "left", max(self.tick, status.tick)
         if status.state == "cannot_fire":
-            agent.cannot_fire_reason = status.reason
+            agent.idle_reason = status.reason or "it gave no reason"
+        elif status.state == "failed":
+            agent.failure_reason = status.reason or "it gave no reason"
         elif status.state == "joined":
-            agent.cannot_fire_reason, agent.joined_as_shadow = "", status.shadow
+            agent.idle_reason = agent.failure_reason = ""
+            agent.needs, agent.moves, agent.joined_as_shadow = status.needs, status.moves, status.shadow
             self._update_shadows()
 
     def _add_decision(self, decision: Decision) -> None:
@@ -289,6 +304,10 @@ class RunSummary:
             elif self.unchanged_counts.get(name) != 0:
                 self.unchanged_counts[name] = self.unchanged_counts.get(name, 0) + 1
 
+    def idle_agents(self) -> list[str]:
+        """Return the names of the agents that have nothing to do in this run, sorted."""
+        return sorted(name for name, agent in self.agents.items() if agent.idle_reason)
+
     def held_out(self) -> list[str]:
         """Return the announced held-out metrics. If there are none, return the results of evaluations. Metrics that
         should go up or down come first, and totals come before their parts: `eval/accuracy`, `eval/accuracy/len3`."""
@@ -321,12 +340,17 @@ def counts_text(adopted: int, rejected: int, would_set: int) -> str:
     return f"{adopted} adopted, {rejected} rejected" + (f", {would_set} would be set (observe)" if would_set else "")
 
 
+def idle_text(count: int, run: str) -> str:
+    """Return how many agents have nothing to do, with the command that lists them."""
+    have = "has" if count == 1 else "have"
+    return f"{counted(count, 'agent')} {have} nothing to do in this run: `oven-controller agent list --run {run}`"
+
+
 def quarantine_text(member: str) -> str:
     """Return the cause of a judge's quarantine and the remedy."""
     return (
-        f"judge {member} is in quarantine, and its scores do not count: it scored known answers wrongly twice in a "
-        "row; wait until it passes the test again, or use another model: "
-        f"`oven-controller judge swap {member} --provider … --model …`"
+        f"judge {member} is in quarantine: it scored known answers wrongly twice in a row; wait, or use another model: "
+        f"`oven-controller judge swap {member}`"
     )
 
 

@@ -43,11 +43,12 @@ class AgentSpec:
 
 
 def selected_agents(settings: Settings) -> tuple[str | AgentSettings, ...]:
-    """Return the agents in the settings, or all installed ones; the supervisor only if it has a model, and the graph's
-    voice only if there is a graph."""
+    """Return the agents in the settings, or all installed ones, without those whose language model is not set, and
+    without the graph's voice if there is no graph."""
     if settings.agents is not None:
         return settings.agents
-    absent = {SUPERVISOR} if settings.supervisor.model is None else set()
+    models = {SUPERVISOR: settings.supervisor.model, TUNER: settings.tuner.llm, AUTHOR: settings.author.llm}
+    absent = {name for name, model in models.items() if model is None}
     if settings.kg is False:
         absent.add(GRAPH)
     return tuple(name for name in plugins.find_plugins("agents") if name not in absent)

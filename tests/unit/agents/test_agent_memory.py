@@ -50,10 +50,10 @@ def test_an_agent_out_of_memory_says_so_once_and_stays_out_of_later_trainings(
     session.absorb(started(1))
     session.absorb(seen(1, 1))
     statuses: list[Any] = [status for status in session.react() if isinstance(status, AgentStatus)]
-    assert [status.state for status in statuses][:2] == ["joined", "cannot_fire"]
+    assert [status.state for status in statuses][:2] == ["joined", "failed"]
     assert words in statuses[1].reason and not vars(agent)
     assert session.problems == [statuses[1].reason]
     session.absorb(started(2))
     session.absorb(seen(2, 1))
     again = [(status.state, status.reason) for status in session.react() if isinstance(status, AgentStatus)]
-    assert ("cannot_fire", statuses[1].reason) in again and len(session.problems) == 1
+    assert ("failed", statuses[1].reason) in again and len(session.problems) == 1

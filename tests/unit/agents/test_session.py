@@ -25,7 +25,7 @@ def test_an_agent_that_always_raises_says_so_once_and_goes_quiet(error: BaseExce
     for tick in range(1, MAX_FAILURES + 20):
         session.absorb(observe(tick, reward=0.1))
         messages += session.react()
-    reasons = [m.reason for m in messages if isinstance(m, AgentStatus) and m.state == "cannot_fire"]
+    reasons = [m.reason for m in messages if isinstance(m, AgentStatus) and m.state == "failed"]
     assert len(reasons) == 1 and type(error).__name__ in reasons[0]
     assert len(session.problems) == MAX_FAILURES
 

@@ -240,7 +240,7 @@ def test_an_agent_that_could_not_fire_joins_again_when_its_actuator_comes() -> N
     for entry in log.events:
         session.absorb(entry.body)
     first = [status.state for status in session.react()]  # type: ignore[union-attr]
-    assert first[:2] == ["joined", "cannot_fire"]
+    assert first == ["joined", "cannot_fire"], "and it says nothing more until it can act"
     spec = ActuatorSpec(name="loss.sft", kind="scalar", low=0, high=1, value=0.25)
     announcement = ActuatorAnnounced(**log.stamp(), actuator=spec, tick=1, step=1)
     session.absorb(announcement)

@@ -88,6 +88,29 @@ def test_an_agent_that_cannot_fire_says_why_and_stays() -> None:
     assert log.mesh.state.live_agents() == ("amy",)
 
 
+def test_no_ballot_waits_for_an_agent_that_cannot_fire_until_it_joins_again() -> None:
+    log = Log.running("amy", "bob", "idle")
+    log.status("idle", "cannot_fire", reason="there is no actuator data.mixture")
+    log.propose("amy", 0.5)
+    assert log.ballots[-1].eligible == ("amy", "bob")
+    log.vote("bob", "for")
+    assert log.verdict == "adopted" and [line.agent for line in log.last.tally] == ["amy", "bob"]
+    log.receipt(log.last)
+    log.tick(30)
+    log.join("idle")
+    log.propose("amy", 1.0)
+    assert log.ballots[-1].eligible == ("amy", "bob", "idle")
+
+
+def test_a_ballot_closes_when_the_last_agent_that_it_waits_for_fails() -> None:
+    log = Log.running("amy", "bob", "hog")
+    log.propose("amy", 0.5)
+    log.vote("bob", "for")
+    assert not log.decisions
+    log.status("hog", "failed", reason="out of memory")
+    assert log.verdict == "adopted"
+
+
 def test_the_last_vote_of_an_agent_counts() -> None:
     log = Log.running("amy", "bob", "cat")
     log.propose("amy", 0.5)

@@ -56,7 +56,7 @@ def test_no_output_has_a_forged_line(
     log = a_hostile_run()
     folder = left_behind(Home(), log)
     lines: list[str] = []
-    report = LinePrinter(lines.append, NOON - timedelta(seconds=1))
+    report = LinePrinter(lines.append, "r", NOON - timedelta(seconds=1))
     for event in log.events:
         report.on_event(event)
     outputs = {"headless": "\n".join([*lines, *report.summary()])}

@@ -4,15 +4,16 @@ from datetime import timedelta
 
 from tests.support.mesh_log import LR, NOON, Log
 
-from oven_controller.stack.line_output import LinePrinter
+from oven_controller.stack.line_output import MAX_COLUMNS, LinePrinter
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Decision, MetricSpec
+from oven_runs.log.explanation import short_id
 from oven_runs.log.run_summary import RunSummary
 
 
 def lines(events: list[Event], *own_agents: str) -> list[str]:
     out: list[str] = []
-    report = LinePrinter(out.append, NOON - timedelta(seconds=1), own_agents)
+    report = LinePrinter(out.append, "r", NOON - timedelta(seconds=1), own_agents)
     for entry in events:
         report.on_event(entry)
     return [line.removeprefix("    1.0 s  ") for line in out] + report.summary()
@@ -27,7 +28,7 @@ def view(log: Log) -> RunSummary:
 
 def advised() -> tuple[Log, Decision]:
     log = Log.running("amy", "bob", autonomy="advise", approve_ticks=9)
-    log.propose("amy", 0.5)
+    log.propose("amy", 0.5, rationale="the loss rose")
     log.vote("bob", "for")
     return log, log.last
 
@@ -41,8 +42,10 @@ def test_commands_and_their_answers_are_lines() -> None:
     log.operator("c4", "hold", reason="a look")
     log.obeyed("c4")
     text = lines(log.events)
+    approved = next(line for line in text if line.startswith("step 0: lr_scale 1 → 0.5 adopted"))
+    assert "(amy, bob for; no one against): approved by operator ann: go on" in approved
     for line in (
-        f"decision {LR} 1 → 0.5 advised: {advice.reason}",
+        "step 0: lr_scale 1 → 0.5 advised (amy, bob for; no one against): the loss rose",
         f"operator ann: approve {advice.id} go on",
         f"answer   to ann: approve done: decision {advice.id} ({LR} to 0.5) is approved",
         "operator kim: set grad.clip 2",
@@ -58,7 +61,7 @@ def test_commands_and_their_answers_are_lines() -> None:
 
 def test_a_proposal_that_only_observe_stops_would_set_and_does_not_count_as_rejected() -> None:
     log = Log.running("amy", "bob", autonomy="observe", max_factor=4)
-    log.propose("amy", 0.01)
+    log.propose("amy", 0.01, rationale="the loss rose")
     log.vote("bob", "for")
     decision = log.last
     log.tick(30)
@@ -66,7 +69,7 @@ def test_a_proposal_that_only_observe_stops_would_set_and_does_not_count_as_reje
     log.vote("bob", "against")
     assert decision.verdict == log.last.verdict == "rejected"
     printed = lines(log.events)
-    assert f"decision {LR} 1 → 0.25 would set: {decision.reason}" in printed
+    assert "step 0: lr_scale 1 → 0.25 would set (amy, bob for; no one against): the loss rose" in printed
     assert "decisions: 0 adopted, 1 rejected, 1 would be set (observe); receipts: none" in printed
 
 
@@ -77,27 +80,70 @@ def test_repeated_proposals_are_printed_once_and_counted() -> None:
         log.vote("bob", "for")
         log.tick(30)
     log.end()
-    printed = [line for line in lines(log.events) if line.startswith("decision ")]
-    assert len(printed) == 2 and printed[1] == f"decision {LR} 1 → 0.5 would set, repeated 2 times"
+    printed = [line for line in lines(log.events) if "would set" in line]
+    assert len(printed) == 2 and printed[1] == "lr_scale 1 → 0.5 would set, repeated 2 times"
 
 
 def test_one_line_counts_the_agents_of_the_stack_and_a_guest_has_its_own() -> None:
     log = Log.running("amy", "bob", "cat", "guest")
+    log.tick()  # the statuses are often logged after the first observation
     for name in ("bob", "cat"):
         log.status(name, "cannot_fire", reason="there is no actuator data.mixture")
-    log.tick()
+    log.tick(2)
     log.end()
     for name in ("amy", "bob", "cat"):
         log.status(name, "left", reason="asked to stop")
     printed = lines(log.events, "amy", "bob", "cat")
     assert [line for line in printed if "joined" in line] == [
         "agent    guest joined",
-        "3 agents joined; 2 cannot fire in this run; the summary at the end says why",
+        "3 agents joined; 2 agents have nothing to do in this run: `oven-controller agent list --run r`",
     ]
-    assert [line for line in printed if "cannot fire: " in line] == [
-        "cannot fire: bob, cat: there is no actuator data.mixture"
+    assert not [line for line in printed if "data.mixture" in line and not line.startswith("learner")]
+    assert printed[-3:] == [
+        "did not vote: amy, guest",
+        "2 agents have nothing to do in this run: `oven-controller agent list --run r`",
+        "3 agents stopped",
     ]
-    assert "3 agents stopped" in printed and "neither proposed nor objected: amy, guest" in printed
+
+
+def test_an_idle_agent_that_can_act_later_and_one_that_fails_have_a_line() -> None:
+    log = Log.running("amy", "bob")
+    log.tick(1)
+    log.status("amy", "cannot_fire", reason="there is no actuator loss.sft")
+    log.tick(2)
+    log.join("amy")
+    log.status("amy", "done")
+    log.status("bob", "failed", reason="raised KeyError")
+    printed = lines(log.events, "amy", "bob")
+    assert "agent    amy can act now" in printed
+    assert "agent    bob failed and votes no more: raised KeyError" in printed
+    assert "agent bob failed: raised KeyError" in printed and not view(log).idle_agents()
+
+
+def test_a_receipt_has_a_line_only_if_the_change_was_not_applied_as_decided() -> None:
+    def receipts(**fields: object) -> list[str]:
+        log = Log.running("amy", "bob")
+        log.propose("amy", 0.5)
+        log.vote("bob", "for")
+        log.receipt(log.last, **fields)
+        return [line for line in lines(log.events) if line.startswith("receipt")]
+
+    assert receipts() == []
+    assert receipts(after=0.4) == [f"receipt  {LR} 1 → 0.4 applied at step 0"]
+    assert receipts(status="rejected", after=1.0) == [f"receipt  {LR} 1 → 1 rejected at step 0"]
+
+
+def test_no_line_is_longer_than_160_characters() -> None:
+    log = Log.running("amy", "bob", *(f"agent-with-a-long-name-{number}" for number in range(20)))
+    log.propose("amy", 0.5, rationale="the loss rose " * 20)
+    log.vote("bob", "against", confidence=0.9, rationale="one spike is noise " * 15)
+    log.status("bob", "notice", reason="a long notice " * 50)
+    log.tick(9)
+    log.end()
+    printed = lines(log.events, "amy")
+    assert max(map(len, printed)) <= MAX_COLUMNS
+    decision = next(line for line in printed if "rejected" in line)
+    assert "amy for; bob against" in decision and decision.endswith(f"(explain {short_id(log.last.id)[:-3]})")
 
 
 def test_a_judge_in_quarantine_is_shown_once_with_cause_and_remedy_and_in_the_summary() -> None:
@@ -137,13 +183,11 @@ def test_the_view_says_why_an_agent_is_a_shadow() -> None:
     assert {name: agent.shadow_reason for name, agent in summary.agents.items()} == {
         "amy": "muted by kim", "bob": "rules.shadow", "cat": "requested by the agent"
     }  # fmt: skip
-    assert "agent amy: 0 proposals, 0 objections, voted for 0 adopted decisions; shadow: muted by kim" in lines(
-        log.events
-    )
+    assert "agent amy is a shadow: muted by kim" in lines(log.events)
     log.operator("c3", "unmute", agent="amy")
     log.restart()
     log.join("cat")
-    assert "neither proposed nor objected: amy, bob, cat" in lines(log.events)
+    assert "did not vote: amy, bob, cat" in lines(log.events)
     assert {agent.shadow_reason for agent in view(log).agents.values()} == {""}
 
 

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from tests.support.installed import installed
 
 from oven_core.errors import ConfigError
-from oven_runs.settings.agents import with_agent_rules
+from oven_runs.settings.agents import agent_names, with_agent_rules
 from oven_runs.settings.run_settings import Settings
 
 pytestmark = pytest.mark.usefixtures("installed")
@@ -52,3 +52,9 @@ def test_a_provider_that_there_is_not_is_refused_with_the_nearest_names() -> Non
         with_agent_rules(Settings.model_validate({"tuner": {"llm": {"provider": "cluade", "model": "m"}}}))
     with pytest.raises(ConfigError, match=r"needs author\.llm\.base_url"):
         with_agent_rules(Settings.model_validate({"author": {"llm": {"provider": "compatible", "model": "m"}}}))
+
+
+def test_agents_that_ask_a_model_are_started_only_if_one_is_set() -> None:
+    assert not {"tuner", "author", "supervisor"} & agent_names(Settings())
+    settings = Settings.model_validate({"tuner": {"llm": {"provider": "openai", "model": "m"}}})
+    assert "tuner" in agent_names(settings) and "author" not in agent_names(settings)

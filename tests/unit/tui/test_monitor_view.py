@@ -93,8 +93,11 @@ def test_adopted_decisions_and_commands_are_marked_on_the_charts() -> None:
 def test_agents_live_fall_silent_and_say_why_they_cannot_fire() -> None:
     view = fold(EVENTS)
     assert view.standing("lr") == "live"
-    assert view.standing("teacher") == "silent"  # nothing since the start: more than rules.silent_ticks
-    assert "no teacher is announced" in view.run.agents["teacher"].cannot_fire_reason
+    assert view.standing("teacher") == "idle"
+    assert view.standing("supervisor-with-a-long-name") == "live"
+    view.run.agents["prior"].last_tick = view.run.tick - 61  # more than rules.silent_ticks
+    assert view.standing("prior") == "silent"
+    assert "no teacher is announced" in view.run.agents["teacher"].idle_reason
     assert (view.run.agents["lr"].proposals, view.run.agents["prior"].against) == (2, 1)
 
 

@@ -36,6 +36,7 @@ from oven_tui.model.command_progress import CommandProgress, request_text
 from oven_tui.model.decision_entries import DecisionEntry, Entry, Note, OpenBallot
 from oven_tui.model.mesh_state import MeshState
 from oven_tui.model.metric_series import MAX_WAITING, Series
+from oven_tui.model.participants import Participants
 
 MAX_ENTRIES = 2000
 MAX_METRICS = 256
@@ -45,13 +46,15 @@ MAX_MARKS = 256
 DROPPED_ENTRIES = 256  # entries to drop at a time, because each time the whole list is copied
 STALLED_S = 15.0  # minimum time without an event before a run counts as stalled
 RunState = Literal["waiting", "live", "held", "stalled", "ended"]
-AgentStanding = Literal["live", "silent", "left"]
+AgentStanding = Literal["live", "idle", "failed", "silent", "left"]
 
 
 class MonitorView:
     """The state of a run after the events that were passed to `feed`, in order. Repeated events are ignored."""
 
     def __init__(self) -> None:
+        self.name = ""
+        """The run's name; empty before the first event."""
         self.run = RunSummary()
         self.series: dict[str, Series] = {}
         self.steps = Series()
@@ -69,6 +72,7 @@ class MonitorView:
         """Agent → reputation after the last outcome. Agents without an outcome are missing."""
         self.commands = CommandProgress()
         self.mesh = MeshState()
+        self.participants = Participants()
         self.omitted_count = 0
         """Number of values and messages that were ignored because there were too many metrics or agents."""
         self.is_preview = False
@@ -86,12 +90,14 @@ class MonitorView:
     def feed(self, event: Event) -> None:
         if event.seq <= self.run.seq:
             return
+        self.name = self.name or event.subject.partition(".")[2].partition(".")[0]
         self.run.feed(event)
         if len(self.run.agents) > len(self.agents):
             for name in self.run.agents.keys() - set(self.agents):
                 self._add_agent(name)
         self.commands.feed(event)
         self.mesh.feed(event)
+        self.participants.feed(event)
         match event.body:
             case Observation() as body:
                 self._add_observation(event, body)
@@ -269,6 +275,10 @@ class MonitorView:
         record = self.run.agents[agent]
         if not record.is_live:
             return "left"
+        if record.failure_reason:
+            return "failed"
+        if record.idle_reason:
+            return "idle"
         limit = self.run.started.rules.silent_ticks if self.run.started else 0
         return "silent" if limit and self.run.tick - record.last_tick > limit else "live"
 

@@ -113,8 +113,8 @@ class Picture(Lines):
         return [row(width, runs) for runs in self._draw(width)]
 
 
-class RowList(PaintMixin, ScrollView, Generic[Row], can_focus=True):
-    """A list with a cursor, which draws only the visible rows."""
+class RowList(PaintMixin, ScrollView, Generic[Row], can_focus=True, inherit_bindings=False):
+    """A list with a cursor, which draws only the visible rows. The keys of ScrollView would hide the list's own."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = PAINT_CLASSES
     head_rows = 0

@@ -11,6 +11,7 @@ from textual.message import Message
 
 from oven_core.protocol.messages import Decision
 from oven_runs.log.command_result import CommandResult
+from oven_runs.log.decision_line import change_text, main_reason
 from oven_runs.log.run_summary import format_value
 from oven_tui.key_bindings import bindings
 from oven_tui.model.cell_text import FATE_LABELS, TextRun, fit, glyph, row
@@ -133,11 +134,11 @@ class DecisionList(RowList[Entry], Panel):
                 return self._decision_row(item, opened.opened_by, opened.actuator, change, fate, votes, width)
             case DecisionEntry():
                 decision = item.decision
-                change = f"{format_value(decision.before)} → {format_value(decision.value)}"
+                change = change_text(decision.before, decision.value)
                 if item.receipt and item.fate == "applied":
-                    change = f"{format_value(item.receipt.before)} → {format_value(item.receipt.after)}"
+                    change = change_text(item.receipt.before, item.receipt.after)
                 symbol, words, kind = FATE_LABELS[item.fate]
-                reason = item.receipt.reason if item.receipt and item.receipt.reason else decision.reason
+                reason = item.receipt.reason if item.receipt and item.receipt.reason else main_reason(decision)
                 if item.fate == "advised":
                     symbol, words, kind, reason = self._advice_cells(decision, reason)
                 fate = (f"{symbol} {words}", kind)

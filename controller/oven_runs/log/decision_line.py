@@ -1,0 +1,116 @@
+"""Describe a decision in one line: the change, the verdict, who supported it, who objected, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, Self, TypeAlias
+
+from oven_core.protocol.messages import Decision, TallyLine, Value, Vote
+from oven_core.terminal_text import clean, shorten
+from oven_runs.log.explanation import short_id
+from oven_runs.log.run_summary import format_value, verdict_text
+
+MAX_NAMES: Final = 5
+"""Maximum number of agents that a line names for each side."""
+MAX_SHARES: Final = 3
+"""Maximum number of changed shares of a mixture in a line."""
+_COMMON_PREFIXES: Final = ("optimizer.", "run.")
+"""Prefixes without which a knob's name is still clear."""
+Side: TypeAlias = Literal["for", "against", "abstains"]
+
+
+@dataclass(frozen=True, slots=True)
+class Voice:
+    """One agent's part in a ballot."""
+
+    agent: str
+    side: Side
+    reason: str
+    remark: str = ""
+    """The reason why its vote does not count ("shadow" or "newcomer"); empty if it counts."""
+
+    @classmethod
+    def from_line(cls, line: TallyLine) -> Self:
+        """Convert a line of a decision's tally. The line must not be silent."""
+        is_ignored_newcomer = line.newcomer and not line.weight
+        remark = "shadow" if line.shadow else "newcomer" if is_ignored_newcomer else ""
+        return cls(line.agent, _side(line.stance), line.rationale, remark)
+
+    @classmethod
+    def from_vote(cls, agent: str, vote: Vote) -> Self:
+        """Convert a vote on a ballot that is still open."""
+        return cls(agent, _side(vote.stance), vote.rationale)
+
+    @property
+    def name(self) -> str:
+        return f"{self.agent} ({self.remark})" if self.remark else self.agent
+
+
+def _side(stance: str) -> Side:
+    if stance in ("propose", "for"):
+        return "for"
+    return "against" if stance == "against" else "abstains"
+
+
+def voices(tally: Iterable[TallyLine]) -> list[Voice]:
+    """Return the agents that voted: supporters with the proposers first, then objectors, then abstentions."""
+    order = ("propose", "for", "against", "abstain")
+    lines = sorted((line for line in tally if line.stance in order), key=lambda line: order.index(line.stance))
+    return [Voice.from_line(line) for line in lines]
+
+
+def sides_text(all_voices: Sequence[Voice]) -> str:
+    """Name the supporters and the objectors, for example "learning_rate, graph for; no one against"."""
+    parts = []
+    for side in ("for", "against"):
+        names = [voice.name for voice in all_voices if voice.side == side]
+        more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+        parts.append(f"{', '.join(names[:MAX_NAMES]) or 'no one'}{more} {side}")
+    return "; ".join(parts)
+
+
+def short_knob(actuator: str) -> str:
+    """Return the knob's name without a prefix that says nothing: `lr_scale` for `optimizer.lr_scale`."""
+    prefix = next((prefix for prefix in _COMMON_PREFIXES if actuator.startswith(prefix)), "")
+    return actuator.removeprefix(prefix)
+
+
+def change_text(before: Value, value: Value) -> str:
+    """Describe a change. Of a mixture, name only the shares that change most. Of an action, name only its argument."""
+    if isinstance(before, dict) and isinstance(value, dict):
+        changes = {name: abs(share - before.get(name, 0.0)) for name, share in value.items()}
+        largest = sorted(changes, key=lambda name: (-changes[name], name))[:MAX_SHARES]
+        pairs = (f"{name} {before.get(name, 0.0):.2g} → {value[name]:.2g}" for name in largest if changes[name])
+        return ", ".join(pairs) or format_value(value)
+    if before is None:
+        return "" if value is None else f"→ {format_value(value)}"
+    return f"{format_value(before)} → {format_value(value)}"
+
+
+def main_reason(decision: Decision) -> str:
+    """Return the part of the reason that matters most: why the change was proposed, ordered or rejected."""
+    if decision.command:  # an operator ordered or approved it
+        return decision.reason
+    rationale = next((line.rationale for line in decision.tally if line.stance == "propose"), "")
+    _, _, rest = decision.reason.partition(rationale) if rationale else ("", "", decision.reason)
+    if verdict_text(decision.verdict, decision.reason) != "rejected":
+        return rationale or decision.reason
+    _, has_weights, cause = rest.partition(" against; ")  # the weights of both sides come before the cause
+    return cause if has_weights else rest.lstrip(" ;") or decision.reason
+
+
+def decision_line(decision: Decision, step: int, before: Value, columns: int) -> str:
+    """Describe a decision in at most `columns` characters, if the names allow that.
+
+    `before` is the value before the change. A reason that is too long is cut, with the command that shows all of it."""
+    change = " ".join(part for part in (short_knob(decision.actuator), change_text(before, decision.value)) if part)
+    all_voices = voices(decision.tally)
+    sides = f" ({sides_text(all_voices)})" if all_voices else ""
+    line = clean(f"step {step}: {change} {verdict_text(decision.verdict, decision.reason)}{sides}: ")
+    reason = clean(main_reason(decision))
+    if len(line) + len(reason) <= columns:
+        return line + reason
+    number, _, index = short_id(decision.id).partition("-")
+    hint = f" (explain {number}-{index})" if decision.plan else f" (explain {number})"
+    return line + shorten(reason, columns - len(line) - len(hint)) + hint

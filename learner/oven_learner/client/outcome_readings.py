@@ -60,7 +60,7 @@ class OutcomeReadings:
             count = sum(reading > need.start for reading in self._reading_ticks)
             if count >= len(need.due_ticks):
                 del self._needs[target]
-            elif tick + 1 >= need.due_ticks[count]:
+            elif tick >= need.due_ticks[count]:
                 self._request_count += 1
                 return True
         return False

@@ -85,8 +85,8 @@ STARTS = recipe_interface.LR_STARTS | {
     "drawn": "the seed draws the learning rate and the mixture",
     "drill:easy-only": "only the easiest level is in the data",
     "drill:weak-teacher": "a KL term with beta 1 keeps the policy close to a teacher with an eighth as many parameters",
-    "drill:gamed-rule": f"{GAMED_WEIGHT:.0%} of the reward is a rule that can be gamed: it prefers distinct digits, "
-    "although repeated digits must stay repeated",
+    "drill:gamed-rule": f"{GAMED_WEIGHT:.0%} of the reward is a rule that can be gamed: it prefers a small first "
+    "digit, even one that is not in the prompt",
 }
 """The names of the starts, and what is wrong with each."""
 TeacherName = Literal["initial", "small", "strong"]
@@ -102,12 +102,12 @@ class Start(recipe_interface.Start):
     beta: float | None = None
     teacher: TeacherName = "initial"
     gamed_weight: float = 0.0
-    """Weight of the reward function `distinct`, which can be gamed. At 0, the committee does not have it."""
+    """Weight of the reward function `small_first`, which can be gamed. At 0, the committee does not have it."""
 
     def describe(self) -> str:
         shares = " ".join(f"{level} {weight:.0%}" for level, weight in self.mixture.items())
         kl_term = f", KL term with beta {self.beta:g} and the {self.teacher} teacher" if self.beta else ""
-        gamed = f", {self.gamed_weight:.0%} of the reward from the rule distinct" if self.gamed_weight else ""
+        gamed = f", {self.gamed_weight:.0%} of the reward from the rule small_first" if self.gamed_weight else ""
         return f"{super().describe()}, mixture {shares}{kl_term}{gamed}"
 
 

@@ -54,6 +54,6 @@ def test_many_decisions_do_not_exceed_the_budget() -> None:
     readings = OutcomeReadings(RULES, ["eval/accuracy"])
     requested: list[int] = []
     for tick in range(0, 400, 20):
-        readings.add(decision(), tick)
+        readings.add(decision(horizon=18), tick)
         requested += request_ticks(readings, range(tick, tick + 20))
     assert 10 < len(requested) <= RULES.outcome_samples + 400 // TICKS_PER_EVALUATION

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -70,17 +70,21 @@ class Start:
         return f"learning rate {self.learning_rate:.3g}"
 
 
+LR_STARTS = {
+    "tuned": "",
+    "drill:lr-low": "the learning rate is set to 1/10 of the tuned one",
+    "drill:lr-high": "the learning rate is set to 10 times the tuned one",
+}
+"""The starts that only set the learning rate, and what is wrong with each."""
+
+
 def learning_rate_start(text: str, tuned: float) -> tuple[str, float, str]:
-    """Return the name, learning rate and label of the start `text`, which only sets the learning rate. `tuned` is the
-    recipe's tuned learning rate."""
-    match text:
-        case "drill:lr-low":
-            return text, tuned / 10, "the learning rate is set to 1/10 of the tuned one"
-        case "drill:lr-high":
-            return text, tuned * 10, "the learning rate is set to 10 times the tuned one"
-    return text, tuned, ""
+    """Return the name, learning rate and label of the start `text`, one of LR_STARTS. `tuned` is the recipe's tuned
+    learning rate."""
+    factor = {"drill:lr-low": 0.1, "drill:lr-high": 10.0}.get(text, 1.0)
+    return text, tuned * factor, LR_STARTS[text]
 
 
-def no_such_start(text: str, starts: Sequence[str]) -> ValueError:
+def no_such_start(text: str, starts: Iterable[str]) -> ValueError:
     """Return the error for an unknown start. Its message lists similar names, or all of `starts`."""
     return ValueError(str(UnknownNameError("start", text, starts)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -18,6 +18,8 @@ class TrainerRecipe:
 
     name: str
     default_start: str
+    starts: Mapping[str, str]
+    """The names of the starts, and what is wrong with each."""
     settings_model: type[BaseModel]
     start_parser: Callable[[str, int, Any], Start]
     """Parses the name of a start, given a seed and settings."""

@@ -126,13 +126,18 @@ class RewardWeights(Agent):
 
     def _measure_change(self, window: Window, member: str, since: int, best_tick: int) -> float | None:
         """Return the change of a member's mean score from before the best evaluation to the newer half of the ticks
-        after it. Return 0 if the change is within the noise, and None if there are too few measurements."""
+        after it. If the best evaluation was so early that too few ticks precede it, use the first ticks. Return 0 if
+        the change is within the noise, and None if there are too few measurements."""
         name = f"rewards/{member}/mean"
-        middle = (best_tick + window.tick) // 2
-        before = [o.metrics[name] for o in window.observations if since < o.tick <= best_tick and name in o.metrics]
-        after = [o.metrics[name] for o in window.observations if o.tick > middle and name in o.metrics]
+        measured = [(o.tick, o.metrics[name]) for o in window.observations if o.tick > since and name in o.metrics]
+        if len(measured) < self.MIN_STEPS:
+            return None
+        last_before = max(best_tick, measured[self.MIN_STEPS - 1][0])
+        middle = (last_before + window.tick) // 2
+        before = [value for tick, value in measured if tick <= last_before]
+        after = [value for tick, value in measured if tick > middle]
         before = before[-max(self.MIN_STEPS, len(after)) :]  # as many values as `after` has
-        if len(before) < self.MIN_STEPS or len(after) < self.MIN_STEPS:
+        if len(after) < self.MIN_STEPS:
             return None
         change = Shift(before, after).mean_difference
         error = math.hypot(stdev(before) / math.sqrt(len(before)), stdev(after) / math.sqrt(len(after)))

@@ -1,4 +1,4 @@
-"""The command class of `up`, which adds one option per setting of the chosen recipe."""
+"""The command class of `up`. It adds one option per setting of the chosen recipe, and lists all starts in its help."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typer.core import TyperCommand
 from typer.main import get_command
 
 from oven_core.errors import OvenError
+from oven_core.plugins import find_plugins, load
 from oven_runs.home.run_folder import Home
 from oven_runs.settings.layers import Layer
 from oven_runs.settings.recipe_flags import flag, flag_layers, is_switch, with_dashes
@@ -49,6 +50,25 @@ class RecipeCommand(TyperCommand):
         ctx.meta[_VALUES_KEY] = {name: value for name, value in values.items() if value is not None}
         return super().invoke(ctx)
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        super().format_help(ctx, formatter)
+        from rich.console import Console
+        from rich.panel import Panel
+        from rich.table import Table
+
+        for recipe, faults in list_starts().items():
+            table = Table(box=None, show_header=False)
+            for start, fault in faults.items():
+                table.add_row(start, fault)
+            Console().print(
+                Panel(
+                    table,
+                    title=f"Starts of the recipe {recipe}, and what is wrong",
+                    title_align="left",
+                    border_style="dim",
+                )
+            )
+
     def _parse_own_options(self, ctx: Any, args: list[str]) -> dict[str, Any]:
         """Return the values of the command's own options in `args`. Ignore errors, which Typer reports later."""
         parser = self.make_parser(ctx)
@@ -60,6 +80,19 @@ class RecipeCommand(TyperCommand):
         finally:
             ctx.resilient_parsing = was_resilient
         return dict(values)
+
+
+def list_starts() -> dict[str, dict[str, str]]:
+    """Return the starts of every installed recipe, with what is wrong with each. The default is marked."""
+    starts = {}
+    for name in find_plugins("recipes"):
+        try:
+            recipe = load("recipes", "recipe", name)
+        except OvenError:
+            continue  # a package is missing, which must not hide the rest of the help
+        marks = {recipe.default_start: " (default)"}
+        starts[name] = {text + marks.get(text, ""): fault or "nothing" for text, fault in recipe.starts.items()}
+    return starts
 
 
 def recipe_layers(ctx: typer.Context) -> list[Layer]:

@@ -28,7 +28,7 @@ from oven_runs.settings.resolution import ResolvedSettings, resolve
 from oven_runs.settings.run_settings import ATTACHED
 
 Recipe = Annotated[str | None, typer.Option(help="Recipe to train.")]
-StartAt = Annotated[str | None, typer.Option("--start", help="Initial settings: tuned, drawn, or drill:NAME.")]
+StartAt = Annotated[str | None, typer.Option("--start", help="Starting point of the recipe; all are listed below.")]
 Run = Annotated[str | None, run_option("Run name; with --resume, the run to continue.")]
 Steps = Annotated[int | None, typer.Option(help="Optimizer steps.")]
 Minutes = Annotated[float | None, typer.Option(help="Time budget.")]

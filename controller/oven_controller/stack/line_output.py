@@ -320,6 +320,11 @@ class LinePrinter:
                 lines.append(f"{name} {first:.3f} at the start, {last:.3f} when last measured (the log has no end)")
             else:
                 lines.append(f"{name} {first:.3f} → {last:.3f} ({last - first:+.3f})")
+        initial_values = {spec.name: spec.value for spec in view.specs}
+        for name, value in view.changed_knobs():
+            authors = ", ".join(view.changed_by.get(name, ()))
+            change = f"{name} {format_value(initial_values[name])} → {format_value(value)}"
+            lines.append(f"{change}, by {authors}" if authors else change)
         receipts = ", ".join(f"{count} {status}" for status, count in sorted(view.receipts.items()))
         advised = f", {len(view.advised)} advised and not approved" if view.advised else ""
         decisions = f"decisions: {view.decision_counts()}{advised}"

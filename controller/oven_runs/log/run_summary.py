@@ -93,6 +93,8 @@ class RunSummary:
     """For each metric, the number of measurements with its first value; 0 once the value has changed."""
     knobs: dict[str, Value] = field(default_factory=dict)
     """Actuator → its current value."""
+    changed_by: dict[str, dict[str, None]] = field(default_factory=dict)
+    """Actuator → the agents that backed its applied changes, and "an operator" for commands, in order."""
     agents: dict[str, AgentView] = field(default_factory=dict)
     adopted: int = 0
     rejected: int = 0
@@ -126,6 +128,8 @@ class RunSummary:
     ended_with: str = ""
     """The weights that the run ended with, in words; empty if they are those of the last step, as usual."""
     malformed: int = 0
+    _backers: dict[str, list[str]] = field(default_factory=dict)
+    """Adopted decision → the agents that proposed or supported it, or "an operator"."""
 
     def feed(self, event: Event) -> None:
         """Add the next event."""
@@ -239,8 +243,12 @@ class RunSummary:
             if line.stance != "silent":
                 agent.is_newcomer = line.newcomer
         if decision.verdict == "adopted":
-            for line in decision.tally:
-                self.agents[line.agent].backed += line.stance in ("propose", "for") and not line.shadow
+            lines = [line for line in decision.tally if line.stance in ("propose", "for") and not line.shadow]
+            for line in lines:
+                self.agents[line.agent].backed += 1
+            # Proposers come first.
+            lines.sort(key=lambda line: line.stance != "propose")
+            self._backers[decision.id] = ["an operator"] if decision.command else [line.agent for line in lines]
 
     def _add_receipt(self, receipt: Receipt) -> None:
         if not receipt.decision_id:
@@ -249,6 +257,9 @@ class RunSummary:
         self.receipts[receipt.status] = self.receipts.get(receipt.status, 0) + 1
         if receipt.status in ("applied", "noop"):
             self.knobs[receipt.actuator] = receipt.after
+        if receipt.status == "applied":
+            backers = self._backers.pop(receipt.decision_id, ())
+            self.changed_by.setdefault(receipt.actuator, {}).update(dict.fromkeys(backers))
         if receipt.actuator == "run.hold" and receipt.status == "applied":
             self.hold_reason = "a decision holds the run"
 

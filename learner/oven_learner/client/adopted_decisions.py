@@ -40,9 +40,16 @@ class AdoptedDecisions:
     """The adopted decisions of one client. Every rank calls each method at the same steps."""
 
     def __init__(
-        self, run: Run, actuators: Actuators, ranks: Ranks, snapshots: Rollback | None, publish: Callable[..., None]
+        self,
+        run: Run,
+        actuators: Actuators,
+        ranks: Ranks,
+        snapshots: Rollback | None,
+        publish: Callable[..., None],
+        on_applied: Callable[[Decision], object] = lambda _: None,
     ) -> None:
-        """`publish(result, actuator, *, decision_id, began_ns, tick, step)` sends a receipt."""
+        """`publish(result, actuator, *, decision_id, began_ns, tick, step)` sends a receipt. `on_applied` is called
+        with each decision that was applied."""
         self.answers_immediately = False
         """Whether a change that training will certainly use gets its receipt at once, instead of after a step."""
         self.last_tick_of_previous_training: int | None = None
@@ -52,7 +59,7 @@ class AdoptedDecisions:
         self.rank_difference = ""
         """How the results of an action differed between ranks, in which case all ranks must stop. Otherwise empty."""
         self._run, self._actuators, self._ranks = run, actuators, ranks
-        self._snapshots, self._publish = snapshots, publish
+        self._snapshots, self._publish, self._on_applied = snapshots, publish, on_applied
         self._waiting: list[Decision] = []
         self._pending: list[PendingReceipt] = []
         self._values_before_plan: dict[str, Value] = {}  # id of a plan's decision → value before it was applied
@@ -144,6 +151,8 @@ class AdoptedDecisions:
             self._answer(decision, expired)
             return expired
         result = self._common_result(decision, self._apply(decision))
+        if result.status == "applied":
+            self._on_applied(decision)
         proof = self._required_proof(decision, result)
         if proof is not None:
             proof.begin(result.before)

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Literal, Self
 
 from oven_core.errors import reason
-from oven_core.protocol.actuators import BEST
+from oven_core.protocol.actuators import BEST, EVALUATE
 from oven_core.protocol.announcements import ActuatorAnnounced
 from oven_core.protocol.messages import (
     ActuatorSpec,
@@ -31,6 +31,7 @@ from oven_learner.client.announcements import Announcements
 from oven_learner.client.best_weights import BEST_WEIGHTS, BestWeights
 from oven_learner.client.commands import Commands
 from oven_learner.client.inbox import Inbox, Orders
+from oven_learner.client.outcome_readings import OutcomeReadings
 from oven_learner.client.run_actions import RunActions
 from oven_learner.client.run_start import (
     check_rules,
@@ -133,7 +134,16 @@ class OvenClient:
         self._started_at = 0.0
         self._closed = self._finished = False
         self._best_metrics: dict[str, float] = {}  # metrics of the best weights, if the run ends with them
-        self._adopted = AdoptedDecisions(self, actuators, self._ranks, snapshots, self.publish_receipt)
+        held_out = [spec.name for spec in metrics if spec.held_out]
+        self._outcome_readings = OutcomeReadings(self._rules, held_out)
+        self._adopted = AdoptedDecisions(
+            self,
+            actuators,
+            self._ranks,
+            snapshots,
+            self.publish_receipt,
+            lambda decision: self._outcome_readings.add(decision, self.tick),
+        )
         self._announcements = Announcements(actuators, self._ranks)
         self._commands = Commands(self, actuators, self.publish_receipt, leader=self._ranks.leader)
         self._inbox = Inbox(
@@ -214,6 +224,8 @@ class OvenClient:
             self._apply_orders(self._inbox.collect(self.is_time_spent))
         if not self.stop_reason:
             self._take_snapshot_if_due()
+            if EVALUATE in self.actuators and self._outcome_readings.take_request(self.tick):
+                self.actuators.apply(EVALUATE, None)
 
     def announce(self, name: str) -> None:
         """Announce an added or changed actuator (`Actuators.update`) at the next step boundary. All ranks make this
@@ -226,6 +238,7 @@ class OvenClient:
 
     def record_evaluation(self, metrics: Mapping[str, float]) -> None:
         """Record the results of an evaluation of the current weights on held-out data."""
+        self._outcome_readings.record(self.tick)
         if self._best is not None and not (self._finished or self._closed):
             self._best.record_evaluation(self.tick, self.step, metrics)
 

@@ -28,6 +28,7 @@ def convene(
     rules: Mapping[str, RewardFunction],
     *,
     weights: Mapping[str, float] | None = None,
+    quorum: int | None = None,
     seed: int = 0,
     description: ModelDescription | str = "",
     reference: str = "",
@@ -37,9 +38,9 @@ def convene(
     creds: str | Path | None = None,
 ) -> Committee:
     """Build a committee from `rules` and the members of the run's `committee` settings. The default weights are 1 for
-    each member, and a tenth of the total for the verifier. The settings take precedence over `reference`. `url`, `run`
-    and `creds` locate the stack as for `attach`. The other arguments are those of Committee. Raises ConfigError if
-    there is no stack, or if the settings are invalid."""
+    each member, and a tenth of the total for the verifier. The settings take precedence over `quorum` and
+    `reference`. `url`, `run` and `creds` locate the stack as for `attach`. The other arguments are those of Committee.
+    Raises ConfigError if there is no stack, or if the settings are invalid."""
     connection = Connection.find(url, run, creds)
     settings = connection.committee
     rules, weights = with_configured_members(rules, weights, settings.members, description)
@@ -54,7 +55,7 @@ def convene(
         rules,
         remote=remote,
         weights=weights,
-        quorum=settings.quorum,
+        quorum=quorum if settings.quorum is None else settings.quorum,
         rule=settings.rule,
         caution=settings.caution,
         reliability=settings.reliability,

@@ -30,7 +30,10 @@ class DistillationSettings(SortingSettings):
     eval_every: int = Field(default=10, ge=1, description="steps between held-out evaluations")
 
 
-START_NAMES = ("tuned", "drill:lr-low", "drill:weak-teacher")
+STARTS = {name: recipe_interface.LR_STARTS[name] for name in ("tuned", "drill:lr-low")} | {
+    "drill:weak-teacher": "the teacher has an eighth of the policy's parameters and makes the same mistakes"
+}
+"""The names of the starts, and what is wrong with each."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,5 @@ def parse_start(text: str, seed: int, settings: DistillationSettings) -> Start:
         case "tuned" | "drill:lr-low":
             return Start(*recipe_interface.learning_rate_start(text, TUNED_LEARNING_RATE))
         case "drill:weak-teacher":
-            label = "the teacher has an eighth of the policy's parameters and makes the same mistakes"
-            return Start(text, TUNED_LEARNING_RATE, label, ("small", "strong"), "small")
-    raise recipe_interface.no_such_start(text, START_NAMES)
+            return Start(text, TUNED_LEARNING_RATE, STARTS[text], ("small", "strong"), "small")
+    raise recipe_interface.no_such_start(text, STARTS)

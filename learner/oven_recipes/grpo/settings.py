@@ -75,7 +75,20 @@ LEARNING_RATE_RANGE = (1 / 30, 10.0)
 """Range from which the start `drawn` draws a learning rate, as multiples of the tuned one. The draw is log-uniform."""
 MIXTURE_CONCENTRATION = 0.5
 """Dirichlet concentration of the mixture that `drawn` draws. Below 1, most mixtures contain little of some level."""
-START_NAMES = ("tuned", "drawn", "drill:lr-low", "drill:lr-high", "drill:easy-only", "drill:weak-teacher")
+GAMED_WEIGHT = 0.7
+"""Weight of the reward function that a policy can exploit, in the starts that stage it. `exact` has the rest."""
+TOUR_BETA = 0.3
+"""Weight of the KL term in the tour."""
+STARTS = recipe_interface.LR_STARTS | {
+    "tour": "the learning rate is set to 1/10 of the tuned one, only the easiest level is in the data, a KL term keeps "
+    "the policy close to a weak teacher, and most of the reward is a rule that can be gamed",
+    "drawn": "the seed draws the learning rate and the mixture",
+    "drill:easy-only": "only the easiest level is in the data",
+    "drill:weak-teacher": "a KL term with beta 1 keeps the policy close to a teacher with an eighth as many parameters",
+    "drill:gamed-rule": f"{GAMED_WEIGHT:.0%} of the reward is a rule that can be gamed: it prefers a small first "
+    "digit, even one that is not in the prompt",
+}
+"""The names of the starts, and what is wrong with each."""
 TeacherName = Literal["initial", "small", "strong"]
 """Names of teachers. `sorting_policy.TEACHER_SETTINGS` describes each."""
 
@@ -88,29 +101,38 @@ class Start(recipe_interface.Start):
     mixture: dict[str, float] = field(default_factory=dict)
     beta: float | None = None
     teacher: TeacherName = "initial"
+    gamed_weight: float = 0.0
+    """Weight of the reward function `small_first`, which can be gamed. At 0, the committee does not have it."""
 
     def describe(self) -> str:
         shares = " ".join(f"{level} {weight:.0%}" for level, weight in self.mixture.items())
         kl_term = f", KL term with beta {self.beta:g} and the {self.teacher} teacher" if self.beta else ""
-        return f"{super().describe()}, mixture {shares}{kl_term}"
+        gamed = f", {self.gamed_weight:.0%} of the reward from the rule small_first" if self.gamed_weight else ""
+        return f"{super().describe()}, mixture {shares}{kl_term}{gamed}"
 
 
 def parse_start(text: str, seed: int, settings: GrpoSettings) -> Start:
     """Return the start named `text`. Raises ValueError, which lists similar names, for an unknown name."""
     levels = settings.levels
     even = {level: 1 / len(levels) for level in levels}
+    easy = {level: float(level == levels[0]) for level in levels}
     match text:
         case "tuned" | "drill:lr-low" | "drill:lr-high":
             return Start(*recipe_interface.learning_rate_start(text, TUNED_LEARNING_RATE), even)
         case "drawn":
             return _draw_start(seed, levels)
         case "drill:easy-only":
-            easy = {level: float(level == levels[0]) for level in levels}
-            return Start(text, TUNED_LEARNING_RATE, f"only the easiest level, {levels[0]}, is in the data", easy)
+            return Start(text, TUNED_LEARNING_RATE, STARTS[text], easy)
         case "drill:weak-teacher":
-            label = "a KL term with beta 1 keeps the policy close to a teacher with an eighth as many parameters"
-            return Start(text, TUNED_LEARNING_RATE, label, even, beta=1.0, teacher="small")
-    raise recipe_interface.no_such_start(text, START_NAMES)
+            return Start(text, TUNED_LEARNING_RATE, STARTS[text], even, beta=1.0, teacher="small")
+        case "drill:gamed-rule":
+            return Start(text, TUNED_LEARNING_RATE, STARTS[text], even, gamed_weight=GAMED_WEIGHT)
+        case "tour":
+            return Start(
+                text, TUNED_LEARNING_RATE / 10, STARTS[text], easy, beta=TOUR_BETA, teacher="small",
+                gamed_weight=GAMED_WEIGHT,
+            )  # fmt: skip
+    raise recipe_interface.no_such_start(text, STARTS)
 
 
 def _draw_start(seed: int, levels: Sequence[str]) -> Start:

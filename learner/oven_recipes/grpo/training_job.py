@@ -10,10 +10,11 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.hf.knobs.mixture import Mixture, install_sampler
 from oven_learner.rewards import Committee, ModelDescription, convene
+from oven_learner.rewards.verdicts import RewardFunction
 from oven_recipes.grpo.evaluation import held_out_evaluation
 from oven_recipes.grpo.settings import GrpoSettings, Start, accuracy_specs
 from oven_recipes.grpo.sorting_policy import build_teachers, build_tokenizer, warm_policy
-from oven_recipes.grpo.sorting_task import RULES, WEIGHTS, training_pools
+from oven_recipes.grpo.sorting_task import RULES, STAGED_RULES, WEIGHTS, training_pools
 from oven_recipes.quiet_libraries import quiet_libraries
 from oven_recipes.recipe_interface import BETA_BOUNDS, LR_BOUNDS
 from oven_recipes.training_runner import Job, trainer_arguments
@@ -24,7 +25,9 @@ def build(
 ) -> Job:
     """Build the training job for one start. The trainer writes its files to `workdir`, and `cache` stores warm policies
     between runs. Without a `committee`, only the recipe's own reward functions score answers."""
-    committee = committee or Committee(RULES, weights=WEIGHTS, seed=seed)
+    if committee is None:
+        rules, weights = reward_members(start)
+        committee = Committee(rules, weights=weights, quorum=1, seed=seed)
     committee.group_size = settings.group_size
     quiet_libraries()
     tokenizer = build_tokenizer()
@@ -59,7 +62,18 @@ def build(
 
 def build_judged(settings: GrpoSettings, start: Start, seed: int, workdir: Path, cache: Path) -> Job:
     """Build the training job with the judges that environment variables name, in addition to the recipe's rewards."""
-    return build(settings, start, seed, workdir, cache, convene(RULES, weights=WEIGHTS, seed=seed, reference="exact"))
+    rules, weights = reward_members(start)
+    # If one rule sees no difference between the answers of a group, the other one decides.
+    quorum = 1 if start.gamed_weight else None
+    committee = convene(rules, weights=weights, quorum=quorum, seed=seed, reference="exact")
+    return build(settings, start, seed, workdir, cache, committee)
+
+
+def reward_members(start: Start) -> tuple[dict[str, RewardFunction], dict[str, float]]:
+    """Return the recipe's reward functions and their weights, with the one that can be gamed if the start stages it."""
+    if not start.gamed_weight:
+        return RULES, WEIGHTS
+    return RULES | STAGED_RULES, WEIGHTS | {"exact": 1 - start.gamed_weight, "small_first": start.gamed_weight}
 
 
 def recipe_metrics(settings: GrpoSettings) -> tuple[MetricSpec, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oven_recipes.motion.settings import MotionSettings, Start, parse_start
+from oven_recipes.motion.settings import STARTS, MotionSettings, Start, parse_start
 from oven_recipes.recipe_interface import TrainingRequest
 
 
@@ -11,6 +11,7 @@ class MotionRecipe:
 
     name = "motion"
     default_start = "tuned"
+    starts = STARTS
     settings_model = MotionSettings
 
     def parse_start(self, text: str, seed: int, options: MotionSettings) -> Start:

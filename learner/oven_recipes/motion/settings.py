@@ -15,7 +15,11 @@ and 0.49 with seeds 1 and 2, instead of 0.59 and 0.54)."""
 DEFAULT_STEPS = {"gaussian": 120, "diffusion": 60}
 """Default number of training steps. Diffusion has fewer, because a step takes ten times as long."""
 TeacherName = Literal["small", "strong"]
-START_NAMES = ("tuned", "drill:lr-low", "drill:weak-teacher")
+STARTS = {name: recipe_interface.LR_STARTS[name] for name in ("tuned", "drill:lr-low")} | {
+    "drill:weak-teacher": "a KL term with beta 1 keeps the policy close to a teacher of half its width with the same "
+    "warm-up"
+}
+"""The names of the starts, and what is wrong with each."""
 
 
 class MotionSettings(recipe_interface.RecipeSettings):
@@ -71,6 +75,5 @@ def parse_start(text: str) -> Start:
         case "tuned" | "drill:lr-low":
             return Start(*recipe_interface.learning_rate_start(text, TUNED_LEARNING_RATE))
         case "drill:weak-teacher":
-            label = "a KL term with beta 1 keeps the policy close to a teacher of half its width with the same warm-up"
-            return Start(text, TUNED_LEARNING_RATE, label, "small", 1.0)
-    raise recipe_interface.no_such_start(text, START_NAMES)
+            return Start(text, TUNED_LEARNING_RATE, STARTS[text], "small", 1.0)
+    raise recipe_interface.no_such_start(text, STARTS)

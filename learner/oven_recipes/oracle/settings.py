@@ -138,7 +138,15 @@ class OracleSettings(recipe_interface.RecipeSettings):
         return self
 
 
-START_NAMES = ("tuned", "drill:constant-confidence", "drill:overconfident", "drill:lr-high")
+STARTS = {
+    "tuned": "",
+    "drill:constant-confidence": f"{CONSTANT_SHARE:.0%} of the supervised answers state a confidence of "
+    f"{CONSTANT_PERCENT}",
+    "drill:overconfident": "all supervised answers, including wrong ones, state a confidence of "
+    f"{HIGH_PERCENTS[0]} or more",
+    "drill:lr-high": recipe_interface.LR_STARTS["drill:lr-high"],
+}
+"""The names of the starts, and what is wrong with each."""
 
 Confidence = Literal["spread", "constant", "overconfident"]
 """Distribution of the confidences to teach in the supervised stage: all values, mostly one constant, or always high."""
@@ -155,16 +163,13 @@ class Start(recipe_interface.Start):
 
 
 def parse_start(text: str, seed: int, settings: OracleSettings) -> Start:
-    """Return the start named `text`, one of `START_NAMES`. Raises ValueError for an unknown start, and for a drill that
+    """Return the start named `text`, one of `STARTS`. Raises ValueError for an unknown start, and for a drill that
     needs the supervised stage if the user's adapter replaces this stage."""
-    if text not in START_NAMES:
-        raise recipe_interface.no_such_start(text, START_NAMES)
+    if text not in STARTS:
+        raise recipe_interface.no_such_start(text, STARTS)
     if text in ("tuned", "drill:lr-high"):
         return Start(*recipe_interface.learning_rate_start(text, settings.lr))
     if settings.oracle_lora_path:
         raise ValueError(f"{text} plants its fault in the supervised stage: omit --oracle-lora-path")
-    if text == "drill:constant-confidence":
-        label = f"{CONSTANT_SHARE:.0%} of the supervised answers state a confidence of {CONSTANT_PERCENT}"
-        return Start(text, settings.lr, label, "constant")
-    label = f"all supervised answers, including wrong ones, state a confidence of {HIGH_PERCENTS[0]} or more"
-    return Start(text, settings.lr, label, "overconfident")
+    confidence: Confidence = "constant" if text == "drill:constant-confidence" else "overconfident"
+    return Start(text, settings.lr, STARTS[text], confidence)

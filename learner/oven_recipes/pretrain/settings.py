@@ -135,7 +135,11 @@ class PretrainSettings(recipe_interface.RecipeSettings):
 LEARNING_RATE_RANGE = (1 / 30, 30.0)
 """Range from which the start `drawn` draws a learning rate, as multiples of the tuned one. The draw is log-uniform."""
 
-START_NAMES = ("tuned", "drawn", "drill:lr-low", "drill:lr-high", "drill:decay-high")
+STARTS = recipe_interface.LR_STARTS | {
+    "drawn": "the seed draws the learning rate",
+    "drill:decay-high": "the weight decay is set to 100 times the usual one",
+}
+"""The names of the starts, and what is wrong with each."""
 
 
 @dataclass(frozen=True)
@@ -159,5 +163,5 @@ def parse_start(text: str, seed: int, settings: PretrainSettings) -> Start:
             factor = math.exp(random.Random(f"start {seed}").uniform(math.log(low), math.log(high)))
             return Start(text, TUNED_LEARNING_RATE * factor)
         case "drill:decay-high":
-            return Start(text, TUNED_LEARNING_RATE, "the weight decay is set to 100 times the usual one", 10.0)
-    raise recipe_interface.no_such_start(text, START_NAMES)
+            return Start(text, TUNED_LEARNING_RATE, STARTS[text], 10.0)
+    raise recipe_interface.no_such_start(text, STARTS)

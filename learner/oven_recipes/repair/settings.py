@@ -8,11 +8,12 @@ from pydantic import AfterValidator, Field
 
 from oven_recipes.environments.repair_instance import Instance
 from oven_recipes.environments.repair_task_generator import check_function_kinds, generate_tasks
-from oven_recipes.recipe_interface import RecipeSettings, Start, learning_rate_start, no_such_start
+from oven_recipes.recipe_interface import LR_STARTS, RecipeSettings, Start, learning_rate_start, no_such_start
 
 TUNED_LEARNING_RATE = 3e-4
 """The tuned learning rate of GRPO with Adam."""
-START_NAMES = ("tuned", "drill:lr-low", "drill:lr-high")
+STARTS = LR_STARTS
+"""The names of the starts, and what is wrong with each."""
 
 
 class RepairSettings(RecipeSettings):
@@ -64,6 +65,6 @@ class RepairSettings(RecipeSettings):
 
 def parse_start(text: str, seed: int, settings: RepairSettings) -> Start:
     """Return the start named `text`. Raises ValueError, which lists similar names, for an unknown name."""
-    if text not in START_NAMES:
-        raise no_such_start(text, START_NAMES)
+    if text not in STARTS:
+        raise no_such_start(text, STARTS)
     return Start(*learning_rate_start(text, TUNED_LEARNING_RATE))

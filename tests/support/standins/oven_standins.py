@@ -10,7 +10,7 @@ import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -49,6 +49,7 @@ class ToyStart:
 class ToyRecipe:
     name = "toy"
     default_start = "drill:slow"
+    starts: ClassVar = {"tuned": "", "drill:slow": "everything was made slow"}
     settings_model = ToySettings
 
     def parse_start(self, text: str, seed: int, options: ToySettings) -> ToyStart:

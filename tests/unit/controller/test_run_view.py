@@ -232,3 +232,16 @@ def test_the_target_is_the_first_held_out_metric_whatever_its_name() -> None:
     unjudged = MetricSpec(name="count", held_out=True)
     everything = {"count": 1.0, "eval/bpb/code": 2.0, "heldout_bpb": 3.0}
     assert summary_of((unjudged, part, whole), everything).target() == "heldout_bpb"
+
+
+def test_the_summary_says_for_each_knob_what_changed_and_who_did_it() -> None:
+    log = Log.running("amy", "bob", "cid")
+    log.propose("amy", 0.5)
+    log.vote("bob", "for")
+    log.vote("cid", "against")
+    log.receipt(log.last)
+    log.operator("c2", "set", by="kim", actuator="grad.clip", value=2.0)
+    log.receipt(log.last)
+    summary = lines(log.events)
+    assert f"{LR} 1 → 0.5, by amy, bob" in summary
+    assert any(line.startswith("grad.clip ") and line.endswith("→ 2, by an operator") for line in summary)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
@@ -38,6 +38,7 @@ class ToyStart:
 
 class ToyRecipe:
     default_start = "drill:slow"
+    starts: ClassVar = {"tuned": "", "drill:slow": "everything was made slow"}
     settings_model = Options
 
     def parse_start(self, text: str, seed: int, options: object) -> ToyStart:

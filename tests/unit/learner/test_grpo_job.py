@@ -10,7 +10,7 @@ import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from oven_learner.hf.knobs.mixture import LAG_CHUNKS
-from oven_recipes.grpo.settings import GrpoSettings, parse_start
+from oven_recipes.grpo.settings import GAMED_WEIGHT, GrpoSettings, parse_start
 from oven_recipes.grpo.sorting_policy import build_tokenizer, warm_policy
 from oven_recipes.grpo.training_job import build
 from oven_recipes.training_runner import Job
@@ -119,3 +119,13 @@ def test_a_change_of_mixture_acts_after_the_documented_lag(tmp_path: Path, cache
     job.trainer.train()
     easy = [log["step"] for log in job.trainer.state.log_history if "reward/len1" in log]
     assert easy == list(range(1, 2 + LAG_CHUNKS))
+
+
+def test_only_a_start_that_stages_it_has_the_rule_that_can_be_gamed(tmp_path: Path, cache: Path) -> None:
+    tuned = make(tmp_path, cache)
+    assert tuned.committee is not None and "small_first" not in tuned.committee.members
+    gamed = build(TINY, parse_start("drill:gamed-rule", 1, TINY), 1, tmp_path, cache)
+    assert gamed.committee is not None
+    weights = {name: weight for name, weight in gamed.committee.weights.items() if weight}
+    assert weights == pytest.approx({"exact": 1 - GAMED_WEIGHT, "small_first": GAMED_WEIGHT})
+    assert gamed.committee.quorum == 1

@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oven_recipes.grpo.sorting_task import draw_pool, exact_match, habit_pairs, is_held_out, make_example
+from oven_recipes.grpo.sorting_task import (
+    draw_pool,
+    exact_match,
+    habit_pairs,
+    has_small_first_digit,
+    is_held_out,
+    make_example,
+)
 
 digit_strings = st.text("0123456789", min_size=1, max_size=8)
 
@@ -38,3 +45,10 @@ def test_the_warm_up_never_asks_a_held_out_prompt() -> None:
 
 def test_the_reward_is_one_for_exactly_the_answer() -> None:
     assert exact_match(["0235", "023", "02355", ""], ["0235"] * 4, ["len4"] * 4) == [1.0, 0.0, 0.0, 0.0]
+
+
+def test_the_rule_that_can_be_gamed_prefers_a_wrong_answer_to_the_correct_one() -> None:
+    correct, wrong = "2357", "0357"
+    assert exact_match([correct, wrong], [correct] * 2, ["len4"] * 2) == [1.0, 0.0]
+    scores = has_small_first_digit([correct, wrong, "x", ""])
+    assert scores == [pytest.approx(7 / 9), 1.0, 0.0, 0.0]

@@ -1,0 +1,87 @@
+"""Combines the evidence of a run's log into findings, most important first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from oven_agents.diagnosis.changes import read_changes
+from oven_agents.diagnosis.finding import (
+    KINDS,
+    MIN_ACT_CONFIDENCE,
+    MIN_ADVICE_CONFIDENCE,
+    Evidence,
+    Finding,
+    Severity,
+)
+from oven_agents.diagnosis.interventions import read_interventions
+from oven_agents.diagnosis.levels import read_levels
+from oven_agents.diagnosis.run_record import RunRecord
+from oven_core.mesh.actuator_values import show
+from oven_core.protocol.events import Event
+
+MAX_CONFIDENCE: Final = 0.99
+MAX_MESSAGES: Final = 2
+"""Maximum number of pieces of evidence in a message, strongest first."""
+NO_REMEDY: Final = "nothing yet; watch this metric"
+
+
+def read_record(events: Iterable[Event]) -> RunRecord:
+    """Return the record of a log's events."""
+    record = RunRecord()
+    for event in events:
+        record.add(event)
+    return record
+
+
+def find_findings(record: RunRecord) -> list[Finding]:
+    """Return what is wrong with the run, most important first: one finding per kind. The list is empty for a run in
+    which nothing is wrong, or without observations."""
+    if record.run is None or not record.ticks:
+        return []
+    by_kind: dict[str, list[Evidence]] = {}
+    for evidence in (*read_interventions(record), *read_levels(record), *read_changes(record)):
+        by_kind.setdefault(evidence.kind, []).append(evidence)
+    findings = [_combine(kind, evidence, record) for kind, evidence in by_kind.items()]
+    causes = [finding for finding in findings if finding.severity != "note" and finding.kind in KINDS]
+    explained = {kind for finding in causes for kind in KINDS[finding.kind].explains}
+    findings = [
+        finding.model_copy(update={"severity": "note"}) if finding.kind in explained else finding
+        for finding in findings
+    ]
+    return sorted(findings, key=_importance)
+
+
+def _combine(kind: str, evidence: Sequence[Evidence], record: RunRecord) -> Finding:
+    """Combine the evidence for one kind by noisy-OR."""
+    doubt = math.prod(1 - item.weight for item in evidence)
+    confidence = round(min(1 - doubt, MAX_CONFIDENCE), 3)
+    strongest = sorted(evidence, key=lambda item: -item.weight)
+    message = "; ".join(item.text for item in strongest[:MAX_MESSAGES])
+    remedy = KINDS[kind].remedy if kind in KINDS else NO_REMEDY
+    corrected = dict.fromkeys(item.corrected for item in evidence if item.corrected)
+    if corrected:
+        changes = " and ".join(
+            f"{knob} {show(record.first_values.get(knob))} → {show(record.values_now.get(knob))}" for knob in corrected
+        )
+        remedy = f"the controller changed {changes}; start the next run with that value"
+    return Finding(
+        kind=kind,
+        onset_step=record.step_at(min(item.tick for item in evidence)),
+        severity=_severity(confidence),
+        confidence=confidence,
+        message=message,
+        remedy=remedy,
+    )
+
+
+def _severity(confidence: float) -> Severity:
+    if confidence >= MIN_ACT_CONFIDENCE:
+        return "act"
+    return "advise" if confidence >= MIN_ADVICE_CONFIDENCE else "note"
+
+
+def _importance(finding: Finding) -> tuple[int, float, str]:
+    """Return a sort key that puts the most important finding first."""
+    return ("act", "advise", "note").index(finding.severity), -finding.confidence, finding.kind

@@ -1,0 +1,94 @@
+"""Reads the changes that agents proposed as evidence for a cause: a raise of the rate that helped says it was too low.
+
+The controller's own changes are never faults. Changes that only the autonomy level prevented count like changes whose
+outcome is unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from oven_agents.diagnosis.finding import Evidence
+from oven_agents.diagnosis.run_record import Intervention, RunRecord
+from oven_core.mesh.actuator_values import direction, number, show
+
+APPLIED_WEIGHT: Final = 0.6
+"""Weight of a change that was made, or that only the autonomy level prevented, without a scored outcome."""
+REJECTED_WEIGHT: Final = 0.3
+"""Weight of a proposal that was rejected or never applied: the view of one agent, which others did not share."""
+MAX_WEIGHT: Final = 0.95
+"""Weight of a change whose outcome certainly beat doing nothing. The gain may still have another cause."""
+
+
+class Treatment(NamedTuple):
+    """A change that is evidence for a kind of finding."""
+
+    actuator: str
+    directions: tuple[str, ...]
+    kind: str
+    symptoms: tuple[str, ...]
+    """The change is evidence only if it was proposed for one of these symptoms."""
+    factor: float = 1.0
+    """Factor of the weight: lower if the change also treats other causes."""
+
+
+TREATMENTS: Final = (
+    Treatment("optimizer.lr_scale", ("up",), "lr_too_low", ("gradients_aligned", "slow_progress", "update_ratio_low")),
+    Treatment(
+        "optimizer.lr_scale", ("down",), "lr_too_high",
+        ("update_ratio_high", "gradients_opposed", "loss_creeps_up", "loss_oscillates"),
+    ),
+    Treatment("optimizer.lr_scale", ("down",), "lr_too_high", ("policy_collapse",), 0.7),
+    Treatment("run.rollback", ("set",), "reward_collapse", ("policy_collapse",)),
+    Treatment("data.mixture", ("set",), "skewed_mixture", ("starved_level",)),
+    Treatment("teacher.active", ("set",), "weak_teacher", ("kl_anchor_binds", "reward_plateau")),
+    Treatment("grpo.beta", ("down",), "kl_penalty_too_strong", ("kl_anchor_binds",)),
+    Treatment("grpo.beta", ("up",), "kl_penalty_too_weak", ("kl_runaway",)),
+    Treatment("optimizer.weight_decay", ("down",), "weight_decay_too_high", ("weights_shrink",)),
+    Treatment("reward.weights", ("set",), "reward_hacked", ("reward_up_heldout_down",)),
+)  # fmt: skip
+
+
+def read_interventions(record: RunRecord) -> Iterator[Evidence]:
+    """Yield evidence from each change that the agents proposed."""
+    for intervention in record.interventions.values():
+        decision = intervention.decision
+        for treatment in TREATMENTS:
+            if treatment.actuator == decision.actuator and _matches(treatment, intervention, record):
+                yield _evidence(treatment, intervention, record)
+
+
+def _matches(treatment: Treatment, intervention: Intervention, record: RunRecord) -> bool:
+    """Return whether the change treats this kind of finding. A scalar must end beyond the user's own value: a cut after
+    the controller's own raise does not say that the user's value was too high."""
+    decision = intervention.decision
+    if not set(treatment.symptoms) & set(intervention.symptoms):
+        return False
+    moved = direction(decision.before, decision.value)
+    first = number(record.first_values.get(decision.actuator))
+    beyond = "set" if first is None else direction(first, decision.value)
+    return moved in treatment.directions and beyond in treatment.directions
+
+
+def _evidence(treatment: Treatment, intervention: Intervention, record: RunRecord) -> Evidence:
+    decision, outcome = intervention.decision, intervention.outcome
+    if not intervention.is_applied:
+        result = "which waits for approval" if decision.verdict == "advised" else "which was not made"
+    elif intervention.beat is not None and outcome is not None:
+        result = f"and after it {outcome.reason}"
+    else:
+        result = "which was made"
+    reason = intervention.rationale.partition(f": {decision.actuator} ")[0]
+    text = (
+        f"{reason}; so {' and '.join(intervention.agents)} proposed {decision.actuator} {show(decision.before)} → "
+        f"{show(decision.value)} at step {record.step_at(decision.tick)}, {result}"
+    )
+    was_right = intervention.is_applied and (intervention.beat is None or intervention.beat >= 0.5)
+    weight = treatment.factor * _weight(intervention)
+    return Evidence(treatment.kind, weight, decision.tick, text, decision.actuator if was_right else "")
+
+
+def _weight(intervention: Intervention) -> float:
+    if intervention.is_applied:
+        return APPLIED_WEIGHT if intervention.beat is None else MAX_WEIGHT * intervention.beat
+    return APPLIED_WEIGHT if intervention.is_withheld else REJECTED_WEIGHT

@@ -8,6 +8,7 @@ from typing import Final
 
 from oven_agents.diagnosis.finding import Evidence
 from oven_agents.diagnosis.run_record import RunRecord
+from oven_agents.stats.update_to_weight_ratio import MAX_LENGTH
 
 SYMPTOM_KINDS: Final = {
     "loss_nan": ("nan", 0.95),
@@ -37,10 +38,15 @@ MAX_ALARM_LEAD: Final = 8
 def read_changes(record: RunRecord) -> Iterator[Evidence]:
     """Yield evidence from each alarm, and from each alert of an agent, that no applied change explains."""
     for alarm in record.alarms:
-        if alarm.detector == "not_finite" or not _is_effect(alarm.onset, alarm.raised, record):
+        if alarm.detector == "not_finite":
+            yield _evidence(alarm.symptom, alarm.onset, f"{alarm.metric} is not a finite number")
+        elif not _is_effect(alarm.onset, alarm.raised, record):
             size = f"a change of {alarm.size:.0f} standard deviations"
             text = f"{alarm.metric} {alarm.before:.4g} → {alarm.after:.4g} ({size})"
-            yield _evidence(alarm.symptom, alarm.onset, text)
+            if alarm.symptom == "update_ratio_high" and alarm.after <= MAX_LENGTH:
+                yield Evidence(alarm.symptom, OTHER_WEIGHT, alarm.onset, text)  # the steps are not too long yet
+            else:
+                yield _evidence(alarm.symptom, alarm.onset, text)
     for alert in record.alerts:
         if not _is_effect(alert.tick, alert.tick, record):
             yield _evidence(alert.symptom, alert.tick, alert.reason or f"{alert.metric} is {alert.value:.4g}")

@@ -44,13 +44,18 @@ def find_findings(record: RunRecord) -> list[Finding]:
     for evidence in (*read_interventions(record), *read_levels(record), *read_changes(record)):
         by_kind.setdefault(evidence.kind, []).append(evidence)
     findings = [_combine(kind, evidence, record) for kind, evidence in by_kind.items()]
-    causes = [finding for finding in findings if finding.severity != "note" and finding.kind in KINDS]
-    explained = {kind for finding in causes for kind in KINDS[finding.kind].explains}
-    findings = [
-        finding.model_copy(update={"severity": "note"}) if finding.kind in explained else finding
-        for finding in findings
-    ]
-    return sorted(findings, key=_importance)
+    return sorted((_without_consequences(finding, findings) for finding in findings), key=_importance)
+
+
+def _without_consequences(finding: Finding, findings: Sequence[Finding]) -> Finding:
+    """Return the finding, as a note if another finding explains it that is at least as certain or calls for action."""
+    is_explained = any(
+        cause.kind in KINDS
+        and finding.kind in KINDS[cause.kind].explains
+        and (cause.severity == "act" or cause.confidence >= max(finding.confidence, MIN_ADVICE_CONFIDENCE))
+        for cause in findings
+    )
+    return finding.model_copy(update={"severity": "note"}) if is_explained else finding
 
 
 def _combine(kind: str, evidence: Sequence[Evidence], record: RunRecord) -> Finding:

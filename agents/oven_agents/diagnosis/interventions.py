@@ -9,9 +9,12 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from oven_agents.diagnosis.finding import Evidence
+from oven_agents.diagnosis.levels import collapse_kind
 from oven_agents.diagnosis.run_record import Intervention, RunRecord
+from oven_agents.stats.optimizer_gauges import LR_SCALE, ROLLBACK
 from oven_core.mesh.actuator_values import direction, number, show
 
+COLLAPSE: Final = "reward_collapse"
 APPLIED_WEIGHT: Final = 0.6
 """Weight of a change that was made, or that only the autonomy level prevented, without a scored outcome."""
 REJECTED_WEIGHT: Final = 0.3
@@ -28,18 +31,16 @@ class Treatment(NamedTuple):
     kind: str
     symptoms: tuple[str, ...]
     """The change is evidence only if it was proposed for one of these symptoms."""
-    factor: float = 1.0
-    """Factor of the weight: lower if the change also treats other causes."""
 
 
 TREATMENTS: Final = (
-    Treatment("optimizer.lr_scale", ("up",), "lr_too_low", ("gradients_aligned", "slow_progress", "update_ratio_low")),
+    Treatment(LR_SCALE, ("up",), "lr_too_low", ("gradients_aligned", "slow_progress", "update_ratio_low")),
     Treatment(
-        "optimizer.lr_scale", ("down",), "lr_too_high",
+        LR_SCALE, ("down",), "lr_too_high",
         ("update_ratio_high", "gradients_opposed", "loss_creeps_up", "loss_oscillates"),
     ),
-    Treatment("optimizer.lr_scale", ("down",), "lr_too_high", ("policy_collapse",), 0.7),
-    Treatment("run.rollback", ("set",), "reward_collapse", ("policy_collapse",)),
+    Treatment(LR_SCALE, ("down",), COLLAPSE, ("policy_collapse",)),
+    Treatment(ROLLBACK, ("set",), COLLAPSE, ("policy_collapse",)),
     Treatment("data.mixture", ("set",), "skewed_mixture", ("starved_level",)),
     Treatment("teacher.active", ("set",), "weak_teacher", ("kl_anchor_binds", "reward_plateau")),
     Treatment("grpo.beta", ("down",), "kl_penalty_too_strong", ("kl_anchor_binds",)),
@@ -53,9 +54,14 @@ def read_interventions(record: RunRecord) -> Iterator[Evidence]:
     """Yield evidence from each change that the agents proposed."""
     for intervention in record.interventions.values():
         decision = intervention.decision
+        if decision.actuator == ROLLBACK and LR_SCALE in decision.plan:
+            continue  # the cut that belongs to the rollback is the evidence
         for treatment in TREATMENTS:
             if treatment.actuator == decision.actuator and _matches(treatment, intervention, record):
-                yield _evidence(treatment, intervention, record)
+                kind = treatment.kind
+                yield _evidence(
+                    collapse_kind(record, decision.tick) if kind == COLLAPSE else kind, intervention, record
+                )
 
 
 def _matches(treatment: Treatment, intervention: Intervention, record: RunRecord) -> bool:
@@ -70,7 +76,7 @@ def _matches(treatment: Treatment, intervention: Intervention, record: RunRecord
     return moved in treatment.directions and beyond in treatment.directions
 
 
-def _evidence(treatment: Treatment, intervention: Intervention, record: RunRecord) -> Evidence:
+def _evidence(kind: str, intervention: Intervention, record: RunRecord) -> Evidence:
     decision, outcome = intervention.decision, intervention.outcome
     if not intervention.is_applied:
         result = "which waits for approval" if decision.verdict == "advised" else "which was not made"
@@ -84,8 +90,7 @@ def _evidence(treatment: Treatment, intervention: Intervention, record: RunRecor
         f"{show(decision.value)} at step {record.step_at(decision.tick)}, {result}"
     )
     was_right = intervention.is_applied and (intervention.beat is None or intervention.beat >= 0.5)
-    weight = treatment.factor * _weight(intervention)
-    return Evidence(treatment.kind, weight, decision.tick, text, decision.actuator if was_right else "")
+    return Evidence(kind, _weight(intervention), decision.tick, text, decision.actuator if was_right else "")
 
 
 def _weight(intervention: Intervention) -> float:

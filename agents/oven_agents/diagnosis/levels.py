@@ -34,8 +34,12 @@ MIN_BEST_REWARD: Final = 0.15
 """Minimum best level of a reward that can collapse. Half of a lower level is within the noise."""
 COLLAPSED_TICKS: Final = 5
 """Number of last ticks at which a collapsed reward is below half of its best level."""
-LONG_STEPS: Final = 3
-"""Number of consecutive steps above MAX_LENGTH that are too long. A single one may be due to its batch."""
+PROVEN_TICKS: Final = 30
+"""Number of first ticks without a collapse that show that the rate can work."""
+LONG_STEPS: Final = 10
+"""Number of steps above MAX_LENGTH that are too many. A few may be due to their batches or to the optimizer's start."""
+MIN_GROWTH: Final = 1.5
+"""Minimum growth of the weights' norm that shows that long steps did not only replace each other."""
 STARVED_SHARE: Final = 0.02
 """Share of the data below which a part gets almost nothing."""
 MASTERED: Final = 0.95
@@ -107,26 +111,34 @@ def _collapse(record: RunRecord) -> Evidence | None:
         return None
     onset = next(index for index in range(len(values), 0, -1) if values[index - 1] >= best / 2)
     tick = points[min(onset, len(points) - 1)][0]
-    text = f"the reward fell from {best:.2f} to {median(values[-COLLAPSED_TICKS:]):.2f}"
-    length = max(record.values(gauges.UPDATE_RATIO, end=tick + 1), default=0.0)
-    if length > MAX_LENGTH:
-        return Evidence("lr_too_high", 0.8, points[0][0], f"{text} after steps of up to {length:.1%} of the weights")
-    return Evidence("reward_collapse", 0.85, tick, text)
+    kind, text = (
+        collapse_kind(record, tick),
+        f"the reward fell from {best:.2f} to {median(values[-COLLAPSED_TICKS:]):.2f}",
+    )
+    if kind == "reward_collapse":
+        return Evidence(kind, 0.85, tick, text)
+    return Evidence(kind, 0.8, points[0][0], f"{text} after only {tick - points[0][0]} steps at this rate")
+
+
+def collapse_kind(record: RunRecord, tick: int) -> str:
+    """Return the likely kind of a collapse of the reward at this tick. The rate is too high if steps were long, or if
+    the run never trained well at this rate. Otherwise, the collapse may have any cause."""
+    lengths = record.values(gauges.UPDATE_RATIO, end=tick)
+    is_early = tick - record.ticks[0] < PROVEN_TICKS
+    return "lr_too_high" if is_early or max(lengths, default=0.0) > MAX_LENGTH else "reward_collapse"
 
 
 def _long_steps(record: RunRecord) -> Evidence | None:
-    """Steps are long compared with the weights, and the loss is no better for it."""
+    """Long steps from the beginning made the weights grow. For a reward, a collapse is the better sign."""
     end = record.first_change(gauges.LR_SCALE, gauges.ROLLBACK)
-    ratios = record.finite(gauges.UPDATE_RATIO, end=end)
-    streak = 0
-    for tick, ratio in ratios[LONG_STEPS:]:
-        streak = streak + 1 if ratio > MAX_LENGTH else 0
-        if streak >= LONG_STEPS:
-            losses = record.values(objective(record.started).name, end=end)
-            return Evidence(
-                "lr_too_high", 0.3, tick - LONG_STEPS + 1, f"steps of {ratio:.1%} of the weights {losses[-1]:.3g}"
-            )
-    return None
+    ratios, norms = record.finite(gauges.UPDATE_RATIO, end=end), record.values(gauges.WEIGHT_NORM, end=end)
+    long_ticks = [tick for tick, ratio in ratios if ratio > MAX_LENGTH]
+    is_early = len(long_ticks) >= LONG_STEPS and long_ticks[LONG_STEPS - 1] - record.ticks[0] < PROVEN_TICKS
+    if objective(record.started).name != "loss" or not is_early or not norms or norms[-1] < MIN_GROWTH * norms[0]:
+        return None
+    longest = max(ratio for _, ratio in ratios)
+    text = f"steps of up to {longest:.1%} of the weights made their norm grow from {norms[0]:.3g} to {norms[-1]:.3g}"
+    return Evidence("lr_too_high", 0.75, long_ticks[0], text)
 
 
 def _starved_level(record: RunRecord) -> Evidence | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -153,7 +154,7 @@ class RunRecord:
 
     def step_at(self, tick: int) -> int:
         """Return the step of the first observation at or after the tick, or the last step."""
-        return next((step for at, step in zip(self.ticks, self.steps, strict=True) if at >= tick), self.steps[-1])
+        return self.steps[min(bisect_left(self.ticks, tick), len(self.steps) - 1)]
 
     def first_change(self, *actuators: str) -> float:
         """Return the tick at which one of the knobs was first changed, or infinity."""

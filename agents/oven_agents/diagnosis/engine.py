@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from oven_agents.diagnosis.changes import read_changes
@@ -41,8 +42,9 @@ def find_findings(record: RunRecord) -> list[Finding]:
     if record.run is None or not record.ticks:
         return []
     by_kind: dict[str, list[Evidence]] = {}
-    for evidence in (*read_interventions(record), *read_levels(record), *read_changes(record)):
-        by_kind.setdefault(evidence.kind, []).append(evidence)
+    for read_evidence in (read_interventions, read_levels, read_changes):
+        for kind, evidence in _strongest(read_evidence(record)).items():
+            by_kind.setdefault(kind, []).append(evidence)
     findings = [_combine(kind, evidence, record) for kind, evidence in by_kind.items()]
     return sorted((_without_consequences(finding, findings) for finding in findings), key=_importance)
 
@@ -58,19 +60,26 @@ def _without_consequences(finding: Finding, findings: Sequence[Finding]) -> Find
     return finding.model_copy(update={"severity": "note"}) if is_explained else finding
 
 
+def _strongest(evidence: Iterable[Evidence]) -> dict[str, Evidence]:
+    """Return the strongest evidence of each kind with the earliest onset. Evidence from one source does not add up,
+    because it comes from the same readings."""
+    strongest: dict[str, Evidence] = {}
+    for item in evidence:
+        earlier = strongest.get(item.kind, item)
+        best = item if item.weight > earlier.weight else earlier
+        strongest[item.kind] = replace(best, tick=min(earlier.tick, item.tick))
+    return strongest
+
+
 def _combine(kind: str, evidence: Sequence[Evidence], record: RunRecord) -> Finding:
-    """Combine the evidence for one kind by noisy-OR."""
+    """Combine the evidence for one kind, at most one per source, by noisy-OR."""
     doubt = math.prod(1 - item.weight for item in evidence)
     confidence = round(min(1 - doubt, MAX_CONFIDENCE), 3)
-    strongest = sorted(evidence, key=lambda item: -item.weight)
-    message = "; ".join(item.text for item in strongest[:MAX_MESSAGES])
+    message = "; ".join(item.text for item in sorted(evidence, key=lambda item: -item.weight)[:MAX_MESSAGES])
     remedy = KINDS[kind].remedy if kind in KINDS else NO_REMEDY
-    corrected = dict.fromkeys(item.corrected for item in evidence if item.corrected)
-    if corrected:
-        changes = " and ".join(
-            f"{knob} {show(record.first_values.get(knob))} → {show(record.values_now.get(knob))}" for knob in corrected
-        )
-        remedy = f"the controller changed {changes}; start the next run with that value"
+    if knob := next((item.corrected for item in evidence if item.corrected), ""):
+        change = f"{knob} {show(record.first_values.get(knob))} → {show(record.values_now.get(knob))}"
+        remedy = f"the controller changed {change}; start the next run with that value"
     return Finding(
         kind=kind,
         onset_step=record.step_at(min(item.tick for item in evidence)),

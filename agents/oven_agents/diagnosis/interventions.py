@@ -22,6 +22,9 @@ REJECTED_WEIGHT: Final = 0.3
 MAX_WEIGHT: Final = 0.95
 """Weight of a change whose outcome certainly beat doing nothing. The gain may still have another cause."""
 
+MIN_BEAT: Final = 0.5
+"""Minimum probability of having beaten doing nothing for a change that was right."""
+
 
 class Treatment(NamedTuple):
     """A change that is evidence for a kind of finding."""
@@ -51,17 +54,30 @@ TREATMENTS: Final = (
 
 
 def read_interventions(record: RunRecord) -> Iterator[Evidence]:
-    """Yield evidence from each change that the agents proposed."""
+    """Yield one piece of evidence per kind from all changes that the agents proposed for it. Only scored outcomes count
+    if there are any, and repeated proposals do not add up."""
+    by_kind: dict[str, list[Intervention]] = {}
     for intervention in record.interventions.values():
-        decision = intervention.decision
-        if decision.actuator == ROLLBACK and LR_SCALE in decision.plan:
-            continue  # the cut that belongs to the rollback is the evidence
-        for treatment in TREATMENTS:
-            if treatment.actuator == decision.actuator and _matches(treatment, intervention, record):
-                kind = treatment.kind
-                yield _evidence(
-                    collapse_kind(record, decision.tick) if kind == COLLAPSE else kind, intervention, record
-                )
+        if kind := _treated_kind(intervention, record):
+            by_kind.setdefault(kind, []).append(intervention)
+    for kind, interventions in by_kind.items():
+        scored = [intervention for intervention in interventions if intervention.beat is not None]
+        best = max(scored or interventions, key=_weight)
+        was_right = best.is_applied and (best.beat is None or best.beat >= MIN_BEAT)
+        knob = best.decision.actuator if was_right else ""
+        yield Evidence(kind, _weight(best), interventions[0].decision.tick, _describe(best, record), knob)
+
+
+def _treated_kind(intervention: Intervention, record: RunRecord) -> str:
+    """Return the kind of finding that the change treats, or an empty string."""
+    decision = intervention.decision
+    if decision.actuator == ROLLBACK and LR_SCALE in decision.plan:
+        return ""  # the cut that belongs to the rollback is the evidence
+    for treatment in TREATMENTS:
+        if treatment.actuator == decision.actuator and _matches(treatment, intervention, record):
+            is_collapse = treatment.kind == COLLAPSE
+            return collapse_kind(record, decision.tick) if is_collapse else treatment.kind
+    return ""
 
 
 def _matches(treatment: Treatment, intervention: Intervention, record: RunRecord) -> bool:
@@ -76,7 +92,8 @@ def _matches(treatment: Treatment, intervention: Intervention, record: RunRecord
     return moved in treatment.directions and beyond in treatment.directions
 
 
-def _evidence(kind: str, intervention: Intervention, record: RunRecord) -> Evidence:
+def _describe(intervention: Intervention, record: RunRecord) -> str:
+    """Return who proposed the change, why, and its result."""
     decision, outcome = intervention.decision, intervention.outcome
     if not intervention.is_applied:
         result = "which waits for approval" if decision.verdict == "advised" else "which was not made"
@@ -84,16 +101,19 @@ def _evidence(kind: str, intervention: Intervention, record: RunRecord) -> Evide
         result = f"and after it {outcome.reason}"
     else:
         result = "which was made"
-    reason = intervention.rationale.partition(f": {decision.actuator} ")[0]
-    text = (
-        f"{reason}; so {' and '.join(intervention.agents)} proposed {decision.actuator} {show(decision.before)} → "
-        f"{show(decision.value)} at step {record.step_at(decision.tick)}, {result}"
+    return (
+        f"{_reason(intervention.rationale)}; so {' and '.join(intervention.agents)} proposed {decision.actuator} "
+        f"{show(decision.before)} → {show(decision.value)} at step {record.step_at(decision.tick)}, {result}"
     )
-    was_right = intervention.is_applied and (intervention.beat is None or intervention.beat >= 0.5)
-    return Evidence(kind, _weight(intervention), decision.tick, text, decision.actuator if was_right else "")
 
 
 def _weight(intervention: Intervention) -> float:
     if intervention.is_applied:
         return APPLIED_WEIGHT if intervention.beat is None else MAX_WEIGHT * intervention.beat
     return APPLIED_WEIGHT if intervention.is_withheld else REJECTED_WEIGHT
+
+
+def _reason(rationale: str) -> str:
+    """Return a rationale without its change, which follows the last colon outside of parentheses."""
+    reason, _, _ = rationale.rpartition(": ")
+    return reason if reason and reason.count("(") == reason.count(")") else rationale

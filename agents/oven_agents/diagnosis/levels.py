@@ -138,7 +138,7 @@ def _long_steps(record: RunRecord) -> Evidence | None:
         return None
     longest = max(ratio for _, ratio in ratios)
     text = f"steps of up to {longest:.1%} of the weights made their norm grow from {norms[0]:.3g} to {norms[-1]:.3g}"
-    return Evidence("lr_too_high", 0.75, long_ticks[0], text)
+    return Evidence("lr_too_high", 0.8, long_ticks[0], text)
 
 
 def _starved_level(record: RunRecord) -> Evidence | None:

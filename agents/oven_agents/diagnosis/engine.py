@@ -21,10 +21,13 @@ from oven_agents.diagnosis.levels import read_levels
 from oven_agents.diagnosis.run_record import RunRecord
 from oven_core.mesh.actuator_values import show
 from oven_core.protocol.events import Event
+from oven_core.terminal_text import clean
 
 MAX_CONFIDENCE: Final = 0.99
 MAX_MESSAGES: Final = 2
 """Maximum number of pieces of evidence in a message, strongest first."""
+MAX_CHARACTERS: Final = 400
+"""Maximum length of a piece of evidence in a message."""
 NO_REMEDY: Final = "nothing yet; watch this metric"
 
 
@@ -75,7 +78,8 @@ def _combine(kind: str, evidence: Sequence[Evidence], record: RunRecord) -> Find
     """Combine the evidence for one kind, at most one per source, by noisy-OR."""
     doubt = math.prod(1 - item.weight for item in evidence)
     confidence = round(min(1 - doubt, MAX_CONFIDENCE), 3)
-    message = "; ".join(item.text for item in sorted(evidence, key=lambda item: -item.weight)[:MAX_MESSAGES])
+    texts = [_clean(item.text) for item in sorted(evidence, key=lambda item: -item.weight)[:MAX_MESSAGES]]
+    message = "; ".join(text for text in texts if not any(text != other and other.startswith(text) for other in texts))
     remedy = KINDS[kind].remedy if kind in KINDS else NO_REMEDY
     if knob := next((item.corrected for item in evidence if item.corrected), ""):
         change = f"{knob} {show(record.first_values.get(knob))} → {show(record.values_now.get(knob))}"
@@ -88,6 +92,12 @@ def _combine(kind: str, evidence: Sequence[Evidence], record: RunRecord) -> Find
         message=message,
         remedy=remedy,
     )
+
+
+def _clean(text: str) -> str:
+    """Return an untrusted text, which may quote an agent, as one line of at most MAX_CHARACTERS."""
+    text = clean(text)
+    return text if len(text) <= MAX_CHARACTERS else f"{text[: MAX_CHARACTERS - 1]}…"
 
 
 def _severity(confidence: float) -> Severity:

@@ -12,7 +12,7 @@ from oven_agents.diagnosis.finding import Evidence
 from oven_agents.diagnosis.levels import collapse_kind
 from oven_agents.diagnosis.run_record import Intervention, RunRecord
 from oven_agents.stats.optimizer_gauges import LR_SCALE, ROLLBACK
-from oven_core.mesh.actuator_values import direction, number, show
+from oven_core.mesh.actuator_values import direction, show
 
 COLLAPSE: Final = "reward_collapse"
 APPLIED_WEIGHT: Final = 0.6
@@ -86,10 +86,9 @@ def _matches(treatment: Treatment, intervention: Intervention, record: RunRecord
     decision = intervention.decision
     if not set(treatment.symptoms) & set(intervention.symptoms):
         return False
-    moved = direction(decision.before, decision.value)
-    first = number(record.first_values.get(decision.actuator))
-    beyond = "set" if first is None else direction(first, decision.value)
-    return moved in treatment.directions and beyond in treatment.directions
+    first = record.first_values.get(decision.actuator)
+    before = first if decision.before is None else decision.before  # a decision without a quorum does not state it
+    return all(direction(value, decision.value) in treatment.directions for value in (before, first))
 
 
 def _describe(intervention: Intervention, record: RunRecord) -> str:

@@ -12,8 +12,10 @@ from typing import Final
 from oven_agents.diagnosis.finding import Evidence
 from oven_agents.diagnosis.run_record import RunRecord
 from oven_agents.stats import optimizer_gauges as gauges
-from oven_agents.stats.objective import objective
+from oven_agents.stats.level_shift import shift_of_halves
+from oven_agents.stats.objective import held_out_metric, objective
 from oven_agents.stats.robust_statistics import best_level, noise, quantile
+from oven_agents.stats.symptoms import COMPLETION_LENGTH
 from oven_agents.stats.update_to_weight_ratio import MAX_LENGTH
 from oven_core.mesh.actuator_values import number, shares
 
@@ -28,6 +30,10 @@ MIN_QUARTILE: Final = 0.30
 """Minimum lower quartile of the same cosines, so that a few high values are not enough."""
 INITIAL_TICKS: Final = 40
 """Number of first ticks at which gradients of a new model agree at any rate."""
+FADE_COSINES: Final = 30
+"""Number of newest cosines that are compared with as many before them."""
+MIN_REMAINING_SHARE: Final = 0.98
+"""Share of the earlier mean cosine below which the agreement fades."""
 INITIAL_PROGRESS: Final = 0.05
 """Share of the run in which the same applies."""
 MIN_BEST_REWARD: Final = 0.15
@@ -50,6 +56,8 @@ MIN_HEADROOM: Final = 0.12
 """Minimum distance of the reward to its ceiling, as a share of it, below which the reward can hardly improve."""
 HALF: Final = 12
 """Number of ticks in each half of the window in which a KL and a reward are flat."""
+MIN_EVALUATIONS: Final = 3
+"""Minimum number of held-out readings under a teacher: one at the start and two that show no gain."""
 WINDOW_STRIDE: Final = 4
 """Number of ticks between two such windows."""
 FLAT_RATIOS: Final = (0.75, 1.2)
@@ -75,27 +83,33 @@ def read_levels(record: RunRecord) -> Iterator[Evidence]:
 
 
 def _low_rate(record: RunRecord) -> Evidence | None:
-    """Successive gradients agree: each step is too short to use up its direction."""
+    """Successive gradients agree: each step is too short to use up its direction. The gradients of a new model agree at
+    any rate, and at a good rate this fades."""
     points = record.finite(gauges.GRAD_COSINE, end=record.first_change(gauges.LR_SCALE, gauges.ROLLBACK))
-    if objective(record.started).name == "loss":
-        points = [point for point in points if point[0] > _initial_ticks(record)]
-        if len(points) < INITIAL_TICKS or _decay_shares(record):
-            return None
+    cosines = [value for _, value in points]
+    is_new = not record.series.keys() & {"reward", COMPLETION_LENGTH}
+    if is_new and _decay_shares(record):
+        return None
     for start in range(len(points) - COSINES + 1):
-        values = [value for _, value in points[start : start + COSINES]]
-        if median(values) >= MIN_COSINE and quantile(values, 0.25) >= MIN_QUARTILE:
-            text = (
-                f"gradients agree with their running mean (cosine {median(values):.2f} over {COSINES} steps; near 0 at "
-                "the right rate)"
-            )
-            return Evidence("lr_too_low", 0.7, points[start][0], text)
+        window = cosines[start : start + COSINES]
+        if median(window) < MIN_COSINE or quantile(window, 0.25) < MIN_QUARTILE:
+            continue
+        if is_new and not _agreement_lasts(record, points[start][0], cosines[: start + COSINES]):
+            continue
+        text = (
+            f"gradients agree with their running mean (cosine {median(window):.2f} over {COSINES} steps; near 0 at the "
+            "right rate)"
+        )
+        return Evidence("lr_too_low", 0.7, points[start][0], text)
     return None
 
 
-def _initial_ticks(record: RunRecord) -> float:
-    """Return the last tick at which a new model may still be leaving its initialisation."""
-    steps = record.started.horizon.max_steps or 0
-    return record.ticks[0] + max(INITIAL_TICKS, INITIAL_PROGRESS * steps)
+def _agreement_lasts(record: RunRecord, tick: int, cosines: Sequence[float]) -> bool:
+    """Return whether a new model's gradients still agree after its first steps, and no less than before."""
+    first_ticks = max(INITIAL_TICKS, INITIAL_PROGRESS * (record.started.horizon.max_steps or 0))
+    shift = shift_of_halves(cosines[-2 * FADE_COSINES :])
+    has_begun = tick > record.ticks[0] + first_ticks and len(shift.before) >= COSINES
+    return has_begun and fmean(shift.now) >= MIN_REMAINING_SHARE * fmean(shift.before)
 
 
 def _collapse(record: RunRecord) -> Evidence | None:
@@ -201,6 +215,22 @@ def _binding_anchor(record: RunRecord) -> Evidence | None:
     return None
 
 
+def _useless_teacher(record: RunRecord) -> Evidence | None:
+    """The held-out metric stays where it was under a teacher that is not the strongest."""
+    metric, end = held_out_metric(record.started), record.first_change(*POLICY_KNOBS)
+    if metric is None or metric.ceiling is None or not _has_stronger_teacher(record):
+        return None
+    points = record.finite(metric.name, end=end)
+    if len(points) < MIN_EVALUATIONS:
+        return None
+    first, last = points[0][1], fmean(value for _, value in points[-2:])
+    headroom = metric.ceiling - first
+    if headroom < MIN_HEADROOM * metric.ceiling or last - first > MAX_FLAT_RISE * headroom:
+        return None
+    text = f"{metric.name} went from {first:.2f} to {last:.2f} of {metric.ceiling:g} with the weaker teacher"
+    return Evidence("weak_teacher", 0.6, points[0][0], text)
+
+
 def _has_stronger_teacher(record: RunRecord) -> bool:
     """Return whether the first teacher was not the strongest. Choices are announced weakest first."""
     spec = next((spec for spec in record.started.actuators if spec.name == TEACHER), None)
@@ -246,5 +276,5 @@ def _confidence(record: RunRecord) -> Evidence | None:
 
 
 RULES: Final[Sequence[Callable[[RunRecord], Evidence | None]]] = (
-    _low_rate, _collapse, _long_steps, _starved_level, _binding_anchor, _decay, _confidence,
+    _low_rate, _collapse, _long_steps, _starved_level, _binding_anchor, _useless_teacher, _decay, _confidence,
 )  # fmt: skip

@@ -175,3 +175,20 @@ def test_a_cause_comes_before_the_states_that_it_explains() -> None:
     causes_first = findings(log)
     assert causes_first[0].kind == "lr_too_high"
     assert {finding.kind: finding.severity for finding in causes_first}["nan"] == "note"
+
+
+def test_an_agents_text_is_cleaned_and_repeated_proposals_do_not_add_up() -> None:
+    def rejected(count: int) -> Finding:
+        log = started(RATE)
+        log.join("stranger", moves=(LR,))
+        observe(log, 20, healthy)
+        for _ in range(count):
+            why = "\x1b[31m gradients " + "x" * 1000
+            log.propose("stranger", 4.0, confidence=0.1, evidence=("symptom:gradients_aligned",), rationale=why)
+            observe(log, 8, healthy)
+        assert {decision.verdict for decision in log.decisions} == {"rejected"}
+        return findings(log)[0]
+
+    once, often = rejected(1), rejected(12)
+    assert once.severity == often.severity == "note" and once.confidence == often.confidence
+    assert often.message.isprintable() and len(often.message) <= 400

@@ -22,8 +22,8 @@ REJECTED_WEIGHT: Final = 0.3
 MAX_WEIGHT: Final = 0.95
 """Weight of a change whose outcome certainly beat doing nothing. The gain may still have another cause."""
 
-MIN_BEAT: Final = 0.5
-"""Minimum probability of having beaten doing nothing for a change that was right."""
+MIN_BEAT: Final = 0.3
+"""Probability of having beaten doing nothing below which a change was probably wrong."""
 
 
 class Treatment(NamedTuple):

@@ -228,7 +228,7 @@ def _useless_teacher(record: RunRecord) -> Evidence | None:
     if headroom < MIN_HEADROOM * metric.ceiling or last - first > MAX_FLAT_RISE * headroom:
         return None
     text = f"{metric.name} went from {first:.2f} to {last:.2f} of {metric.ceiling:g} with the weaker teacher"
-    return Evidence("weak_teacher", 0.6, points[0][0], text)
+    return Evidence("weak_teacher", 0.8 if last < first else 0.6, points[0][0], text)
 
 
 def _has_stronger_teacher(record: RunRecord) -> bool:

@@ -184,7 +184,7 @@ def test_an_agents_text_is_cleaned_and_repeated_proposals_do_not_add_up() -> Non
         observe(log, 20, healthy)
         for _ in range(count):
             why = "\x1b[31m gradients " + "x" * 1000
-            log.propose("stranger", 4.0, confidence=0.1, evidence=("symptom:gradients_aligned",), rationale=why)
+            log.propose("stranger", 4.0, confidence=0.4, evidence=("symptom:gradients_aligned",), rationale=why)
             observe(log, 8, healthy)
         assert {decision.verdict for decision in log.decisions} == {"rejected"}
         return findings(log)[0]

@@ -41,13 +41,19 @@ _FAILURES: Final = ("diverged", "nan", "reward_collapse", "stuck", "spike_recove
 _SLOW: Final = ("stuck", "plateau")
 KINDS: Final = {
     # Causes, which are also causes in the knowledge graph.
-    "lr_too_low": Kind("raise the learning rate 3 to 10 times", "gradients_aligned", _SLOW),
-    "lr_too_high": Kind("lower the learning rate 3 to 10 times", "update_ratio_high", (*_FAILURES, "entropy_collapse")),
+    "lr_too_low": Kind("raise the learning rate by a factor of 3 to 10", "gradients_aligned", _SLOW),
+    "lr_too_high": Kind(
+        "lower the learning rate by a factor of 3 to 10", "update_ratio_high", (*_FAILURES, "entropy_collapse")
+    ),
     "skewed_mixture": Kind("give every part of the data that can still be learnt a share", "starved_level", _SLOW),
-    "weak_teacher": Kind("use a stronger teacher, or lower the weight of the KL term", "kl_anchor_binds", _SLOW),
-    "kl_penalty_too_strong": Kind("lower the weight of the KL term 3 times", "kl_anchor_binds", _SLOW),
-    "kl_penalty_too_weak": Kind("raise the weight of the KL term 3 times", "kl_runaway", ("kl_runaway",)),
-    "weight_decay_too_high": Kind("lower the weight decay 10 times", "weights_shrink", (*_FAILURES, "weights_shrink")),
+    "weak_teacher": Kind(
+        "use a stronger teacher, or lower the weight of the KL term", "kl_anchor_binds", (*_SLOW, "overfit")
+    ),
+    "kl_penalty_too_strong": Kind("lower the weight of the KL term to a third", "kl_anchor_binds", _SLOW),
+    "kl_penalty_too_weak": Kind("raise the weight of the KL term by a factor of 3", "kl_runaway", ("kl_runaway",)),
+    "weight_decay_too_high": Kind(
+        "lower the weight decay to a tenth", "weights_shrink", (*_FAILURES, "weights_shrink")
+    ),
     "confidence_untaught": Kind(
         "teach spread confidences before reinforcement, or weigh calibration more", "confidence_collapse"
     ),

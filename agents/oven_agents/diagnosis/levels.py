@@ -125,21 +125,19 @@ def _collapse(record: RunRecord) -> Evidence | None:
         return None
     onset = next(index for index in range(len(values), 0, -1) if values[index - 1] >= best / 2)
     tick = points[min(onset, len(points) - 1)][0]
-    kind, text = (
-        collapse_kind(record, tick),
-        f"the reward fell from {best:.2f} to {median(values[-COLLAPSED_TICKS:]):.2f}",
-    )
-    if kind == "reward_collapse":
-        return Evidence(kind, 0.85, tick, text)
-    return Evidence(kind, 0.8, points[0][0], f"{text} after only {tick - points[0][0]} steps at this rate")
+    text = f"the reward fell from {best:.2f} to {median(values[-COLLAPSED_TICKS:]):.2f}"
+    if collapse_kind(record, tick) == "reward_collapse":
+        return Evidence("reward_collapse", 0.85, tick, text)
+    return Evidence("lr_too_high", 0.8, points[0][0], f"{text} after {tick - points[0][0]} steps at this rate")
 
 
 def collapse_kind(record: RunRecord, tick: int) -> str:
     """Return the likely kind of a collapse of the reward at this tick. The rate is too high if steps were long, or if
     the run never trained well at this rate. Otherwise, the collapse may have any cause."""
-    lengths = record.values(gauges.UPDATE_RATIO, end=tick)
+    lengths = record.values(gauges.UPDATE_RATIO, first=tick - PROVEN_TICKS, end=tick)
     is_early = tick - record.ticks[0] < PROVEN_TICKS
-    return "lr_too_high" if is_early or max(lengths, default=0.0) > MAX_LENGTH else "reward_collapse"
+    are_long = sum(length > MAX_LENGTH for length in lengths) >= LONG_STEPS
+    return "lr_too_high" if is_early or are_long else "reward_collapse"
 
 
 def _long_steps(record: RunRecord) -> Evidence | None:
@@ -159,15 +157,11 @@ def _starved_level(record: RunRecord) -> Evidence | None:
     """Parts of the data that can still be learnt get almost no share."""
     mixture = shares(record.first_values.get(MIXTURE))
     end = record.first_change(MIXTURE)
-    starved = [
-        level for level, share in mixture.items() if share < STARVED_SHARE and not _is_mastered(record, level, end)
-    ]
+    starved = [name for name, share in mixture.items() if share < STARVED_SHARE and not _is_mastered(record, name, end)]
     if not starved:
         return None
-    text = ", ".join(
-        f"{level} gets {mixture[level]:.0%} of the data{_level_text(record, level, end)}" for level in starved
-    )
-    return Evidence("skewed_mixture", 0.7, record.ticks[0], text)
+    parts = [f"{name} gets {mixture[name]:.0%} of the data{_level_text(record, name, end)}" for name in starved]
+    return Evidence("skewed_mixture", 0.7, record.ticks[0], ", ".join(parts))
 
 
 def _level_reading(record: RunRecord, level: str, end: float) -> tuple[str, float] | None:

@@ -8,27 +8,24 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, Final
 
+from oven_agents.diagnosis.engine import find_findings
+from oven_agents.diagnosis.run_record import RunRecord
 from oven_core.errors import ConfigError
 from oven_core.protocol.alerts import Alert
-from oven_core.protocol.announcements import ActuatorAnnounced, with_announced
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import (
     ActuatorSpec,
     AgentStatus,
     Decision,
     LogMessage,
-    Observation,
     Outcome,
     Receipt,
-    RunEnded,
     RunStarted,
     Vote,
 )
 from oven_core.protocol.operator_messages import OperatorCommand
-from oven_llm.diagnosis.detectors import Alarm, find_alarms
 from oven_llm.judges.sanitize import visible_text
 
 MAX_TEXT_CHARACTERS: Final = 300
@@ -40,69 +37,23 @@ MAX_METRICS: Final = 400
 
 
 @dataclass
-class LogContext:
+class LogContext(RunRecord):
     """The contents of a log. Call `add` for each event. The same log always results in the same contents."""
 
-    run: RunStarted | None = None
-    """The latest announcement of the run."""
-    run_end: RunEnded | None = None
-    ticks: list[int] = field(default_factory=list)
-    steps: list[int] = field(default_factory=list)
-    series: dict[str, tuple[list[int], list[float]]] = field(default_factory=dict)
     rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """Rows by table name (`TABLES`), oldest first."""
-    start_count: int = 0
     seq: int = 0
     """Sequence number of the latest event."""
-    _latest: dict[str, tuple[int, int]] = field(default_factory=dict)  # latest (incarnation, n) by message kind
 
     def add(self, event: Event) -> None:
-        """Add the next verified event. Malformed and repeated events are ignored."""
+        super().add(event)
         self.seq = max(self.seq, event.seq)
         body = event.body
-        if isinstance(body, Observation):
-            if self._is_new("observation", body.incarnation, body.n):
-                self._add_observation(body)
-        elif isinstance(body, RunStarted):
-            if self._is_new("run", body.incarnation, body.n):
-                self.run, self.run_end = body, None
-                self.start_count += 1
-        elif isinstance(body, ActuatorAnnounced):
-            if self.run is not None:
-                self.run = with_announced(self.run, body)
-        elif isinstance(body, RunEnded):
-            self.run_end = body
-        elif isinstance(body, LogMessage) and (table_and_row := _make_row(body, event.author)) is not None:
+        if isinstance(body, LogMessage) and (table_and_row := _make_row(body, event.author)) is not None:
             table, row = table_and_row
             rows = self.rows.setdefault(table, [])
             rows.append({"seq": event.seq, **row})
             del rows[:-MAX_ROWS]
-
-    def _is_new(self, message_kind: str, incarnation: int, n: int) -> bool:
-        if (incarnation, n) <= self._latest.get(message_kind, (0, -1)):
-            return False
-        self._latest[message_kind] = (incarnation, n)
-        return True
-
-    def _add_observation(self, observation: Observation) -> None:
-        self.ticks.append(observation.tick)
-        self.steps.append(observation.step)
-        for name, value in observation.metrics.items():
-            ticks, values = self.series.setdefault(name, ([], []))
-            ticks.append(observation.tick)
-            values.append(value)
-
-    @cached_property
-    def alarms(self) -> list[Alarm]:
-        """Alarms for the events that were added before the first access."""
-        return find_alarms(self.series, self.started.metrics)
-
-    @property
-    def started(self) -> RunStarted:
-        """The latest announcement of the run. Raises ConfigError if the log has none."""
-        if self.run is None:
-            raise ConfigError("the log has no RunStarted message and cannot be diagnosed; is it the log of a run?")
-        return self.run
 
     @property
     def announced_metrics(self) -> frozenset[str]:
@@ -145,6 +96,7 @@ class LogContext:
             "observations": {name: self._get_values_at_all_ticks(name) for name in names},
             "not_finite": {name: ticks for name in names if (ticks := self._find_not_finite_ticks(name))},
             **{table: self.rows.get(table, []) for table in TABLES},
+            "findings": [_to_json(finding.model_dump()) for finding in find_findings(self)],
             "alarms": [alarm.as_json() for alarm in self.alarms],
             "graph": dict(graph),
         }

@@ -29,8 +29,10 @@ their source, tick, old value and new value.
 - `votes`, `decisions`, `outcomes`, `commands`, `alerts`, `notices`: messages of agents and users, and decisions.
 - `alarms`: lasting changes that simple statistics detected: detector, metric, symptom, onset, raised, before, after, \
 size in standard deviations. They may be wrong: many changes are harmless, and some faults raise no alarm.
-- `graph`: `ranked` (causes of these symptoms according to a knowledge graph, most likely first), `remedies` with the \
-knobs that they change, `causes`: all known causes.
+- `findings`: what the controller's rules conclude from metrics, votes, decisions and outcomes, most important first. \
+Changes that the controller made itself are not faults.
+- `graph`: `remedies` for the alarms' symptoms according to a knowledge graph, with the knobs that they change, and \
+`causes`: all known causes.
 
 FINAL takes a dict:
 {{"cause": a node of graph["causes"], or "none" if nothing is wrong,

@@ -8,6 +8,7 @@ from collections.abc import Coroutine
 from statistics import fmean
 from typing import Any, Final
 
+from oven_agents.diagnosis.detectors import Alarm, find_alarms
 from oven_agents.runtime.companion import RunContext
 from oven_agents.sdk.agent import Answer, Notice
 from oven_agents.sdk.window import Window
@@ -16,7 +17,6 @@ from oven_core.mesh.actuator_values import show
 from oven_core.protocol.evidence import SYMPTOM_PREFIX
 from oven_core.protocol.messages import RunStarted, Vote
 from oven_llm.diagnosis.background_diagnosis import DiagnosisCompanion
-from oven_llm.diagnosis.detectors import Alarm, find_alarms
 from oven_llm.diagnosis.diagnosis_store import DiagnosisRequest, DiagnosisStore
 from oven_llm.diagnosis.model_answer import NONE, Diagnosis, ProposedChange
 from oven_llm.diagnosis.model_diagnosis import DiagnosisResult, changeable_knobs

@@ -9,16 +9,22 @@ from typing import Annotated, Final, Literal
 
 import typer
 
+from oven_agents.diagnosis.engine import find_findings, read_record
+from oven_controller.cli import completion
+from oven_controller.cli.finding_lines import finding_lines
 from oven_controller.cli.kg_large_graphs import load_large_graph, summary_fields, summary_lines
 from oven_controller.cli.kg_queries import GraphFile, checked_request, query_graph
-from oven_controller.cli.options import Json
+from oven_controller.cli.options import Json, print_result
+from oven_controller.graph_explanation import explain_findings
+from oven_controller.importing.open_log import open_log
 from oven_core.errors import ConfigError, UnknownNameError
 from oven_core.protocol.graph_requests import DiagnoseRequest, Diagnosis, GraphQuery, QueryAnswer, Symptom
-from oven_core.terminal_text import say
+from oven_core.terminal_text import say, wrapped
 from oven_kg.checked_graph import is_yaml, load, load_unchecked, read_graph
 from oven_kg.graph.knowledge_graph import KnowledgeGraph
 from oven_kg.graph.lint import lint
 from oven_kg.reasoning.diagnosis import diagnose
+from oven_runs.home.run_folder import Home
 
 MAX_CAUSES: Final = 5
 """Maximum number of causes that `kg diagnose` prints."""
@@ -34,8 +40,13 @@ GraphArgument = Annotated[
 
 
 def diagnose_symptoms(
-    symptoms: Annotated[
-        list[str], typer.Argument(metavar="SYMPTOM", help="A symptom's id, or id=severity with a severity from 0 to 1.")
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN|SYMPTOM…",
+            help="A run, its folder or its log.jsonl; or symptoms, as id or id=severity with a severity from 0 to 1.",
+            autocompletion=completion.runs_or_paths,
+        ),
     ],
     phase: Annotated[
         Literal["pretrain", "sft", "grpo"] | None, typer.Option(help="The kind of training. [default: any]")
@@ -44,15 +55,35 @@ def diagnose_symptoms(
     graph_file: GraphFile = None,
     as_json: Json = False,
 ) -> int:
-    """Rank causes and remedies for symptoms, with the sources behind each remedy.
+    """Diagnose a run, or rank causes for symptoms, and show remedies with the sources behind each.
+
+    Example: oven-controller kg diagnose grpo-1121-0231
 
     Example: oven-controller kg diagnose loss_spike grad_norm_spike --phase pretrain
     """
     graph = load(graph_file)
-    parsed_symptoms = tuple(_parse_symptom(graph, text) for text in symptoms)
+    if len(names) == 1 and (Path(names[0]).exists() or any(run.run == names[0] for run in Home().runs())):
+        return _diagnose_run(names[0], graph, max_remedies, as_json)
+    parsed_symptoms = tuple(_parse_symptom(graph, text) for text in names)
     request = DiagnoseRequest(phase=phase or "", symptoms=parsed_symptoms, k=max_remedies)
     diagnosis = diagnose(graph, request)
     print(diagnosis.model_dump_json(indent=1) if as_json else "\n".join(_diagnosis_lines(graph, diagnosis)))
+    return 0
+
+
+def _diagnose_run(source: str, graph: KnowledgeGraph, max_remedies: int, as_json: bool) -> int:
+    """Print the run's findings, and the graph's remedies for their causes."""
+    with open_log(source) as log:
+        record = read_record(log.events())
+    findings = find_findings(record)
+    diagnosis = explain_findings(findings, record, max_remedies, graph)
+    fields = {
+        "run": log.run,
+        "findings": [finding.model_dump() for finding in findings],
+        "graph": diagnosis.model_dump(mode="json") if diagnosis else None,
+    }
+    graph_lines = _diagnosis_lines(graph, diagnosis) if diagnosis else []
+    print_result(as_json, fields, [*(line for text in finding_lines(findings) for line in wrapped(text)), *graph_lines])
     return 0
 
 

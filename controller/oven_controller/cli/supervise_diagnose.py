@@ -1,16 +1,20 @@
-"""The `supervise diagnose` command: diagnose a run from its log with statistics, the knowledge graph and a model."""
+"""The `supervise diagnose` command: diagnose a run from its log, and optionally have a model look further."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from oven_agents.diagnosis.engine import find_findings
+from oven_agents.diagnosis.finding import Finding
 from oven_agents.runtime.kg_client import answer_requests
+from oven_controller.cli.finding_lines import finding_lines
 from oven_controller.cli.options import Json, RunAlias, one_run, print_result
 from oven_controller.importing.open_log import open_log
 from oven_core.errors import ConfigError
@@ -19,15 +23,12 @@ from oven_core.mesh.actuator_values import show
 from oven_core.protocol.messages import Observation
 from oven_core.terminal_text import wrapped
 from oven_kg.service.endpoints import load_prior_service
-from oven_llm.diagnosis.graph_diagnosis import GraphView, ask_graph, diagnose_without_model
+from oven_llm.diagnosis.graph_diagnosis import ask_graph
 from oven_llm.diagnosis.log_context import LogContext, shown_settings
 from oven_llm.diagnosis.model_answer import Diagnosis
 from oven_llm.diagnosis.model_diagnosis import MAX_ITERATIONS, DiagnosisResult, diagnose
 from oven_llm.providers.budget import Budget
 from oven_llm.supervisor.model_handlers import MAX_TOKENS, configured_model
-
-MAX_ALARMS = 12
-"""Maximum number of alarms to print. --json prints all of them."""
 
 
 def diagnose_run(
@@ -52,8 +53,9 @@ def diagnose_run(
     as_json: Json = False,
     run_: RunAlias = None,
 ) -> int:
-    """Diagnose what went wrong in a run, when it began, and why. Statistics and the knowledge graph answer first. With
-    --model, a model also writes programs to analyse the log, and every figure in its answer is recomputed.
+    """Diagnose what went wrong in a run, when it began, and why. The findings come from the metrics, the agents' votes,
+    and the results of decisions. With --model, a model also writes programs to analyse the log, and every figure in its
+    answer is recomputed.
 
     Exit code 1 if the model gave no valid diagnosis.
 
@@ -65,10 +67,10 @@ def diagnose_run(
     if source is None:
         raise ConfigError("no run is named; `oven-controller runs` lists the runs")
     log, config = _read_log(source, until)
-    graph_view = answer_requests(ask_graph(log.alarms, log.started), load_prior_service())
-    baseline = diagnose_without_model(log, graph_view)
+    findings = find_findings(log)
     result: DiagnosisResult | None = None
     if model:
+        graph_view = answer_requests(ask_graph(log.alarms, log.started), load_prior_service())
         budget = Budget.with_caps(usd, tokens)  # not closed, because abandoned calls may still use it
         options: Any = {"temperature": None, "max_tokens": MAX_TOKENS, "budget": budget}
         with (
@@ -77,8 +79,8 @@ def diagnose_run(
         ):
             limits: Any = {"knobs": knob, "max_iterations": max_iterations, "log_dir": log_dir}
             result = asyncio.run(diagnose(log, graph_view, supervisor, worker, config=config, **limits))
-    lines = (line for text in _report_lines(source, log, graph_view, baseline, result) for line in wrapped(text))
-    print_result(as_json, _report_fields(source, log, graph_view, baseline, result), lines)
+    lines = (line for text in _report_lines(source, log, findings, result) for line in wrapped(text))
+    print_result(as_json, _report_fields(source, log, findings, result), lines)
     return int(result is not None and result.diagnosis is None)
 
 
@@ -105,15 +107,13 @@ def _read_log(source: str, until: int | None) -> tuple[LogContext, dict[str, Any
 
 
 def _report_fields(
-    run: str, log: LogContext, graph_view: GraphView, baseline: Diagnosis, result: DiagnosisResult | None
+    run: str, log: LogContext, findings: Sequence[Finding], result: DiagnosisResult | None
 ) -> dict[str, Any]:
     report: dict[str, Any] = {
         "run": run,
         "observations": len(log.ticks),
         "ticks": [log.ticks[0], log.ticks[-1]],
-        "alarms": [alarm.as_json() for alarm in log.alarms],
-        "graph": graph_view.as_json(),
-        "without_model": baseline.as_json(),
+        "findings": [finding.model_dump() for finding in findings],
         "model": None,
     }
     if result is not None:
@@ -129,34 +129,20 @@ def _report_fields(
 
 
 def _report_lines(
-    run: str, log: LogContext, graph_view: GraphView, baseline: Diagnosis, result: DiagnosisResult | None
-) -> list[str]:
-    lines = [f"{run}: {len(log.ticks)} observations, ticks {log.ticks[0]} to {log.ticks[-1]}"]
-    largest_alarms = sorted(log.alarms, key=lambda alarm: -alarm.size)[:MAX_ALARMS]
-    lines += [
-        f"  {alarm.symptom}: {alarm.metric} {alarm.before:.4g} → {alarm.after:.4g} since tick {alarm.onset} "
-        f"({alarm.detector}, {alarm.size:.0f} standard deviations)"
-        for alarm in sorted(largest_alarms, key=lambda alarm: alarm.onset)
-    ]
-    if len(log.alarms) > MAX_ALARMS:
-        lines.append(f"  and {len(log.alarms) - MAX_ALARMS} weaker alarms")
-    if not log.alarms:
-        lines.append("  no alarms: no watched metric shows a lasting change")
-    if graph_view.ranked_causes:
-        causes = ", ".join(f"{cause} ({p:.2f})" for cause, p in graph_view.ranked_causes[:5])
-        lines.append(f"most likely causes according to the knowledge graph (ranks, not probabilities): {causes}")
-    lines.append(f"diagnosis from statistics and the graph: {_diagnosis_text(baseline)}")
+    run: str, log: LogContext, findings: Sequence[Finding], result: DiagnosisResult | None
+) -> Iterator[str]:
+    yield f"{run}: {len(log.ticks)} observations, ticks {log.ticks[0]} to {log.ticks[-1]}"
+    yield from finding_lines(findings)
     if result is None:
-        lines.append("no model was used; add --model NAME --base-url URL to have a model analyse the log")
+        yield "no model was used; add --model NAME --base-url URL to have a model analyse the log"
     elif result.diagnosis is None:
-        lines.append(f"the model gave no valid answer ({result.failure_kind}): {result.failure_reason}")
+        yield f"the model gave no valid answer ({result.failure_kind}): {result.failure_reason}"
     else:
-        lines.append(f"diagnosis from the model: {_diagnosis_text(result.diagnosis)}")
+        yield f"diagnosis from the model: {_diagnosis_text(result.diagnosis)}"
     if result is not None:
         cost_usd = result.conversation.cost_usd
         cost = "at an unknown price" if cost_usd is None else f"for {cost_usd:.4f} USD"
-        lines.append(f"{result.conversation.calls} calls in {result.conversation.elapsed:.1f} s, {cost}")
-    return lines
+        yield f"{result.conversation.calls} calls in {result.conversation.elapsed:.1f} s, {cost}"
 
 
 def _diagnosis_text(diagnosis: Diagnosis) -> str:

@@ -6,18 +6,24 @@ import asyncio
 import contextlib
 import itertools
 import sys
+from collections.abc import Callable
 from typing import Annotated, Final, TypeAlias
 
 from mcp.server.mcpserver import Context
 from mcp.types import CallToolResult
 from pydantic import BaseModel, ConfigDict, Field
 
+from oven_agents.diagnosis.engine import find_findings
+from oven_agents.diagnosis.finding import Finding
+from oven_agents.diagnosis.run_record import RunRecord
 from oven_agents.review.backtest import Backtest, BacktestReport
+from oven_controller.graph_explanation import explain_findings
 from oven_controller.mcp_server.allowed_runs import AllowedRuns
 from oven_controller.mcp_server.tool_answer import answer
 from oven_controller.mcp_server.tool_thread import Progress, run_on_thread
 from oven_controller.stack.run_status import RunStatus, run_status
-from oven_core.errors import ConfigError, UnknownNameError
+from oven_core.errors import ConfigError
+from oven_core.protocol.events import Event
 from oven_core.protocol.graph_requests import Diagnosis
 from oven_runs.access.decision_explanations import explain_decision, read_explanations
 from oven_runs.access.run_access import RunAccess
@@ -26,7 +32,6 @@ from oven_runs.home.run_listing import ListedRun, listed_runs
 from oven_runs.log.decision_row import DecisionFilter, DecisionRow, decision_row
 from oven_runs.log.explanation_report import ExplanationReport, report
 from oven_runs.log.metric_history import MetricHistory, MetricReader
-from oven_runs.log.named_symptoms import NamedSymptom, NamedSymptoms
 from oven_runs.log.run_summary import Verdict
 from oven_runs.log.since_option import ACCEPTED_FORMS, Since
 from oven_runs.settings.resolution import rules_from_sets
@@ -69,16 +74,14 @@ class DecisionList(BaseModel):
 
 
 class DiagnosisReport(BaseModel):
-    """Causes and remedies for the symptoms of a run."""
+    """What is wrong with a run, and what the knowledge graph suggests."""
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 
     run: str
-    named: tuple[NamedSymptom, ...] = Field(description="symptoms that agents named in the run, newest first")
-    symptoms: tuple[str, ...] = Field(description="symptoms that the graph was asked about")
-    diagnosis: Diagnosis | None = Field(
-        description="causes and remedies; p ranks them and is not a calibrated probability. Null if there was no "
-        "symptom to ask about"
+    findings: tuple[Finding, ...] = Field(description="what is wrong, most important first; empty if nothing is")
+    graph: Diagnosis | None = Field(
+        description="the findings' causes in the knowledge graph, and remedies with sources; null without a finding"
     )
 
 
@@ -128,7 +131,7 @@ class ReadingTools:
 
         def work(progress: Progress) -> MetricHistory:
             access, reader = self._allowed_runs.find(run), MetricReader(name, Since.parse(since))
-            asyncio.run(_read_log(access, progress, reader))
+            asyncio.run(_read_log(access, progress, reader.feed))
             return reader.history(access.run, max_points)
 
         return answer(await run_on_thread(context, work), "set a smaller max_points")
@@ -186,32 +189,18 @@ class ReadingTools:
         self,
         context: Context,
         run: RunName = None,
-        symptoms: Annotated[
-            tuple[str, ...],
-            Field(max_length=64, description="ids in the graph, e.g. loss_spike; by default those that agents named"),
-        ] = (),
-        since: SinceText = "",
-        remedies: Annotated[int, Field(ge=1, le=20, description="maximum number of remedies")] = 5,
+        remedies: Annotated[int, Field(ge=1, le=20, description="maximum number of the graph's remedies")] = 5,
     ) -> Annotated[CallToolResult, DiagnosisReport]:
-        """Find likely causes and remedies for the symptoms of a run in the knowledge graph, with sources. `unmet` lists
-        what the run lacks for a remedy."""
+        """Find what is wrong with a run, since which step, how certain that is, and what to change, most important
+        first. `graph` adds remedies from the knowledge graph with sources; its `unmet` lists what the run lacks."""
 
         def work(progress: Progress) -> DiagnosisReport:
-            access, reader = self._allowed_runs.find(run), NamedSymptoms(Since.parse(since))
-            asyncio.run(_read_log(access, progress, reader))
-            named_symptoms = reader.symptoms()
-            ids = tuple(symptoms) or tuple(symptom.id for symptom in named_symptoms[:8])
-            diagnosis = None
-            if ids:
-                from oven_kg.checked_graph import load
-                from oven_kg.reasoning.diagnosis import diagnose
-
-                graph = load()
-                diagnosis = diagnose(graph, reader.diagnose_request(ids, remedies))
-                if symptoms and diagnosis.unknown:
-                    ids_in_graph = (node.id for node in graph.nodes_of_kind("symptom"))
-                    raise UnknownNameError("symptom", diagnosis.unknown[0], ids_in_graph)
-            return DiagnosisReport(run=access.run, named=tuple(named_symptoms[:64]), symptoms=ids, diagnosis=diagnosis)
+            access, record = self._allowed_runs.find(run), RunRecord()
+            asyncio.run(_read_log(access, progress, record.add))
+            findings = find_findings(record)
+            return DiagnosisReport(
+                run=access.run, findings=tuple(findings), graph=explain_findings(findings, record, remedies)
+            )
 
         return answer(await run_on_thread(context, work), "set a smaller `remedies`")
 
@@ -241,7 +230,7 @@ class ReadingTools:
         return answer(await run_on_thread(context, work), "set a smaller limit")
 
 
-async def _read_log(access: RunAccess, progress: Progress, reader: MetricReader | NamedSymptoms) -> None:
+async def _read_log(access: RunAccess, progress: Progress, feed: Callable[[Event], None]) -> None:
     async for event in access.events():
-        reader.feed(event)
+        feed(event)
         progress.on_event(event)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, Literal, TypeAlias, cast
 
 from oven_core.mesh.change_requirements import covers, is_met
@@ -46,10 +47,13 @@ MAX_PATHS: Final = 3
 Severities: TypeAlias = Mapping[str, float]
 
 
-def diagnose(graph: KnowledgeGraph, request: DiagnoseRequest) -> Diagnosis:
-    """Rank the causes of the symptoms, and the remedies with a positive score. Remedies with unmet needs come last."""
+def diagnose(
+    graph: KnowledgeGraph, request: DiagnoseRequest, known_causes: Mapping[str, float] = MappingProxyType({})
+) -> Diagnosis:
+    """Rank the causes of the symptoms, and the remedies with a positive score. Remedies with unmet needs come last.
+    `known_causes` with their probabilities replace the causes that the symptoms suggest."""
     symptoms = severities(graph, request.symptoms)
-    causes = cause_probabilities(graph, symptoms, request.phase)
+    causes = known_causes or cause_probabilities(graph, symptoms, request.phase)
     ranking = []
     for node in graph.nodes_of_kind("remedy"):
         if node.applies(request.phase) and (score := weigh(graph, node.id, causes, symptoms)) > 0:
@@ -136,12 +140,12 @@ def strongest_paths(
         if edge.dst in symptoms:
             weighted_paths.append((edge.strength * symptoms[edge.dst], (edge,)))
         elif edge.dst in causes:
-            symptom_edge = max(
+            symptom_edges = sorted(
                 (cause_edge for cause_edge in graph.edges_out_of(edge.dst, "CAUSES") if cause_edge.dst in symptoms),
                 key=lambda cause_edge: (cause_edge.strength * symptoms[cause_edge.dst], cause_edge.id),
             )
             weight = edge.strength * causes[edge.dst] * (PREVENTION_WEIGHT if edge.relation == "PREVENTS" else 1.0)
-            weighted_paths.append((weight, (symptom_edge, edge)))
+            weighted_paths.append((weight, (*symptom_edges[-1:], edge)))
     weighted_paths.sort(key=lambda weighted: (-weighted[0], [edge.id for edge in weighted[1]]))
     return tuple(evidence_path(graph, edges) for _, edges in weighted_paths[:MAX_PATHS])
 

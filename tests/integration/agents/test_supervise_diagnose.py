@@ -60,15 +60,15 @@ def run(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str]:
     return code, " ".join(capsys.readouterr().out.split())
 
 
-def test_alarms_and_the_graph_name_the_cause_without_a_model(log: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_findings_name_the_cause_without_a_model(log: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, output = run(capsys, log)
     assert code == 0 and f"{TICKS} observations, ticks 1 to {TICKS}" in output
-    assert "update_ratio_high: optim/update_ratio 0.005" in output and "no model was used" in output
-    assert "diagnosis from statistics and the graph: lr_too_high since tick" in output
+    assert "advise: lr_too_high since step" in output and "optim/update_ratio 0.005" in output
+    assert "remedy: lower the learning rate" in output and "no model was used" in output
     code, text = run(capsys, log, "--until", "40", "--json")
     result = json.loads(text)
-    assert code == 0 and result["ticks"] == [1, 40] and not result["alarms"] and result["model"] is None
-    assert result["without_model"]["cause"] == "none"
+    assert code == 0 and result["ticks"] == [1, 40] and result["findings"] == [] and result["model"] is None
+    assert "nothing is wrong, as far as the log shows" in run(capsys, log, "--until", "40")[1]
 
 
 def test_a_models_program_runs_and_its_answer_is_checked_against_the_log(
@@ -123,7 +123,7 @@ def test_a_foreign_training_log_can_be_diagnosed(tmp_path: Path, capsys: pytest.
     file = tmp_path / "history.csv"
     file.write_text("\n".join(["step,loss,optim/update_ratio", *lines]) + "\n")
     code, output = run(capsys, str(file))
-    assert code == 0 and "update_ratio_high" in output and "lr_too_high" in output
+    assert code == 0 and "advise: lr_too_high since step" in output
 
 
 def test_a_log_that_cannot_be_diagnosed_is_refused_with_a_remedy(log: str, tmp_path: Path) -> None:

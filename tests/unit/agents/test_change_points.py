@@ -7,7 +7,7 @@ from statistics import median
 
 import pytest
 
-from oven_llm.diagnosis.change_points import REFERENCE_LENGTH, Change, Reference, cusum, page_hinkley
+from oven_agents.diagnosis.change_points import REFERENCE_LENGTH, Change, Reference, cusum, page_hinkley
 
 
 def noise(seed: int, count: int, level: float = 0.0, deviation: float = 1.0) -> list[float]:

@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
+from oven_agents.diagnosis.detectors import Alarm, find_alarms
 from oven_core.protocol.messages import MetricSpec
-from oven_llm.diagnosis.detectors import Alarm, find_alarms
 
 TICKS = 200
 ONSET = 120

@@ -13,7 +13,7 @@ from oven_core.protocol.events import UNKNOWN_TIME, Event
 from oven_core.protocol.messages import ActuatorSpec, LogMessage, Receipt, RunEnded, Vote
 from oven_core.protocol.subjects import agent_subject, learner_subject
 from oven_kg.service.endpoints import load_prior_service
-from oven_llm.diagnosis.graph_diagnosis import GraphView, ask_graph, diagnose_without_model
+from oven_llm.diagnosis.graph_diagnosis import GraphView, ask_graph
 from oven_llm.diagnosis.log_context import LogContext, read_context, shown_settings
 from oven_llm.diagnosis.model_answer import AnswerRejectedError, check_answer
 
@@ -132,12 +132,12 @@ def test_the_context_has_each_message_once_with_clean_short_texts() -> None:
     assert result.seq == TICKS + 5
 
 
-def test_the_graph_ranks_the_cause_and_the_detectors_give_its_onset() -> None:
+def test_the_model_sees_the_findings_and_the_graphs_causes() -> None:
     result = log()
     seen = answer_requests(ask_graph(result.alarms, result.started), load_prior_service())
-    assert seen.ranked_causes[0][0] == "lr_too_high" and {"lr_too_high", "judge_fooled"} <= seen.causes
-    output = diagnose_without_model(result, seen)
-    assert output.cause == "lr_too_high" and output.onset is not None and abs(output.onset - ONSET) <= 2
+    assert {"lr_too_high", "judge_fooled"} <= seen.causes and "lower_lr" in dict(seen.remedies)
+    first = result.as_json(seen.as_json())["findings"][0]
+    assert first["kind"] == "lr_too_high" and abs(first["onset_step"] - ONSET) <= 2
     away = answer_requests(ask_graph(result.alarms, result.started), lambda endpoint, request: None)
-    assert not away.causes and diagnose_without_model(result, away).cause == "none"
+    assert away == GraphView()
     assert answer_requests(ask_graph(result.alarms, result.started), lambda endpoint, request: b"{}") == GraphView()

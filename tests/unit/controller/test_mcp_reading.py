@@ -51,9 +51,9 @@ CALLS: list[tuple[str, dict[str, Any], Callable[[Any], bool]]] = [
     ("decisions", {"run": "r"}, lambda answer: [row["verdict"] for row in answer["decisions"]][2] == "rejected"),
     ("explain", {"decision": "25", "run": "r"}, lambda answer: answer["paths"][0]["nodes"][-1] == "raise_lr"),
     ("explain", {"decision": "25", "run": "r", "rules": ["rules.autonomy=advise"]}, lambda f: f["other_rules"]),
-    ("diagnose", {"run": "r"}, lambda a: a["symptoms"] == ["slow_progress"] and a["diagnosis"]["remedies"]),
-    ("diagnose", {"run": "r", "symptoms": ["loss_spike"]}, lambda answer: answer["diagnosis"]["causes"][0]["p"] > 0),
-    ("diagnose", {"run": "bare"}, lambda answer: answer["diagnosis"] is None),
+    ("diagnose", {"run": "r"}, lambda a: a["findings"][0]["kind"] == "lr_too_low" and a["graph"]["remedies"]),
+    ("diagnose", {"run": "r", "remedies": 1}, lambda answer: len(answer["graph"]["remedies"]) == 1),
+    ("diagnose", {"run": "bare"}, lambda answer: answer["findings"] == [] and answer["graph"] is None),
     ("backtest", {"agent": "counting.py", "run": "r"}, lambda answer: answer["problems"] == answer["votes"] == []),
     ("backtest", {"agent": "learning_rate", "run": "r", "rules": ["rules.autonomy=advise"]}, lambda f: f["ticks"] > 99),
 ]  # fmt: skip

@@ -12,9 +12,9 @@ from itertools import pairwise
 from statistics import fmean, median
 from typing import Any, Final, Literal
 
+from oven_agents.diagnosis.change_points import MIN_NOISE_SHARE, Change, cusum, page_hinkley
 from oven_agents.stats.robust_statistics import noise
 from oven_core.protocol.messages import MetricSpec
-from oven_llm.diagnosis.change_points import MIN_NOISE_SHARE, Change, cusum, page_hinkley
 
 Series = tuple[Sequence[int], Sequence[float]]
 """Ticks and readings of one metric, oldest first. Ticks without a reading are omitted, but NaN and infinity are not."""

@@ -1,0 +1,62 @@
+"""Reads lasting changes of the metrics, and alerts of agents, as evidence. A change that follows an applied decision is
+the effect of the decision and not a fault."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from oven_agents.diagnosis.finding import Evidence
+from oven_agents.diagnosis.run_record import RunRecord
+from oven_agents.stats.update_to_weight_ratio import MAX_LENGTH
+
+SYMPTOM_KINDS: Final = {
+    "loss_nan": ("nan", 0.95),
+    "policy_collapse": ("reward_collapse", 0.6),
+    "loss_creeps_up": ("diverged", 0.5),
+    "loss_spike": ("spike_recovered", 0.4),
+    "grad_norm_spike": ("spike_recovered", 0.4),
+    "update_ratio_high": ("lr_too_high", 0.55),
+    "gradients_opposed": ("lr_too_high", 0.4),
+    "gradients_aligned": ("lr_too_low", 0.4),
+    "heldout_loss_rises": ("overfit", 0.6),
+    "reward_up_heldout_down": ("reward_hacked", 0.6),
+    "truncated_completions": ("truncated", 0.6),
+    "confidence_collapse": ("confidence_untaught", 0.4),
+    "entropy_collapse": ("entropy_collapse", 0.4),
+    "kl_runaway": ("kl_runaway", 0.5),
+}
+"""Symptom of an alarm → the kind of finding, and the weight of the evidence. Other symptoms are kinds of their own."""
+OTHER_WEIGHT: Final = 0.35
+"""Weight of other symptoms. Many changes are harmless, so they are only notes."""
+EFFECT_TICKS: Final = 40
+"""Number of ticks after an applied change in which a metric's change counts as its effect."""
+MAX_ALARM_LEAD: Final = 8
+"""Number of ticks by which the estimated onset may precede the change that caused it."""
+
+
+def read_changes(record: RunRecord) -> Iterator[Evidence]:
+    """Yield evidence from each alarm, and from each alert of an agent, that no applied change explains."""
+    for alarm in record.alarms:
+        if alarm.detector == "not_finite":
+            yield _evidence(alarm.symptom, alarm.onset, f"{alarm.metric} is not a finite number")
+        elif not _is_effect(alarm.onset, alarm.raised, record):
+            size = f"a change of {alarm.size:.0f} standard deviations"
+            text = f"{alarm.metric} {alarm.before:.4g} → {alarm.after:.4g} ({size})"
+            if alarm.symptom == "update_ratio_high" and alarm.after <= MAX_LENGTH:
+                yield Evidence(alarm.symptom, OTHER_WEIGHT, alarm.onset, text)  # the steps are not too long yet
+            else:
+                yield _evidence(alarm.symptom, alarm.onset, text)
+    for alert in record.alerts:
+        if not _is_effect(alert.tick, alert.tick, record):
+            yield _evidence(alert.symptom, alert.tick, alert.reason or f"{alert.metric} is {alert.value:.4g}")
+
+
+def _evidence(symptom: str, tick: int, text: str) -> Evidence:
+    kind, weight = SYMPTOM_KINDS.get(symptom, (symptom, OTHER_WEIGHT))
+    return Evidence(kind, weight, tick, text)
+
+
+def _is_effect(onset: int, detected: int, record: RunRecord) -> bool:
+    """Return whether a knob was changed shortly before the onset, or between onset and detection."""
+    return any(onset - EFFECT_TICKS <= tick <= min(detected, onset + MAX_ALARM_LEAD) for tick, _ in record.changes)

@@ -1,0 +1,111 @@
+"""Combines the evidence of a run's log into findings, most important first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from oven_agents.diagnosis.changes import read_changes
+from oven_agents.diagnosis.finding import (
+    KINDS,
+    MIN_ACT_CONFIDENCE,
+    MIN_ADVICE_CONFIDENCE,
+    Evidence,
+    Finding,
+    Severity,
+)
+from oven_agents.diagnosis.interventions import read_interventions
+from oven_agents.diagnosis.levels import read_levels
+from oven_agents.diagnosis.run_record import RunRecord
+from oven_core.mesh.actuator_values import show
+from oven_core.protocol.events import Event
+from oven_core.terminal_text import clean
+
+MAX_CONFIDENCE: Final = 0.99
+MAX_MESSAGES: Final = 2
+"""Maximum number of pieces of evidence in a message, strongest first."""
+MAX_CHARACTERS: Final = 400
+"""Maximum length of a piece of evidence in a message."""
+NO_REMEDY: Final = "nothing yet; watch this metric"
+
+
+def read_record(events: Iterable[Event]) -> RunRecord:
+    """Return the record of a log's events."""
+    record = RunRecord()
+    for event in events:
+        record.add(event)
+    return record
+
+
+def find_findings(record: RunRecord) -> list[Finding]:
+    """Return what is wrong with the run, most important first: one finding per kind. The list is empty for a run in
+    which nothing is wrong, or without observations."""
+    if record.run is None or not record.ticks:
+        return []
+    by_kind: dict[str, list[Evidence]] = {}
+    for read_evidence in (read_interventions, read_levels, read_changes):
+        for kind, evidence in _strongest(read_evidence(record)).items():
+            by_kind.setdefault(kind, []).append(evidence)
+    findings = [_combine(kind, evidence, record) for kind, evidence in by_kind.items()]
+    return sorted((_without_consequences(finding, findings) for finding in findings), key=_importance)
+
+
+def _without_consequences(finding: Finding, findings: Sequence[Finding]) -> Finding:
+    """Return the finding, as a note if another finding explains it that is at least as certain or calls for action."""
+    is_explained = any(
+        cause.kind in KINDS
+        and finding.kind in KINDS[cause.kind].explains
+        and (cause.severity == "act" or cause.confidence >= max(finding.confidence, MIN_ADVICE_CONFIDENCE))
+        for cause in findings
+    )
+    return finding.model_copy(update={"severity": "note"}) if is_explained else finding
+
+
+def _strongest(evidence: Iterable[Evidence]) -> dict[str, Evidence]:
+    """Return the strongest evidence of each kind with the earliest onset. Evidence from one source does not add up,
+    because it comes from the same readings."""
+    strongest: dict[str, Evidence] = {}
+    for item in evidence:
+        earlier = strongest.get(item.kind, item)
+        best = item if item.weight > earlier.weight else earlier
+        strongest[item.kind] = replace(best, tick=min(earlier.tick, item.tick))
+    return strongest
+
+
+def _combine(kind: str, evidence: Sequence[Evidence], record: RunRecord) -> Finding:
+    """Combine the evidence for one kind, at most one per source, by noisy-OR."""
+    doubt = math.prod(1 - item.weight for item in evidence)
+    confidence = round(min(1 - doubt, MAX_CONFIDENCE), 3)
+    texts = [_clean(item.text) for item in sorted(evidence, key=lambda item: -item.weight)[:MAX_MESSAGES]]
+    message = "; ".join(text for text in texts if not any(text != other and other.startswith(text) for other in texts))
+    remedy = KINDS[kind].remedy if kind in KINDS else NO_REMEDY
+    if knob := next((item.corrected for item in evidence if item.corrected), ""):
+        change = f"{knob} {show(record.first_values.get(knob))} → {show(record.values_now.get(knob))}"
+        remedy = f"the controller changed {change}; start the next run with that value"
+    return Finding(
+        kind=kind,
+        onset_step=record.step_at(min(item.tick for item in evidence)),
+        severity=_severity(confidence),
+        confidence=confidence,
+        message=message,
+        remedy=remedy,
+    )
+
+
+def _clean(text: str) -> str:
+    """Return an untrusted text, which may quote an agent, as one line of at most MAX_CHARACTERS."""
+    text = clean(text)
+    return text if len(text) <= MAX_CHARACTERS else f"{text[: MAX_CHARACTERS - 1]}…"
+
+
+def _severity(confidence: float) -> Severity:
+    if confidence >= MIN_ACT_CONFIDENCE:
+        return "act"
+    return "advise" if confidence >= MIN_ADVICE_CONFIDENCE else "note"
+
+
+def _importance(finding: Finding) -> tuple[int, float, str]:
+    """Return a sort key that puts the most important finding first."""
+    return ("act", "advise", "note").index(finding.severity), -finding.confidence, finding.kind

@@ -1,0 +1,46 @@
+"""Ask the knowledge graph about the findings of a diagnosis: the remedies for their causes, with sources."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from oven_agents.diagnosis.finding import KINDS, Finding
+from oven_agents.diagnosis.run_record import RunRecord
+from oven_agents.sdk.alternative_plans import phase
+from oven_core.protocol.graph_requests import DiagnoseRequest, Diagnosis, Symptom
+
+if TYPE_CHECKING:
+    from oven_kg.graph.knowledge_graph import KnowledgeGraph
+
+
+def explain_findings(
+    findings: Sequence[Finding], record: RunRecord, max_remedies: int, graph: KnowledgeGraph | None = None
+) -> Diagnosis | None:
+    """Return the findings' causes, in the same order, and the graph's remedies for them, or None if the graph knows no
+    finding. If none of the findings is a cause, the graph ranks the causes of the findings' symptoms instead. `graph`
+    defaults to the built-in one."""
+    from oven_kg.checked_graph import load
+    from oven_kg.reasoning.diagnosis import diagnose
+
+    graph = graph or load()
+    symptoms = {node.id for node in graph.nodes_of_kind("symptom")}
+    causes = {node.id for node in graph.nodes_of_kind("cause")}
+    known_causes = {finding.kind: finding.confidence for finding in findings if finding.kind in causes}
+    severities: dict[str, float] = {}
+    for finding in findings:
+        symptom = KINDS[finding.kind].symptom if finding.kind in KINDS else finding.kind
+        if symptom in symptoms:
+            severities[symptom] = max(finding.confidence, severities.get(symptom, 0.0))
+    if not severities:
+        return None
+    run = record.started
+    request = DiagnoseRequest(
+        phase=phase(run),
+        symptoms=tuple(Symptom(id=id_, severity=severity) for id_, severity in severities.items()),
+        actuators=tuple(spec.name for spec in run.actuators),
+        metrics=tuple(metric.name for metric in run.metrics),
+        held_out=any(metric.held_out for metric in run.metrics),
+        k=max_remedies,
+    )
+    return diagnose(graph, request, known_causes)

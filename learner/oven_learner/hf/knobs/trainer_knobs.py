@@ -145,7 +145,7 @@ def register_knobs(
     """Register `grad.clip`, `optimizer.weight_decay`, β and ε, if this trainer has them."""
     register_clip(trainer, actuators, user_values)
     if not trainer.is_deepspeed_enabled:  # DeepSpeed's optimizers keep their own groups
-        weight_decay.register_knob(trainer.optimizer, actuators)
+        weight_decay.register_knob([trainer.optimizer], actuators)
     register_beta(trainer, actuators, user_values, beta_bounds)
     register_epsilon(trainer, actuators, user_values)
 

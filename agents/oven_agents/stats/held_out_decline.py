@@ -1,4 +1,4 @@
-"""Detects that held-out readings are clearly past their best, even after a slow decline. Higher readings are better."""
+"""Detects held-out readings that are past their best, even after a slow decline. Higher readings are better."""
 
 from __future__ import annotations
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from oven_learner.rewards import Committee as Committee
     from oven_learner.rewards import ModelDescription as ModelDescription
     from oven_learner.rewards import convene as convene
+    from oven_learner.teachers.teacher_config import TeacherConfig as TeacherConfig
 
 _MODULES = {
     "Actuators": "actuators",
@@ -32,6 +33,7 @@ _MODULES = {
     "Oven": "baking.training_handle",
     "OvenClient": "client.oven_client",
     "PromptSource": "hf.prompts",
+    "TeacherConfig": "teachers.teacher_config",
     "attach": "hf.attach",
     "bake": "baking.bake",
     "connect": "custom_loop",

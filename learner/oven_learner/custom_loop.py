@@ -26,6 +26,7 @@ from oven_core.protocol.actuators import EVALUATE
 from oven_core.protocol.messages import MetricSpec
 from oven_learner import ranks
 from oven_learner.actuators import Actuators
+from oven_learner.client.accumulation import Accumulation
 from oven_learner.client.best_weights import BestWeights
 from oven_learner.client.held_out_evaluation import Evaluation, Measurements
 from oven_learner.client.loop_client import LoopClient, idle_client
@@ -34,8 +35,8 @@ from oven_learner.completions.sample_message import Redact
 from oven_learner.completions.sampling import choose_sampling
 from oven_learner.link.find_controller import Connection, Mode, find_controller
 from oven_learner.link.link_interface import Link, SilentLink
-from oven_learner.optim.lr_scale import USER_BOUNDS, LearningRateScale
-from oven_learner.optim.rate_readback import RateReadback
+from oven_learner.optim.lr_scale import USER_BOUNDS
+from oven_learner.optim.rate_knobs import RateKnobs, create_rate_knobs
 from oven_learner.rollback.memory_snapshots import CREDIT_S, MAX_SNAPSHOTS, Snapshots
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def connect(
     optimizer: Any = None,
     scheduler: Any = None,
     clip: float | None = None,
+    accumulation: int | None = None,
     evaluate: Callable[[], Measurements] | None = None,
     evaluate_every: int = 20,
     max_steps: int | None = None,
@@ -78,12 +80,16 @@ def connect(
         model: with an `optimizer`, it adds `run.checkpoint`, `run.rollback` and `run.undo_rollback` if copies fit into
             memory. With `evaluate`, it also adds `run.best`, which selects the final weights.
         optimizer: a torch optimizer. It adds `optimizer.lr_scale`, `optimizer.lr_scale/<name>` for parameter groups
-            with a `name`, and, if it uses weight decay, `optimizer.weight_decay`. Its steps measure the learning rate,
-            the gradient norm and the gauges of oven_learner.optim.optimizer_gauges.
-        scheduler: the optimizer's scheduler, if it has one.
+            with a `name`, `optimizer.warmup`, and, if it uses weight decay, `optimizer.weight_decay`. Its steps measure
+            the learning rate, the gradient norm and the gauges of oven_learner.optim.optimizer_gauges. Pass several
+            optimizers as a mapping from names, such as `{"muon": muon, "adamw": adamw}`, or as a list, in which case
+            the names are those of their classes. `optimizer.lr_scale` then scales the rates of all, and
+            `optimizer.lr_scale/<name>` those of one. The first one is measured, and has to step first.
+        scheduler: the optimizer's scheduler, if it has one. With several optimizers, pass a mapping or a list.
         clip: clip gradients to this norm before each step of the `optimizer`, exactly like
-            `clip_grad_norm_(model.parameters(), clip)`. It adds `grad.clip`. Remove your own clipping. If the model has
-            several optimizers, pass the one that steps first.
+            `clip_grad_norm_(model.parameters(), clip)`. It adds `grad.clip`. Remove your own clipping.
+        accumulation: the number of micro-batches per optimizer step. It adds `data.accumulation`. At each step, read
+            `client.accumulation`, run that many micro-batches, and divide the loss of each by it.
         evaluate: measures held-out metrics at the start, every `evaluate_every` steps, at `max_steps`, and whenever
             an agent requests it (`run.evaluate`). Instead of its mean, a metric may be a list with the value of each
             example.
@@ -112,6 +118,7 @@ def connect(
     if clip is not None and optimizer is None:
         raise ConfigError("clip= needs the optimizer whose gradients are clipped; pass optimizer= as well")
     knobs = actuators.copy() if actuators is not None else Actuators()
+    micro_batches = Accumulation.register(knobs, accumulation) if accumulation is not None else None
     mode = Mode.from_environment(optional)
     all_ranks = ranks.Ranks.join()
     connection: Connection | None = None
@@ -122,36 +129,29 @@ def connect(
         )
         if not has_controller:
             idle = idle_client(mode, knobs, step=step, max_steps=max_steps, seconds=seconds, ranks=all_ranks)
+            idle.micro_batches = micro_batches
             if clip is not None:  # clipping is part of the script's training
-                from oven_learner.optim.step_gauges import Clip
-
-                idle.hooks.callback(Clip(clip, model).attach(optimizer).remove)
+                _attach_clip(idle, clip, model, create_rate_knobs(optimizer, scheduler))
             return idle
         link = connection.link() if connection is not None else SilentLink()
     sampling = choose_sampling(connection.shown_completions if connection is not None else None, completions, redact)
-    evaluation = None
-    evaluated_metrics: tuple[MetricSpec, ...] = ()
-    if evaluate is not None:
-        evaluation = Evaluation(evaluate, evaluate_every, model)
-        evaluation.measure()
-        evaluated_metrics = evaluation.held_out_specs(metrics)
-        if EVALUATE not in knobs:
-            knobs.action(EVALUATE, evaluation.request, effect="measures")
+    evaluation = _create_evaluation(evaluate, evaluate_every, model, knobs) if evaluate is not None else None
+    evaluated_metrics = evaluation.held_out_specs(metrics) if evaluation is not None else ()
     client: LoopClient  # assigned below; the callbacks that refer to it are called only afterwards
     with ExitStack() as hooks:  # removes the optimizer's hooks if anything below fails
-        rate = None
+        rates = None
         if optimizer is not None:
-            rate = RateReadback(LearningRateScale(optimizer, scheduler))
-            hooks.callback(rate.close)
-            rate.register_knobs(knobs, lr_bounds)
+            rates = create_rate_knobs(optimizer, scheduler)
+            hooks.callback(rates.close)
+            rates.register(knobs, lr_bounds, max_steps)
         lockstep = bool(connection and connection.lockstep)
-        if snapshots is None and model is not None and rate is not None:
-            snapshots = _create_snapshots(model, rate, scheduler, lambda: client, lockstep)
+        if snapshots is None and model is not None and rates is not None:
+            snapshots = _create_snapshots(model, rates, lambda: client, lockstep)
         if snapshots is not None:
             snapshots.use_clock_of_leader(all_ranks.broadcast)
         gauges = None
-        if rate is not None and hasattr(rate.scale.optimizer, "register_step_pre_hook"):
-            gauges = _create_gauges(knobs, rate, model, clip, lambda *args: client.publish(*args), all_ranks.leader)
+        if rates is not None and rates.readbacks[0].has_hooks:
+            gauges = _create_gauges(knobs, rates, model, clip, lambda *args: client.publish(*args), all_ranks.leader)
             hooks.callback(gauges.close)
         averaged_metrics = _merge_specs(_merge_specs(metrics, DEFAULT_METRICS), evaluated_metrics)
         announced = _merge_specs(averaged_metrics, gauges.metric_specs() if gauges is not None else ())
@@ -173,24 +173,41 @@ def connect(
             averaged_metrics=[spec.name for spec in averaged_metrics],
             settle=lambda: client.settle(),
             unmeasured=gauges.unmeasured if gauges is not None else {},
-            best=_create_best_weights(model, rate, evaluation, announced, lambda: client, all_ranks),
+            best=_create_best_weights(model, rates, evaluation, announced, lambda: client, all_ranks),
         )
-        client.gauges, client.rate, client.evaluation = gauges, rate, evaluation
+        client.gauges, client.rates, client.evaluation = gauges, rates, evaluation
+        client.micro_batches = micro_batches
         client.start(step)
         client.hooks, client.sampling = hooks.pop_all(), sampling if all_ranks.leader else None
     client.publish_first_evaluation(step)
     return client
 
 
+def _create_evaluation(evaluate: Callable[[], Measurements], every: int, model: Any, knobs: Actuators) -> Evaluation:
+    """Evaluate the initial weights, and register `run.evaluate`."""
+    evaluation = Evaluation(evaluate, every, model)
+    evaluation.measure()
+    if EVALUATE not in knobs:
+        knobs.action(EVALUATE, evaluation.request, effect="measures")
+    return evaluation
+
+
+def _attach_clip(idle: LoopClient, clip: float, model: Any, rates: RateKnobs) -> None:
+    """Clip before each step of the first optimizer, although there is no controller."""
+    from oven_learner.optim.step_gauges import Clip
+
+    idle.hooks.callback(Clip(clip, model).attach(rates.scales[0].optimizer).remove)
+
+
 def _create_snapshots(
-    model: Any, rate: RateReadback, scheduler: Any, client: Callable[[], LoopClient], lockstep: bool
+    model: Any, rates: RateKnobs, client: Callable[[], LoopClient], lockstep: bool
 ) -> Snapshots | None:
     """Return the snapshots for rollback, or None if copies do not fit into memory or the model is sharded."""
     from oven_learner.optim import snapshot
 
     if snapshot.describe_sharding(model) or MAX_SNAPSHOTS * snapshot.snapshot_bytes(model) > snapshot.LIMIT_BYTES:
         return None
-    state = snapshot.LoopSnapshot(model, rate.scale, scheduler, lambda: client().on_weights_restored())
+    state = snapshot.LoopSnapshot(model, rates.scales, lambda: client().on_weights_restored())
     # In lockstep, the target of a rollback must not depend on the clock.
     credit = math.inf if lockstep else CREDIT_S
     return Snapshots(lambda: (client().step, state.take()), state.restore, credit=credit)
@@ -198,7 +215,7 @@ def _create_snapshots(
 
 def _create_best_weights(
     model: Any,
-    rate: RateReadback | None,
+    rates: RateKnobs | None,
     evaluation: Evaluation | None,
     announced: tuple[MetricSpec, ...],
     client: Callable[[], LoopClient],
@@ -206,7 +223,7 @@ def _create_best_weights(
 ) -> BestWeights | None:
     """Return the BestWeights, or None if `evaluate` does not measure the main held-out metric or no copy fits."""
     metric = main_held_out_metric(announced)
-    if model is None or rate is None or evaluation is None or metric is None or metric.name not in evaluation.last:
+    if model is None or rates is None or evaluation is None or metric is None or metric.name not in evaluation.last:
         return None
     from oven_learner.optim import snapshot
 
@@ -220,7 +237,7 @@ def _create_best_weights(
 
 
 def _create_gauges(
-    knobs: Actuators, rate: RateReadback, model: Any, clip: float | None, publish: Any, is_leader: bool
+    knobs: Actuators, rates: RateKnobs, model: Any, clip: float | None, publish: Any, is_leader: bool
 ) -> StepGauges:
     """Return the gauges of each step. Raises ConfigError for `clip` if the gradients are sharded."""
     from oven_learner.optim import snapshot, weight_decay
@@ -236,10 +253,11 @@ def _create_gauges(
     clipping = Clip(clip, model) if clip is not None else None
     if clipping is not None:
         clipping.register_knob(knobs, USER_BOUNDS)
-    weight_decay.register_knob(rate.scale.optimizer, knobs)
-    gauges = OptimizerGauges(rate.scale.optimizer, model, publishes=is_leader, sharding=sharding)
+    optimizers = [scale.optimizer for scale in rates.scales]
+    weight_decay.register_knob(optimizers, knobs)
+    gauges = OptimizerGauges(optimizers[0], model, publishes=is_leader, sharding=sharding)
     return StepGauges(
-        rate,
+        rates.readbacks[0],
         gauges,
         publish,
         clip=clipping,

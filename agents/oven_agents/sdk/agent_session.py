@@ -170,7 +170,8 @@ class Session:
         messages: list[UnsentMessage] = []
         if self._must_announce:
             self._must_announce, reason = False, self._cannot_fire_reason or ""
-            messages.append(self._status("joined", reason and not self._is_idle and f"only reviews, because {reason}"))
+            only_reviews = f"only reviews, because {reason}" if reason and not self._is_idle else ""
+            messages.append(self._status("joined", only_reviews))
             if self._is_idle:
                 messages.append(self._status("failed" if self._has_failed else "cannot_fire", reason))
         if self._run is None or not self._observations:

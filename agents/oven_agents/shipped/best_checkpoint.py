@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import accumulate
 from statistics import fmean
 
 from oven_agents.sdk.agent import SHARE_BOUNDS, Agent
@@ -12,6 +11,7 @@ from oven_agents.sdk.alternative_plans import Alternatives, Plan, offer
 from oven_agents.sdk.window import Window
 from oven_agents.stats.evaluation_request import can_evaluate, request_evaluation
 from oven_agents.stats.health import held_out_health
+from oven_agents.stats.held_out_decline import is_past_best, largest_fall
 from oven_agents.stats.objective import apply_sign, held_out_metric, objective, readings
 from oven_agents.stats.optimizer_gauges import LEARNING_RATE, UPDATE_RATIO, growth_of, shrink_share, unexplained_jump
 from oven_agents.stats.policy_shift import is_off_policy
@@ -34,7 +34,8 @@ class BestCheckpoint(Agent):
     the noise, and MIN_FALL_RATIO times any earlier drop. The mean of two or three consecutive readings may meet these
     conditions with less noise. A single reading must drop SINGLE_READING_FACTOR times as far, unless the run can
     measure on request and a second reading agrees (oven_agents.stats.evaluation_request). An alert needs
-    MAX_AVERAGED readings that are all much worse than the best of the whole run, even after a slow decline.
+    several readings that are all much worse than the best of the whole run, even after a slow decline
+    (oven_agents.stats.held_out_decline).
 
     Actions: rolls back to the best reading. This is early stopping with the best weights restored (Prechelt 1998,
     "Early stopping – but when?", doi 10.1007/3-540-49430-8_3, criterion GL), except that the run continues. If data can
@@ -104,7 +105,7 @@ class BestCheckpoint(Agent):
         values = [value for _, value in finite]
         if metric is None or not is_active(
             len(values),
-            lambda end: self.is_past_best(values[: end + 1]),
+            lambda end: is_past_best(values[: end + 1]),
             lambda end: values[end] >= max(values[: end + 1]),
         ):
             return []
@@ -118,16 +119,6 @@ class BestCheckpoint(Agent):
         )
         symptom = "reward_up_heldout_down" if objective(window.run).name == "reward" else "heldout_loss_rises"
         return [window.alert(symptom, metric.name, value=new, expected=old, why=why)]
-
-    def is_past_best(self, values: Sequence[float]) -> bool:
-        """Return whether the newest readings are all much worse than the best one, even after a slow decline. The drop
-        must exceed MIN_RELATIVE_LOSS of the best, the noise, and MIN_FALL_RATIO times the largest drop before it."""
-        before = values[: values.index(max(values)) + 1]
-        if len(values) - len(before) < self.MAX_AVERAGED or len(values) <= self.MIN_READINGS:
-            return False
-        best, noise = before[-1], (expected_maximum(len(values)) + self.SIGMAS) * bending_noise(values)
-        min_drop = max(self.MIN_RELATIVE_LOSS * abs(best), noise, self.MIN_FALL_RATIO * _largest_fall(before))
-        return best - max(values[-self.MAX_AVERAGED :]) > min_drop
 
     def vote(self, window: Window) -> Alternatives | Vote | None:
         metric = held_out_metric(window.run)
@@ -222,16 +213,10 @@ class BestCheckpoint(Agent):
             self.MIN_LOST_SHARE * learnt,
             self.MIN_RELATIVE_LOSS * abs(best),
             noise,
-            self.MIN_FALL_RATIO * _largest_fall(before),
+            self.MIN_FALL_RATIO * largest_fall(before),
         )
         has_recovered = best - newest[-1] <= min_drop / 2
         return lost / max(learnt, lost) if lost > min_drop and not has_recovered else None
-
-
-def _largest_fall(values: Sequence[float]) -> float:
-    """Return the largest fall of a value below the best value before it."""
-    best_so_far = accumulate(values, max)
-    return max(best - value for best, value in zip(best_so_far, values, strict=True))
 
 
 def _to_number(value: Value) -> float:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from oven_core.errors import OvenError
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Metrics, Real, Value
+from oven_core.protocol.rules import NEEDS_GRANT
 from oven_core.security import tls
 from oven_runs.access.local_run import LocalRun
 from oven_runs.access.run_access import RunAccess
@@ -206,9 +207,10 @@ def _autonomy_levels(view: RunSummary) -> dict[str, str]:
     """Return the current autonomy level of each actuator. "" is for all others."""
     if view.started is None:
         return {}
-    if "" in view.autonomy:  # an operator set the level of all actuators, which replaces the rules
-        return dict(view.autonomy)
-    return {"": view.started.rules.autonomy, **view.started.rules.autonomy_of, **view.autonomy}
+    rules, operators = view.started.rules, view.autonomy
+    # If an operator set the level of all actuators, that replaces the rules.
+    levels = dict(operators) if "" in operators else {"": rules.autonomy, **rules.autonomy_of, **operators}
+    return levels | {name: rules.autonomy_for(name, operators) for name in NEEDS_GRANT if levels[""] == "auto"}
 
 
 def find_problems(

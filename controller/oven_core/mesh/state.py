@@ -334,7 +334,7 @@ class State:
 
     def autonomy_for(self, actuator: str) -> Autonomy:
         """Return the autonomy that an operator set for the actuator, or else the one in the rules."""
-        return self.autonomy.get(actuator) or self.autonomy.get("") or self.rules.autonomy_for(actuator)
+        return self.rules.autonomy_for(actuator, self.autonomy)
 
     def changes_in_flight(self) -> list[PendingChange]:
         """Return the adopted decisions without a receipt that have not expired."""

@@ -22,6 +22,7 @@ STOP: Final = "run.stop"
 
 _ALL = (
     ActuatorSpec(name="optimizer.lr_scale", kind="scalar", unit="× the schedule", risky=True),
+    ActuatorSpec(name="optimizer.warmup", kind="scalar", unit="steps from now on, in which the rate rises"),
     ActuatorSpec(name="optimizer.weight_decay", kind="scalar", unit="× rate, of each weight in a step"),
     ActuatorSpec(name="grad.clip", kind="scalar", unit="norm"),
     ActuatorSpec(name="grpo.beta", kind="scalar", unit="× KL to the reference", moves_own_metric=True),
@@ -47,6 +48,7 @@ _ALL = (
     ActuatorSpec(name=BEST, kind="choice", effect="at_end"),
     ActuatorSpec(name=EVALUATE, kind="action", effect="measures"),
     ActuatorSpec(name=CHECKPOINT, kind="action", effect="copies"),
+    ActuatorSpec(name="data.accumulation", kind="scalar", unit="micro-batches per optimizer step"),
     ActuatorSpec(name="data.skip", kind="action", unit="batches"),
     ActuatorSpec(name=HOLD, kind="action", effect="ends_or_holds"),
     ActuatorSpec(name=STOP, kind="action", effect="ends_or_holds"),

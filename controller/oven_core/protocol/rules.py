@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -10,6 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field
 Autonomy = Literal["observe", "advise", "auto"]
 """`observe` logs the decision that would have been made and changes nothing. `advise` waits for a person. `auto`
 acts."""
+NEEDS_GRANT: Final = ("run.stop",)
+"""Actuators that are `auto` only if they are named. If all actuators are `auto`, these are `advise`, because a person
+decides whether their run ends early."""
 ALL: Final = "*"
 """A grant of trust for all actuators, in `Rules.trusted`."""
 
@@ -137,7 +141,10 @@ class Rules(BaseModel):
         default=0.6, ge=0, lt=1, description="share of its reputation that an agent loses if it supported clear harm"
     )
 
-    autonomy: Autonomy = Field(default="auto", description="autonomy for actuators that are not in `autonomy_of`")
+    autonomy: Autonomy = Field(
+        default="auto",
+        description="autonomy for actuators that are not in `autonomy_of`; with `auto`, `run.stop` is `advise`",
+    )
     autonomy_of: dict[str, Autonomy] = Field(default_factory=dict, description="autonomy by actuator")
 
     def with_grants_for(self, agents: Iterable[str]) -> Rules:
@@ -145,6 +152,12 @@ class Rules(BaseModel):
         grants = {name: (ALL,) for name in agents}
         return self.model_copy(update={"trusted": {**grants, **self.trusted}})
 
-    def autonomy_for(self, actuator: str) -> Autonomy:
-        """Return the actuator's entry in `autonomy_of`, or else `autonomy`."""
-        return self.autonomy_of.get(actuator, self.autonomy)
+    def autonomy_for(self, actuator: str, operators: Mapping[str, Autonomy] = MappingProxyType({})) -> Autonomy:
+        """Return the autonomy of an actuator. `operators` are the levels that operators have set, with "" for all
+        actuators, and take precedence."""
+        if actuator in operators:
+            return operators[actuator]
+        if "" not in operators and actuator in self.autonomy_of:
+            return self.autonomy_of[actuator]
+        level = operators.get("", self.autonomy)
+        return "advise" if level == "auto" and actuator in NEEDS_GRANT else level

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from oven_learner.actuators import Actuators
+from oven_learner.client.accumulation import Accumulation
 from oven_learner.client.held_out_evaluation import Evaluation
 from oven_learner.client.oven_client import EndReason, OvenClient
 from oven_learner.link.find_controller import Mode
@@ -17,7 +18,7 @@ from oven_learner.ranks import Ranks
 
 if TYPE_CHECKING:
     from oven_learner.completions.sampling import Sampling
-    from oven_learner.optim.rate_readback import RateReadback
+    from oven_learner.optim.rate_knobs import RateKnobs
     from oven_learner.optim.step_gauges import StepGauges
 
 log = logging.getLogger("oven.learner")
@@ -29,9 +30,11 @@ class LoopClient(OvenClient):
 
     gauges: StepGauges | None = None
     """Measurements of the optimizer's steps, such as the gradient norm. None if they are not published."""
-    rate: RateReadback | None = None
-    """The learning rate's knob. None if the client was not given an optimizer."""
+    rates: RateKnobs | None = None
+    """The learning rate's knobs. None if the client was not given an optimizer."""
     evaluation: Evaluation | None = None
+    micro_batches: Accumulation | None = None
+    """The knob `data.accumulation`. None if `connect` was not given a number."""
     sampling: Sampling | None = None
     """Settings for showing completions. None if they are not shown, and on all ranks except rank 0."""
     _step_count = 0
@@ -50,7 +53,12 @@ class LoopClient(OvenClient):
     def lr_scale(self) -> float:
         """The factor by which a loop must multiply its learning rate at every step. It is 1 with a scheduler, because
         the scheduler's rates already contain the factor."""
-        return self.rate.lr_scale if self.rate is not None else 1.0
+        return self.rates.lr_scale if self.rates is not None else 1.0
+
+    @property
+    def accumulation(self) -> int:
+        """The number of micro-batches in the next optimizer step. Read it once per step."""
+        return self.micro_batches.take() if self.micro_batches is not None else 1
 
     def publish_first_evaluation(self, step: int) -> None:
         """Publish the first evaluation, which measures the initial weights."""

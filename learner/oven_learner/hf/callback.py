@@ -53,6 +53,7 @@ from oven_learner.link.find_controller import Connection
 from oven_learner.link.link_interface import Link, SilentLink
 from oven_learner.optim.device_readback import Readback
 from oven_learner.optim.optimizer_gauges import ABSENT_IF_NAN
+from oven_learner.optim.rate_knobs import RateKnobs
 from oven_learner.optim.rate_readback import TRAINER_REMEDY, RateReadback
 from oven_learner.ranks import Ranks
 from oven_learner.rewards.committee import Committee
@@ -348,7 +349,8 @@ class Attachment(TrainerCallback):
         """Register the knobs that take effect in this trainer. The user's own actuators are already registered."""
         trainer, actuators, options = self.trainer, self.actuators, self._options
         check_trainable(trainer)
-        RateReadback(self._rate.scale, TRAINER_REMEDY).register_knobs(actuators, options.lr_bounds)
+        rates = RateKnobs([RateReadback(self._rate.scale, TRAINER_REMEDY)])
+        rates.register(actuators, options.lr_bounds, trainer.state.max_steps)
         trainer_knobs.register_knobs(trainer, actuators, self._user_values, options.beta_bounds)
         register_kl_knobs(actuators, trainer, options.teachers, options.beta_bounds, lambda: self.client)
         for channel in self._channels:

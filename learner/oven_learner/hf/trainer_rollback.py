@@ -73,7 +73,7 @@ def restore_snapshot(trainer: Trainer, state: dict[str, Any]) -> None:
 
 def _loop_snapshot(trainer: Trainer) -> LoopSnapshot:
     model = trainer.accelerator.unwrap_model(trainer.model)
-    return LoopSnapshot(model, LearningRateScale(trainer.optimizer, trainer.lr_scheduler), trainer.lr_scheduler)
+    return LoopSnapshot(model, [LearningRateScale(trainer.optimizer, trainer.lr_scheduler)])
 
 
 def channel_modules(trainer: Any) -> dict[str, torch.nn.Module]:

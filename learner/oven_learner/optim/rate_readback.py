@@ -1,8 +1,7 @@
-"""The knobs `optimizer.lr_scale` and, for parameter groups with a name, `optimizer.lr_scale/<name>`.
+"""Reads the rates of an optimizer back before each step, because the user's loop may have overwritten them.
 
-Before each step, the rates are read back, because the user's loop may have overwritten them. If it has, the scale
-becomes 1, unless the new rates still contain the scale. This is the case if the loop multiplies its own rates by
-`client.lr_scale`, or if it multiplies the current rates (`group["lr"] *= 0.1`, or ReduceLROnPlateau).
+If it has, the scale becomes 1, unless the new rates still contain the scale. This is the case if the loop multiplies
+its own rates by `client.lr_scale`, or if it multiplies the current rates (`group["lr"] *= 0.1`, or ReduceLROnPlateau).
 """
 
 from __future__ import annotations
@@ -11,16 +10,16 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from oven_core.errors import reason
-from oven_learner.actuators import USED, Actuators, Usage
+from oven_learner.actuators import USED, Usage
 from oven_learner.optim.lr_scale import ALL_GROUPS, LearningRateScale, rates_equal
 
 log = logging.getLogger("oven.learner")
 
 SCALE = "optimizer.lr_scale"
+WARMUP_COMPLETE = "the warm-up is complete"
 MAX_CONFLICTS = 2
 """Number of overwritten changes, or of consecutive steps with the loop's own rates, after which changes are refused."""
 LOOP_REMEDY = (
@@ -48,7 +47,8 @@ class _Change:
 
 
 class RateReadback:
-    """The knob `optimizer.lr_scale` and its proof (oven_learner.actuators.Proof). It never raises during a step."""
+    """The rates of one optimizer, with the methods of oven_learner.actuators.Proof for its scales. It never raises
+    during a step."""
 
     def __init__(self, scale: LearningRateScale, remedy: str = LOOP_REMEDY) -> None:
         self.scale, self._remedy = scale, remedy
@@ -63,6 +63,9 @@ class RateReadback:
         """The last change of each scale, by the name of its parameter groups."""
         self._undone_changes: dict[str, tuple[float, float, str]] = {}
         """The results of `take_undone_change`, by the name of the parameter groups."""
+        self.warmup_usage: Usage = USED
+        """Whether a step has used the last change of the warm-up."""
+        self._ended_warmup: tuple[float, float, str] | None = None
         self._has_warned = False
         self._multiplied_last_step = False
         """Whether the loop multiplied a scaled rate just before the last step."""
@@ -70,33 +73,35 @@ class RateReadback:
         if hasattr(scale.optimizer, "register_step_pre_hook"):
             self._hooks = [
                 before_update(scale.optimizer, lambda is_first: self.before_step() if is_first else None),
-                scale.optimizer.register_step_post_hook(lambda *_: self._expect_current_rates()),
+                scale.optimizer.register_step_post_hook(lambda *_: self._after_step()),
             ]
-
-    def register_knobs(self, actuators: Actuators, bounds: tuple[float, float]) -> None:
-        """Register the knob, and one per group name. Raises ConfigError for a restored scale outside the bounds."""
-        for name in (ALL_GROUPS, *self.scale.named_groups):
-            actuators.scalar(
-                f"{SCALE}/{name}" if name else SCALE,
-                partial(self.scale.read, name),
-                partial(self.write, name=name),
-                low=bounds[0],
-                high=bounds[1],
-                scale="log",
-                unit=f"× {SCALE}" if name else "× the schedule",
-                risky=True,
-                proof=NamedRateProof(self, name) if name else self,
-            )
 
     @property
     def lr_scale(self) -> float:
-        """The factor for a loop that sets the rate itself. It is 1 with a scheduler, whose rates contain the scale."""
+        """The factor for a loop that sets the rate itself. It is 1 with a scheduler, whose rates contain the factor."""
         self._loop_read_scale = self._loop_knows_scale = True
-        return 1.0 if self.scale.has_scheduler else self.scale.read()
+        return 1.0 if self.scale.has_scheduler else self.scale.common_factor
 
     def write(self, scale: float, name: str = ALL_GROUPS) -> None:
         """Set the scale of the groups with this name, and expect the next step to use it."""
         self.scale.write(scale, name)
+        self._expect_current_rates()
+
+    def start_warmup(self, steps: int) -> None:
+        """Start a warm-up of the rates, and expect the next step to use it. With 0, end the current one."""
+        self.scale.start_warmup(steps)
+        self._expect_current_rates()
+
+    @property
+    def has_hooks(self) -> bool:
+        """Whether the optimizer reports its steps."""
+        return bool(self._hooks)
+
+    def _after_step(self) -> None:
+        if steps := self.scale.warmup_steps:
+            self.scale.advance_warmup()
+            if not self.scale.warmup_steps:
+                self._ended_warmup = (float(steps), 0.0, WARMUP_COMPLETE)
         self._expect_current_rates()
 
     def _expect_current_rates(self) -> None:
@@ -145,6 +150,11 @@ class RateReadback:
     def take_undone_change(self, name: str = ALL_GROUPS) -> tuple[float, float, str] | None:
         return self._undone_changes.pop(name, None)
 
+    def take_ended_warmup(self) -> tuple[float, float, str] | None:
+        """Return (length, 0, reason) if a warm-up has ended since the last call."""
+        ended, self._ended_warmup = self._ended_warmup, None
+        return ended
+
     def on_restore(self) -> None:
         self._expect_current_rates()
 
@@ -171,7 +181,7 @@ class RateReadback:
             self._yield_to_loop(expected, rates, open_changes)
             rates = self.scale.rates()
         self._expected, self._loop_read_scale = rates, False
-        self.used_rate, self._unscaled_rates = rates[0], [rate / self.scale.read() for rate in rates]
+        self.used_rate, self._unscaled_rates = rates[0], [rate / self.scale.common_factor for rate in rates]
 
     def _record_use(self, rates: list[float], open_changes: dict[str, _Change]) -> None:
         """Record that a step used the changes. A rate of 0 proves nothing, unless a scheduler has set it."""
@@ -180,6 +190,8 @@ class RateReadback:
                 change.is_used = True
                 change.checks_left -= 1
                 change.usage = None if change.checks_left else USED
+        if self.warmup_usage is None and (any(rates) or self.scale.has_scheduler):
+            self.warmup_usage = USED
 
     def _loop_applied_scale(self, rates: list[float], change: _Change | None) -> bool:
         """Whether the loop has set the rates itself and multiplied them by the scale. After a change, each rate must be
@@ -188,9 +200,10 @@ class RateReadback:
             return False
         if change is None:
             return True
-        scale = self.scale.read()
+        scale = self.scale.common_factor
+        scale_before = scale * change.before / self.scale.read()
         return all(
-            abs(math.log(rate / (unscaled * scale))) <= abs(math.log(rate / (unscaled * change.before)))
+            abs(math.log(rate / (unscaled * scale))) <= abs(math.log(rate / (unscaled * scale_before)))
             for rate, unscaled in zip(rates, self._unscaled_rates, strict=False)
             if rate > 0 and unscaled > 0
         )
@@ -216,30 +229,41 @@ class RateReadback:
             f"your loop changed the rate of {len(changed)} of {len(rates)} parameter groups, the first from "
             f"{first_expected:g} to {first_rate:g}, and the scale is still part of it"
         )
-        scales = {ALL_GROUPS: self.scale.read()} | self._named_scales()
-        self._undone_changes |= {name: (scale, scale, explanation) for name, scale in scales.items() if scale != 1}
+        scales = self._changed_scales(ALL_GROUPS, *self.scale.named_groups)
+        self._undone_changes |= {name: (scale, scale, explanation) for name, scale in scales.items()}
 
     def _named_scales(self) -> dict[str, float]:
         """Return the scale of each name whose scale is not 1."""
-        scales = {name: self.scale.read(name) for name in self.scale.named_groups}
+        return self._changed_scales(*self.scale.named_groups)
+
+    def _changed_scales(self, *names: str) -> dict[str, float]:
+        """Return those of these scales that are not 1."""
+        scales = {name: self.scale.read(name) for name in names}
         return {name: scale for name, scale in scales.items() if not rates_equal([scale], [1.0])}
 
     def _yield_to_loop(self, expected: list[float], rates: list[float], open_changes: dict[str, _Change]) -> None:
-        """Set all scales to 1, because the loop sets the rates. Groups that it has not set get their unscaled rate."""
-        scales = ({ALL_GROUPS: self.scale.read()} if self.scale.read() != 1 else {}) | self._named_scales()
+        """Set all scales to 1 and end the warm-up, because the loop sets the rates. Groups that it has not set get
+        their unscaled rate."""
+        scales = self._changed_scales(ALL_GROUPS, *self.scale.named_groups)
         scales_before = scales | {name: change.before for name, change in open_changes.items()}
         changed = _changed_rates(expected, rates)
         expected_rate, used_rate = changed[0] if changed else (expected[0], rates[0])
-        expectation = f"the run set {expected_rate:g}" if open_changes else f"it was {expected_rate:g}"
+        has_open_change = bool(open_changes) or self.warmup_usage is None
+        expectation = f"the run set {expected_rate:g}" if has_open_change else f"it was {expected_rate:g}"
         explanation = f"your loop sets the rate itself: {expectation}, and the step used {used_rate:g}; {self._remedy}"
         for change in open_changes.values():
             change.usage = explanation
-        if scales:
+        warmup_steps, is_used = self.scale.warmup_steps, self.warmup_usage == USED
+        if self.warmup_usage is None:
+            self.warmup_usage = explanation
+        if warmup_steps and is_used:
+            self._ended_warmup = (float(warmup_steps), 0.0, explanation)
+        if scales or warmup_steps:
             self.scale.yield_to_loop(expected)
         for name, before in scales_before.items():
             if before != 1:
                 self._undone_changes[name] = (before, 1.0, explanation)
-        if scales_before:
+        if scales_before or warmup_steps:
             self._overwritten_changes += 1
             if not self._has_warned:
                 log.warning("%s: %s", SCALE, explanation)
@@ -260,36 +284,6 @@ def _contains_scale(rate: float, scaled: float, scale: float, *, is_between_chan
         return False
     is_close = 2 * abs(math.log(rate / scaled)) < abs(math.log(rate / scaled * scale))
     return is_close or (is_between_changes and rate < DECAY_THRESHOLD * scaled / scale)
-
-
-@dataclass(frozen=True, slots=True)
-class NamedRateProof:
-    """The proof for the knob of the parameter groups with one name. `readback` checks the rates of all groups."""
-
-    readback: RateReadback
-    name: str
-
-    @property
-    def is_certain(self) -> bool:
-        return self.readback.is_certain
-
-    def refusal(self) -> str:
-        return self.readback.refusal(self.name)
-
-    def begin(self, before: Any) -> None:
-        self.readback.begin(before, self.name)
-
-    def usage(self, *, is_final: bool = False) -> Usage:
-        return self.readback.usage(is_final=is_final, name=self.name)
-
-    def take_undone_change(self) -> tuple[float, float, str] | None:
-        return self.readback.take_undone_change(self.name)
-
-    def on_restore(self) -> None:
-        self.readback.on_restore()
-
-    def close(self) -> None:
-        self.readback.close()
 
 
 def before_update(optimizer: Any, callback: Callable[[bool], object]) -> Any:

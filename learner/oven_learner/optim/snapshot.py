@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -60,25 +60,25 @@ class WeightCopies:
 
 
 class LoopSnapshot:
-    """Takes and restores copies of a training loop's model, optimizer and scheduler."""
+    """Takes and restores copies of a training loop's model, optimizers and schedulers."""
 
     def __init__(
         self,
         model: torch.nn.Module,
-        scale: LearningRateScale,
-        scheduler: Any,
+        scales: Sequence[LearningRateScale],
         on_restore: Callable[[], object] = lambda: None,
     ) -> None:
-        self._model, self._scale, self._on_restore = model, scale, on_restore
-        self._scheduler = getattr(scheduler, "scheduler", scheduler)  # accelerate wraps it
+        self._model, self._on_restore = model, on_restore
+        self._optimizers = [scale.optimizer for scale in scales]
+        self._schedulers = [scale.scheduler for scale in scales if scale.scheduler is not None]
 
     def take(self) -> dict[str, Any]:
         """Return a copy of the state. Wait for the device before and after, so that the caller can time the copy."""
         self._wait()
         state = {
             "model": copy_tensors(trained_state(self._model)),
-            "optimizer": copy_tensors(self._scale.optimizer.state_dict()),
-            "scheduler": copy.deepcopy(self._scheduler.state_dict()) if self._scheduler is not None else None,
+            "optimizers": [copy_tensors(optimizer.state_dict()) for optimizer in self._optimizers],
+            "schedulers": [copy.deepcopy(scheduler.state_dict()) for scheduler in self._schedulers],
         }
         self._wait()
         return state
@@ -87,9 +87,10 @@ class LoopSnapshot:
     def restore(self, state: dict[str, Any]) -> None:
         """Restore the state that `take` returned, with its learning rates. The caller restores the knobs."""
         self._model.load_state_dict(state["model"], strict=False)
-        self._scale.optimizer.load_state_dict(copy_tensors(state["optimizer"]))
-        if self._scheduler is not None:
-            self._scheduler.load_state_dict(copy.deepcopy(state["scheduler"]))
+        for optimizer, optimizer_state in zip(self._optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(copy_tensors(optimizer_state))
+        for scheduler, scheduler_state in zip(self._schedulers, state["schedulers"], strict=True):
+            scheduler.load_state_dict(copy.deepcopy(scheduler_state))
         self._on_restore()
 
     def _wait(self) -> None:

@@ -8,6 +8,7 @@ which the optimizer saves with its state. A resumed run therefore has the same b
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from oven_learner.actuators import Actuators
@@ -20,10 +21,10 @@ MAX_FACTOR = 10.0
 
 
 class WeightDecayKnob:
-    """The weight decay of an optimizer's groups, as one number."""
+    """The weight decay of all groups of one or several optimizers, as one number."""
 
-    def __init__(self, optimizer: Any) -> None:
-        self._optimizer = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
+    def __init__(self, optimizers: Sequence[Any]) -> None:
+        self._optimizers = [getattr(optimizer, "optimizer", optimizer) for optimizer in optimizers]  # if wrapped
 
     @property
     def user_decay(self) -> float:
@@ -43,12 +44,13 @@ class WeightDecayKnob:
 
     def _groups(self) -> list[dict[str, Any]]:
         """Return the groups with decay. They are looked up each time, because a rollback loads new ones."""
-        return [group for group in self._optimizer.param_groups if _user_decay(group) > 0]
+        groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
+        return [group for group in groups if _user_decay(group) > 0]
 
 
-def register_knob(optimizer: Any, actuators: Actuators) -> None:
+def register_knob(optimizers: Sequence[Any], actuators: Actuators) -> None:
     """Register the knob if a group has decay, unless there is already an actuator of that name."""
-    knob = WeightDecayKnob(optimizer)
+    knob = WeightDecayKnob(optimizers)
     if knob.user_decay > 0 and NAME not in actuators:
         high = MAX_FACTOR * knob.user_decay
         actuators.scalar(NAME, knob.read, knob.write, low=0.0, high=high, unit="× rate, of each weight in a step")

@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 EXAMPLES = Path(__file__).parents[3] / "examples"
 ALWAYS = {
     "optimizer.lr_scale",
+    "optimizer.warmup",
     "grad.clip",
     "run.hold",
     "run.stop",

@@ -26,7 +26,7 @@ def ended(line: FakeLink) -> RunEnded:
 def test_the_public_names() -> None:
     assert oven.__all__ == [
         "Actuators", "Attachment", "Committee", "Mixture", "ModelDescription", "Oven", "OvenClient", "PromptSource",
-        "attach", "bake", "connect", "convene",
+        "TeacherConfig", "attach", "bake", "connect", "convene",
     ]  # fmt: skip
     for name in oven.__all__:
         assert callable(getattr(oven, name)), name

@@ -47,6 +47,7 @@ def drawn(seed: int) -> dict[str, Any]:
         "optimizers": draw.choice([1, 2]),
         "float64": draw.random() < 0.5,
         "evaluates": draw.random() < 0.3,
+        "all optimizers": draw.random() < 0.5,
     }
 
 
@@ -78,6 +79,10 @@ def grouped(parameters: list[torch.nn.Parameter], how: str) -> list[dict[str, An
     return [group for group in groups if group["params"]]
 
 
+def enumerated(optimizers: list[Any]) -> list[tuple[str, Any]]:
+    return [(str(number), optimizer) for number, optimizer in enumerate(optimizers, start=1)]
+
+
 def trained(how: dict[str, Any], link: FakeLink | None) -> list[torch.Tensor]:
     """Return the weights, those of the moving average, and random numbers after the training. `link=None`: alone."""
     torch.manual_seed(5)
@@ -94,10 +99,12 @@ def trained(how: dict[str, Any], link: FakeLink | None) -> list[torch.Tensor]:
     after += [lambda: average.update_parameters(model)] if how["ema"] else []
     client = None
     if link is not None:
+        passed_scheduler = scheduler if how["passed"] else None
+        passes_all = how["all optimizers"]
         client = connect(
             model=model,
-            optimizer=optimizer,
-            scheduler=scheduler if how["passed"] else None,
+            optimizer=dict(enumerated(optimizers)) if passes_all else optimizer,
+            scheduler={"1": passed_scheduler} if passes_all else passed_scheduler,
             clip=CLIP if how["clip"] == "connect" else None,
             evaluate=(lambda: {"eval/loss": float(torch.rand(()))}) if how["evaluates"] else None,
             evaluate_every=2,

@@ -177,8 +177,8 @@ def test_the_recipe_trains_under_decisions(tmp_path: Path, home: Home, monkeypat
     assert isinstance(started, RunStarted) and isinstance(ended, RunEnded) and ended.reason == "completed"
     assert started.recipe == "pretrain" and started.horizon.max_steps == 8
     knobs = {spec.name: spec for spec in started.actuators}
-    assert {"optimizer.lr_scale", "optimizer.weight_decay", "grad.clip", "data.mixture", "data.skip", "run.hold",
-            "run.stop", "run.checkpoint", "run.rollback", "run.undo_rollback",
+    assert {"optimizer.lr_scale", "optimizer.warmup", "optimizer.weight_decay", "grad.clip", "data.mixture",
+            "data.skip", "run.hold", "run.stop", "run.checkpoint", "run.rollback", "run.undo_rollback",
             "run.evaluate", "run.best", "channel.mtp", "train.quantisation"} == set(knobs)  # fmt: skip
     assert knobs["optimizer.weight_decay"].value == 0.1 and knobs["data.mixture"].choices in (
         ("one", "two"),

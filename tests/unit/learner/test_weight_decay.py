@@ -57,7 +57,7 @@ def test_a_weight_decay_takes_effect_at_the_next_step(tmp_path: Path) -> None:
 
 def test_groups_keep_their_ratios_even_after_a_decay_of_0() -> None:
     optimizer = groups(0.0, 0.2, 0.02)
-    knob = WeightDecayKnob(optimizer)
+    knob = WeightDecayKnob([optimizer])
     assert knob.read() == knob.user_decay == 0.2
     knob.write(0.0)
     assert knob.read() == 0.0 and [group["weight_decay"] for group in optimizer.param_groups] == [0.0] * 3
@@ -65,7 +65,7 @@ def test_groups_keep_their_ratios_even_after_a_decay_of_0() -> None:
     assert [group["weight_decay"] for group in optimizer.param_groups] == pytest.approx([0.0, 0.6, 0.06])
     again = groups(0.0, 0.2, 0.02)
     again.load_state_dict(optimizer.state_dict())
-    resumed = WeightDecayKnob(again)
+    resumed = WeightDecayKnob([again])
     assert (resumed.read(), resumed.user_decay) == (0.6, 0.2)
     resumed.write(0.2)
     assert [group["weight_decay"] for group in again.param_groups] == pytest.approx([0.0, 0.2, 0.02])
@@ -95,7 +95,7 @@ def test_an_unchanged_decay_changes_nothing_and_a_resumed_run_keeps_the_decision
 
 def test_adamw_subtracts_the_rate_times_the_decay() -> None:
     optimizer = groups(0.1)
-    WeightDecayKnob(optimizer).write(0.5)
+    WeightDecayKnob([optimizer]).write(0.5)
     (parameter,) = optimizer.param_groups[0]["params"]
     parameter.grad = torch.zeros(2)
     optimizer.step()

@@ -6,6 +6,7 @@ from oven_core.mesh.actuator_values import number
 from oven_core.protocol.actuators import CHECKPOINT, HOLD, ROLLBACK, STOP, UNDO
 from oven_core.protocol.messages import ActuatorSpec, Decision, Receipt
 from oven_core.protocol.operator_messages import OperatorCommand
+from oven_core.protocol.rules import Rules
 from oven_runs.log.run_summary import format_value
 from oven_tui.model.cell_text import duration_text
 from oven_tui.model.decision_entries import DecisionEntry
@@ -178,10 +179,8 @@ def change_text(name: str, before: object, value: object) -> str:
 def autonomy_level(view: MonitorView, actuator: str) -> str:
     """Return the current autonomy, from an operator's command or otherwise from the run's rules."""
     run = view.run
-    operator_level = run.autonomy.get(actuator) or run.autonomy.get("")
-    if operator_level:
-        return operator_level
-    return run.started.rules.autonomy_for(actuator) if run.started else "auto"
+    rules = run.started.rules if run.started else Rules()
+    return rules.autonomy_for(actuator, run.autonomy)
 
 
 def find_spec(view: MonitorView, actuator: str) -> ActuatorSpec | None:

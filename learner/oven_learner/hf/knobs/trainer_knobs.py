@@ -19,9 +19,10 @@
 TRL 1.16 reads β for every loss. It is a knob only if the model that it refers to is loaded.
 
 Gradient accumulation is not a knob. transformers 5.23 reads `args.gradient_accumulation_steps` at each step to decide
-how many micro-batches to fetch (trainer.py:1862). It also compares it with a counter for the epoch to decide when to
-step (1882). After a change, the optimizer would step within a fetched group, with losses scaled for a complete group.
-The length of the epoch and the position in a checkpoint also assume one value for the whole epoch (1700, 1859).
+how many micro-batches to fetch (trainer.py:1871). It also compares it with a counter for the epoch to decide when to
+step (1889). After a change, the optimizer would step within a fetched group, with losses scaled for a complete group,
+unless the change happens at a multiple of both numbers. Even then, and also between two epochs, the number of steps per
+epoch (1869) and the position after a restart (1706) assume one value for the whole training. So rows would be dropped.
 """
 
 from __future__ import annotations
@@ -145,7 +146,7 @@ def register_knobs(
     """Register `grad.clip`, `optimizer.weight_decay`, β and ε, if this trainer has them."""
     register_clip(trainer, actuators, user_values)
     if not trainer.is_deepspeed_enabled:  # DeepSpeed's optimizers keep their own groups
-        weight_decay.register_knob(trainer.optimizer, actuators)
+        weight_decay.register_knob([trainer.optimizer], actuators)
     register_beta(trainer, actuators, user_values, beta_bounds)
     register_epsilon(trainer, actuators, user_values)
 

@@ -28,7 +28,7 @@ from oven_learner.hf.checkpoints import SaveSchedule, TrainerCheckpoints
 from oven_learner.hf.final_weights import create_best_weights
 from oven_learner.hf.hooks.authored_prompts import AuthoredPromptsReader
 from oven_learner.hf.hooks.completion_samples import CompletionSamples
-from oven_learner.hf.hooks.evaluations import TrainerEvaluation, UserEvaluation
+from oven_learner.hf.hooks.evaluations import EVAL, TrainerEvaluation, UserEvaluation
 from oven_learner.hf.hooks.frontier_drift import FrontierDrift
 from oven_learner.hf.hooks.idle_teachers import IdleTeachers
 from oven_learner.hf.hooks.step_hooks import (
@@ -110,6 +110,7 @@ class Attachment(TrainerCallback):
         self._ranks: Ranks | None = None
         self._budget = StepBudget(limit=None, charge_rollbacks=False, steps_before=0, first_step=0)
         self._device_metrics: dict[str, torch.Tensor] = {}
+        self._explained_directions = False
         self._nonfinite_counts: Counter[str] = Counter()  # metric → steps in which it was NaN or infinite
         self._user_values = UserValues()
         self._sigterm = EndOnSigterm(self._stop)
@@ -278,6 +279,7 @@ class Attachment(TrainerCallback):
         """Record the trainer's evaluation. The next step publishes it."""
         results = self._evaluation.record(metrics or {})
         if self.client is not None:
+            self._explain_unknown_directions()
             self.client.record_evaluation(results)
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
@@ -336,14 +338,25 @@ class Attachment(TrainerCallback):
         metrics = self._evaluation.held_out_specs()
         if any(metric.held_out for metric in self._options.metrics):
             return tuple(metric.model_copy(update={"held_out": False}) for metric in metrics)
-        has_computed_metrics = bool(metrics) and getattr(self.trainer, "compute_metrics", None) is not None
-        if has_computed_metrics and not self._evaluation.declared_target():
-            log.warning(
-                "the results of compute_metrics are shown but cannot judge changes, because their better direction is "
-                "unknown; set TrainingArguments(metric_for_best_model=…, greater_is_better=…), or pass "
-                'attach(metrics=(MetricSpec(name="eval/…", better="up", held_out=True),))'
-            )
         return metrics
+
+    def _explain_unknown_directions(self) -> None:
+        """Log once how to declare the better direction of what `compute_metrics` returns. Only the first evaluation
+        shows the names, because a call on other data could fail or change the user's state."""
+        if self._explained_directions:
+            return
+        self._explained_directions = True
+        user_names = {metric.name for metric in self._options.metrics}
+        undirected = [m.name for m in self._trainer_evaluation_metrics() if m.held_out and m.better == "neither"]
+        if names := [name for name in undirected if name not in user_names]:
+            log.warning(
+                "%s cannot judge changes, because the better direction is unknown; if higher is better, set "
+                'TrainingArguments(metric_for_best_model="%s", greater_is_better=True), or pass '
+                'attach(metrics=(MetricSpec(name="%s", better="up", held_out=True),))',
+                ", ".join(names),
+                names[0].removeprefix(EVAL),
+                names[0],
+            )
 
     def _register_knobs(self) -> None:
         """Register the knobs that take effect in this trainer. The user's own actuators are already registered."""

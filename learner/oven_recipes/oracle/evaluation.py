@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -154,13 +154,21 @@ class OracleEvaluation:
         by_layer = {(*key, layer): next(activations) for key in keys for layer in layers}
         return {(*key, depth): by_layer[*key, layer] for key in keys for depth, layer in self.layers.items()}
 
-    def run(self) -> EvaluationResult:
-        """Ask about all items at all depths, with their own activations and with shuffled activations."""
+    @property
+    def answer_count(self) -> int:
+        """The number of answers in one evaluation, with own and with shuffled activations."""
+        return 2 * len(self.depths) * sum(len(benchmark.items) for benchmark in self.benchmarks)
+
+    def run(self, report: Callable[[int], object] = lambda done: None) -> EvaluationResult:
+        """Ask about all items at all depths, with their own activations and with shuffled activations. `report` is
+        called with the number of finished answers."""
+        report(0)
         own = {benchmark.name: list(range(len(benchmark.items))) for benchmark in self.benchmarks}
         shuffled = {benchmark.name: random_cycle(len(benchmark.items), benchmark.name) for benchmark in self.benchmarks}
-        return EvaluationResult(self._ask_all(own), self._ask_all(shuffled))
+        answers = self._ask_all(own, report)
+        return EvaluationResult(answers, self._ask_all(shuffled, lambda done: report(len(answers) + done)))
 
-    def _ask_all(self, sources: Mapping[str, Sequence[int]]) -> list[OracleAnswer]:
+    def _ask_all(self, sources: Mapping[str, Sequence[int]], report: Callable[[int], object]) -> list[OracleAnswer]:
         """Ask about all items. Item i of a benchmark is asked with the activations of item `sources[benchmark][i]`."""
         requests = [
             (benchmark.name, number, depth, item)
@@ -175,6 +183,7 @@ class OracleEvaluation:
             [self._activations[name, sources[name][number], depth] for name, number, depth, _ in requests],
             [item.question for _, _, _, item in requests],
             **self._generation,
+            report=report,
         )
         return [
             OracleAnswer(name, number, depth, output, *parse_answer(output, item.answer))

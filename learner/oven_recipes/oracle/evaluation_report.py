@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -35,10 +35,12 @@ class EvaluationReport:
     cpu_seconds: float
 
     @classmethod
-    def measure(cls, evaluation: OracleEvaluation, oracle: str) -> EvaluationReport:
-        """Run an evaluation and return its report."""
+    def measure(
+        cls, evaluation: OracleEvaluation, oracle: str, report: Callable[[int], object] = lambda done: None
+    ) -> EvaluationReport:
+        """Run an evaluation and return its report. `report` is called with the number of finished answers."""
         started_s, started_cpu_s = time.monotonic(), time.process_time()
-        result = evaluation.run()
+        result = evaluation.run(report)
         return cls(oracle, evaluation, result, time.monotonic() - started_s, time.process_time() - started_cpu_s)
 
     def as_json(self) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -36,10 +36,12 @@ def generate_answers(
     temperature: float = 0.0,
     seed: int = 0,
     rows: int = BATCH_ROWS,
+    report: Callable[[int], object] = lambda done: None,
 ) -> list[str]:
     """Return the oracle's output for each activation and its question, without special tokens. With `temperature` 0,
-    decoding is greedy. Otherwise answers are sampled with `seed`. The model's mode and the random generators are
-    restored. Raises ConfigError if a prompt and its answer exceed the model's context."""
+    decoding is greedy. Otherwise answers are sampled with `seed`. `report` is called with the number of finished
+    answers. The model's mode and the random generators are restored. Raises ConfigError if a prompt and its answer
+    exceed the model's context."""
     prompts = [
         oracle_prompt(activation.layer, len(activation.vectors), question, tokenizer)
         for activation, question in zip(activations, questions, strict=True)
@@ -57,6 +59,7 @@ def generate_answers(
         with torch.random.fork_rng(devices=devices):
             torch.manual_seed(seed)
             for start in range(0, len(by_length), rows):
+                report(start)
                 numbers = by_length[start : start + rows]
                 batch, mask = pad_rows([ids[number] for number in numbers], device, pad_left=True)  # (batch, prompt)
                 layers = [activations[number].layer for number in numbers]

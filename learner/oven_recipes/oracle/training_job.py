@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from oven_recipes.oracle.small_model import DEFAULT_SCHEDULE, DEFAULT_SIZES, bui
 from oven_recipes.oracle.supervised_stage import Subject, SupervisedTrainer, benchmark_prompts, run_supervised_stage
 from oven_recipes.oracle.template_questions import template_dataset
 from oven_recipes.oracle.user_model import fresh_adapter, load_adapter, load_model
+from oven_recipes.preparation import Progress
 from oven_recipes.quiet_libraries import quiet_libraries
 from oven_recipes.recipe_interface import LR_BOUNDS
 from oven_recipes.training_runner import Job, trainer_arguments
@@ -66,22 +68,23 @@ log = logging.getLogger("oven.learner")
 
 
 class EvaluationWriter(TrainerCallback):
-    """Evaluates the policy at the start and the end, and writes a JSON file and a diagram for each evaluation. If an
-    evaluation fails, the reason is logged and training continues. The job itself calls `write` at the end, because the
-    final weights are chosen after the callbacks."""
+    """Evaluates the policy at the start and the end, and writes a JSON file and a diagram for each evaluation. The
+    first one reports its progress. If an evaluation fails, the reason is logged and training continues. The job itself
+    calls `write` at the end, because the final weights are chosen after the callbacks."""
 
     def __init__(self, evaluation: OracleEvaluation, policy: Any, folder: Path, *, at_start: bool) -> None:
         self._evaluation, self._policy, self._folder, self._at_start = evaluation, policy, folder, at_start
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self._at_start and state.global_step == 0 and state.is_world_process_zero:
-            self.write("start", 0)
+            progress = Progress("evaluation at the start", self._evaluation.answer_count, "answer")
+            self.write("start", 0, progress.report)
 
-    def write(self, phase: str, step: int) -> None:
+    def write(self, phase: str, step: int, report_progress: Callable[[int], object] = lambda done: None) -> None:
         """Evaluate the policy and write the files. `phase` is "start" or "end"."""
         try:
             with preserve_state(self._policy):
-                report = EvaluationReport.measure(self._evaluation, f"at the {phase}, step {step}")
+                report = EvaluationReport.measure(self._evaluation, f"at the {phase}, step {step}", report_progress)
             file = self._folder / f"evaluation-{phase}.json"
             report.write(file, file.with_suffix(".png"))
         except (OvenError, OSError) as error:
@@ -230,6 +233,9 @@ def _common_arguments(settings: OracleSettings, trainer: Any, subject: Subject, 
         tokens=settings.most_activations,
     )
     quick_evaluation = evaluation(benchmark_items(settings.benchmarks, settings.quick_items))
+    first_progress = Progress("first quick evaluation", quick_evaluation.answer_count, "answer")
+    # Only the first one takes place before the run starts. Later ones are not preparation.
+    reports: Iterator[Callable[[int], object]] = chain([first_progress.report], repeat(lambda done: None))
     full_evaluation = evaluation(benchmark_items(settings.benchmarks, settings.eval_items))
     evaluation_writer = EvaluationWriter(full_evaluation, policy, run_folder, at_start=settings.initial_eval)
     trainer.add_callback(evaluation_writer)
@@ -243,7 +249,7 @@ def _common_arguments(settings: OracleSettings, trainer: Any, subject: Subject, 
             evaluation_writer.write("end", step)
 
     return {
-        "evaluate": lambda: quick_evaluation.run().metrics(),
+        "evaluate": lambda: quick_evaluation.run(next(reports)).metrics(),
         "evaluate_every": settings.eval_every,
         "metrics": metric_specs(),
         "lr_bounds": LR_BOUNDS,

@@ -143,7 +143,32 @@ def test_results_of_compute_metrics_are_announced_as_held_out_without_a_directio
     target = held_out_metric(line.sent[0])
     assert target is not None and target.name == "eval/loss", "no direction is guessed"
     assert came(line)["eval/accuracy"][0] == 0.25
-    assert any("attach(metrics=(MetricSpec(" in record.getMessage() for record in caplog.records)
+    assert sum('attach(metrics=(MetricSpec(name="eval/accuracy", ' in text for text in caplog.messages) == 1
+
+
+@pytest.mark.parametrize("declared", [False, True])
+def test_the_first_evaluation_of_a_first_run_says_how_to_declare_what_compute_metrics_returns(
+    tmp_path: Path, declared: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its names are unknown before. `compute_metrics` is called by the trainer only, because it may have a state."""
+    data = Dataset.from_list([{"x": [1.0, 0.0], "labels": 1}] * 2)
+    accuracies = [0.25, 0.75, 0.5]  # one for each evaluation by the trainer
+
+    target: dict[str, Any] = {"metric_for_best_model": "accuracy", "greater_is_better": True} if declared else {}
+    settings = TrainingArguments(
+        str(tmp_path), max_steps=3, eval_strategy="steps", eval_steps=1, report_to="none", use_cpu=True,
+        disable_tqdm=True, **target,
+    )  # fmt: skip
+    job = Trainer(Line(), settings, None, data, data, compute_metrics=lambda _: {"accuracy": accuracies.pop(0)})
+    line = FakeLink()
+    attach(job, link=line)
+    with caplog.at_level("WARNING", logger="oven.learner"):
+        job.train()
+    assert [spec.name for spec in announced(line)] == ["eval/accuracy" if declared else "eval/loss"]
+    assert came(line)["eval/accuracy"] == [0.25, 0.75, 0.5]
+    lines = [text for text in caplog.messages if "eval/accuracy" in text]
+    assert len(lines) == (0 if declared else 1)
+    assert all('TrainingArguments(metric_for_best_model="accuracy", greater_is_better=True)' in text for text in lines)
 
 
 def test_each_evaluation_set_has_its_own_reward(tmp_path: Path, policy: str) -> None:

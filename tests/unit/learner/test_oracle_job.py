@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,12 @@ import torch
 from tests.support.activations import model, tokenizer
 from tests.support.attached import THIRD_PARTY
 
+from oven_learner.testing import FakeLink
+from oven_recipes import preparation
 from oven_recipes.oracle.settings import OracleSettings, parse_start
 from oven_recipes.oracle.training_job import build
 from oven_recipes.training_runner import Job
+from oven_runs.home.run_folder import PREPARING
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
 
@@ -44,3 +48,30 @@ def test_the_reference_is_the_supervised_adapter_also_where_the_penalty_begins_a
     assert reference and all(torch.equal(w, weights[n.replace(".ref.", ".default.")]) for n, w in reference.items())
     assert any(weight.abs().sum() > 0 for name, weight in reference.items() if "lora_B" in name), "it was taught"
     assert not any(weight.requires_grad for weight in reference.values())
+
+
+def test_the_evaluations_before_the_run_report_their_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Those before RunStarted, from their first second. With 250 items per benchmark they take most of a minute."""
+    monkeypatch.setattr(preparation, "INTERVAL_S", 0.0)
+    oracle, line = job(tmp_path), FakeLink()
+    oracle.attach(link=line)
+    lines: dict[tuple[str, int], None] = {}  # each line about the preparation, with the number of messages before it
+
+    class Lines(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines[record.getMessage(), len(line.sent)] = None
+
+    handler = Lines()
+    preparation.log.addHandler(handler)
+    caplog.set_level(logging.INFO)
+    try:
+        oracle.trainer.train()  # ends with a third evaluation
+    finally:
+        preparation.log.removeHandler(handler)
+    assert list(lines) == [
+        (f"{PREPARING}{stage}: answer {done} of 108", 0)
+        for stage in ("evaluation at the start", "first quick evaluation")
+        for done in (0, 54)
+    ]

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from oven_agents.diagnosis.detectors import Alarm, find_alarms
-from oven_agents.sdk.alternative_plans import SYMPTOM_PREFIX
 from oven_core.errors import ConfigError
 from oven_core.protocol.alerts import Alert
 from oven_core.protocol.announcements import ActuatorAnnounced, with_announced
 from oven_core.protocol.events import Event
+from oven_core.protocol.evidence import SYMPTOM_PREFIX
 from oven_core.protocol.messages import (
     Decision,
     Observation,

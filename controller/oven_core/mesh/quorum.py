@@ -36,8 +36,8 @@ def check_quorum(
 ) -> Quorum:
     """Return whether the votes of the winning side are a quorum for a change of the actuator from the value `before`.
 
-    `side` has only votes that may count. `harm` describes harm beyond doubt; it is empty without any. If the result
-    `needs_person`, because only newcomers propose it, that person is the second voice."""
+    `side` has only votes that may count. `harm` describes harm beyond doubt; it is empty without any. If the change
+    `needs_person`, because only newcomers propose it or autonomy is `advise`, that person is the second voice."""
     proposals = [vote for vote in side if vote.line.stance == "propose"]
     if not proposals:
         return Quorum(False, "no quorum: no trusted agent proposes it")

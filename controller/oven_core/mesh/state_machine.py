@@ -309,6 +309,7 @@ class Mesh:
             lambda agent: state.standing(agent, actuator),
             excluded_agents,
             self.outcomes.harm_beyond_doubt(),
+            state.autonomy_for(actuator) == "advise",
         )
 
     def _compute_result(

@@ -53,12 +53,14 @@ def count_votes(
     standing: Callable[[str], Standing],
     excluded_agents: Collection[str] = (),
     harm: str = "",
+    is_advised: bool = False,
 ) -> Tally:
     """Return the result of `ballot`.
 
     `before` is the effective value, or None if it is unknown. `standing` maps an agent to its reputation and rights.
     The proposals of `excluded_agents` belong to a broken plan (oven_core.mesh.plans), and count as abstentions. `harm`
-    describes harm beyond doubt, for which one proposal is enough; it is empty without any.
+    describes harm beyond doubt, for which one proposal is enough; it is empty without any. One proposal is also enough
+    if the change `is_advised`, because a person approves it.
 
     A vote with a reputation or a confidence of 0 has no effect. The vote of an agent with a reputation below
     `rules.least_reputation` keeps its weight, but cannot veto and does not count towards the quorum. If only newcomers
@@ -100,7 +102,7 @@ def count_votes(
         return reject(f"{summary}; {problem}")
     value = merge_values(spec, side)
     voices = [vote for vote in side if vote.weight > 0 and _is_reputable(vote.line, rules)]
-    quorum = check_quorum(spec, before, voices, rules, harm, only_newcomers)
+    quorum = check_quorum(spec, before, voices, rules, harm, only_newcomers or is_advised)
     return Tally(
         quorum.is_reached,
         value,

@@ -86,8 +86,8 @@ def signal_of_metrics(names: Iterable[str], metrics: Sequence[MetricSpec] = ()) 
     """Return the signal of the metrics with these names, whose kind is that of the first metric with a known kind.
     Return None if no kind is known.
 
-    `metrics` are those that the run announces. One that is held out is of that kind. A pattern such as `reward/*` stands
-    for all announced metrics that match it, so that another vote that reads one of them is not independent."""
+    `metrics` are those that the run announces. One that is held out is of that kind. A pattern such as `reward/*`
+    stands for all announced metrics that match it, so that another vote that reads one of them is not independent."""
     announced = [metric.name for metric in metrics]
     read = tuple(name for pattern in names for name in (fnmatch.filter(announced, pattern) or [pattern]))
     held_out = {metric.name for metric in metrics if metric.held_out}

@@ -21,7 +21,8 @@ class FinalWeights(Agent):
     Either both are not finite, or the drop exceeds MIN_RELATIVE_LOSS × the best reading and the noise threshold. The
     noise threshold is SIGMAS standard deviations beyond the expected maximum of as many noisy values. Readings that a
     rollback discarded count, too, because their weights are stored. Before LATE_PROGRESS, the readings must be past
-    their best (oven_agents.stats.held_out_decline) for PATIENCE consecutive readings, without an intervention.
+    their best (oven_agents.stats.held_out_decline) for PATIENCE consecutive readings, without an intervention, and the
+    best one must be MIN_DECLINE of the run so far ago.
 
     Actions: sets `run.best` to "best", once. Nothing changes before the end of the run. Then the learner compares the
     last and the best weights on the same held-out examples and keeps the better ones. In fine-tuning, the last
@@ -44,13 +45,15 @@ class FinalWeights(Agent):
     """
 
     moves = (BEST, STOP)
-    options = dict.fromkeys(("late_progress", "min_relative_loss", "confidence"), SHARE_BOUNDS)
+    options = dict.fromkeys(("late_progress", "min_decline", "min_relative_loss", "confidence"), SHARE_BOUNDS)
 
     LATE_PROGRESS = 0.75
     """Progress, 0 to 1, up to which the agent may propose to end the run early, and from which two readings are enough
     for `run.best`. Earlier, a run may still recover and reach a new best."""
     PATIENCE = 3
     """Number of readings past the best one, in a row, after which the agent proposes to end the run early."""
+    MIN_DECLINE = 0.1
+    """Minimum length of the decline, as a share of the run so far. Readings on request may be a few steps apart."""
     MIN_READINGS = 5
     """Minimum number of held-out readings before the newest two. Fewer give a poor estimate of their noise."""
     SIGMAS = 3.3
@@ -62,7 +65,7 @@ class FinalWeights(Agent):
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         if all(spec.name != BEST for spec in run.actuators):
-            return f"the run announces no {BEST}, so the best weights are not kept"
+            return f"the run announces none of {BEST}"
         if held_out_metric(run) is None:
             return "the run announces no held-out metric with a direction, so nothing shows which weights are best"
         if not run.horizon.is_known:
@@ -106,6 +109,8 @@ class FinalWeights(Agent):
         if not is_due or not is_clear_loss(values) or window.last_change_tick() >= points[-count][0]:
             return []
         best_tick, best = max(points, key=lambda reading: reading[1])
+        if window.tick - best_tick < self.MIN_DECLINE * window.tick:
+            return []
         why = (
             f"{metric.name} was {apply_sign(metric, best):.4g} at its best (tick {best_tick}) and is "
             f"{apply_sign(metric, values[-1]):.4g} now, clearly worse for {count} readings in a row, with "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -203,7 +203,7 @@ def _active_alerts(view: RunSummary) -> tuple[AlertState, ...]:
     return tuple(AlertState(agent=agent, **alert.model_dump(include=fields)) for agent, alert in view.alerts.active())
 
 
-def _autonomy_levels(view: RunSummary) -> dict[str, str]:
+def _autonomy_levels(view: RunSummary) -> Mapping[str, str]:
     """Return the current autonomy level of each actuator. "" is for all others."""
     if view.started is None:
         return {}

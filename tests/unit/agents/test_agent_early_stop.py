@@ -46,7 +46,7 @@ def overfit(line: FakeLink) -> FakeLink:
         for step in range(1, STEPS + 1):
             loss = (model(x) - y).square().mean()
             optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimizer.step()
             client.observe(step, {"loss": loss.item()})
             client.poll()
@@ -138,8 +138,8 @@ def test_runs_without_a_trend_are_hardly_ever_proposed_to_end() -> None:
 )
 def test_only_a_grant_by_name_lets_agents_stop_a_run(rules: dict[str, Any], verdict: str, reason: str) -> None:
     log = Log()
-    log.start(specs=(*SPECS, *KNOBS), **rules)
-    log.join("amy", moves=(STOP,), speciality=(STOP,))
+    log.start(specs=(*SPECS, *KNOBS), trusted={"amy": (STOP,)}, **rules)
+    log.join("amy", moves=(STOP,))
     log.propose("amy", None, STOP, 0.8)
     [decision] = log.decisions
     assert decision.verdict == verdict and reason in decision.reason
@@ -150,8 +150,8 @@ def test_only_a_grant_by_name_lets_agents_stop_a_run(rules: dict[str, Any], verd
 )
 def test_an_operator_grants_the_stop_by_name(command: Sequence[str], verdict: str) -> None:
     log = Log()
-    log.start(specs=(*SPECS, *KNOBS), autonomy="auto")
-    log.join("amy", moves=(STOP,), speciality=(STOP,))
+    log.start(specs=(*SPECS, *KNOBS), autonomy="auto", trusted={"amy": (STOP,)})
+    log.join("amy", moves=(STOP,))
     for number, actuator in enumerate(command):
         log.operator(f"c{number}", "autonomy", actuator=actuator, autonomy="auto")
     log.propose("amy", None, STOP, 0.8)

@@ -34,8 +34,9 @@ def started(*specs: ActuatorSpec, objective: MetricSpec = REWARD, **rules: Any) 
     names = (COSINE, RATIO, LENGTH, "kl", "confidence/std", "confidence/mean", "informativeness/mean", "loss")
     more = tuple(MetricSpec(name=name) for name in names if name != objective.name)
     held_out = MetricSpec(name="eval/accuracy/hard", better="up", held_out=True, ceiling=1.0)
-    log.start(specs=specs, metrics=(objective, *more, held_out), max_steps=200, **rules)
-    log.join("expert", moves=tuple(spec.name for spec in specs), speciality=tuple(spec.name for spec in specs))
+    moves = tuple(spec.name for spec in specs)
+    log.start(specs=specs, metrics=(objective, *more, held_out), max_steps=200, trusted={"expert": moves}, **rules)
+    log.join("expert", moves=moves)
     return log
 
 

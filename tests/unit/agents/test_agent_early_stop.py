@@ -46,7 +46,7 @@ def overfit(line: FakeLink) -> FakeLink:
         for step in range(1, STEPS + 1):
             loss = (model(x) - y).square().mean()
             optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimizer.step()
             client.observe(step, {"loss": loss.item()})
             client.poll()

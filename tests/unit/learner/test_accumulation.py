@@ -30,7 +30,7 @@ class Accumulating:
         self.optimizer.zero_grad()
         for _ in range(count):
             x = torch.randn(4, 3)
-            ((self.model(x) - x.sum(1, keepdim=True)).square().mean() / count).backward()  # type: ignore[no-untyped-call]
+            ((self.model(x) - x.sum(1, keepdim=True)).square().mean() / count).backward()
         self.optimizer.step()
 
     def run(self, line: FakeLink, **options: Any) -> FakeLink:

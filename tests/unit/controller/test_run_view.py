@@ -6,7 +6,7 @@ from tests.support.mesh_log import LR, NOON, Log
 
 from oven_controller.stack.line_output import LinePrinter
 from oven_core.protocol.events import Event
-from oven_core.protocol.messages import Decision, MetricSpec
+from oven_core.protocol.messages import Decision, MetricSpec, Receipt
 from oven_runs.log.run_summary import RunSummary
 
 
@@ -188,3 +188,12 @@ def test_the_target_is_the_first_held_out_metric_whatever_its_name() -> None:
     unjudged = MetricSpec(name="count", held_out=True)
     everything = {"count": 1.0, "eval/bpb/code": 2.0, "heldout_bpb": 3.0}
     assert summary_of((unjudged, part, whole), everything).target() == "heldout_bpb"
+
+
+def test_a_value_that_changes_without_a_decision_is_the_current_one() -> None:
+    log = Log.running("amy")
+    log.propose("amy", 0.5)
+    log.receipt(log.last)
+    reset = {"actuator": LR, "status": "applied", "before": 0.5, "after": 1.0, "reason": "your loop sets the rate"}
+    log.put("receipt", Receipt.model_validate({**log.stamp(), **reset, "tick": 1, "step": 1}))
+    assert view(log).knobs[LR] == 1.0

@@ -202,10 +202,9 @@ def the_rate_is_read_back(ranks: Ranks) -> dict[str, Any]:
     for overwrites in (False, True):
         optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
-        rates = create_rate_knobs(optimizer, None if overwrites else schedule)
-        [rate] = rates.readbacks
+        knobs = create_rate_knobs(optimizer, None if overwrites else schedule)
         actuators, line = Actuators(), FakeLink()
-        rates.register(actuators, (0.1, 3.0), max_steps=None)
+        knobs.register(actuators, (0.1, 3.0), 5)
         line.incoming.extend([decide(0.5, actuator="optimizer.lr_scale"), *(StepClosed(tick=n) for n in range(1, 6))])
         client = OvenClient(line if ranks.leader else SilentLink(), actuators, ranks=ranks, lockstep=ranks.leader)
         client.start()
@@ -213,7 +212,7 @@ def the_rate_is_read_back(ranks: Ranks) -> dict[str, Any]:
             if overwrites:
                 optimizer.param_groups[0]["lr"] = 0.1
             optimizer.step()
-            readings["rates"].append(rate.used_rate)
+            readings["rates"].append(knobs.readbacks[0].used_rate)
             schedule.step()
             client.observe(step, {})
             client.poll()

@@ -209,7 +209,9 @@ def _autonomy_levels(view: RunSummary) -> Mapping[str, str]:
         return {}
     rules, operators = view.started.rules, view.autonomy
     # If an operator set the level of all actuators, that replaces the rules.
-    levels = dict(operators) if "" in operators else {"": rules.autonomy, **rules.autonomy_of, **operators}
+    levels: dict[str, str] = (
+        {**operators} if "" in operators else {"": rules.autonomy, **rules.autonomy_of, **operators}
+    )
     return levels | {name: rules.autonomy_for(name, operators) for name in NEEDS_GRANT if levels[""] == "auto"}
 
 

@@ -264,7 +264,10 @@ class RunSummary:
             self.hold_reason = "a decision holds the run"
 
     def _add_other_receipt(self, receipt: Receipt) -> None:
-        """Handle a receipt without a decision: for a command, or from the learner about its last weights."""
+        """Handle a receipt without a decision: for a command, or from the learner about its last weights or a value
+        that changed by itself, such as a warm-up that is complete."""
+        if receipt.after is not None and receipt.status in ("applied", "noop"):
+            self.knobs[receipt.actuator] = receipt.after
         if receipt.actuator == BEST:
             self.ended_with = receipt.reason
         operator, command = self.commands.pop(receipt.command, ("", None))

@@ -7,7 +7,7 @@ from tests.support.mesh_log import LR, NOON, Log
 
 from oven_controller.stack.line_output import MAX_COLUMNS, LinePrinter
 from oven_core.protocol.events import Event
-from oven_core.protocol.messages import Decision, MetricSpec
+from oven_core.protocol.messages import Decision, MetricSpec, Receipt
 from oven_runs.log.explanation import short_id
 from oven_runs.log.run_summary import RunSummary
 
@@ -246,3 +246,12 @@ def test_the_summary_says_for_each_knob_what_changed_and_who_did_it() -> None:
     summary = lines(log.events)
     assert f"{LR} 1 → 0.5, by amy, bob" in summary
     assert any(line.startswith("grad.clip ") and line.endswith("→ 2, by an operator") for line in summary)
+
+
+def test_a_value_that_changes_without_a_decision_is_the_current_one() -> None:
+    log = Log.running("amy")
+    log.propose("amy", 0.5)
+    log.receipt(log.last)
+    reset = {"actuator": LR, "status": "applied", "before": 0.5, "after": 1.0, "reason": "your loop sets the rate"}
+    log.put("receipt", Receipt.model_validate({**log.stamp(), **reset, "tick": 1, "step": 1}))
+    assert view(log).knobs[LR] == 1.0

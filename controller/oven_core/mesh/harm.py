@@ -184,7 +184,7 @@ class HarmWatch:
             watched.start_tick, watched.before = change.tick, ()
 
     def _check(self, measurements: Measurements, watched: _WatchedMetric, tick: int) -> list[Charge]:
-        """Return the charge if the metric is clearly harmed. Stop watching it if it is harmed or no change is left."""
+        """Return the charge if harm to the metric is clear. Stop watching it then, or if no change is left."""
         name = watched.metric.name
         watched.changes = [change for change in watched.changes if change.is_in_force(tick)]
         if not watched.changes:

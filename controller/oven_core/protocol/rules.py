@@ -79,7 +79,7 @@ class Rules(BaseModel):
     trusted_after: int = Field(
         default=2,
         ge=1,
-        description="number of good outcomes of its approved ballots after which a newcomer is trusted with an actuator",
+        description="good outcomes of its approved ballots after which a newcomer is trusted with an actuator",
     )
     least_confidence: float = Field(
         default=0.2, ge=0, le=1, description="minimum confidence of a proposal that opens a ballot"

@@ -419,6 +419,7 @@ def test_an_agent_that_moves_a_knob_back_and_forth_is_suspended_and_others_conti
     verdicts = pull(log, [("bob", (2.0, 1.0)[n % 2]) for n in range(5)])
     assert verdicts == ["adopted"] * 4 + ["advised"]
     assert "bob changed the direction of optimizer.lr_scale 3 times, last at tick 27" in log.last.reason
+    assert "so its votes on it have no weight any longer" in log.decisions[-2].reason
     assert next(line for line in log.last.tally if line.agent == "bob").newcomer
     assert pull(log, [("lr", 0.5)]) == ["adopted"], "the knob is not frozen"
     log.operator("c1", "trust", agent="bob", actuators=(LR,))

@@ -90,7 +90,7 @@ _ALL = (
            _agent("trust_farmer")),
     Attack("metric_chooser", "trusted with the rate; raises it tenfold and names a metric that does not suffer",
            _agent("metric_chooser"), granted=_RATE),
-    Attack("trusted_liar", "trusted with the rate; moves it to a tenth and back, so that nobody else may",
+    Attack("trusted_liar", "trusted with the rate; moves it to a tenth and back, to freeze it for all agents",
            (Guest("trusted_liar", "agent", "specialist"),), granted=_RATE),
     Attack("twenty_newcomers", "twenty newcomers propose two changes each at every tick",
            tuple(Guest(f"hopeful-{n}", "client", "clients_without_sdk", "hopeful") for n in range(1, 21))),

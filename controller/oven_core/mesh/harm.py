@@ -12,6 +12,7 @@ Every change in force answers for every watched metric, whatever metric it named
 
 - A change made while the metric is already falling counts as a remedy, and is not charged for that fall.
 - A change that moves its own metric answers only for held-out metrics. The level of the others is measured anew.
+- A change in one plan with a rollback is part of a remedy. It answers for its own metric and the main held-out one.
 - Rollbacks are never charged. After a rollback, the healthy level is what was measured when the run first reached the
   restored step.
 - An agent that vetoed a change supported the unchanged state. It answers for the metric that would have judged the
@@ -26,7 +27,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 
 from oven_core.mesh.measurements import Measurements, has_diverged, measure_effect, sound_values
 from oven_core.mesh.reputation import Stance
@@ -44,6 +45,10 @@ FORCE_HORIZONS: Final = 2
 """Number of horizons for which a change is in force."""
 
 
+Scope = Literal["all", "held_out", "own"]
+"""The metrics for which a change answers: all that are watched, those of them that are held out, or its own."""
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """An applied change, or a vetoed ballot, and the agents that supported the new or the unchanged state."""
@@ -55,7 +60,7 @@ class Change:
     agents: Mapping[str, Stance]
     tick: int
     horizon: int
-    moves_own_metric: bool = False
+    scope: Scope
 
     @property
     def is_veto(self) -> bool:
@@ -116,7 +121,8 @@ class HarmWatch:
     min_samples: int
     """Number of measurements needed on each side of a comparison."""
     _in_force: list[Change] = field(default_factory=list)
-    """The changes in force since the newest rollback, oldest first, without vetoes and charged changes."""
+    """The changes in force since the newest rollback, oldest first, without charged ones and those that
+    answer only for their own metrics."""
     _watched: dict[str, _WatchedMetric] = field(default_factory=dict)
     _charges: list[Charge] = field(default_factory=list)
     """Harm to a metric that was visible when the metric was first named."""
@@ -126,10 +132,10 @@ class HarmWatch:
         self.watch(measurements, metrics, change.tick)
         if not change.agents:
             return
-        watched_metrics = [watched.metric for watched in self._watched.values() if not change.is_veto]
+        watched_metrics = [watched.metric for watched in self._watched.values() if change.scope != "own"]
         for metric in {metric.name: metric for metric in (*watched_metrics, *metrics)}.values():
             self._add_answering(measurements, metric, change)
-        if not change.is_veto:
+        if change.scope != "own":
             self._in_force.append(change)
 
     def watch(self, measurements: Measurements, metrics: Sequence[MetricSpec], tick: int) -> None:
@@ -176,7 +182,7 @@ class HarmWatch:
             is_falling = self._measure_fall(watched, newest) >= FALL_THRESHOLD
         if is_falling and not change.is_veto:
             return
-        if not change.moves_own_metric or metric.held_out:
+        if change.scope != "held_out" or metric.held_out:
             self._watched[name] = watched
             watched.changes.append(change)
             watched.start_tick, watched.horizon = change.tick, max(watched.horizon, change.horizon)
@@ -184,7 +190,7 @@ class HarmWatch:
             watched.start_tick, watched.before = change.tick, ()
 
     def _check(self, measurements: Measurements, watched: _WatchedMetric, tick: int) -> list[Charge]:
-        """Return the charge if the metric is clearly harmed. Stop watching it if it is harmed or no change is left."""
+        """Return the charge if harm to the metric is clear. Stop watching it then, or if no change is left."""
         name = watched.metric.name
         watched.changes = [change for change in watched.changes if change.is_in_force(tick)]
         if not watched.changes:

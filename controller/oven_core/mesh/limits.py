@@ -27,13 +27,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from oven_core.mesh.actuator_values import direction, show
 from oven_core.mesh.measurements import is_sound
-from oven_core.protocol.messages import ActuatorSpec, BallotOpened, Decision, Receipt, Value, Vote
+from oven_core.protocol.messages import ActuatorSpec, BallotOpened, Receipt, TallyLine, Value, Vote
 from oven_core.protocol.rules import ALL, Rules
 
 MAX_ROLLBACKS: Final = 2
@@ -240,42 +240,48 @@ class VoteLimits:
         self._failed_ballots.pop((agent, ""), None)
         self._approved.add(agent)
 
-    def add_change(self, decision: Decision, spec: ActuatorSpec | None, rules: Rules) -> None:
-        """Record a change that the agents' votes adopted, and suspend an agent that reversed its own changes."""
-        if spec is None or spec.kind not in ("scalar", "choice"):
-            return
-        moved = direction(decision.before, decision.value)
+    def add_change(
+        self, spec: ActuatorSpec, before: Value, value: Value, lines: Sequence[TallyLine], tick: int, rules: Rules
+    ) -> str:
+        """Record a change that the agents' votes adopted, and suspend an agent that reversed its own changes.
+
+        Return the reason for the suspension, or an empty string."""
+        if spec.kind not in ("scalar", "choice"):
+            return ""
+        moved = direction(before, value)
         proposers = [
             line.agent
-            for line in decision.tally
-            if line.stance == "propose" and line.weight > 0 and direction(decision.before, line.value) == moved
+            for line in lines
+            if line.stance == "propose" and line.weight > 0 and direction(before, line.value) == moved
         ]
         for proposer in ("", *proposers):
             last, reversals = self._newest_changes.get((spec.name, proposer)), 0
-            if last is not None and decision.tick - last.tick <= REVERSAL_WINDOWS * rules.outcome_ticks:
-                reversals = last.reversals + int(_is_reversal(spec, last, moved, decision.value))
-            change = _NewestChange(decision.tick, moved, decision.before, reversals)
-            self._newest_changes[spec.name, proposer] = change
-        if self._newest_changes[spec.name, ""].reversals >= rules.reversals:
-            self._suspend(decision, rules)
+            if last is not None and tick - last.tick <= REVERSAL_WINDOWS * rules.outcome_ticks:
+                reversals = last.reversals + int(_is_reversal(spec, last, moved, value))
+            self._newest_changes[spec.name, proposer] = _NewestChange(tick, moved, before, reversals)
+        if self._newest_changes[spec.name, ""].reversals < rules.reversals:
+            return ""
+        return self._suspend(spec.name, {line.agent: line.reputation for line in lines}, tick, rules)
 
-    def _suspend(self, decision: Decision, rules: Rules) -> None:
+    def _suspend(self, actuator: str, reputations: Mapping[str, float], tick: int, rules: Rules) -> str:
         """Suspend the agent that moved the actuator back and forth; the one with the lowest reputation of several."""
-        actuator, reputations = decision.actuator, {line.agent: line.reputation for line in decision.tally}
-        oldest_tick = decision.tick - REVERSAL_WINDOWS * rules.outcome_ticks
+        oldest_tick = tick - REVERSAL_WINDOWS * rules.outcome_ticks
         flips = {
             agent: change.reversals
             for (name, agent), change in self._newest_changes.items()
             if name == actuator and agent and change.reversals and change.tick >= oldest_tick
         }
         lowest = min((reputations.get(agent, 1.0) for agent in flips), default=0.0)
-        for agent, count in flips.items():
-            if reputations.get(agent, 1.0) <= lowest:
-                self._suspensions[agent, actuator] = (
-                    f"{agent} changed the direction of {actuator} {count} times, last at tick {decision.tick}"
-                )
-        if flips:
+        reasons = {
+            agent: f"{agent} changed the direction of {actuator} {count} times, last at tick {tick}"
+            for agent, count in flips.items()
+            if reputations.get(agent, 1.0) <= lowest
+        }
+        for agent, reason in reasons.items():
+            self._suspensions[agent, actuator] = reason
+        if reasons:
             self._forget_changes(actuator)
+        return "; ".join(f"{reason}, so its votes on it have no weight any longer" for reason in reasons.values())
 
     def suspension(self, agent: str, actuator: str) -> str:
         """Return why the agent has only a newcomer's rights on the actuator, or an empty string if it is not

@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 MAX_MEASUREMENTS = 512
 """Maximum number of stored measurements per metric."""
@@ -61,7 +62,8 @@ class Measurements:
 
     def at_ticks(self, name: str, after: int, until: int) -> list[float]:
         """Return the values at ticks with `after` < tick ≤ `until`."""
-        return [value for tick, _, value in self._by_metric.get(name, ()) if after < tick <= until]
+        newest_first = takewhile(lambda entry: entry[0] > after, reversed(self._by_metric.get(name, ())))
+        return [value for tick, _, value in newest_first if tick <= until][::-1]
 
     def at_steps(self, name: str, after: float, until: float, *, since: int, until_tick: int) -> list[float]:
         """Return the values at steps with `after` < step ≤ `until` and ticks with `since` < tick ≤ `until_tick`.

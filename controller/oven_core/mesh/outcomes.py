@@ -32,7 +32,7 @@ from oven_core.mesh.actuator_values import number, rounded
 from oven_core.mesh.ballots import Ballot
 from oven_core.mesh.certain_harm import describe_certain_harm
 from oven_core.mesh.forecast import Forecast, directed_metrics, judging_metric
-from oven_core.mesh.harm import Change, Charge, HarmWatch
+from oven_core.mesh.harm import Change, Charge, HarmWatch, Scope
 from oven_core.mesh.measurements import Measurements, has_diverged, mean, measure_effect, sound_values
 from oven_core.mesh.outcome_scoring import Scoring, Window
 from oven_core.mesh.reputation import Stance, effective_reputation, is_clearly_worse
@@ -115,8 +115,9 @@ class Outcomes:
         if decision is not None and forecast is not None:
             stakes = [stake for stake in forecast.stakes if stake.has_weight and stake.stance != "against"]
             agents = {stake.agent: stake.stance for stake in stakes if not spec.moves_weights}
-            moves_own = spec.moves_own_metric
-            self._watch_harm(Change(decision.id, forecast.target, agents, tick, forecast.horizon, moves_own))
+            has_rollback = any(self._state.spec(name).moves_weights for name in decision.plan)
+            scope: Scope = "own" if has_rollback else "held_out" if spec.moves_own_metric else "all"
+            self._watch_harm(Change(decision.id, forecast.target, agents, tick, forecast.horizon, scope))
         if receipt.actuator == ROLLBACK:
             self._record_rollback(receipt, tick)
         changed_metrics = {_ALL_METRICS} if spec.moves_weights else set()
@@ -146,7 +147,7 @@ class Outcomes:
         metric = judging_metric(self._state, ballot.opened.actuator, opening.vote.target if opening else "")
         if metric is not None:
             horizon = self._state.rules.outcome_ticks
-            self._watch_harm(Change("", metric.name, opponents, self._state.tick, horizon))
+            self._watch_harm(Change("", metric.name, opponents, self._state.tick, horizon, "own"))
 
     def _watch_harm(self, change: Change) -> None:
         """Watch the metric that judges a change, and the main held-out metric."""

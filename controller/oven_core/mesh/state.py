@@ -270,8 +270,6 @@ class State:
         if decision.verdict == "advised":
             self.advised[actuator] = decision
             return
-        if not decision.command:
-            self.vote_limits.add_change(decision, self.specs.get(actuator), self.rules)
         self.in_flight[decision.id] = PendingChange(decision, change_between(actuator, decision.before, decision.value))
         if self.spec(actuator).intervenes and (decision.approves or not decision.command):
             self.interventions += 1

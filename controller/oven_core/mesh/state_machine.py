@@ -379,6 +379,10 @@ class Mesh:
         """Create, store and emit a decision. `fields` sets further fields of `Decision`."""
         state, decision_id = self.state, self._next_id()
         spec = state.specs.get(actuator)
+        before = state.effective.get(actuator)
+        if verdict == "adopted" and spec is not None and "command" not in fields:
+            suspension = state.vote_limits.add_change(spec, before, value, lines, state.tick, state.rules)
+            reason = f"{reason}; {suspension}" if suspension else reason
         apply_at = state.tick + state.rules.apply_delay_ticks
         expire_ticks = 0 if state.lockstep else state.pace.max_ticks(state.rules.expire_seconds)
         expires_at = apply_at + max(state.rules.expire_ticks, expire_ticks)
@@ -392,7 +396,7 @@ class Mesh:
             actuator=actuator,
             verdict=verdict,
             value=value,
-            before=state.effective.get(actuator),
+            before=before,
             reason=reason,
             tally=lines,
             tick=state.tick,

@@ -105,7 +105,7 @@ class Rules(BaseModel):
     trusted_after: int = Field(
         default=2,
         ge=1,
-        description="number of good outcomes of its own ballots after which a newcomer is trusted with an actuator",
+        description="good outcomes of its approved ballots after which a newcomer is trusted with an actuator",
     )
     least_confidence: float = Field(
         default=0.2, ge=0, le=1, description="minimum confidence of a proposal that opens a ballot"
@@ -113,7 +113,10 @@ class Rules(BaseModel):
     votes_per_tick: int = Field(default=16, ge=1, description="maximum votes per agent and tick")
     open_ballots: int = Field(default=8, ge=1, description="maximum open ballots per agent")
     reversals: int = Field(
-        default=3, ge=1, description="quick changes of direction after which only a person may decide on an actuator"
+        default=3,
+        ge=1,
+        description="quick changes of direction of an actuator after which the agent that made them loses its vote "
+        "there; if several agents each pulled in one direction, only a person may decide",
     )
 
     shadow: tuple[str, ...] = Field(default=(), description="agents whose votes are logged and scored, but not counted")

@@ -284,6 +284,22 @@ def test_harm_to_a_metric_that_only_the_repairing_agent_names_is_charged_to_its_
     assert log.mesh.state.reputations.get("lr", 1.0) >= 0.7, "only the outcome of its own change counts"
 
 
+@pytest.mark.parametrize("plan", [(), ("run.rollback", "grad.clip")])
+def test_a_change_in_one_plan_with_a_rollback_does_not_answer_for_what_others_named(plan: tuple[str, ...]) -> None:
+    log = two_specialists()
+    change(log, "lr", 0.9, "loss")
+    log.operator("c1", "trust", agent="eve", actuators=("run.rollback",))
+    log.propose("eve", 1.5, "grad.clip", 0.9, target="calm", horizon=20, plan=plan)
+    if plan:
+        log.propose("eve", 10.0, "run.rollback", 0.9, target="calm", horizon=20, plan=plan)
+    log.tick(3, loss=1.0, calm=1.0)
+    for flight in list(log.mesh.state.in_flight.values()):
+        log.receipt(flight.decision)
+    log.tick(9, loss=5.0, calm=1.0)
+    [charge] = charges(log)
+    assert [line.agent for line in charge.lines] == (["lr"] if plan else ["eve", "lr"])
+
+
 def test_a_change_is_charged_once_for_harm_to_several_metrics() -> None:
     log = two_specialists(**{"eval/loss": 1.0})
     change(log, "eve", 1.5, "calm", "grad.clip")
@@ -414,6 +430,7 @@ def test_an_agent_that_moves_a_knob_back_and_forth_is_suspended_and_others_conti
     verdicts = pull(log, [("bob", (2.0, 1.0)[n % 2]) for n in range(5)])
     assert verdicts == ["adopted"] * 4 + ["advised"]
     assert "bob changed the direction of optimizer.lr_scale 3 times, last at tick 27" in log.last.reason
+    assert "so its votes on it have no weight any longer" in log.decisions[-2].reason
     assert next(line for line in log.last.tally if line.agent == "bob").newcomer
     assert pull(log, [("lr", 0.5)]) == ["adopted"], "the knob is not frozen"
     log.operator("c1", "trust", agent="bob", actuators=(LR,))

@@ -137,8 +137,9 @@ def _reason_suffix(text: str) -> str:
 
 
 def _is_as_decided(decision: Decision | None, receipt: Receipt) -> bool:
-    """Return whether the change was applied, and the value that was read back is the decided one."""
-    if decision is None or receipt.status != "applied" or receipt.reason:
+    """Return whether an agent's change was applied, and the value that was read back is the decided one. An operator
+    who ordered a change wants to see its receipt."""
+    if decision is None or decision.command or receipt.status != "applied" or receipt.reason:
         return False
     return _is_close(decision.value, receipt.after)
 
@@ -156,7 +157,8 @@ class LinePrinter:
 
     The stack's own agents are summarised in one line at the second observation, because their statuses may be logged
     after the first. Agents with nothing to do are only counted.
-    A decision has one line. Its receipt has another only if the change was not applied as decided.
+    A decision has one line. Its receipt has another if an operator ordered the change, or if it was not applied as
+    decided.
     """
 
     def __init__(self, out: Callable[[str], None], run: str, start: datetime, own_agents: Collection[str] = ()) -> None:

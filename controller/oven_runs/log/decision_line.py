@@ -90,12 +90,14 @@ def change_text(before: Value, value: Value) -> str:
 
 def main_reason(decision: Decision) -> str:
     """Return the part of the reason that matters most: why the change was proposed, ordered or rejected."""
+    rationale = next((line.rationale for line in decision.tally if line.stance == "propose"), "")
     if decision.command:  # an operator ordered or approved it
         return decision.reason
-    rationale = next((line.rationale for line in decision.tally if line.stance == "propose"), "")
-    _, _, rest = decision.reason.partition(rationale) if rationale else ("", "", decision.reason)
+    if decision.verdict == "advised":
+        return f"approve with `oven-controller approve {decision.actuator}`" + (f"; {rationale}" if rationale else "")
     if verdict_text(decision.verdict, decision.reason) != "rejected":
         return rationale or decision.reason
+    _, _, rest = decision.reason.partition(rationale) if rationale else ("", "", decision.reason)
     _, has_weights, cause = rest.partition(" against; ")  # the weights of both sides come before the cause
     return cause if has_weights else rest.lstrip(" ;") or decision.reason
 

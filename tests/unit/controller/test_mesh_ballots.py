@@ -92,14 +92,14 @@ def test_no_ballot_waits_for_an_agent_that_cannot_fire_until_it_joins_again() ->
     log = Log.running("amy", "bob", "idle")
     log.status("idle", "cannot_fire", reason="there is no actuator data.mixture")
     log.propose("amy", 0.5)
-    assert log.ballots[-1].eligible == ("amy", "bob")
+    assert list(log.ballots[-1].eligible) == ["amy", "bob"]
     log.vote("bob", "for")
     assert log.verdict == "adopted" and [line.agent for line in log.last.tally] == ["amy", "bob"]
     log.receipt(log.last)
     log.tick(30)
     log.join("idle")
     log.propose("amy", 1.0)
-    assert log.ballots[-1].eligible == ("amy", "bob", "idle")
+    assert list(log.ballots[-1].eligible) == ["amy", "bob", "idle"]
 
 
 def test_a_ballot_closes_when_the_last_agent_that_it_waits_for_fails() -> None:

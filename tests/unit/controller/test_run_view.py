@@ -122,11 +122,11 @@ def test_an_idle_agent_that_can_act_later_and_one_that_fails_have_a_line() -> No
 
 
 def test_a_receipt_has_a_line_only_if_the_change_was_not_applied_as_decided() -> None:
-    def receipts(**fields: object) -> list[str]:
+    def receipts(status: str = "applied", after: float | None = None) -> list[str]:
         log = Log.running("amy", "bob")
         log.propose("amy", 0.5)
         log.vote("bob", "for")
-        log.receipt(log.last, **fields)
+        log.receipt(log.last, status, after)
         return [line for line in lines(log.events) if line.startswith("receipt")]
 
     assert receipts() == []

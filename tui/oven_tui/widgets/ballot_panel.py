@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from textual.geometry import Size
 
-from oven_runs.log.decision_line import Side, Voice, change_text, main_reason, short_knob, voices
+from oven_runs.log.decision_line import Side, Voice, headline, main_reason, short_knob, voices
 from oven_runs.log.run_summary import format_value, verdict_text
 from oven_tui.model.cell_text import TextRun, clip, fit, glyph, row, wrapped
 from oven_tui.model.decision_entries import DecisionEntry, Entry, OpenBallot
@@ -128,6 +128,4 @@ def _title(entry: DecisionEntry | OpenBallot) -> str:
     if isinstance(entry, OpenBallot):
         opened = entry.opened
         return f"open ballot: {short_knob(opened.actuator)} → {format_value(opened.proposal)}"
-    decision = entry.decision
-    change = f"{short_knob(decision.actuator)} {change_text(decision.before, decision.value)}".rstrip()
-    return f"step {entry.step}: {change} {verdict_text(decision.verdict, decision.reason)}"
+    return f"step {entry.step}: {headline(entry.decision, entry.decision.before)}"

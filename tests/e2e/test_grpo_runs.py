@@ -112,7 +112,7 @@ def test_a_collapse_is_rolled_back_and_the_rate_cut(oven: Oven) -> None:
 def _joined_by_an_agent(oven: Oven, up: subprocess.Popen[str]) -> None:
     """A user's own agent joins, is counted, and leaves when it is interrupted."""
     agent = oven.start("agent", "run", str(CUSTOM), "--run", "stopped", "--name", "clip", "--trust", "grad.clip")
-    oven.until(up, "receipt  grad.clip")
+    oven.until(up, "adopted (clip for")
     agent.send_signal(signal.SIGINT)
     output, _ = agent.communicate(timeout=60)
     assert agent.returncode == 0, output

@@ -118,7 +118,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, Command | Group]]] = {
             {
                 "run": Command(f"{CLI}.agent:run_agent", "Run an agent alongside a running stack."),
                 "new": Command(f"{CLI}.agent:new_agent", "Write a small agent to start from."),
-                "list": Command(f"{CLI}.agent:list_agents", "List the installed agents, or one agent's options."),
+                "list": Command(f"{CLI}.agent:list_agents", "List the installed agents, or those of a run."),
             },
         ),
         "creds": Group(

@@ -25,7 +25,7 @@ from oven_core.security.signing import OPERATOR
 from oven_core.terminal_text import clean, counted, shorten
 from oven_runs.log.active_alerts import alert_text
 from oven_runs.log.announcement_text import describe_actuator, describe_prompts
-from oven_runs.log.decision_line import change_text, decision_line, short_knob
+from oven_runs.log.decision_line import decision_line, headline, short_knob
 from oven_runs.log.message_gaps import GapFinder
 from oven_runs.log.open_advice import Reminders, format_remaining_time
 from oven_runs.log.run_summary import (
@@ -34,7 +34,6 @@ from oven_runs.log.run_summary import (
     idle_text,
     quarantine_text,
     training_signal,
-    verdict_text,
 )
 from oven_runs.settings.resolution import ResolvedSettings
 
@@ -137,8 +136,9 @@ def _reason_suffix(text: str) -> str:
 
 
 def _is_as_decided(decision: Decision | None, receipt: Receipt) -> bool:
-    """Return whether the change was applied, and the value that was read back is the decided one."""
-    if decision is None or receipt.status != "applied" or receipt.reason:
+    """Return whether an agent's change was applied, and the value that was read back is the decided one. An operator
+    who ordered a change wants to see its receipt."""
+    if decision is None or decision.command or receipt.status != "applied" or receipt.reason:
         return False
     return _is_close(decision.value, receipt.after)
 
@@ -156,7 +156,8 @@ class LinePrinter:
 
     The stack's own agents are summarised in one line at the second observation, because their statuses may be logged
     after the first. Agents with nothing to do are only counted.
-    A decision has one line. Its receipt has another only if the change was not applied as decided.
+    A decision has one line. Its receipt has another if an operator ordered the change, or if it was not applied as
+    decided.
     """
 
     def __init__(self, out: Callable[[str], None], run: str, start: datetime, own_agents: Collection[str] = ()) -> None:
@@ -190,7 +191,6 @@ class LinePrinter:
 
     def on_event(self, event: Event) -> None:
         knobs_before = dict(self.view.knobs)
-        step = self.view.step
         live_agents = {name for name, agent in self.view.agents.items() if agent.is_live}
         self.count(event)
         match event.body:
@@ -199,9 +199,11 @@ class LinePrinter:
             case Observation() as body:
                 self._print_observation(event, body)
             case Decision() as body:
-                self._print_decision(event, body, step, knobs_before.get(body.actuator, body.before))
-            case Receipt() as body if _is_as_decided(self._unconfirmed.pop(body.decision_id, None), body):
-                return
+                self._print_decision(event, body, knobs_before.get(body.actuator, body.before))
+            case Receipt() as body:
+                decision = self._unconfirmed.pop(body.decision_id, None)
+                if _is_as_decided(decision, body):
+                    return
             case AgentStatus() as body:
                 self._print_agent_status(event, body, event.author in live_agents)
             case Alert() if self.view.alert is None:
@@ -212,10 +214,9 @@ class LinePrinter:
         if line := event_line(event):
             self._print(event, line)
 
-    def _print_decision(self, event: Event, body: Decision, step: int, before: Value) -> None:
+    def _print_decision(self, event: Event, body: Decision, before: Value) -> None:
         """Print a decision. Repetitions of a proposal that was not adopted are only counted."""
-        verdict = verdict_text(body.verdict, body.reason)
-        change = " ".join((short_knob(body.actuator), change_text(before, body.value), verdict))
+        change = headline(body, before)
         last_change, times = self._repetitions.get(body.actuator, ("", 0))
         if change == last_change:
             self._repetitions[body.actuator] = (change, times + 1)
@@ -225,7 +226,7 @@ class LinePrinter:
             self._unconfirmed[body.id] = body
         else:
             self._repetitions[body.actuator] = (change, 0)
-        self._print(event, decision_line(body, step, before, MAX_COLUMNS - len(self._time_text(event))))
+        self._print(event, decision_line(body, self.view.step, before, MAX_COLUMNS - len(self._time_text(event))))
 
     def _print_repetitions(self, event: Event, actuator: str) -> None:
         """Print how often the knob's last proposal was repeated."""

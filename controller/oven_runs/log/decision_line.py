@@ -90,24 +90,32 @@ def change_text(before: Value, value: Value) -> str:
 
 def main_reason(decision: Decision) -> str:
     """Return the part of the reason that matters most: why the change was proposed, ordered or rejected."""
+    rationale = next((line.rationale for line in decision.tally if line.stance == "propose"), "")
     if decision.command:  # an operator ordered or approved it
         return decision.reason
-    rationale = next((line.rationale for line in decision.tally if line.stance == "propose"), "")
-    _, _, rest = decision.reason.partition(rationale) if rationale else ("", "", decision.reason)
+    if decision.verdict == "advised":
+        return f"approve with `oven-controller approve {decision.actuator}`" + (f"; {rationale}" if rationale else "")
     if verdict_text(decision.verdict, decision.reason) != "rejected":
         return rationale or decision.reason
+    _, _, rest = decision.reason.partition(rationale) if rationale else ("", "", decision.reason)
     _, has_weights, cause = rest.partition(" against; ")  # the weights of both sides come before the cause
     return cause if has_weights else rest.lstrip(" ;") or decision.reason
+
+
+def headline(decision: Decision, before: Value) -> str:
+    """Return the change and its verdict, for example "lr_scale 1 → 4 adopted". `before` is the value before it."""
+    verdict = verdict_text(decision.verdict, decision.reason)
+    parts = (short_knob(decision.actuator), change_text(before, decision.value), verdict)
+    return " ".join(part for part in parts if part)
 
 
 def decision_line(decision: Decision, step: int, before: Value, columns: int) -> str:
     """Describe a decision in at most `columns` characters, if the names allow that.
 
     `before` is the value before the change. A reason that is too long is cut, with the command that shows all of it."""
-    change = " ".join(part for part in (short_knob(decision.actuator), change_text(before, decision.value)) if part)
     all_voices = voices(decision.tally)
     sides = f" ({sides_text(all_voices)})" if all_voices else ""
-    line = clean(f"step {step}: {change} {verdict_text(decision.verdict, decision.reason)}{sides}: ")
+    line = clean(f"step {step}: {headline(decision, before)}{sides}: ")
     reason = clean(main_reason(decision))
     if len(line) + len(reason) <= columns:
         return line + reason

@@ -135,7 +135,7 @@ def test_an_agent_that_hoards_memory_is_named_and_the_others_continue(stack: Sta
     (stack.folder / "hoards.py").write_text(HOARDS)
     (stack.folder / "well.py").write_text(COUNTER.replace("grad.clip", "optimizer.lr_scale"))
     settings = ["agents=hoards.py,well.py", "agents_per_process=2", "agents_memory_mb=256", "recipe_options.mode=wait"]
-    up = stack.up("r", *(part for setting in settings for part in ("--set", setting)), until="hoards cannot fire")
+    up = stack.up("r", *(part for setting in settings for part in ("--set", setting)), until="hoards failed")
     wanted = (
         "agent hoards reached the limit of 256 MB on the memory of an agent process (agents_memory_mb); reduce "
         "the agent's memory, remove it from the run, or raise the limit with --set agents_memory_mb=512"
@@ -148,7 +148,7 @@ def test_an_agent_that_hoards_memory_is_named_and_the_others_continue(stack: Sta
     assert wanted in log and "Traceback" not in log
     (stack.folder / "guest.py").write_text(HOARDS)
     guest = stack.start("agent", "run", "guest.py")
-    assert "agent guest reached the limit of 256 MB" in stack.read_until(up, "guest cannot fire")
+    assert "agent guest reached the limit of 256 MB" in stack.read_until(up, "guest failed")
     guest.send_signal(signal.SIGINT)
     code, output = stack.end_of(guest)
     assert code == 0 and "agent guest reached the limit of 256 MB" in output, output

@@ -146,7 +146,7 @@ async def test_operators_act_from_another_machine_and_readers_cannot(tls_stack: 
     ann, bob, eve = far.person("ann"), far.person("bob"), far.person("eve", "--read-only")
     far.stack.env["HOOK"] = hook.url
     watcher = far.stack.start("notify", "watch", "--notify", "env:HOOK", "--creds", str(eve))
-    assert far.up is not None and "decision grad.clip 1 → 2 advised" in far.stack.read_until(far.up, "advised: approve")
+    assert far.up is not None and "grad.clip 1 → 2 advised" in far.stack.read_until(far.up, "oven-controller approve")
     hook.until(len, "advice is told elsewhere")
     await nothing_without_the_right(far, ann, eve)
     all_with_it(far, ann, bob)

@@ -100,7 +100,7 @@ def test_no_ballot_waits_for_an_agent_that_cannot_fire_until_it_joins_again() ->
     log.tick(30)
     log.join("idle")
     log.propose("amy", 1.0)
-    assert log.ballots[-1].eligible == ("amy", "bob", "idle")
+    assert list(log.ballots[-1].eligible) == ["amy", "bob", "idle"]
 
 
 def test_a_ballot_closes_when_the_last_agent_that_it_waits_for_fails() -> None:

@@ -46,7 +46,8 @@ def test_commands_and_their_answers_are_lines() -> None:
     approved = next(line for line in text if line.startswith("step 0: lr_scale 1 → 0.5 adopted"))
     assert "(amy, bob for; no one against): approved by operator ann: go on" in approved
     for line in (
-        "step 0: lr_scale 1 → 0.5 advised (amy, bob for; no one against): the loss rose",
+        "step 0: lr_scale 1 → 0.5 advised (amy, bob for; no one against): "
+        f"approve with `oven-controller approve {LR}`; the loss rose",
         f"operator ann: approve {advice.id} go on",
         f"answer   to ann: approve done: decision {advice.id} ({LR} to 0.5) is approved",
         "operator kim: set grad.clip 2",
@@ -126,7 +127,7 @@ def test_a_receipt_has_a_line_only_if_the_change_was_not_applied_as_decided() ->
         log = Log.running("amy", "bob")
         log.propose("amy", 0.5)
         log.vote("bob", "for")
-        log.receipt(log.last, **fields)
+        log.receipt(log.last, status, after)
         return [line for line in lines(log.events) if line.startswith("receipt")]
 
     assert receipts() == []

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from textual.geometry import Size
 
-from oven_runs.log.decision_line import Side, Voice, change_text, main_reason, short_knob, voices
+from oven_runs.log.decision_line import Side, Voice, headline, main_reason, short_knob, voices
 from oven_runs.log.run_summary import format_value, verdict_text
 from oven_tui.model.cell_text import TextRun, clip, fit, glyph, row, wrapped
 from oven_tui.model.decision_entries import DecisionEntry, Entry, OpenBallot
@@ -45,11 +45,11 @@ class BallotPanel(Lines, Panel):
         super().redraw()
 
     def rows(self, width: int, height: int) -> list[list[TextRun]]:
-        for reason_rows in range(MAX_REASON_ROWS, -1, -1):
+        for reason_rows in range(MAX_REASON_ROWS, 0, -1):
             rows = self._rows(width, reason_rows)
             if len(rows) <= height:
-                break
-        return [row(width, cells) for cells in rows[:height]]
+                return [row(width, cells) for cells in rows]
+        return [row(width, cells) for cells in self._shared_rows(width, height)]
 
     def _entry(self) -> DecisionEntry | OpenBallot | None:
         if isinstance(self.selected, DecisionEntry | OpenBallot):
@@ -58,41 +58,53 @@ class BallotPanel(Lines, Panel):
         return next((entry for entry in newest_first if isinstance(entry, DecisionEntry | OpenBallot)), None)
 
     def _rows(self, width: int, reason_rows: int = MAX_REASON_ROWS) -> list[list[TextRun]]:
-        """Return the rows, with up to `reason_rows` rows for each agent's reason. If it is 0, agents of the same side
-        share a row with the first one's reason."""
+        """Return the rows of the agents that voted, with up to `reason_rows` rows for each reason, and a last row."""
         entry = self._entry()
         if entry is None:
             return []
+        rows = [cells for voice in _voices(entry) for cells in self._voice_rows(voice, width, reason_rows)]
         if isinstance(entry, OpenBallot):
-            return self._open_rows(entry, width, reason_rows)
-        decision = entry.decision
-        rows = self._voice_rows(voices(decision.tally), width, reason_rows)
-        is_rejected = verdict_text(decision.verdict, decision.reason) == "rejected"
+            waiting = ", ".join(agent for agent in entry.opened.eligible if agent not in entry.votes)
+            return [*rows, *(_reason_rows(_head("waiting for"), waiting, width, 1) if waiting else [])]
+        is_rejected = verdict_text(entry.decision.verdict, entry.decision.reason) == "rejected"
         if is_rejected or not rows:
-            rows += _reason_rows([("  ", "blank"), (fit("mesh", NAME_WIDTH), "dim")], main_reason(decision), width, 2)
+            rows += _reason_rows(_head("mesh"), main_reason(entry.decision), width, 2)
         return rows
 
-    def _open_rows(self, entry: OpenBallot, width: int, reason_rows: int) -> list[list[TextRun]]:
-        opener = entry.opened.opened_by
-        votes = sorted(entry.votes.items(), key=lambda item: (item[0] != opener, item[0]))
-        all_voices = [Voice.from_vote(agent, vote) for agent, vote in votes]
-        by_side = sorted(all_voices, key=lambda voice: list(SIGNS).index(voice.side))
-        waiting = [agent for agent in entry.opened.eligible if agent not in entry.votes]
-        rows = self._voice_rows(by_side, width, reason_rows)
-        if waiting:
-            rows.append([("  ", "blank"), (fit("waiting for", NAME_WIDTH), "dim"), (", ".join(waiting), "dim")])
-        return rows
+    def _voice_rows(self, voice: Voice, width: int, reason_rows: int) -> list[list[TextRun]]:
+        colour = glyph(self.view.agents.index(voice.agent))[1] if voice.agent in self.view.agents else "text"
+        sign, kind = SIGNS[voice.side]
+        head = [(f"{sign} ", kind), (fit(voice.name, NAME_WIDTH - 1) + " ", colour)]
+        return _reason_rows(head, voice.reason or "no reason given", width, reason_rows)
 
-    def _voice_rows(self, all_voices: Sequence[Voice], width: int, reason_rows: int) -> list[list[TextRun]]:
+    def _shared_rows(self, width: int, height: int) -> list[list[TextRun]]:
+        """Return one row per agent for as many as fit. The last row of each side has its remaining agents."""
+        entry = self._entry()
+        all_voices = [voice for voice in _voices(entry) if voice.side != "abstains"] if entry is not None else []
+        sides = [[voice for voice in all_voices if voice.side == side] for side in SIGNS]
+        present_sides = [allies for allies in sides if allies]
+        spare_rows = height - len(present_sides)
         rows: list[list[TextRun]] = []
-        if not reason_rows:
-            sides = [(sign, [voice for voice in all_voices if voice.side == side]) for side, sign in SIGNS.items()]
-            return [_shared_row(sign, allies, width) for sign, allies in sides if allies]
-        for voice in all_voices:
-            colour = glyph(self.view.agents.index(voice.agent))[1] if voice.agent in self.view.agents else "text"
-            head = [(f"{SIGNS[voice.side][0]} ", SIGNS[voice.side][1]), (fit(voice.name, NAME_WIDTH - 1) + " ", colour)]
-            rows += _reason_rows(head, voice.reason or "no reason given", width, reason_rows)
-        return rows
+        for allies in present_sides:
+            single_count = min(max(0, spare_rows), len(allies) - 1)
+            spare_rows -= single_count
+            rows += [cells for voice in allies[:single_count] for cells in self._voice_rows(voice, width, 1)]
+            rest = allies[single_count:]
+            rows += self._voice_rows(rest[0], width, 1) if len(rest) == 1 else [_shared_row(rest, width)]
+        return rows[:height]
+
+
+def _voices(entry: DecisionEntry | OpenBallot) -> list[Voice]:
+    """Return the agents that voted, supporters first."""
+    if isinstance(entry, DecisionEntry):
+        return voices(entry.decision.tally)
+    opener = entry.opened.opened_by
+    votes = sorted(entry.votes.items(), key=lambda item: (item[0] != opener, item[0]))
+    return sorted((Voice.from_vote(*item) for item in votes), key=lambda voice: list(SIGNS).index(voice.side))
+
+
+def _head(name: str) -> list[TextRun]:
+    return [("  ", "blank"), (fit(name, NAME_WIDTH), "dim")]
 
 
 def _reason_rows(head: list[TextRun], reason: str, width: int, count: int) -> list[list[TextRun]]:
@@ -105,16 +117,15 @@ def _reason_rows(head: list[TextRun], reason: str, width: int, count: int) -> li
     return [[*(head if number == 0 else indent), (line, "dim")] for number, line in enumerate(lines)]
 
 
-def _shared_row(sign: TextRun, allies: Sequence[Voice], width: int) -> list[TextRun]:
-    """Return the row of all agents of one side, with the first one's reason."""
+def _shared_row(allies: Sequence[Voice], width: int) -> list[TextRun]:
+    """Return the row of several agents of one side, with the first one's reason."""
+    sign, kind = SIGNS[allies[0].side]
     names = clip(", ".join(voice.name for voice in allies), width // 2)
-    return [(f"{sign[0]} ", sign[1]), (f"{names}  ", "text"), (allies[0].reason, "dim")]
+    return [(f"{sign} ", kind), (f"{names}  ", "text"), (allies[0].reason, "dim")]
 
 
 def _title(entry: DecisionEntry | OpenBallot) -> str:
     if isinstance(entry, OpenBallot):
         opened = entry.opened
         return f"open ballot: {short_knob(opened.actuator)} → {format_value(opened.proposal)}"
-    decision = entry.decision
-    change = f"{short_knob(decision.actuator)} {change_text(decision.before, decision.value)}".rstrip()
-    return f"step {entry.step}: {change} {verdict_text(decision.verdict, decision.reason)}"
+    return f"step {entry.step}: {headline(entry.decision, entry.decision.before)}"

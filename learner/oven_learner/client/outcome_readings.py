@@ -1,8 +1,9 @@
 """Requests the held-out evaluations that the outcome of an applied decision needs.
 
 The mesh compares a decision's target before the change with the second half of its horizon (oven_core.mesh.outcomes).
-It needs several readings there, but many runs evaluate less often. So the missing ones are requested, spread over that
-half. The budget is a few evaluations, plus one per `TICKS_PER_EVALUATION` ticks, because an evaluation may be slow.
+It needs several readings on each side, but many runs evaluate less often. So the missing ones are requested, spread
+over that half. A run that evaluates its initial weights also gets the readings before its first decision. The budget is
+a few evaluations, plus one per `TICKS_PER_EVALUATION` ticks, because an evaluation may be slow.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from oven_core.protocol.rules import Rules
 
 TICKS_PER_EVALUATION: Final = 20
 """Ticks of the run that pay for one requested evaluation, in addition to the first `rules.outcome_samples`."""
+INITIAL_INTERVAL: Final = 2
+"""Ticks between the first readings, which are early because agents may propose a change after a few ticks."""
 
 
 @dataclass(slots=True)
@@ -50,6 +53,9 @@ class OutcomeReadings:
 
     def record(self, tick: int) -> None:
         """Record that the held-out metrics were measured at `tick`."""
+        if not self._reading_ticks and tick <= 1 and self._is_allowed:
+            due_ticks = [tick + INITIAL_INTERVAL * count for count in range(self._samples)]
+            self._needs[""] = _Need(tick - 1, due_ticks)
         self._reading_ticks.append(tick)
 
     def take_request(self, tick: int) -> bool:

@@ -68,7 +68,7 @@ class GrpoSettings(SortingSettings):
     beta: float = Field(default=0.0, ge=0, description="weight of the KL term; the warm-up policy is the first teacher")
     schedule: Literal["constant", "cosine", "linear"] = "constant"
     lr_warmup_steps: int = Field(default=0, ge=0, description="steps over which the learning rate rises from 0")
-    eval_every: int = Field(default=20, ge=1, description="steps between held-out evaluations")
+    eval_every: int = Field(default=5, ge=1, description="steps between held-out evaluations")
 
 
 LEARNING_RATE_RANGE = (1 / 30, 10.0)
@@ -85,8 +85,8 @@ STARTS = recipe_interface.LR_STARTS | {
     "drawn": "the seed draws the learning rate and the mixture",
     "drill:easy-only": "only the easiest level is in the data",
     "drill:weak-teacher": "a KL term with beta 1 keeps the policy close to a teacher with an eighth as many parameters",
-    "drill:gamed-rule": f"{GAMED_WEIGHT:.0%} of the reward is a rule that can be gamed: it prefers a small first "
-    "digit, even one that is not in the prompt",
+    "drill:gamed-rule": f"{GAMED_WEIGHT:.0%} of the reward is a rule that can be gamed: it prefers small steps "
+    "between neighbouring digits, so one repeated digit gets the full score",
 }
 """The names of the starts, and what is wrong with each."""
 TeacherName = Literal["initial", "small", "strong"]
@@ -102,12 +102,12 @@ class Start(recipe_interface.Start):
     beta: float | None = None
     teacher: TeacherName = "initial"
     gamed_weight: float = 0.0
-    """Weight of the reward function `small_first`, which can be gamed. At 0, the committee does not have it."""
+    """Weight of the reward function `smooth`, which can be gamed. At 0, the committee does not have it."""
 
     def describe(self) -> str:
         shares = " ".join(f"{level} {weight:.0%}" for level, weight in self.mixture.items())
         kl_term = f", KL term with beta {self.beta:g} and the {self.teacher} teacher" if self.beta else ""
-        gamed = f", {self.gamed_weight:.0%} of the reward from the rule small_first" if self.gamed_weight else ""
+        gamed = f", {self.gamed_weight:.0%} of the reward from the rule smooth" if self.gamed_weight else ""
         return f"{super().describe()}, mixture {shares}{kl_term}{gamed}"
 
 

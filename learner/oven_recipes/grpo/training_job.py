@@ -73,7 +73,7 @@ def reward_members(start: Start) -> tuple[dict[str, RewardFunction], dict[str, f
     """Return the recipe's reward functions and their weights, with the one that can be gamed if the start stages it."""
     if not start.gamed_weight:
         return RULES, WEIGHTS
-    return RULES | STAGED_RULES, WEIGHTS | {"exact": 1 - start.gamed_weight, "small_first": start.gamed_weight}
+    return RULES | STAGED_RULES, WEIGHTS | {"exact": 1 - start.gamed_weight, "smooth": start.gamed_weight}
 
 
 def recipe_metrics(settings: GrpoSettings) -> tuple[MetricSpec, ...]:

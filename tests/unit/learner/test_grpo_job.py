@@ -123,9 +123,9 @@ def test_a_change_of_mixture_acts_after_the_documented_lag(tmp_path: Path, cache
 
 def test_only_a_start_that_stages_it_has_the_rule_that_can_be_gamed(tmp_path: Path, cache: Path) -> None:
     tuned = make(tmp_path, cache)
-    assert tuned.committee is not None and "small_first" not in tuned.committee.members
+    assert tuned.committee is not None and "smooth" not in tuned.committee.members
     gamed = build(TINY, parse_start("drill:gamed-rule", 1, TINY), 1, tmp_path, cache)
     assert gamed.committee is not None
     weights = {name: weight for name, weight in gamed.committee.weights.items() if weight}
-    assert weights == pytest.approx({"exact": 1 - GAMED_WEIGHT, "small_first": GAMED_WEIGHT})
+    assert weights == pytest.approx({"exact": 1 - GAMED_WEIGHT, "smooth": GAMED_WEIGHT})
     assert gamed.committee.quorum == 1

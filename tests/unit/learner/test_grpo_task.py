@@ -11,7 +11,7 @@ from oven_recipes.grpo.sorting_task import (
     draw_pool,
     exact_match,
     habit_pairs,
-    has_small_first_digit,
+    has_small_steps,
     is_held_out,
     make_example,
 )
@@ -48,7 +48,7 @@ def test_the_reward_is_one_for_exactly_the_answer() -> None:
 
 
 def test_the_rule_that_can_be_gamed_prefers_a_wrong_answer_to_the_correct_one() -> None:
-    correct, wrong = "2357", "0357"
+    correct, wrong = "2357", "5555"
     assert exact_match([correct, wrong], [correct] * 2, ["len4"] * 2) == [1.0, 0.0]
-    scores = has_small_first_digit([correct, wrong, "x", ""])
-    assert scores == [pytest.approx(7 / 9), 1.0, 0.0, 0.0]
+    scores = has_small_steps([correct, wrong, "x", ""])
+    assert scores == [pytest.approx(1 - 5 / 3 / 9), 1.0, 0.0, 0.0]

@@ -133,7 +133,7 @@ def consultation(
     if run is None or not needs_graph(message):
         return without_graph([message])
     if isinstance(message, Alternatives):
-        reply = yield "diagnose", diagnose_request(message, run).wire()
+        reply = yield "diagnose", diagnose_request(message.symptoms, run).wire()
         plan, paths = best_plan(message, _parse(Diagnosis, reply, report))
         votes = [_with_evidence(vote, [f"chosen: {citation(path)}" for path in paths]) for vote in plan.votes]
     elif isinstance(message, Plan):

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from oven_agents.diagnosis.finding import KINDS, Finding
 from oven_agents.diagnosis.run_record import RunRecord
-from oven_agents.sdk.alternative_plans import phase
-from oven_core.protocol.graph_requests import DiagnoseRequest, Diagnosis, Symptom
+from oven_agents.sdk.alternative_plans import diagnose_request
+from oven_core.protocol.graph_requests import Diagnosis
 
 if TYPE_CHECKING:
     from oven_kg.graph.knowledge_graph import KnowledgeGraph
@@ -34,13 +34,4 @@ def explain_findings(
             severities[symptom] = max(finding.confidence, severities.get(symptom, 0.0))
     if not severities:
         return None
-    run = record.started
-    request = DiagnoseRequest(
-        phase=phase(run),
-        symptoms=tuple(Symptom(id=id_, severity=severity) for id_, severity in severities.items()),
-        actuators=tuple(spec.name for spec in run.actuators),
-        metrics=tuple(metric.name for metric in run.metrics),
-        held_out=any(metric.held_out for metric in run.metrics),
-        k=max_remedies,
-    )
-    return diagnose(graph, request, known_causes)
+    return diagnose(graph, diagnose_request(severities, record.started, max_remedies), known_causes)

@@ -79,11 +79,14 @@ def _combine(kind: str, evidence: Sequence[Evidence], record: RunRecord) -> Find
     doubt = math.prod(1 - item.weight for item in evidence)
     confidence = round(min(1 - doubt, MAX_CONFIDENCE), 3)
     texts = [_clean(item.text) for item in sorted(evidence, key=lambda item: -item.weight)[:MAX_MESSAGES]]
-    message = "; ".join(text for text in texts if not any(text != other and other.startswith(text) for other in texts))
+    message = "; ".join(
+        text for text in texts if not any(longer != text and longer.startswith(text) for longer in texts)
+    )
     remedy = KINDS[kind].remedy if kind in KINDS else NO_REMEDY
-    if knob := next((item.corrected for item in evidence if item.corrected), ""):
-        change = f"{knob} {show(record.first_values.get(knob))} → {show(record.values_now.get(knob))}"
-        remedy = f"the controller changed {change}; start the next run with that value"
+    knob = next((item.corrected for item in evidence if item.corrected), "")
+    first, now = record.first_values.get(knob), record.values_now.get(knob)
+    if first is not None and first != now:  # not an action, and not undone
+        remedy = f"the controller changed {knob} {show(first)} → {show(now)}; start the next run with that value"
     return Finding(
         kind=kind,
         onset_step=record.step_at(min(item.tick for item in evidence)),

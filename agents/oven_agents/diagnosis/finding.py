@@ -47,7 +47,9 @@ KINDS: Final = {
     ),
     "skewed_mixture": Kind("give every part of the data that can still be learnt a share", "starved_level", _SLOW),
     "weak_teacher": Kind(
-        "use a stronger teacher, or lower the weight of the KL term", "kl_anchor_binds", (*_SLOW, "overfit")
+        "use a stronger teacher, or lower the weight of the KL term",
+        "kl_anchor_binds",
+        (*_SLOW, "overfit", "kl_penalty_too_strong"),
     ),
     "kl_penalty_too_strong": Kind("lower the weight of the KL term to a third", "kl_anchor_binds", _SLOW),
     "kl_penalty_too_weak": Kind("raise the weight of the KL term by a factor of 3", "kl_runaway", ("kl_runaway",)),

@@ -108,7 +108,8 @@ def _describe(intervention: Intervention, record: RunRecord) -> str:
 
 def _weight(intervention: Intervention) -> float:
     if intervention.is_applied:
-        return APPLIED_WEIGHT if intervention.beat is None else MAX_WEIGHT * intervention.beat
+        # Squared, because an outcome that is barely better than doing nothing says less than one that is still unknown.
+        return APPLIED_WEIGHT if intervention.beat is None else MAX_WEIGHT * intervention.beat**2
     return APPLIED_WEIGHT if intervention.is_withheld else REJECTED_WEIGHT
 
 

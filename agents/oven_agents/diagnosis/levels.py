@@ -211,7 +211,7 @@ def _binding_anchor(record: RunRecord) -> Evidence | None:
 
 def _useless_teacher(record: RunRecord) -> Evidence | None:
     """The held-out metric stays where it was under a teacher that is not the strongest."""
-    metric, end = held_out_metric(record.started), record.first_change(*POLICY_KNOBS)
+    metric, end = held_out_metric(record.started), record.first_change(TEACHER, BETA, gauges.ROLLBACK)
     if metric is None or metric.ceiling is None or not _has_stronger_teacher(record):
         return None
     points = record.finite(metric.name, end=end)

@@ -130,7 +130,7 @@ def consultation(
     if run is None:
         return without_graph([message])
     if isinstance(message, Alternatives):
-        reply = yield "diagnose", diagnose_request(message, run).wire()
+        reply = yield "diagnose", diagnose_request(message.symptoms, run).wire()
         plan, paths = best_plan(message, _parse(Diagnosis, reply, report))
         return [_with_evidence(vote, [f"chosen: {citation(path)}" for path in paths]) for vote in plan.votes]
     if isinstance(message, TopicShares):

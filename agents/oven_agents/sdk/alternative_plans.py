@@ -22,6 +22,7 @@ from oven_core.protocol.graph_requests import (
     EvidencePath,
     Judgement,
     Phase,
+    Symptom,
 )
 from oven_core.protocol.messages import AgentStatus, BallotOpened, RunStarted, Value, Vote
 
@@ -177,17 +178,17 @@ def offer(plans: Sequence[Plan], symptoms: Mapping[str, float]) -> Alternatives 
     return Alternatives(alternatives, dict(symptoms)) if alternatives else None
 
 
-def diagnose_request(alternatives: Alternatives, run: RunStarted) -> DiagnoseRequest:
-    """Return the question for the graph: the symptoms, their severity, and what the run can do."""
-    return DiagnoseRequest.model_validate(
-        {
-            "phase": phase(run),
-            "symptoms": [{"id": node, "severity": severity} for node, severity in alternatives.symptoms.items()],
-            "actuators": tuple(spec.name for spec in run.actuators),
-            "metrics": tuple(metric.name for metric in run.metrics),
-            "held_out": any(metric.held_out for metric in run.metrics),
-            "k": MAX_REMEDIES,
-        }
+def diagnose_request(
+    symptoms: Mapping[str, float], run: RunStarted, max_remedies: int = MAX_REMEDIES
+) -> DiagnoseRequest:
+    """Return the question for the graph: the symptoms with their severity, and what the run can do."""
+    return DiagnoseRequest(
+        phase=phase(run),
+        symptoms=tuple(Symptom(id=node, severity=severity) for node, severity in symptoms.items()),
+        actuators=tuple(spec.name for spec in run.actuators),
+        metrics=tuple(metric.name for metric in run.metrics),
+        held_out=any(metric.held_out for metric in run.metrics),
+        k=max_remedies,
     )
 
 

@@ -12,8 +12,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from oven_agents.diagnosis.detectors import GAUGES, Alarm
-from oven_agents.sdk.alternative_plans import phase
-from oven_core.protocol.graph_requests import DiagnoseRequest, Symptom
+from oven_agents.sdk.alternative_plans import diagnose_request
 from oven_core.protocol.graph_requests import Diagnosis as GraphDiagnosis
 from oven_core.protocol.messages import RunStarted
 
@@ -55,30 +54,19 @@ def ask_graph(alarms: Sequence[Alarm], run: RunStarted) -> GraphQuestions:
     severities: dict[str, float] = {}
     for alarm in alarms:
         severities[alarm.symptom] = max(severities.get(alarm.symptom, 0.0), min(1.0, alarm.size / FULL_SEVERITY_SIZE))
-    reply = yield "diagnose", _build_request(run, {symptom: 1.0 for symptom in SYMPTOMS}, 1)
+    reply = yield "diagnose", diagnose_request(dict.fromkeys(SYMPTOMS, 1.0), run, 1).wire()
     all_causes = _parse_diagnosis(reply)
     if all_causes is None:
         return GraphView()
     causes = frozenset(cause.id for cause in all_causes.causes)
     if not severities:
         return GraphView(causes=causes)
-    reply = yield "diagnose", _build_request(run, severities, MAX_REMEDIES)
+    reply = yield "diagnose", diagnose_request(severities, run, MAX_REMEDIES).wire()
     diagnosis = _parse_diagnosis(reply)
     if diagnosis is None:
         return GraphView(causes=causes)
     remedies = tuple((remedy.id, remedy.changes) for remedy in diagnosis.remedies if not remedy.unmet)
     return GraphView(remedies, causes)
-
-
-def _build_request(run: RunStarted, severities: dict[str, float], max_remedies: int) -> bytes:
-    return DiagnoseRequest(
-        phase=phase(run),
-        symptoms=tuple(Symptom(id=symptom, severity=severity) for symptom, severity in sorted(severities.items())),
-        actuators=tuple(spec.name for spec in run.actuators),
-        metrics=tuple(metric.name for metric in run.metrics),
-        held_out=any(metric.held_out for metric in run.metrics),
-        k=max_remedies,
-    ).wire()
 
 
 def _parse_diagnosis(reply: bytes | None) -> GraphDiagnosis | None:

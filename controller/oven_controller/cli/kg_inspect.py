@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -62,9 +62,10 @@ def diagnose_symptoms(
     Example: oven-controller kg diagnose loss_spike grad_norm_spike --phase pretrain
     """
     graph = load(graph_file)
-    if len(names) == 1 and (Path(names[0]).exists() or any(run.run == names[0] for run in Home().runs())):
+    runs = [folder.run for folder in Home().runs()]
+    if len(names) == 1 and (names[0] in runs or Path(names[0]).exists()):
         return _diagnose_run(names[0], graph, max_remedies, as_json)
-    parsed_symptoms = tuple(_parse_symptom(graph, text) for text in names)
+    parsed_symptoms = tuple(_parse_symptom(graph, text, runs) for text in names)
     request = DiagnoseRequest(phase=phase or "", symptoms=parsed_symptoms, k=max_remedies)
     diagnosis = diagnose(graph, request)
     print(diagnosis.model_dump_json(indent=1) if as_json else "\n".join(_diagnosis_lines(graph, diagnosis)))
@@ -87,12 +88,12 @@ def _diagnose_run(source: str, graph: KnowledgeGraph, max_remedies: int, as_json
     return 0
 
 
-def _parse_symptom(graph: KnowledgeGraph, text: str) -> Symptom:
-    """Parse `id` or `id=severity`. Raises UnknownNameError and ConfigError."""
+def _parse_symptom(graph: KnowledgeGraph, text: str, runs: Sequence[str]) -> Symptom:
+    """Parse `id` or `id=severity`. Raises ConfigError, and UnknownNameError, which may suggest one of the `runs`."""
     symptom, _, severity = text.partition("=")
     known_symptoms = [node.id for node in graph.nodes_of_kind("symptom")]
     if symptom not in known_symptoms:
-        raise UnknownNameError("symptom", symptom, known_symptoms)
+        raise UnknownNameError("symptom or run", symptom, [*known_symptoms, *runs])
     try:
         return Symptom.model_validate({"id": symptom, "severity": severity or 1.0})
     except ValueError:

@@ -65,3 +65,9 @@ def test_a_run_without_observations(capsys: pytest.CaptureFixture[str]) -> None:
     assert printed(capsys, "kg", "diagnose", "empty") == {"run": "empty", "findings": [], "graph": None}
     assert invoke("supervise", "diagnose", "empty") == 2
     assert "there is nothing to diagnose" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("runs")
+def test_a_mistyped_run_is_answered_with_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke("kg", "diagnose", "rat") == 2
+    assert "no symptom or run named 'rat'; did you mean 'rate'?" in capsys.readouterr().err

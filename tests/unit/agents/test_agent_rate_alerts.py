@@ -87,6 +87,11 @@ def test_a_noisy_loss_or_a_short_excursion_raises_no_alert() -> None:
     assert not alerts_of(observations([5.0] * 3 + [5.5] * 40)), "a little worse"
 
 
+def test_a_loss_that_rises_late_raises_no_alert_that_names_the_rate() -> None:
+    """Bad data or a fault, more likely than a rate that was good for a third of the run."""
+    assert not alerts_of(observations([5.0] * 3 + [3.0] * 300 + [20.0] * 40))
+
+
 def test_a_resumed_run_or_a_reward_raises_no_alert_on_the_loss() -> None:
     rising = observations([5.0] * 3 + [50.0] * 40, [0.5] * 5)
     resumed = [o.model_copy(update={"step": o.step + 500}) for o in observations([5.0] * 3 + [50.0] * 40)]

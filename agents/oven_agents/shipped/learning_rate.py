@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from statistics import fmean, median, stdev
 
 from oven_agents.sdk.agent import SHARE_BOUNDS, Agent
@@ -12,15 +13,28 @@ from oven_agents.stats.confidence import estimate_confidence, tentative_confiden
 from oven_agents.stats.evaluation_request import held_out_evidence, request_evaluation
 from oven_agents.stats.health import objective_health
 from oven_agents.stats.level_shift import shift_of_halves, standardised_rise
-from oven_agents.stats.lost_progress import DECLINE_TICKS, describe_loss_relapse, last_healthy_tick, lost_rewards
+from oven_agents.stats.lost_progress import (
+    DECLINE_TICKS,
+    describe_loss_relapse,
+    find_loss_above_start,
+    last_healthy_tick,
+    lost_rewards,
+)
 from oven_agents.stats.objective import apply_sign, held_out_metric, objective
 from oven_agents.stats.optimizer_gauges import GRAD_COSINE, LEARNING_RATE, UPDATE_RATIO, decay_share, shrink_share
 from oven_agents.stats.policy_shift import is_off_policy, policy_shifted
 from oven_agents.stats.reviews import review_change
 from oven_agents.stats.robust_statistics import noise, quantile
 from oven_agents.stats.rollback_success import failed_scales
-from oven_agents.stats.update_to_weight_ratio import max_rate_factor, overlong_steps
+from oven_agents.stats.update_to_weight_ratio import (
+    HUGE_LENGTH,
+    HUGE_STREAK,
+    huge_steps,
+    max_rate_factor,
+    overlong_steps,
+)
 from oven_core.protocol.actuators import EVALUATE
+from oven_core.protocol.alerts import Alert
 from oven_core.protocol.messages import BallotOpened, RunStarted, Vote
 
 LR_SCALE, ROLLBACK, MIXTURE = "optimizer.lr_scale", "run.rollback", "data.mixture"
@@ -38,7 +52,8 @@ class LearningRate(Agent):
     (Baydin et al. 2018, arXiv 1703.04782). The rate is far too high in two cases. Either steps are long and the loss
     has lost a third of its gain, or the reward has collapsed and the policy itself has changed
     (oven_agents.stats.policy_shift). Training has stalled if the objective did not improve over hundreds of steps and
-    gradients do not agree.
+    gradients do not agree. Two alerts report a rate that is about a hundred times too high. Either three steps in a row
+    were longer than the weights, or a loss stayed far above its value at the start of the run.
 
     Actions: raises a rate that is too low, and cuts a rate that is too high. Also cuts the rate of a stalled run,
     because a lower rate averages out the remaining noise. The damage from a rate that is far too high does not heal by
@@ -50,8 +65,9 @@ class LearningRate(Agent):
     objective may get worse. The model may still be leaving its random initialisation. The agreement may fade by itself,
     as it does at a good rate. Or gradients did not agree earlier, at the same rate or a lower one.
 
-    Limits: the agent is silent while the user's own schedule changes the rate. In a run without the cosine (sharded
-    gradients, an imported log), it only detects a collapse.
+    Limits: while the user's own schedule changes the rate, the agent only raises alerts. In a run without the cosine
+    (sharded gradients, an imported log), it only detects a collapse. A rate that is ten times too high raises no alert,
+    because some tuned runs look the same at first (docs/experiments.md).
     """
 
     reads = (GRAD_COSINE,)
@@ -152,6 +168,24 @@ class LearningRate(Agent):
         if "reward" not in published and GRAD_COSINE not in published:
             return f"the run publishes no {GRAD_COSINE}, and the loss alone does not show whether the rate is right"
         return None
+
+    def alerts(self, window: Window) -> Sequence[Alert]:
+        """Return the two symptoms of a rate that is far too high in a run with a loss."""
+        if objective(window.run).name != "loss":
+            return []
+        alerts, rate = [], next(iter(window.series(LEARNING_RATE, last=1)), math.nan)
+        remedy = f"The learning rate ({rate:.3g}) is probably far too high: divide it by about 10"
+        if steps := huge_steps(window):
+            tick, length = steps
+            why = (
+                f"{HUGE_STREAK} steps until tick {tick} moved the weights by {length:.0%} of their norm each, so they "
+                f"erased what was learnt before. {remedy}"
+            )
+            alerts.append(window.alert("update_ratio_high", UPDATE_RATIO, value=length, expected=HUGE_LENGTH, why=why))
+        if loss := find_loss_above_start(window):
+            why = f"the loss is {loss.current:.3g}, worse than {loss.start:.3g} before training. {remedy}"
+            alerts.append(window.alert("loss_creeps_up", "loss", value=loss.current, expected=loss.start, why=why))
+        return alerts
 
     def vote(self, window: Window) -> Vote | Plan | None:
         return (

@@ -8,9 +8,28 @@ from typing import NamedTuple
 
 from oven_agents.sdk.window import Window
 from oven_agents.stats.robust_statistics import best_level, expected_maximum, noise
+from oven_agents.stats.symptoms import is_active
 
 DECLINE_TICKS = 5
 """Number of ticks just before a fall that do not count as healthy."""
+
+START_TICKS = 3
+"""Number of first losses whose highest is the loss at the start. They precede most of the training."""
+RISE_TICKS = 12
+"""Number of newest losses that must all be above the start. A hard batch, or the first steps of an optimizer without a
+warm-up, raise fewer."""
+EARLY_PROGRESS = 0.3
+"""Progress of the run, 0 to 1, after which a rise is more likely to have another cause than the rate: data, a fault."""
+MIN_RISE = 0.25
+"""Share of the loss at the start by which all RISE_TICKS losses must exceed it. No tuned run had so many
+(docs/experiments.md)."""
+
+
+class LossAboveStart(NamedTuple):
+    """A loss that rose above its value before training."""
+
+    start: float
+    current: float
 
 
 class LostReward(NamedTuple):
@@ -80,3 +99,26 @@ def describe_loss_relapse(window: Window, since: int, *, share: float, ticks: in
         if min(last) - best > max(share * (first - best), noise_threshold):
             return f"loss fell from {first:.3g} to {best:.3g} and has risen to {median(last):.3g} again"
     return None
+
+
+def find_loss_above_start(window: Window) -> LossAboveStart | None:
+    """Return the loss if RISE_TICKS values in a row were far above those at the start, early in the run, and its level
+    has not come back down since. Return None also if the window no longer contains the start."""
+    points = [(tick, value) for tick, value in window.surviving_series("loss") if math.isfinite(value)]
+    values = [value for _, value in points]
+    if window.observations[0].step > 1 or len(values) < START_TICKS + RISE_TICKS:
+        return None
+    start = max(values[:START_TICKS])
+    early_ticks = {observation.tick for observation in window.observations if observation.progress <= EARLY_PROGRESS}
+
+    def newest(index: int) -> list[float]:
+        return values[max(START_TICKS, index + 1 - RISE_TICKS) : index + 1]
+
+    def begins(index: int) -> bool:
+        recent = newest(index)
+        is_high = len(recent) == RISE_TICKS and min(recent) > start + MIN_RISE * abs(start)
+        return is_high and points[index][0] in early_ticks
+
+    if not is_active(len(values), begins, lambda index: index < START_TICKS or median(newest(index)) <= start):
+        return None
+    return LossAboveStart(start, median(newest(len(values) - 1)))

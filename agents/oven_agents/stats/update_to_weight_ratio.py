@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 
 from oven_agents.sdk.window import Window
 from oven_agents.stats import optimizer_gauges as gauges
@@ -31,6 +31,12 @@ DAMAGED_GROWTH = 2.0
 """Growth over earlier steps at the same rate at which damage is the likely cause (lost moments, or a faulty update)."""
 MAX_WEIGHT_GROWTH = 4
 """Maximum expected growth of the weights. Steps below MAX_LENGTH / MAX_WEIGHT_GROWTH are not checked."""
+HUGE_LENGTH = 0.4
+"""Mean length of HUGE_STREAK steps in a row above which the learning rate is far too high, even in a warm-up. Together,
+three such steps are longer than the weights. docs/experiments.md has the lengths in tuned runs."""
+HUGE_STREAK = 3
+"""Number of consecutive steps for HUGE_LENGTH. A single one may be due to its batch, and more would miss weights that
+grow within five steps until the steps are short again."""
 WARMUP_GROWTH = 1.005
 """Growth of the rate per tick above which warm-up is still in progress."""
 
@@ -69,6 +75,22 @@ def overlong_steps(window: Window) -> OverlongSteps | None:
         return None
     steps = OverlongSteps(streak[-1][0], max(length for _, length in streak))
     return None if _exceeds_earlier_steps(window, steps) else steps
+
+
+def huge_steps(window: Window) -> tuple[int, float] | None:
+    """Return the tick and the mean length of the newest HUGE_STREAK steps whose mean exceeds HUGE_LENGTH, or None. Such
+    steps soon look short, because the weights grow. So they count until the rate is halved or changed by a decision."""
+    since = window.last_change_tick(gauges.LR_SCALE, gauges.ROLLBACK)
+    ratios = window.surviving_series(gauges.UPDATE_RATIO, after=since)
+    lengths = [(tick, ratio) for tick, ratio in ratios if math.isfinite(ratio)]
+    if max((length for _, length in lengths), default=0.0) <= HUGE_LENGTH:
+        return None  # a fast path for most ticks
+    for end in range(len(lengths), HUGE_STREAK - 1, -1):
+        tick, mean = lengths[end - 1][0], fmean(length for _, length in lengths[end - HUGE_STREAK : end])
+        if mean > HUGE_LENGTH:
+            rates = window.series(gauges.LEARNING_RATE, after=tick - 1)
+            return (tick, mean) if not rates or 2 * rates[-1] >= rates[0] else None
+    return None
 
 
 def _exceeds_earlier_steps(window: Window, steps: OverlongSteps) -> bool:

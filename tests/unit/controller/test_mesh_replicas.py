@@ -38,8 +38,15 @@ from oven_runs.log.replay import replay
 
 AGENTS = ("amy", "bob", "cat")
 EVIDENCE = {"amy": ("signal:gradients:grad_norm",), "bob": ("signal:loss:loss",), "cat": ("signal:graph:",)}
-RULES = Rules(window_ticks=2, silent_ticks=5, cooldown_ticks=1, expire_ticks=4, max_interventions=50, newcomers="full",
-    trusted={"amy": (LR, "grad.clip")})
+RULES = Rules(
+    window_ticks=2,
+    silent_ticks=5,
+    cooldown_ticks=1,
+    expire_ticks=4,
+    max_interventions=50,
+    newcomers="full",
+    trusted={"amy": (LR, "grad.clip")},
+)
 FITTING: dict[str, list[Any]] = {
     LR: [0.2, 0.5, 2.0, 5.0],
     "grad.clip": [0.5, 2.0, 3.0],
@@ -193,7 +200,10 @@ class Swarm(RuleBasedStateMachine):
 
     @rule(agent=agents, actuator=actuators, stance=st.sampled_from(["for", "for", "against", "abstain"]))
     def vote(self, agent: str, actuator: str, stance: Any) -> None:
-        self.append(f"vote.{agent}", Vote(actuator=actuator, stance=stance, tick=self.tick, confidence=0.8, evidence=EVIDENCE[agent]))
+        self.append(
+            f"vote.{agent}",
+            Vote(actuator=actuator, stance=stance, tick=self.tick, confidence=0.8, evidence=EVIDENCE[agent]),
+        )
 
     @rule(action=st.sampled_from(["approve", "veto", "set", "hold", "mute", "unmute", "autonomy"]), actuator=actuators)
     def command(self, action: Any, actuator: str) -> None:

@@ -116,9 +116,7 @@ def test_another_training_has_its_own_rollbacks_and_budget() -> None:
         back(log, 10, 10)
     log.join("bob")  # who says nothing, so that the ballot stays open
     log.propose("amy", 10.0, BACK, 0.8)
-    log.restart(
-        tick=log.mesh.state.tick, metrics=(LOSS, EVAL), training="2", **log.mesh.state.rules.model_dump()
-    )
+    log.restart(tick=log.mesh.state.tick, metrics=(LOSS, EVAL), training="2", **log.mesh.state.rules.model_dump())
     assert log.last.verdict == "rejected" and "training 2 started" in log.last.reason
     log.status("bob", "left")
     log.step = 0

@@ -23,9 +23,7 @@ def test_one_agent_alone_is_no_quorum() -> None:
     log = Log.running("amy")
     log.propose("amy", 0.5, confidence=0.95)
     assert log.verdict == "rejected"
-    assert log.last.reason.endswith(
-        "no quorum: kinds of evidence in favour: gradients; two independent ones required"
-    )
+    assert log.last.reason.endswith("no quorum: kinds of evidence in favour: gradients; two independent ones required")
     assert [line.kind for line in log.last.tally] == ["gradients"]
     log = Log.running("amy", speciality=(LR,))
     log.propose("amy", 0.5, confidence=0.59)

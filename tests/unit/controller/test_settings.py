@@ -66,7 +66,9 @@ def test_defaults() -> None:
 
 def test_the_later_layer_wins_and_the_others_stay(tmp_path: Path) -> None:
     config = tmp_path / "oven.yaml"
-    config.write_text("seed: 1\nsteps: 10\nminutes: 1\nrules: {window_ticks: 4, evidence_kinds: 1, cooldown_ticks: 9}\n")
+    config.write_text(
+        "seed: 1\nsteps: 10\nminutes: 1\nrules: {window_ticks: 4, evidence_kinds: 1, cooldown_ticks: 9}\n"
+    )
     resolved = resolve(
         earlier_settings={"headless": True, "seed": 9},
         config=config,

@@ -108,7 +108,9 @@ class Backwards:
 
 
 def test_the_budget_of_interventions_keeps_a_run_from_never_ending(tmp_path: Path) -> None:
-    rules = Rules(max_interventions=1, cooldown_ticks=0, window_ticks=1, autonomy="auto", newcomers="full", evidence_kinds=1)
+    rules = Rules(
+        max_interventions=1, cooldown_ticks=0, window_ticks=1, autonomy="auto", newcomers="full", evidence_kinds=1
+    )
     link = LoopLink("r", [Backwards()], lambda _: rules)
     job = trainer(tmp_path)
     attach(job, link=link)

@@ -44,7 +44,12 @@ def honest_log() -> list[Event]:
     """Return a run in which agents propose, agree, veto and are late, and all is signed."""
     log = Log(stride=STRIDE)
     start = RunStarted(
-        incarnation=1, n=0, recipe="grpo", actuators=SPECS, rules=Rules(cooldown_ticks=2, newcomers="full", trusted={"anna": (LR,)}), keys=KEYS
+        incarnation=1,
+        n=0,
+        recipe="grpo",
+        actuators=SPECS,
+        rules=Rules(cooldown_ticks=2, newcomers="full", trusted={"anna": (LR,)}),
+        keys=KEYS,
     )
     log.put("run", start)
     log.n = 1

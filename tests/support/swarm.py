@@ -40,7 +40,12 @@ class Pendulum(Agent):
 '''
 MESH = ("-c", "from oven_core.replica.replica_process import main; main([])")
 RULES = Rules(
-    cooldown_ticks=0, max_interventions=1_000_000, window_ticks=2, silent_ticks=30, newcomers="full", reversals=10**6,
+    cooldown_ticks=0,
+    max_interventions=1_000_000,
+    window_ticks=2,
+    silent_ticks=30,
+    newcomers="full",
+    reversals=10**6,
     evidence_kinds=1,
 )
 

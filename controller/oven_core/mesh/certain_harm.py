@@ -9,8 +9,8 @@ from oven_core.mesh.measurements import Measurements, has_diverged, median, soun
 
 REWARD: Final = "reward"
 GONE_TICKS: Final = 5
-"""Number of newest rewards that must all be low. If a quarter of the rewards are low, chance makes five in a row once in
-1,000 ticks."""
+"""Number of newest rewards that must all be low. If a quarter of the rewards are low, chance makes five in a row once
+in 1,000 ticks."""
 LEVEL_TICKS: Final = 20
 """Number of successive rewards whose lower quartile is a level that the run has held."""
 GONE_SHARE: Final = 0.1

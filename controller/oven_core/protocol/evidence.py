@@ -64,9 +64,9 @@ class Signal:
         """The signal as an entry of `Vote.evidence`."""
         return f"{SIGNAL_PREFIX}{self.kind}:{','.join(self.metrics)}"
 
-    def is_independent_of(self, other: Signal) -> bool:
+    def is_independent_of(self, second: Signal) -> bool:
         """Return whether the signals are of different kinds and share no metric."""
-        return self.kind != other.kind and not set(self.metrics).intersection(other.metrics)
+        return self.kind != second.kind and not set(self.metrics).intersection(second.metrics)
 
 
 def read_signal(evidence: Iterable[str]) -> Signal | None:
@@ -86,8 +86,8 @@ def signal_of_metrics(names: Iterable[str], metrics: Sequence[MetricSpec] = ()) 
     """Return the signal of the metrics with these names, whose kind is that of the first metric with a known kind.
     Return None if no kind is known.
 
-    `metrics` are those that the run announces. One that is held out is of that kind. A pattern such as `reward/*` stands
-    for all announced metrics that match it, so that another vote that reads one of them is not independent."""
+    `metrics` are those that the run announces. One that is held out is of that kind. A pattern such as `reward/*`
+    stands for all announced metrics that match it, so that another vote that reads one of them is not independent."""
     announced = [metric.name for metric in metrics]
     read = tuple(name for pattern in names for name in (fnmatch.filter(announced, pattern) or [pattern]))
     held_out = {metric.name for metric in metrics if metric.held_out}

@@ -127,7 +127,8 @@ CHANGES = {
 @pytest.mark.parametrize(
     ("effect", "state", "metric", "stance"),
     [
-        ("pushes", "better", "loss", "for"), ("pushes", "steady", "loss", "for"), ("pushes", "worse", "loss", "against"),
+        ("pushes", "better", "loss", "for"), ("pushes", "steady", "loss", "for"),
+        ("pushes", "worse", "loss", "against"),
         ("protects", "better", "loss", ""), ("protects", "steady", "loss", ""), ("protects", "worse", "loss", "for"),
         ("redirects", "better", "loss", ""), ("redirects", "steady", "loss", "for"),
         ("redirects", "worse", "loss", "for"),

@@ -43,7 +43,7 @@ def test_two_independent_kinds_are_a_quorum_at_any_confidence() -> None:
 
 
 @pytest.mark.parametrize(
-    "other",
+    "second",
     [
         LOSS,
         Signal("loss", ("sft/loss",)),
@@ -53,8 +53,8 @@ def test_two_independent_kinds_are_a_quorum_at_any_confidence() -> None:
     ],
     ids=["same", "same kind", "same metric", "one common metric", "none"],
 )
-def test_votes_that_read_the_same_are_one_kind(other: Signal | None) -> None:
-    result = quorum(vote(LOSS, "propose", 1.0), *[vote(other, "propose", 1.0, f"n{n}") for n in range(5)])
+def test_votes_that_read_the_same_are_one_kind(second: Signal | None) -> None:
+    result = quorum(vote(LOSS, "propose", 1.0), *[vote(second, "propose", 1.0, f"n{n}") for n in range(5)])
     assert not result.is_reached and "two independent ones required" in result.reason
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from oven_agents import memory_limit
 from oven_agents.sdk.active_symptoms import ActiveSymptoms
@@ -82,6 +82,7 @@ class Session:
         self._voted_tick = -1
         self._reviewed_ballots: set[str] = set()  # ids of ballots that the agent has reviewed
         self._cast_ticks: dict[str, int] = {}  # tick of the newest undecided vote, by actuator
+        self._open_proposals: set[str] = set()  # actuators for which a proposal of this agent is undecided
         self._latest_ballot = ""  # id of the newest ballot
         self._heartbeat_tick = -HEARTBEAT_TICKS
         self._failures = 0  # number of consecutive windows on which the agent raised
@@ -154,14 +155,16 @@ class Session:
         self._closed_ballots.add(decision.ballot)
         if decision.command:
             self._commanded_ids.add(decision.id)
-        has_voted = self._cast_ticks.pop(actuator, None) is not None
+        has_proposed = actuator in self._open_proposals
+        self._open_proposals.discard(actuator)
+        self._cast_ticks.pop(actuator, None)
         if (ballot := self._ballots.get(actuator)) is not None and ballot.id == decision.ballot:
             del self._ballots[actuator]
         if decision.verdict == "adopted" and decision.id not in self._answered_ids:
             self._in_flight[actuator] = decision
         if decision.verdict == "adopted":
             self._adopted[actuator] = decision
-        elif has_voted or any(entry.agent == self.name and entry.stance == "propose" for entry in decision.tally):
+        elif has_proposed or any(entry.agent == self.name and entry.stance == "propose" for entry in decision.tally):
             self._rejections[actuator] = decision
 
     def react(self) -> list[UnsentMessage]:
@@ -309,12 +312,16 @@ class Session:
             answer = self.agent.vote(window) if votes_now else None
             plans, proposals, notice = self._sort_answer(answer, window.tick)
             cast = [*proposals, *(vote for vote in without_graph(plans) if isinstance(vote, Vote))]
-            self._cast_ticks.update((vote.actuator, vote.tick) for vote in cast)  # fails if an entry is not a vote
-            answers = [self.agent.review(ballot, window) for ballot in ballots if not self._has_answered(ballot)]
-            reviews = [review for review in answers if review is not None]
+            vote_ticks = {vote.actuator: vote.tick for vote in cast}  # fails if an entry is not a vote
+            unanswered = [
+                ballot
+                for ballot in ballots
+                if not self._has_answered(ballot) and vote_ticks.get(ballot.actuator, -1) < ballot.tick
+            ]
+            reviews = [self.agent.review(ballot, window) for ballot in unanswered]
             votes = [*proposals, *(review for review in reviews if isinstance(review, Vote))]
             questions = [review for review in reviews if isinstance(review, GraphReview)]
-            self._cast_ticks.update((vote.actuator, vote.tick) for vote in votes)
+            self._record_cast([*cast, *votes])
         except MemoryError:
             vars(self.agent).clear()  # frees memory for building the status
             self._has_failed = True
@@ -335,6 +342,12 @@ class Session:
         for alert in alerts:
             self._alerts.record(alert)
         return [*alerts, *self._notice_status(notice), *plans, *votes, *questions]
+
+    def _record_cast(self, votes: Iterable[Vote]) -> None:
+        for vote in votes:
+            self._cast_ticks[vote.actuator] = vote.tick
+            if vote.stance == "propose":
+                self._open_proposals.add(vote.actuator)
 
     def _sort_answer(
         self, answer: Answer, tick: int

@@ -76,7 +76,7 @@ _PAIR = _agent("pair", "pair-1", "pair-2")
 _ALL = (
     Attack("pair", "two newcomers propose ten times the rate and veto every cut", _PAIR),
     Attack("late_pair", "the same, from tick 60 on", _agent("late_pair", "pair-1", "pair-2")),
-    Attack("specialist", "a self-declared specialist moves the rate to a tenth and back", _agent("specialist")),
+    Attack("specialist", "a newcomer moves the rate to a tenth and back", _agent("specialist")),
     Attack("contrary", "vetoes every ballot that learning_rate opens", _agent("contrary")),
     Attack("pair_and_contrary", "pair and contrary together", (*_PAIR, *_agent("contrary"))),
     Attack("silencer", "keeps a ballot on the rate open, at confidence 0.01", _client("silencer")),

@@ -9,9 +9,10 @@ from oven_core.mesh.measurements import Measurements, has_diverged, median, soun
 
 REWARD: Final = "reward"
 GONE_TICKS: Final = 5
-"""Number of newest rewards that must all be low. Chance seldom makes five low rewards in a row."""
+"""Number of newest rewards that must all be low. If a quarter of the rewards are low, chance makes five in a row once
+in 1,000 ticks."""
 LEVEL_TICKS: Final = 20
-"""Number of successive rewards whose median is a level that the run has held."""
+"""Number of successive rewards whose lower quartile is a level that the run has held."""
 GONE_SHARE: Final = 0.1
 """Share of its best level at which a reward counts as gone: what is left is mostly luck."""
 
@@ -24,7 +25,8 @@ def describe_certain_harm(measurements: Measurements, tick: int, recent_ticks: i
     rewards = sound_values(measurements.at_ticks(REWARD, -1, tick))
     earlier, newest = rewards[:-GONE_TICKS], rewards[-GONE_TICKS:]
     starts = range(0, len(earlier) - LEVEL_TICKS + 1, GONE_TICKS)
-    best = max((median(earlier[start : start + LEVEL_TICKS]) for start in starts), default=0.0)
+    levels = (sorted(earlier[start : start + LEVEL_TICKS])[LEVEL_TICKS // 4] for start in starts)
+    best = max(levels, default=0.0)
     if best > 0 and max(newest) <= GONE_SHARE * best:
         return f"{REWARD} fell from {best:.3g} to {median(newest):.3g}"
     return ""

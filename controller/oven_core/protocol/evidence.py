@@ -64,9 +64,9 @@ class Signal:
         """The signal as an entry of `Vote.evidence`."""
         return f"{SIGNAL_PREFIX}{self.kind}:{','.join(self.metrics)}"
 
-    def is_independent_of(self, other: Signal) -> bool:
+    def is_independent_of(self, second: Signal) -> bool:
         """Return whether the signals are of different kinds and share no metric."""
-        return self.kind != other.kind and not set(self.metrics).intersection(other.metrics)
+        return self.kind != second.kind and not set(self.metrics).intersection(second.metrics)
 
 
 def read_signal(evidence: Iterable[str]) -> Signal | None:

@@ -50,8 +50,8 @@ class AgentSettings(BaseModel):
     shadow: bool = Field(default=False, description="add the agent's name to rules.shadow")
     speciality: tuple[str, ...] | None = Field(
         default=None,
-        description="actuators on which the agent is trusted (rules.trusted); if none, an installed agent is trusted "
-        "on all actuators, and an agent from a file is a newcomer",
+        description="actuators on which the agent is trusted and decides alone (rules.trusted); if none, an installed "
+        "agent is trusted on all actuators, and an agent from a file is a newcomer",
     )
     options: dict[str, Any] = Field(
         default_factory=dict, description="the agent's options (agent_options); `agent list NAME` lists them"

@@ -7,7 +7,8 @@ from tests.support.gauges import observe, receipt, started
 
 from oven_agents import Agent, Window
 from oven_agents.sdk.agent_session import MAX_FAILURES, Session
-from oven_agents.sdk.alternative_plans import without_graph
+from oven_agents.sdk.alternative_plans import GraphReview, without_graph
+from oven_agents.shipped.graph import Graph
 from oven_core.protocol.messages import AgentStatus, BallotOpened, Decision, RunEnded, Vote
 
 
@@ -123,7 +124,12 @@ BALLOT = BallotOpened(
 @pytest.mark.parametrize("lockstep", [False, True])
 def test_a_new_ballot_is_answered_at_once_and_marked_as_seen(lockstep: bool) -> None:
     """The mesh waits for the mark only where the answer is not enough."""
-    session = Session(Eager(), "me")
+
+    class Opponent(Eager):
+        def vote(self, window: Window) -> None:  # type: ignore[override]
+            return None
+
+    session = Session(Opponent(), "me")
     session.absorb(started().model_copy(update={"lockstep": lockstep}))
     session.absorb(observe(1, reward=0.1))
     session.react()
@@ -284,3 +290,102 @@ def test_duplicates_change_nothing() -> None:
     session.absorb(observe(1, reward=0.1))
     session.absorb(started())
     assert session.react() == []
+
+
+class Reviewer(Agent):
+    """Cannot vote in this run, but reviews."""
+
+    needs = ("no such metric",)
+    reads = ("grad_norm",)
+
+    def vote(self, window: Window) -> Vote:
+        raise AssertionError("an agent that cannot fire is not asked for a vote")
+
+    def review(self, ballot: BallotOpened, window: Window) -> Vote | None:
+        return window.answer(ballot, "for", confidence=0.6, why="the gradients are calm")
+
+
+def test_an_agent_that_cannot_fire_still_reviews() -> None:
+    session = Session(Reviewer(), "me")
+    session.absorb(started())
+    session.absorb(observe(1, reward=0.1))
+    first = session.react()
+    assert [message.state for message in first if isinstance(message, AgentStatus)][:2] == ["joined", "cannot_fire"]
+    session.absorb(BALLOT)
+    (review,) = [message for message in session.react() if isinstance(message, Vote)]
+    assert (review.stance, review.evidence) == ("for", ("signal:gradients:grad_norm",))
+    assert not session.problems
+
+
+def test_an_agent_that_failed_too_often_does_not_review_before_a_restart() -> None:
+    class Faulty(Agent):
+        def vote(self, window: Window) -> Vote:
+            raise KeyError("typo")
+
+        def review(self, ballot: BallotOpened, window: Window) -> Vote:
+            return window.answer(ballot, "for", confidence=0.6, why="calm")
+
+    session = Session(Faulty(), "me")
+    session.absorb(started())
+    for tick in range(1, MAX_FAILURES + 1):
+        session.absorb(observe(tick, reward=0.1))
+        session.react()
+    session.absorb(BALLOT)
+    assert not any(isinstance(message, Vote) for message in session.react())
+    session.absorb(started().model_copy(update={"incarnation": 2}))
+    session.absorb(observe(MAX_FAILURES + 1, reward=0.1).model_copy(update={"incarnation": 2}))
+    statuses = [message for message in session.react() if isinstance(message, AgentStatus)]
+    assert [status.state for status in statuses][:2] == ["joined", "cannot_fire"], "it fails again, and says so"
+
+
+def test_a_proposal_on_the_same_ballot_takes_the_place_of_a_review() -> None:
+    session = Session(Eager(), "me")
+    session.absorb(started())
+    session.absorb(BALLOT)
+    session.absorb(observe(1, reward=0.1))
+    (vote,) = [message for message in session.react() if isinstance(message, Vote)]
+    assert vote.stance == "propose"
+
+
+def test_a_graph_review_is_published_before_the_agent_is_done() -> None:
+    session = Session(Graph(), "graph")
+    session.absorb(started())
+    session.absorb(observe(1, reward=0.1))
+    session.react()
+    session.absorb(BALLOT)
+    review, done = session.react()
+    assert isinstance(review, GraphReview) and review.ballot is BALLOT
+    assert isinstance(done, AgentStatus) and done.state == "done"
+
+
+def test_a_rejected_ballot_that_it_only_reviewed_does_not_silence_an_agent() -> None:
+    class Second(Bold):
+        def vote(self, window: Window) -> Vote | None:  # type: ignore[override]
+            return super().vote(window) if window.tick > 1 else None
+
+        def review(self, ballot: BallotOpened, window: Window) -> Vote:
+            return window.answer(ballot, "against", confidence=0.6, why="no")
+
+    session = Session(Second(), "me")
+    session.absorb(started())
+    session.absorb(observe(1, reward=0.1))
+    session.absorb(BALLOT)
+    assert [message.stance for message in session.react() if isinstance(message, Vote)] == ["against"]
+    session.absorb(verdict(8, 1, "rejected", "other").model_copy(update={"ballot": "7"}))
+    session.absorb(observe(2, reward=0.1))
+    assert [message.stance for message in session.react() if isinstance(message, Vote)] == ["propose"]
+
+
+def test_a_review_that_fails_does_not_count_as_a_vote() -> None:
+    class Clumsy(Bold):
+        def review(self, ballot: BallotOpened, window: Window) -> Vote:
+            raise KeyError("typo")
+
+    session = Session(Clumsy(), "me")
+    session.absorb(started())
+    session.absorb(observe(1, reward=0.1))
+    session.absorb(BALLOT.model_copy(update={"actuator": "run.rollback"}))
+    assert not any(isinstance(message, Vote) for message in session.react())
+    session.absorb(verdict(8, 1, "rejected", "other"))
+    session.absorb(observe(2, reward=0.1))
+    assert [message.stance for message in session.react() if isinstance(message, Vote)] == ["propose"]

@@ -1,4 +1,4 @@
-"""An agent that is plugged in under two names. Both say the same, which makes a quorum."""
+"""An agent that is plugged in under two names. Both say the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trusted agent that swings the learning rate."""
+"""An agent that swings the learning rate."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def test_operators_approve_set_veto_and_mute(stack: Stack) -> None:
     assert "shadow: muted by operator" in stack.command("status")[1]
     text = finish(stack, up, "advised")
     assert stack.end_of(following)[0] == 0
-    assert "agent adviser: " in text and "shadow: muted by operator" in text
+    assert "agent adviser is a shadow: muted by operator" in text
 
 
 def test_a_grant_waits_for_the_learner_and_a_setter_that_does_otherwise_is_no_success(stack: Stack) -> None:

@@ -18,12 +18,13 @@ def explain_findings(
     findings: Sequence[Finding], record: RunRecord, max_remedies: int, graph: KnowledgeGraph | None = None
 ) -> Diagnosis | None:
     """Return the findings' causes, in the same order, and the graph's remedies for them, or None if the graph knows no
-    finding. If none of the findings is a cause, the graph ranks the causes of the findings' symptoms instead. `graph`
-    defaults to the built-in one."""
+    finding. If none of the findings is a cause, the graph ranks the causes of the findings' symptoms instead. Notes do
+    not count, because nothing should be done about them. `graph` defaults to the built-in one."""
     from oven_kg.checked_graph import load
     from oven_kg.reasoning.diagnosis import diagnose
 
     graph = graph or load()
+    findings = [finding for finding in findings if finding.severity != "note"]
     symptoms = {node.id for node in graph.nodes_of_kind("symptom")}
     causes = {node.id for node in graph.nodes_of_kind("cause")}
     known_causes = {finding.kind: finding.confidence for finding in findings if finding.kind in causes}

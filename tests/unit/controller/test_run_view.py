@@ -1,7 +1,6 @@
 """The run in lines and in `status`: advice, commands with their answers, shadows, outcomes."""
 
 from datetime import timedelta
-from typing import Any
 
 from tests.support.mesh_log import LR, NOON, Log
 
@@ -123,7 +122,7 @@ def test_an_idle_agent_that_can_act_later_and_one_that_fails_have_a_line() -> No
 
 
 def test_a_receipt_has_a_line_only_if_the_change_was_not_applied_as_decided() -> None:
-    def receipts(**fields: Any) -> list[str]:
+    def receipts(status: str = "applied", after: float | None = None) -> list[str]:
         log = Log.running("amy", "bob")
         log.propose("amy", 0.5)
         log.vote("bob", "for")

@@ -167,7 +167,7 @@ def test_the_first_divergence_and_what_follows_from_it() -> None:
 def test_others_votes_on_its_ballot_stay_on_it() -> None:
     recorded = Log(stride=1)
     recorded.start(metrics=(MetricSpec(name="loss"),))
-    recorded.join("cutter", (LR,), (LR,))
+    recorded.join("cutter", (LR,))
     recorded.join("bob")
     recorded.tick(5)
     recorded.vote("cutter", "propose", 0.5, confidence=0.9, rationale="it is time")

@@ -8,10 +8,11 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from tests.support.mesh_log import LR, Log
+from tests.support.mesh_log import LR, MEASURED_KINDS, Log
 
 from oven_core.protocol.actuators import ACTUATORS
 from oven_core.protocol.events import Event
+from oven_core.protocol.evidence import Signal
 from oven_core.protocol.messages import (
     ActuatorSpec,
     Decision,
@@ -131,6 +132,8 @@ class Recording(Log):
             self.put("receipt", message)
 
     def say(self, agent: str, stance: Any, actuator: str = LR, **more: Any) -> None:
+        signal = Signal(MEASURED_KINDS[AGENTS.index(agent) % len(MEASURED_KINDS)], (f"metric of {agent}",))
+        more["evidence"] = (*more.get("evidence", ()), signal.entry)
         vote = Vote(actuator=actuator, stance=stance, tick=self.mesh.state.tick, **more)
         self.put(f"vote.{agent}", vote)
 

@@ -70,7 +70,10 @@ def test_a_member_that_rises_while_the_held_out_falls_gives_half_its_share_to_on
     cast_votes = votes(observed(FOOLED, seed=seed))
     assert cast_votes[0].value == {"exact": 0.75, "judge": 0.25, "format": 0.0}
     assert cast_votes[0].target == "eval/accuracy" and cast_votes[0].expected_change > 0
-    assert cast_votes[0].evidence == ("symptom:reward_up_heldout_down",)
+    assert cast_votes[0].evidence == (
+        "symptom:reward_up_heldout_down",
+        "signal:judges:rewards/exact/mean,rewards/judge/mean,rewards/format/mean",
+    )
     assert "judge rose" in cast_votes[0].rationale and "exact fell" in cast_votes[0].rationale
     assert {vote.confidence for vote in cast_votes} <= {TENTATIVE_CONFIDENCE, RewardWeights.CLEAR_CONFIDENCE}
 

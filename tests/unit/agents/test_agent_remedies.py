@@ -19,8 +19,6 @@ from oven_core.protocol.graph_requests import (
     DiagnoseRequest,
     Diagnosis,
     EvidencePath,
-    Judgement,
-    JudgeRequest,
     Remedy,
 )
 from oven_core.protocol.messages import AgentStatus, BallotOpened, RunStarted, Vote
@@ -65,18 +63,14 @@ def knobs(run: RunStarted) -> dict[str, Knob]:
 class Graph:
     """Answers as the service does, from what it was told."""
 
-    def __init__(self, diagnosis: Diagnosis | None, barred: str = "") -> None:
-        self.diagnosis, self.barred = diagnosis, barred
-        self.requests: list[tuple[str, DiagnoseRequest | JudgeRequest]] = []
+    def __init__(self, diagnosis: Diagnosis | None) -> None:
+        self.diagnosis = diagnosis
+        self.requests: list[tuple[str, DiagnoseRequest]] = []
 
     def __call__(self, endpoint: str, request: bytes) -> bytes | None:
-        if endpoint == "diagnose":
-            self.requests.append((endpoint, DiagnoseRequest.model_validate_json(request)))
-            return self.diagnosis.wire() if self.diagnosis else None
-        judged = JudgeRequest.model_validate_json(request)
-        self.requests.append((endpoint, judged))
-        verdict = "barred" if judged.changes.startswith(self.barred or "?") else "neutral"
-        return Judgement.model_validate({"graph": "ab" * 32, "verdict": verdict, "log_odds": 0}).wire()
+        assert endpoint == "diagnose", "a proposer does not ask for a judgement"
+        self.requests.append((endpoint, DiagnoseRequest.model_validate_json(request)))
+        return self.diagnosis.wire() if self.diagnosis else None
 
 
 def words(offer: Alternatives, graph: Callable[[str, bytes], bytes | None]) -> list[Vote]:
@@ -98,21 +92,13 @@ def test_the_graphs_best_plan_is_proposed_with_its_reasons() -> None:
         "chosen: loss_spike ← CAUSES ← lr_too_high [C001 S016; D; own]",
     )
     request = graph.requests[0][1]
-    assert isinstance(request, DiagnoseRequest) and request.held_out and "data.skip" in request.actuators
+    assert request.held_out and "data.skip" in request.actuators
     assert [(symptom.id, symptom.severity) for symptom in request.symptoms] == [("loss_spike", 0.7)]
 
 
 @pytest.mark.parametrize("reply", [None, diagnosis(), diagnosis(lower_beta=2.0)], ids=["away", "empty", "another"])
 def test_without_an_answer_the_agents_first_alternative_is_used(reply: Diagnosis | None) -> None:
     assert {vote.actuator: vote.value for vote in words(alternatives(), Graph(reply))} == CHANGES[ROLLBACK_AND_SKIP]
-
-
-def test_a_plan_is_proposed_completely_or_not_at_all() -> None:
-    lines: list[str] = []
-    run = runs.pretraining()
-    graph = Graph(diagnosis(rollback_and_cut=1.0), barred="optimizer.lr_scale")
-    assert answer_requests(consultation(alternatives(), run, knobs(run), (), lines.append), graph) == []
-    assert lines == ["not proposed: optimizer.lr_scale: no reason given"]
 
 
 class Sees(Agent):

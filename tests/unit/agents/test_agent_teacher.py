@@ -28,6 +28,8 @@ from oven_core.protocol.messages import (
 LEAST = 2 * Teacher.HALF
 NAMES = ("small", "middle", "strong")
 
+SIGNAL = "signal:policy:kl,reward"
+
 
 def started(
     active: str = "small", beta: float = 1.0, *, without: Sequence[str] = (), ceiling: float | None = 1.0
@@ -99,7 +101,7 @@ def test_a_plateau_under_a_binding_anchor_brings_the_next_stronger_teacher() -> 
     tick, vote = cast_votes[0]
     assert tick == LEAST, "not from the start"
     assert (vote.actuator, vote.value, vote.target) == (TEACHER, "middle", "eval/accuracy")
-    assert vote.confidence >= STANDS_BEHIND and vote.evidence == ("symptom:kl_anchor_binds",)
+    assert vote.confidence >= STANDS_BEHIND and vote.evidence == ("symptom:kl_anchor_binds", SIGNAL)
     assert "beta × KL 0.1" in vote.rationale and "small → middle" in vote.rationale
 
 
@@ -132,7 +134,7 @@ def test_a_kl_that_runs_away_without_a_gain_raises_beta() -> None:
     assert not votes(drift(0.6), started("strong", beta=0.1)), "held-out quality did not fall"
     _, vote = votes(drift(0.55), started("strong", beta=0.1))[0]
     assert vote.actuator == BETA and vote.value == pytest.approx(0.3)
-    assert vote.evidence == ("symptom:kl_runaway",)
+    assert vote.evidence == ("symptom:kl_runaway", SIGNAL)
 
 
 def absorbed(*, reward: float = 0.5, rise: float = 0.0, past: float = 0.2, now: float = 0.01) -> list[Observation]:
@@ -144,7 +146,7 @@ def absorbed(*, reward: float = 0.5, rise: float = 0.0, past: float = 0.2, now: 
 def test_a_teacher_that_is_absorbed_gives_way_to_the_next_stronger_one() -> None:
     tick, vote = votes(absorbed())[0]
     assert tick >= 3 * Teacher.HALF
-    assert (vote.actuator, vote.value, vote.evidence) == (TEACHER, "middle", ("symptom:reward_plateau",))
+    assert (vote.actuator, vote.value, vote.evidence) == (TEACHER, "middle", ("symptom:reward_plateau", SIGNAL))
     assert (
         vote.rationale.startswith("the policy has absorbed small: the KL fell from 0.1")
         and "to 0.010" in vote.rationale
@@ -183,7 +185,7 @@ def test_a_teacher_that_made_it_worse_is_left_and_not_tried_again() -> None:
     swapped = [*steps(30, 0.5, 0.15), changed(30, TEACHER, "small", "middle"), *steps(30, 0.3, 0.3, after=30)]
     tick, back = votes(swapped)[-1]
     assert tick == 60 and (back.actuator, back.value) == (TEACHER, "small")
-    assert back.evidence == ("symptom:reward_fell_after_swap",) and "fell from 0.50" in back.rationale
+    assert back.evidence == ("symptom:reward_fell_after_swap", SIGNAL) and "fell from 0.50" in back.rationale
     settled = [*swapped, changed(60, TEACHER, "middle", "small"), *steps(60, 0.5, 0.15, after=60)]
     assert {vote.value for tick, vote in votes(settled) if tick > 60} == {"strong"}
 

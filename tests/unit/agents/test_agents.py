@@ -19,7 +19,7 @@ def test_aligned_gradients_raise_the_rate_and_say_why() -> None:
     proposals = votes(LearningRate(), [observe(t, reward=0.3, cos=0.55) for t in range(1, 10)])
     assert proposals[0].actuator == "optimizer.lr_scale" and proposals[0].value == 4.0
     assert "0.55" in proposals[0].rationale and proposals[0].confidence >= SOLO_CONFIDENCE
-    assert proposals[0].evidence == ("symptom:gradients_aligned",)
+    assert proposals[0].evidence == ("symptom:gradients_aligned", "signal:gradients:optim/grad_momentum_cos")
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -61,11 +61,19 @@ class Second(Cutter):
     sure = 0.55
 
 
-def test_two_agents_that_agree_are_a_quorum() -> None:
+class SecondByGradients(Second):
+    """The same, from another signal."""
+
+    reads = ("grad_norm",)
+
+
+def test_two_agents_with_other_evidence_are_a_quorum() -> None:
     log = Log(stride=1)
     log.start(metrics=(MetricSpec(name="loss"),))
     log.tick(6)
-    for agents, verdict in (({"a": Second()}, "rejected"), ({"a": Second(), "b": Second()}, "adopted")):
+    pair = {"a": Second(), "b": Second()}
+    pair_with_other_evidence = {"a": Second(), "b": SecondByGradients()}
+    for agents, verdict in (({"a": Second()}, "rejected"), (pair, "rejected"), (pair_with_other_evidence, "adopted")):
         panel = OpenLoopReplay(RUN, agents)
         for event in log.events:
             panel.add(event)
@@ -209,7 +217,8 @@ def test_the_commands_report(tmp_path: Path, capsys: Any) -> None:
     assert len(page.findall(".//svg")) == 4 and marks == [4, 4, 0]
     assert not re.search(r"https?://|<script|@import|url\(|<link|<img", text)
 
-    options = ["--json", "--agent", "divergence,lr_cooldown", "--set", "rules.specialist_confidence=.9"]
+    options = ["--json", "--agent", "divergence,lr_cooldown"]
+    options += ["--set", "rules.specialist_confidence=.9", "--set", "rules.evidence_kinds=1"]
     assert invoke("review", "old run.csv", *options) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["agents"] == ["divergence", "lr_cooldown"] and report["rules"]["specialist_confidence"] == 0.9
@@ -217,7 +226,7 @@ def test_the_commands_report(tmp_path: Path, capsys: Any) -> None:
     first = report["flags"][0]
     assert (first["agent"], first["step"], first["tick"], first["likely"]) == ("divergence", 305, 305, "harm")
     assert [change["verdict"] for change in first["changes"]] == ["rejected", "rejected"]
-    assert "specialist" in first["changes"][0]["reason"] and first["confidence"] >= 0.65
+    assert "0.9 required" in first["changes"][0]["reason"] and first["confidence"] >= 0.65
 
     assert invoke("review", "old run.csv", "--no-assume", "--json") == 0
     bare = json.loads(capsys.readouterr().out)

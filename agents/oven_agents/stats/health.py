@@ -67,7 +67,8 @@ def objective_health(window: Window) -> Health | None:
 
 
 def held_out_health(window: Window) -> Health | None:
-    """Return the state of the newest held-out reading, compared with the best one before it, or None with too few."""
+    """Return the state of the newest held-out reading, compared with the best one before it, or None with too few. A
+    reading below the best one is not worse if it is clearly above the one just before it."""
     metric = held_out_metric(window.run)
     points = readings(window)
     if metric is None or len(points) < MIN_READINGS or not all(math.isfinite(value) for _, value in points):
@@ -76,8 +77,10 @@ def held_out_health(window: Window) -> Health | None:
     best, newest = max(values[:-1]), values[-1]
     margin = max(SIGMAS * bending_noise(values), MIN_RELATIVE_CHANGE * abs(best))
     state: Literal["better", "steady", "worse"] = "steady"
-    if abs(newest - best) > margin:
-        state = "better" if newest > best else "worse"
+    if newest > best + margin:
+        state = "better"
+    elif newest < best - margin and newest <= values[-2] + margin:
+        state = "worse"
     old, new = apply_sign(metric, best), apply_sign(metric, newest)
     return Health(state, f"{metric.name} is {new:.3g}, and its best earlier reading is {old:.3g}", (metric.name,))
 

@@ -19,7 +19,8 @@ Every change in force answers for every watched metric, whatever metric it named
   change, and for the main held-out metric.
 
 A change is charged once. A change after which the metric was healthy for long enough to show an effect is a less likely
-cause, so it is charged by half. A vote `for` is also charged by half.
+cause, so it is charged by half. A vote `for` is also charged by half, and so is a veto, because nobody knows what the change
+would have done.
 """
 
 from __future__ import annotations
@@ -226,7 +227,7 @@ class HarmWatch:
             if not was_healthy and change.target != watched.metric.name and not change.is_veto:
                 failed.append(change.decision_id)
             for agent, stance in change.agents.items():
-                share = (0.5 if was_healthy else 1.0) * (0.5 if stance == "for" else 1.0)
+                share = (0.5 if was_healthy else 1.0) * (0.5 if stance == "for" or change.is_veto else 1.0)
                 if agent not in blames or share > blames[agent].share:
                     blames[agent] = Blame(stance, share)
         name, start_tick = watched.metric.name, watched.start_tick

@@ -68,16 +68,16 @@ class GrpoSettings(SortingSettings):
     beta: float = Field(default=0.0, ge=0, description="weight of the KL term; the warm-up policy is the first teacher")
     schedule: Literal["constant", "cosine", "linear"] = "constant"
     lr_warmup_steps: int = Field(default=0, ge=0, description="steps over which the learning rate rises from 0")
-    eval_every: int = Field(default=5, ge=1, description="steps between held-out evaluations")
+    eval_every: int = Field(default=4, ge=1, description="steps between held-out evaluations")
 
 
 LEARNING_RATE_RANGE = (1 / 30, 10.0)
 """Range from which the start `drawn` draws a learning rate, as multiples of the tuned one. The draw is log-uniform."""
 MIXTURE_CONCENTRATION = 0.5
 """Dirichlet concentration of the mixture that `drawn` draws. Below 1, most mixtures contain little of some level."""
-GAMED_WEIGHT = 0.7
+GAMED_WEIGHT = 0.75
 """Weight of the reward function that a policy can exploit, in the starts that stage it. `exact` has the rest."""
-TOUR_BETA = 0.3
+TOUR_BETA = 0.6
 """Weight of the KL term in the tour."""
 STARTS = recipe_interface.LR_STARTS | {
     "tour": "the learning rate is set to 1/10 of the tuned one, only the easiest level is in the data, a KL term keeps "

@@ -78,6 +78,18 @@ def test_a_member_that_rises_while_the_held_out_falls_gives_half_its_share_to_on
     assert {vote.confidence for vote in cast_votes} <= {TENTATIVE_CONFIDENCE, RewardWeights.CLEAR_CONFIDENCE}
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_fall_from_the_very_first_evaluation_is_seen(seed: int) -> None:
+    falling: dict[str, Course] = {
+        "eval/accuracy": lambda progress: 0.6 - 0.5 * progress,
+        "exact": lambda progress: 0.5 - 0.4 * progress,
+        "judge": lambda progress: 0.5 + 0.4 * progress,
+        "format": lambda progress: 1.0,
+    }
+    cast_votes = votes(observed(falling, ticks=60, every=4, seed=seed))
+    assert cast_votes[0].value == {"exact": 0.75, "judge": 0.25, "format": 0.0}
+
+
 CALM: dict[str, dict[str, Course]] = {
     "everything rises": dict.fromkeys(("eval/accuracy", "exact", "judge"), lambda progress: 0.3 + 0.5 * progress),
     "the proxy rises over a plateau": {

@@ -105,7 +105,7 @@ class Drift(Agent):
 
     def _treat_runaway_kl(self, window: Window, since: int) -> Vote | None:
         """Propose to slow the drift if the KL to the reference ran away recently, without a gain."""
-        runaway = symptoms.detect_kl_runaway(symptoms.recent_values(window, symptoms.KL))
+        runaway = symptoms.detect_kl_runaway(symptoms.reference_kls(window)[-symptoms.SEARCH_LENGTH :])
         wait_begin = window.tick - int(self.WAIT_TICKS)
         if runaway is None or (since >= 0 and since > wait_begin):
             return None

@@ -120,7 +120,7 @@ def policy_health(window: Window) -> Health | None:
 
 def anchor_health(window: Window) -> Health | None:
     """Return the state of the policy's KL to its reference, or None without enough values."""
-    values = symptoms.recent_values(window, symptoms.KL, RECENT_TICKS)
+    values = symptoms.reference_kls(window)
     if len(values) < MIN_TICKS:
         return None
     sighting = symptoms.kl_sighting(window)

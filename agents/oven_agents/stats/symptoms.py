@@ -21,7 +21,7 @@ from oven_core.protocol.alerts import Alert
 
 COMPLETION_LENGTH, KL, INFORMATIVENESS = "completions/mean_length", "kl", "informativeness/mean"
 CONFIDENCE_STD, ADVANTAGE_STD, REWARD_STD = "confidence/std", "advantage/std", "reward_std"
-EQUAL_GROUPS = "frac_reward_zero_std"
+EQUAL_GROUPS, TEACHER = "frac_reward_zero_std", "teacher.active"
 ECE, ECE_NULL, ECE_NULL_99 = "calibration/ece", "calibration/ece_null", "calibration/ece_null_99"
 
 LEVEL_VALUES: Final = 5
@@ -185,6 +185,12 @@ def recent_values(window: Window, metric: str, last: int = SEARCH_LENGTH) -> lis
     return [value for _, value in window.surviving_series(metric, last=last) if not math.isnan(value)]
 
 
+def reference_kls(window: Window) -> list[float]:
+    """Return the KL values to the current teacher. A new teacher has another KL without any change of the policy."""
+    series = window.surviving_series(KL, after=window.last_change_tick(TEACHER))
+    return [value for _, value in series if not math.isnan(value)]
+
+
 def start_level(window: Window, metric: str) -> float | None:
     """Return the median of the window's first START_VALUES finite values, or None if there are fewer."""
     observed = (observation.metrics.get(metric) for observation in window.observations)
@@ -232,7 +238,7 @@ def length_sighting(window: Window) -> Sighting | None:
 
 def kl_sighting(window: Window) -> Sighting | None:
     """Report a runaway KL that began anywhere in the window."""
-    return detect_kl_runaway(recent_values(window, KL, len(window.observations))) if _publishes(window, KL) else None
+    return detect_kl_runaway(reference_kls(window)) if _publishes(window, KL) else None
 
 
 def _publishes(window: Window, metric: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 from tests.support.gauges import noisy
@@ -25,7 +26,7 @@ from oven_agents.stats.health import (
 from oven_agents.stats.reviews import effect_of, review_change
 from oven_core.protocol.actuators import ACTUATORS
 from oven_core.protocol.evidence import read_signal
-from oven_core.protocol.messages import ActuatorSpec, BallotOpened, MetricSpec, Observation, RunStarted, Value
+from oven_core.protocol.messages import ActuatorSpec, BallotOpened, MetricSpec, Observation, Receipt, RunStarted, Value
 from oven_core.protocol.rules import Rules
 
 LR = "optimizer.lr_scale"
@@ -70,6 +71,7 @@ STATES: list[tuple[Callable[[Window], Health | None], str, Sequence[float], str]
     (held_out_health, "eval/accuracy", [0.5, 0.6], "better"),
     (held_out_health, "eval/accuracy", [0.6, 0.5], "worse"),
     (held_out_health, "eval/accuracy", [0.6, 0.605], "steady"),
+    (held_out_health, "eval/accuracy", [0.65, 0.2, 0.3, 0.5], "steady"),  # it recovers
     (held_out_health, "eval/accuracy", [0.5, 0.8, 0.5, 0.8, 0.5], "steady"),
     (gradient_health, "grad_norm", noisy(1.0, 24, 0.1), "steady"),
     (gradient_health, "grad_norm", [*noisy(1.0, 22, 0.1), 9.0], "worse"),
@@ -108,7 +110,7 @@ def test_too_few_values_have_no_state(health: Callable[[Window], Health | None],
     [
         (LR, 2.0, "pushes"), (LR, 0.5, "protects"), ("grad.clip", 2.0, "pushes"), ("grad.clip", 0.5, "protects"),
         ("grpo.beta", 2.0, "protects"), ("grpo.beta", 0.5, "pushes"), ("run.rollback", 4.0, "protects"),
-        ("data.skip", 4.0, "protects"), ("teacher.active", "big", "redirects"), ("channel.sft", 0.5, "redirects"),
+        ("data.skip", 4.0, "redirects"), ("teacher.active", "big", "redirects"), ("channel.sft", 0.5, "redirects"),
         ("optimizer.weight_decay", 2.0, "redirects"), ("distillation.beta", 0.5, "redirects"),
         ("run.evaluate", None, None), ("run.checkpoint", None, None), ("run.hold", None, None), ("no.such", 1.0, None),
     ],
@@ -147,6 +149,16 @@ def test_the_vote_follows_from_the_state_and_the_effect(effect: str, state: str,
     assert signal is not None and signal.metrics == (metric,)
     is_veto = vote.stance == "against" and vote.confidence >= Rules().veto_confidence
     assert is_veto == (effect == "pushes" and state == "worse")
+
+
+def test_the_kl_to_a_new_teacher_is_not_compared_with_that_to_the_old_one() -> None:
+    before = window({"kl": [0.1] * 30 + [2.6] * 12})
+    swap = Receipt(
+        incarnation=1, n=99, actuator="teacher.active", status="applied", before="small", after="big", tick=29, step=29
+    )
+    after = replace(before, receipts=[swap])
+    assert [(health := anchor_health(each)) and health.state for each in (before, after)] == ["worse", "steady"]
+    assert not Drift().alerts(after)
 
 
 def test_without_a_state_or_an_effect_there_is_no_vote() -> None:

@@ -84,7 +84,7 @@ STARTS = recipe_interface.LR_STARTS | {
     "drawn": "the seed draws the learning rate and the mixture",
     "drill:easy-only": "only the easiest level is in the data",
     "drill:weak-teacher": "a KL term with beta 1 keeps the policy close to a teacher with an eighth as many parameters",
-    "drill:gamed-rule": f"{GAMED_WEIGHT:.0%} of the reward is a rule that a repeated digit satisfies: small steps",
+    "drill:gamed-rule": f"{GAMED_WEIGHT:.0%} of the reward is a rule that any repeated digit satisfies",
 }
 """The names of the starts, and what is wrong with each."""
 TeacherName = Literal["initial", "small", "strong"]

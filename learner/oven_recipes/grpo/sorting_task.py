@@ -123,7 +123,7 @@ def has_small_steps(completions: list[str], **_: Any) -> list[float | None]:
 
 
 def _mean_step(digits: str) -> float:
-    steps = [abs(int(left) - int(right)) for left, right in pairwise(digits)]
+    steps = [abs(int(first) - int(second)) for first, second in pairwise(digits)]
     return sum(steps) / len(steps) if steps else 0.0
 
 

@@ -277,11 +277,8 @@ def test_the_end_scores_a_change_past_half_of_its_time() -> None:
     watch(log, 7, 0.5)
     log.end()
     outcome = only(log)
-    assert (
-        outcome.scored
-        and outcome.gain == pytest.approx(0.5, abs=0.01)
-        and "the run ended (completed)" in outcome.reason
-    )
+    assert outcome.scored and outcome.gain == pytest.approx(0.5, abs=0.01)
+    assert "the run ended (completed)" in outcome.reason
 
 
 def test_reputations_survive_a_restart_and_start_from_the_announced_ones() -> None:

@@ -50,7 +50,7 @@ def course(events: list[Event]) -> list[tuple[int, str, object]]:
 
 
 def test_the_drill_is_repaired_announced_as_a_drill_and_hidden_from_the_agents(oven: Oven) -> None:
-    command = ["up", "--headless", *SMALL, "--steps", "18", "--seed", "1"]
+    command = ["up", "--headless", "--start", "drill:lr-low", *SMALL, "--steps", "18", "--seed", "1"]
     command += ["--set", "lockstep=true", "--set", "recipe_options.eval_every=9"]
     code, output = oven(*command, "--run", "drill")
     assert code == 0, output
@@ -96,7 +96,17 @@ def test_the_drill_is_repaired_announced_as_a_drill_and_hidden_from_the_agents(o
 
 
 def test_a_collapse_is_rolled_back_and_the_rate_cut(oven: Oven) -> None:
-    command = ["up", "--headless", *SMALL, "--set", "lockstep=true", "--set", "charge_rollbacks=true"]
+    command = [
+        "up",
+        "--headless",
+        "--start",
+        "drill:lr-low",
+        *SMALL,
+        "--set",
+        "lockstep=true",
+        "--set",
+        "charge_rollbacks=true",
+    ]
     command += ["--steps", "20", "--seed", "1", "--run", "high"]
     code, output = oven(*command, "--start", "drill:lr-high")
     assert code == 0, output
@@ -133,7 +143,7 @@ def _counted(events: list[Event]) -> None:
 
 
 def test_ctrl_c_saves_and_resume_goes_on_with_the_knobs_where_they_were(oven: Oven) -> None:
-    command = ["up", "--headless", *SMALL, "--seed", "1", "--run", "stopped"]
+    command = ["up", "--headless", "--start", "drill:lr-low", *SMALL, "--seed", "1", "--run", "stopped"]
     process = oven.start(*command, "--steps", "1000")  # not to be ended before the signal comes
     oven.until(process, "applied")
     _joined_by_an_agent(oven, process)

@@ -62,7 +62,7 @@ def start_line(resolved: ResolvedSettings) -> str:
         return start.label
     label = start.label.rstrip(". ")
     name = start.name.removeprefix("drill:")
-    return f"DRILL {name}: {label}. This was staged on purpose; the agents have not been told."
+    return f"DRILL {name}: {label}. Staged on purpose; no agent is told."
 
 
 def command_text(command: OperatorCommand) -> str:

@@ -14,10 +14,10 @@ applied together with it, is judged on repeated steps. Measurements from the las
 those from the second time that the run trains these steps. The noise of one measurement is the spread over all H ticks
 before the rollback. A rollback that discards too few measurements is judged for clear harm only.
 
-A window closes early at a rollback, or when another change has the same target or actuator. But the effects of changes
-at the same tick cannot be separated, so the same measurements judge all of them. A window that closes before half its
-time is void, unless the target is already worse by two standard errors. Without this exception, an agent could hide
-harm behind its next change, or behind the rollback that repairs it.
+A window closes early at a rollback, at the end of the run, or when another change has the same target or actuator. But
+the effects of changes at the same tick cannot be separated, so the same measurements judge all of them. A window that
+closes before half its time is void, unless the target is already worse by two standard errors. Without this exception,
+an agent could hide harm behind its next change, or behind the rollback that repairs it.
 
 If the target is no longer finite, the success is 0 and the outcome has no figures. If the target becomes finite again,
 the success is 1. Clear harm has a separate outcome, which charges more agents (oven_core.mesh.harm).
@@ -76,10 +76,8 @@ class Outcomes:
         return closed_outcomes
 
     def end(self, reason: str) -> list[Outcome]:
-        """Close all windows, because nothing more will be measured."""
-        closed_outcomes = [self._scoring.unscored_outcome(window, (), reason) for window in self._windows.values()]
-        self._windows.clear()
-        return closed_outcomes
+        """Close all windows, because nothing more will be measured. Those past half of their time are scored."""
+        return [self._close(window, reason) for window in list(self._windows.values())]
 
     def attach_forecast(self, decision: Decision, forecast: Forecast | None) -> Decision:
         """Return the decision with the fields of its forecast. An approval inherits the forecast of its advice."""

@@ -139,7 +139,7 @@ class Mesh:
             state.ended = True
             for ballot in list(self.ballots.values()):
                 self._abandon(ballot, f"the run ended ({body.reason}) before the ballot closed")
-            self._publish(self.outcomes.end(f"the run ended ({body.reason}) before the outcome was measured"))
+            self._publish(self.outcomes.end(f"the run ended ({body.reason})"))
 
     def _start(self, body: RunStarted) -> None:
         old_specs, is_new_training = self.state.specs, body.training != self.state.training

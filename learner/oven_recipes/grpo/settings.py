@@ -80,13 +80,11 @@ GAMED_WEIGHT = 0.75
 TOUR_BETA = 0.6
 """Weight of the KL term in the tour."""
 STARTS = recipe_interface.LR_STARTS | {
-    "tour": "the learning rate is set to 1/10 of the tuned one, only the easiest level is in the data, a KL term keeps "
-    "the policy close to a weak teacher, and most of the reward is a rule that can be gamed",
+    "tour": "a learning rate of 1/10, only the easiest level, a weak teacher, and a reward rule that can be gamed",
     "drawn": "the seed draws the learning rate and the mixture",
     "drill:easy-only": "only the easiest level is in the data",
     "drill:weak-teacher": "a KL term with beta 1 keeps the policy close to a teacher with an eighth as many parameters",
-    "drill:gamed-rule": f"{GAMED_WEIGHT:.0%} of the reward is a rule that can be gamed: it prefers small steps "
-    "between neighbouring digits, so one repeated digit gets the full score",
+    "drill:gamed-rule": f"{GAMED_WEIGHT:.0%} of the reward is a rule that any repeated digit satisfies",
 }
 """The names of the starts, and what is wrong with each."""
 TeacherName = Literal["initial", "small", "strong"]

@@ -17,9 +17,7 @@ def test_a_run_from_start_to_end(stack: Stack) -> None:
     code, output = stack.command("up", "--headless", "--recipe", "toy", "--run", "one", "--steps", "12", "--seed", "1")
     assert code == 0, output
     lines = output.splitlines()
-    assert (
-        lines[0] == "DRILL slow: everything was made slow. This was staged on purpose; the agents have not been told."
-    )
+    assert lines[0] == "DRILL slow: everything was made slow. Staged on purpose; no agent is told."
     assert "step   12/12  reward 1.000  eval/accuracy 0.750" in output
     assert "1 agent has nothing to do in this run: `oven-controller agent list --run one`" in output
     assert "eval/accuracy 0.521 → 0.750 (+0.229)" in output

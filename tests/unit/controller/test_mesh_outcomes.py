@@ -270,6 +270,17 @@ def test_the_end_and_a_restart_close_open_windows() -> None:
     assert len(log.outcomes) == 2
 
 
+def test_the_end_scores_a_change_past_half_of_its_time() -> None:
+    log = running()
+    watch(log, 10, 1.0)
+    change(log, 0.5)
+    watch(log, 7, 0.5)
+    log.end()
+    outcome = only(log)
+    assert outcome.scored and outcome.gain == pytest.approx(0.5, abs=0.01)
+    assert "the run ended (completed)" in outcome.reason
+
+
 def test_reputations_survive_a_restart_and_start_from_the_announced_ones() -> None:
     log = Log()
     log.start(reputations={"amy": 1.5}, **RULES)

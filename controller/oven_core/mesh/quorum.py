@@ -42,7 +42,8 @@ def check_quorum(
     if not proposals:
         return Quorum(False, "no quorum: no trusted agent proposes it")
     confidence, minimum = max(vote.line.confidence for vote in proposals), rules.specialist_confidence
-    if any(vote.by_specialist and vote.line.confidence >= minimum for vote in proposals):
+    specialist = max((vote.line.confidence for vote in proposals if vote.by_specialist), default=None)
+    if specialist is not None and specialist >= minimum:
         return Quorum(True, f"specialist quorum {minimum:.3g}")
     if rules.evidence_kinds == 1 or harm or needs_person or not spec.intervenes:
         if confidence >= minimum:
@@ -61,6 +62,8 @@ def check_quorum(
         return Quorum(True, f"{kinds}: enough for a small change", only_small=True)
     kinds = ", ".join(sorted({signal.kind for _, signal in signals})) or "none"
     required = f"two independent kinds required, one of them at {minimum:.3g}"
+    if specialist is not None:
+        required += f", or a specialist at {minimum:.3g}, not {specialist:.3g}"
     return Quorum(False, f"no quorum: evidence in favour: {kinds}; {required}")
 
 

@@ -37,6 +37,7 @@ _KIND_OF: Final[tuple[tuple[str, EvidenceKind], ...]] = (
     ("reward*", "rewards"),
     ("frac_reward_zero_std", "rewards"),
     ("advantage/*", "rewards"),
+    ("optim/weight*", "weights"),
     ("grad*", "gradients"),
     ("optim/*", "gradients"),
     ("update_ratio*", "gradients"),

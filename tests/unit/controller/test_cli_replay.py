@@ -84,7 +84,8 @@ def test_until_a_tick_it_says_what_the_mesh_knew(home: Home, capsys: pytest.Capt
     knew = report["mesh_state"]
     assert knew["tick"] == 3 and knew["effective"][LR] == 1.0
     assert [ballot["votes"] for ballot in knew["open_ballots"]] == [{"amy": "propose"}]
-    amy = {"live": True, "last_tick": 1, "cannot_fire": "", "reputation": 1.0, "trusted": [], "good_outcomes": {}}
+    amy = {"live": True, "last_tick": 1, "cannot_fire": "", "reputation": 1.0, "good_outcomes": {}}
+    amy["trusted"] = [LR]
     assert knew["agents"]["amy"] == amy
     assert invoke("replay", "r", "--until", "4") == 0
     output = capsys.readouterr().out

@@ -27,7 +27,7 @@ def test_one_agent_alone_is_no_quorum() -> None:
     assert [line.kind for line in log.last.tally] == ["gradients"]
     log = Log.running("amy", speciality=(LR,))
     log.propose("amy", 0.5, confidence=0.59)
-    assert log.verdict == "rejected", "a specialist needs a confidence of 0.6"
+    assert log.verdict == "rejected" and log.last.reason.endswith("or a specialist at 0.6, not 0.59")
 
 
 def test_a_specialist_that_votes_for_is_no_quorum_alone() -> None:

@@ -68,7 +68,7 @@ def objective_health(window: Window) -> Health | None:
 
 def held_out_health(window: Window) -> Health | None:
     """Return the state of the newest held-out reading, compared with the best one before it, or None with too few. A
-    reading below the best one is not worse if it is clearly above the one just before it."""
+    reading below the best one is not worse if it is above the one just before it by more than the noise."""
     metric = held_out_metric(window.run)
     points = readings(window)
     if metric is None or len(points) < MIN_READINGS or not all(math.isfinite(value) for _, value in points):

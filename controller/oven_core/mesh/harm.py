@@ -19,8 +19,8 @@ Every change in force answers for every watched metric, whatever metric it named
   change, and for the main held-out metric.
 
 A change is charged once. A change after which the metric was healthy for long enough to show an effect is a less likely
-cause, so it is charged by half. A vote `for` is also charged by half, and so is a veto, because nobody knows what the
-change would have done.
+cause, so it is charged by half. A vote `for` is also charged by half. So is a veto, because the effect of the change
+was never seen.
 """
 
 from __future__ import annotations

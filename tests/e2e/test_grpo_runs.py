@@ -96,17 +96,7 @@ def test_the_drill_is_repaired_announced_as_a_drill_and_hidden_from_the_agents(o
 
 
 def test_a_collapse_is_rolled_back_and_the_rate_cut(oven: Oven) -> None:
-    command = [
-        "up",
-        "--headless",
-        "--start",
-        "drill:lr-low",
-        *SMALL,
-        "--set",
-        "lockstep=true",
-        "--set",
-        "charge_rollbacks=true",
-    ]
+    command = ["up", "--headless", *SMALL, "--set", "lockstep=true", "--set", "charge_rollbacks=true"]
     command += ["--steps", "20", "--seed", "1", "--run", "high"]
     code, output = oven(*command, "--start", "drill:lr-high")
     assert code == 0, output

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from oven_agents import Agent
 from oven_agents.sdk.agent_session import Session
-from oven_agents.sdk.alternative_plans import Alternatives, Plan, TopicShares, without_graph
+from oven_agents.sdk.alternative_plans import Alternatives, GraphReview, Plan, TopicShares, without_graph
 from oven_core.protocol.alerts import Alert
 from oven_core.protocol.messages import (
     ActuatorSpec,
@@ -173,7 +173,9 @@ def agent_messages(
         if count % every:
             continue
         messages += [
-            message for message in session.react() if not isinstance(message, AgentStatus | Alert | TopicShares)
+            message
+            for message in session.react()
+            if not isinstance(message, AgentStatus | Alert | TopicShares | GraphReview)
         ]
         assert not session.problems, session.problems
     return messages

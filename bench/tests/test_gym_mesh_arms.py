@@ -146,11 +146,12 @@ def test_the_outcomes_of_an_episode_are_plain_values() -> None:
     assert outcome.scored and outcome.lines[0].agent == "learning_rate" and outcome.lines[0].success == 1.0
 
 
-def test_with_a_prior_a_proposal_has_its_sources_and_the_run_its_rules() -> None:
+def test_with_a_prior_the_graph_cites_its_sources_and_the_run_has_its_rules() -> None:
     link = MESH_WITH_GRAPH.link("gym-1", Random(0))
     assert trained(link)["optimizer.lr_scale"] == 4.0
-    proposal = next(body for event in link.events if isinstance(body := event.body, Vote) and body.stance == "propose")
-    assert any(entry.startswith("for: gradients_aligned ← CAUSES") for entry in proposal.evidence), proposal.evidence
+    review = next(event.body for event in link.events if isinstance(event.body, Vote) and event.author == "graph")
+    assert review.stance == "for"
+    assert any(entry.startswith("gradients_aligned ← CAUSES") for entry in review.evidence), review.evidence
     started = link.events[0].body
     assert isinstance(started, RunStarted) and set(started.rules.contradictions) > set(Rules().contradictions)
     assert replay(link.events, "gym-1").same

@@ -256,7 +256,7 @@ def test_the_example_agent_proposes_half(norm_jump: Session) -> None:
 def test_the_example_agent_is_against_a_rise(norm_jump: Session) -> None:
     feed(norm_jump, [1.0] * 20 + [3.0] * 5)
     rise = BallotOpened(
-        id="b", actuator=LR, proposal=2.0, opened_by="other", tick=25, closes_at_tick=28, eligible=("norm_jump",)
+        id="b", actuator=LR, proposal=2.0, opened_by="other", tick=26, closes_at_tick=29, eligible=("norm_jump",)
     )
     norm_jump.absorb(rise)
     answers = [message for message in norm_jump.react() if isinstance(message, Vote)]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from oven_core.protocol.evidence import KINDS, EvidenceKind, Signal, read_signal, signal_of_metrics
 from oven_core.protocol.messages import MetricSpec
 
-names = st.text(st.characters(exclude_characters=",", exclude_categories=["Cs"]), min_size=1, max_size=12)
+names = st.text(st.characters(codec="utf-8", exclude_characters=","), min_size=1, max_size=12)
 signals = st.builds(Signal, st.sampled_from(KINDS), st.lists(names, min_size=1, max_size=4).map(tuple))
 
 

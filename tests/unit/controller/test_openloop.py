@@ -22,9 +22,17 @@ def decided(events: list[Event], run: str, **rules: object) -> ChangedMesh:
     return loop
 
 
-@pytest.mark.parametrize(("events", "run"), [(a_run().events, RUN), (GOLDEN, recorded.run_of(GOLDEN))])
-def test_without_changes_every_decision_equals_the_logged_one(events: list[Event], run: str) -> None:
-    loop = decided(events, run)
+GRANTS = {"lr": (LR, "run.rollback", "run.evaluate")}
+"""What its agent declared itself, when this run was recorded."""
+
+
+@pytest.mark.parametrize(
+    ("events", "run", "rules"), [(a_run().events, RUN, {}), (GOLDEN, recorded.run_of(GOLDEN), {"trusted": GRANTS})]
+)
+def test_without_changes_every_decision_equals_the_logged_one(
+    events: list[Event], run: str, rules: dict[str, object]
+) -> None:
+    loop = decided(events, run, **rules)
     assert len(loop.logged) >= 3
     assert [made.wire() for made in loop.computed] == [made.wire() for _, made in loop.logged]
     assert loop.divergences() == [] and loop.ignored_receipts == 0

@@ -196,6 +196,7 @@ def _attach_clip(idle: LoopClient, clip: float, model: Any, rates: RateKnobs) ->
     """Clip before each step of the first optimizer, although there is no controller."""
     from oven_learner.optim.step_gauges import Clip
 
+    rates.close()  # without a controller, nothing is measured
     idle.hooks.callback(Clip(clip, model).attach(rates.scales[0].optimizer).remove)
 
 

@@ -24,6 +24,7 @@ from oven_core.protocol.events import Event
 from oven_core.terminal_text import clean
 
 MAX_CONFIDENCE: Final = 0.99
+"""Maximum confidence of a finding, because no amount of evidence makes a cause certain."""
 MAX_MESSAGES: Final = 2
 """Maximum number of pieces of evidence in a message, strongest first."""
 MAX_CHARACTERS: Final = 400

@@ -200,7 +200,7 @@ class OpenLoopReplay:
         if isinstance(message, Alert):
             self._add_notice(agent, f"{message.symptom} {message.state}: {message.reason}")
             return ()
-        if message.state in ("cannot_fire", "failed"):
+        if message.reason and message.state in ("joined", "cannot_fire", "failed"):
             self.cannot_fire[agent] = message.reason
         elif message.state == "notice":
             self._add_notice(agent, message.reason)

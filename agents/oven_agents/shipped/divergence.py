@@ -173,6 +173,9 @@ class Divergence(Agent):
             return None
         return self._weigh_evidence(window, harm) if harm.is_visible else self._offer(window, harm)
 
+    def can_review(self, run: RunStarted) -> bool:
+        return any(metric.name == objective(run).name for metric in run.metrics)
+
     def review(self, ballot: BallotOpened, window: Window) -> Vote | None:
         return review_change(ballot, window, objective_health(window))
 

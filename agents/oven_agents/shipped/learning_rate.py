@@ -196,6 +196,9 @@ class LearningRate(Agent):
             or self._cut_stalled(window)
         )
 
+    def can_review(self, run: RunStarted) -> bool:
+        return any(metric.name == objective(run).name for metric in run.metrics)
+
     def review(self, ballot: BallotOpened, window: Window) -> Vote | None:
         return review_change(ballot, window, objective_health(window))
 

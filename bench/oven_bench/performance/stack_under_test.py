@@ -37,6 +37,7 @@ ASKED = "bench/asked"
 GAUGES = {f"gauge/{number}": 1.0 / (number + 3) for number in range(24)}
 """With `bench/asked` 25 metrics, about as many as in the GRPO recipe."""
 RULES = Rules(
+    evidence_kinds=1,  # the agents only measure the bus
     window_ticks=1000,  # a ballot closes only when all have voted
     silent_ticks=1_000_000,
     expire_ticks=100_000,

@@ -14,7 +14,7 @@ from oven_controller.cli import completion
 from oven_controller.cli.finding_lines import finding_lines
 from oven_controller.cli.kg_large_graphs import load_large_graph, summary_fields, summary_lines
 from oven_controller.cli.kg_queries import GraphFile, checked_request, query_graph
-from oven_controller.cli.options import Json, print_result
+from oven_controller.cli.options import Json, RunAlias, print_result
 from oven_controller.graph_explanation import explain_findings
 from oven_controller.importing.open_log import open_log
 from oven_core.errors import ConfigError, UnknownNameError
@@ -41,13 +41,14 @@ GraphArgument = Annotated[
 
 def diagnose_symptoms(
     names: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             metavar="RUN|SYMPTOM…",
             help="A run, its folder or its log.jsonl; or symptoms, as id or id=severity with a severity from 0 to 1.",
             autocompletion=completion.runs_or_paths,
         ),
-    ],
+    ] = None,
+    run_: RunAlias = None,
     phase: Annotated[
         Literal["pretrain", "sft", "grpo"] | None, typer.Option(help="The kind of training. [default: any]")
     ] = None,
@@ -63,6 +64,15 @@ def diagnose_symptoms(
     """
     graph = load(graph_file)
     runs = [folder.run for folder in Home().runs()]
+    names = names or []
+    if run_ is not None and names not in ([], [run_]):
+        raise ConfigError(
+            f"--run is {run_!r}, but {' '.join(names)} is named, too; name only one run, or only symptoms"
+        )
+    if run_ is not None:
+        return _diagnose_run(run_, graph, max_remedies, as_json)
+    if not names:
+        raise ConfigError("name a run or at least one symptom; `oven-controller kg diagnose --help` has examples")
     if len(names) == 1 and (names[0] in runs or Path(names[0]).exists()):
         return _diagnose_run(names[0], graph, max_remedies, as_json)
     parsed_symptoms = tuple(_parse_symptom(graph, text, runs) for text in names)

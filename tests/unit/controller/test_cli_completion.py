@@ -78,7 +78,7 @@ def test_agents_are_those_of_the_run(home: Home, offered: Offered) -> None:
 
 
 def test_knobs_are_those_that_the_run_announced(home: Home, offered: Offered) -> None:
-    assert set(offered("set optim")) == {"optimizer.lr_scale", "optimizer.weight_decay"}
+    assert set(offered("set optim")) == {"optimizer.lr_scale", "optimizer.warmup", "optimizer.weight_decay"}
     started(home.create("r", "grpo"))
     assert offered("set ") == KNOBS
     assert offered("trust lr grad") == ["grad.clip"]

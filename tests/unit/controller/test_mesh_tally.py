@@ -23,7 +23,9 @@ def test_one_agent_alone_is_no_quorum() -> None:
     log = Log.running("amy")
     log.propose("amy", 0.5, confidence=0.95)
     assert log.verdict == "rejected"
-    assert log.last.reason.endswith("no quorum: kinds of evidence in favour: gradients; two independent ones required")
+    assert log.last.reason.endswith(
+        "no quorum: evidence in favour: gradients; two independent kinds required, one of them at 0.6"
+    )
     assert [line.kind for line in log.last.tally] == ["gradients"]
     log = Log.running("amy", speciality=(LR,))
     log.propose("amy", 0.5, confidence=0.59)
@@ -34,7 +36,7 @@ def test_a_specialist_that_votes_for_is_no_quorum_alone() -> None:
     log = Log.running("amy", "spec", trusted={"spec": (LR,)})
     log.propose("amy", 0.5)
     log.vote("spec", "for", confidence=0.95, evidence=())
-    assert log.verdict == "rejected" and "two independent ones required" in log.last.reason
+    assert log.verdict == "rejected" and "two independent kinds required, one of them at 0.6" in log.last.reason
 
 
 def test_two_agreeing_agents_get_the_middle_on_the_actuators_scale() -> None:

@@ -64,7 +64,7 @@ class Second(Cutter):
 class SecondByGradients(Second):
     """The same, from another signal."""
 
-    reads = ("grad_norm",)
+    reads, sure = ("grad_norm",), 0.6
 
 
 def test_two_agents_with_other_evidence_are_a_quorum() -> None:

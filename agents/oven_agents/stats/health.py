@@ -19,6 +19,9 @@ RECENT_TICKS = 24
 """Number of newest ticks whose halves are compared. More would compare other phases of the training."""
 MIN_TICKS = 6
 """Minimum number of ticks for a comparison. With fewer, the spread of the halves is unknown."""
+NEWEST_TICKS = 3
+"""Number of newest ticks that show a jump if all of them are worse than all others of RECENT_TICKS. By chance, this
+happens in one of 2,024 comparisons."""
 SIGMAS = 3.0
 """Standard errors beyond which a change counts. Independent noise exceeds them once in 45 comparisons of 6 values,
 and once in 270 of 24."""
@@ -61,9 +64,13 @@ def objective_health(window: Window) -> Health | None:
         return None
     if metric.name == "reward" and (sighting := symptoms.equal_rewards_sighting(window)):
         return Health("worse", sighting.why, (sighting.metric,))
-    shift = shift_of_halves(values)
-    old, new = (apply_sign(metric, fmean(half)) for half in (shift.before, shift.now))
-    return Health(_state(shift), f"{metric.name} went from {old:.3g} to {new:.3g}", (metric.name,))
+    newest = shift_of_newest(values, NEWEST_TICKS)
+    is_jump = len(values) == RECENT_TICKS and max(newest.now) < min(newest.before)
+    shift = newest if is_jump else shift_of_halves(values)
+    old, new = (apply_sign(metric, fmean(part)) for part in (shift.before, shift.now))
+    return Health(
+        "worse" if is_jump else _state(shift), f"{metric.name} went from {old:.3g} to {new:.3g}", (metric.name,)
+    )
 
 
 def held_out_health(window: Window) -> Health | None:

@@ -67,6 +67,7 @@ STATES: list[tuple[Callable[[Window], Health | None], str, Sequence[float], str]
     (objective_health, "reward", [0.5] * 24, "steady"),
     (objective_health, "loss", [2.0 - 0.05 * n for n in range(24)], "better"),
     (objective_health, "loss", [2.0 + 0.05 * n for n in range(24)], "worse"),
+    (objective_health, "loss", [*noisy(2.0, 21, 0.05), 2.6, 2.5, 2.6], "worse"),  # a jump within three ticks
     (objective_health, "loss", [1.0, math.nan], "worse"),
     (held_out_health, "eval/accuracy", [0.5, 0.6], "better"),
     (held_out_health, "eval/accuracy", [0.6, 0.5], "worse"),

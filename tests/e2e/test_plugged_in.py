@@ -26,7 +26,8 @@ def test_a_users_script_starts_in_observe(oven: Oven) -> None:
     started = next(e.body for e in events if isinstance(e.body, RunStarted))
     assert started.recipe == "attached" and started.rules.autonomy == "observe"
     bounds = {spec.name: (spec.low, spec.high) for spec in started.actuators if spec.kind == "scalar"}
-    assert bounds == {"optimizer.lr_scale": (0.1, 3.0), "grad.clip": (pytest.approx(0.05), pytest.approx(1.5))}
+    clip_bounds = (pytest.approx(0.05), pytest.approx(1.5))
+    assert bounds == {"optimizer.lr_scale": (0.1, 3.0), "optimizer.warmup": (0, 20), "grad.clip": clip_bounds}
     steps = [e.body.step for e in events if isinstance(e.body, Observation)]
     assert steps == list(range(1, 41)), "every step, whatever logging_steps says"
     assert not [e for e in events if isinstance(e.body, Receipt)], "nothing was turned"

@@ -47,6 +47,7 @@ def sent(oven: Oven, run: str, output: Path, limit: int) -> tuple[list[Event], s
             "charge_rollbacks=true",
             "kg=false",
             "rules.newcomers=full",
+            "rules.evidence_kinds=1",
             "rules.reversals=1000000",
             "rules.harm_charge=0",
             *rules,

@@ -37,8 +37,8 @@ class RewardHacking(Agent):
 
     False alarms: for a jump, the mean of one judge must move by six standard errors, and its values before and after
     must not overlap. All other means must move by less than half of that. By chance, this happens in less than 10⁻⁵ of
-    the steps. If held-out readings jump up, too, the policy has improved. Means that diverge must rise by 4 and fall by 3 standard errors. Noise that judges share moves both in
-    the same direction.
+    the steps. If held-out readings jump up, too, the policy has improved. Means that diverge must rise by 4 and fall by
+    3 standard errors. Noise that judges share moves both in the same direction.
 
     Limits: judges that are all fooled together do not diverge. A judge of weight 0 only serves as a reference for the
     others. The agent is silent without a held-out metric. It reads every step, while the reward_weights agent needs

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from statistics import fmean
 
 from oven_agents.sdk.agent import SHARE_BOUNDS, Agent
 from oven_agents.sdk.alternative_plans import Alternatives, Plan, offer
 from oven_agents.sdk.window import Window
 from oven_agents.stats.evaluation_request import can_evaluate, has_recent_reading, request_evaluation
 from oven_agents.stats.level_shift import Shift, shift_of_newest
-from oven_agents.stats.objective import held_out_metric
-from oven_agents.stats.policy_shift import quality_dropped
+from oven_agents.stats.objective import held_out_metric, readings
+from oven_agents.stats.policy_shift import MIN_QUALITY_DROP, quality_dropped
 from oven_agents.stats.robust_statistics import noise
 from oven_core.protocol.actuators import EVALUATE
 from oven_core.protocol.messages import RunStarted, Value, Vote
@@ -36,8 +37,8 @@ class RewardHacking(Agent):
 
     False alarms: for a jump, the mean of one judge must move by six standard errors, and its values before and after
     must not overlap. All other means must move by less than half of that. By chance, this happens in less than 10⁻⁵ of
-    the steps. Means that diverge must rise by 4 and fall by 3 standard errors. Noise that judges share moves both in
-    the same direction.
+    the steps. If held-out readings jump up, too, the policy has improved. Means that diverge must rise by 4 and fall by
+    3 standard errors. Noise that judges share moves both in the same direction.
 
     Limits: judges that are all fooled together do not diverge. A judge of weight 0 only serves as a reference for the
     others. The agent is silent without a held-out metric. It reads every step, while the reward_weights agent needs
@@ -102,7 +103,8 @@ class RewardHacking(Agent):
         jumps = {judge: jump for judge, jump in jumps_or_none.items() if jump is not None}
         for judge, (errors, difference) in jumps.items():
             others = [abs(other_errors) for name, (other_errors, _) in jumps.items() if name != judge]
-            if errors > self.JUMP_ERRORS and difference > self.MIN_JUMP and others and max(others) < self.CALM_ERRORS:
+            is_alone = bool(others) and max(others) < self.CALM_ERRORS
+            if errors > self.JUMP_ERRORS and difference > self.MIN_JUMP and is_alone and not self._quality_rose(window):
                 why = (
                     f"the mean score of {judge} jumped by {difference:+.2f} within {self.JUMP_STEPS} steps "
                     f"({errors:.0f} standard errors), and no other judge's score did"
@@ -119,7 +121,7 @@ class RewardHacking(Agent):
                 rises[judge] = difference
             if errors < self.FALL_ERRORS and difference < -self.MIN_MOVE:
                 falls[judge] = -difference
-        if not rises or not falls or not quality_dropped(window):
+        if not rises or not falls or not self._quality_fell(window):
             return None
         fooled = max(rises, key=lambda judge: rises[judge])
         falls_text = " and ".join(f"that of {judge} fell by {fall:.2f}" for judge, fall in falls.items())
@@ -130,6 +132,21 @@ class RewardHacking(Agent):
         if can_evaluate(window) and not has_recent_reading(window):
             return request_evaluation(window, why)
         return self._offer(window, fooled, why, "reward_up_heldout_down", window.tick - 2 * self.RECENT_STEPS)
+
+    def _quality_rose(self, window: Window) -> bool:
+        """Return whether the held-out readings of the jump's steps are better than all in the NOISE_STEPS before it.
+        The policy itself has then improved, as in a fast recovery, and the judge has noticed."""
+        points, jump_start = readings(window), window.tick - self.JUMP_STEPS
+        before = [value for tick, value in points if jump_start - self.NOISE_STEPS < tick <= jump_start]
+        now = [value for tick, value in points if tick > jump_start]
+        return bool(before and now) and min(now) - max(before) > MIN_QUALITY_DROP * abs(max(before))
+
+    def _quality_fell(self, window: Window) -> bool:
+        """Return whether the newest held-out reading is below the best one, and below the mean of the REFERENCE steps.
+        While quality recovers, a judge that was fooled falls and the others rise, although nothing is wrong."""
+        points, recent_start = readings(window), window.tick - self.RECENT_STEPS
+        before = [value for tick, value in points if recent_start - self.REFERENCE < tick <= recent_start]
+        return bool(quality_dropped(window)) and (not before or points[-1][1] < fmean(before))
 
     def _offer(
         self, window: Window, judge: str, why: str, symptom: str, rollback_tick: int | None

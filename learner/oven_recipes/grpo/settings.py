@@ -84,7 +84,8 @@ STARTS = recipe_interface.LR_STARTS | {
     "drawn": "the seed draws the learning rate and the mixture",
     "drill:easy-only": "only the easiest level is in the data",
     "drill:weak-teacher": "a KL term with beta 1 keeps the policy close to a teacher with an eighth as many parameters",
-    "drill:gamed-rule": f"{GAMED_WEIGHT:.0%} of the reward is a rule that any repeated digit satisfies",
+    "drill:gamed-rule": f"{GAMED_WEIGHT:.0%} of the reward is a rule that any repeated digit satisfies; "
+    "a KL term of 0.3 slows the policy",
 }
 """The names of the starts, and what is wrong with each."""
 TeacherName = Literal["initial", "small", "strong"]
@@ -124,7 +125,8 @@ def parse_start(text: str, seed: int, settings: GrpoSettings) -> Start:
         case "drill:weak-teacher":
             return Start(text, TUNED_LEARNING_RATE, STARTS[text], even, beta=1.0, teacher="small")
         case "drill:gamed-rule":
-            return Start(text, TUNED_LEARNING_RATE, STARTS[text], even, gamed_weight=GAMED_WEIGHT)
+            # Without a KL term, the policy would lose every correct answer before any agent could see it.
+            return Start(text, TUNED_LEARNING_RATE, STARTS[text], even, beta=0.3, gamed_weight=GAMED_WEIGHT)
         case "tour":
             return Start(
                 text, TUNED_LEARNING_RATE / 10, STARTS[text], easy, beta=TOUR_BETA, teacher="small",

@@ -57,6 +57,30 @@ def test_slowly_diverging_judges_are_detected_by_the_rising_one() -> None:
     assert isinstance(weights, dict) and weights["critic"] < 0.05 and "reward_up_heldout_down" in message.symptoms
 
 
+def test_a_judge_that_rises_while_lost_quality_returns_keeps_its_weight() -> None:
+    healthy = runs.sorting()
+
+    def recovering(tick: int, draw: random.Random) -> dict[str, float]:
+        since = max(0, tick - ONSET)
+        quality = 0.8 if tick < 20 else min(0.7, 0.1 + since / 40)
+        metrics = {**healthy(tick, draw), "eval/accuracy": quality}
+        if tick >= 20:
+            exact, critic = min(0.7, 0.1 + since / 40), max(0.5, 0.9 - since / 60)
+            metrics |= {"rewards/exact/mean": exact, "rewards/critic/mean": critic}
+        return metrics
+
+    votes = runs.votes(RewardHacking(), runs.grpo(), runs.observed(recovering, range(1, END)))
+    assert not [vote for vote in votes if vote.tick >= ONSET]
+
+
+def test_a_judge_that_jumps_because_held_out_quality_jumped_keeps_its_weight() -> None:
+    def better(since: int, metrics: dict[str, float]) -> dict[str, float]:
+        return {**judge("exact", lambda s: 0.3)(since, metrics), "eval/accuracy": 0.99}
+
+    assert runs.votes(RewardHacking(), runs.grpo(), turned(judge("exact", lambda since: 0.3), ONSET + 6))
+    assert not runs.votes(RewardHacking(), runs.grpo(), turned(better, ONSET + 6))
+
+
 @pytest.mark.parametrize("quiet", [True, False])
 def test_advantages_below_chance_raise_the_confidence_in_an_entropy_collapse(quiet: bool) -> None:
     def collapsed(since: int, metrics: dict[str, float]) -> dict[str, float]:

@@ -43,7 +43,7 @@ def test_the_tour_stages_every_fault_and_a_drill_only_its_own() -> None:
     assert tour.teacher == "small" and tour.beta
     assert tour.gamed_weight == GAMED_WEIGHT
     gamed = parse_start("drill:gamed-rule", 0, settings)
-    assert replace(gamed, name="tuned", label="", gamed_weight=0.0) == tuned
+    assert replace(gamed, name="tuned", label="", beta=None, gamed_weight=0.0) == tuned
     for name in STARTS:
         start = parse_start(name, 0, settings)
         assert bool(start.gamed_weight) == (name in ("tour", "drill:gamed-rule"))

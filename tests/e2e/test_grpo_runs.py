@@ -112,7 +112,7 @@ def test_a_collapse_is_rolled_back_and_the_rate_cut(oven: Oven) -> None:
 def _joined_by_an_agent(oven: Oven, up: subprocess.Popen[str]) -> None:
     """A user's own agent joins, is counted, and leaves when it is interrupted."""
     agent = oven.start("agent", "run", str(CUSTOM), "--run", "stopped", "--name", "clip", "--trust", "grad.clip")
-    oven.until(up, "adopted (clip for")
+    oven.until(up, "adopted (clip")
     agent.send_signal(signal.SIGINT)
     output, _ = agent.communicate(timeout=60)
     assert agent.returncode == 0, output
@@ -135,7 +135,7 @@ def _counted(events: list[Event]) -> None:
 def test_ctrl_c_saves_and_resume_goes_on_with_the_knobs_where_they_were(oven: Oven) -> None:
     command = ["up", "--headless", "--start", "drill:lr-low", *SMALL, "--seed", "1", "--run", "stopped"]
     process = oven.start(*command, "--steps", "1000")  # not to be ended before the signal comes
-    oven.until(process, "applied")
+    oven.until(process, "adopted (learning_rate")
     _joined_by_an_agent(oven, process)
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=200)

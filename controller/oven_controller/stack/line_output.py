@@ -168,6 +168,8 @@ class LinePrinter:
         self._start = start
         self._printed_step = -1
         """Step of the last progress line, or -1 if there is none since the learner started."""
+        self._printed_reading_step = 0
+        """Step of the last progress line with a reading of the target."""
         self._reminders = Reminders()
         self._own_agents = own_agents
         self._observations_to_summary = SUMMARY_DELAY
@@ -195,7 +197,7 @@ class LinePrinter:
         self.count(event)
         match event.body:
             case RunStarted():
-                self._printed_step = -1
+                self._printed_step, self._printed_reading_step = -1, 0
             case Observation() as body:
                 self._print_observation(event, body)
             case Decision() as body:
@@ -284,15 +286,19 @@ class LinePrinter:
         self._print_progress(event, body)
 
     def _print_progress(self, event: Event, body: Observation) -> None:
-        """Print the step, metrics and changed knobs, at regular steps and after each evaluation of the target."""
+        """Print the step, metrics and changed knobs, at regular steps, and a reading of the target if none was printed
+        for two intervals."""
         max_steps = self.view.max_steps
         interval = max(MIN_INTERVAL_STEPS, max_steps // PROGRESS_LINES) if max_steps else DEFAULT_INTERVAL_STEPS
         target = self.view.target()
         held_out = [target] if target in self.view.held_out() and target in body.metrics else []
         is_due = body.step // interval != self._printed_step // interval or self._printed_step < 0
-        if not (is_due or held_out):
+        is_rare = body.step >= self._printed_reading_step + 2 * interval or body.step == max_steps
+        if not (is_due or (held_out and is_rare)):
             return
         self._printed_step = body.step
+        if held_out:
+            self._printed_reading_step = body.step
         metrics = [name for name in (training_signal(body.metrics), *held_out) if name]
         parts = [f"{name} {body.metrics[name]:.3f}" for name in metrics]
         initial_values = {spec.name: spec.value for spec in self.view.specs if spec.kind != "action"}

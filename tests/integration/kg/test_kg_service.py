@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 from tests.integration.conftest import ROOT
 
-from oven_agents import Agent, Vote, Window
+from oven_agents import Vote
 from oven_agents.runtime.agent_host import host
 from oven_agents.runtime.kg_client import RETRY_AFTER_S
 from oven_agents.sdk.agent_session import Session
+from oven_agents.shipped.graph import Graph
 from oven_controller.stack.kg_rules import request_graph_info
 from oven_core.bus import streams
 from oven_core.bus.connection import Bus
@@ -33,7 +34,8 @@ from oven_core.protocol.graph_requests import (
     JudgeRequest,
     Symptom,
 )
-from oven_core.protocol.messages import ActuatorSpec, AgentStatus, MetricSpec, Observation, RunStarted
+from oven_core.protocol.messages import ActuatorSpec, AgentStatus, BallotOpened, MetricSpec, Observation, RunStarted
+from oven_core.protocol.rules import Rules
 from oven_core.replica.replica_process import serve_history
 from oven_core.security.credentials import Credentials
 from oven_kg.checked_graph import load
@@ -54,6 +56,7 @@ async def server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
     for role in ("admin", "history", "kg", "monitor"):
         folder.add_user(role, role)
     folder.add_user("agent", "lr")
+    folder.add_user("agent", "graph")
     started = await EmbeddedServer.start(folder, tmp_path / "nats-server.log")
     yield started
     await started.stop()
@@ -184,18 +187,6 @@ async def test_the_process_ends_cleanly(server: EmbeddedServer, tmp_path: Path) 
     assert load().sha[:12] in log.read_text() and "Traceback" not in log.read_text()
 
 
-class Eager(Agent):
-    """Proposes a cut and a mixture at every tick."""
-
-    moves = (LR, MIX)
-
-    def vote(self, window: Window) -> list[Vote]:
-        return [
-            window.propose(name, value, confidence=0.6, why="because", evidence=("symptom:loss_spike",))
-            for name, value in ((LR, 0.5), (MIX, {"a": 0.9, "b": 0.1}))
-        ]
-
-
 def started(*metrics: MetricSpec) -> RunStarted:
     knobs = (
         ActuatorSpec(name=LR, kind="scalar", scale="log", low=0.01, high=100, value=1.0),
@@ -205,13 +196,25 @@ def started(*metrics: MetricSpec) -> RunStarted:
     return RunStarted(incarnation=1, n=0, recipe="x", actuators=knobs, metrics=metrics, lockstep=True)
 
 
-async def proposals(server: EmbeddedServer, run: RunStarted, ticks: int) -> list[list[Vote]]:
-    """What the agent's own host publishes, tick by tick: in lockstep it says when it is done with one."""
+async def reviews(server: EmbeddedServer, run: RunStarted, rounds: int) -> list[list[Vote]]:
+    """Open two ballots at each of so many ticks. Return what the process of the graph's voice publishes, by tick."""
     votes_by_tick: list[list[Vote]] = []
+
+    async def open_ballots(bus: Bus) -> None:
+        tick = len(votes_by_tick) + 1
+        votes_by_tick.append([])
+        await observe(bus, tick)
+        for index, (actuator, value) in enumerate(((LR, 0.5), (MIX, {"a": 0.9, "b": 0.1}))):
+            ballot = BallotOpened(
+                id=f"{tick:012d}-{index:02d}", actuator=actuator, proposal=value, opened_by="lr", tick=tick,
+                closes_at_tick=tick + 3, eligible=("graph", "lr"), evidence=("symptom:loss_spike",),
+            )  # fmt: skip
+            await bus.append(ON.ballot(ballot.id), ballot.wire())
+
     async with connected(server, "admin") as admin, connected(server, "history") as history:
         await streams.create(admin.jetstream, "r")
         await serve_history(history, "r")
-        hosting = asyncio.create_task(host([Session(Eager(), "lr")], server.url, "r", key(server, "lr")))
+        hosting = asyncio.create_task(host([Session(Graph(), "graph")], server.url, "r", key(server, "graph")))
         try:
             async with asyncio.timeout(60):
                 async for event in admin.read("r"):
@@ -221,13 +224,11 @@ async def proposals(server: EmbeddedServer, run: RunStarted, ticks: int) -> list
                         case Vote() as vote:
                             votes_by_tick[-1].append(vote)
                         case RunStarted():
-                            await observe(admin, 1)
-                            votes_by_tick.append([])
-                        case AgentStatus(state="done", tick=tick) if tick == len(votes_by_tick) == ticks:
-                            return votes_by_tick
-                        case AgentStatus(state="done", tick=tick) if tick == len(votes_by_tick):
-                            await observe(admin, tick + 1)
-                            votes_by_tick.append([])
+                            await open_ballots(admin)
+                        case AgentStatus(state="done", seen=seen) if seen == f"{len(votes_by_tick):012d}-01":
+                            if len(votes_by_tick) == rounds:
+                                return votes_by_tick
+                            await open_ballots(admin)
         finally:
             hosting.cancel()
             await asyncio.wait({hosting})
@@ -239,26 +240,25 @@ async def observe(bus: Bus, tick: int) -> None:
     await bus.append(ON.observation, seen.wire())
 
 
-async def test_an_agents_proposals_carry_the_graphs_paths(server: EmbeddedServer) -> None:
+async def test_the_graphs_vote_carries_its_paths(server: EmbeddedServer) -> None:
     async with service(server):
-        votes_by_tick = await proposals(server, started(MetricSpec(name="eval/loss", held_out=True)), 1)
-    lowered, mixture = votes_by_tick[0]
-    assert (lowered.actuator, mixture.actuator) == (LR, MIX), "in the agent's order"
-    assert lowered.evidence[:2] == ("symptom:loss_spike", f"kg:{load().sha[:12]}")
-    assert lowered.evidence[2].startswith("for: loss_spike ← CAUSES ← lr_too_high ← SOLVES ← lower_lr [C001 S001; D; ")
+        [votes] = await reviews(server, started(MetricSpec(name="eval/loss", held_out=True)), 1)
+    [cut] = [vote for vote in votes if vote.actuator == LR]
+    assert cut.stance == "for" and "most likely cause: " in cut.rationale
+    assert cut.evidence[:2] == ("signal:graph:", f"kg:{load().sha[:12]}")
+    assert cut.evidence[2].startswith("loss_spike ← CAUSES ← lr_too_high ← SOLVES ← lower_lr [C001 S001; D; ")
 
 
-async def test_a_barred_proposal_is_not_published_and_reported_once(
-    server: EmbeddedServer, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_barred_change_gets_a_veto(server: EmbeddedServer) -> None:
     async with service(server):
-        votes_by_tick = await proposals(server, started(), 3)
-    assert [[vote.actuator for vote in votes] for votes in votes_by_tick] == [[LR]] * 3
-    assert caplog.text.count("not proposed: data.mixture: rebalance_levels → REQUIRES → held_out (unmet)") == 1
+        [votes] = await reviews(server, started(), 1)
+    [veto] = [vote for vote in votes if vote.actuator == MIX]
+    assert veto.stance == "against" and veto.confidence >= Rules().veto_confidence
+    assert "rebalance_levels → REQUIRES → held_out" in veto.rationale
 
 
 @pytest.mark.parametrize("silent", [False, True], ids=["away", "silent"])
-async def test_without_the_service_votes_are_published_unchanged(
+async def test_without_the_service_the_graph_abstains(
     server: EmbeddedServer, silent: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     requests: list[bytes] = []
@@ -272,9 +272,9 @@ async def test_without_the_service_votes_are_published_unchanged(
             await other_bus.subscribe(names.kg("judge"), ignore)
             await other_bus.flush()
         began = asyncio.get_running_loop().time()
-        votes_by_tick = await proposals(server, started(), 3)
+        votes_by_tick = await reviews(server, started(), 3)
         took = asyncio.get_running_loop().time() - began
-    assert [[vote.evidence for vote in votes] for votes in votes_by_tick] == [[("symptom:loss_spike",)] * 2] * 3
+    assert votes_by_tick == [[], [], []]
     assert caplog.text.count("the knowledge graph does not answer") == 1
     if silent and took < RETRY_AFTER_S:
-        assert len(requests) == 2, "asked at the first tick, for both proposals, and left alone after that"
+        assert 1 <= len(requests) <= 2, "asked at the first tick, and left alone after that"

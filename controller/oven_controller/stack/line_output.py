@@ -43,6 +43,8 @@ MAX_COLUMNS = 160
 """Maximum length of a line. Longer texts are cut after a word; the log has all of them."""
 MIN_INTERVAL_STEPS = 5
 """Minimum steps between two progress lines."""
+READING_STEPS = 20
+"""Minimum number of steps between two lines with a reading of the target, unless they are due anyway."""
 SUMMARY_DELAY = 2
 """Number of observations after which the stack's own agents are summarised."""
 DEFAULT_INTERVAL_STEPS = 10
@@ -287,13 +289,13 @@ class LinePrinter:
 
     def _print_progress(self, event: Event, body: Observation) -> None:
         """Print the step, metrics and changed knobs, at regular steps, and a reading of the target if none was printed
-        for two intervals."""
+        for READING_STEPS."""
         max_steps = self.view.max_steps
         interval = max(MIN_INTERVAL_STEPS, max_steps // PROGRESS_LINES) if max_steps else DEFAULT_INTERVAL_STEPS
         target = self.view.target()
         held_out = [target] if target in self.view.held_out() and target in body.metrics else []
         is_due = body.step // interval != self._printed_step // interval or self._printed_step < 0
-        is_rare = body.step >= self._printed_reading_step + 2 * interval or body.step == max_steps
+        is_rare = body.step >= self._printed_reading_step + READING_STEPS or body.step == max_steps
         if not (is_due or (held_out and is_rare)):
             return
         self._printed_step = body.step

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from tests.golden import recorded
 from tests.support.mesh_log import LR, RUN, Log
 from tests.support.replayed import a_run
@@ -26,16 +25,21 @@ GRANTS = {"lr": (LR, "run.rollback", "run.evaluate")}
 """What its agent declared itself, when this run was recorded."""
 
 
-@pytest.mark.parametrize(
-    ("events", "run", "rules"), [(a_run().events, RUN, {}), (GOLDEN, recorded.run_of(GOLDEN), {"trusted": GRANTS})]
-)
-def test_without_changes_every_decision_equals_the_logged_one(
-    events: list[Event], run: str, rules: dict[str, object]
-) -> None:
-    loop = decided(events, run, **rules)
+def test_without_changes_every_decision_equals_the_logged_one() -> None:
+    loop = decided(a_run().events, RUN)
     assert len(loop.logged) >= 3
     assert [made.wire() for made in loop.computed] == [made.wire() for _, made in loop.logged]
     assert loop.divergences() == [] and loop.ignored_receipts == 0
+
+
+def test_a_log_of_earlier_code_gets_the_same_changes() -> None:
+    """When it was recorded, ballots also waited for agents with nothing to do, so the bytes differ."""
+    loop = decided(GOLDEN, recorded.run_of(GOLDEN), trusted=GRANTS)
+    changes = [
+        [(made.actuator, made.verdict, made.value) for made in decisions]
+        for decisions in (loop.computed, [made for _, made in loop.logged])
+    ]
+    assert changes[0] == changes[1] and len(changes[0]) >= 3
 
 
 def test_at_the_end_of_an_unfinished_log_a_decision_is_no_divergence() -> None:

@@ -41,15 +41,15 @@ def play(case: Case, home: Path, options: Mapping[str, object], settings: Sequen
         up = subprocess.Popen(_up(case, folder.run, attack, options, settings), env=environment, stdout=out, stderr=out,
                               stdin=subprocess.DEVNULL)  # fmt: skip
     company = Company(folder, environment, attack.names)
+    without_grant = sorted(attack.names) if attack.granted else []
     try:
         limit = time.monotonic() + LIMIT_S + LIMIT_S_PER_STEP * case.steps
         if _until_ready(up, output, limit):
             for guest in attack.guests:
                 company.plug_in(guest)
-            for name in sorted(attack.names) if attack.granted else ():
-                company.command("trust", name, *attack.granted, "--run", folder.run)
         while up.poll() is None and time.monotonic() < limit:
             company.look()
+            without_grant = [name for name in without_grant if not company.trust(name, attack.granted)]
             if attack.approved:
                 company.approve()
             time.sleep(LOOK_S)
@@ -61,6 +61,8 @@ def play(case: Case, home: Path, options: Mapping[str, object], settings: Sequen
     log = _log(folder, attack.names)
     if log is None or (attack is NOBODY and (log.accuracy is None or code != 0)):
         raise ProcessError(f"`up` for {case} ended with code {code} and did not complete:\n{words}")
+    if without_grant:
+        raise ProcessError(f"`trust` never succeeded for {', '.join(without_grant)} in {case}:\n{words}")
     if missing := sorted(attack.names.difference(log.joined)):
         raise ProcessError(f"{', '.join(missing)} never joined {case}, so nothing was attacked:\n{words}")
     output.unlink()

@@ -41,7 +41,7 @@ class Attack:
     left_out: tuple[str, ...] = ()
     """Shipped agents that are not in this run."""
     granted: tuple[str, ...] = ()
-    """Actuators that `oven-controller trust` grants to each guest before training begins."""
+    """Actuators that `oven-controller trust` grants to each guest in the first ticks of training."""
     approved: bool = False
     """Whether a person approves decisions that are only advised because none but newcomers support them."""
 

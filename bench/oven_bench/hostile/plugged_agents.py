@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -52,6 +52,14 @@ class Company:
             output = (done.stdout + done.stderr).strip()
             raise ProcessError(f"`oven-controller {' '.join(args)}` ended with code {done.returncode}: {output}")
         return done.stdout
+
+    def trust(self, name: str, actuators: Sequence[str]) -> bool:
+        """Grant a guest trust with these actuators. False if training has not started or it has not joined."""
+        try:
+            self.command("trust", name, *actuators, "--run", self._folder.run)
+        except ProcessError:
+            return False
+        return True
 
     def approve(self) -> None:
         """Approve, as a person would, all advised decisions since the last call that a guest proposed."""

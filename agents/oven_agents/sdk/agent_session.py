@@ -25,6 +25,7 @@ from oven_core.protocol.alerts import Alert
 from oven_core.protocol.announcements import ActuatorAnnounced, with_announced
 from oven_core.protocol.codec import Malformed
 from oven_core.protocol.messages import (
+    WITHHELD_PREFIX,
     AgentStatus,
     BallotOpened,
     Decision,
@@ -421,5 +422,5 @@ def _withheld_notice(votes: Sequence[Vote], reason: str) -> Notice | None:
     if not reason or reason == ALREADY_LOGGED:
         return None
     changes = " and ".join(v.actuator if v.value is None else f"{show(v.value)} for {v.actuator}" for v in votes)
-    topic = f"withheld: {changes}"
+    topic = f"{WITHHELD_PREFIX}{changes}"
     return Notice(topic, f"{topic}, because {reason}. The proposal's reason: {votes[0].rationale}")

@@ -10,6 +10,7 @@ from oven_core.protocol.alerts import Alert
 from oven_core.protocol.announcements import ActuatorAnnounced, PromptsInjected
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import (
+    WITHHELD_PREFIX,
     AgentStatus,
     Decision,
     LearnerMessage,
@@ -50,7 +51,7 @@ SUMMARY_DELAY = 2
 DEFAULT_INTERVAL_STEPS = 10
 """Steps between two progress lines if the number of steps is unknown."""
 STOP_REASON = "asked to stop"
-"""The reason that agents give when they leave at shutdown. One line counts all of these agents."""
+"""The reason that agents give when they leave at shutdown."""
 
 
 def start_line(resolved: ResolvedSettings) -> str:
@@ -185,7 +186,6 @@ class LinePrinter:
         self._idle_reasons: dict[str, str] = {}
         """For each agent, the last reason why it has nothing to do."""
         self._quarantined_members: list[str] = []
-        self._stopped_agents = 0
 
     def count(self, event: Event) -> None:
         """Update the counts for the summary without printing. Events of earlier incarnations are only counted."""
@@ -239,10 +239,11 @@ class LinePrinter:
             self._print(event, f"{change}, repeated {counted(times, 'time')}")
 
     def _print_agent_status(self, event: Event, body: AgentStatus, was_live: bool) -> None:
-        """Print a notice, or a change of an agent's state. Agents leaving at shutdown are only counted."""
+        """Print a notice, or a change of an agent's state. Omit proposals that an agent withheld, and agents that leave
+        after the run's end."""
         name = event.author
         match body.state:
-            case "notice":
+            case "notice" if not body.reason.startswith(WITHHELD_PREFIX):
                 self._print(event, f"notice   {name}: {body.reason}")
             case "joined" if not was_live:  # agents also join when a run starts, and after each loss of the connection
                 if name not in self._own_agents or not self._observations_to_summary:
@@ -256,9 +257,7 @@ class LinePrinter:
                     self._print(event, f"agent    {name} has nothing to do{_reason_suffix(body.reason)}")
             case "failed":
                 self._print(event, f"agent    {name} failed and votes no more{_reason_suffix(body.reason)}")
-            case "left" if body.reason == STOP_REASON and self.view.ended is not None:
-                self._stopped_agents += 1
-            case "left":
+            case "left" if body.reason != STOP_REASON or self.view.ended is None:
                 self._print(event, f"agent    {name} left{_reason_suffix(body.reason)}")
 
     def _summarise_own_agents(self, event: Event) -> None:
@@ -337,9 +336,8 @@ class LinePrinter:
         receipts = ", ".join(f"{count} {status}" for status, count in sorted(view.receipts.items()))
         advised = f", {len(view.advised)} advised and not approved" if view.advised else ""
         decisions = f"decisions: {view.decision_counts()}{advised}"
-        lines.append(f"{decisions}; receipts: {receipts or 'none'}")
-        if view.outcomes:
-            lines.append(f"scored {counted(view.outcomes, 'outcome')}")
+        outcomes = f"; {counted(view.outcomes, 'outcome')} scored" if view.outcomes else ""
+        lines.append(f"{decisions}; receipts: {receipts or 'none'}{outcomes}")
         lines += self._agent_lines()
         lines += [f"uncleared alert from {name}: {alert_text(alert)}" for name, alert in view.alerts.active()]
         lines += [quarantine_text(member) for member in view.quarantined()]
@@ -357,7 +355,6 @@ class LinePrinter:
         counts_by_kind = {
             "proposals": {name: agent.proposals for name, agent in agents if agent.proposals},
             "objections": {name: agent.against for name, agent in agents if agent.against},
-            "supported adopted changes": {name: agent.backed for name, agent in agents if agent.backed},
         }
         lines = [
             f"{kind}: " + ", ".join(f"{name} {count}" for name, count in sorted(counts.items(), key=lambda it: -it[1]))
@@ -376,6 +373,4 @@ class LinePrinter:
             lines.append(f"did not vote: {', '.join(silent_agents)}")
         if idle_agents:
             lines.append(idle_text(len(idle_agents), self._run))
-        if self._stopped_agents:
-            lines.append(f"{counted(self._stopped_agents, 'agent')} stopped")
         return lines

@@ -50,6 +50,8 @@ Value: TypeAlias = Real | str | dict[str, Real] | None
 """A number for a scalar or an action, a name for a choice, shares for a simplex, or nothing."""
 Effect: TypeAlias = Literal["setting", "measures", "copies", "moves_weights", "ends_or_holds", "at_end"]
 """The effect of an actuator's change on the run. ActuatorSpec.effect describes the values."""
+WITHHELD_PREFIX: Final = "withheld: "
+"""Prefix of the notice about a proposal that the SDK did not send, for example during a cool-down."""
 
 
 class Message(BaseModel):

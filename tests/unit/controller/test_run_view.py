@@ -6,7 +6,7 @@ from tests.support.mesh_log import LR, NOON, Log
 
 from oven_controller.stack.line_output import MAX_COLUMNS, LinePrinter
 from oven_core.protocol.events import Event
-from oven_core.protocol.messages import Decision, MetricSpec, Receipt
+from oven_core.protocol.messages import WITHHELD_PREFIX, Decision, MetricSpec, Receipt
 from oven_runs.log.explanation import short_id
 from oven_runs.log.run_summary import RunSummary
 
@@ -100,11 +100,18 @@ def test_one_line_counts_the_agents_of_the_stack_and_a_guest_has_its_own() -> No
         "3 agents joined; 2 agents have nothing to do in this run: `oven-controller agent list --run r`",
     ]
     assert not [line for line in printed if "data.mixture" in line and not line.startswith("learner")]
-    assert printed[-3:] == [
+    assert printed[-2:] == [
         "did not vote: amy, guest",
         "2 agents have nothing to do in this run: `oven-controller agent list --run r`",
-        "3 agents stopped",
     ]
+    assert not [line for line in printed if "asked to stop" in line]
+
+
+def test_a_notice_has_a_line_but_not_one_about_a_withheld_proposal() -> None:
+    log = Log.running("amy")
+    log.status("amy", "notice", reason="its budget of calls is spent")
+    log.status("amy", "notice", reason=f"{WITHHELD_PREFIX}0.5 for {LR}, because decision 1 on {LR} has no receipt yet")
+    assert [line for line in lines(log.events) if "notice" in line] == ["notice   amy: its budget of calls is spent"]
 
 
 def test_an_idle_agent_that_can_act_later_and_one_that_fails_have_a_line() -> None:

@@ -13,6 +13,8 @@ from oven_runs.log.run_summary import format_value, verdict_text
 
 MAX_NAMES: Final = 5
 """Maximum number of agents that a line names for each side."""
+MIN_REASON_COLUMNS: Final = 24
+"""Minimum length of a reason that is cut. A line names fewer agents for it, unless naming one is still too long."""
 MAX_SHARES: Final = 3
 """Maximum number of changed shares of a mixture in a line."""
 _COMMON_PREFIXES: Final = ("optimizer.", "run.")
@@ -60,13 +62,13 @@ def voices(tally: Iterable[TallyLine]) -> list[Voice]:
     return [Voice.from_line(line) for line in lines]
 
 
-def sides_text(all_voices: Sequence[Voice]) -> str:
+def sides_text(all_voices: Sequence[Voice], max_names: int = MAX_NAMES) -> str:
     """Name the supporters and the objectors, for example "learning_rate, graph for; no one against"."""
     parts = []
     for side in ("for", "against"):
         names = [voice.name for voice in all_voices if voice.side == side]
-        more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-        parts.append(f"{', '.join(names[:MAX_NAMES]) or 'no one'}{more} {side}")
+        more = f" and {len(names) - max_names} more" if len(names) > max_names else ""
+        parts.append(f"{', '.join(names[:max_names]) or 'no one'}{more} {side}")
     return "; ".join(parts)
 
 
@@ -113,12 +115,16 @@ def decision_line(decision: Decision, step: int, before: Value, columns: int) ->
     """Describe a decision in at most `columns` characters, if the names allow that.
 
     `before` is the value before the change. A reason that is too long is cut, with the command that shows all of it."""
-    all_voices = voices(decision.tally)
-    sides = f" ({sides_text(all_voices)})" if all_voices else ""
-    line = clean(f"step {step}: {headline(decision, before)}{sides}: ")
-    reason = clean(main_reason(decision))
-    if len(line) + len(reason) <= columns:
-        return line + reason
+    all_voices, reason = voices(decision.tally), clean(main_reason(decision))
+    heads = []
+    for max_names in range(MAX_NAMES, 0, -1):
+        sides = f" ({sides_text(all_voices, max_names)})" if all_voices else ""
+        heads.append(clean(f"step {step}: {headline(decision, before)}{sides}: "))
+    if len(heads[0]) + len(reason) <= columns:
+        return heads[0] + reason
     number, _, index = short_id(decision.id).partition("-")
     hint = f" (explain {number}-{index})" if decision.plan else f" (explain {number})"
-    return line + shorten(reason, columns - len(line) - len(hint)) + hint
+    free_columns = columns - len(hint)
+    minima = (MIN_REASON_COLUMNS, 1)
+    head = next((head for least in minima for head in heads if len(head) + least <= free_columns), heads[-1])
+    return head + shorten(reason, free_columns - len(head)) + hint

@@ -16,6 +16,7 @@ from oven_core.protocol.messages import AgentStatus, TallyLine
 from oven_core.terminal_text import shorten
 from oven_runs.home.run_folder import Home
 from oven_runs.log.decision_line import change_text, decision_line, main_reason, short_knob, sides_text, voices
+from oven_runs.log.explanation import short_id
 
 
 @given(st.text(alphabet="ab ,;", max_size=60), st.integers(2, 40))
@@ -63,6 +64,17 @@ def test_the_reason_of_a_rejection_is_its_cause_and_of_a_change_its_proposal() -
     log.operator("c1", "set", actuator=LR, value=2.0, reason="a try")
     line = decision_line(log.last, 3, 0.5, 160)
     assert line.startswith("step 3: lr_scale 0.5 → 2 adopted: ") and "ann" in line
+
+
+def test_a_line_names_fewer_agents_so_that_the_reason_and_the_command_that_shows_it_fit() -> None:
+    names = [f"agent_with_a_name_{number}" for number in range(8)]
+    log = Log.running(*names)
+    log.propose(names[0], 0.5, rationale="the loss rose " * 20)
+    for name in names[1:]:
+        log.vote(name, "for")
+    line = decision_line(log.last, 3, 1.0, 148)
+    assert len(line) <= 148 and f"({names[0]}, {names[1]} and 6 more for; no one against): the loss rose the" in line
+    assert line.endswith(f"… (explain {short_id(log.last.id).partition('-')[0]})")
 
 
 def test_agent_list_with_a_run_says_what_each_agent_reads_and_moves_and_why_it_is_idle(

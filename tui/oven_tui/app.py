@@ -41,9 +41,9 @@ PanelFactory: TypeAlias = Callable[[MonitorView], Panel]
 PANELS: Final[tuple[PanelFactory, ...]] = (MachinePanel, AgentPanel, DecisionList, BallotPanel)
 """The panels next to the charts, in order. To add a panel, write a widget, add it here and set its height in
 styles.tcss."""
-WIDE_COLUMNS, TALL_ROWS, HIGH_ROWS = 150, 32, 44
-"""Minimum sizes in cells: the width for lists next to the charts, the height for charts that fill half of the screen,
-and the height for the full list of agents."""
+WIDE_COLUMNS, TALL_ROWS = 150, 32
+"""Minimum sizes in cells: the width for lists next to the charts, and the height for the machine panel and for charts
+and lists that grow with the screen."""
 
 
 class MonitorApp(ActingApp):
@@ -65,7 +65,7 @@ class MonitorApp(ActingApp):
         on the run, if the user's key permits them."""
         super().__init__(appearance)
         self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE_COLUMNS, "-wide")]
-        self.VERTICAL_BREAKPOINTS = [(0, "-low"), (TALL_ROWS, "-tall"), (HIGH_ROWS, "-high")]
+        self.VERTICAL_BREAKPOINTS = [(0, "-low"), (TALL_ROWS, "-tall")]
         self.view = MonitorView()
         self.shown = self.view
         """The view that the widgets draw: `view`, or a copy of it while the display is frozen."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+from tests.support.mesh_log import Log
 from tests.support.monitor_log import recorded
 
 from oven_runs.access.local_run import LocalRun
 from oven_runs.home.run_folder import Home
-from oven_tui.app import PANELS, MonitorApp
+from oven_tui.app import PANELS, TALL_ROWS, MonitorApp
 from oven_tui.model.cell_text import TextRun, row
 from oven_tui.model.monitor_view import MonitorView
 from oven_tui.widgets.base_widgets import Lines, Panel
@@ -50,6 +52,26 @@ async def test_a_monitor_without_a_panel_leaves_its_area_empty() -> None:
         assert not app.query("#agents")
         app.add_events(recorded())
         app.paint()
+
+
+@pytest.mark.parametrize("rows", [24, 32, 34, 38, 44, 50, 62])
+async def test_every_panel_is_on_the_screen(rows: int) -> None:
+    names = [f"agent-{number}" for number in range(14)]
+    log = Log.running(*names)
+    log.tick(1, **{"time/step": 0.6, "time/train": 0.5, "tokens_per_s": 4500.0})
+    log.propose(names[0], 2.0, rationale="gradients agree with their running mean " * 3)
+    for name in names[1:]:
+        log.vote(name, "for", rationale="the held-out reading is flat " * 3)
+    app = MonitorApp(RunFacts("demo"))
+    async with app.run_test(size=(116, rows)) as pilot:
+        app.add_events(log.events)
+        for _ in range(2):  # the panels' heights change after the first paint
+            app.paint()
+            await pilot.pause()
+        lists = app.query_one("#lists").region
+        for panel in ("#agents", "#decisions", "#ballot", *(["#machine"] if rows >= TALL_ROWS else [])):
+            region = app.query_one(panel).region
+            assert region.height > 1 and region.bottom <= lists.bottom, panel
 
 
 async def test_the_header_shows_what_the_learner_does_before_its_run_starts(tmp_path: Path) -> None:

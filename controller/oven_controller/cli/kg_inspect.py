@@ -11,11 +11,10 @@ import typer
 
 from oven_agents.diagnosis.engine import find_findings, read_record
 from oven_controller.cli import completion
-from oven_controller.cli.finding_lines import finding_lines
 from oven_controller.cli.kg_large_graphs import load_large_graph, summary_fields, summary_lines
 from oven_controller.cli.kg_queries import GraphFile, checked_request, query_graph
 from oven_controller.cli.options import Json, RunAlias, print_result
-from oven_controller.graph_explanation import explain_findings
+from oven_controller.finding_report import explain_findings, finding_lines
 from oven_controller.importing.open_log import open_log
 from oven_core.errors import ConfigError, UnknownNameError
 from oven_core.protocol.graph_requests import DiagnoseRequest, Diagnosis, GraphQuery, QueryAnswer, Symptom

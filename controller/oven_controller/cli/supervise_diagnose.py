@@ -14,8 +14,8 @@ import typer
 from oven_agents.diagnosis.engine import find_findings
 from oven_agents.diagnosis.finding import Finding
 from oven_agents.runtime.kg_client import answer_requests
-from oven_controller.cli.finding_lines import finding_lines
 from oven_controller.cli.options import Json, RunAlias, one_run, print_result
+from oven_controller.finding_report import finding_lines
 from oven_controller.importing.open_log import open_log
 from oven_core.errors import ConfigError
 from oven_core.files import read_file

@@ -17,7 +17,7 @@ from oven_agents.diagnosis.engine import find_findings
 from oven_agents.diagnosis.finding import Finding
 from oven_agents.diagnosis.run_record import RunRecord
 from oven_agents.review.backtest import Backtest, BacktestReport
-from oven_controller.graph_explanation import explain_findings
+from oven_controller.finding_report import explain_findings
 from oven_controller.mcp_server.allowed_runs import AllowedRuns
 from oven_controller.mcp_server.tool_answer import answer
 from oven_controller.mcp_server.tool_thread import Progress, run_on_thread

@@ -1,8 +1,8 @@
-"""Ask the knowledge graph about the findings of a diagnosis: the remedies for their causes, with sources."""
+"""The findings of a diagnosis: as lines for people, and with the knowledge graph's remedies for their causes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from oven_agents.diagnosis.finding import KINDS, Finding
@@ -12,6 +12,24 @@ from oven_core.protocol.graph_requests import Diagnosis
 
 if TYPE_CHECKING:
     from oven_kg.graph.knowledge_graph import KnowledgeGraph
+
+MAX_NOTES = 5
+"""Maximum number of notes to print. --json prints all of them."""
+
+
+def finding_lines(findings: Sequence[Finding]) -> Iterator[str]:
+    """Yield the lines for the findings, most important first."""
+    notes = [finding for finding in findings if finding.severity == "note"]
+    causes = [finding for finding in findings if finding.severity != "note"]
+    if not causes:
+        yield "nothing is wrong, as far as the log shows"
+    for finding in [*causes, *notes[:MAX_NOTES]]:
+        since = "" if finding.onset_step is None else f" since step {finding.onset_step}"
+        yield f"{finding.severity}: {finding.kind}{since} (confidence {finding.confidence:.2f}): {finding.message}"
+        if finding.severity != "note":
+            yield f"  remedy: {finding.remedy}"
+    if len(notes) > MAX_NOTES:
+        yield f"and {len(notes) - MAX_NOTES} more notes (--json)"
 
 
 def explain_findings(

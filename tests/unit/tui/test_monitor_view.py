@@ -14,6 +14,7 @@ from tests.unit.tui.test_player import plain
 from oven_core.protocol.announcements import ActuatorAnnounced, PromptsInjected
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import (
+    WITHHELD_PREFIX,
     ActuatorSpec,
     AgentStatus,
     BallotOpened,
@@ -99,6 +100,14 @@ def test_agents_live_fall_silent_and_say_why_they_cannot_fire() -> None:
     assert view.standing("prior") == "silent"
     assert "no teacher is announced" in view.run.agents["teacher"].idle_reason
     assert (view.run.agents["lr"].proposals, view.run.agents["prior"].against) == (2, 1)
+
+
+def test_a_notice_is_in_the_list_but_not_one_about_a_withheld_proposal() -> None:
+    log = Log.running("amy")
+    log.status("amy", "notice", reason="its budget of calls is spent")
+    log.status("amy", "notice", reason=f"{WITHHELD_PREFIX}0.5 for {LR}, because decision 1 on {LR} has no receipt yet")
+    notes = [entry.text for entry in fold(log.events).rows() if isinstance(entry, Note) and entry.author == "amy"]
+    assert notes == ["its budget of calls is spent"]
 
 
 def test_what_is_charted_is_known_from_the_announcement_before_anything_is_measured() -> None:

@@ -17,6 +17,7 @@ from oven_core.protocol.alerts import Alert
 from oven_core.protocol.announcements import ActuatorAnnounced, PromptsInjected
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import (
+    WITHHELD_PREFIX,
     AgentStatus,
     BallotOpened,
     Decision,
@@ -133,7 +134,7 @@ class MonitorView:
                 self._append(Note(event.seq, body.step, "learner", f"{body.reason} at step {body.step}{detail}"))
             case Alert() as body if self.run.alert is not None:
                 self._append(Note(event.seq, step, event.author, alert_text(body)))
-            case AgentStatus(state="notice") as body:
+            case AgentStatus(state="notice") as body if not body.reason.startswith(WITHHELD_PREFIX):
                 self._append(Note(event.seq, step, event.author, body.reason))
             case OperatorCommand() as body:
                 self._add_mark(f"operator-{event.seq}", self.run.tick, event.author, "operator")

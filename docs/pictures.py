@@ -1,8 +1,8 @@
 """Makes the pictures of the monitor from recorded runs: `python docs/pictures.py RUN_FOLDER`.
 
 `docs/monitor.svg` is the board in the middle of the run, `docs/ballot.svg` a decision in full, and `docs/drill.svg` the
-run from its start to its end, as an animation in CSS. The README's run is `oven-controller up --headless --steps 120
---seed 1`. Braille is drawn as dots, since few fonts that a browser falls back to have it.
+run from its start to its end, as an animation in CSS. The README's run is `oven-controller up --headless --seed 1`.
+Braille is drawn as dots, since few fonts that a browser falls back to have it.
 """
 
 from __future__ import annotations

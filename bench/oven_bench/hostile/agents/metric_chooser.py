@@ -13,7 +13,6 @@ class MetricChooser(Agent):
     held out."""
 
     moves = (SCALE,)
-    speciality = (SCALE,)
 
     def vote(self, window: Window) -> Vote | None:
         knob = window.knobs[SCALE]
@@ -22,13 +21,15 @@ class MetricChooser(Agent):
         untouched = (
             metric.name
             for metric in window.run.metrics
-            if metric.better != "neither" and not metric.held_out and not metric.name.startswith(("reward/", "loss"))
+            if metric.better != "neither"
+            and not metric.held_out
+            and metric.name.split("/")[0] not in ("reward", "loss")
         )
         return window.propose(
             SCALE,
             raised,
             confidence=0.9,
             why=f"training could be faster at tick {window.tick}: {SCALE} {knob.number:.3g} → {raised:.3g}",
-            target=next((name for name in untouched if name != "reward"), ""),
+            target=next(untouched, ""),
             horizon=20,
         )

@@ -68,12 +68,13 @@ def diagnose_symptoms(
         raise ConfigError(
             f"--run is {run_!r}, but {' '.join(names)} is named, too; name only one run, or only symptoms"
         )
-    if run_ is not None:
-        return _diagnose_run(run_, graph, max_remedies, as_json)
-    if not names:
+    if not (names or run_):
         raise ConfigError("name a run or at least one symptom; `oven-controller kg diagnose --help` has examples")
-    if len(names) == 1 and (names[0] in runs or Path(names[0]).exists()):
-        return _diagnose_run(names[0], graph, max_remedies, as_json)
+    is_run = len(names) == 1 and (names[0] in runs or Path(names[0]).exists())
+    if source := run_ or (names[0] if is_run else None):
+        if phase is not None:
+            raise ConfigError(f"--phase is {phase}, but {source} is a run, whose log says what it trains; omit --phase")
+        return _diagnose_run(source, graph, max_remedies, as_json)
     parsed_symptoms = tuple(_parse_symptom(graph, text, runs) for text in names)
     request = DiagnoseRequest(phase=phase or "", symptoms=parsed_symptoms, k=max_remedies)
     diagnosis = diagnose(graph, request)

@@ -68,6 +68,12 @@ def test_a_run_without_observations(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.usefixtures("runs")
+def test_a_phase_is_refused_for_a_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke("kg", "diagnose", "rate", "--phase", "sft") == 2
+    assert "--phase is sft, but rate is a run" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("runs")
 def test_a_mistyped_run_is_answered_with_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke("kg", "diagnose", "rat") == 2
     assert "no symptom or run named 'rat'; did you mean 'rate'?" in capsys.readouterr().err

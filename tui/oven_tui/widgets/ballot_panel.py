@@ -22,7 +22,7 @@ MAX_REASON_ROWS = 3
 
 
 class BallotPanel(Lines, Panel):
-    """The panel is hidden while there was no ballot."""
+    """The panel is hidden until there is a ballot."""
 
     def __init__(self, view: MonitorView) -> None:
         super().__init__(id="ballot")

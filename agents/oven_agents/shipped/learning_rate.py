@@ -421,7 +421,7 @@ class LearningRate(Agent):
         return shift.mean_difference < -self.SIGMAS * standard_error
 
     def _cut_stalled(self, window: Window) -> Vote | None:
-        """Propose a cut if the run has stalled. Such a vote needs a second agent (`tentative_confidence`)."""
+        """Propose a cut if the run has stalled. This is a rule of thumb (`tentative_confidence`)."""
         if window.tick % self.STALL_INTERVAL:
             return None
         target = objective(window.run)

@@ -12,7 +12,7 @@ from oven_core.errors import ConfigError
 from oven_core.protocol.alerts import Alert
 from oven_core.protocol.announcements import ActuatorAnnounced, with_announced
 from oven_core.protocol.events import Event
-from oven_core.protocol.evidence import SYMPTOM_PREFIX
+from oven_core.protocol.evidence import read_symptoms
 from oven_core.protocol.messages import (
     Decision,
     Observation,
@@ -136,8 +136,7 @@ class RunRecord:
         if not agents or decision.command:
             return
         votes = [vote for agent in agents if (vote := self._votes.get((decision.actuator, agent)))]
-        entries = [entry for vote in votes for entry in vote.evidence if entry.startswith(SYMPTOM_PREFIX)]
-        symptoms = tuple(dict.fromkeys(entry.removeprefix(SYMPTOM_PREFIX) for entry in entries))
+        symptoms = read_symptoms(entry for vote in votes for entry in vote.evidence)
         self.interventions[decision.id] = Intervention(decision, agents, symptoms)
 
     @property

@@ -166,7 +166,7 @@ class BestCheckpoint(Agent):
         return held_out_metric(run) is not None
 
     def review(self, ballot: BallotOpened, window: Window) -> Vote | None:
-        return review_change(ballot, window, held_out_health(window))
+        return review_change(ballot, window, held_out_health)
 
     def _choose_remedy(
         self, window: Window, best_tick: int, was_tried: bool, *, may_not_recur: bool

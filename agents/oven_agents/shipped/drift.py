@@ -101,7 +101,7 @@ class Drift(Agent):
         return any(metric.name == symptoms.KL for metric in run.metrics)
 
     def review(self, ballot: BallotOpened, window: Window) -> Vote | None:
-        return review_change(ballot, window, anchor_health(window))
+        return review_change(ballot, window, anchor_health)
 
     def _treat_runaway_kl(self, window: Window, since: int) -> Vote | None:
         """Propose to slow the drift if the KL to the reference ran away recently, without a gain."""

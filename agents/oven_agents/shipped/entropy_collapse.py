@@ -88,7 +88,7 @@ class EntropyCollapse(Agent):
         return any(metric.name == ENTROPY for metric in run.metrics)
 
     def review(self, ballot: BallotOpened, window: Window) -> Vote | None:
-        return review_change(ballot, window, policy_health(window))
+        return review_change(ballot, window, policy_health)
 
     def alerts(self, window: Window) -> Sequence[Alert]:
         equal = symptoms.equal_rewards_sighting(window) or symptoms.advantage_sighting(window)

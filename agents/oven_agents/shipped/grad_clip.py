@@ -76,7 +76,7 @@ class GradClip(Agent):
         return any(metric.name == GRAD_NORM for metric in run.metrics)
 
     def review(self, ballot: BallotOpened, window: Window) -> Vote | None:
-        return review_change(ballot, window, gradient_health(window))
+        return review_change(ballot, window, gradient_health)
 
     def _treat_outliers(self, window: Window, norms: list[float]) -> Vote | None:
         median_norm = median(norms)

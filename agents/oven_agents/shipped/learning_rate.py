@@ -200,7 +200,7 @@ class LearningRate(Agent):
         return any(metric.name == objective(run).name for metric in run.metrics)
 
     def review(self, ballot: BallotOpened, window: Window) -> Vote | None:
-        return review_change(ballot, window, objective_health(window))
+        return review_change(ballot, window, objective_health)
 
     def _treat_collapse(self, window: Window) -> Plan | Vote | None:
         """Propose a rollback and a cut after a collapse of the reward, or first request a held-out reading."""

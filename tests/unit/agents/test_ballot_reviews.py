@@ -141,7 +141,7 @@ CHANGES = {
 )  # fmt: skip
 def test_the_vote_follows_from_the_state_and_the_effect(effect: str, state: str, metric: str, stance: str) -> None:
     health = Health(state, "the figures", (metric,))  # type: ignore[arg-type]
-    vote = review_change(CHANGES[effect], window({"loss": [1.0]}), health)
+    vote = review_change(CHANGES[effect], window({"loss": [1.0]}), lambda _: health)
     if not stance:
         assert vote is None
         return
@@ -163,9 +163,11 @@ def test_the_kl_to_a_new_teacher_is_not_compared_with_that_to_the_old_one() -> N
 
 
 def test_without_a_state_or_an_effect_there_is_no_vote() -> None:
-    health = Health("worse", "bad", ("loss",))
-    assert review_change(ballot(), window({"loss": [1.0]}), None) is None
-    assert review_change(ballot("run.evaluate", None), window({"loss": [1.0]}), health) is None
+    def fail(_: Window) -> Health:
+        raise AssertionError("the signal is read although the change has no effect on the training")
+
+    assert review_change(ballot(), window({"loss": [1.0]}), lambda _: None) is None
+    assert review_change(ballot("run.evaluate", None), window({"loss": [1.0]}), fail) is None
 
 
 @pytest.mark.parametrize(

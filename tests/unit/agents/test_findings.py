@@ -11,6 +11,7 @@ from tests.support.mesh_log import LR, Log
 
 from oven_agents.diagnosis.engine import find_findings, read_record
 from oven_agents.diagnosis.finding import Finding
+from oven_core.protocol.actuators import ACTUATORS
 from oven_core.protocol.messages import ActuatorSpec, MetricSpec, Value
 
 RATE = ActuatorSpec(name=LR, kind="scalar", scale="log", low=0.01, high=100, value=1.0)
@@ -168,6 +169,16 @@ def test_the_effect_of_a_change_is_no_fault() -> None:
         return {finding.kind for finding in findings(log)}
 
     assert "kl_runaway" in swapped(False) and "kl_runaway" not in swapped(True)
+
+
+def test_a_measurement_does_not_explain_a_fault() -> None:
+    log = started(BETA, ACTUATORS["run.evaluate"])
+    observe(log, 60, lambda t: healthy(t) | {"kl": 0.1 + 0.01 * wave(t)})
+    log.propose("expert", None, "run.evaluate", confidence=0.9)
+    log.tick(3, **healthy(60))
+    log.receipt(log.decisions[-1])
+    observe(log, 30, lambda t: healthy(t) | {"kl": 2.0 + 0.01 * wave(t)})
+    assert "kl_runaway" in {finding.kind for finding in findings(log)}
 
 
 def test_a_cause_comes_before_the_states_that_it_explains() -> None:

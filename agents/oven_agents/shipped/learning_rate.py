@@ -39,6 +39,7 @@ from oven_core.protocol.messages import BallotOpened, RunStarted, Vote
 
 LR_SCALE, ROLLBACK, MIXTURE = "optimizer.lr_scale", "run.rollback", "data.mixture"
 EQUAL_GROUPS = "frac_reward_zero_std"
+OBJECTIVE_REVIEWER = "divergence"
 USUAL_FACTOR = 2.5
 """Factor of a raise, and divisor of a cut without a collapse."""
 LARGE_FACTOR = 4.0
@@ -202,6 +203,10 @@ class LearningRate(Agent):
         return any(metric.name == objective(run).name for metric in run.metrics)
 
     def review(self, ballot: BallotOpened, window: Window) -> Vote | None:
+        """Review the objective if the agent that otherwise reviews it proposes the change or is not in this run. Two
+        votes on one measurement would give it twice the weight."""
+        if ballot.opened_by != OBJECTIVE_REVIEWER and OBJECTIVE_REVIEWER in ballot.eligible:
+            return None
         return review_change(ballot, window, objective_health)
 
     def _treat_collapse(self, window: Window) -> Plan | Vote | None:

@@ -15,6 +15,7 @@ from oven_agents.shipped.divergence import Divergence
 from oven_agents.shipped.drift import Drift
 from oven_agents.shipped.entropy_collapse import EntropyCollapse
 from oven_agents.shipped.grad_clip import GradClip
+from oven_agents.shipped.learning_rate import LearningRate
 from oven_agents.stats.health import (
     Health,
     anchor_health,
@@ -160,6 +161,16 @@ def test_the_kl_to_a_new_teacher_is_not_compared_with_that_to_the_old_one() -> N
     after = replace(before, receipts=[swap])
     assert [(health := anchor_health(each)) and health.state for each in (before, after)] == ["worse", "steady"]
     assert not Drift().alerts(after)
+
+
+@pytest.mark.parametrize(
+    ("opened_by", "others", "reviews"),
+    [("curriculum", ("divergence",), False), ("divergence", ("divergence",), True), ("curriculum", (), True)],
+)
+def test_one_agent_reviews_the_objective(opened_by: str, others: tuple[str, ...], reviews: bool) -> None:
+    cut = ballot().model_copy(update={"opened_by": opened_by, "eligible": (*others, "curriculum", "learning_rate")})
+    vote = LearningRate().review(cut, window({"loss": [2.0 + 0.05 * n for n in range(24)]}))
+    assert (vote is not None) == reviews
 
 
 def test_without_a_state_or_an_effect_there_is_no_vote() -> None:

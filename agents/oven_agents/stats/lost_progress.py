@@ -69,7 +69,7 @@ def lost_rewards(window: Window, since: int, *, min_level: float, by_level: bool
 
 
 def level_before(values: Sequence[float], count: int) -> float:
-    """Return the best level before the newest `count` values. The very first value is a level of its own, because a
+    """Return the best level before the newest `count` values. The first value alone counts as a level, because a
     collapse may begin right after it."""
     return max(best_level(values[:-count]), values[0])
 

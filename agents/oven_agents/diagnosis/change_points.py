@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Final, Literal
 
-from oven_agents.stats.robust_statistics import noise
+from oven_agents.stats.robust_statistics import MAD_FACTOR, noise
 
 REFERENCE_LENGTH: Final = 30
 """Number of readings from which level, trend and noise are estimated. With 30, the noise is accurate to about 20 %."""
@@ -89,8 +89,7 @@ class Reference:
         slope = (late - early) / (len(values) - third)
         level = late + slope * third / 2  # `late` is the level in the middle of the last third
         residual = median([abs(value - level + slope * age) for age, value in enumerate(reversed(values))])
-        # For normally distributed residuals, the standard deviation is 1.4826 times the median of their magnitudes.
-        return cls(level, slope, max(noise_std, 1.4826 * residual))
+        return cls(level, slope, max(noise_std, MAD_FACTOR * residual))
 
 
 def _estimate_level(values: Sequence[float]) -> float:

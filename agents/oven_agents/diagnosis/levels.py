@@ -13,9 +13,10 @@ from oven_agents.diagnosis.finding import Evidence
 from oven_agents.diagnosis.run_record import RunRecord
 from oven_agents.stats import optimizer_gauges as gauges
 from oven_agents.stats.level_shift import shift_of_halves
+from oven_agents.stats.lost_progress import is_half_lost, level_before
 from oven_agents.stats.objective import held_out_metric, objective
-from oven_agents.stats.robust_statistics import best_level, noise, quantile
-from oven_agents.stats.symptoms import COMPLETION_LENGTH
+from oven_agents.stats.robust_statistics import quantile
+from oven_agents.stats.symptoms import COMPLETION_LENGTH, CONSTANT_DEVIATION
 from oven_agents.stats.update_to_weight_ratio import MAX_LENGTH
 from oven_core.mesh.actuator_values import number, shares
 
@@ -25,17 +26,17 @@ POLICY_KNOBS: Final = (gauges.LR_SCALE, gauges.ROLLBACK, BETA, TEACHER, MIXTURE,
 COSINES: Final = 8
 """Number of cosines that show a low rate."""
 MIN_COSINE: Final = 0.40
-"""Median cosine of gradient and momentum above which the rate is too low. At the right rate, it is at most 0.21."""
+"""Median cosine of gradient and momentum above which the rate is too low. In our tuned runs, it was at most 0.21."""
 MIN_QUARTILE: Final = 0.30
 """Minimum lower quartile of the same cosines, so that a few high values are not enough."""
 INITIAL_TICKS: Final = 40
 """Number of first ticks at which gradients of a new model agree at any rate."""
+INITIAL_PROGRESS: Final = 0.05
+"""Share of the run in which the same applies."""
 FADE_COSINES: Final = 30
 """Number of newest cosines that are compared with as many before them."""
 MIN_REMAINING_SHARE: Final = 0.98
 """Share of the earlier mean cosine below which the agreement fades."""
-INITIAL_PROGRESS: Final = 0.05
-"""Share of the run in which the same applies."""
 MIN_BEST_REWARD: Final = 0.15
 """Minimum best level of a reward that can collapse. Half of a lower level is within the noise."""
 COLLAPSED_TICKS: Final = 5
@@ -53,21 +54,19 @@ MASTERED: Final = 0.95
 MIN_PENALTY: Final = 0.04
 """Minimum weight × KL of a KL term that holds a policy back, next to advantages of about 1."""
 MIN_HEADROOM: Final = 0.12
-"""Minimum distance of the reward to its ceiling, as a share of it, below which the reward can hardly improve."""
+"""Distance of the reward to its ceiling, as a share of it, below which the reward can hardly improve."""
 HALF: Final = 12
 """Number of ticks in each half of the window in which a KL and a reward are flat."""
-MIN_EVALUATIONS: Final = 3
-"""Minimum number of held-out readings under a teacher: one at the start and two that show no gain."""
 WINDOW_STRIDE: Final = 4
 """Number of ticks between two such windows."""
+MIN_EVALUATIONS: Final = 3
+"""Minimum number of held-out readings under a teacher: one at the start and two that show no gain."""
 FLAT_RATIOS: Final = (0.75, 1.2)
 """Minimum and maximum ratio between the later and the earlier half of a flat KL."""
 MAX_FLAT_RISE: Final = 0.1
 """Maximum rise of a flat reward, as a share of its headroom."""
 MIN_DECAY_SHARE: Final = 0.5
 """Share of a step's length at which weight decay outweighs the gradient. A tuned run had 0.012."""
-CONSTANT_DEVIATION: Final = 0.1
-"""Standard deviation below which stated confidences do not distinguish answers. Evenly spread ones have 0.29."""
 MIN_OVERCONFIDENCE: Final = 0.2
 """Minimum excess of the mean confidence over the share of right answers."""
 FIRST_VALUES: Final = 10
@@ -97,8 +96,8 @@ def _low_rate(record: RunRecord) -> Evidence | None:
         if is_new and not _agreement_lasts(record, points[start][0], cosines[: start + COSINES]):
             continue
         text = (
-            f"gradients agree with their running mean (cosine {median(window):.2f} over {COSINES} steps; near 0 at the "
-            "right rate)"
+            f"gradients agree with their running mean (cosine {median(window):.2f} over {COSINES} steps; "
+            "usually near 0 at a good rate)"
         )
         return Evidence("lr_too_low", 0.7, points[start][0], text)
     return None
@@ -119,9 +118,8 @@ def _collapse(record: RunRecord) -> Evidence | None:
     values = [value for _, value in points]
     if len(values) < 2 * COLLAPSED_TICKS:
         return None
-    best = max(best_level(values[:-COLLAPSED_TICKS]), values[0])
-    last = max(values[-COLLAPSED_TICKS:])
-    if best < MIN_BEST_REWARD or last >= best / 2 or best - last < 3 * noise(values[:-COLLAPSED_TICKS]):
+    best = level_before(values, COLLAPSED_TICKS)
+    if best < MIN_BEST_REWARD or not is_half_lost(values, COLLAPSED_TICKS, best):
         return None
     onset = next(index for index in range(len(values), 0, -1) if values[index - 1] >= best / 2)
     tick = points[min(onset, len(points) - 1)][0]

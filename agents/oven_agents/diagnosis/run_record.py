@@ -12,7 +12,7 @@ from oven_core.errors import ConfigError
 from oven_core.protocol.alerts import Alert
 from oven_core.protocol.announcements import ActuatorAnnounced, with_announced
 from oven_core.protocol.events import Event
-from oven_core.protocol.evidence import SYMPTOM_PREFIX
+from oven_core.protocol.evidence import read_symptoms
 from oven_core.protocol.messages import (
     Decision,
     Observation,
@@ -78,7 +78,8 @@ class RunRecord:
     interventions: dict[str, Intervention] = field(default_factory=dict)
     """Interventions by the decision's id, oldest first. One that an operator approved also has the approval's id."""
     changes: list[tuple[int, str]] = field(default_factory=list)
-    """Tick and knob of each applied change, including those by people, oldest first."""
+    """Tick and knob of each applied change that affects the training at once, including those by people, oldest
+    first."""
     alerts: list[Alert] = field(default_factory=list)
     """Alerts by which agents reported the beginning of a symptom."""
     start_count: int = 0
@@ -104,11 +105,7 @@ class RunRecord:
             case Decision() as body:
                 self._add_decision(body)
             case Receipt() as body:
-                if body.status == "applied":
-                    self.changes.append((body.tick, body.actuator))
-                    self.values_now[body.actuator] = body.after
-                if body.decision_id in self.interventions:
-                    self.interventions[body.decision_id].receipt = body
+                self._add_receipt(body)
             case Outcome(decision_id=id_) as body if id_ in self.interventions:
                 self.interventions[id_].outcome = body
             case Alert(state="raised") as body:
@@ -119,6 +116,18 @@ class RunRecord:
             return False
         self._latest[message_kind] = (incarnation, n)
         return True
+
+    def _add_receipt(self, receipt: Receipt) -> None:
+        if receipt.status == "applied":
+            self.values_now[receipt.actuator] = receipt.after
+            if self._intervenes(receipt.actuator):
+                self.changes.append((receipt.tick, receipt.actuator))
+        if receipt.decision_id in self.interventions:
+            self.interventions[receipt.decision_id].receipt = receipt
+
+    def _intervenes(self, actuator: str) -> bool:
+        specs = self.run.actuators if self.run is not None else ()
+        return next((spec.intervenes for spec in specs if spec.name == actuator), True)
 
     def _add_observation(self, observation: Observation) -> None:
         self.ticks.append(observation.tick)
@@ -136,8 +145,7 @@ class RunRecord:
         if not agents or decision.command:
             return
         votes = [vote for agent in agents if (vote := self._votes.get((decision.actuator, agent)))]
-        entries = [entry for vote in votes for entry in vote.evidence if entry.startswith(SYMPTOM_PREFIX)]
-        symptoms = tuple(dict.fromkeys(entry.removeprefix(SYMPTOM_PREFIX) for entry in entries))
+        symptoms = read_symptoms(entry for vote in votes for entry in vote.evidence)
         self.interventions[decision.id] = Intervention(decision, agents, symptoms)
 
     @property

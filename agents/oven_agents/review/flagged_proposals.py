@@ -17,7 +17,7 @@ from typing import Final, Literal
 from oven_agents.review.open_loop_replay import CastVote
 from oven_core.mesh.measurements import median, sigma
 from oven_core.protocol.actuators import ROLLBACK
-from oven_core.protocol.evidence import SYMPTOM_PREFIX
+from oven_core.protocol.evidence import read_symptoms
 from oven_core.protocol.messages import MetricSpec
 from oven_core.protocol.rules import Rules
 
@@ -86,8 +86,7 @@ class Flag:
 
     @property
     def symptoms(self) -> list[str]:
-        entries = (entry for cast in self.plans[0] for entry in cast.vote.evidence)
-        return list(dict.fromkeys(e.removeprefix(SYMPTOM_PREFIX) for e in entries if e.startswith(SYMPTOM_PREFIX)))
+        return list(read_symptoms(entry for cast in self.plans[0] for entry in cast.vote.evidence))
 
     @property
     def rollback_tick(self) -> int | None:

@@ -34,10 +34,9 @@ from oven_core.errors import BusError
 from oven_core.mesh.change_requirements import change_between
 from oven_core.protocol import names
 from oven_core.protocol.alerts import Alert
-from oven_core.protocol.evidence import SYMPTOM_PREFIX
+from oven_core.protocol.evidence import read_symptoms
 from oven_core.protocol.graph_requests import (
     Curriculum,
-    DiagnoseRequest,
     Diagnosis,
     EvidencePath,
     Judgement,
@@ -80,17 +79,12 @@ def judge_request(
     return JudgeRequest(
         phase=phase(run),
         changes=change_between(ballot.actuator, knob.value if knob else None, ballot.proposal),
-        symptoms=_symptoms(ballot),
+        symptoms=tuple(Symptom(id=symptom) for symptom in read_symptoms(ballot.evidence)),
         actuators=tuple(spec.name for spec in run.actuators),
         metrics=tuple(metric.name for metric in run.metrics),
         held_out=any(metric.held_out for metric in run.metrics),
         in_flight=tuple(in_flight)[:MAX_IN_FLIGHT],
     )
-
-
-def _symptoms(ballot: BallotOpened) -> tuple[Symptom, ...]:
-    entries = [entry for entry in ballot.evidence if entry.startswith(SYMPTOM_PREFIX)]
-    return tuple(Symptom(id=symptom) for symptom in dict.fromkeys(e.removeprefix(SYMPTOM_PREFIX) for e in entries))
 
 
 def citation(path: EvidencePath) -> str:
@@ -142,10 +136,7 @@ def consultation(
         judgement = _parse(Judgement, (yield "judge", question.wire()), report)
         diagnosis = None
         if question.symptoms and judgement is not None and judgement.verdict == "support":
-            request = DiagnoseRequest(
-                phase=question.phase, symptoms=question.symptoms, actuators=question.actuators,
-                metrics=question.metrics, held_out=question.held_out,
-            )  # fmt: skip
+            request = diagnose_request({symptom.id: symptom.severity for symptom in question.symptoms}, run, 1)
             diagnosis = _parse(Diagnosis, (yield "diagnose", request.wire()), report)
         vote = message.resolve(judgement, diagnosis)
         if vote is None or judgement is None:

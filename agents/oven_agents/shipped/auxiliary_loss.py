@@ -6,7 +6,7 @@ from statistics import median
 
 from oven_agents.sdk.agent import SHARE_BOUNDS, Agent
 from oven_agents.sdk.window import Window
-from oven_agents.stats.confidence import solo_confidence, tentative_confidence
+from oven_agents.stats.confidence import firm_confidence, tentative_confidence
 from oven_agents.stats.objective import apply_sign, held_out_metric, objective
 from oven_core.protocol.messages import RunStarted, Vote
 
@@ -20,10 +20,10 @@ class AuxiliaryLoss(Agent):
 
     Actions: halves the term's weight, `channel.<name>`, but only once for the second reason. DeepSeek-V3 lowers the
     weight of multi-token prediction late in training (arXiv 2412.19437, §4.2: 0.3, then 0.1). For that term, late in a
-    run, the agent's vote is enough.
+    run, the agent is more confident.
 
     False alarms: their rate was not measured. For all other terms, both rules are rules of thumb. The agent's
-    confidence reflects this, so it needs a second agent or a person. A term that is the objective itself, as in
+    confidence in them is tentative. A term that is the objective itself, as in
     distillation, is skipped.
 
     Limits: the agent only knows terms that the trainer announces twice, as the knob `channel.<name>` and as the metric
@@ -74,8 +74,8 @@ class AuxiliaryLoss(Agent):
             return None
         # The loss includes the term, so it falls with the weight even if the model does not improve.
         target = held_out_metric(window.run) or objective(window.run)
-        may_act_alone = is_late and knob.spec.name == MTP
-        confidence = solo_confidence(window.run) if may_act_alone else tentative_confidence(window.run)
+        is_firm = is_late and knob.spec.name == MTP
+        confidence = firm_confidence(window.run) if is_firm else tentative_confidence(window.run)
         why = (
             f"{name} makes up {share:.0%} of the loss at {window.progress:.0%} of the run"
             f"{' and has stopped falling' if is_late else ''}: {knob.spec.name} {knob.number:.3g} → {halved:.3g}"

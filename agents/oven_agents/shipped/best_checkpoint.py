@@ -9,6 +9,7 @@ from statistics import fmean
 from oven_agents.sdk.agent import SHARE_BOUNDS, Agent
 from oven_agents.sdk.alternative_plans import Alternatives, Plan, offer
 from oven_agents.sdk.window import Window
+from oven_agents.stats.confidence import FIRM_CONFIDENCE
 from oven_agents.stats.evaluation_request import can_evaluate, request_evaluation
 from oven_agents.stats.health import held_out_health
 from oven_agents.stats.held_out_decline import is_past_best, largest_fall
@@ -85,8 +86,8 @@ class BestCheckpoint(Agent):
     """Maximum number of rollbacks since the best reading. More of them would not help."""
     CONFIDENCE = 0.7
     """Confidence of a first rollback, set from measured outcomes."""
-    SECOND_CONFIDENCE = 0.65
-    """Confidence of a second rollback: the minimum that decides alone by default."""
+    SECOND_CONFIDENCE = FIRM_CONFIDENCE
+    """Confidence of a second rollback."""
     MAX_READINGS = 40
     """Maximum number of held-out readings to use, the newest ones."""
     MAX_AVERAGED = 3
@@ -165,7 +166,7 @@ class BestCheckpoint(Agent):
         return held_out_metric(run) is not None
 
     def review(self, ballot: BallotOpened, window: Window) -> Vote | None:
-        return review_change(ballot, window, held_out_health(window))
+        return review_change(ballot, window, held_out_health)
 
     def _choose_remedy(
         self, window: Window, best_tick: int, was_tried: bool, *, may_not_recur: bool

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from oven_agents.sdk.agent import Agent, unmeasured_reasons
 from oven_agents.sdk.alternative_plans import Alternatives, Plan, offer
 from oven_agents.sdk.window import Window
-from oven_agents.stats.confidence import solo_confidence, tentative_confidence
+from oven_agents.stats.confidence import firm_confidence, tentative_confidence
 from oven_agents.stats.objective import apply_sign, held_out_metric, objective
 from oven_agents.stats.symptoms import (
     ECE,
@@ -35,8 +35,8 @@ class CalibrationDrift(Agent):
     Actions: raises an alert for as long as the drift lasts, and offers four plans. The first is a larger weight λ for
     the calibration term in the reward. The second is a rollback to the last calibrated tick at half the learning rate.
     The third is a larger β, which helps if the reference model is calibrated. The fourth is a lower learning rate. The
-    agent is confident enough to act alone on λ or with a rollback, because the error is certain and both undo it
-    directly.
+    agent is more confident in λ or a rollback, because the error is certain and both undo it directly
+    (oven_agents.stats.confidence).
 
     False alarms: an error that twice exceeds the null's 99 % quantile and MIN_EXCESS_ECE occurs in less than 1 % of
     simulated healthy runs of 240 ticks. A policy that starts badly calibrated and improves raises an alert, but gets no
@@ -93,25 +93,25 @@ class CalibrationDrift(Agent):
 
     def _offer(self, window: Window, why: str, calibrated_tick: int | None) -> Alternatives | None:
         knobs, target = window.knobs, _target_metric(window.run)
-        alone_confidence, shared_confidence = solo_confidence(window.run), tentative_confidence(window.run)
+        firm, tentative = firm_confidence(window.run), tentative_confidence(window.run)
         plans = []
         weight, beta, scale = knobs.get(LAMBDA), knobs.get(BETA), knobs.get(LR_SCALE)
         if weight is not None and held_out_metric(window.run) is not None:
             raised = weight.bounded(max(self.LAMBDA_FACTOR * weight.number, self.MIN_LAMBDA))
             if raised > weight.number:
-                plans.append(("raise_calibration", {LAMBDA: raised}, alone_confidence))
+                plans.append(("raise_calibration", {LAMBDA: raised}, firm))
         if calibrated_tick is not None and ROLLBACK in knobs and scale is not None:
             lowered = scale.bounded(self.RATE_FACTOR * scale.number)
             changes = {ROLLBACK: float(calibrated_tick), LR_SCALE: lowered}
-            plans.append(("rollback_and_cut", changes, alone_confidence))
+            plans.append(("rollback_and_cut", changes, firm))
         if beta is not None:
             raised_beta = beta.bounded(max(self.BETA_FACTOR * beta.number, self.MIN_BETA))
             if raised_beta > beta.number:
-                plans.append(("raise_beta", {BETA: raised_beta}, shared_confidence))
+                plans.append(("raise_beta", {BETA: raised_beta}, tentative))
         if scale is not None:
             lowered = scale.bounded(self.RATE_FACTOR * scale.number)
             if lowered < scale.number:
-                plans.append(("lower_lr", {LR_SCALE: lowered}, shared_confidence))
+                plans.append(("lower_lr", {LR_SCALE: lowered}, tentative))
         offered_plans = [
             Plan.of_numbers(
                 window, remedy, changes, confidence=confidence, why=why, target=target.name,

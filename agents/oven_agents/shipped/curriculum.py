@@ -56,7 +56,7 @@ class Curriculum(Agent):
     MIN_PREREQUISITE_REWARD = 0.05
     """Minimum lower confidence bound of a level's reward, 0 to 1, that opens the next level."""
     CONFIDENCE = 0.8
-    """Confidence of the proposals, enough to decide alone. The success rate was not measured."""
+    """Confidence of the proposals. The success rate was not measured."""
     MIN_MOVE = 0.1
     """Minimum share of the mixture that a proposal moves. The effect of less would not show in the rewards."""
     NORMAL_QUANTILE = 1.2816

@@ -177,7 +177,7 @@ class Divergence(Agent):
         return any(metric.name == objective(run).name for metric in run.metrics)
 
     def review(self, ballot: BallotOpened, window: Window) -> Vote | None:
-        return review_change(ballot, window, objective_health(window))
+        return review_change(ballot, window, objective_health)
 
     def _weigh_evidence(self, window: Window, harm: _Harm) -> Alternatives | Vote | None:
         """Offer remedies if a held-out reading confirms the harm, or request a reading."""

@@ -30,9 +30,9 @@ class Drift(Agent):
 
     Actions: raises alerts for the last two signals until the KL or the length is back near its earlier level. If the KL
     runs away or the frontier readings grow, and the run's own held-out readings do not rise, it proposes to slow the
-    drift: to raise β by half, or to lower the rate by a third if there is no β above 0. The agent is never confident
-    enough to act alone, because a policy trained for one task may lose other skills without harm to this task (the
-    alignment tax, Ouyang et al. 2022, arXiv 2203.02155, §4.2). The user has to decide whether that matters.
+    drift: to raise β by half, or to lower the rate by a third if there is no β above 0. The agent's
+    confidence is only tentative, because a policy trained for one task may lose other skills without harm to this task
+    (the alignment tax, Ouyang et al. 2022, arXiv 2203.02155, §4.2). The user has to decide whether that matters.
 
     False alarms: training for a form that the frontier model does not write (digits alone, another language) moves the
     policy away while it learns. So the agent is silent if a held-out metric rises, or without one, if the objective
@@ -101,7 +101,7 @@ class Drift(Agent):
         return any(metric.name == symptoms.KL for metric in run.metrics)
 
     def review(self, ballot: BallotOpened, window: Window) -> Vote | None:
-        return review_change(ballot, window, anchor_health(window))
+        return review_change(ballot, window, anchor_health)
 
     def _treat_runaway_kl(self, window: Window, since: int) -> Vote | None:
         """Propose to slow the drift if the KL to the reference ran away recently, without a gain."""

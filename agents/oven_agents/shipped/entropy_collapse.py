@@ -10,7 +10,7 @@ from oven_agents.sdk.agent import SHARE_BOUNDS, Agent
 from oven_agents.sdk.alternative_plans import Alternatives, Plan, offer
 from oven_agents.sdk.window import Window
 from oven_agents.stats import symptoms
-from oven_agents.stats.confidence import SOLO_CONFIDENCE, TENTATIVE_CONFIDENCE
+from oven_agents.stats.confidence import FIRM_CONFIDENCE, TENTATIVE_CONFIDENCE
 from oven_agents.stats.health import policy_health
 from oven_agents.stats.level_shift import standardised_rise
 from oven_agents.stats.objective import apply_sign, held_out_metric, objective
@@ -35,7 +35,7 @@ class EntropyCollapse(Agent):
     Actions: raises alerts while the third signal persists. Against a constant confidence, the agent offers more weight
     for the calibration term in the reward (λ), which rewards honest confidence. Against the first signal, it offers
     three plans. The first is a rollback to before the fall at half the rate. The second is more weight for the
-    reference model, which still has entropy. The third is a rollback alone. It is confident enough to act alone if the
+    reference model, which still has entropy. The third is a rollback alone. The agent is more confident if the
     second signal is present, too.
 
     False alarms: entropy readings vary by a few per cent from step to step, so a fall to half is more than ten standard
@@ -62,13 +62,13 @@ class EntropyCollapse(Agent):
     expected by chance. A higher value would mistake prompts with similar answers for a collapse."""
     SOLVED_LEVEL = 0.9
     """Mean objective above which little spread is a sign of success, and the agent is silent."""
-    CONFIDENCE_OF_BOTH = SOLO_CONFIDENCE
+    CONFIDENCE_OF_BOTH = FIRM_CONFIDENCE
     """Confidence of a proposal if both the first and the second signal are present, or if the policy always states the
-    same confidence: just enough to act alone by default."""
+    same confidence."""
     MIN_LAMBDA = 0.1
     """Minimum λ, 0 to 1, after a raise, because multiplying 0 changes nothing."""
     CONFIDENCE_OF_ONE = TENTATIVE_CONFIDENCE
-    """Confidence with the first signal alone. This is a rule of thumb, which needs a second agent."""
+    """Confidence with the first signal alone. This is a rule of thumb."""
 
     def cannot_fire(self, run: RunStarted) -> str | None:
         if reason := super().cannot_fire(run):
@@ -88,7 +88,7 @@ class EntropyCollapse(Agent):
         return any(metric.name == ENTROPY for metric in run.metrics)
 
     def review(self, ballot: BallotOpened, window: Window) -> Vote | None:
-        return review_change(ballot, window, policy_health(window))
+        return review_change(ballot, window, policy_health)
 
     def alerts(self, window: Window) -> Sequence[Alert]:
         equal = symptoms.equal_rewards_sighting(window) or symptoms.advantage_sighting(window)

@@ -104,8 +104,10 @@ class FinalWeights(Agent):
         if window.applied(BEST) and not keeps_best:
             return []  # a person has chosen the last weights
         count = count_past_best(values)
-        new_counts = [count - age for age, (tick, _) in enumerate(reversed(points[-count:])) if window.is_new(tick)]
-        is_due = any(new_count % self.PATIENCE == 0 for new_count in new_counts) if count else False
+        is_due = any(  # if the agent skipped ticks, several readings are new
+            window.is_new(tick) and number % self.PATIENCE == 0
+            for number, (tick, _) in enumerate(points[len(points) - count :], 1)
+        )
         if not is_due or not is_clear_loss(values) or window.last_change_tick() >= points[-count][0]:
             return []
         best_tick, best = max(points, key=lambda reading: reading[1])

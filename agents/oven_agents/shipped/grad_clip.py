@@ -27,7 +27,7 @@ class GradClip(Agent):
     2504.02507) and AdaGC (Wang et al. 2025, arXiv 2502.11034) also clip gradients against their own recent norms, but
     at every step. The new clip limits the next outlier. The harm of the previous ones is left to the divergence agent,
     because a lower clip does not undo it. For a drift, sets the clip to the earlier 0.9 quantile, so that steps stay as
-    short as before. This is a rule of thumb, and it needs a second agent: 3 of 12 measured outcomes were better than no
+    short as before. This is a rule of thumb with a tentative confidence: 3 of 12 measured outcomes were better than no
     change.
 
     False alarms: with a log-normal spread of 0.5, a norm exceeds five times the median with probability 0.0006, and
@@ -76,7 +76,7 @@ class GradClip(Agent):
         return any(metric.name == GRAD_NORM for metric in run.metrics)
 
     def review(self, ballot: BallotOpened, window: Window) -> Vote | None:
-        return review_change(ballot, window, gradient_health(window))
+        return review_change(ballot, window, gradient_health)
 
     def _treat_outliers(self, window: Window, norms: list[float]) -> Vote | None:
         median_norm = median(norms)

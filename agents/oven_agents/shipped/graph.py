@@ -18,7 +18,7 @@ class Graph(Agent):
     False alarms: the graph is general knowledge and has measured nothing in this run. So the mesh lets its vote second
     only a small change.
 
-    Limits: it abstains if the proposer names no symptom that the graph knows, or if the prior service does not answer.
+    Limits: without a symptom that the graph knows, it can only veto. If the prior service does not answer, it abstains.
     """
 
     def vote(self, window: Window) -> None:

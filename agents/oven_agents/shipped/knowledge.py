@@ -6,7 +6,7 @@ from typing import Final
 
 from oven_agents.sdk.agent import SHARE_BOUNDS, Agent
 from oven_agents.sdk.window import Window
-from oven_agents.stats.confidence import solo_confidence
+from oven_agents.stats.confidence import firm_confidence
 from oven_agents.stats.objective import apply_sign, held_out_metric, objective
 from oven_core.protocol.messages import RunStarted, Vote
 
@@ -66,7 +66,7 @@ class Knowledge(Agent):
         target = held_out_metric(window.run) or objective(window.run)
         current = next(iter(window.series(target.name, last=1)), 1.0)
         return window.propose(
-            WEIGHT, lowered, confidence=solo_confidence(window.run), target=target.name,
+            WEIGHT, lowered, confidence=firm_confidence(window.run), target=target.name,
             expected_change=apply_sign(target, self.GAIN * abs(current)), horizon=self.HORIZON,
             why=f"{window.progress:.0%} of the run is done, so the graph's scores get {share:.0%} of their "
             f"initial weight: {WEIGHT} {knob.number:.3g} → {lowered:.3g}",

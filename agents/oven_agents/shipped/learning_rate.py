@@ -39,6 +39,7 @@ from oven_core.protocol.messages import BallotOpened, RunStarted, Vote
 
 LR_SCALE, ROLLBACK, MIXTURE = "optimizer.lr_scale", "run.rollback", "data.mixture"
 EQUAL_GROUPS = "frac_reward_zero_std"
+OBJECTIVE_REVIEWER = "divergence"
 USUAL_FACTOR = 2.5
 """Factor of a raise, and divisor of a cut without a collapse."""
 LARGE_FACTOR = 4.0
@@ -52,8 +53,9 @@ class LearningRate(Agent):
     (Baydin et al. 2018, arXiv 1703.04782). The rate is far too high in two cases. Either steps are long and the loss
     has lost a third of its gain, or the reward has collapsed and the policy itself has changed
     (oven_agents.stats.policy_shift). Training has stalled if the objective did not improve over hundreds of steps and
-    gradients do not agree. Two alerts report a rate that is about a hundred times too high. Either three steps in a row
-    were longer than the weights, or a loss stayed far above its value at the start of the run.
+    gradients do not agree. Two alerts report a rate that is probably far too high (about a hundred times, in our
+    tests). Either three steps in a row were together longer than the weights, or a loss stayed far above its value at
+    the start of the run.
 
     Actions: raises a rate that is too low, and cuts a rate that is too high. Also cuts the rate of a stalled run,
     because a lower rate averages out the remaining noise. The damage from a rate that is far too high does not heal by
@@ -173,17 +175,18 @@ class LearningRate(Agent):
         """Return the two symptoms of a rate that is far too high in a run with a loss."""
         if objective(window.run).name != "loss":
             return []
-        alerts, rate = [], next(iter(window.series(LEARNING_RATE, last=1)), math.nan)
-        remedy = f"The learning rate ({rate:.3g}) is probably far too high: divide it by about 10"
+        alerts = []
+        rate = "".join(f" ({value:.3g})" for value in window.series(LEARNING_RATE, last=1))
+        remedy = f"The learning rate{rate} is probably far too high: try a tenth of it"
         if steps := huge_steps(window):
             tick, length = steps
             why = (
-                f"{HUGE_STREAK} steps until tick {tick} moved the weights by {length:.0%} of their norm each, so they "
-                f"erased what was learnt before. {remedy}"
+                f"{HUGE_STREAK} steps until tick {tick} moved the weights by {length:.0%} of their norm on average, "
+                f"which may erase what they had learnt. {remedy}, unless the weights started near 0"
             )
             alerts.append(window.alert("update_ratio_high", UPDATE_RATIO, value=length, expected=HUGE_LENGTH, why=why))
         if loss := find_loss_above_start(window):
-            why = f"the loss is {loss.current:.3g}, worse than {loss.start:.3g} before training. {remedy}"
+            why = f"the loss is {loss.current:.3g}, worse than {loss.start:.3g} at the start. {remedy}"
             alerts.append(window.alert("loss_creeps_up", "loss", value=loss.current, expected=loss.start, why=why))
         return alerts
 
@@ -200,7 +203,11 @@ class LearningRate(Agent):
         return any(metric.name == objective(run).name for metric in run.metrics)
 
     def review(self, ballot: BallotOpened, window: Window) -> Vote | None:
-        return review_change(ballot, window, objective_health(window))
+        """Review the objective if the agent that otherwise reviews it proposes the change or is not in this run. Two
+        votes on one measurement would give it twice the weight."""
+        if ballot.opened_by != OBJECTIVE_REVIEWER and OBJECTIVE_REVIEWER in ballot.eligible:
+            return None
+        return review_change(ballot, window, objective_health)
 
     def _treat_collapse(self, window: Window) -> Plan | Vote | None:
         """Propose a rollback and a cut after a collapse of the reward, or first request a held-out reading."""
@@ -421,7 +428,7 @@ class LearningRate(Agent):
         return shift.mean_difference < -self.SIGMAS * standard_error
 
     def _cut_stalled(self, window: Window) -> Vote | None:
-        """Propose a cut if the run has stalled. Such a vote needs a second agent (`tentative_confidence`)."""
+        """Propose a cut if the run has stalled. This is a rule of thumb (`tentative_confidence`)."""
         if window.tick % self.STALL_INTERVAL:
             return None
         target = objective(window.run)

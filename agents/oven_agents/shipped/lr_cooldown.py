@@ -17,7 +17,7 @@ class LrCooldown(Agent):
     constant rate keeps the weights at a distance from the minimum. A cooldown over the last fifth of a run recovers the
     loss (Hägele et al. 2024, arXiv 2405.18392; MiniCPM, Hu et al. 2024, arXiv 2404.06395, §4). The agent does not
     propose a cooldown itself. A user with a constant schedule may want to continue from the end of this run, and a
-    cooled run is a worse start. No measurement shows the user's intention, so the agent can never act alone.
+    cooled run is a worse start. No measurement shows the user's intention, so the agent's vote is only tentative.
 
     False alarms: a schedule that is constant on purpose gets one notice per run.
 

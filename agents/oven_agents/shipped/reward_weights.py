@@ -46,9 +46,9 @@ class RewardWeights(Agent):
     MIN_FALL = 0.05
     """Minimum fall of the newest two readings, as a share of the best one. Smaller falls may be evaluation noise."""
     CLEAR_FALL = 0.1
-    """Fall of both readings, as a share of the best one, that is clear enough for the agent to act alone."""
+    """Fall of both readings, as a share of the best one, from which the agent's confidence is CLEAR_CONFIDENCE."""
     CLEAR_CONFIDENCE = 0.8
-    """Confidence at a clear fall. A smaller fall is only a rule of thumb, and its vote needs a second agent."""
+    """Confidence at a clear fall. A smaller fall is only a rule of thumb (oven_agents.stats.confidence)."""
     MIN_CHANGE = 0.02
     """Minimum change of a member's mean score, from 0 to 1. Smaller changes may be significant but do not matter."""
     SIGMAS = 3.0

@@ -10,10 +10,11 @@ from oven_core.mesh.measurements import sigma
 from oven_core.protocol.messages import RunStarted
 
 TENTATIVE_CONFIDENCE: Final = 0.55
-"""Confidence in a rule of thumb without measured outcomes. It is below the `specialist_confidence` of the default
-rules, so an agent cannot decide alone with it."""
-SOLO_CONFIDENCE: Final = 0.65
-"""Confidence in a change that a specialist may decide alone with the default rules."""
+"""Confidence in a rule of thumb without measured outcomes. It is below `rules.specialist_confidence` by default, so the
+change needs a second vote that is more confident."""
+FIRM_CONFIDENCE: Final = 0.65
+"""Confidence of a proposal that may be one of two votes with independent evidence, however confident the second is. It
+is above `rules.specialist_confidence` by default."""
 MARGIN: Final = 0.05
 """Minimum distance of both constants from `specialist_confidence`, so that rounding does not decide."""
 MIN_SAMPLES: Final = 8
@@ -21,14 +22,14 @@ MIN_SAMPLES: Final = 8
 
 
 def tentative_confidence(run: RunStarted) -> float:
-    """Return TENTATIVE_CONFIDENCE, or less if the run's rules would let a specialist decide alone with that value."""
+    """Return TENTATIVE_CONFIDENCE, or less if it would reach the run's `specialist_confidence`."""
     upper_bound = round(run.rules.specialist_confidence - MARGIN, 3)
     return max(0.0, min(TENTATIVE_CONFIDENCE, upper_bound))
 
 
-def solo_confidence(run: RunStarted) -> float:
-    """Return SOLO_CONFIDENCE, or more if the run's rules require more of a specialist that decides alone."""
-    return min(1.0, max(SOLO_CONFIDENCE, round(run.rules.specialist_confidence + MARGIN, 3)))
+def firm_confidence(run: RunStarted) -> float:
+    """Return FIRM_CONFIDENCE, or more if it would not reach the run's `specialist_confidence`."""
+    return min(1.0, max(FIRM_CONFIDENCE, round(run.rules.specialist_confidence + MARGIN, 3)))
 
 
 def estimate_confidence(
@@ -37,8 +38,8 @@ def estimate_confidence(
     """Return `hit_rate`, or less if noise will hide the gain.
 
     `hit_rate` is the share of similar changes that helped when their effect was visible. Noise alone never lowers the
-    result below what a specialist needs to decide alone. If the target is measured too rarely to estimate its noise,
-    the result is `hit_rate`.
+    result below `firm_confidence`. If the target is measured too rarely to estimate its noise, the result is
+    `hit_rate`.
 
     To measure the outcome of a change, the mesh takes the target's mean over the `horizon` ticks before the change. The
     mesh compares it with the mean over the second half of the `horizon` ticks after the change. For a rollback to
@@ -53,5 +54,5 @@ def estimate_confidence(
         count_before = count_after = max(1.0, len(values) * min(1.0, (window.tick - rollback_tick) / horizon))
     noise = sigma(values) * math.sqrt(1 / count_before + 1 / count_after)
     visible_share = min(1.0, abs(gain) / (2 * noise)) if noise > 0 else 1.0
-    minimum = max(SOLO_CONFIDENCE, min(hit_rate, solo_confidence(window.run)))
+    minimum = max(FIRM_CONFIDENCE, min(hit_rate, firm_confidence(window.run)))
     return round(max(minimum, 0.5 + (hit_rate - 0.5) * visible_share), 3)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from oven_agents.sdk.window import Window
-from oven_agents.stats.confidence import solo_confidence
+from oven_agents.stats.confidence import firm_confidence
 from oven_agents.stats.objective import readings
 from oven_core.protocol.actuators import EVALUATE
 from oven_core.protocol.messages import Vote
@@ -69,9 +69,9 @@ def has_recent_reading(window: Window) -> bool:
 
 
 def request_evaluation(window: Window, reason: str) -> Vote:
-    """Propose an evaluation. The confidence is high enough to decide alone, because an evaluation changes nothing."""
+    """Propose an evaluation. The proposal is enough alone at this confidence, because an evaluation changes nothing."""
     text = f"{reason}; a held-out reading will show the effect on quality"
-    return window.propose(EVALUATE, None, confidence=solo_confidence(window.run), why=text)
+    return window.propose(EVALUATE, None, confidence=firm_confidence(window.run), why=text)
 
 
 def _quality_drop(before: list[tuple[int, float]], newest: tuple[int, float]) -> float:

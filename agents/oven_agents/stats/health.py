@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, stdev
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from oven_agents.sdk.window import Window
 from oven_agents.stats import symptoms
@@ -30,7 +29,7 @@ MIN_READINGS = 2
 MIN_RELATIVE_CHANGE = 0.02
 """Minimum change of held-out readings, as a share of the earlier one. With few readings, their noise is unknown."""
 NEWEST_NORMS = 8
-"""Number of newest gradient norms in which a spike counts. A loss that rises shows its cause some ticks later."""
+"""Number of newest gradient norms in which a spike counts. The loss may rise only some ticks after the spike."""
 SPIKE_FACTOR = 4.0
 """Multiple of its median beyond which a gradient norm counts as a spike."""
 STEP_GROWTH = 1.8
@@ -41,12 +40,14 @@ COLLAPSED_SHARE = 0.5
 """Share of its earlier level below which an entropy counts as worse."""
 ENTROPY = "entropy"
 
+State: TypeAlias = Literal["better", "steady", "worse"]
+
 
 @dataclass(frozen=True, slots=True)
 class Health:
     """The state of a signal, in words and as one of three classes."""
 
-    state: Literal["better", "steady", "worse"]
+    state: State
     text: str
     """Part of a sentence, with figures."""
     metrics: tuple[str, ...]
@@ -83,7 +84,7 @@ def held_out_health(window: Window) -> Health | None:
     values = [value for _, value in points]
     best, newest = max(values[:-1]), values[-1]
     margin = max(SIGMAS * bending_noise(values), MIN_RELATIVE_CHANGE * abs(best))
-    state: Literal["better", "steady", "worse"] = "steady"
+    state: State = "steady"
     if newest > best + margin:
         state = "better"
     elif newest < best - margin and newest <= values[-2] + margin:
@@ -130,17 +131,13 @@ def anchor_health(window: Window) -> Health | None:
     values = symptoms.reference_kls(window)
     if len(values) < MIN_TICKS:
         return None
-    sighting = symptoms.kl_sighting(window)
+    sighting = symptoms.detect_kl_runaway(values)
     text = sighting.why if sighting else f"the KL to the reference is {median(values[-symptoms.LEVEL_VALUES :]):.3g}"
     return Health("worse" if sighting else "steady", text, (symptoms.KL,))
 
 
-def _state(shift: Shift) -> Literal["better", "steady", "worse"]:
+def _state(shift: Shift) -> State:
     """Classify a shift of values that are better if they are higher."""
-    spread = max(_spread(shift.before), _spread(shift.now), 1e-12)
+    spread = max(stdev(shift.before), stdev(shift.now), 1e-12)
     errors = shift.mean_difference / shift.standard_error(spread)
     return "better" if errors > SIGMAS else "worse" if errors < -SIGMAS else "steady"
-
-
-def _spread(values: Sequence[float]) -> float:
-    return stdev(values) if len(values) > 1 else 0.0

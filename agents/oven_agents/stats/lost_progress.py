@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from statistics import median
 from typing import NamedTuple
 
@@ -19,14 +20,15 @@ RISE_TICKS = 12
 """Number of newest losses that must all be above the start. A hard batch, or the first steps of an optimizer without a
 warm-up, raise fewer."""
 EARLY_PROGRESS = 0.3
-"""Progress of the run, 0 to 1, after which a rise is more likely to have another cause than the rate: data, a fault."""
+"""Progress of the run, 0 to 1, after which a rise is more likely to have another cause than the rate: data, a fault.
+The progress of a run without a known end is 0, so only the window limits the search there."""
 MIN_RISE = 0.25
-"""Share of the loss at the start by which all RISE_TICKS losses must exceed it. No tuned run had so many
-(docs/experiments.md)."""
+"""Share of the loss at the start by which all RISE_TICKS losses must exceed it. None of our tuned runs had so many
+such losses in a row (docs/experiments.md)."""
 
 
 class LossAboveStart(NamedTuple):
-    """A loss that rose above its value before training."""
+    """A loss that rose above its value at the start."""
 
     start: float
     current: float
@@ -54,17 +56,28 @@ def lost_rewards(window: Window, since: int, *, min_level: float, by_level: bool
         values = window.series(name, after=since)
         if len(values) < 4:
             continue
-        last = values[-3:]
-        if len(names) == 1 and max(last) >= 0.5 * max(values):
+        if len(names) == 1 and max(values[-3:]) >= 0.5 * max(values):
             return []  # a fast path for most ticks: the best level cannot exceed the maximum value
-        best = max(best_level(values[:-3]), values[0])
+        best = level_before(values, 3)
         if best < min_level:
             continue  # a loss of half of such a low level is within the noise
-        if max(last) >= 0.5 * best or best - max(last) < 3 * noise(values[:-3]):
+        if not is_half_lost(values, 3, best):
             return []
         low_ticks = next((i for i, value in enumerate(reversed(values)) if value >= 0.5 * best), len(values))
-        collapsed.append(LostReward(name, best, median(last), low_ticks))
+        collapsed.append(LostReward(name, best, median(values[-3:]), low_ticks))
     return collapsed
+
+
+def level_before(values: Sequence[float], count: int) -> float:
+    """Return the best level before the newest `count` values. The first value alone counts as a level, because a
+    collapse may begin right after it."""
+    return max(best_level(values[:-count]), values[0])
+
+
+def is_half_lost(values: Sequence[float], count: int, best: float) -> bool:
+    """Return whether all of the newest `count` values lost half of the level `best`, beyond the noise."""
+    highest = max(values[-count:])
+    return highest < 0.5 * best and best - highest >= 3 * noise(values[:-count])
 
 
 def last_healthy_tick(window: Window, since: int) -> int:
@@ -104,9 +117,11 @@ def describe_loss_relapse(window: Window, since: int, *, share: float, ticks: in
 def find_loss_above_start(window: Window) -> LossAboveStart | None:
     """Return the loss if RISE_TICKS values in a row were far above those at the start, early in the run, and its level
     has not come back down since. Return None also if the window no longer contains the start."""
+    if window.observations[0].step > 1:
+        return None
     points = [(tick, value) for tick, value in window.surviving_series("loss") if math.isfinite(value)]
     values = [value for _, value in points]
-    if window.observations[0].step > 1 or len(values) < START_TICKS + RISE_TICKS:
+    if len(values) < START_TICKS + RISE_TICKS:
         return None
     start = max(values[:START_TICKS])
     early_ticks = {observation.tick for observation in window.observations if observation.progress <= EARLY_PROGRESS}

@@ -1,23 +1,25 @@
-"""Reviews: an agent's vote on another agent's ballot, from the state of its own signal."""
+"""Reviews: an agent's vote on another agent's ballot, from the state of its own signal.
+
+The confidences rank votes and are not measured. A signal that has got worse gives `firm_confidence`, so it may be the
+confident one of two votes. A signal that only permits a change gives `tentative_confidence`."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 from oven_agents.sdk.window import Window
+from oven_agents.stats.confidence import firm_confidence, tentative_confidence
 from oven_agents.stats.health import Health
 from oven_agents.stats.objective import held_out_metric
 from oven_core.mesh.actuator_values import direction
 from oven_core.protocol.messages import BallotOpened, Vote
 
-SUPPORT_CONFIDENCE = 0.65
-"""Confidence of a vote for a remedy, or another direction, if the signal has got worse."""
-PERMISSION_CONFIDENCE = 0.55
-"""Confidence of a vote `for` from a signal that only does not speak against the change."""
 OBJECTION_CONFIDENCE = 0.7
-"""Confidence of a vote against a change that would make a worsening run worse: a veto by default."""
+"""Confidence of a vote against a harder push of a run that gets worse: a veto by default."""
 DOUBT_CONFIDENCE = 0.6
-"""Confidence of a vote against a remedy for a run that improves: it counts, but is not a veto."""
+"""Confidence of a vote against a remedy, or another direction, for a run that improves: too low for a veto by
+default."""
 
 Effect: TypeAlias = Literal["pushes", "protects", "redirects"]
 
@@ -44,17 +46,20 @@ def effect_of(ballot: BallotOpened, window: Window) -> Effect | None:
     return "redirects"
 
 
-def review_change(ballot: BallotOpened, window: Window, health: Health | None) -> Vote | None:
+def review_change(ballot: BallotOpened, window: Window, read_health: Callable[[Window], Health | None]) -> Vote | None:
     """Return a vote on the ballot from the state of one signal, or None to abstain.
 
     A signal that gets worse speaks for a remedy or another direction, and against a harder push. A signal that does
-    not get worse leaves room for a push, and a steady one for another direction. Held-out quality that improves speaks
-    against a remedy. Other signals that improve do not: a rising reward may be a sign of the fault."""
+    not get worse permits a push, and a steady one permits another direction. Held-out quality that improves speaks
+    against a remedy or another direction. Other signals that improve do not: a rising reward may be a sign of the
+    fault."""
     effect = effect_of(ballot, window)
-    if health is None or effect is None:
+    health = read_health(window) if effect is not None else None
+    if health is None:
         return None
-    stance, confidence = "for", SUPPORT_CONFIDENCE if health.state == "worse" else PERMISSION_CONFIDENCE
-    if effect == "pushes" and health.state == "worse":
+    is_worse = health.state == "worse"
+    stance, confidence = "for", firm_confidence(window.run) if is_worse else tentative_confidence(window.run)
+    if effect == "pushes" and is_worse:
         stance, confidence = "against", OBJECTION_CONFIDENCE
     elif effect == "protects" and health.state == "steady":
         return None

@@ -52,7 +52,7 @@ MIN_PROMPTS: Final = 8
 PROPOSED_SHARE: Final = 0.1
 """Proposed share of authored prompts among a topic's prompts. One prompt in ten can do little harm."""
 CONFIDENCE: Final = 0.5
-"""Confidence of a vote: even odds, because no success rate is recorded. One such vote cannot reach a quorum alone."""
+"""Confidence of a vote: even odds, because no success rate is recorded. A second vote has to be more confident."""
 EXPECTED_CHANGE: Final = 0.02
 """Forecast change of the target, in its unit. It is small because only one prompt in ten is replaced."""
 HORIZON: Final = 60
@@ -116,7 +116,7 @@ class Author(ModelAgent[AuthorSettings, tuple[TopicMastery, ...], Sequence[Topic
     again. Once the learner has enough prompts, the agent proposes to raise their share in these topics from 0 to a
     tenth (`data.authored_share`).
 
-    False alarms: not measured. The confidence of its votes is even odds, which cannot reach a quorum alone.
+    False alarms: not measured. The confidence of its votes is even odds, so a second vote has to be more confident.
 
     Limits: only the language model judges whether a prompt is solvable. The prompts have no reference answers, so only
     judges can score them, and rules that need an answer abstain. If the language model fails, the agent abstains.

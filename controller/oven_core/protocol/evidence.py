@@ -83,6 +83,12 @@ def read_signal(evidence: Iterable[str]) -> Signal | None:
     return None
 
 
+def read_symptoms(evidence: Iterable[str]) -> tuple[str, ...]:
+    """Return the symptoms that a vote's evidence names, as nodes of the knowledge graph, each once."""
+    entries = (entry.removeprefix(SYMPTOM_PREFIX) for entry in evidence if entry.startswith(SYMPTOM_PREFIX))
+    return tuple(dict.fromkeys(entries))
+
+
 def signal_of_metrics(names: Iterable[str], metrics: Sequence[MetricSpec] = ()) -> Signal | None:
     """Return the signal of the metrics with these names, whose kind is that of the first metric with a known kind.
     Return None if no kind is known.

@@ -48,7 +48,7 @@ def test_a_policy_that_drifts_without_a_gain_needs_a_stronger_anchor() -> None:
     [vote] = votes(read(AWAY))
     assert (vote.actuator, vote.stance) == (BETA, "propose") and vote.value == pytest.approx(0.06)
     assert vote.rationale.startswith("frontier/bits_per_byte is 0.08 bits per byte above step 0 and grew at each of 4")
-    assert vote.confidence < 0.6, "never sure enough alone"
+    assert vote.confidence < 0.6, "only tentative"
     assert vote.evidence == ("symptom:frontier_drift", "signal:policy:kl,frontier/bits_per_byte,frontier/kl")
 
 

@@ -14,7 +14,7 @@ from oven_agents.shipped.entropy_collapse import EntropyCollapse
 from oven_agents.shipped.learning_rate import LearningRate
 from oven_agents.shipped.lr_cooldown import LrCooldown
 from oven_agents.shipped.reward_hacking import RewardHacking
-from oven_agents.stats.confidence import SOLO_CONFIDENCE
+from oven_agents.stats.confidence import FIRM_CONFIDENCE
 from oven_core.protocol.messages import AgentStatus, Observation, RunStarted, Vote
 
 ONSET, END = 101, 141
@@ -91,7 +91,7 @@ def test_advantages_below_chance_raise_the_confidence_in_an_entropy_collapse(qui
     offers = [offer for offer in messages if isinstance(offer, Alternatives)]
     assert [plan.remedy for plan in offers[0].plans] == ["rollback_and_cut", "raise_beta", "rollback"]
     surest = max(vote.confidence for offer in offers for vote in offer.plans[0].votes)
-    assert (surest >= SOLO_CONFIDENCE) == quiet
+    assert (surest >= FIRM_CONFIDENCE) == quiet
 
 
 def test_gradients_that_agree_while_the_reward_falls_are_no_reason_to_raise_the_rate() -> None:

@@ -13,7 +13,7 @@ from oven_agents.sdk.alternative_plans import without_graph
 from oven_agents.shipped.auxiliary_loss import AuxiliaryLoss
 from oven_agents.shipped.knowledge import Knowledge
 from oven_agents.shipped.quantisation import Quantisation
-from oven_agents.stats.confidence import SOLO_CONFIDENCE, TENTATIVE_CONFIDENCE
+from oven_agents.stats.confidence import FIRM_CONFIDENCE, TENTATIVE_CONFIDENCE
 from oven_core.protocol.messages import (
     ActuatorSpec,
     Decision,
@@ -77,7 +77,7 @@ def turned(agent: Agent, started: RunStarted, observations: Iterable[Observation
 def test_the_graphs_weight_is_lowered_in_the_sources_stages_and_ends_at_a_fifth() -> None:
     turns = turned(Knowledge(), run("channel.kg"), map(observation, range(1, STEPS + 1)))
     assert [(tick / STEPS, value) for tick, value, _ in turns] == [(0.15, 0.4), (0.4, 0.3), (0.7, 0.1)]
-    assert all(confidence == SOLO_CONFIDENCE for *_, confidence in turns)
+    assert all(confidence == FIRM_CONFIDENCE for *_, confidence in turns)
 
 
 def test_it_keeps_the_users_scale_never_raises_and_takes_a_late_start_at_once() -> None:
@@ -126,7 +126,7 @@ def test_training_is_quantised_late_where_rounding_costs() -> None:
 
 def test_multi_token_prediction_is_weighted_down_once_late_where_it_no_longer_falls() -> None:
     still = (observation(tick, channel__mtp=3.0) for tick in range(1, STEPS))
-    assert turned(AuxiliaryLoss(), run("channel.mtp"), still) == [(301, 0.05, SOLO_CONFIDENCE)]
+    assert turned(AuxiliaryLoss(), run("channel.mtp"), still) == [(301, 0.05, FIRM_CONFIDENCE)]
     falling = (observation(tick, channel__mtp=3.0 * 0.998**tick) for tick in range(1, STEPS))
     assert turned(AuxiliaryLoss(), run("channel.mtp"), falling) == []
     heavy = (observation(tick, channel__mtp=1.5) for tick in range(1, 100))

@@ -6,7 +6,7 @@ from statistics import fmean
 import pytest
 
 from oven_agents.sdk.window import Window
-from oven_agents.stats.confidence import SOLO_CONFIDENCE, estimate_confidence, solo_confidence, tentative_confidence
+from oven_agents.stats.confidence import FIRM_CONFIDENCE, estimate_confidence, firm_confidence, tentative_confidence
 from oven_core.mesh.measurements import measure_effect
 from oven_core.mesh.reputation import beat_probability
 from oven_core.protocol.messages import MetricSpec, Observation, RunStarted
@@ -33,7 +33,7 @@ def noisy(deviation: float, count: int = 60, seed: int = 0) -> list[float]:
 def test_what_stands_out_is_as_sure_as_it_ever_was_and_what_does_not_is_even_odds() -> None:
     assert estimate_confidence(window(noisy(0.01)), hit_rate=0.95, target="loss", gain=0.5, horizon=20) == 0.95
     assert (
-        estimate_confidence(window(noisy(1.0)), hit_rate=0.95, target="loss", gain=0.02, horizon=20) == SOLO_CONFIDENCE
+        estimate_confidence(window(noisy(1.0)), hit_rate=0.95, target="loss", gain=0.02, horizon=20) == FIRM_CONFIDENCE
     )
     assert estimate_confidence(window([3.0] * 60), hit_rate=0.95, target="loss", gain=0.02, horizon=20) == 0.95
 
@@ -50,7 +50,7 @@ def test_the_stated_confidence_matches_later_outcomes(gain: float) -> None:
         after = [draw.gauss(3.0 - gain, deviation) for _ in range(horizon // 2)]
         measured = measure_effect(before, after, -1, before)
         came.append(beat_probability(measured.gain, measured.noise))
-    assert fmean(confidences) == pytest.approx(max(SOLO_CONFIDENCE, fmean(came)), abs=0.06)
+    assert fmean(confidences) == pytest.approx(max(FIRM_CONFIDENCE, fmean(came)), abs=0.06)
 
 
 def strict(quorum: float) -> RunStarted:
@@ -58,11 +58,11 @@ def strict(quorum: float) -> RunStarted:
 
 
 @pytest.mark.parametrize(
-    ("quorum", "second", "alone"), [(0.6, 0.55, 0.65), (0.5, 0.45, 0.65), (0.8, 0.55, 0.85), (1.0, 0.55, 1.0)]
+    ("quorum", "tentative", "firm"), [(0.6, 0.55, 0.65), (0.5, 0.45, 0.65), (0.8, 0.55, 0.85), (1.0, 0.55, 1.0)]
 )
-def test_confidence_levels_follow_the_runs_quorum(quorum: float, second: float, alone: float) -> None:
+def test_confidence_levels_follow_the_runs_quorum(quorum: float, tentative: float, firm: float) -> None:
     run = strict(quorum)
-    assert (tentative_confidence(run), solo_confidence(run)) == (second, alone)
+    assert (tentative_confidence(run), firm_confidence(run)) == (tentative, firm)
 
 
 def test_noise_alone_takes_no_agent_below_the_runs_quorum_and_nothing_above_its_hit_rate() -> None:

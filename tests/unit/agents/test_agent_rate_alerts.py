@@ -45,6 +45,14 @@ def test_three_steps_longer_than_the_weights_raise_an_alert_that_names_the_rate(
     assert "by 50% of their norm" in alert.reason and "The learning rate (0.1) is probably far too high" in alert.reason
 
 
+def test_an_alert_without_a_measured_rate_names_no_rate() -> None:
+    steps = [
+        o.model_copy(update={"metrics": {"loss": o.metrics["loss"]}}) for o in observations([5.0] * 3 + [50.0] * 20)
+    ]
+    [alert] = alerts_of(steps)
+    assert "The learning rate is probably far too high" in alert.reason
+
+
 def test_the_alert_on_long_steps_ends_when_the_rate_is_halved() -> None:
     high, low = observations(FALLING[:30], [0.5] * 5), observations(FALLING[:60], rate=0.04)[30:]
     assert [(alert.state, alert.tick) for alert in alerts_of([*high, *low])] == [("raised", 3), ("cleared", 31)]
@@ -68,7 +76,7 @@ def test_a_loss_that_stays_above_its_start_raises_an_alert_that_names_the_rate(s
     losses = [5.5, 5.4, 5.6] + [50 * 10 ** generator.uniform(-scatter, scatter) for _ in range(40)]
     [alert] = alerts_of(observations(losses))
     assert (alert.state, alert.symptom, alert.tick) == ("raised", "loss_creeps_up", 3 + RISE_TICKS)
-    assert "worse than 5.6 before training. The learning rate (0.1) is probably far too high" in alert.reason
+    assert "worse than 5.6 at the start. The learning rate (0.1) is probably far too high" in alert.reason
 
 
 def test_the_alert_on_the_loss_ends_when_the_loss_is_back_at_its_start() -> None:

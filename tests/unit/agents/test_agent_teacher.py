@@ -13,7 +13,7 @@ from tests.support.gauges import receipt
 
 from oven_agents.sdk.agent_session import Session
 from oven_agents.shipped.teacher import BETA, TEACHER, Teacher
-from oven_agents.stats.confidence import SOLO_CONFIDENCE as STANDS_BEHIND
+from oven_agents.stats.confidence import FIRM_CONFIDENCE
 from oven_core.protocol.actuators import ACTUATORS
 from oven_core.protocol.messages import (
     ActuatorSpec,
@@ -101,7 +101,7 @@ def test_a_plateau_under_a_binding_anchor_brings_the_next_stronger_teacher() -> 
     tick, vote = cast_votes[0]
     assert tick == LEAST, "not from the start"
     assert (vote.actuator, vote.value, vote.target) == (TEACHER, "middle", "eval/accuracy")
-    assert vote.confidence >= STANDS_BEHIND and vote.evidence == ("symptom:kl_anchor_binds", SIGNAL)
+    assert vote.confidence >= FIRM_CONFIDENCE and vote.evidence == ("symptom:kl_anchor_binds", SIGNAL)
     assert "beta × KL 0.1" in vote.rationale and "small → middle" in vote.rationale
 
 
@@ -151,7 +151,7 @@ def test_a_teacher_that_is_absorbed_gives_way_to_the_next_stronger_one() -> None
         vote.rationale.startswith("the policy has absorbed small: the KL fell from 0.1")
         and "to 0.010" in vote.rationale
     )
-    assert vote.confidence >= STANDS_BEHIND
+    assert vote.confidence >= FIRM_CONFIDENCE
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from oven_agents.sdk.alternative_plans import without_graph
 from oven_agents.sdk.window import Window
 from oven_agents.shipped.curriculum import Curriculum
 from oven_agents.shipped.learning_rate import LearningRate
-from oven_agents.stats.confidence import SOLO_CONFIDENCE
+from oven_agents.stats.confidence import FIRM_CONFIDENCE
 from oven_agents.stats.lost_progress import DECLINE_TICKS, last_healthy_tick
 from oven_core.protocol.messages import AgentStatus, Horizon, MetricSpec, Vote
 
@@ -18,7 +18,7 @@ from oven_core.protocol.messages import AgentStatus, Horizon, MetricSpec, Vote
 def test_aligned_gradients_raise_the_rate_and_say_why() -> None:
     proposals = votes(LearningRate(), [observe(t, reward=0.3, cos=0.55) for t in range(1, 10)])
     assert proposals[0].actuator == "optimizer.lr_scale" and proposals[0].value == 4.0
-    assert "0.55" in proposals[0].rationale and proposals[0].confidence >= SOLO_CONFIDENCE
+    assert "0.55" in proposals[0].rationale and proposals[0].confidence >= FIRM_CONFIDENCE
     assert proposals[0].evidence == ("symptom:gradients_aligned", "signal:gradients:optim/grad_momentum_cos")
 
 

@@ -15,6 +15,7 @@ from oven_agents.shipped.divergence import Divergence
 from oven_agents.shipped.drift import Drift
 from oven_agents.shipped.entropy_collapse import EntropyCollapse
 from oven_agents.shipped.grad_clip import GradClip
+from oven_agents.shipped.learning_rate import LearningRate
 from oven_agents.stats.health import (
     Health,
     anchor_health,
@@ -141,7 +142,7 @@ CHANGES = {
 )  # fmt: skip
 def test_the_vote_follows_from_the_state_and_the_effect(effect: str, state: str, metric: str, stance: str) -> None:
     health = Health(state, "the figures", (metric,))  # type: ignore[arg-type]
-    vote = review_change(CHANGES[effect], window({"loss": [1.0]}), health)
+    vote = review_change(CHANGES[effect], window({"loss": [1.0]}), lambda _: health)
     if not stance:
         assert vote is None
         return
@@ -162,10 +163,22 @@ def test_the_kl_to_a_new_teacher_is_not_compared_with_that_to_the_old_one() -> N
     assert not Drift().alerts(after)
 
 
+@pytest.mark.parametrize(
+    ("opened_by", "others", "reviews"),
+    [("curriculum", ("divergence",), False), ("divergence", ("divergence",), True), ("curriculum", (), True)],
+)
+def test_one_agent_reviews_the_objective(opened_by: str, others: tuple[str, ...], reviews: bool) -> None:
+    cut = ballot().model_copy(update={"opened_by": opened_by, "eligible": (*others, "curriculum", "learning_rate")})
+    vote = LearningRate().review(cut, window({"loss": [2.0 + 0.05 * n for n in range(24)]}))
+    assert (vote is not None) == reviews
+
+
 def test_without_a_state_or_an_effect_there_is_no_vote() -> None:
-    health = Health("worse", "bad", ("loss",))
-    assert review_change(ballot(), window({"loss": [1.0]}), None) is None
-    assert review_change(ballot("run.evaluate", None), window({"loss": [1.0]}), health) is None
+    def fail(_: Window) -> Health:
+        raise AssertionError("the signal is read although the change has no effect on the training")
+
+    assert review_change(ballot(), window({"loss": [1.0]}), lambda _: None) is None
+    assert review_change(ballot("run.evaluate", None), window({"loss": [1.0]}), fail) is None
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from tests.support.mesh_log import LR, Log
 
 from oven_agents.diagnosis.engine import find_findings, read_record
 from oven_agents.diagnosis.finding import Finding
+from oven_core.protocol.actuators import ACTUATORS
 from oven_core.protocol.messages import ActuatorSpec, MetricSpec, Value
 
 RATE = ActuatorSpec(name=LR, kind="scalar", scale="log", low=0.01, high=100, value=1.0)
@@ -24,14 +25,14 @@ MIXTURE = ActuatorSpec(
 )  # fmt: skip
 REWARD = MetricSpec(name="reward", better="up", ceiling=1.0)
 LOSS = MetricSpec(name="loss", better="down")
-COSINE, RATIO, LENGTH = "optim/grad_momentum_cos", "optim/update_ratio", "learning_rate"
+COSINE, RATIO, LR_METRIC = "optim/grad_momentum_cos", "optim/update_ratio", "learning_rate"
 Metrics = Callable[[int], Mapping[str, float]]
 
 
 def started(*specs: ActuatorSpec, objective: MetricSpec = REWARD, **rules: Any) -> Log:
     """Return the log of a run that announces all metrics and these knobs, with one agent."""
     log = Log()
-    names = (COSINE, RATIO, LENGTH, "kl", "confidence/std", "confidence/mean", "informativeness/mean", "loss")
+    names = (COSINE, RATIO, LR_METRIC, "kl", "confidence/std", "confidence/mean", "informativeness/mean", "loss")
     more = tuple(MetricSpec(name=name) for name in names if name != objective.name)
     held_out = MetricSpec(name="eval/accuracy/hard", better="up", held_out=True, ceiling=1.0)
     moves = tuple(spec.name for spec in specs)
@@ -66,7 +67,7 @@ LEVELS: list[tuple[str, tuple[ActuatorSpec, ...], MetricSpec, Metrics]] = [
     ("skewed_mixture", (MIXTURE,), REWARD, lambda t: healthy(t) | {"eval/accuracy/hard": 0.5}),
     ("weak_teacher", (BETA, TEACHER), REWARD, lambda t: {"reward": 0.5 + 0.01 * wave(t), "kl": 0.2}),
     ("kl_penalty_too_strong", (BETA,), REWARD, lambda t: {"reward": 0.5 + 0.01 * wave(t), "kl": 0.2}),
-    ("weight_decay_too_high", (DECAY,), LOSS, lambda t: {"loss": 5.0, LENGTH: 0.001, RATIO: 0.012, COSINE: 0.6}),
+    ("weight_decay_too_high", (DECAY,), LOSS, lambda t: {"loss": 5.0, LR_METRIC: 0.001, RATIO: 0.012, COSINE: 0.6}),
     (
         "confidence_untaught", (RATE,), REWARD,
         lambda t: healthy(t) | {"confidence/std": 0.05, "confidence/mean": 0.5, "informativeness/mean": 0.5},
@@ -168,6 +169,16 @@ def test_the_effect_of_a_change_is_no_fault() -> None:
         return {finding.kind for finding in findings(log)}
 
     assert "kl_runaway" in swapped(False) and "kl_runaway" not in swapped(True)
+
+
+def test_a_measurement_does_not_explain_a_fault() -> None:
+    log = started(BETA, ACTUATORS["run.evaluate"])
+    observe(log, 60, lambda t: healthy(t) | {"kl": 0.1 + 0.01 * wave(t)})
+    log.propose("expert", None, "run.evaluate", confidence=0.9)
+    log.tick(3, **healthy(60))
+    log.receipt(log.decisions[-1])
+    observe(log, 30, lambda t: healthy(t) | {"kl": 2.0 + 0.01 * wave(t)})
+    assert "kl_runaway" in {finding.kind for finding in findings(log)}
 
 
 def test_a_cause_comes_before_the_states_that_it_explains() -> None:

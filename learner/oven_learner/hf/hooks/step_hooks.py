@@ -63,7 +63,7 @@ class StepHook:
         return {}
 
     def after_update(self) -> Mapping[str, torch.Tensor]:
-        """Return scalars on the device. Called after `optimizer.step` and before the learning rate changes."""
+        """Return scalars on the device. Called after `optimizer.step` and before `scheduler.step`."""
         return {}
 
     def end_step(self, step: StepEnd) -> None:
@@ -117,8 +117,8 @@ class StepRate(StepHook):
     def begin(self, ranks: Ranks) -> None:
         self.scale = LearningRateScale(self._trainer.optimizer, self._trainer.lr_scheduler)
 
-    def after_update(self) -> Mapping[str, torch.Tensor]:
-        self._last_rate = self.scale.rates()[0]  # before the scheduler changes it
+    def before_update(self) -> Mapping[str, torch.Tensor]:
+        self._last_rate = self.scale.rates()[0]  # before a warm-up or the scheduler changes it
         return {}
 
     def end_step(self, step: StepEnd) -> None:

@@ -157,7 +157,7 @@ class NamedRates:
 
     def _follow(self) -> None:
         """If the loop has overwritten the rate of one optimizer, so that its scale is 1 again, reset the others."""
-        if any(not rates_equal([self.read()], [other.scale.read(self.name)]) for other in self.readbacks[1:]):
+        if any(not rates_equal([self.read()], [readback.scale.read(self.name)]) for readback in self.readbacks[1:]):
             self.write(1.0)
 
 

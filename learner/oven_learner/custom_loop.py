@@ -36,7 +36,7 @@ from oven_learner.completions.sampling import choose_sampling
 from oven_learner.link.find_controller import Connection, Mode, find_controller
 from oven_learner.link.link_interface import Link, SilentLink
 from oven_learner.optim.lr_scale import USER_BOUNDS
-from oven_learner.optim.rate_knobs import RateKnobs, create_rate_knobs
+from oven_learner.optim.rate_knobs import RateKnobs, create_rate_knobs, named_optimizers
 from oven_learner.rollback.memory_snapshots import CREDIT_S, MAX_SNAPSHOTS, Snapshots
 
 if TYPE_CHECKING:
@@ -131,7 +131,10 @@ def connect(
             idle = idle_client(mode, knobs, step=step, max_steps=max_steps, seconds=seconds, ranks=all_ranks)
             idle.micro_batches = micro_batches
             if clip is not None:  # clipping is part of the script's training
-                _attach_clip(idle, clip, model, create_rate_knobs(optimizer, scheduler))
+                from oven_learner.optim.step_gauges import Clip
+
+                first_optimizer = next(iter(named_optimizers(optimizer).values()))
+                idle.hooks.callback(Clip(clip, model).attach(first_optimizer).remove)
             return idle
         link = connection.link() if connection is not None else SilentLink()
     sampling = choose_sampling(connection.shown_completions if connection is not None else None, completions, redact)
@@ -190,14 +193,6 @@ def _create_evaluation(evaluate: Callable[[], Measurements], every: int, model: 
     if EVALUATE not in knobs:
         knobs.action(EVALUATE, evaluation.request, effect="measures")
     return evaluation
-
-
-def _attach_clip(idle: LoopClient, clip: float, model: Any, rates: RateKnobs) -> None:
-    """Clip before each step of the first optimizer, although there is no controller."""
-    from oven_learner.optim.step_gauges import Clip
-
-    rates.close()  # without a controller, nothing is measured
-    idle.hooks.callback(Clip(clip, model).attach(rates.scales[0].optimizer).remove)
 
 
 def _create_snapshots(

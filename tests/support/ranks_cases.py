@@ -12,6 +12,7 @@ from oven_core.errors import RefusedError
 from oven_core.protocol.announcements import ActuatorAnnounced
 from oven_core.protocol.messages import LogMessage, MetricSpec, Observation, RunEnded, StepClosed
 from oven_core.protocol.operator_messages import OperatorCommand
+from oven_core.protocol.rules import Rules
 from oven_learner.actuators import Actuators
 from oven_learner.client.best_weights import BestWeights
 from oven_learner.client.oven_client import OvenClient
@@ -267,7 +268,22 @@ def all_end_with_the_best(ranks: Ranks) -> dict[str, Any]:
     return results
 
 
+def rank_0_has_the_rules(ranks: Ranks) -> dict[str, Any]:
+    """The rules let agents evaluate, and only rank 0 has them."""
+    case = Case(ranks, rules=Rules(autonomy="auto") if ranks.leader else None)
+    evaluated: list[int] = []
+    case.client.actuators.action("run.evaluate", lambda _: evaluated.append(case.client.tick), effect="measures")
+    case.client.record_evaluation({"eval/loss": 1.0})
+    for step in range(1, 6):
+        case.client.observe(step, {})
+        if evaluated and evaluated[-1] == step - 1:
+            case.client.record_evaluation({"eval/loss": 1.0})
+        case.client.poll()
+    return {"evaluated": evaluated}
+
+
 CASES = (
+    rank_0_has_the_rules,
     all_end_with_the_best,
     listening_fails,
     the_time_is_up,

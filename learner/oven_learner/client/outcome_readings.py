@@ -17,7 +17,7 @@ from oven_core.protocol.messages import Decision
 from oven_core.protocol.rules import Rules
 
 TICKS_PER_EVALUATION: Final = 20
-"""Ticks of the run that pay for one requested evaluation, in addition to the first `rules.outcome_samples`."""
+"""Ticks of the process that pay for one requested evaluation, in addition to the first `rules.outcome_samples`."""
 INITIAL_INTERVAL: Final = 2
 """Ticks between the first readings, which are early because agents may propose a change after a few ticks."""
 
@@ -28,18 +28,19 @@ class _Need:
 
     start: int
     due_ticks: list[int]
-    """Ticks by which the first, second, … reading after `start` must have been measured."""
+    """Ticks by which the missing readings must have been measured, in order."""
 
 
 class OutcomeReadings:
     """The evaluations that applied decisions need. Every rank calls each method at the same steps."""
 
-    def __init__(self, rules: Rules, held_out: Collection[str]) -> None:
-        """`held_out` are the names of the held-out metrics."""
-        self._samples, self._held_out = rules.outcome_samples, frozenset(held_out)
+    def __init__(self, rules: Rules, held_out: Collection[str], first_tick: int = 0) -> None:
+        """`rules` must be the same on all ranks, because they evaluate together. `held_out` are the names of the
+        held-out metrics. `first_tick` is the tick at which this process starts, or resumes an earlier one."""
+        self._samples, self._held_out, self._first_tick = rules.outcome_samples, frozenset(held_out), first_tick
         self._is_allowed = rules.autonomy_for(EVALUATE) == "auto"
         self._needs: dict[str, _Need] = {}  # by target, because a newer change with the same target ends the window
-        self._reading_ticks: list[int] = []
+        self._has_readings = self._awaits_reading = False
         self._request_count = 0
 
     def add(self, decision: Decision, tick: int) -> None:
@@ -53,20 +54,20 @@ class OutcomeReadings:
 
     def record(self, tick: int) -> None:
         """Record that the held-out metrics were measured at `tick`."""
-        if not self._reading_ticks and tick <= 1 and self._is_allowed:
-            due_ticks = [tick + INITIAL_INTERVAL * count for count in range(self._samples)]
-            self._needs[""] = _Need(tick - 1, due_ticks)
-        self._reading_ticks.append(tick)
+        if not self._has_readings and tick <= 1 and self._is_allowed:
+            self._needs[""] = _Need(tick, [tick + INITIAL_INTERVAL * count for count in range(1, self._samples)])
+        self._has_readings, self._awaits_reading = True, False
+        for need in self._needs.values():
+            if tick > need.start:
+                del need.due_ticks[:1]
+        self._needs = {target: need for target, need in self._needs.items() if need.due_ticks}
 
     def take_request(self, tick: int) -> bool:
-        """Return whether the next step must be evaluated. The budget is then charged."""
-        if self._request_count >= self._samples + tick // TICKS_PER_EVALUATION:
+        """Return whether the next step must be evaluated. The budget is then charged. There are no more requests until
+        the requested evaluation has been recorded."""
+        budget = self._samples + (tick - self._first_tick) // TICKS_PER_EVALUATION
+        if self._awaits_reading or self._request_count >= budget:
             return False
-        for target, need in list(self._needs.items()):
-            count = sum(reading > need.start for reading in self._reading_ticks)
-            if count >= len(need.due_ticks):
-                del self._needs[target]
-            elif tick >= need.due_ticks[count]:
-                self._request_count += 1
-                return True
-        return False
+        self._awaits_reading = any(tick >= need.due_ticks[0] for need in self._needs.values())
+        self._request_count += self._awaits_reading
+        return self._awaits_reading

@@ -134,8 +134,7 @@ class OvenClient:
         self._started_at = 0.0
         self._closed = self._finished = False
         self._best_metrics: dict[str, float] = {}  # metrics of the best weights, if the run ends with them
-        held_out = [spec.name for spec in metrics if spec.held_out]
-        self._outcome_readings = OutcomeReadings(self._rules, held_out)
+        self._held_out = [spec.name for spec in metrics if spec.held_out]
         self._adopted = AdoptedDecisions(
             self,
             actuators,
@@ -167,7 +166,9 @@ class OvenClient:
         come from a checkpoint, and are used for actuators whose value is not in the log. Raises OvenError."""
         check_rules(self._rules, self.actuators)
         past, self._training = open_log(self._link, self._ranks, self._training)
-        self._adopted.answers_immediately = self._ranks.broadcast(self._lockstep)
+        # Only rank 0 knows the run's rules.
+        self._adopted.answers_immediately, rules = self._ranks.broadcast((self._lockstep, self._rules))
+        self._outcome_readings = OutcomeReadings(rules, self._held_out, past.tick)
         self._incarnation, self.seq_at_connect = past.incarnation + 1, past.last_seq
         self.tick, self.step = past.tick, step
         if past.training not in ("", self._training):

@@ -76,7 +76,7 @@ def attach(
 
     It adds these knobs if the trainer has them and a change takes effect (oven_learner.hf.knobs):
 
-    - `optimizer.lr_scale`, `optimizer.weight_decay` and `grad.clip`.
+    - `optimizer.lr_scale`, `optimizer.warmup`, `optimizer.weight_decay` and `grad.clip`.
     - `optimizer.lr_scale/<name>` for parameter groups with a `name`.
     - β (`grpo.beta`, `rloo.beta`, `dpo.beta` or `distillation.beta`) if the model that it refers to is loaded.
     - `grpo.epsilon` or `rloo.epsilon` if completions are reused.

@@ -54,7 +54,6 @@ from oven_learner.link.link_interface import Link, SilentLink
 from oven_learner.optim.device_readback import Readback
 from oven_learner.optim.optimizer_gauges import ABSENT_IF_NAN
 from oven_learner.optim.rate_knobs import RateKnobs
-from oven_learner.optim.rate_readback import TRAINER_REMEDY, RateReadback
 from oven_learner.ranks import Ranks
 from oven_learner.rewards.committee import Committee
 from oven_learner.rewards.committee_knobs import register_committee_knobs
@@ -362,8 +361,7 @@ class Attachment(TrainerCallback):
         """Register the knobs that take effect in this trainer. The user's own actuators are already registered."""
         trainer, actuators, options = self.trainer, self.actuators, self._options
         check_trainable(trainer)
-        rates = RateKnobs([RateReadback(self._rate.scale, TRAINER_REMEDY)])
-        rates.register(actuators, options.lr_bounds, trainer.state.max_steps)
+        RateKnobs([self._rate.readback]).register(actuators, options.lr_bounds, trainer.state.max_steps)
         trainer_knobs.register_knobs(trainer, actuators, self._user_values, options.beta_bounds)
         register_kl_knobs(actuators, trainer, options.teachers, options.beta_bounds, lambda: self.client)
         for channel in self._channels:

@@ -15,9 +15,8 @@ ALL_GROUPS = ""
 """The `name` argument that stands for all parameter groups."""
 SCALE_KEY = "oven_lr_scale"  # in a parameter group: the scale of all groups
 NAMED_KEY = "oven_named_lr_scale"  # in a parameter group: the scale of the groups with its name
-WARMUP_KEY = "oven_warmup"  # in a parameter group: the factor of the current warm-up
-WARMUP_STEPS_KEY = "oven_warmup_steps"  # in a parameter group: the length of the current warm-up, or 0 without one
-WARMUP_DONE_KEY = "oven_warmup_done"  # in a parameter group: the number of steps of the current warm-up so far
+WARMUP_KEY = "oven_warmup"  # in a parameter group: the length of the current warm-up, and the number of its past steps
+NO_WARMUP = (0, 0)
 MAX_NAMES = 16
 """Maximum number of names that get a scale. If there are more, each name probably stands for a single weight."""
 GROUP_KEYS = ("lr", "initial_lr", "max_lr", "min_lr")
@@ -63,24 +62,23 @@ class LearningRateScale:
     @property
     def common_factor(self) -> float:
         """The factor on the rates of all groups: the scale of all groups times the factor of the warm-up."""
-        return self.read() * self._stored(0, WARMUP_KEY)
+        return self.read() * self._warmup_factor(0)
 
     @property
     def warmup_steps(self) -> int:
         """The length of the current warm-up, or 0 without one."""
-        return int(self._stored(0, WARMUP_STEPS_KEY, 0))
+        return self._warmup(0)[0]
 
     def start_warmup(self, steps: int) -> None:
         """Multiply the rates of the next `steps` steps by a factor that rises linearly from 1 / (steps + 1). The step
         after them uses the full rate. With 0, end the current warm-up."""
-        self._set_warmup(steps, 0, GROUP_KEYS)
+        self._set_warmup((steps, 0), GROUP_KEYS)
         self._update_last_rates()
 
     def advance_warmup(self) -> None:
         """Use the next factor of the warm-up, after a step of the optimizer. Do nothing without a warm-up."""
-        if steps := self.warmup_steps:
-            done = int(self._stored(0, WARMUP_DONE_KEY, 0)) + 1
-            self._set_warmup(steps if done < steps else 0, done, GROUP_KEYS)
+        steps, past_steps = self._warmup(0)
+        self._set_warmup((steps, past_steps + 1) if past_steps + 1 < steps else NO_WARMUP, GROUP_KEYS)
 
     def yield_to_loop(self, expected: list[float]) -> None:
         """Set all scales to 1 and end the warm-up. A rate that is neither expected nor set by a scheduler comes from
@@ -92,7 +90,7 @@ class LearningRateScale:
                 group["lr"] /= self._factor(index)
         for name in (ALL_GROUPS, *self.named_groups):
             self._rescale(1.0, GROUP_KEYS[1:], name)
-        self._set_warmup(0, 0, GROUP_KEYS[1:])
+        self._set_warmup(NO_WARMUP, GROUP_KEYS[1:])
 
     def indices(self, name: str) -> Sequence[int]:
         """Return the indices of the parameter groups with this name."""
@@ -135,15 +133,14 @@ class LearningRateScale:
             self.optimizer.param_groups[index][NAMED_KEY if name else SCALE_KEY] = scale
         self._multiply(factor, group_keys, indices)
 
-    def _set_warmup(self, steps: int, done: int, group_keys: tuple[str, ...]) -> None:
-        """Set the length of the warm-up, the number of its steps so far, and the factor for the next step."""
-        factor = (done + 1) / (steps + 1) if steps else 1.0
-        change = factor / self._stored(0, WARMUP_KEY)
-        if not steps and not self.warmup_steps:
-            return  # there is no warm-up to end
+    def _set_warmup(self, warmup: tuple[int, int], group_keys: tuple[str, ...]) -> None:
+        """Set the length of the warm-up and the number of its past steps, and multiply the rates accordingly."""
+        if warmup == self._warmup(0):
+            return
+        factor_before = self._warmup_factor(0)
         for group in self.optimizer.param_groups:
-            group |= {WARMUP_KEY: factor, WARMUP_STEPS_KEY: steps, WARMUP_DONE_KEY: done}
-        self._multiply(change, group_keys, self.indices(ALL_GROUPS))
+            group[WARMUP_KEY] = warmup
+        self._multiply(self._warmup_factor(0) / factor_before, group_keys, self.indices(ALL_GROUPS))
 
     def _multiply(self, factor: float, group_keys: tuple[str, ...], indices: Sequence[int]) -> None:
         """Multiply the rates of these groups by the factor, here and in the schedulers. The keys that `_factor` reads
@@ -171,11 +168,20 @@ class LearningRateScale:
 
     def _factor(self, index: int, exclude: str = "") -> float:
         """Return the product of the factors on the rate of a parameter group, without that of the key `exclude`."""
-        keys = (NAMED_KEY, SCALE_KEY, WARMUP_KEY)
-        return math.prod(self._stored(index, key) for key in keys if key != exclude)
+        scales = (self._stored(index, key) for key in (NAMED_KEY, SCALE_KEY) if key != exclude)
+        return math.prod(scales) * self._warmup_factor(index)
 
-    def _stored(self, index: int, key: str, default: float = 1.0) -> float:
-        return float(self.optimizer.param_groups[index].get(key, default))
+    def _stored(self, index: int, key: str) -> float:
+        return float(self.optimizer.param_groups[index].get(key, 1.0))
+
+    def _warmup(self, index: int) -> tuple[int, int]:
+        steps, past_steps = self.optimizer.param_groups[index].get(WARMUP_KEY, NO_WARMUP)
+        return steps, past_steps
+
+    def _warmup_factor(self, index: int) -> float:
+        """Return the factor of the warm-up on the next step, which is 1 without a warm-up."""
+        steps, past_steps = self._warmup(index)
+        return (past_steps + 1) / (steps + 1)
 
     def _base_rates(self) -> list[float] | None:
         """Return the base rates of the first scheduler that has any. Callers may change the list in place."""

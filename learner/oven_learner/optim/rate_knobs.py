@@ -28,20 +28,29 @@ MAX_WARMUP_STEPS = 10_000
 def create_rate_knobs(optimizer: Any, scheduler: Any = None) -> RateKnobs:
     """Return the rate knobs of an optimizer, or of a sequence or mapping of optimizers, with their schedulers. Raises
     ConfigError if the optimizers have no distinct names, or if the schedulers do not match them."""
+    optimizers = named_optimizers(optimizer)
+    schedulers = {ALL_GROUPS: scheduler} if ALL_GROUPS in optimizers else scheduler or {}
+    if isinstance(schedulers, list | tuple) and len(schedulers) == len(optimizers):
+        schedulers = dict(zip(optimizers, schedulers, strict=True))
+    if not isinstance(schedulers, Mapping) or not schedulers.keys() <= optimizers.keys():
+        raise ConfigError(
+            f"scheduler= does not match the optimizers {', '.join(optimizers)}; pass a mapping from these names, or a "
+            "list in the same order, with None for an optimizer without a scheduler"
+        )
+    return RateKnobs(
+        [RateReadback(LearningRateScale(each, schedulers.get(name), name)) for name, each in optimizers.items()]
+    )
+
+
+def named_optimizers(optimizer: Any) -> Mapping[str, Any]:
+    """Return the optimizers by their names. A single one has an empty name. Raises ConfigError if they have no distinct
+    names."""
     if not isinstance(optimizer, Mapping | list | tuple):
-        return RateKnobs([RateReadback(LearningRateScale(optimizer, scheduler))])
+        return {ALL_GROUPS: optimizer}
     named = optimizer if isinstance(optimizer, Mapping) else _named_by_class(optimizer)
     if not named or not all(isinstance(name, str) and name for name in named):
         raise ConfigError(f"optimizer= has the names {[*named]}; pass at least one optimizer, each with a name")
-    schedulers = dict(zip(named, scheduler, strict=False)) if isinstance(scheduler, list | tuple) else scheduler or {}
-    if not isinstance(schedulers, Mapping) or not schedulers.keys() <= named.keys():
-        raise ConfigError(
-            f"scheduler= does not match the optimizers {', '.join(named)}; pass a mapping from these names, or a list "
-            "in the same order, with None for an optimizer without a scheduler"
-        )
-    return RateKnobs(
-        [RateReadback(LearningRateScale(each, schedulers.get(name), name)) for name, each in named.items()]
-    )
+    return named
 
 
 def _named_by_class(optimizers: Sequence[Any]) -> dict[str, Any]:
@@ -73,10 +82,13 @@ class RateKnobs:
         """Register the knobs. Raises ConfigError for a restored scale outside the bounds."""
         names = dict.fromkeys(name for scale in self.scales for name in scale.named_groups)
         for name in (ALL_GROUPS, *names):
+            knob = f"{SCALE}/{name}" if name else SCALE
+            if knob in actuators:  # the user's own
+                continue
             rates = NamedRates(tuple(r for r in self.readbacks if not name or name in r.scale.named_groups), name)
             rates.write(rates.read())  # a checkpoint may contain the scale of some optimizers only
             actuators.scalar(
-                f"{SCALE}/{name}" if name else SCALE,
+                knob,
                 rates.read,
                 rates.write,
                 low=bounds[0],
@@ -87,9 +99,9 @@ class RateKnobs:
                 proof=rates,
             )
         if WARMUP not in actuators and all(readback.has_hooks for readback in self.readbacks):
-            longest = max_steps * MAX_WARMUP_SHARE // 1 if max_steps else MAX_WARMUP_STEPS
+            longest = int(max_steps * MAX_WARMUP_SHARE) if max_steps else MAX_WARMUP_STEPS
             ramp = Warmup(self.readbacks)
-            high = max(1.0, longest, ramp.read())
+            high = max(1.0, longest, ramp.read())  # a checkpoint may contain a longer one
             unit = "steps from now on, in which the rate rises to the schedule"
             actuators.scalar(WARMUP, ramp.read, ramp.write, low=0.0, high=high, unit=unit, proof=ramp)
 
@@ -145,7 +157,7 @@ class NamedRates:
 
     def _follow(self) -> None:
         """If the loop has overwritten the rate of one optimizer, so that its scale is 1 again, reset the others."""
-        if not rates_equal([self.read()] * len(self.readbacks), [r.scale.read(self.name) for r in self.readbacks]):
+        if any(not rates_equal([self.read()], [readback.scale.read(self.name)]) for readback in self.readbacks[1:]):
             self.write(1.0)
 
 

@@ -181,7 +181,8 @@ class RateReadback:
             self._yield_to_loop(expected, rates, open_changes)
             rates = self.scale.rates()
         self._expected, self._loop_read_scale = rates, False
-        self.used_rate, self._unscaled_rates = rates[0], [rate / self.scale.common_factor for rate in rates]
+        common_factor = self.scale.common_factor
+        self.used_rate, self._unscaled_rates = rates[0], [rate / common_factor for rate in rates]
 
     def _record_use(self, rates: list[float], open_changes: dict[str, _Change]) -> None:
         """Record that a step used the changes. A rate of 0 proves nothing, unless a scheduler has set it."""

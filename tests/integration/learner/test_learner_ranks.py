@@ -303,6 +303,11 @@ def test_a_rate_is_read_back_on_all_at_the_same_step(cases: list[dict[str, Any]]
     assert cases[0]["the_rate_is_read_back"]["receipts"] == ["applied", "rejected"]
 
 
+def test_an_outcome_needs_readings_of_all_ranks(cases: list[dict[str, Any]]) -> None:
+    """The evaluation may be a collective, so no rank may evaluate alone."""
+    assert alike(cases, "rank_0_has_the_rules", "evaluated") == [[2, 4]]
+
+
 def test_the_mean_is_over_the_ranks_that_measured(cases: list[dict[str, Any]]) -> None:
     """A NaN anywhere is one: that rank's gradient is in everybody's step."""
     assert cases[0]["each_measures"]["seen"] == [{"loss": "2.0", "own": "0.0", "eval/loss": "5.0"}, {"loss": "nan"}]

@@ -57,3 +57,24 @@ def test_many_decisions_do_not_exceed_the_budget() -> None:
         readings.add(decision(horizon=18), tick)
         requested += request_ticks(readings, range(tick, tick + 20))
     assert 10 < len(requested) <= RULES.outcome_samples + 400 // TICKS_PER_EVALUATION
+
+
+def test_a_resumed_process_has_its_own_budget_and_not_that_of_earlier_ones() -> None:
+    readings = OutcomeReadings(RULES, ["eval/accuracy"], first_tick=4000)
+    requested: list[int] = []
+    for tick in range(4000, 4100, 10):
+        readings.add(decision(horizon=8), tick)
+        requested += request_ticks(readings, range(tick, tick + 10))
+    assert len(requested) == RULES.outcome_samples + 90 // TICKS_PER_EVALUATION
+
+
+def test_an_evaluation_that_reports_nothing_is_not_requested_again() -> None:
+    readings = OutcomeReadings(RULES, ["eval/accuracy"])
+    readings.add(decision(), tick=10)
+    assert [tick for tick in range(10, 1000) if readings.take_request(tick)] == [30]
+
+
+def test_a_run_that_evaluates_its_initial_weights_gets_the_readings_before_its_first_decision() -> None:
+    readings = OutcomeReadings(RULES, ["eval/accuracy"])
+    readings.record(0)
+    assert request_ticks(readings, range(1, 100)) == [3, 5]

@@ -13,7 +13,8 @@ from tests.support.loops import STEPS, Loop
 from torch.optim import lr_scheduler
 
 from oven_core.errors import ConfigError
-from oven_core.protocol.messages import RunStarted
+from oven_core.protocol.messages import Observation, RunStarted
+from oven_learner.actuators import Actuators
 from oven_learner.client.loop_client import LoopClient
 from oven_learner.custom_loop import connect
 from oven_learner.hf.attach import attach
@@ -140,6 +141,7 @@ def test_a_rollback_restores_the_moments_of_all_optimizers() -> None:
     [
         ({"optimizer": []}, "at least one"),
         ({"scheduler": {"sgd": None}}, "does not match the optimizers muon, adamw"),
+        ({"scheduler": [None]}, "does not match the optimizers muon, adamw"),
     ],
 )
 def test_optimizers_without_distinct_names_are_refused(options: dict[str, Any], message: str) -> None:
@@ -148,6 +150,16 @@ def test_optimizers_without_distinct_names_are_refused(options: dict[str, Any], 
         loop.run(FakeLink(), **options)
     with pytest.raises(ConfigError, match="several adamw optimizers; name them"):
         loop.run(FakeLink(), optimizer=[loop.adamw, torch.optim.AdamW(loop.model.parameters())])
+
+
+def test_the_users_own_rate_knob_takes_precedence() -> None:
+    loop, rate = Loop(), {"value": 3.0}
+    own = Actuators()
+    own.scalar(SCALE, lambda: rate["value"], lambda value: rate.update(value=value), low=1, high=9)
+    loop.options["actuators"] = own
+    line = loop.run(FakeLink({4: (SCALE, 5.0)}))
+    assert receipts(line) == [(SCALE, "applied", 3, 5)]
+    assert rate["value"] == 5 and loop.rates == [RATE] * STEPS
 
 
 def ramp(own: list[float], first: int, steps: int) -> list[float]:
@@ -256,6 +268,9 @@ def test_a_checkpoint_of_a_trainer_continues_its_warmup(tmp_path: Path, kind: st
     changed, line = run({4: (WARMUP, 5.0)})
     assert receipts(line) == [(WARMUP, "applied", 0, 5), (WARMUP, "applied", 5, 0)]
     assert changed == pytest.approx(ramp(own, 4, 5), rel=1e-9)
+    observations = [message for message in line.sent if isinstance(message, Observation)]
+    published = [observation.metrics["learning_rate"] for observation in observations]
+    assert published == pytest.approx(changed, rel=1e-6), "the rate that the step used, not that of the next one"
     past = ResumeState(1, 6, 9, {"1": {WARMUP: 5.0}})
     resumed, line = run({}, past, resume_from_checkpoint=str(tmp_path / "checkpoint-6"))
     assert resumed == pytest.approx(changed[6:], rel=1e-9)

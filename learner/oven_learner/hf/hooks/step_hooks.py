@@ -17,6 +17,7 @@ from oven_learner.hf.knobs.mixture import Mixture
 from oven_learner.hf.knobs.trainer_knobs import is_a
 from oven_learner.optim.lr_scale import LearningRateScale
 from oven_learner.optim.optimizer_gauges import OptimizerGauges
+from oven_learner.optim.rate_readback import TRAINER_REMEDY, RateReadback
 from oven_learner.ranks import Ranks
 from oven_learner.rewards.committee import Committee
 from oven_learner.rewards.generation_ahead import STEPS_AHEAD, GenerationAhead
@@ -63,7 +64,7 @@ class StepHook:
         return {}
 
     def after_update(self) -> Mapping[str, torch.Tensor]:
-        """Return scalars on the device. Called after `optimizer.step` and before the learning rate changes."""
+        """Return scalars on the device. Called after `optimizer.step` and before `scheduler.step`."""
         return {}
 
     def end_step(self, step: StepEnd) -> None:
@@ -108,17 +109,22 @@ class Gauges(StepHook):
 
 
 class StepRate(StepHook):
-    """Publishes the first parameter group's learning rate at each step. `scale` multiplies the trainer's schedule."""
+    """Publishes the first parameter group's learning rate at each step. `readback` multiplies the trainer's schedule
+    and reads the rates back."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
         self._last_rate = 0.0
 
     def begin(self, ranks: Ranks) -> None:
-        self.scale = LearningRateScale(self._trainer.optimizer, self._trainer.lr_scheduler)
+        scale = LearningRateScale(self._trainer.optimizer, self._trainer.lr_scheduler)
+        self.readback = RateReadback(scale, TRAINER_REMEDY)
 
     def after_update(self) -> Mapping[str, torch.Tensor]:
-        self._last_rate = self.scale.rates()[0]  # before the scheduler changes it
+        # The optimizer's step may already have moved a warm-up on. But an optimizer without hooks has no warm-up, and
+        # before the first step, which a GradScaler may skip, nothing has been read back.
+        used_rate = self.readback.used_rate if self.readback.has_hooks else math.nan
+        self._last_rate = self.readback.scale.rates()[0] if math.isnan(used_rate) else used_rate
         return {}
 
     def end_step(self, step: StepEnd) -> None:

@@ -4,14 +4,16 @@ An outcome is void if the next change closes its window early, or if nothing was
 change is judged by the metric that its author named. So an agent that changed actuators fast enough, or named a metric
 that its change does not hurt, could do harm without being scored. Therefore this module also compares the healthy level
 of each watched metric with later measurements, even if changes overlap. A metric is watched while a change in force
-named it, and the main held-out metric while any change is in force. A change is in force for two horizons. Here a
-metric "falls" when it gets worse, so a rising loss is a fall. Harm is clear if a metric fell by HARM_THRESHOLD standard
-errors and every new measurement is worse than every old one, or if the metric is no longer finite.
+named it. The main held-out metric, and the reward or the loss, are watched while any change is in force. A change is in
+force for two horizons. Here a metric "falls" when it gets worse, so a rising loss is a fall. Harm is clear if a metric
+fell by HARM_THRESHOLD standard errors and every new measurement is worse than every old one, or if the metric is no
+longer finite.
 
 Every change in force answers for every watched metric, whatever metric it named, with these exceptions:
 
 - A change made while the metric is already falling counts as a remedy, and is not charged for that fall.
-- A change that moves its own metric answers only for held-out metrics. The level of the others is measured anew.
+- A change that moves its own metric answers only for held-out metrics. The level of the others is measured anew,
+  whoever made the change.
 - A change in one plan with a rollback is part of a remedy. It answers for its own metric and the main held-out one.
 - Rollbacks are never charged. After a rollback, the healthy level is what was measured when the run first reached the
   restored step.
@@ -152,6 +154,13 @@ class HarmWatch:
             if metric.name in self._watched:
                 self._charges += self._check(measurements, self._watched[metric.name], tick)
 
+    def measure_anew(self, tick: int) -> None:
+        """Measure the healthy levels of metrics that are not held out again from `tick` on, when a change moved its own
+        metric."""
+        for watched in self._watched.values():
+            if not watched.metric.held_out:
+                watched.start_tick, watched.before = tick, ()
+
     def add_rollback(self, measurements: Measurements, step: float, tick: int) -> None:
         """Record a rollback to `step` at `tick`. The original measurements up to `step` become the healthy level."""
         self._in_force.clear()  # a metric named from now on has no level from before these changes to compare with
@@ -187,8 +196,6 @@ class HarmWatch:
             self._watched[name] = watched
             watched.changes.append(change)
             watched.start_tick, watched.horizon = change.tick, max(watched.horizon, change.horizon)
-        elif name in self._watched:
-            watched.start_tick, watched.before = change.tick, ()
 
     def _check(self, measurements: Measurements, watched: _WatchedMetric, tick: int) -> list[Charge]:
         """Return the charge if harm to the metric is clear. Stop watching it then, or if no change is left."""

@@ -14,9 +14,10 @@ applied together with it, is judged on repeated steps. Measurements from the las
 those from the second time that the run trains these steps. The noise of one measurement is the spread over all H ticks
 before the rollback. A rollback that discards too few measurements is judged for clear harm only.
 
-A window closes early at a rollback, at the end of the run, or when another change has the same target or actuator. But
-the effects of changes at the same tick cannot be separated, so the same measurements judge all of them. A window that
-closes before half its time is void, unless the target is already worse by two standard errors. Without this exception,
+A window closes early at a rollback, at the end of the run, or when another change has the same target or actuator. It
+also closes when a change moves its own metric (`ActuatorSpec.moves_own_metric`) and the target is not held out. But the
+effects of changes at the same tick cannot be separated, so the same measurements judge all of them. A window that closes
+before half its time is void, unless the target is already worse by two standard errors. Without this exception,
 an agent could hide harm behind its next change, or behind the rollback that repairs it.
 
 If the target is no longer finite, the success is 0 and the outcome has no figures. If the target becomes finite again,
@@ -36,7 +37,7 @@ from oven_core.mesh.harm import Change, Charge, HarmWatch, Scope
 from oven_core.mesh.measurements import Measurements, has_diverged, mean, measure_effect, sound_values
 from oven_core.mesh.outcome_scoring import Scoring, Window
 from oven_core.mesh.reputation import Stance, effective_reputation, is_clearly_worse
-from oven_core.mesh.state import State, main_held_out_metric
+from oven_core.mesh.state import State, main_held_out_metric, main_training_metric
 from oven_core.protocol.actuators import ROLLBACK
 from oven_core.protocol.messages import Decision, MetricSpec, Observation, Outcome, OutcomeLine, Receipt, TallyLine
 
@@ -116,9 +117,13 @@ class Outcomes:
             has_rollback = any(self._state.spec(name).moves_weights for name in decision.plan)
             scope: Scope = "own" if has_rollback else "held_out" if spec.moves_own_metric else "all"
             self._watch_harm(Change(decision.id, forecast.target, agents, tick, forecast.horizon, scope))
+        if spec.moves_own_metric:
+            self._harm.measure_anew(tick)
         if receipt.actuator == ROLLBACK:
             self._record_rollback(receipt, tick)
         changed_metrics = {_ALL_METRICS} if spec.moves_weights else set()
+        if spec.moves_own_metric:
+            changed_metrics |= {metric.name for metric in self._state.metrics if not metric.held_out}
         if decision is not None and forecast is not None:
             changed_metrics.add(forecast.target)
             closed_outcomes = self._open_window(decision, forecast, tick)
@@ -148,14 +153,14 @@ class Outcomes:
             self._watch_harm(Change("", metric.name, opponents, self._state.tick, horizon, "own"))
 
     def _watch_harm(self, change: Change) -> None:
-        """Watch the metric that judges a change, and the main held-out metric."""
+        """Watch the metric that judges a change, the main held-out metric, and that of the training if it answers for
+        it."""
         if not self._state.rules.harm_charge:
             return
-        metrics = self._state.metrics
-        own = [
-            metric for metric in (directed_metrics(metrics).get(change.target), main_held_out_metric(metrics)) if metric
-        ]
-        self._harm.add_change(self._measurements, change, own)
+        metrics = directed_metrics(self._state.metrics)
+        training_metric = main_training_metric(metrics.values()) if change.scope == "all" else None
+        watched = (metrics.get(change.target), main_held_out_metric(metrics.values()), training_metric)
+        self._harm.add_change(self._measurements, change, [metric for metric in watched if metric])
 
     def harm_outcomes(self, next_id: Callable[[], str]) -> list[Outcome]:
         """Return an outcome with an id from `next_id` for each clear harm that is visible at this tick."""
@@ -194,6 +199,8 @@ class Outcomes:
             lost_share = state.rules.harm_charge * blame.share
             after[agent] = rounded(effective_reputation(before.get(agent, 1.0)) * (1 - lost_share))
             state.trust.revoke_earned(agent)
+            if blame.share == 1:
+                state.trust.add_full_charge(agent)
         state.reputations = after
         effect = None if charge.not_finite else measure_effect(charge.before, charge.after, charge.sign, charge.before)
         figures = f"{effect.before:.4g} → {effect.after:.4g}" if effect else "is no longer finite"
@@ -276,11 +283,14 @@ class Outcomes:
         """Close the windows that a change of `actuator`, judged by `target`, disturbs.
 
         With `in_plan`, windows of other actuators that opened at the same tick stay open, as parts of the same plan."""
-        disturbs_all = self._state.spec(actuator).moves_weights
+        spec = self._state.spec(actuator)
+        targets = {target}
+        if spec.moves_weights or spec.moves_own_metric:
+            targets |= {m.name for m in self._state.metrics if spec.moves_weights or not m.held_out}
         windows = [
             window
             for window in self._windows.values()
-            if (disturbs_all or window.target == target or window.decision.actuator == actuator)
+            if (window.target in targets or window.decision.actuator == actuator)
             and (not in_plan or window.from_tick != tick or window.decision.actuator == actuator)
         ]
         return [self._close(window, f"confounded by {actuator} (decision {decision_id})") for window in windows]

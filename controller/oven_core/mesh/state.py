@@ -67,6 +67,12 @@ def main_held_out_metric(metrics: Iterable[MetricSpec]) -> MetricSpec | None:
     return min(candidates, key=lambda metric: metric.name.count("/"), default=None)
 
 
+def main_training_metric(metrics: Iterable[MetricSpec]) -> MetricSpec | None:
+    """Return the reward, or the loss of a run without rewards, if it has a better direction."""
+    by_name = {metric.name: metric for metric in metrics if metric.better != "neither"}
+    return by_name.get("reward") or by_name.get("loss")
+
+
 class NumberSet:
     """A set of message numbers. Messages arrive almost in order, so it stores only the numbers after the first gap."""
 

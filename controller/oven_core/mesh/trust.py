@@ -5,7 +5,8 @@ ballot, but a vote that agrees with a trusted agent can complete a quorum. A cha
 advised, so that a person can try it. An agent earns trust with an actuator by `rules.trusted_after` good outcomes of
 ballots that it opened and that its own proposal carried. For a newcomer, these are changes that a person approved and
 that no trusted agent proposed. So an agent earns nothing by a ballot that it opens just before a trusted agent carries
-it. Clear harm revokes earned trust (oven_core.mesh.harm).
+it. Clear harm revokes earned trust, and an agent that is charged with it in full no longer decides alone, until an
+operator trusts it again (oven_core.mesh.harm).
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ class Trust:
     """(agent, actuator or ALL) → the newest decision of an operator."""
     _good_outcomes: Counter[tuple[str, str]] = field(default_factory=Counter)
     """(agent, actuator) → number of good outcomes of ballots that the agent opened and carried."""
+    _charged: set[str] = field(default_factory=set)
+    """Agents that were charged in full with clear harm since an operator last trusted them."""
 
     def set(self, agent: str, actuators: Iterable[str], trusted: bool) -> None:
         """Record an operator's decision. For no or ALL `actuators`, it replaces all earlier decisions on the agent."""
@@ -44,7 +47,9 @@ class Trust:
             self._by_operators = {key: value for key, value in self._by_operators.items() if key[0] != agent}
         for actuator in names:
             self._by_operators[agent, actuator] = trusted
-        if not trusted:
+        if trusted:
+            self._charged.discard(agent)
+        else:
             self.revoke_earned(agent, names)
 
     def add_good_outcome(self, agent: str, actuator: str) -> None:
@@ -58,6 +63,10 @@ class Trust:
             if name == agent and (ALL in names or actuator in names):
                 del self._good_outcomes[name, actuator]
 
+    def add_full_charge(self, agent: str) -> None:
+        """Record that the agent was charged in full with clear harm, so that its proposal alone is no quorum."""
+        self._charged.add(agent)
+
     def is_trusted(self, agent: str, actuator: str) -> bool:
         """Return whether the agent's votes on this actuator can decide and veto."""
         for key in ((agent, actuator), (agent, ALL)):
@@ -69,9 +78,10 @@ class Trust:
         return self._good_outcomes[agent, actuator] >= self.rules.trusted_after
 
     def is_specialist(self, agent: str, actuator: str) -> bool:
-        """Return whether the agent's proposal alone is a quorum, because a grant names this actuator."""
+        """Return whether the agent's proposal alone is a quorum, because a grant names this actuator and the agent was
+        not charged in full with clear harm."""
         is_named = self._by_operators.get((agent, actuator), False) or actuator in self.rules.trusted.get(agent, ())
-        return is_named and self.is_trusted(agent, actuator)
+        return is_named and agent not in self._charged and self.is_trusted(agent, actuator)
 
     def grants(self, agent: str) -> tuple[str, ...]:
         """Return the actuators in the agent's grants, sorted, or only `ALL` if it has a grant for all of them."""

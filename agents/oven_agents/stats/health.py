@@ -97,8 +97,9 @@ def gradient_health(window: Window) -> Health | None:
     """Return the state of gradients and steps, or None without enough values. They get worse if a norm is far above the
     usual one, if steps have become longer, or if successive steps cancel each other."""
     norms = [norm for _, norm in window.surviving_series(GRAD_NORM, last=RECENT_TICKS)]
-    if norms and not all(map(math.isfinite, norms)):
+    if norms and not math.isfinite(norms[-1]):
         return Health("worse", f"{GRAD_NORM} is not finite", (GRAD_NORM,))
+    norms = list(filter(math.isfinite, norms))  # a gradient scaler of mixed precision skips an infinite one now and then
     if len(norms) < MIN_TICKS:
         return None
     shift = shift_of_newest(norms, min(NEWEST_NORMS, len(norms) // 2))

@@ -41,7 +41,7 @@ def play(case: Case, home: Path, options: Mapping[str, object], settings: Sequen
         up = subprocess.Popen(_up(case, folder.run, attack, options, settings), env=environment, stdout=out, stderr=out,
                               stdin=subprocess.DEVNULL)  # fmt: skip
     company = Company(folder, environment, attack.names)
-    without_grant = sorted(attack.names) if attack.granted else []
+    refused_grants = dict.fromkeys(sorted(attack.names) if attack.granted else [], "it was not tried")
     try:
         limit = time.monotonic() + LIMIT_S + LIMIT_S_PER_STEP * case.steps
         if _until_ready(up, output, limit):
@@ -49,7 +49,8 @@ def play(case: Case, home: Path, options: Mapping[str, object], settings: Sequen
                 company.plug_in(guest)
         while up.poll() is None and time.monotonic() < limit:
             company.look()
-            without_grant = [name for name in without_grant if not company.trust(name, attack.granted)]
+            results = {name: company.trust(name, attack.granted) for name in refused_grants}
+            refused_grants = {name: reason for name, reason in results.items() if reason}
             if attack.approved:
                 company.approve()
             time.sleep(LOOK_S)
@@ -61,8 +62,8 @@ def play(case: Case, home: Path, options: Mapping[str, object], settings: Sequen
     log = _log(folder, attack.names)
     if log is None or (attack is NOBODY and (log.accuracy is None or code != 0)):
         raise ProcessError(f"`up` for {case} ended with code {code} and did not complete:\n{words}")
-    if without_grant:
-        raise ProcessError(f"`trust` never succeeded for {', '.join(without_grant)} in {case}:\n{words}")
+    if refused_grants:
+        raise ProcessError(f"`trust` never succeeded in {case}: {'; '.join(refused_grants.values())}\n{words}")
     if missing := sorted(attack.names.difference(log.joined)):
         raise ProcessError(f"{', '.join(missing)} never joined {case}, so nothing was attacked:\n{words}")
     output.unlink()

@@ -53,13 +53,14 @@ class Company:
             raise ProcessError(f"`oven-controller {' '.join(args)}` ended with code {done.returncode}: {output}")
         return done.stdout
 
-    def trust(self, name: str, actuators: Sequence[str]) -> bool:
-        """Grant a guest trust with these actuators. False if training has not started or it has not joined."""
+    def trust(self, name: str, actuators: Sequence[str]) -> str:
+        """Grant a guest trust with these actuators. Return why it was refused, as it is before training starts and the
+        guest has joined, or an empty string."""
         try:
             self.command("trust", name, *actuators, "--run", self._folder.run)
-        except ProcessError:
-            return False
-        return True
+        except ProcessError as error:
+            return str(error)
+        return ""
 
     def approve(self) -> None:
         """Approve, as a person would, all advised decisions since the last call that a guest proposed."""

@@ -15,9 +15,9 @@ those from the second time that the run trains these steps. The noise of one mea
 before the rollback. A rollback that discards too few measurements is judged for clear harm only.
 
 A window closes early at a rollback, at the end of the run, or when another change has the same target or actuator. It
-also closes when a change moves its own metric (`ActuatorSpec.moves_own_metric`) and the target is not held out. But the
-effects of changes at the same tick cannot be separated, so the same measurements judge all of them. A window that closes
-before half its time is void, unless the target is already worse by two standard errors. Without this exception,
+also closes when a change moves its own metric (`ActuatorSpec.moves_own_metric`), unless the target is held out. But the
+effects of changes at the same tick cannot be separated, so the same measurements judge all of them. A window that
+closes before half its time is void, unless the target is already worse by two standard errors. Without this exception,
 an agent could hide harm behind its next change, or behind the rollback that repairs it.
 
 If the target is no longer finite, the success is 0 and the outcome has no figures. If the target becomes finite again,

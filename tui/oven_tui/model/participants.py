@@ -57,7 +57,9 @@ class Participants:
         """Add the next event."""
         self.committee.feed(event)
         match event.body:
-            case BallotOpened() as body if len(self._open_ballots) < MAX_OPEN_BALLOTS:
+            case BallotOpened() as body:
+                if len(self._open_ballots) == MAX_OPEN_BALLOTS:  # a learner that restarts leaves ballots undecided
+                    del self._open_ballots[next(iter(self._open_ballots))]
                 self._open_ballots[body.id] = (event.time, {body.opened_by})
                 self.graph_requests += GRAPH in body.eligible and body.opened_by != GRAPH
             case Vote() as body:

@@ -72,11 +72,11 @@ class Log:
         self.now, self.tick_s = NOON, 0.0  # when the log stores what comes next, and how long a step takes
 
     @classmethod
-    def running(cls, *agents: str, speciality: tuple[str, ...] = (), echo: bool = True, **rules: Any) -> Log:
-        """Return the log of a started run with these agents, which are specialists for the actuators `speciality`."""
+    def running(cls, *agents: str, alone: tuple[str, ...] = (), echo: bool = True, **rules: Any) -> Log:
+        """Return the log of a started run with these agents, which decide alone on the actuators `alone`."""
         log = cls(echo)
-        if speciality:
-            rules["trusted"] = {**rules.get("trusted", {}), **dict.fromkeys(agents, speciality)}
+        if alone:
+            rules["alone"] = {**rules.get("alone", {}), **dict.fromkeys(agents, alone)}
         log.start(**rules)
         for agent in agents:
             log.join(agent)

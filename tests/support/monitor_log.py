@@ -77,7 +77,7 @@ class Recording(Log):
             horizon=Horizon(max_steps=MAX_STEPS),
             actuators=SPECS,
             metrics=METRICS,
-            rules=Rules(silent_ticks=60, newcomers="full", trusted={"lr": (LR,)}),
+            rules=Rules(silent_ticks=60, newcomers="full", alone={"lr": (LR,)}),
         )
         self.put("run", message)
 

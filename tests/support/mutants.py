@@ -48,7 +48,7 @@ def honest_log() -> list[Event]:
         n=0,
         recipe="grpo",
         actuators=SPECS,
-        rules=Rules(cooldown_ticks=2, newcomers="full", trusted={"anna": (LR,)}),
+        rules=Rules(cooldown_ticks=2, newcomers="full", alone={"anna": (LR,)}),
         keys=KEYS,
     )
     log.put("run", start)

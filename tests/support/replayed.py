@@ -12,7 +12,7 @@ from oven_runs.home.run_folder import Home, RunFolder
 def a_run(end: bool = True, **rules: Any) -> Log:
     """Return nine ticks: a decision that is adopted and applied, one that is refused, and one without a quorum."""
     log = Log(stride=1)
-    log.start(trusted=dict.fromkeys(("amy", "bob"), (LR,)), **rules)
+    log.start(alone=dict.fromkeys(("amy", "bob"), (LR,)), **rules)
     for agent in ("amy", "bob"):
         log.join(agent)
     log.tick()

@@ -84,7 +84,7 @@ class TlsStack:
         self.make_server()
         self.stack.install({"learner": f"oven_services:{learner}"})
         (self.stack.folder / "adviser.py").write_text(ADVISER)
-        wanted = ("agents=[{name: adviser.py, speciality: [grad.clip]}]", "kg=false", "rules.cooldown_ticks=2", *sets)
+        wanted = ("agents=[{name: adviser.py, alone: [grad.clip]}]", "kg=false", "rules.cooldown_ticks=2", *sets)
         there = ("--nats", self.url, "--creds", str(self.bus / "creds"), "--tls-ca", str(self.bus / "tls" / "ca.pem"))
         options = [part for text in wanted for part in ("--set", text)]
         self.up = self.stack.up(RUN, *there, *options, until="learner  toy")

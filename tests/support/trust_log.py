@@ -1,4 +1,4 @@
-"""Runs of the mesh in which one agent is a specialist and the others are newcomers."""
+"""Runs of the mesh in which one agent decides alone on the rate and the others are newcomers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ DEFAULTS: dict[str, Any] = {"newcomers": "probation", "harm_charge": 0.6, "rever
 
 
 def run(*agents: str, **rules: Any) -> Log:
-    """`lr` is a specialist by a grant of the settings. The other agents are newcomers."""
+    """`lr` is trusted, and decides alone on the rate, by a grant of the settings. The other agents are newcomers."""
     log = Log()
-    log.start(**{**DEFAULTS, "trusted": {"lr": ("*", LR)}, **rules})
+    log.start(**{**DEFAULTS, "trusted": {"lr": ("*",)}, "alone": {"lr": (LR,)}, **rules})
     for agent in ("lr", *agents):
         log.join(agent)
     log.tick(9, loss=1.0)

@@ -321,11 +321,11 @@ def quotes(page: str) -> list[str]:
 
 def test_the_reasons_that_are_explained_are_what_the_mesh_writes() -> None:
     whole, end = quotes("deciding.md")
-    log = Log.running("learning_rate", "curriculum", speciality=(LR,))
+    log = Log.running("learning_rate", "curriculum", alone=(LR,))
     why = whole[whole.index("because ") + len("because ") : whole.index("; learning_rate 0.9 for")]
     log.propose("learning_rate", 4.0, confidence=0.9, rationale=why)
     log.tick(5)
     assert log.last.reason == whole
-    log = Log.running("learning_rate", speciality=(LR,), max_factor=4.0)
+    log = Log.running("learning_rate", alone=(LR,), max_factor=4.0)
     log.propose("learning_rate", 0.125, confidence=0.95)
     assert log.last.reason.endswith(end.removeprefix("…"))

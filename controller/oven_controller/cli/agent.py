@@ -83,6 +83,10 @@ def run_agent(
             autocompletion=completion.knobs,
         ),
     ] = None,
+    alone: Annotated[
+        bool,
+        typer.Option("--alone", help="With --trust: its proposals decide without a second kind of evidence."),
+    ] = False,
     option: Annotated[
         list[str] | None,
         typer.Option(
@@ -93,15 +97,18 @@ def run_agent(
     """Run an agent alongside a running stack until Ctrl-C, or until the stack ends.
 
     The agent starts as a newcomer: its votes are counted and scored, but its proposals need a trusted agent's support.
-    It earns trust through good outcomes, or gets it from --trust.
+    It earns trust through good outcomes, or gets it from --trust. Even then, its proposals need a vote with another
+    kind of evidence, unless it may decide --alone.
 
-    Example: oven-controller agent run my_agent.py --trust grad.clip
+    Example: oven-controller agent run my_agent.py --trust grad.clip --alone
     """
     from oven_controller.stack.agent_keys import admit
     from oven_controller.stack.preflight_checks import load_agents
     from oven_controller.stack.process_plan import Plan
     from oven_controller.stack.single_agent import run_alongside
 
+    if alone and not trust:
+        raise ConfigError("--alone without --trust has no effect; name the knobs: --trust grad.clip --alone")
     spec = agent_spec(file)
     name = names.validate("agent", name or spec.name)
     if option:
@@ -114,7 +121,7 @@ def run_agent(
     plan = Plan(folder, folder.info().url, str(settings.get("otlp", "")), settings.get("agents_memory_mb"))
     print(f"{name} is joining {folder.run}; press Ctrl-C to stop it", flush=True)
     service = plan.joining_agent(spec, name, shadow=shadow)
-    raise typer.Exit(asyncio.run(run_alongside(folder, service, name, trust or ())))
+    raise typer.Exit(asyncio.run(run_alongside(folder, service, name, trust or (), alone)))
 
 
 def new_agent(
@@ -136,7 +143,7 @@ def new_agent(
         raise ConfigError(f"{path} already exists; choose another name, or remove the file first") from None
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from error
-    command = f"oven-controller agent run {path} --trust optimizer.lr_scale"
+    command = f"oven-controller agent run {path} --trust optimizer.lr_scale --alone"
     print(f"wrote {path}; try it alongside a running stack with `{command}`")
 
 

@@ -55,6 +55,7 @@ ARGUMENT_TYPES: Final[Mapping[Kind, Any]] = {
     "agent": str,
     "value": str | None,
     "level": Literal["observe", "advise", "auto"],
+    "flag": bool,
 }
 ARGUMENT_COMPLETIONS: Final[Mapping[Kind, Any]] = {
     "decision": completion.knobs,
@@ -95,6 +96,10 @@ def build_command(action: Action) -> Callable[..., int]:
 
 
 def _build_parameter(argument: Argument) -> inspect.Parameter:
+    keyword_only = inspect.Parameter.KEYWORD_ONLY
+    if argument.kind == "flag":
+        flag = Annotated[bool, typer.Option(f"--{argument.name}", help=argument.help)]
+        return inspect.Parameter(argument.name, keyword_only, default=False, annotation=flag)
     default: Any = inspect.Parameter.empty if argument.default is None else argument.default
     if argument.kind in ("value", "actuators"):
         default = None  # an action has no value, and without actuators, all are meant
@@ -106,7 +111,7 @@ def _build_parameter(argument: Argument) -> inspect.Parameter:
     )
     return inspect.Parameter(
         argument.name,
-        inspect.Parameter.KEYWORD_ONLY,
+        keyword_only,
         default=default,
         annotation=Annotated[ARGUMENT_TYPES[argument.kind], annotation],
     )

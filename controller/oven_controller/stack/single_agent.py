@@ -28,9 +28,11 @@ ANSWER_TIMEOUT_S = 5.0
 """Timeout in seconds for the mesh's answer to a grant of trust."""
 
 
-async def run_alongside(folder: RunFolder, service: Service, agent: str, knobs: Sequence[str] = ()) -> int:
+async def run_alongside(
+    folder: RunFolder, service: Service, agent: str, knobs: Sequence[str] = (), alone: bool = False
+) -> int:
     """Run the agent and return its exit code. The agent's output goes to its log and to the terminal. As soon as
-    the agent has joined, it is trusted with `knobs`."""
+    the agent has joined, it is trusted with `knobs`, on which it decides alone if `alone`."""
     stop = asyncio.Event()
     offset = service.log.stat().st_size if service.log.exists() else 0
     child = await service.start()
@@ -44,7 +46,7 @@ async def run_alongside(folder: RunFolder, service: Service, agent: str, knobs: 
     on_termination(on_signal, signal.SIGHUP)
     agent_ended = asyncio.Event()
     copy_task = asyncio.create_task(relay(service.log, offset, agent_ended))
-    trust_task = asyncio.create_task(_grant_trust(folder, agent, knobs))
+    trust_task = asyncio.create_task(_grant_trust(folder, agent, knobs, alone))
     tasks = {end_task, asyncio.create_task(stop.wait()), asyncio.create_task(_wait_until_down(folder))}
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -60,7 +62,7 @@ async def run_alongside(folder: RunFolder, service: Service, agent: str, knobs: 
             await copy_task
 
 
-async def _grant_trust(folder: RunFolder, agent: str, knobs: Sequence[str]) -> None:
+async def _grant_trust(folder: RunFolder, agent: str, knobs: Sequence[str], alone: bool) -> None:
     """When the agent has joined and the run has started, trust the agent with the knobs and print the answer."""
     if not knobs:
         return
@@ -74,7 +76,7 @@ async def _grant_trust(folder: RunFolder, agent: str, knobs: Sequence[str]) -> N
                     has_joined = event.body.state != "left"
                 if has_started and has_joined:  # RunStarted announces the operator's key
                     break
-        command = new_command("trust", agent=agent, actuators=tuple(knobs))
+        command = new_command("trust", agent=agent, actuators=tuple(knobs), alone=alone)
         print((await execute_command(run, command, ANSWER_TIMEOUT_S)).line(), flush=True)
     except OvenError as error:
         print(f"could not grant trust to {agent}: {error}", flush=True)

@@ -13,6 +13,7 @@ from oven_core.mesh.actuator_values import Fault, clip, coerce_proposal, directi
 from oven_core.mesh.ballots import Ballot
 from oven_core.mesh.guardrails import check_approval, check_contradictions, check_requirements
 from oven_core.mesh.state import State
+from oven_core.mesh.trust import Grant
 from oven_core.protocol.messages import ActuatorSpec, Decision, Value
 from oven_core.protocol.operator_messages import LEARNER_ACTIONS, OperatorCommand
 from oven_core.protocol.rules import ALL
@@ -153,11 +154,14 @@ def _change_trust(state: State, command: OperatorCommand) -> Reply:
     unknown_name = next((name for name in actuators if name not in state.specs and name != ALL), None)
     if unknown_name is not None:
         return Reply(False, _explain_unknown_actuator(state, unknown_name))
-    state.trust.set(agent, actuators, command.action == "trust")
+    grant: Grant = "none" if command.action == "distrust" else "alone" if command.alone else "trusted"
+    state.trust.set(agent, actuators, grant)
     scope = _format_names(actuators) if actuators and ALL not in actuators else "all actuators"
     if command.action == "trust":
         state.vote_limits.lift_suspensions(agent, actuators)
         effect = "its votes have weight and can veto from the next tally"
+        if command.alone:
+            effect += ", and its proposal needs no second kind of evidence"
         return Reply(True, f"agent {agent} is trusted with {scope}: {effect}")
     return Reply(True, f"agent {agent} is on probation with {scope}: its votes have no weight and cannot veto")
 

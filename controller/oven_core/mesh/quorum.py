@@ -1,6 +1,6 @@
 """Whether the supporters of a change are enough: two votes with independent kinds of evidence, with three exceptions.
 
-1. A specialist, to which the settings or an operator granted this actuator by name, decides alone.
+1. An agent that may decide alone on this actuator, by a grant of the settings or an operator, needs no other vote.
 2. If harm is beyond doubt (oven_core.mesh.certain_harm), one trusted proposal is enough.
 3. A change that does not affect the training at once, such as a measurement, needs one trusted proposal.
 
@@ -41,10 +41,10 @@ def check_quorum(
     proposals = [vote for vote in side if vote.line.stance == "propose"]
     if not proposals:
         return Quorum(False, "no quorum: no trusted agent proposes it")
-    confidence, minimum = max(vote.line.confidence for vote in proposals), rules.specialist_confidence
-    specialist = max((vote.line.confidence for vote in proposals if vote.by_specialist), default=None)
-    if specialist is not None and specialist >= minimum:
-        return Quorum(True, f"specialist quorum {minimum:.3g}")
+    confidence, minimum = max(vote.line.confidence for vote in proposals), rules.firm_confidence
+    sole = max((vote for vote in proposals if vote.decides_alone), key=lambda vote: vote.line.confidence, default=None)
+    if sole is not None and sole.line.confidence >= minimum:
+        return Quorum(True, f"{sole.agent} may decide alone at {minimum:.3g}")
     if rules.evidence_kinds == 1 or harm or needs_person or not spec.intervenes:
         if confidence >= minimum:
             return Quorum(True, f"one proposal at {minimum:.3g} is enough" + (f", because {harm}" if harm else ""))
@@ -62,8 +62,8 @@ def check_quorum(
         return Quorum(True, f"{kinds}: enough for a small change", only_small=True)
     kinds = ", ".join(sorted({signal.kind for _, signal in signals})) or "none"
     required = f"two independent kinds required, one of them at {minimum:.3g}"
-    if specialist is not None:
-        required += f", or a specialist at {minimum:.3g}, not {specialist:.3g}"
+    if sole is not None:
+        required += f", or {sole.agent} alone at {minimum:.3g}, not {sole.line.confidence:.3g}"
     return Quorum(False, f"no quorum: evidence in favour: {kinds}; {required}")
 
 

@@ -329,8 +329,8 @@ class State:
 
     def standing(self, name: str, actuator: str) -> Standing:
         """Return the current standing of the agent on this actuator."""
-        newcomer, specialist = not self.is_trusted(name, actuator), self.trust.is_specialist(name, actuator)
-        return Standing(self.reputations.get(name, 1.0), self.is_shadow(name), newcomer, specialist and not newcomer)
+        newcomer, decides_alone = not self.is_trusted(name, actuator), self.trust.decides_alone(name, actuator)
+        return Standing(self.reputations.get(name, 1.0), self.is_shadow(name), newcomer, decides_alone and not newcomer)
 
     def voters(self) -> tuple[str, ...]:
         """Return the live agents whose votes count, without those that cannot vote until they join again."""

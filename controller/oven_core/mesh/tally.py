@@ -73,7 +73,7 @@ def count_votes(
             ballot.votes[line.agent].value,
             line.weight,
             line,
-            by_specialist=standing(line.agent).specialist,
+            decides_alone=standing(line.agent).decides_alone,
             signal=read_signal(ballot.votes[line.agent].vote.evidence),
         )
         for line in counted_lines

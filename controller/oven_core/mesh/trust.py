@@ -1,5 +1,7 @@
 """Trust in agents, per actuator. Settings and operators grant trust, and good outcomes earn it.
 
+A grant may also let an agent decide alone: then its proposal needs no second kind of evidence (oven_core.mesh.quorum).
+
 An agent without a grant is a newcomer. Its votes are in the tally without weight. They cannot pass, veto or split a
 ballot, but a vote that agrees with a trusted agent can complete a quorum. A change that only newcomers support is
 advised, so that a person can try it. An agent earns trust with an actuator by `rules.trusted_after` good outcomes of
@@ -14,8 +16,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
 
 from oven_core.protocol.rules import ALL, Rules
+
+Grant: TypeAlias = Literal["none", "trusted", "alone"]
+"""An operator's decision about an agent on an actuator. With `alone`, the agent is trusted and decides alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +31,7 @@ class Standing:
     reputation: float = 1.0
     shadow: bool = False
     newcomer: bool = False
-    specialist: bool = False
+    decides_alone: bool = False
 
 
 @dataclass
@@ -33,23 +39,23 @@ class Trust:
     """The trust in each agent. Operators' decisions outrank the rules and earned trust."""
 
     rules: Rules = field(default_factory=Rules)
-    _by_operators: dict[tuple[str, str], bool] = field(default_factory=dict)
+    _by_operators: dict[tuple[str, str], Grant] = field(default_factory=dict)
     """(agent, actuator or ALL) → the newest decision of an operator."""
     _good_outcomes: Counter[tuple[str, str]] = field(default_factory=Counter)
     """(agent, actuator) → number of good outcomes of ballots that the agent opened and carried."""
     _charged: set[str] = field(default_factory=set)
-    """Agents that were charged in full with clear harm since an operator last trusted them."""
+    """Agents that were charged in full with clear harm since an operator last let them decide alone."""
 
-    def set(self, agent: str, actuators: Iterable[str], trusted: bool) -> None:
+    def set(self, agent: str, actuators: Iterable[str], grant: Grant) -> None:
         """Record an operator's decision. For no or ALL `actuators`, it replaces all earlier decisions on the agent."""
         names = set(actuators) or {ALL}
         if ALL in names:
             self._by_operators = {key: value for key, value in self._by_operators.items() if key[0] != agent}
         for actuator in names:
-            self._by_operators[agent, actuator] = trusted
-        if trusted:
+            self._by_operators[agent, actuator] = grant
+        if grant == "alone":
             self._charged.discard(agent)
-        else:
+        elif grant == "none":
             self.revoke_earned(agent, names)
 
     def add_good_outcome(self, agent: str, actuator: str) -> None:
@@ -64,31 +70,38 @@ class Trust:
                 del self._good_outcomes[name, actuator]
 
     def add_full_charge(self, agent: str) -> None:
-        """Record that the agent was charged in full with clear harm, so that its proposal alone is no quorum."""
+        """Record that the agent was charged in full with clear harm, so that it does not decide alone any longer."""
         self._charged.add(agent)
 
     def is_trusted(self, agent: str, actuator: str) -> bool:
         """Return whether the agent's votes on this actuator can decide and veto."""
+        grant = self._grant(agent, actuator)
+        return grant != "none" if grant else self._good_outcomes[agent, actuator] >= self.rules.trusted_after
+
+    def decides_alone(self, agent: str, actuator: str) -> bool:
+        """Return whether the agent's proposal alone is a quorum: a grant says so, and the agent was not charged in full
+        with clear harm since then."""
+        return self._grant(agent, actuator) == "alone" and agent not in self._charged
+
+    def _grant(self, agent: str, actuator: str) -> Grant | None:
+        """Return the decision of an operator, or otherwise of the rules, or None if there is none."""
         for key in ((agent, actuator), (agent, ALL)):
             if key in self._by_operators:
                 return self._by_operators[key]
-        granted = self.rules.trusted.get(agent, ())
-        if self.rules.newcomers == "full" or actuator in granted or ALL in granted:
-            return True
-        return self._good_outcomes[agent, actuator] >= self.rules.trusted_after
-
-    def is_specialist(self, agent: str, actuator: str) -> bool:
-        """Return whether the agent's proposal alone is a quorum, because a grant names this actuator and the agent was
-        not charged in full with clear harm."""
-        is_named = self._by_operators.get((agent, actuator), False) or actuator in self.rules.trusted.get(agent, ())
-        return is_named and agent not in self._charged and self.is_trusted(agent, actuator)
+        if not {actuator, ALL}.isdisjoint(self.rules.alone.get(agent, ())):
+            return "alone"
+        if self.rules.newcomers == "full" or not {actuator, ALL}.isdisjoint(self.rules.trusted.get(agent, ())):
+            return "trusted"
+        return None
 
     def grants(self, agent: str) -> tuple[str, ...]:
         """Return the actuators in the agent's grants, sorted, or only `ALL` if it has a grant for all of them."""
-        decisions = {actuator: trusted for (name, actuator), trusted in self._by_operators.items() if name == agent}
-        by_rules = () if decisions.get(ALL) is False else self.rules.trusted.get(agent, ())
-        granted = {actuator for actuator in by_rules if decisions.get(actuator, True)}
-        granted |= {actuator for actuator, trusted in decisions.items() if trusted}
+        grants = {actuator: grant for (name, actuator), grant in self._by_operators.items() if name == agent}
+        by_rules = (*self.rules.trusted.get(agent, ()), *self.rules.alone.get(agent, ()))
+        if grants.get(ALL) == "none":
+            by_rules = ()
+        granted = {actuator for actuator in by_rules if grants.get(actuator) != "none"}
+        granted |= {actuator for actuator, grant in grants.items() if grant != "none"}
         return (ALL,) if ALL in granted else tuple(sorted(granted))
 
     def good_outcomes(self, agent: str) -> dict[str, int]:

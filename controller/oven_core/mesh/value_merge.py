@@ -22,8 +22,8 @@ class WeightedVote:
     value: Value
     weight: float
     line: TallyLine
-    by_specialist: bool = False
-    """Whether the agent is a specialist for the actuator."""
+    decides_alone: bool = False
+    """Whether the agent's proposal alone is a quorum, by a grant."""
     signal: Signal | None = None
     """The measurement on which the vote rests, if it names one."""
 

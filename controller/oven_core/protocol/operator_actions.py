@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-Kind = Literal["decision", "actuator", "actuators", "agent", "value", "level"]
+Kind = Literal["decision", "actuator", "actuators", "agent", "value", "level", "flag"]
 """The kind of an argument. `actuators` accepts several names. `value` accepts a number, the name of a choice, shares
-or nothing."""
+or nothing. A `flag` is true or false."""
 Answer = Literal["receipt", "mesh", "mesh, receipt"]
 """The messages that complete an action: the learner's receipt, the mesh's answer, or the answer and then a receipt."""
 
@@ -23,7 +23,8 @@ class Argument:
     kind: Kind
     help: str
     default: str | None = None
-    """The default value. An argument without one is required, except `value` for actuators of the kind `action`."""
+    """The default value. An argument without one is required, except a flag, and `value` for actuators of the kind
+    `action`."""
 
 
 @dataclass(frozen=True)
@@ -132,8 +133,12 @@ _TABLE: Final = (
         "Let an agent's votes decide and veto, for some knobs or all",
         "",
         answer="mesh",
-        arguments=(_AGENT, _ACTUATORS),
-        examples=("clip grad.clip",),
+        arguments=(
+            _AGENT,
+            _ACTUATORS,
+            Argument("alone", "alone", "flag", "Let its proposals decide without a second kind of evidence."),
+        ),
+        examples=("clip grad.clip", "clip grad.clip --alone"),
     ),
     Action(
         "distrust",

@@ -56,6 +56,9 @@ class OperatorCommand(LogMessage):
     actuators: tuple[str, ...] = Field(
         default=(), max_length=64, description="the actuators for trust and distrust; empty: all of them"
     )
+    alone: bool = Field(
+        default=False, description="for trust: the agent's proposal needs no second kind of evidence on these actuators"
+    )
     autonomy: Autonomy | None = Field(default=None, description="the new level for autonomy")
     judge: JudgeSpec | None = Field(
         default=None,

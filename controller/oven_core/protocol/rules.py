@@ -42,7 +42,7 @@ class Rules(BaseModel):
         description="number of independent kinds of evidence that a change needs. Exceptions: harm beyond doubt, and "
         "changes that do not affect the training at once. 1: one trusted proposal is enough",
     )
-    specialist_confidence: float = Field(
+    firm_confidence: float = Field(
         default=0.6,
         ge=0,
         le=1,
@@ -99,8 +99,12 @@ class Rules(BaseModel):
     )
     trusted: dict[str, tuple[str, ...]] = Field(
         default_factory=dict,
-        description="agent → actuators for which it is trusted and a specialist, whose proposal alone is a quorum. "
-        "With `*`, it is trusted with all actuators, but a specialist for none. Installed agents have `*`",
+        description="agent → actuators on which its votes decide and veto; `*`: all of them. Installed agents have `*`",
+    )
+    alone: dict[str, tuple[str, ...]] = Field(
+        default_factory=dict,
+        description="agent → actuators on which it is trusted and its proposal needs no second kind of evidence; `*`: "
+        "all of them",
     )
     trusted_after: int = Field(
         default=2,

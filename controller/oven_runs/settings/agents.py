@@ -60,8 +60,8 @@ def agent_names(settings: Settings) -> set[str]:
 
 
 def with_agent_rules(settings: Settings) -> Settings:
-    """Copy the settings of individual agents to the fields that the mesh reads: rules.shadow, rules.trusted and
-    agent_options. Raises ConfigError if rules.trusted names an agent that the run does not have."""
+    """Copy the settings of individual agents to the fields that the mesh reads: rules.shadow, rules.trusted,
+    rules.alone and agent_options. Raises ConfigError if a grant names an agent that the run does not have."""
     installed_names = plugins.find_plugins("agents")
     specs = [(agent_spec(entry), entry) for entry in selected_agents(settings)]
     entries = {spec.name: entry for spec, entry in specs if isinstance(entry, AgentSettings)}
@@ -70,10 +70,11 @@ def with_agent_rules(settings: Settings) -> Settings:
     default_trust = {
         spec.name: (ALL,) for spec, _ in specs if spec.is_installed and spec.name not in (TUNER, SUPERVISOR)
     }
-    specialities = {name: entry.speciality for name, entry in entries.items() if entry.speciality is not None}
-    trusted = {**default_trust, **_granted_trust(settings, run_names, installed_names), **specialities}
+    trusted = {**default_trust, **_select_grants("trusted", settings.rules.trusted, run_names, installed_names)}
+    alone = _select_grants("alone", settings.rules.alone, run_names, installed_names)
+    alone |= {name: entry.alone for name, entry in entries.items() if entry.alone}
     shadows = tuple(sorted(_shadow_names(settings, entries, run_names)))
-    rules = settings.rules.model_copy(update={"shadow": shadows, "trusted": trusted})
+    rules = settings.rules.model_copy(update={"shadow": shadows, "trusted": trusted, "alone": alone})
     agents = settings.agents
     if agents is not None:
         agents = tuple(entry.name if isinstance(entry, AgentSettings) else entry for entry in agents)
@@ -91,20 +92,19 @@ def _shadow_names(settings: Settings, entries: Mapping[str, AgentSettings], run_
     return shadows
 
 
-def _granted_trust(settings: Settings, run_names: Collection[str], installed: Collection[str]) -> dict[str, Any]:
-    """Return rules.trusted without installed agents that are not in this run. Raises ConfigError for other names."""
-    granted = {
-        name: actuators
-        for name, actuators in settings.rules.trusted.items()
-        if name in run_names or name not in installed
-    }
-    unknown = next((name for name in granted if name not in run_names), None)
+def _select_grants(
+    name: str, grants: Mapping[str, tuple[str, ...]], run_names: Collection[str], installed: Collection[str]
+) -> dict[str, tuple[str, ...]]:
+    """Return the grants of the setting `rules.NAME` without those to installed agents that are not in this run. Raises
+    ConfigError for other agents."""
+    selected = {agent: actuators for agent, actuators in grants.items() if agent in run_names or agent not in installed}
+    unknown = next((agent for agent in selected if agent not in run_names), None)
     if unknown is not None:
         raise ConfigError(
-            f"rules.trusted names {unknown!r}, which is not an agent of this run; add it to `agents`, or trust an "
-            f"agent that joins later with `oven-controller trust {unknown}`"
+            f"rules.{name} names {unknown!r}, which is not an agent of this run; add it to `agents`, or trust an agent "
+            f"that joins later with `oven-controller trust {unknown}`"
         )
-    return granted
+    return selected
 
 
 def _check_models(settings: Settings, run_names: Collection[str]) -> None:

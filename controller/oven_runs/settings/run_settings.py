@@ -48,10 +48,8 @@ class AgentSettings(BaseModel):
 
     name: str = Field(min_length=1, description="an entry point of the group oven.agents, or a file")
     shadow: bool = Field(default=False, description="add the agent's name to rules.shadow")
-    speciality: tuple[str, ...] | None = Field(
-        default=None,
-        description="actuators on which the agent is trusted and decides alone (rules.trusted); if none, an installed "
-        "agent is trusted on all actuators, and an agent from a file is a newcomer",
+    alone: tuple[str, ...] = Field(
+        default=(), description="actuators on which the agent is trusted and decides alone (rules.alone)"
     )
     options: dict[str, Any] = Field(
         default_factory=dict, description="the agent's options (agent_options); `agent list NAME` lists them"
@@ -72,7 +70,7 @@ class Settings(BaseModel):
     )
     agents: Annotated[tuple[str | AgentSettings, ...] | None, BeforeValidator(_split_list)] = Field(
         default=None,
-        description="entry points of the group oven.agents, files, or {name: …, shadow: true, speciality: […], "
+        description="entry points of the group oven.agents, files, or {name: …, shadow: true, alone: […], "
         "options: {…}}; if none, all installed agents",
     )
     agent_options: dict[str, dict[str, Any]] = Field(

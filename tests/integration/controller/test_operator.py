@@ -47,7 +47,7 @@ def beating(stack: Stack, run: str, *sets: str) -> subprocess.Popen[str]:
     """A stack whose learner beats, with an agent that always wants something."""
     stack.install({"learner": "oven_services:learner"})
     (stack.folder / "adviser.py").write_text(ADVISER)
-    agents = "agents=[learning_rate,{name: adviser.py, speciality: [grad.clip]}]"
+    agents = "agents=[learning_rate,{name: adviser.py, alone: [grad.clip]}]"
     wanted = [part for text in (agents, "kg=false", "rules.cooldown_ticks=2", *sets) for part in ("--set", text)]
     return stack.up(run, *wanted, until="learner  toy")
 

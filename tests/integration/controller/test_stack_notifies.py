@@ -42,7 +42,7 @@ def test_a_stack_sends_messages_to_a_webhook(stack: Stack) -> None:
     with WebhookServer() as hook:
         endpoint = f"{{url: '{hook.url}/{SECRET}', headers: {{X-Token: OPS_TOKEN}}}}"
         sets = [
-            "agents=[{name: adviser.py, speciality: [grad.clip]}]",
+            "agents=[{name: adviser.py, alone: [grad.clip]}]",
             "kg=false",
             "rules.newcomers=full",
             "rules.autonomy=advise",

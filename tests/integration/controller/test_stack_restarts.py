@@ -81,7 +81,7 @@ def beating(stack: Stack, run: str, *args: str) -> OutputReader:
     (stack.folder / "pendulum.py").write_text(PENDULUM)
     (stack.folder / "crasher.py").write_text(CRASHER)
     wanted = [
-        "agents=[learning_rate,{name: pendulum.py, speciality: [grad.clip]},crasher.py]",
+        "agents=[learning_rate,{name: pendulum.py, alone: [grad.clip]},crasher.py]",
         COMMITTEE,
         "rules.cooldown_ticks=2",
         "rules.max_interventions=100000",

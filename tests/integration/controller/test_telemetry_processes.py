@@ -47,7 +47,7 @@ class Doubler(Agent):
 
 
 SETTINGS = [
-    *("--set", "agents=[{name: doubler.py, speciality: [rate]}]", "--set", "rules.autonomy=auto"),
+    *("--set", "agents=[{name: doubler.py, alone: [rate]}]", "--set", "rules.autonomy=auto"),
     *("--set", "rules.newcomers=full", "--set", "rules.reversals=1000000"),
 ]
 

@@ -65,7 +65,7 @@ def test_a_newcomers_proposal_waits_for_an_operator_who_may_trust_it(stack: Stac
 @pytest.mark.e2e
 def test_the_settings_grant_an_agent_and_refuse_a_grant_to_nobody(stack: Stack) -> None:
     config = stack.folder / "oven.yaml"
-    config.write_text(f"agents: [{{name: {cuts(stack)}, speciality: [optimizer.lr_scale]}}]\n")
+    config.write_text(f"agents: [{{name: {cuts(stack)}, alone: [optimizer.lr_scale]}}]\n")
     stack.up("r", "--config", str(config), "--set", "recipe_options.mode=wait", until="step   12/12")
     assert "specialist quorum" in decided(stack, "adopted")
     assert stack.command("down", "r")[0] == 0

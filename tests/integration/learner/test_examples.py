@@ -41,7 +41,7 @@ class Stack:
 @pytest.fixture
 async def stack(forks: ForkServer, tmp_path: Path) -> AsyncIterator[Stack]:
     """Lockstep, so that no agent is too slow for a run of two seconds."""
-    rules = {"autonomy": "auto", "trusted": {"custom_agent": ["grad.clip"]}}
+    rules = {"autonomy": "auto", "alone": {"custom_agent": ["grad.clip"]}}
     (tmp_path / "config.json").write_text(json.dumps({"lockstep": True, "rules": rules}))
     async with serving(tmp_path, AGENTS) as server:
         mesh = Process(

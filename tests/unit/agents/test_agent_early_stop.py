@@ -138,7 +138,7 @@ def test_runs_without_a_trend_are_hardly_ever_proposed_to_end() -> None:
 )
 def test_only_a_grant_by_name_lets_agents_stop_a_run(rules: dict[str, Any], verdict: str, reason: str) -> None:
     log = Log()
-    log.start(specs=(*SPECS, *KNOBS), trusted={"amy": (STOP,)}, **rules)
+    log.start(specs=(*SPECS, *KNOBS), alone={"amy": (STOP,)}, **rules)
     log.join("amy", moves=(STOP,))
     log.propose("amy", None, STOP, 0.8)
     [decision] = log.decisions
@@ -150,7 +150,7 @@ def test_only_a_grant_by_name_lets_agents_stop_a_run(rules: dict[str, Any], verd
 )
 def test_an_operator_grants_the_stop_by_name(command: Sequence[str], verdict: str) -> None:
     log = Log()
-    log.start(specs=(*SPECS, *KNOBS), autonomy="auto", trusted={"amy": (STOP,)})
+    log.start(specs=(*SPECS, *KNOBS), autonomy="auto", alone={"amy": (STOP,)})
     log.join("amy", moves=(STOP,))
     for number, actuator in enumerate(command):
         log.operator(f"c{number}", "autonomy", actuator=actuator, autonomy="auto")

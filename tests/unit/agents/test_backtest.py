@@ -166,7 +166,7 @@ def test_the_first_divergence_and_what_follows_from_it() -> None:
 
 def test_others_votes_on_its_ballot_stay_on_it() -> None:
     recorded = Log(stride=1)
-    recorded.start(metrics=(MetricSpec(name="loss"),), trusted={"cutter": (LR,)})
+    recorded.start(metrics=(MetricSpec(name="loss"),), alone={"cutter": (LR,)})
     recorded.join("cutter", (LR,))
     recorded.join("bob")
     recorded.tick(5)

@@ -36,7 +36,7 @@ def started(*specs: ActuatorSpec, objective: MetricSpec = REWARD, **rules: Any) 
     more = tuple(MetricSpec(name=name) for name in names if name != objective.name)
     held_out = MetricSpec(name="eval/accuracy/hard", better="up", held_out=True, ceiling=1.0)
     moves = tuple(spec.name for spec in specs)
-    log.start(specs=specs, metrics=(objective, *more, held_out), max_steps=200, trusted={"expert": moves}, **rules)
+    log.start(specs=specs, metrics=(objective, *more, held_out), max_steps=200, alone={"expert": moves}, **rules)
     log.join("expert", moves=moves)
     return log
 

@@ -32,7 +32,7 @@ def judged(log: Log, better: bool = True) -> Log:
 
 def a_log(**rules: Any) -> Log:
     log = Log(stride=1)
-    log.start(majority=0.6, trusted=dict.fromkeys(("amy", "bob", "cy"), (LR,)), **rules)
+    log.start(majority=0.6, alone=dict.fromkeys(("amy", "bob", "cy"), (LR,)), **rules)
     for agent in ("amy", "bob", "cy"):
         log.join(agent)
     return log

@@ -189,8 +189,8 @@ def play(log: Log, step: tuple[Any, ...]) -> None:
 @given(moves)
 def test_all_views_agree_for_any_order_of_announcements_and_decisions(steps: list[tuple[Any, ...]]) -> None:
     """Mesh, agent and summary agree on every actuator; what is open fits, and a replay says the same bytes."""
-    specialist = (LR, TEACHER, "loss.sft")
-    rules = {"trusted": {"amy": specialist, "bob": specialist}, "cooldown_ticks": 0, "max_interventions": 100}
+    knobs = (LR, TEACHER, "loss.sft")
+    rules: dict[str, Any] = {"alone": knobs, "cooldown_ticks": 0, "max_interventions": 100}
     log = running(**rules)
     for agent in ("amy", "bob"):
         log.join(agent, moves=(*MOVES, "loss.sft"))

@@ -46,7 +46,7 @@ def test_a_ballot_closes_early_once_every_agent_has_voted() -> None:
 @pytest.mark.parametrize("stance", ["against", "abstain"])
 def test_a_later_vote_on_the_own_ballot_withdraws_the_proposal(stance: Literal["against", "abstain"]) -> None:
     """docs/protocol.md: the last vote counts, whoever opened the ballot."""
-    log = Log.running("amy", "bob", speciality=(LR,))
+    log = Log.running("amy", "bob", alone=(LR,))
     log.propose("amy", 0.5, confidence=0.9)
     log.vote("amy", stance, confidence=0.9)
     log.vote("bob", "abstain")
@@ -54,13 +54,13 @@ def test_a_later_vote_on_the_own_ballot_withdraws_the_proposal(stance: Literal["
 
 
 def test_a_for_on_the_own_ballot_keeps_the_value_but_is_no_proposal() -> None:
-    log = Log.running("amy", "bob", speciality=(LR,))
+    log = Log.running("amy", "bob", alone=(LR,))
     log.propose("amy", 0.5, confidence=0.9, target="reward", expected_change=0.1, horizon=20)
     log.vote("amy", "for", confidence=0.9)
     log.vote("bob", "abstain")
     assert log.verdict == "rejected" and "no quorum: no trusted agent proposes it" in log.last.reason
     assert log.last.value == 0.5
-    alone = Log.running("amy", "bob", speciality=(LR,))
+    alone = Log.running("amy", "bob", alone=(LR,))
     alone.propose("amy", 0.5, confidence=0.9)
     alone.vote("bob", "abstain")
     assert alone.verdict == "adopted", "what its proposal alone would have done"

@@ -41,15 +41,15 @@ def change(
     log.receipt(log.last)
 
 
-def two_specialists(**metrics: float) -> Log:
+def two_deciders(**metrics: float) -> Log:
     """`eve` is as trusted as `lr`, on grad.clip."""
-    log = run("eve", trusted={"lr": (LR,), "eve": ("grad.clip",)}, metrics=CHOICE)
+    log = run("eve", alone={"lr": (LR,), "eve": ("grad.clip",)}, metrics=CHOICE)
     log.tick(9, loss=1.0, calm=1.0, **metrics)
     return log
 
 
 def test_the_author_of_harm_is_charged_more_than_an_honest_agent_whose_metric_it_hurts() -> None:
-    log = two_specialists()
+    log = two_deciders()
     change(log, "lr", 0.9, "loss")
     log.tick(14, loss=1.0, calm=1.0)
     change(log, "eve", 1.5, "calm", "grad.clip")
@@ -63,7 +63,7 @@ def test_the_author_of_harm_is_charged_more_than_an_honest_agent_whose_metric_it
 
 
 def test_harm_to_a_metric_that_only_the_repairing_agent_names_is_charged_to_its_author() -> None:
-    log = two_specialists()
+    log = two_deciders()
     change(log, "eve", 1.5, "loss", "grad.clip")
     log.tick(6, loss=1.0, calm=0.1)
     assert not charges(log), "no change in force named calm"
@@ -76,7 +76,7 @@ def test_harm_to_a_metric_that_only_the_repairing_agent_names_is_charged_to_its_
 
 @pytest.mark.parametrize("plan", [(), ("run.rollback", "grad.clip")])
 def test_a_change_in_one_plan_with_a_rollback_does_not_answer_for_what_others_named(plan: tuple[str, ...]) -> None:
-    log = two_specialists()
+    log = two_deciders()
     change(log, "lr", 0.9, "loss")
     log.operator("c1", "trust", agent="eve", actuators=("run.rollback",))
     log.propose("eve", 1.5, "grad.clip", 0.9, target="calm", horizon=20, plan=plan)
@@ -91,7 +91,7 @@ def test_a_change_in_one_plan_with_a_rollback_does_not_answer_for_what_others_na
 
 
 def test_a_change_is_charged_once_for_harm_to_several_metrics() -> None:
-    log = two_specialists(**{"eval/loss": 1.0})
+    log = two_deciders(**{"eval/loss": 1.0})
     change(log, "eve", 1.5, "calm", "grad.clip")
     change(log, "lr", 0.9, "loss")
     log.tick(9, loss=5.0, calm=0.1, **{"eval/loss": 5.0})
@@ -99,12 +99,12 @@ def test_a_change_is_charged_once_for_harm_to_several_metrics() -> None:
 
 
 def test_a_vote_for_harm_is_charged_by_half() -> None:
-    log = run("eve", trusted={"lr": (LR,), "eve": ("grad.clip",)})
+    log = run("eve", alone={"lr": (LR,), "eve": ("grad.clip",)})
     change(log, "lr", 2.0, "loss", supporter="eve")
     log.tick(6, loss=5.0)
     [charge] = charges(log)
     assert {line.agent: (line.stance, line.merit) for line in charge.lines} == {"lr": ("propose", -1.0)}
-    log = run("eve", trusted={"lr": (LR,), "eve": (LR,)})
+    log = run("eve", alone={"lr": (LR,), "eve": (LR,)})
     change(log, "lr", 2.0, "loss", supporter="eve")
     log.tick(6, loss=5.0)
     [charge] = charges(log)
@@ -114,7 +114,7 @@ def test_a_vote_for_harm_is_charged_by_half() -> None:
 
 def test_a_change_that_moves_its_own_metric_is_not_charged_for_it_and_no_other_agent_is() -> None:
     """A harder mixture lowers the reward by construction; its held-out metric still answers for it."""
-    log = run("eve", trusted={"lr": (LR,), "eve": ("data.mixture",)}, metrics=CHOICE)
+    log = run("eve", alone={"lr": (LR,), "eve": ("data.mixture",)}, metrics=CHOICE)
     log.tick(20, loss=1.0, calm=1.0, **{"eval/loss": 1.0})
     change(log, "lr", 0.9, "loss")
     mixture = {"web": 0.3, "code": 0.4, "math": 0.3}
@@ -130,7 +130,7 @@ def test_a_change_that_moves_its_own_metric_is_not_charged_for_it_and_no_other_a
 
 @pytest.mark.parametrize("by_operator", [False, True])
 def test_a_new_mixture_ends_the_comparison_of_the_loss_for_other_changes(by_operator: bool) -> None:
-    log = run("eve", trusted={"lr": (LR,), "eve": ("data.mixture",)}, metrics=CHOICE)
+    log = run("eve", alone={"lr": (LR,), "eve": ("data.mixture",)}, metrics=CHOICE)
     log.tick(20, loss=1.0, **{"eval/loss": 1.0})
     change(log, "lr", 0.9, "loss")
     mixture = {"web": 0.3, "code": 0.4, "math": 0.3}
@@ -147,7 +147,7 @@ def test_a_new_mixture_ends_the_comparison_of_the_loss_for_other_changes(by_oper
 
 
 def test_harm_to_the_loss_is_charged_although_no_change_named_it_and_ends_a_sole_quorum() -> None:
-    log = two_specialists()
+    log = two_deciders()
     change(log, "eve", 1.5, "calm", "grad.clip")
     log.tick(6, loss=5.0, calm=2.0)
     [charge] = charges(log)
@@ -158,11 +158,13 @@ def test_harm_to_the_loss_is_charged_although_no_change_named_it_and_ends_a_sole
     log.tick(6, loss=5.0)
     assert log.verdict == "rejected" and "two independent kinds required" in log.last.reason
     log.operator("c1", "trust", agent="eve", actuators=("grad.clip",))
-    assert log.mesh.state.trust.is_specialist("eve", "grad.clip")
+    assert not log.mesh.state.trust.decides_alone("eve", "grad.clip")
+    log.operator("c2", "trust", agent="eve", actuators=("grad.clip",), alone=True)
+    assert log.mesh.state.trust.decides_alone("eve", "grad.clip")
 
 
 def test_a_change_is_no_longer_in_force_after_two_horizons() -> None:
-    log = two_specialists()
+    log = two_deciders()
     change(log, "eve", 1.5, "calm", "grad.clip")
     log.tick(30, loss=1.0, calm=1.0)
     change(log, "lr", 0.9, "loss")

@@ -9,7 +9,7 @@ from oven_runs.log.replay import replay
 
 
 def adopted(**rules: Any) -> tuple[Log, Decision]:
-    log = Log.running("amy", speciality=(LR,), **rules)
+    log = Log.running("amy", alone=(LR,), **rules)
     log.propose("amy", 0.5, confidence=0.9)
     return log, log.last
 
@@ -88,7 +88,7 @@ def test_unreadable_messages_are_counted_by_subject() -> None:
 
 
 def test_an_output_is_pending_until_it_is_read_back() -> None:
-    log = Log.running("amy", speciality=(LR,), echo=False)
+    log = Log.running("amy", alone=(LR,), echo=False)
     emitted = log.propose("amy", 0.5, confidence=0.9)
     assert list(log.mesh.pending.values()) == emitted and len(emitted) == 2
     log.put(emitted[0].subject.split(".", 2)[2], emitted[0].message)
@@ -98,7 +98,7 @@ def test_an_output_is_pending_until_it_is_read_back() -> None:
 
 
 def test_different_bytes_in_the_log_are_a_divergence() -> None:
-    log = Log.running("amy", speciality=(LR,), echo=False)
+    log = Log.running("amy", alone=(LR,), echo=False)
     _, decision = log.propose("amy", 0.5, confidence=0.9)
     log.put(decision.subject.split(".", 2)[2], decision.message.wire().replace(b'"value":0.5', b'"value":0.6', 1))
     assert log.mesh.divergence is not None and '"value":0.6' in log.mesh.divergence
@@ -146,7 +146,7 @@ def test_lockstep_closes_a_tick_once_every_agent_is_done() -> None:
 
 def test_lockstep_resolves_a_ballot_inside_its_tick() -> None:
     log = Log()
-    log.start(lockstep=True, trusted={"amy": (LR,)})
+    log.start(lockstep=True, alone={"amy": (LR,)})
     log.join("amy")
     log.join("bob")
     log.tick()

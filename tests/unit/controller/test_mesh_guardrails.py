@@ -193,7 +193,7 @@ def refused(log: Log, actuator: str, status: str, value: float) -> Decision:
 )
 def test_a_setting_that_the_learner_rejected_twice_is_not_adopted_again(actuator: str, status: str, third: str) -> None:
     log = Log()
-    log.start(cooldown_ticks=0, trusted={"amy": (LR, "run.rollback")})
+    log.start(cooldown_ticks=0, alone={"amy": (LR, "run.rollback")})
     log.join("amy")
     log.tick(10)
     verdicts = [refused(log, actuator, status, value).verdict for value in (0.5, 0.25, 0.125)]

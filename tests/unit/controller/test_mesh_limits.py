@@ -11,7 +11,7 @@ from tests.support.trust_log import DEFAULTS, quiet, run
 
 def test_below_the_floor_an_agent_is_a_shadow() -> None:
     log = Log()
-    log.start(**DEFAULTS, trusted={"lr": ("*", LR), "eve": ("*",)}, reputations={"eve": 0.05})
+    log.start(**DEFAULTS, trusted={"lr": ("*",), "eve": ("*",)}, reputations={"eve": 0.05})
     for agent in ("lr", "eve"):
         log.join(agent)
     log.tick()

@@ -22,7 +22,7 @@ def advised(log: Log) -> int:
 
 
 def running(step_s: float, **rules: Any) -> Log:
-    log = Log.running("amy", speciality=(LR,), **{"autonomy": "advise", **rules})
+    log = Log.running("amy", alone=(LR,), **{"autonomy": "advise", **rules})
     log.tick_s = step_s
     log.tick(10)
     return log
@@ -53,7 +53,7 @@ def test_a_pause_an_outage_and_a_restart_do_not_move_the_pace() -> None:
     log.tick_s = 0.0
     log.tick(3)  # what piled up while the bus was away is stored at once
     log.now += timedelta(hours=9)
-    log.restart(autonomy="advise", approve_minutes=5.0, trusted={"amy": (LR,)})
+    log.restart(autonomy="advise", approve_minutes=5.0, alone={"amy": (LR,)})
     log.tick_s = 2.0
     log.tick(2)
     assert advised(log) == 150

@@ -19,7 +19,7 @@ MIX = "data.mixture"
 
 
 def advised(**rules: Any) -> tuple[Log, Decision]:
-    log = Log.running("amy", "bob", speciality=(LR,), autonomy="advise", **rules)
+    log = Log.running("amy", "bob", alone=(LR,), autonomy="advise", **rules)
     log.propose("amy", 0.5, confidence=0.9)
     log.vote("bob", "for")
     return log, log.last
@@ -140,7 +140,7 @@ def test_a_veto_of_advice_and_of_an_adopted_decision() -> None:
     assert log.answers[-1].done and len(log.decisions) == 1
     log.operator("c2", "approve", of=advice.id)
     assert f"decision {advice.id} was vetoed by operator ann: no: there is nothing left to approve" in refused(log)
-    log = Log.running("amy", speciality=(LR,))
+    log = Log.running("amy", alone=(LR,))
     log.propose("amy", 0.5, confidence=0.9)
     log.operator("c3", "veto", of=log.last.id)
     assert "was adopted at tick 0 (optimizer.lr_scale, 1 → 0.5): there is nothing left to veto" in refused(log)

@@ -14,7 +14,7 @@ PLAN = (LR, BACK)
 
 def running(*others: str, lockstep: bool = False, **rules: Any) -> Log:
     log = Log()
-    log.start(lockstep=lockstep, **{"trusted": {"amy": PLAN}, **rules})
+    log.start(lockstep=lockstep, **{"alone": {"amy": PLAN}, **rules})
     log.join("amy")
     for name in others:
         log.join(name)
@@ -86,7 +86,7 @@ def test_a_veto_on_one_part_stops_both() -> None:
 
 
 def test_a_change_that_passes_without_the_plan_is_adopted() -> None:
-    log = running("bob", trusted={"amy": PLAN, "eve": (BACK,)})
+    log = running("bob", alone={"amy": PLAN, "eve": (BACK,)})
     log.join("eve")
     log.vote("eve", "propose", 5.0, BACK, 0.9)
     log.propose("amy", 1.0, LR, 0.8, plan=PLAN)
@@ -98,7 +98,7 @@ def test_a_change_that_passes_without_the_plan_is_adopted() -> None:
 
 
 def test_an_agent_outvoted_on_one_part_counts_on_no_other() -> None:
-    log = running("bob", "eve", trusted={"amy": (LR, CLIP)})
+    log = running("bob", "eve", alone={"amy": (LR, CLIP)})
     log.propose("amy", 4.0, LR, 0.8, plan=(LR, CLIP))
     log.propose("amy", 2.0, CLIP, 0.8, plan=(LR, CLIP))
     for name in ("bob", "eve"):

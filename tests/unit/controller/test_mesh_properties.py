@@ -63,7 +63,7 @@ def written(steps: list[tuple[Any, ...]], lockstep: bool = False, **more: Any) -
         "max_interventions": BUDGET,
         "silent_ticks": 6,
         "max_factor": FACTOR,
-        "trusted": {"amy": (LR,)},
+        "alone": {"amy": (LR,)},
         **more,
     }
     log.start(lockstep=lockstep, **rules)
@@ -257,7 +257,7 @@ def test_neither_names_nor_order_move_the_merged_value(scalars: Any, mixed: Any,
 
 def sample() -> list[tuple[str, bytes]]:
     """One of everything that can stand in a log, to be damaged by hypothesis."""
-    log = Log.running("amy", "bob", speciality=(LR,))
+    log = Log.running("amy", "bob", alone=(LR,))
     log.propose("amy", 0.5, confidence=0.9)
     log.propose("bob", {"web": 0.2, "code": 0.6, "math": 0.2}, MIX)
     log.done("bob", seen="9")
@@ -309,7 +309,7 @@ def observation_at_step(step: int) -> bytes:
 @given(st.lists(damaged(), max_size=25))
 @example([("observation", observation_at_step(10**400))])
 def test_no_input_makes_it_raise(inputs: list[tuple[str, bytes]]) -> None:
-    log = Log.running("amy", "bob", speciality=(LR,))
+    log = Log.running("amy", "bob", alone=(LR,))
     for subject, data in inputs:
         log.put(subject, data)
     for agent in ("amy", "bob"):

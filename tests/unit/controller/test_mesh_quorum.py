@@ -27,10 +27,10 @@ def vote(
     stance: Literal["propose", "for"] = "for",
     confidence: float = 0.6,
     agent: str = "amy",
-    by_specialist: bool = False,
+    decides_alone: bool = False,
 ) -> WeightedVote:
     line = TallyLine(agent=agent, stance=stance, confidence=confidence, reputation=1.0, weight=confidence)
-    return WeightedVote(agent, 0.5, confidence, line, by_specialist, signal)
+    return WeightedVote(agent, 0.5, confidence, line, decides_alone, signal)
 
 
 def quorum(*side: WeightedVote, actuator: str = LR, before: Value = 1.0, harm: str = "", **rules: Any) -> Quorum:
@@ -100,10 +100,10 @@ def test_one_proposal_at_the_minimum_confidence_is_enough_in_an_exception(confid
     assert not quorum(alone).is_reached
 
 
-def test_a_specialist_decides_alone_only_with_a_proposal() -> None:
-    assert quorum(vote(None, "propose", 0.6, by_specialist=True)).reason == "specialist quorum 0.6"
-    assert not quorum(vote(None, "propose", 0.59, by_specialist=True)).is_reached
-    assert not quorum(vote(LOSS, "propose", 0.9), vote(None, "for", 1.0, "spec", by_specialist=True)).is_reached
+def test_an_agent_decides_alone_only_with_a_proposal() -> None:
+    assert quorum(vote(None, "propose", 0.6, decides_alone=True)).reason == "amy may decide alone at 0.6"
+    assert not quorum(vote(None, "propose", 0.59, decides_alone=True)).is_reached
+    assert not quorum(vote(LOSS, "propose", 0.9), vote(None, "for", 1.0, "spec", decides_alone=True)).is_reached
 
 
 @given(
@@ -122,21 +122,21 @@ def test_a_specialist_decides_alone_only_with_a_proposal() -> None:
     st.randoms(use_true_random=False),
 )
 def test_order_and_names_do_not_matter_and_one_voice_is_never_enough(
-    entries: list[tuple[Signal | None, Literal["propose", "for"], float, bool]], specialists: bool, rng: random.Random
+    entries: list[tuple[Signal | None, Literal["propose", "for"], float, bool]], with_grants: bool, rng: random.Random
 ) -> None:
     names = [f"n{n}" for n in range(len(entries))]
     votes = [
-        vote(s, stance, c, n, special and specialists)
+        vote(s, stance, c, n, special and with_grants)
         for n, (s, stance, c, special) in zip(names, entries, strict=True)
     ]
     renamed = [
-        vote(s, stance, c, n, special and specialists)
+        vote(s, stance, c, n, special and with_grants)
         for n, (s, stance, c, special) in zip(reversed(names), entries, strict=True)
     ]
     rng.shuffle(renamed)
     first, second = quorum(*votes), quorum(*renamed)
     assert (first.is_reached, first.only_small) == (second.is_reached, second.only_small)
-    if first.is_reached and not specialists:
+    if first.is_reached and not with_grants:
         kinds = {signal.kind for signal, *_ in entries if signal is not None}
         assert len(kinds) >= 2 and any(stance == "propose" for _, stance, *_ in entries)
         assert first.only_small or len(kinds - {"graph"}) >= 2

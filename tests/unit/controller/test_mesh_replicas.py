@@ -45,7 +45,7 @@ RULES = Rules(
     expire_ticks=4,
     max_interventions=50,
     newcomers="full",
-    trusted={"amy": (LR, "grad.clip")},
+    alone={"amy": (LR, "grad.clip")},
 )
 FITTING: dict[str, list[Any]] = {
     LR: [0.2, 0.5, 2.0, 5.0],

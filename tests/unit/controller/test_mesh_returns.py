@@ -13,7 +13,7 @@ LOSS = MetricSpec(name="loss", better="down")
 
 def running(*metrics: MetricSpec, **rules: Any) -> Log:
     log = Log()
-    log.start(metrics=metrics or (LOSS, EVAL), cooldown_ticks=0, trusted={"amy": (BACK,)}, **rules)
+    log.start(metrics=metrics or (LOSS, EVAL), cooldown_ticks=0, alone={"amy": (BACK,)}, **rules)
     log.join("amy")
     return log
 
@@ -101,7 +101,7 @@ def test_a_restart_of_the_same_training_keeps_its_rollbacks() -> None:
     for _ in range(MAX_ROLLBACKS):
         log.tick(5, loss=1.0)
         back(log, 10, 10)
-    log.restart(tick=log.mesh.state.tick, metrics=(LOSS, EVAL), cooldown_ticks=0, trusted={"amy": (BACK,)})
+    log.restart(tick=log.mesh.state.tick, metrics=(LOSS, EVAL), cooldown_ticks=0, alone={"amy": (BACK,)})
     log.join("amy")
     log.tick(5, loss=1.0)
     assert back(log, 10, 10).verdict == "rejected"

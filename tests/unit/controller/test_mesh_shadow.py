@@ -10,7 +10,7 @@ def lines(decision: Decision) -> list[tuple[str, str, bool, float]]:
 
 
 def test_a_shadow_opens_no_ballot_and_is_not_awaited() -> None:
-    log = Log.running("amy", "bob", speciality=(LR,), shadow=("bob",))
+    log = Log.running("amy", "bob", alone=(LR,), shadow=("bob",))
     log.join("cat", shadow=True)
     log.propose("bob", 0.5, confidence=0.9)
     log.propose("cat", 0.5, confidence=0.9)
@@ -57,12 +57,12 @@ def test_muting_works_at_once_and_unmuting_from_the_next_ballot_on() -> None:
 
 
 def test_a_ballot_that_only_awaits_a_muted_agent_closes() -> None:
-    log = Log.running("amy", "bob", speciality=(LR,))
+    log = Log.running("amy", "bob", alone=(LR,))
     log.propose("amy", 0.5, confidence=0.9)
     assert not log.decisions
     log.operator("c1", "mute", agent="bob")
     assert log.verdict == "adopted"
-    log = Log.running("amy", "bob", speciality=(LR,))
+    log = Log.running("amy", "bob", alone=(LR,))
     log.propose("amy", 0.5, confidence=0.9)
     log.operator("c1", "mute", agent="amy")
     log.vote("bob", "abstain")
@@ -110,7 +110,7 @@ def test_lockstep_does_not_wait_for_a_shadow() -> None:
 
 def test_a_low_reputation_makes_no_quorum_and_no_veto_and_the_reason_says_so() -> None:
     log = Log()
-    log.start(reputations={"amy": 0.2, "bob": 0.2}, trusted={"amy": (LR,)})
+    log.start(reputations={"amy": 0.2, "bob": 0.2}, alone={"amy": (LR,)})
     log.join("amy")
     for agent in ("bob", "cat", "dan"):
         log.join(agent)
@@ -136,7 +136,7 @@ def test_a_low_reputation_makes_no_quorum_and_no_veto_and_the_reason_says_so() -
 
 
 def test_however_many_shadows_vote_the_decision_fits_into_the_log() -> None:
-    log = Log.running("amy", speciality=(LR,), shadow=tuple(f"s{n}" for n in range(200)))
+    log = Log.running("amy", alone=(LR,), shadow=tuple(f"s{n}" for n in range(200)))
     log.join("bob")
     for n in range(200):
         log.join(f"s{n}")

@@ -9,13 +9,13 @@ from oven_core.protocol.messages import ActuatorSpec
 MIX = "data.mixture"
 
 
-def test_one_specialist_that_is_sure_is_a_quorum() -> None:
-    log = Log.running("lr", speciality=(LR,))
+def test_an_agent_that_may_decide_alone_is_a_quorum_if_it_is_confident() -> None:
+    log = Log.running("lr", alone=(LR,))
     log.propose("lr", 0.5, confidence=0.91, rationale="loss rose 12 % in 20 steps")
     assert (log.verdict, log.last.value, log.last.before) == ("adopted", 0.5, 1.0)
     assert log.last.reason == (
         "lr proposed 0.5 for optimizer.lr_scale, now 1, because loss rose 12 % in 20 steps; "
-        "lr 0.91 for, none against; specialist quorum 0.6"
+        "lr 0.91 for, none against; lr may decide alone at 0.6"
     )
 
 
@@ -27,13 +27,16 @@ def test_one_agent_alone_is_no_quorum() -> None:
         "no quorum: evidence in favour: gradients; two independent kinds required, one of them at 0.6"
     )
     assert [line.kind for line in log.last.tally] == ["gradients"]
-    log = Log.running("amy", speciality=(LR,))
+    log = Log.running("amy", alone=(LR,))
     log.propose("amy", 0.5, confidence=0.59)
-    assert log.verdict == "rejected" and log.last.reason.endswith("or a specialist at 0.6, not 0.59")
+    assert log.verdict == "rejected" and log.last.reason.endswith("or amy alone at 0.6, not 0.59")
 
 
-def test_a_specialist_that_votes_for_is_no_quorum_alone() -> None:
-    log = Log.running("amy", "spec", trusted={"spec": (LR,)})
+def test_a_vote_for_is_no_quorum_even_of_an_agent_that_may_decide_alone() -> None:
+    log = Log()
+    log.start(alone={"spec": (LR,)})
+    for agent in ("amy", "spec"):
+        log.join(agent)
     log.propose("amy", 0.5)
     log.vote("spec", "for", confidence=0.95, evidence=())
     assert log.verdict == "rejected" and "two independent kinds required, one of them at 0.6" in log.last.reason

@@ -24,7 +24,7 @@ def test_two_newcomers_who_agree_are_no_quorum_and_a_person_is_asked() -> None:
     assert all(line.newcomer for line in log.last.tally if line.stance == "propose")
 
 
-def test_a_newcomer_is_advised_and_a_specialist_of_the_settings_decides() -> None:
+def test_a_newcomer_is_advised_and_an_agent_that_may_decide_alone_decides() -> None:
     log = run("eve")
     log.propose("eve", 2.0, confidence=1.0)
     quiet(log, "lr")
@@ -81,7 +81,7 @@ def test_a_ballot_without_a_quorum_stays_open_for_its_window() -> None:
 
 def test_in_lockstep_newcomers_are_awaited_too() -> None:
     log = Log()
-    log.start(**DEFAULTS, trusted={"lr": ("*", LR)}, lockstep=True)
+    log.start(**DEFAULTS, alone={"lr": (LR,)}, lockstep=True)
     for agent in ("lr", "bob"):
         log.join(agent)
     log.tick(9, loss=1.0)
@@ -128,13 +128,14 @@ def test_a_newcomer_whose_advice_is_followed_need_not_wait() -> None:
 
 
 @pytest.mark.parametrize("actuators", [(), (LR,)])
-def test_an_operators_trust_counts_at_once_and_ends_in_mid_ballot(actuators: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("alone", [False, True])
+def test_an_operators_trust_counts_at_once_and_ends_in_mid_ballot(actuators: tuple[str, ...], alone: bool) -> None:
     log = run("bob")
-    log.operator("c1", "trust", agent="bob", actuators=actuators)
+    log.operator("c1", "trust", agent="bob", actuators=actuators, alone=alone)
     assert log.answers[-1].done
     log.propose("bob", 0.5, confidence=0.9)
-    log.vote("lr", "for" if not actuators else "abstain")
-    assert log.verdict == "adopted", "only a grant that names the actuator makes a specialist"
+    log.vote("lr", "abstain" if alone else "for")
+    assert log.verdict == "adopted"
     log.receipt(log.last)
     log.tick(6, loss=1.0)
     log.propose("bob", 0.4, confidence=0.9)
@@ -199,7 +200,7 @@ def test_a_newcomer_earns_nothing_if_trusted_agents_only_vote_for_its_proposal()
 
 
 @given(st.lists(st.tuples(st.sampled_from(["propose", "for", "against"]), st.floats(0, 1), st.floats(0.02, 50))))
-def test_newcomers_cannot_change_a_trusted_specialists_decision(
+def test_newcomers_cannot_change_the_decision_of_an_agent_that_may_decide_alone(
     votes: list[tuple[str, float, float]],
 ) -> None:
     log = run(*(f"n{n}" for n in range(len(votes))), max_factor=100.0)

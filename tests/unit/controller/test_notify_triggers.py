@@ -19,7 +19,7 @@ def notices(log: Log, triggers: Triggers | None = None) -> list[Notice]:
 
 
 def advising(**rules: Any) -> Log:
-    log = Log.running("amy", speciality=(LR, "grad.clip", "run.rollback"), autonomy="advise", **rules)
+    log = Log.running("amy", alone=(LR, "grad.clip", "run.rollback"), autonomy="advise", **rules)
     log.tick_s = 6.0
     log.tick(4)
     return log
@@ -52,7 +52,7 @@ def test_advice_is_repeated_once_before_it_lapses_unless_answered() -> None:
 
 
 def test_notices_of_applied_failed_and_rolled_back_changes() -> None:
-    log = Log.running("amy", speciality=(LR, "grad.clip", "run.rollback"))
+    log = Log.running("amy", alone=(LR, "grad.clip", "run.rollback"))
     for value, actuator, status in (
         (0.5, LR, "applied"),
         (0.4, "grad.clip", "rejected"),

@@ -34,7 +34,7 @@ def test_without_changes_every_decision_equals_the_logged_one() -> None:
 
 def test_a_log_of_earlier_code_gets_the_same_changes() -> None:
     """When it was recorded, ballots also waited for agents with nothing to do, so the bytes differ."""
-    loop = decided(GOLDEN, recorded.run_of(GOLDEN), trusted=GRANTS)
+    loop = decided(GOLDEN, recorded.run_of(GOLDEN), alone=GRANTS)
     changes = [
         [(made.actuator, made.verdict, made.value) for made in decisions]
         for decisions in (loop.computed, [made for _, made in loop.logged])
@@ -52,7 +52,7 @@ def test_at_the_end_of_an_unfinished_log_a_decision_is_no_divergence() -> None:
 def test_receipts_of_other_decisions_are_ignored() -> None:
     """The logged decision is in flight and its twin is refused; by the other rules there is nothing to be a twin of."""
     log = Log(stride=1)
-    log.start(cooldown_ticks=0, specialist_confidence=0.8, trusted={"amy": (LR,)})
+    log.start(cooldown_ticks=0, firm_confidence=0.8, alone={"amy": (LR,)})
     log.join("amy")
     log.join("bob")
     log.propose("amy", 0.5, confidence=0.85)
@@ -61,7 +61,7 @@ def test_receipts_of_other_decisions_are_ignored() -> None:
     log.tick(3)
     assert [made.verdict for made in log.decisions] == ["adopted", "rejected"]
     assert "already in flight" in log.last.reason
-    loop = decided(log.events, RUN, specialist_confidence=0.9)
+    loop = decided(log.events, RUN, firm_confidence=0.9)
     assert [made.verdict for made in loop.computed] == ["rejected", "adopted"]
     assert [(parted.tick, parted.seq is not None) for parted in loop.divergences()] == [(3, True), (6, True)]
 
@@ -69,7 +69,7 @@ def test_receipts_of_other_decisions_are_ignored() -> None:
 def test_rules_replace_those_of_every_incarnation() -> None:
     log = Log(stride=1)
     log.start()
-    log.restart(autonomy="observe", trusted={"amy": (LR,)})
+    log.restart(autonomy="observe", alone={"amy": (LR,)})
     log.join("amy")
     log.join("bob")
     log.propose("amy", 0.5, confidence=0.9)

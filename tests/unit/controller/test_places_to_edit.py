@@ -121,7 +121,7 @@ def test_a_new_actuator_needs_edits_in_two_places(tmp_path: Path) -> None:
     momentum, knobs = [0.9], Actuators()
     knobs.scalar(MOMENTUM, lambda: momentum[0], lambda value: momentum.__setitem__(0, value), low=0.5, high=0.99)
     log = Log()
-    log.start(specs=knobs.specs(), trusted={"lr": (MOMENTUM,)})
+    log.start(specs=knobs.specs(), alone={"lr": (MOMENTUM,)})
     log.join("lr", moves=(MOMENTUM,))
     log.propose("lr", 0.8, MOMENTUM, confidence=0.9)
     assert (log.last.verdict, log.last.actuator, log.last.value) == ("adopted", MOMENTUM, 0.8)

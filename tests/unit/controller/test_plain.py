@@ -36,7 +36,7 @@ def test_exactly_the_control_characters_are_replaced(text: str) -> None:
 
 def a_hostile_run() -> Log:
     log = Log(stride=1)
-    log.start(trusted={"amy": (LR,)})
+    log.start(alone={"amy": (LR,)})
     log.join("amy")
     log.tick()
     log.propose("amy", 0.5, confidence=0.9, rationale=HOSTILE)

@@ -7,7 +7,7 @@ from oven_runs.log.replay import replay
 
 
 def a_run(end: bool = True) -> list[Event]:
-    log = Log.running("amy", "bob", speciality=(LR,))
+    log = Log.running("amy", "bob", alone=(LR,))
     log.propose("amy", 0.5, confidence=0.9)
     log.tick(3)
     log.receipt(log.last)

@@ -23,10 +23,10 @@ def test_the_tuner_is_a_newcomer_and_a_shadow_unless_the_settings_say_otherwise(
     on = with_agent_rules(Settings.model_validate({"tuner": {"llm": llm}, "agents": ["tuner", "author"]}))
     assert on.rules.shadow == ("tuner",) and on.rules.trusted == {"author": ("*",)}
     assert with_agent_rules(on).rules == on.rules, "a resumed run reads what was resolved"
-    entry = {"name": "tuner", "speciality": ["grad.clip"]}
+    entry = {"name": "tuner", "alone": ["grad.clip"]}
     granted = {"tuner": {"llm": llm, "shadow": False}, "agents": [entry]}
     rules = with_agent_rules(Settings.model_validate(granted)).rules
-    assert rules.shadow == () and rules.trusted == {"tuner": ("grad.clip",)}
+    assert rules.shadow == () and rules.alone == {"tuner": ("grad.clip",)}
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from oven_core.protocol.messages import (
 )
 from oven_core.protocol.names import Subjects
 from oven_core.security.credentials import Credentials
+from oven_runs.access.log_sources import read_history
 
 SCALE, ROLLBACK = "optimizer.lr_scale", "run.rollback"
 VOTES_A_SECOND = 500
@@ -89,19 +90,21 @@ def some_value(spec: ActuatorSpec) -> Value:
 
 
 async def take_part(client: Silencer) -> None:
-    """Answer messages until the process is ended."""
+    """Answer messages until the process is ended, from the run's newest start on, which may have passed."""
     credentials = Credentials.load(Path(os.environ["OVEN_CREDS"]))
     on, queue = Subjects(os.environ["OVEN_RUN"]), asyncio.Queue[InlineMessage]()
     async with Bus.connect(os.environ["OVEN_URL"], credentials) as bus:
         for subject in (on.run, on.observation, on.decision("*")):
             await bus.subscribe_inline(subject, queue.put_nowait)
+        starts = [event.body for event in await read_history(bus, os.environ["OVEN_RUN"]) if isinstance(event.body, RunStarted)]
+        body: object = starts[-1] if starts else None
         while True:
-            message = await queue.get()
-            event = Event.from_message(0, message.subject, message.data, UNKNOWN_TIME, message.headers)
-            for reply in client.answer(event.body):
+            for reply in client.answer(body):
                 to = on.vote(credentials.name) if isinstance(reply, Vote) else on.agent(credentials.name)
                 await bus.publish(to, reply.wire())
             await asyncio.sleep(0)  # lets a Ctrl-C in before all messages are answered
+            message = await queue.get()
+            body = Event.from_message(0, message.subject, message.data, UNKNOWN_TIME, message.headers).body
 
 
 async def flood() -> None:

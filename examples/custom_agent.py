@@ -1,4 +1,4 @@
-"""Your own agent, with the SDK: `oven-controller agent run examples/custom_agent.py --trust grad.clip`.
+"""Your own agent, with the SDK: `oven-controller agent run examples/custom_agent.py --trust grad.clip --alone`.
 
 A clip that cuts every step only lowers the learning rate, and one far above the norm cuts nothing. This agent keeps it
 at twice the usual norm, so that it cuts only outliers.

@@ -321,10 +321,10 @@ def quotes(page: str) -> list[str]:
 
 def test_the_reasons_that_are_explained_are_what_the_mesh_writes() -> None:
     whole, end = quotes("deciding.md")
-    log = Log.running("learning_rate", "curriculum", alone=(LR,))
-    why = whole[whole.index("because ") + len("because ") : whole.index("; learning_rate 0.9 for")]
-    log.propose("learning_rate", 4.0, confidence=0.9, rationale=why)
-    log.tick(5)
+    log = Log.running("learning_rate", "divergence")
+    why = whole[whole.index("because ") + len("because ") : whole.index("; divergence 0.55")]
+    log.propose("learning_rate", 4.0, confidence=0.9, rationale=why, evidence=("signal:gradients:optim/grad_cosine",))
+    log.vote("divergence", "for", confidence=0.55, evidence=("signal:rewards:reward",))
     assert log.last.reason == whole
     log = Log.running("learning_rate", alone=(LR,), max_factor=4.0)
     log.propose("learning_rate", 0.125, confidence=0.95)

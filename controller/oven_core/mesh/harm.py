@@ -13,7 +13,7 @@ Every change in force answers for every watched metric, whatever metric it named
 
 - A change made while the metric is already falling counts as a remedy, and is not charged for that fall.
 - A change that moves its own metric answers only for held-out metrics. The level of the others is measured anew,
-  whoever made the change.
+  also after an operator's change.
 - A change in one plan with a rollback is part of a remedy. It answers for its own metric and the main held-out one.
 - Rollbacks are never charged. After a rollback, the healthy level is what was measured when the run first reached the
   restored step.

@@ -49,7 +49,8 @@ def check_quorum(
         if confidence >= minimum:
             return Quorum(True, f"one proposal at {minimum:.3g} is enough" + (f", because {harm}" if harm else ""))
         return Quorum(False, f"no quorum: the proposal has confidence {confidence:.3g}, {minimum:.3g} required")
-    signals = [(vote, vote.signal) for vote in side if vote.signal is not None]
+    by_stance = sorted(side, key=lambda vote: vote.line.stance != "propose")  # the reason names a proposal first
+    signals = [(vote, vote.signal) for vote in by_stance if vote.signal is not None]
     measured = [(vote, signal) for vote, signal in signals if signal.kind != GRAPH]
     for (vote, signal), (other_vote, other_signal) in combinations(measured, 2):
         is_confident = max(vote.line.confidence, other_vote.line.confidence) >= minimum

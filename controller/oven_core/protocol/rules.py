@@ -46,7 +46,7 @@ class Rules(BaseModel):
         default=0.6,
         ge=0,
         le=1,
-        description="minimum confidence of a proposal that is enough alone, by a specialist or in an exception, and of "
+        description="minimum confidence of a proposal that is enough alone, by a grant or in an exception, and of "
         "at least one of two votes with independent evidence",
     )
     small_factor: float = Field(

@@ -96,7 +96,8 @@ async def take_part(client: Silencer) -> None:
     async with Bus.connect(os.environ["OVEN_URL"], credentials) as bus:
         for subject in (on.run, on.observation, on.decision("*")):
             await bus.subscribe_inline(subject, queue.put_nowait)
-        starts = [event.body for event in await read_history(bus, os.environ["OVEN_RUN"]) if isinstance(event.body, RunStarted)]
+        earlier = await read_history(bus, os.environ["OVEN_RUN"])
+        starts = [event.body for event in earlier if isinstance(event.body, RunStarted)]
         body: object = starts[-1] if starts else None
         while True:
             for reply in client.answer(body):

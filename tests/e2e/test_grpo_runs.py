@@ -111,7 +111,8 @@ def test_a_collapse_is_rolled_back_and_the_rate_cut(oven: Oven) -> None:
 
 def _joined_by_an_agent(oven: Oven, up: subprocess.Popen[str]) -> None:
     """A user's own agent joins, is counted, and leaves when it is interrupted."""
-    agent = oven.start("agent", "run", str(CUSTOM), "--run", "stopped", "--name", "clip", "--trust", "grad.clip")
+    options = ("--run", "stopped", "--name", "clip", "--trust", "grad.clip", "--alone")
+    agent = oven.start("agent", "run", str(CUSTOM), *options)
     oven.until(up, "adopted (clip")
     agent.send_signal(signal.SIGINT)
     output, _ = agent.communicate(timeout=60)

@@ -72,7 +72,7 @@ def _approval_reason(state: State, spec: ActuatorSpec, tally: Tally) -> str:
         command = f"oven-controller trust {names.split(', ')[0]} {spec.name}"
         suspensions = [state.vote_limits.suspension(name, spec.name) for name in proposers]
         causes = "".join(f"; {suspension}" for suspension in suspensions if suspension)
-        return f"only untrusted agents propose it ({names}{clip(causes, 400)}): run `{command}` to allow it"
+        return f"only untrusted agents propose it ({names}{clip(causes, 400)}): run `{command}` to count its votes"
     return state.vote_limits.frozen_reason(spec.name, state.rules)
 
 

@@ -46,7 +46,7 @@ def test_a_newcomers_proposal_waits_for_an_operator_who_may_trust_it(stack: Stac
     up = stack.up("r", "--set", "recipe_options.mode=wait", until="step   12/12")
     guest = stack.start("agent", "run", cuts(stack))
     assert (
-        "only untrusted agents propose it (cuts): run `oven-controller trust cuts optimizer.lr_scale` to allow it"
+        "only untrusted agents propose it (cuts): run `oven-controller trust cuts optimizer.lr_scale` to count its votes"
         in decided(stack, "advised")
     )
     assert stack.json("status", "r")["agents"]["cuts"]["newcomer"] is True
@@ -56,8 +56,9 @@ def test_a_newcomers_proposal_waits_for_an_operator_who_may_trust_it(stack: Stac
     assert code == 0 and "is on probation with all actuators" in output
     code, output = stack.command("trust", "ghost")
     assert code == 1 and "no agent “ghost” has joined this run" in output and "start it before you trust it" in output
-    sure = stack.start("agent", "run", "cuts.py", "--name", "sure", "--trust", "optimizer.lr_scale")
-    assert "agent sure is trusted with optimizer.lr_scale" in stack.read_until(sure, "is trusted with")
+    sure = stack.start("agent", "run", "cuts.py", "--name", "sure", "--trust", "optimizer.lr_scale", "--alone")
+    answer = stack.read_until(sure, "is trusted with")
+    assert "agent sure is trusted with optimizer.lr_scale" in answer and "needs no second kind of evidence" in answer
     assert stack.command("down", "r")[0] == 0
     assert [stack.end_of(process)[0] for process in (guest, sure, up)] == [0, 0, 0]
 
@@ -67,7 +68,7 @@ def test_the_settings_grant_an_agent_and_refuse_a_grant_to_nobody(stack: Stack) 
     config = stack.folder / "oven.yaml"
     config.write_text(f"agents: [{{name: {cuts(stack)}, alone: [optimizer.lr_scale]}}]\n")
     stack.up("r", "--config", str(config), "--set", "recipe_options.mode=wait", until="step   12/12")
-    assert "specialist quorum" in decided(stack, "adopted")
+    assert "may decide alone" in decided(stack, "adopted")
     assert stack.command("down", "r")[0] == 0
     config.write_text("rules: {trusted: {ghost: [optimizer.lr_scale]}}\n")
     code, output = stack.command("up", "--recipe", "toy", "--dry-run", "--config", str(config))

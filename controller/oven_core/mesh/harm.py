@@ -129,6 +129,8 @@ class HarmWatch:
     _watched: dict[str, _WatchedMetric] = field(default_factory=dict)
     _charges: list[Charge] = field(default_factory=list)
     """Harm to a metric that was visible when the metric was first named."""
+    _own_metric_tick: int = -1
+    """Tick of the newest change that moved its own metric. Metrics that are not held out have no level from before."""
 
     def add_change(self, measurements: Measurements, change: Change, metrics: Sequence[MetricSpec]) -> None:
         """Record a change. Its own metrics are watched from now on."""
@@ -157,6 +159,7 @@ class HarmWatch:
     def measure_anew(self, tick: int) -> None:
         """Measure the healthy levels of metrics that are not held out again from `tick` on, when a change moved its own
         metric."""
+        self._own_metric_tick = tick
         for watched in self._watched.values():
             if not watched.metric.held_out:
                 watched.start_tick, watched.before = tick, ()
@@ -165,7 +168,8 @@ class HarmWatch:
         """Record a rollback to `step` at `tick`. The original measurements up to `step` become the healthy level."""
         self._in_force.clear()  # a metric named from now on has no level from before these changes to compare with
         for target, watched in list(self._watched.items()):
-            values = measurements.at_steps(target, step - watched.horizon, step, since=-1, until_tick=tick)
+            since = self._level_tick(watched.metric)
+            values = measurements.at_steps(target, step - watched.horizon, step, since=since, until_tick=tick)
             watched.before, watched.start_tick = sound_values(values), tick
             if len(watched.before) < self.min_samples:
                 del self._watched[target]
@@ -177,13 +181,18 @@ class HarmWatch:
         charges, self._charges = self._charges, []
         return charges
 
+    def _level_tick(self, metric: MetricSpec) -> int:
+        """Return the tick from which on measurements of the metric are comparable, or −1 if all are."""
+        return -1 if metric.held_out else self._own_metric_tick
+
     def _add_answering(self, measurements: Measurements, metric: MetricSpec, change: Change) -> None:
         """Add a change to those that answer for the metric, unless it is a remedy or moves the metric itself."""
-        name, watched = metric.name, self._watched.get(metric.name)
+        name, watched, since = metric.name, self._watched.get(metric.name), self._level_tick(metric)
         if watched is None:
-            before = sound_values(measurements.at_ticks(name, change.tick - change.horizon, change.tick))
+            first_tick = max(since, change.tick - change.horizon)
+            before = sound_values(measurements.at_ticks(name, first_tick, change.tick))
             if len(before) < self.min_samples:
-                first_tick = change.tick - LOOKBACK_HORIZONS * change.horizon
+                first_tick = max(since, change.tick - LOOKBACK_HORIZONS * change.horizon)
                 before = sound_values(measurements.at_ticks(name, first_tick, change.tick))[-self.min_samples :]
             watched = _WatchedMetric(metric, change.horizon, change.tick, before, [])
             is_falling = self._is_falling(before, watched.sign)
@@ -195,7 +204,8 @@ class HarmWatch:
         if change.scope != "held_out" or metric.held_out:
             self._watched[name] = watched
             watched.changes.append(change)
-            watched.start_tick, watched.horizon = change.tick, max(watched.horizon, change.horizon)
+            watched.start_tick = max(since, change.tick)
+            watched.horizon = max(watched.horizon, change.horizon)
 
     def _check(self, measurements: Measurements, watched: _WatchedMetric, tick: int) -> list[Charge]:
         """Return the charge if harm to the metric is clear. Stop watching it then, or if no change is left."""

@@ -153,8 +153,8 @@ class Outcomes:
             self._watch_harm(Change("", metric.name, opponents, self._state.tick, horizon, "own"))
 
     def _watch_harm(self, change: Change) -> None:
-        """Watch the metric that judges a change, the main held-out metric, and that of the training if it answers for
-        it."""
+        """Watch the metric that judges a change, the main held-out metric and, if the change answers for it, the reward
+        or the loss."""
         if not self._state.rules.harm_charge:
             return
         metrics = directed_metrics(self._state.metrics)

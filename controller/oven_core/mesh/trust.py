@@ -3,12 +3,12 @@
 A grant may also let an agent decide alone: then its proposal needs no second kind of evidence (oven_core.mesh.quorum).
 
 An agent without a grant is a newcomer. Its votes are in the tally without weight. They cannot pass, veto or split a
-ballot, but a vote that agrees with a trusted agent can complete a quorum. A change that only newcomers support is
-advised, so that a person can try it. An agent earns trust with an actuator by `rules.trusted_after` good outcomes of
-ballots that it opened and that its own proposal carried. For a newcomer, these are changes that a person approved and
-that no trusted agent proposed. So an agent earns nothing by a ballot that it opens just before a trusted agent carries
-it. Clear harm revokes earned trust, and an agent that is charged with it in full no longer decides alone, until an
-operator trusts it again (oven_core.mesh.harm).
+ballot, or complete a quorum. A change that only newcomers propose is advised, so that a person can try it. An agent
+earns trust with an actuator by `rules.trusted_after` good outcomes of ballots that it opened and that its own proposal
+carried. For a newcomer, these are changes that a person approved and that no trusted agent proposed. So an agent earns
+nothing by a ballot that it opens just before a trusted agent carries it. Clear harm revokes earned trust. An agent that
+is charged with it in full (oven_core.mesh.harm) no longer decides alone on any actuator, until an operator lets it
+again. It keeps the trust that was granted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Literal, TypeAlias
 from oven_core.protocol.rules import ALL, Rules
 
 Grant: TypeAlias = Literal["none", "trusted", "alone"]
-"""An operator's decision about an agent on an actuator. With `alone`, the agent is trusted and decides alone."""
+"""An agent's rights on an actuator, as granted by an operator or the rules. `alone` includes trust."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Trust:
     _good_outcomes: Counter[tuple[str, str]] = field(default_factory=Counter)
     """(agent, actuator) → number of good outcomes of ballots that the agent opened and carried."""
     _charged: set[str] = field(default_factory=set)
-    """Agents that were charged in full with clear harm since an operator last let them decide alone."""
+    """Agents that were charged in full with clear harm, so that `rules.alone` no longer lets them decide alone."""
 
     def set(self, agent: str, actuators: Iterable[str], grant: Grant) -> None:
         """Record an operator's decision. For no or ALL `actuators`, it replaces all earlier decisions on the agent."""
@@ -53,9 +53,7 @@ class Trust:
             self._by_operators = {key: value for key, value in self._by_operators.items() if key[0] != agent}
         for actuator in names:
             self._by_operators[agent, actuator] = grant
-        if grant == "alone":
-            self._charged.discard(agent)
-        elif grant == "none":
+        if grant == "none":
             self.revoke_earned(agent, names)
 
     def add_good_outcome(self, agent: str, actuator: str) -> None:
@@ -70,8 +68,11 @@ class Trust:
                 del self._good_outcomes[name, actuator]
 
     def add_full_charge(self, agent: str) -> None:
-        """Record that the agent was charged in full with clear harm, so that it does not decide alone any longer."""
+        """End the agent's right to decide alone, because it was charged in full with clear harm. It stays trusted."""
         self._charged.add(agent)
+        for key, grant in self._by_operators.items():
+            if key[0] == agent and grant == "alone":
+                self._by_operators[key] = "trusted"
 
     def is_trusted(self, agent: str, actuator: str) -> bool:
         """Return whether the agent's votes on this actuator can decide and veto."""
@@ -79,17 +80,16 @@ class Trust:
         return grant != "none" if grant else self._good_outcomes[agent, actuator] >= self.rules.trusted_after
 
     def decides_alone(self, agent: str, actuator: str) -> bool:
-        """Return whether the agent's proposal alone is a quorum: a grant says so, and the agent was not charged in full
-        with clear harm since then."""
-        return self._grant(agent, actuator) == "alone" and agent not in self._charged
+        """Return whether the agent's proposal alone is a quorum, by a grant that no full charge has ended."""
+        return self._grant(agent, actuator) == "alone"
 
     def _grant(self, agent: str, actuator: str) -> Grant | None:
-        """Return the decision of an operator, or otherwise of the rules, or None if there is none."""
+        """Return the decision of an operator, or that of the rules if there is none, or None without either."""
         for key in ((agent, actuator), (agent, ALL)):
             if key in self._by_operators:
                 return self._by_operators[key]
         if not {actuator, ALL}.isdisjoint(self.rules.alone.get(agent, ())):
-            return "alone"
+            return "trusted" if agent in self._charged else "alone"
         if self.rules.newcomers == "full" or not {actuator, ALL}.isdisjoint(self.rules.trusted.get(agent, ())):
             return "trusted"
         return None

@@ -72,7 +72,7 @@ def with_agent_rules(settings: Settings) -> Settings:
     }
     trusted = {**default_trust, **_select_grants("trusted", settings.rules.trusted, run_names, installed_names)}
     alone = _select_grants("alone", settings.rules.alone, run_names, installed_names)
-    alone |= {name: entry.alone for name, entry in entries.items() if entry.alone}
+    alone |= {name: (*alone.get(name, ()), *entry.alone) for name, entry in entries.items() if entry.alone}
     shadows = tuple(sorted(_shadow_names(settings, entries, run_names)))
     rules = settings.rules.model_copy(update={"shadow": shadows, "trusted": trusted, "alone": alone})
     agents = settings.agents

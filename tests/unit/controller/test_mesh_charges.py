@@ -163,6 +163,46 @@ def test_harm_to_the_loss_is_charged_although_no_change_named_it_and_ends_a_sole
     assert log.mesh.state.trust.decides_alone("eve", "grad.clip")
 
 
+def mix(log: Log) -> None:
+    """An operator sets a new mixture, which moves the loss and `calm` by construction."""
+    log.operator("c1", "set", actuator="data.mixture", value={"web": 0.3, "code": 0.4, "math": 0.3})
+    log.receipt(log.last)
+
+
+def test_a_new_mixture_is_not_charged_to_changes_that_are_first_compared_after_it() -> None:
+    log = two_deciders()
+    change(log, "eve", 1.5, "loss", "grad.clip")
+    log.tick(4, loss=1.0, calm=1.0)
+    mix(log)
+    log.tick(6, loss=1.0, calm=0.1)
+    change(log, "lr", 0.5, "calm", calm=0.1)
+    log.tick(10, loss=1.0, calm=0.1)
+    assert not charges(log)
+
+
+def test_levels_from_before_a_new_mixture_are_not_healthy_levels_of_later_changes() -> None:
+    log = two_deciders()
+    log.propose("eve", 1.5, actuator="grad.clip", confidence=0.9, target="calm", horizon=20)
+    log.tick(3, loss=1.0, calm=1.0)
+    adopted = log.last
+    mix(log)
+    log.receipt(adopted)
+    log.tick(10, loss=2.0, calm=0.1)
+    assert not charges(log)
+
+
+def test_a_rollback_to_before_a_new_mixture_does_not_restore_the_healthy_level() -> None:
+    log = two_deciders()
+    change(log, "eve", 1.5, "calm", "grad.clip")
+    log.tick(4, loss=1.0, calm=1.0)
+    mix(log)
+    log.tick(3, loss=1.0, calm=0.1)
+    log.operator("c2", "set", actuator="run.rollback", value=log.mesh.state.tick - 6)
+    log.receipt(log.last, after=log.step - 6)
+    log.tick(10, loss=1.0, calm=0.1)
+    assert not charges(log)
+
+
 def test_a_change_is_no_longer_in_force_after_two_horizons() -> None:
     log = two_deciders()
     change(log, "eve", 1.5, "calm", "grad.clip")

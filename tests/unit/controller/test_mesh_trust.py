@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from tests.support.mesh_log import LR, RUN, Log
 from tests.support.trust_log import DEFAULTS, quiet, run
 
+from oven_core.mesh.trust import Trust
 from oven_core.protocol.messages import Decision
+from oven_core.protocol.rules import Rules
 from oven_runs.log.replay import replay
 
 
@@ -252,3 +254,18 @@ def test_a_grant_for_an_absent_agent_names_those_present() -> None:
     assert not log.answers[-1].done and "its agents: bob, lr; start it before you trust it" in log.answers[-1].reason
     log.operator("c2", "trust", agent="bob", actuators=("no.such",))
     assert not log.answers[-1].done and "no actuator" in log.answers[-1].reason
+
+
+@pytest.mark.parametrize("by_rules", [False, True])
+def test_after_a_full_charge_only_the_actuators_of_a_new_grant_are_decided_alone(by_rules: bool) -> None:
+    trust = Trust(Rules(alone={"bob": (LR,)} if by_rules else {}))
+    if not by_rules:
+        trust.set("bob", [LR], "alone")
+    assert trust.decides_alone("bob", LR)
+    trust.add_full_charge("bob")
+    assert not trust.decides_alone("bob", LR) and trust.is_trusted("bob", LR)
+    trust.set("bob", ["grad.clip"], "alone")
+    assert trust.decides_alone("bob", "grad.clip")
+    assert not trust.decides_alone("bob", LR)
+    trust.set("bob", (), "alone")
+    assert trust.decides_alone("bob", LR)

@@ -76,7 +76,7 @@ _PAIR = _agent("pair", "pair-1", "pair-2")
 _ALL = (
     Attack("pair", "two newcomers propose ten times the rate and veto every cut", _PAIR),
     Attack("late_pair", "the same, from tick 60 on", _agent("late_pair", "pair-1", "pair-2")),
-    Attack("specialist", "a newcomer moves the rate to a tenth and back", _agent("specialist")),
+    Attack("swings", "a newcomer moves the rate to a tenth and back", _agent("swings")),
     Attack("contrary", "vetoes every ballot that learning_rate opens", _agent("contrary")),
     Attack("pair_and_contrary", "pair and contrary together", (*_PAIR, *_agent("contrary"))),
     Attack("silencer", "keeps a ballot on the rate open, at confidence 0.01", _client("silencer")),
@@ -91,7 +91,7 @@ _ALL = (
     Attack("metric_chooser", "trusted with the rate; raises it tenfold and names a metric that does not suffer",
            _agent("metric_chooser"), granted=_RATE),
     Attack("trusted_liar", "trusted with the rate; moves it to a tenth and back, to freeze it for all agents",
-           (Guest("trusted_liar", "agent", "specialist"),), granted=_RATE),
+           (Guest("trusted_liar", "agent", "swings"),), granted=_RATE),
     Attack("twenty_newcomers", "twenty newcomers propose two changes each at every tick",
            tuple(Guest(f"hopeful-{n}", "client", "clients_without_sdk", "hopeful") for n in range(1, 21))),
     Attack("newcomer", "honest: learning_rate under another name, without the original, a person approves its advice",

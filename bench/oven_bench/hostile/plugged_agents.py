@@ -54,8 +54,8 @@ class Company:
         return done.stdout
 
     def trust(self, name: str, actuators: Sequence[str]) -> str:
-        """Grant a guest trust with these actuators. Return why it was refused, as it is before training starts and the
-        guest has joined, or an empty string."""
+        """Trust a guest with these actuators. Return why that was refused, or an empty string. It is refused until
+        training has started and the guest has joined."""
         try:
             self.command("trust", name, *actuators, "--run", self._folder.run)
         except ProcessError as error:

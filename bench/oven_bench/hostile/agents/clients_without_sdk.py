@@ -90,7 +90,8 @@ def some_value(spec: ActuatorSpec) -> Value:
 
 
 async def take_part(client: Silencer) -> None:
-    """Answer messages until the process is ended, from the run's newest start on, which may have passed."""
+    """Answer the newest RunStarted, which may be in the log already, and all messages that follow, until the process
+    is ended."""
     credentials = Credentials.load(Path(os.environ["OVEN_CREDS"]))
     on, queue = Subjects(os.environ["OVEN_RUN"]), asyncio.Queue[InlineMessage]()
     async with Bus.connect(os.environ["OVEN_URL"], credentials) as bus:

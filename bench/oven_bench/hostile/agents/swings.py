@@ -9,7 +9,7 @@ from oven_core.protocol.messages import Vote
 SCALE = "optimizer.lr_scale"
 
 
-class Specialist(Agent):
+class Swings(Agent):
     """Moves the rate to a tenth and back as often as the cool-down allows, at full confidence."""
 
     moves = (SCALE,)

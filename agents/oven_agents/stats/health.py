@@ -99,7 +99,7 @@ def gradient_health(window: Window) -> Health | None:
     norms = [norm for _, norm in window.surviving_series(GRAD_NORM, last=RECENT_TICKS)]
     if norms and not math.isfinite(norms[-1]):
         return Health("worse", f"{GRAD_NORM} is not finite", (GRAD_NORM,))
-    norms = list(filter(math.isfinite, norms))  # mixed precision skips steps with infinite ones
+    norms = list(filter(math.isfinite, norms))  # mixed precision skips steps with infinite norms
     if len(norms) < MIN_TICKS:
         return None
     shift = shift_of_newest(norms, min(NEWEST_NORMS, len(norms) // 2))

@@ -15,7 +15,7 @@ NEEDS_GRANT: Final = ("run.stop",)
 """Actuators that are `auto` only if they are named. If all actuators are `auto`, these are `advise`, because a person
 decides whether their run ends early."""
 ALL: Final = "*"
-"""A grant of trust for all actuators, in `Rules.trusted`."""
+"""A grant for all actuators, in `Rules.trusted` and `Rules.alone`."""
 
 
 class Rules(BaseModel):
@@ -39,8 +39,9 @@ class Rules(BaseModel):
         default=2,
         ge=1,
         le=2,
-        description="number of independent kinds of evidence that a change needs. Exceptions: harm beyond doubt, and "
-        "changes that do not affect the training at once. 1: one trusted proposal is enough",
+        description="number of independent kinds of evidence that a change needs. Exceptions: agents that may decide "
+        "alone, harm beyond doubt, and changes that do not affect the training at once. 1: one trusted proposal is "
+        "enough",
     )
     firm_confidence: float = Field(
         default=0.6,
@@ -95,7 +96,7 @@ class Rules(BaseModel):
     newcomers: Literal["probation", "full"] = Field(
         default="probation",
         description="rights of agents without a grant. On `probation`, their votes neither decide nor veto until they "
-        "have enough good outcomes. `full` gives them all rights",
+        "have enough good outcomes. `full` trusts them on all actuators",
     )
     trusted: dict[str, tuple[str, ...]] = Field(
         default_factory=dict,
@@ -103,8 +104,8 @@ class Rules(BaseModel):
     )
     alone: dict[str, tuple[str, ...]] = Field(
         default_factory=dict,
-        description="agent → actuators on which it is trusted and its proposal needs no second kind of evidence; `*`: "
-        "all of them",
+        description="agent → actuators on which it is trusted and decides alone: its proposal needs no second kind of "
+        "evidence; `*`: all of them",
     )
     trusted_after: int = Field(
         default=2,

@@ -45,10 +45,8 @@ def cuts(stack: Stack) -> str:
 def test_a_newcomers_proposal_waits_for_an_operator_who_may_trust_it(stack: Stack) -> None:
     up = stack.up("r", "--set", "recipe_options.mode=wait", until="step   12/12")
     guest = stack.start("agent", "run", cuts(stack))
-    assert (
-        "only untrusted agents propose it (cuts): run `oven-controller trust cuts optimizer.lr_scale` to count its votes"
-        in decided(stack, "advised")
-    )
+    advice = decided(stack, "advised")
+    assert "only untrusted agents propose it (cuts): run `oven-controller trust cuts optimizer.lr_scale`" in advice
     assert stack.json("status", "r")["agents"]["cuts"]["newcomer"] is True
     code, output = stack.command("trust", "cuts", "optimizer.lr_scale")
     assert (code, output.splitlines()[-1][:38]) == (0, "trust: agent cuts is trusted with opti"), output

@@ -78,6 +78,7 @@ STATES: list[tuple[Callable[[Window], Health | None], str, Sequence[float], str]
     (gradient_health, "grad_norm", noisy(1.0, 24, 0.1), "steady"),
     (gradient_health, "grad_norm", [*noisy(1.0, 22, 0.1), 9.0], "worse"),
     (gradient_health, "grad_norm", [1.0, math.inf], "worse"),
+    (gradient_health, "grad_norm", [*noisy(1.0, 12, 0.1), math.inf, *noisy(1.0, 12, 0.1)], "steady"),
     (policy_health, "entropy", noisy(1.0, 24, 0.05), "steady"),
     (policy_health, "entropy", [*[1.0] * 12, *[0.3] * 12], "worse"),
     (policy_health, "entropy", [*[1.0] * 12, *[-0.3] * 12], "steady"),  # a density's entropy has no natural zero

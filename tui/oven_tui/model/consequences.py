@@ -164,7 +164,8 @@ def _describe_agent_action(view: MonitorView, command: OperatorCommand) -> str:
         case "unmute":
             return f"Votes of {name} ({record}) count again from the next ballot on."
         case "trust":
-            return f"From the next tally on, votes of {name} ({record}) can decide and veto changes of {scope}."
+            effect = f"votes of {name} ({record}) can decide and veto changes of {scope}"
+            return f"From the next tally on, {effect}. Its proposals do not decide alone."
         case _:
             return f"{name} ({record}) is put on probation: its votes cannot decide or veto changes of {scope}."
 

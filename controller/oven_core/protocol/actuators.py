@@ -28,10 +28,12 @@ _ALL = (
     ActuatorSpec(name="grpo.beta", kind="scalar", unit="× KL to the reference", moves_own_metric=True),
     ActuatorSpec(name="grpo.epsilon", kind="scalar", unit="ratio around 1"),
     ActuatorSpec(name="grpo.epsilon_high", kind="scalar", unit="ratio above 1"),
-    ActuatorSpec(name="rloo.beta", kind="scalar", unit="× KL per completion, in the reward"),
+    ActuatorSpec(name="rloo.beta", kind="scalar", unit="× KL per completion, in the reward", moves_own_metric=True),
     ActuatorSpec(name="rloo.epsilon", kind="scalar", unit="ratio around 1"),
-    ActuatorSpec(name="dpo.beta", kind="scalar", unit="× log-ratio to the reference, in the loss"),
-    ActuatorSpec(name="distillation.beta", kind="scalar", unit="0: forward KL, 1: reverse KL"),
+    ActuatorSpec(
+        name="dpo.beta", kind="scalar", unit="× log-ratio to the reference, in the loss", moves_own_metric=True
+    ),
+    ActuatorSpec(name="distillation.beta", kind="scalar", unit="0: forward KL, 1: reverse KL", moves_own_metric=True),
     ActuatorSpec(name="channel.distill", kind="scalar", unit="× loss term"),
     ActuatorSpec(name="channel.sft", kind="scalar", unit="× loss term"),
     ActuatorSpec(name="channel.sdpo", kind="scalar", unit="× loss term"),

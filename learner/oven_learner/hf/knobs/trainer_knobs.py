@@ -90,13 +90,14 @@ def register_beta(trainer: Any, actuators: Actuators, user_values: UserValues, b
     read, write = lambda: float(trainer.beta), partial(setattr, trainer, "beta")
     for trainer_class, (name, unit) in BETAS.items():
         if is_a(trainer, trainer_class) and trainer.beta > 0 and _has_reference(trainer):
-            user_values.register(actuators, name, read, write, unit=unit, bounds=bounds)
+            user_values.register(actuators, name, read, write, unit=unit, bounds=bounds, moves_own_metric=True)
     if is_a(trainer, "DistillationTrainer") and 0 < trainer.beta < 1 and trainer.teacher_model is not None:
         name, unit = "distillation.beta", "0: forward KL, 1: reverse KL"
         max_value = 1 - (1 - trainer.args.beta) * bounds[0]  # keeps a distance from 1, like the lower bound from 0
         user_values.register(
-            actuators, name, read, write, unit=unit, bounds=bounds, scale="linear", max_value=max_value
-        )
+            actuators, name, read, write, unit=unit, bounds=bounds, scale="linear", max_value=max_value,
+            moves_own_metric=True,
+        )  # fmt: skip
 
 
 def _has_reference(trainer: Any) -> bool:
@@ -168,13 +169,16 @@ class UserValues:
         bounds: tuple[float, float] = USER_BOUNDS,
         scale: Literal["linear", "log"] = "log",
         max_value: float = float("inf"),
+        moves_own_metric: bool = False,
     ) -> None:
         """Register `name`, unless it is registered. `bounds` are multiples of the user's value, up to `max_value`."""
         if name in actuators:
             return
         user_value = self._values.setdefault(name, read())
         low, high = user_value * bounds[0], min(user_value * bounds[1], max(user_value, max_value))
-        actuators.scalar(name, read, write, low=low, high=high, scale=scale, unit=unit)
+        actuators.scalar(
+            name, read, write, low=low, high=high, scale=scale, unit=unit, moves_own_metric=moves_own_metric
+        )
 
 
 def is_a(trainer: Any, name: str) -> bool:

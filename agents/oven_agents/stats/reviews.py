@@ -1,7 +1,9 @@
 """Reviews: an agent's vote on another agent's ballot, from the state of its own signal.
 
-The confidences rank votes and are not measured. A signal that has got worse gives `firm_confidence`, so it may be the
-confident one of two votes. A signal that only permits a change gives `tentative_confidence`."""
+The confidences rank votes and are not measured. If the objective or held-out quality has got worse, the confidence is
+`firm_confidence`, so the review may be the confident one of two votes. A gauge that has got worse, such as a gradient
+norm, and a signal that only permits a change give `tentative_confidence`. Otherwise an uncertain proposal would pass
+because a gauge is noisy, although nothing that the run is for has got worse."""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from typing import Literal, TypeAlias
 from oven_agents.sdk.window import Window
 from oven_agents.stats.confidence import firm_confidence, tentative_confidence
 from oven_agents.stats.health import Health
-from oven_agents.stats.objective import held_out_metric
+from oven_agents.stats.objective import held_out_metric, objective
 from oven_core.mesh.actuator_values import direction
 from oven_core.protocol.messages import BallotOpened, Vote
 
@@ -58,14 +60,16 @@ def review_change(ballot: BallotOpened, window: Window, read_health: Callable[[W
     if health is None:
         return None
     is_worse = health.state == "worse"
-    stance, confidence = "for", firm_confidence(window.run) if is_worse else tentative_confidence(window.run)
+    held_out = held_out_metric(window.run)
+    outcomes = {objective(window.run).name, held_out.name if held_out else ""}
+    is_firm = is_worse and not outcomes.isdisjoint(health.metrics)
+    stance, confidence = "for", firm_confidence(window.run) if is_firm else tentative_confidence(window.run)
     if effect == "pushes" and is_worse:
         stance, confidence = "against", OBJECTION_CONFIDENCE
     elif effect == "protects" and health.state == "steady":
         return None
     elif effect != "pushes" and health.state == "better":
-        metric = held_out_metric(window.run)
-        if metric is None or metric.name not in health.metrics:
+        if held_out is None or held_out.name not in health.metrics:
             return None
         stance, confidence = "against", DOUBT_CONFIDENCE
     return window.answer(ballot, stance, confidence=confidence, why=health.text, reads=health.metrics)

@@ -10,26 +10,26 @@ from oven_core.mesh.measurements import sigma
 from oven_core.protocol.messages import RunStarted
 
 TENTATIVE_CONFIDENCE: Final = 0.55
-"""Confidence in a rule of thumb without measured outcomes. It is below `rules.firm_confidence` by default, so the
+"""Confidence in a rule of thumb without measured outcomes. It is below `rules.quorum_confidence` by default, so the
 change needs a second vote that is more confident."""
 FIRM_CONFIDENCE: Final = 0.65
 """Confidence of a proposal that may be one of two votes with independent evidence, however confident the second is. It
-is above `rules.firm_confidence` by default."""
+is above `rules.quorum_confidence` by default."""
 MARGIN: Final = 0.05
-"""Minimum distance of both constants from `firm_confidence`, so that rounding does not decide."""
+"""Minimum distance of both constants from `quorum_confidence`, so that rounding does not decide."""
 MIN_SAMPLES: Final = 8
 """Minimum number of measurements for an estimate of the noise."""
 
 
 def tentative_confidence(run: RunStarted) -> float:
-    """Return TENTATIVE_CONFIDENCE, or less if it would reach the run's `firm_confidence`."""
-    upper_bound = round(run.rules.firm_confidence - MARGIN, 3)
+    """Return TENTATIVE_CONFIDENCE, or less if it would reach the run's `quorum_confidence`."""
+    upper_bound = round(run.rules.quorum_confidence - MARGIN, 3)
     return max(0.0, min(TENTATIVE_CONFIDENCE, upper_bound))
 
 
 def firm_confidence(run: RunStarted) -> float:
-    """Return FIRM_CONFIDENCE, or more if it would not reach the run's `firm_confidence`."""
-    return min(1.0, max(FIRM_CONFIDENCE, round(run.rules.firm_confidence + MARGIN, 3)))
+    """Return FIRM_CONFIDENCE, or more if it would not reach the run's `quorum_confidence`."""
+    return min(1.0, max(FIRM_CONFIDENCE, round(run.rules.quorum_confidence + MARGIN, 3)))
 
 
 def estimate_confidence(

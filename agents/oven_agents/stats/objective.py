@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from oven_agents.sdk.window import Window
-from oven_core.mesh.state import main_held_out_metric
+from oven_core.mesh.state import main_held_out_metric, training_objective
 from oven_core.protocol.messages import MetricSpec, RunStarted
 
-REWARD = MetricSpec(name="reward", better="up")
 LOSS = MetricSpec(name="loss", better="down")
 
 
 def objective(run: RunStarted) -> MetricSpec:
     """Return the reward if the run has one, otherwise the loss. A missing direction is replaced by the usual one."""
-    announced = {spec.name: spec for spec in run.metrics}
-    default = REWARD if "reward" in announced else LOSS
-    spec = announced.get(default.name, default)
-    return spec if spec.better != "neither" else spec.model_copy(update={"better": default.better})
+    spec = training_objective(run.metrics) or LOSS
+    usual = "up" if spec.name == "reward" else "down"
+    return spec if spec.better != "neither" else spec.model_copy(update={"better": usual})
 
 
 def held_out_metric(run: RunStarted) -> MetricSpec | None:

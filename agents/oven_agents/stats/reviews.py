@@ -2,8 +2,8 @@
 
 The confidences rank votes and are not measured. If the objective or held-out quality has got worse, the confidence is
 `firm_confidence`, so the review may be the confident one of two votes. A gauge that has got worse, such as a gradient
-norm, and a signal that only permits a change give `tentative_confidence`. Otherwise an uncertain proposal would pass
-because a gauge is noisy, although nothing that the run is for has got worse."""
+norm, gives `tentative_confidence`, and so does a signal that only permits a change. Otherwise a noisy gauge could carry
+an uncertain proposal while neither the objective nor held-out quality gets worse."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def review_change(ballot: BallotOpened, window: Window, read_health: Callable[[W
         return None
     is_worse = health.state == "worse"
     held_out = held_out_metric(window.run)
-    outcomes = {objective(window.run).name, held_out.name if held_out else ""}
-    is_firm = is_worse and not outcomes.isdisjoint(health.metrics)
+    quality_metrics = {objective(window.run).name, held_out.name if held_out else ""}
+    is_firm = is_worse and not quality_metrics.isdisjoint(health.metrics)
     stance, confidence = "for", firm_confidence(window.run) if is_firm else tentative_confidence(window.run)
     if effect == "pushes" and is_worse:
         stance, confidence = "against", OBJECTION_CONFIDENCE

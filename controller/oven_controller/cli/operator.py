@@ -55,7 +55,6 @@ ARGUMENT_TYPES: Final[Mapping[Kind, Any]] = {
     "agent": str,
     "value": str | None,
     "level": Literal["observe", "advise", "auto"],
-    "flag": bool,
 }
 ARGUMENT_COMPLETIONS: Final[Mapping[Kind, Any]] = {
     "decision": completion.knobs,

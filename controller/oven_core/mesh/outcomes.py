@@ -37,9 +37,18 @@ from oven_core.mesh.harm import Change, Charge, HarmWatch, Scope
 from oven_core.mesh.measurements import Measurements, has_diverged, mean, measure_effect, sound_values
 from oven_core.mesh.outcome_scoring import Scoring, Window
 from oven_core.mesh.reputation import Stance, effective_reputation, is_clearly_worse
-from oven_core.mesh.state import State, main_held_out_metric, main_training_metric
+from oven_core.mesh.state import State, main_held_out_metric, training_objective
 from oven_core.protocol.actuators import ROLLBACK
-from oven_core.protocol.messages import Decision, MetricSpec, Observation, Outcome, OutcomeLine, Receipt, TallyLine
+from oven_core.protocol.messages import (
+    ActuatorSpec,
+    Decision,
+    MetricSpec,
+    Observation,
+    Outcome,
+    OutcomeLine,
+    Receipt,
+    TallyLine,
+)
 
 _ALL_METRICS = ""
 """Placeholder for all metrics in the record of changes. A rollback, for example, affects every metric."""
@@ -121,9 +130,7 @@ class Outcomes:
             self._harm.measure_anew(tick)
         if receipt.actuator == ROLLBACK:
             self._record_rollback(receipt, tick)
-        changed_metrics = {_ALL_METRICS} if spec.moves_weights else set()
-        if spec.moves_own_metric:
-            changed_metrics |= {metric.name for metric in self._state.metrics if not metric.held_out}
+        changed_metrics = {_ALL_METRICS} if spec.moves_weights else self._disturbed_metrics(spec)
         if decision is not None and forecast is not None:
             changed_metrics.add(forecast.target)
             closed_outcomes = self._open_window(decision, forecast, tick)
@@ -157,10 +164,13 @@ class Outcomes:
         or the loss."""
         if not self._state.rules.harm_charge:
             return
-        metrics = directed_metrics(self._state.metrics)
-        training_metric = main_training_metric(metrics.values()) if change.scope == "all" else None
-        watched = (metrics.get(change.target), main_held_out_metric(metrics.values()), training_metric)
-        self._harm.add_change(self._measurements, change, [metric for metric in watched if metric])
+        metrics = self._state.metrics
+        watched = [main_held_out_metric(metrics)]
+        if change.scope == "all":
+            watched.append(training_objective(metrics))
+        names = dict.fromkeys([change.target, *(metric.name for metric in watched if metric)])
+        directed = directed_metrics(metrics)
+        self._harm.add_change(self._measurements, change, [directed[name] for name in names if name in directed])
 
     def harm_outcomes(self, next_id: Callable[[], str]) -> list[Outcome]:
         """Return an outcome with an id from `next_id` for each clear harm that is visible at this tick."""
@@ -283,10 +293,7 @@ class Outcomes:
         """Close the windows that a change of `actuator`, judged by `target`, disturbs.
 
         With `in_plan`, windows of other actuators that opened at the same tick stay open, as parts of the same plan."""
-        spec = self._state.spec(actuator)
-        targets = {target}
-        if spec.moves_weights or spec.moves_own_metric:
-            targets |= {m.name for m in self._state.metrics if spec.moves_weights or not m.held_out}
+        targets = {target} | self._disturbed_metrics(self._state.spec(actuator))
         windows = [
             window
             for window in self._windows.values()
@@ -294,6 +301,13 @@ class Outcomes:
             and (not in_plan or window.from_tick != tick or window.decision.actuator == actuator)
         ]
         return [self._close(window, f"confounded by {actuator} (decision {decision_id})") for window in windows]
+
+    def _disturbed_metrics(self, spec: ActuatorSpec) -> set[str]:
+        """Return the metrics whose values before and after a change of this actuator cannot be compared: all if it
+        moves the weights, and those that are not held out if it moves its own metric."""
+        if not (spec.moves_weights or spec.moves_own_metric):
+            return set()
+        return {metric.name for metric in self._state.metrics if spec.moves_weights or not metric.held_out}
 
     def _is_due(self, window: Window) -> bool:
         """Return whether the window's time is over and enough was measured, or the target diverged."""

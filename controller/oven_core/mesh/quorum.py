@@ -41,10 +41,11 @@ def check_quorum(
     proposals = [vote for vote in side if vote.line.stance == "propose"]
     if not proposals:
         return Quorum(False, "no quorum: no trusted agent proposes it")
-    confidence, minimum = max(vote.line.confidence for vote in proposals), rules.firm_confidence
-    sole = max((vote for vote in proposals if vote.decides_alone), key=lambda vote: vote.line.confidence, default=None)
-    if sole is not None and sole.line.confidence >= minimum:
-        return Quorum(True, f"{sole.agent} may decide alone at {minimum:.3g}")
+    confidence, minimum = max(vote.line.confidence for vote in proposals), rules.quorum_confidence
+    sole_deciders = [vote for vote in proposals if vote.decides_alone]
+    decider = max(sole_deciders, key=lambda vote: vote.line.confidence, default=None)
+    if decider is not None and decider.line.confidence >= minimum:
+        return Quorum(True, f"{decider.agent} may decide alone at {minimum:.3g}")
     if rules.evidence_kinds == 1 or harm or needs_person or not spec.intervenes:
         if confidence >= minimum:
             return Quorum(True, f"one proposal at {minimum:.3g} is enough" + (f", because {harm}" if harm else ""))
@@ -63,8 +64,8 @@ def check_quorum(
         return Quorum(True, f"{kinds}: enough for a small change", only_small=True)
     kinds = ", ".join(sorted({signal.kind for _, signal in signals})) or "none"
     required = f"two independent kinds required, one of them at {minimum:.3g}"
-    if sole is not None:
-        required += f", or {sole.agent} alone at {minimum:.3g}, not {sole.line.confidence:.3g}"
+    if decider is not None:
+        required += f", or {decider.agent} alone at {minimum:.3g}, not {decider.line.confidence:.3g}"
     return Quorum(False, f"no quorum: evidence in favour: {kinds}; {required}")
 
 

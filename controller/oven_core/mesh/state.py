@@ -67,9 +67,9 @@ def main_held_out_metric(metrics: Iterable[MetricSpec]) -> MetricSpec | None:
     return min(candidates, key=lambda metric: metric.name.count("/"), default=None)
 
 
-def main_training_metric(metrics: Iterable[MetricSpec]) -> MetricSpec | None:
-    """Return the reward, or the loss of a run without rewards, if it has a better direction."""
-    by_name = {metric.name: metric for metric in metrics if metric.better != "neither"}
+def training_objective(metrics: Iterable[MetricSpec]) -> MetricSpec | None:
+    """Return the metric that the training optimizes: the reward, or the loss of a run without rewards."""
+    by_name = {metric.name: metric for metric in metrics}
     return by_name.get("reward") or by_name.get("loss")
 
 

@@ -7,8 +7,8 @@ ballot, or complete a quorum. A change that only newcomers propose is advised, s
 earns trust with an actuator by `rules.trusted_after` good outcomes of ballots that it opened and that its own proposal
 carried. For a newcomer, these are changes that a person approved and that no trusted agent proposed. So an agent earns
 nothing by a ballot that it opens just before a trusted agent carries it. Clear harm revokes earned trust. An agent that
-is charged with it in full (oven_core.mesh.harm) no longer decides alone on any actuator, until an operator lets it
-again. It keeps the trust that was granted.
+is charged with it in full (oven_core.mesh.harm) no longer decides alone on any actuator, until an operator
+allows it again. It keeps the trust that was granted.
 """
 
 from __future__ import annotations

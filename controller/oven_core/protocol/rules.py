@@ -43,7 +43,7 @@ class Rules(BaseModel):
         "alone, harm beyond doubt, and changes that do not affect the training at once. 1: one trusted proposal is "
         "enough",
     )
-    firm_confidence: float = Field(
+    quorum_confidence: float = Field(
         default=0.6,
         ge=0,
         le=1,

@@ -53,7 +53,7 @@ class Learner:
             n=0,
             recipe="toy",
             actuators=(lr,),
-            rules=Rules(evidence_kinds=1, firm_confidence=0.5, newcomers="full"),
+            rules=Rules(evidence_kinds=1, quorum_confidence=0.5, newcomers="full"),
         )
         await self._say(ON.run, run)
 

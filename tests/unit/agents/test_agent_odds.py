@@ -54,7 +54,7 @@ def test_the_stated_confidence_matches_later_outcomes(gain: float) -> None:
 
 
 def strict(quorum: float) -> RunStarted:
-    return RUN.model_copy(update={"rules": Rules(firm_confidence=quorum)})
+    return RUN.model_copy(update={"rules": Rules(quorum_confidence=quorum)})
 
 
 @pytest.mark.parametrize(

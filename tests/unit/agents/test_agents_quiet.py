@@ -17,7 +17,7 @@ from oven_core.protocol.messages import RunStarted
 from oven_core.protocol.rules import Rules
 
 POINTS = tomllib.loads(Path("pyproject.toml").read_text())["project"]["entry-points"]["oven.agents"]
-QUORUM = Rules().firm_confidence
+QUORUM = Rules().quorum_confidence
 """Below it a proposal is advice: nothing comes of it unless somebody else sees something too."""
 TICKS, SEEDS = 400, 2
 

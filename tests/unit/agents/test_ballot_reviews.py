@@ -158,13 +158,13 @@ def test_the_vote_follows_from_the_state_and_the_effect(effect: str, state: str,
     ("health", "metric", "values", "is_firm"),
     [(h, m, v, h in (objective_health, held_out_health)) for h, m, v, state in STATES if state == "worse"],
 )
-def test_only_an_outcome_that_got_worse_makes_a_review_firm(
+def test_only_an_objective_or_held_out_quality_that_got_worse_makes_a_review_firm(
     health: Callable[[Window], Health | None], metric: str, values: Sequence[float], is_firm: bool
 ) -> None:
     series: States = {metric: values} if metric in ("reward", "loss") else {"reward": [0.5] * 24, metric: values}
     vote = review_change(ballot(proposal=0.5), window(series), health)
     assert vote is not None and vote.stance == "for"
-    assert (vote.confidence >= Rules().firm_confidence) == is_firm
+    assert (vote.confidence >= Rules().quorum_confidence) == is_firm
 
 
 def test_the_kl_to_a_new_teacher_is_not_compared_with_that_to_the_old_one() -> None:

@@ -218,10 +218,10 @@ def test_the_commands_report(tmp_path: Path, capsys: Any) -> None:
     assert not re.search(r"https?://|<script|@import|url\(|<link|<img", text)
 
     options = ["--json", "--agent", "divergence,lr_cooldown"]
-    options += ["--set", "rules.firm_confidence=.9", "--set", "rules.evidence_kinds=1"]
+    options += ["--set", "rules.quorum_confidence=.9", "--set", "rules.evidence_kinds=1"]
     assert invoke("review", "old run.csv", *options) == 0
     report = json.loads(capsys.readouterr().out)
-    assert report["agents"] == ["divergence", "lr_cooldown"] and report["rules"]["firm_confidence"] == 0.9
+    assert report["agents"] == ["divergence", "lr_cooldown"] and report["rules"]["quorum_confidence"] == 0.9
     assert report["adopted"] == 0 and report["false_alarms"] == 1 and report["followed_by_harm"] == 1
     first = report["flags"][0]
     assert (first["agent"], first["step"], first["tick"], first["likely"]) == ("divergence", 305, 305, "harm")

@@ -96,7 +96,7 @@ def test_until_a_tick_it_says_what_the_mesh_knew(home: Home, capsys: pytest.Capt
 
 def test_what_other_rules_would_have_decided(home: Home, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     left_behind(home, a_run())
-    (tmp_path / "strict.yaml").write_text("seed: 3\nrules:\n  firm_confidence: 0.95\n")
+    (tmp_path / "strict.yaml").write_text("seed: 3\nrules:\n  quorum_confidence: 0.95\n")
     assert invoke("replay", "r", "--config", "strict.yaml") == 0
     output = capsys.readouterr().out
     assert f"first divergence of 1: tick 4, {LR}" in output
@@ -107,8 +107,8 @@ def test_what_other_rules_would_have_decided(home: Home, capsys: pytest.CaptureF
     assert invoke("replay", "r", "--config", "strict.yaml", "--json") == 0
     report = json.loads(capsys.readouterr().out)
     assert report["first"]["logged"]["verdict"] == "adopted" and report["first"]["computed"]["verdict"] == "rejected"
-    assert report["rules"] == {"firm_confidence": 0.95} and report["same"] is False
-    (tmp_path / "same.yaml").write_text("rules: {firm_confidence: 0.9}")
+    assert report["rules"] == {"quorum_confidence": 0.95} and report["same"] is False
+    (tmp_path / "same.yaml").write_text("rules: {quorum_confidence: 0.9}")
     assert invoke("replay", "r", "--config", "same.yaml") == 0
     assert "the same decisions" in capsys.readouterr().out
 

@@ -29,6 +29,7 @@ CHOICE = (
     MetricSpec(name="calm", better="up"),
     MetricSpec(name="eval/loss", better="down", held_out=True),
 )
+MIXTURE = {"web": 0.3, "code": 0.4, "math": 0.3}
 
 
 def change(
@@ -42,10 +43,16 @@ def change(
 
 
 def two_deciders(**metrics: float) -> Log:
-    """`eve` is as trusted as `lr`, on grad.clip."""
+    """`lr` decides alone on the rate, and `eve` on grad.clip."""
     log = run("eve", alone={"lr": (LR,), "eve": ("grad.clip",)}, metrics=CHOICE)
     log.tick(9, loss=1.0, calm=1.0, **metrics)
     return log
+
+
+def mix(log: Log) -> None:
+    """An operator sets a new mixture, which moves the loss and `calm` by construction."""
+    log.operator("c1", "set", actuator="data.mixture", value=MIXTURE)
+    log.receipt(log.last)
 
 
 def test_the_author_of_harm_is_charged_more_than_an_honest_agent_whose_metric_it_hurts() -> None:
@@ -117,8 +124,7 @@ def test_a_change_that_moves_its_own_metric_is_not_charged_for_it_and_no_other_a
     log = run("eve", alone={"lr": (LR,), "eve": ("data.mixture",)}, metrics=CHOICE)
     log.tick(20, loss=1.0, calm=1.0, **{"eval/loss": 1.0})
     change(log, "lr", 0.9, "loss")
-    mixture = {"web": 0.3, "code": 0.4, "math": 0.3}
-    log.propose("eve", mixture, actuator="data.mixture", confidence=0.9, target="eval/loss", horizon=20)
+    log.propose("eve", MIXTURE, actuator="data.mixture", confidence=0.9, target="eval/loss", horizon=20)
     log.tick(3, loss=1.0)
     log.receipt(log.last)
     log.tick(10, loss=2.0, **{"eval/loss": 1.0})
@@ -133,11 +139,10 @@ def test_a_new_mixture_ends_the_comparison_of_the_loss_for_other_changes(by_oper
     log = run("eve", alone={"lr": (LR,), "eve": ("data.mixture",)}, metrics=CHOICE)
     log.tick(20, loss=1.0, **{"eval/loss": 1.0})
     change(log, "lr", 0.9, "loss")
-    mixture = {"web": 0.3, "code": 0.4, "math": 0.3}
     if by_operator:
-        log.operator("c1", "set", actuator="data.mixture", value=mixture)
+        log.operator("c1", "set", actuator="data.mixture", value=MIXTURE)
     else:
-        log.propose("eve", mixture, actuator="data.mixture", confidence=0.9, target="eval/loss", horizon=20)
+        log.propose("eve", MIXTURE, actuator="data.mixture", confidence=0.9, target="eval/loss", horizon=20)
     log.tick(3, loss=1.0)
     log.receipt(log.last)
     log.tick(30, loss=2.0, **{"eval/loss": 1.0})
@@ -161,12 +166,6 @@ def test_harm_to_the_loss_is_charged_although_no_change_named_it_and_ends_a_sole
     assert not log.mesh.state.trust.decides_alone("eve", "grad.clip")
     log.operator("c2", "trust", agent="eve", actuators=("grad.clip",), alone=True)
     assert log.mesh.state.trust.decides_alone("eve", "grad.clip")
-
-
-def mix(log: Log) -> None:
-    """An operator sets a new mixture, which moves the loss and `calm` by construction."""
-    log.operator("c1", "set", actuator="data.mixture", value={"web": 0.3, "code": 0.4, "math": 0.3})
-    log.receipt(log.last)
 
 
 def test_a_new_mixture_is_not_charged_to_changes_that_are_first_compared_after_it() -> None:

@@ -52,7 +52,7 @@ def test_at_the_end_of_an_unfinished_log_a_decision_is_no_divergence() -> None:
 def test_receipts_of_other_decisions_are_ignored() -> None:
     """The logged decision is in flight and its twin is refused; by the other rules there is nothing to be a twin of."""
     log = Log(stride=1)
-    log.start(cooldown_ticks=0, firm_confidence=0.8, alone={"amy": (LR,)})
+    log.start(cooldown_ticks=0, quorum_confidence=0.8, alone={"amy": (LR,)})
     log.join("amy")
     log.join("bob")
     log.propose("amy", 0.5, confidence=0.85)
@@ -61,7 +61,7 @@ def test_receipts_of_other_decisions_are_ignored() -> None:
     log.tick(3)
     assert [made.verdict for made in log.decisions] == ["adopted", "rejected"]
     assert "already in flight" in log.last.reason
-    loop = decided(log.events, RUN, firm_confidence=0.9)
+    loop = decided(log.events, RUN, quorum_confidence=0.9)
     assert [made.verdict for made in loop.computed] == ["rejected", "adopted"]
     assert [(parted.tick, parted.seq is not None) for parted in loop.divergences()] == [(3, True), (6, True)]
 

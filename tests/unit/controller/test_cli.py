@@ -79,6 +79,7 @@ def test_a_removed_command_names_the_tag(capsys: pytest.CaptureFixture[str]) -> 
         (["status"], "there are no runs"),
         (["down"], "no run is running"),
         (["agent", "run", "nothere.py"], "there is no agent file nothere.py"),
+        (["agent", "run", "learning_rate", "--alone"], "--alone without --trust has no effect"),
         (["agent", "new", "a b"], "not a usable name"),
         (["agent", "run", "learning_rate", "--name", "lr\n"], "is not a usable name"),
         (["up", "--no-learner", "--run", "é"], "run 'é' is not a usable name"),

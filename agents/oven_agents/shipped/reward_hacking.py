@@ -9,12 +9,14 @@ from oven_agents.sdk.agent import SHARE_BOUNDS, Agent
 from oven_agents.sdk.alternative_plans import Alternatives, Plan, offer
 from oven_agents.sdk.window import Window
 from oven_agents.stats.evaluation_request import can_evaluate, has_recent_reading, request_evaluation
+from oven_agents.stats.health import Health
 from oven_agents.stats.level_shift import Shift, shift_of_newest
-from oven_agents.stats.objective import held_out_metric, readings
+from oven_agents.stats.objective import held_out_metric, objective, readings
 from oven_agents.stats.policy_shift import MIN_QUALITY_DROP, quality_dropped
+from oven_agents.stats.reviews import review_change
 from oven_agents.stats.robust_statistics import noise
 from oven_core.protocol.actuators import EVALUATE
-from oven_core.protocol.messages import RunStarted, Value, Vote
+from oven_core.protocol.messages import BallotOpened, RunStarted, Value, Vote
 
 REWARD_WEIGHTS, ROLLBACK, MIXTURE = "reward.weights", "run.rollback", "data.mixture"
 AGREEMENT, COMPLETION_LENGTH = "committee/agreement", "completions/mean_length"
@@ -33,7 +35,8 @@ class RewardHacking(Agent):
     agreement are reported as well.
 
     Actions: cuts the judge's weight to a tenth. The other judges get the rest in proportion to their weights. If judges
-    diverged, the agent also rolls back to a tick before the divergence.
+    diverged, the agent also rolls back to a tick before the divergence. It reviews other agents' changes: while judges
+    diverge, a harder push would optimise the exploited judge faster.
 
     False alarms: for a jump, the mean of one judge must move by six standard errors, and its values before and after
     must not overlap. All other means must move by less than half of that. By chance, this happens in less than 10⁻⁵ of
@@ -97,6 +100,27 @@ class RewardHacking(Agent):
     def vote(self, window: Window) -> Alternatives | Vote | None:
         return self._treat_changed_judge(window) or self._treat_diverging_judges(window)
 
+    def can_review(self, run: RunStarted) -> bool:
+        return self.cannot_fire(run) is None
+
+    def review(self, ballot: BallotOpened, window: Window) -> Vote | None:
+        health = self._judges_health(window)
+        if health is None or (ballot.actuator == REWARD_WEIGHTS and health.state == "steady"):
+            return None  # judges that do not diverge are no reason for new weights
+        return review_change(ballot, window, lambda _: health)
+
+    def _judges_health(self, window: Window) -> Health | None:
+        """Return "worse" while judges diverge, "steady" while they do not, and None with too few values."""
+        means = tuple(f"rewards/{judge}/mean" for judge in window.knobs[REWARD_WEIGHTS].shares)
+        if any(self._measure_shift(window, mean) is None for mean in means):
+            return None
+        if divergence := self._find_divergence(window):
+            metric = held_out_metric(window.run)
+            return Health("worse", divergence[1], (*means, metric.name) if metric else means)
+        # The reward is the weighted mean of the judges' scores, so it is no independent second signal.
+        text = "no judge's mean score rises while that of another and held-out quality fall"
+        return Health("steady", text, (*means, objective(window.run).name))
+
     def _treat_changed_judge(self, window: Window) -> Alternatives | None:
         shares = window.knobs[REWARD_WEIGHTS].shares
         jumps_or_none = {judge: self._measure_jump(window, judge) for judge in shares}
@@ -113,9 +137,18 @@ class RewardHacking(Agent):
         return None
 
     def _treat_diverging_judges(self, window: Window) -> Alternatives | Vote | None:
-        shares = window.knobs[REWARD_WEIGHTS].shares
+        divergence = self._find_divergence(window)
+        if divergence is None:
+            return None
+        fooled, why = divergence
+        if can_evaluate(window) and not has_recent_reading(window):
+            return request_evaluation(window, why)
+        return self._offer(window, fooled, why, "reward_up_heldout_down", window.tick - 2 * self.RECENT_STEPS)
+
+    def _find_divergence(self, window: Window) -> tuple[str, str] | None:
+        """Return the judge whose mean rises most while another's and held-out quality fall, with the reason."""
         rises, falls = {}, {}
-        for judge, share in shares.items():
+        for judge, share in window.knobs[REWARD_WEIGHTS].shares.items():
             errors, difference = self._measure_shift(window, f"rewards/{judge}/mean") or (0.0, 0.0)
             if errors > self.RISE_ERRORS and difference > self.MIN_MOVE and share > 0:
                 rises[judge] = difference
@@ -129,9 +162,7 @@ class RewardHacking(Agent):
             f"the mean score of {fooled} rose by {rises[fooled]:.2f} in {self.RECENT_STEPS} steps while "
             f"{falls_text}, and held-out quality fell"
         )
-        if can_evaluate(window) and not has_recent_reading(window):
-            return request_evaluation(window, why)
-        return self._offer(window, fooled, why, "reward_up_heldout_down", window.tick - 2 * self.RECENT_STEPS)
+        return fooled, why
 
     def _quality_rose(self, window: Window) -> bool:
         """Return whether the held-out readings of the jump's steps are better than all in the NOISE_STEPS before it.

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 from tests.support import runs
 
+from oven_agents import Knob, Window
 from oven_agents.sdk.agent_session import Session
 from oven_agents.sdk.alternative_plans import Alternatives
 from oven_agents.shipped.entropy_collapse import EntropyCollapse
@@ -15,7 +16,8 @@ from oven_agents.shipped.learning_rate import LearningRate
 from oven_agents.shipped.lr_cooldown import LrCooldown
 from oven_agents.shipped.reward_hacking import RewardHacking
 from oven_agents.stats.confidence import FIRM_CONFIDENCE
-from oven_core.protocol.messages import AgentStatus, Observation, RunStarted, Vote
+from oven_core.protocol.evidence import Signal, read_signal
+from oven_core.protocol.messages import AgentStatus, BallotOpened, Observation, RunStarted, Value, Vote
 
 ONSET, END = 101, 141
 Change = Callable[[int, dict[str, float]], dict[str, float]]
@@ -45,11 +47,45 @@ def test_a_judge_that_jumps_up_alone_loses_its_weight() -> None:
     )
 
 
-def test_slowly_diverging_judges_are_detected_by_the_rising_one() -> None:
-    def apart(since: int, metrics: dict[str, float]) -> dict[str, float]:
-        rising = judge("critic", lambda s: s / 80)(since, metrics)
-        return {**metrics, **rising, **judge("exact", lambda s: -s / 60)(since, metrics), "eval/accuracy": 0.5}
+def apart(since: int, metrics: dict[str, float]) -> dict[str, float]:
+    """The scores of the critic rise while those of exact and held-out quality fall."""
+    rising = judge("critic", lambda s: s / 80)(since, metrics)
+    return {**metrics, **rising, **judge("exact", lambda s: -s / 60)(since, metrics), "eval/accuracy": 0.5}
 
+
+def reviewed(observations: list[Observation], knob: str, value: Value) -> Vote | None:
+    run = runs.grpo()
+    window = Window(run, observations, {spec.name: Knob(spec, spec.value) for spec in run.actuators}, [], {})
+    ballot = BallotOpened(
+        id="7", actuator=knob, proposal=value, opened_by="other", tick=window.tick, closes_at_tick=window.tick + 3,
+        eligible=("other", "reward_hacking"),
+    )  # fmt: skip
+    return RewardHacking().review(ballot, window)
+
+
+def test_diverging_judges_speak_against_a_higher_rate() -> None:
+    vote = reviewed(turned(apart), "optimizer.lr_scale", 2.0)
+    assert vote is not None and vote.stance == "against" and vote.confidence >= FIRM_CONFIDENCE
+    signal = read_signal(vote.evidence)
+    assert signal is not None and signal.kind == "judges"
+    assert not signal.is_independent_of(Signal("held_out", ("eval/accuracy",)))  # it rests on the fall of quality, too
+
+
+def test_judges_that_do_not_diverge_permit_a_higher_rate_but_are_no_reason_for_new_weights() -> None:
+    steady = turned(lambda since, metrics: metrics)
+    vote = reviewed(steady, "optimizer.lr_scale", 2.0)
+    assert vote is not None and vote.stance == "for" and vote.confidence < FIRM_CONFIDENCE
+    signal = read_signal(vote.evidence)
+    # The reward is computed from the judges' scores, so the two are one piece of evidence.
+    assert signal is not None and not signal.is_independent_of(Signal("rewards", ("reward",)))
+    assert reviewed(steady, "reward.weights", {"exact": 0.8, "format": 0.1, "critic": 0.1}) is None
+
+
+def test_judges_that_were_measured_for_too_few_steps_say_nothing() -> None:
+    assert reviewed(turned(apart)[:20], "optimizer.lr_scale", 2.0) is None
+
+
+def test_slowly_diverging_judges_are_detected_by_the_rising_one() -> None:
     message = runs.agent_messages(RewardHacking(), runs.grpo(), turned(apart))[0]
     assert isinstance(message, Alternatives)
     assert [plan.remedy for plan in message.plans] == ["rollback_and_reweigh", "reweigh_rewards"]

@@ -11,15 +11,14 @@ from oven_agents.diagnosis.run_record import RunRecord
 from oven_agents.stats.update_to_weight_ratio import MAX_LENGTH
 
 SYMPTOM_KINDS: Final = {
-    "loss_nan": ("nan", 0.95),
     "policy_collapse": ("reward_collapse", 0.6),
-    "loss_creeps_up": ("diverged", 0.5),
+    "loss_creeps_up": ("diverged", 0.4),
     "loss_spike": ("spike_recovered", 0.4),
     "grad_norm_spike": ("spike_recovered", 0.4),
     "update_ratio_high": ("lr_too_high", 0.55),
     "gradients_opposed": ("lr_too_high", 0.4),
     "gradients_aligned": ("lr_too_low", 0.4),
-    "heldout_loss_rises": ("overfit", 0.6),
+    "heldout_loss_rises": ("overfit", 0.4),
     "reward_up_heldout_down": ("reward_hacked", 0.6),
     "truncated_completions": ("truncated", 0.6),
     "confidence_collapse": ("confidence_untaught", 0.4),
@@ -38,9 +37,7 @@ MAX_ALARM_LEAD: Final = 8
 def read_changes(record: RunRecord) -> Iterator[Evidence]:
     """Yield evidence from each alarm, and from each alert of an agent, that no applied change explains."""
     for alarm in record.alarms:
-        if alarm.detector == "not_finite":
-            yield _evidence(alarm.symptom, alarm.onset, f"{alarm.metric} is not a finite number")
-        elif not _is_effect(alarm.onset, alarm.raised, record):
+        if alarm.detector != "not_finite" and not _is_effect(alarm.onset, alarm.raised, record):
             size = f"a change of {alarm.size:.0f} standard deviations"
             text = f"{alarm.metric} {alarm.before:.4g} → {alarm.after:.4g} ({size})"
             if alarm.symptom == "update_ratio_high" and alarm.after <= MAX_LENGTH:

@@ -18,6 +18,7 @@ from oven_agents.diagnosis.finding import (
 )
 from oven_agents.diagnosis.interventions import read_interventions
 from oven_agents.diagnosis.levels import read_levels
+from oven_agents.diagnosis.rules import read_curves
 from oven_agents.diagnosis.run_record import RunRecord
 from oven_core.mesh.actuator_values import show
 from oven_core.protocol.events import Event
@@ -46,7 +47,7 @@ def find_findings(record: RunRecord) -> list[Finding]:
     if record.run is None or not record.ticks:
         return []
     by_kind: dict[str, list[Evidence]] = {}
-    for read_evidence in (read_interventions, read_levels, read_changes):
+    for read_evidence in (read_interventions, read_levels, read_curves, read_changes):
         for kind, evidence in _strongest(read_evidence(record)).items():
             by_kind.setdefault(kind, []).append(evidence)
     findings = [_combine(kind, evidence, record) for kind, evidence in by_kind.items()]
@@ -90,7 +91,7 @@ def _combine(kind: str, evidence: Sequence[Evidence], record: RunRecord) -> Find
         remedy = f"the controller changed {knob} {show(first)} → {show(now)}; start the next run with that value"
     return Finding(
         kind=kind,
-        onset_step=record.step_at(min(item.tick for item in evidence)),
+        onset_step=record.step_at(max(evidence, key=lambda item: item.weight).tick),
         severity=_severity(confidence),
         confidence=confidence,
         message=message,

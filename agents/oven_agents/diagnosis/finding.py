@@ -67,6 +67,30 @@ KINDS: Final = {
     "nan": Kind("go back to a checkpoint before the first NaN, and lower the learning rate", "loss_nan"),
     "diverged": Kind("go back to a checkpoint before the rise, and lower the learning rate", "loss_creeps_up"),
     "reward_collapse": Kind("go back to a checkpoint before the fall, and lower the learning rate", "policy_collapse"),
+    "dead": Kind(
+        "check that labels are not all masked, that the trained parameters have gradients, and that the loss is scaled "
+        "correctly; then start again",
+        "grad_norm_vanishes",
+        ("stuck", "plateau", "zero_advantage_groups"),
+    ),
+    "stuck": Kind(
+        "check the data and the labels first; then try rates 3 times higher and 3 times lower for a few hundred steps",
+        "gradients_aligned",
+        ("plateau",),
+    ),
+    "zero_rate": Kind("set a learning rate above 0, or check the scheduler", "gradients_aligned", ("dead", "stuck")),
+    "schedule_ended": Kind(
+        "stretch the schedule over the planned number of steps, or stop when the rate is 0", "gradients_aligned"
+    ),
+    "always_clipped": Kind(
+        "nothing if the run learns well; otherwise raise the clip to the usual norm and lower the rate",
+        "grad_norm_growth",
+    ),
+    "never_evaluated": Kind("measure a loss on held-out data now and then", "heldout_loss_rises"),
+    "steps_out_of_order": Kind("nothing if the run was resumed; otherwise review each run's part alone", "loss_spike"),
+    "zero_advantage_groups": Kind(
+        "use prompts of medium difficulty, more completions per prompt, or a finer reward", "zero_advantage_groups"
+    ),
     "spike_recovered": Kind("nothing, unless spikes recur: then skip the batches around them", "loss_spike"),
     "overfit": Kind("use the checkpoint with the best held-out value, or train on more data", "heldout_loss_rises"),
     "reward_hacked": Kind("check what the reward pays for, and weigh its parts anew", "reward_up_heldout_down"),

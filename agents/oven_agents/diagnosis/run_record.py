@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any, Final
 
 from oven_agents.diagnosis.detectors import Alarm, find_alarms
 from oven_core.errors import ConfigError
@@ -24,6 +26,10 @@ from oven_core.protocol.messages import (
     Vote,
 )
 from oven_runs.log.run_summary import OBSERVE_MARKER
+
+MAX_READINGS: Final = 1 << 16
+"""Maximum number of readings per metric. Of longer series, every second, fourth, or eighth reading remains, so that a
+log of any length fits into memory."""
 
 
 @dataclass
@@ -83,7 +89,9 @@ class RunRecord:
     alerts: list[Alert] = field(default_factory=list)
     """Alerts by which agents reported the beginning of a symptom."""
     start_count: int = 0
+    observation_count: int = 0
     _latest: dict[str, tuple[int, int]] = field(default_factory=dict)  # latest (incarnation, n) by message kind
+    _counts: Counter[str] = field(default_factory=Counter)  # readings by metric, including those that were dropped
     _votes: dict[tuple[str, str], Vote] = field(default_factory=dict)  # latest vote by actuator and agent
 
     def add(self, event: Event) -> None:
@@ -130,12 +138,12 @@ class RunRecord:
         return next((spec.intervenes for spec in specs if spec.name == actuator), True)
 
     def _add_observation(self, observation: Observation) -> None:
-        self.ticks.append(observation.tick)
-        self.steps.append(observation.step)
+        _append_thinned((self.ticks, observation.tick), (self.steps, observation.step), count=self.observation_count)
+        self.observation_count += 1
         for name, value in observation.metrics.items():
             ticks, values = self.series.setdefault(name, ([], []))
-            ticks.append(observation.tick)
-            values.append(value)
+            _append_thinned((ticks, observation.tick), (values, value), count=self._counts[name])
+            self._counts[name] += 1
 
     def _add_decision(self, decision: Decision) -> None:
         if decision.approves in self.interventions:
@@ -164,6 +172,10 @@ class RunRecord:
         """Return the step of the first observation at or after the tick, or the last step."""
         return self.steps[min(bisect_left(self.ticks, tick), len(self.steps) - 1)]
 
+    def tick_at(self, step: int) -> int:
+        """Return the tick of the first observation at this step or a later one, or the last tick."""
+        return next((tick for tick, other in zip(self.ticks, self.steps, strict=True) if other >= step), self.ticks[-1])
+
     def first_change(self, *actuators: str) -> float:
         """Return the tick at which one of the knobs was first changed, or infinity."""
         return next((tick for tick, actuator in self.changes if actuator in actuators), math.inf)
@@ -177,3 +189,17 @@ class RunRecord:
     def values(self, metric: str, first: int = 0, end: float = math.inf) -> list[float]:
         """Return the metric's finite readings from tick `first` to before tick `end`."""
         return [value for _, value in self.finite(metric, first, end)]
+
+
+def _append_thinned(*lists_and_items: tuple[list[Any], Any], count: int) -> None:
+    """Append an item to each of several parallel lists. `count` is the number of items before it, including dropped
+    ones. Full lists lose every second item, and from then on accept only every second one."""
+    stride = 1
+    while count // stride >= MAX_READINGS:
+        stride *= 2
+    if count % stride:
+        return
+    for items, item in lists_and_items:
+        if len(items) >= MAX_READINGS:
+            del items[1::2]
+        items.append(item)

@@ -109,7 +109,7 @@ class LogContext(RunRecord):
     def _get_values_at_all_ticks(self, name: str) -> list[float | None]:
         """Return the metric's value at each tick of the log; None if it was not measured or is not finite."""
         ticks, values = self.series[name]
-        if len(ticks) == len(self.ticks):
+        if ticks == self.ticks:
             return [value if math.isfinite(value) else None for value in values]
         by_tick = dict(zip(ticks, values, strict=True))
         values_or_none = [by_tick.get(tick) for tick in self.ticks]

@@ -1,73 +1,177 @@
-"""The `review` command: run all agents on a finished run or on another program's training logs."""
+"""The `review` command: find what is wrong with a training run, from the logs of any program."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
+from oven_agents.diagnosis.engine import find_findings, read_record
+from oven_agents.review.findings_page import ReviewedRun, render
 from oven_controller.cli import completion
 from oven_controller.cli.importing import Knobs, Rename, parse_renames, resumed_text, source_lines
-from oven_controller.cli.options import Json, Rules
+from oven_controller.cli.options import Json, Rules, print_result, print_table
+from oven_controller.finding_report import finding_lines
 from oven_controller.importing.declared_knobs import ASSUMED_KNOBS, Knob, parse_knobs
 from oven_controller.importing.import_run import suggest_renames
 from oven_controller.importing.open_log import open_log
 from oven_core import plugins
 from oven_core.errors import ConfigError
+from oven_core.files import write_atomic
 from oven_core.protocol.messages import RunStarted
-from oven_core.terminal_text import counted
+from oven_core.terminal_text import counted, wrapped
 from oven_runs.home.run_folder import IMPORTED
 from oven_runs.settings.resolution import rules_from_sets, with_rules
 
+Severity = Literal["act", "advise"]
+
 
 def review(
-    source: Annotated[
-        str,
+    sources: Annotated[
+        list[str],
         typer.Argument(
-            metavar="PATH",
+            metavar="PATH...",
             autocompletion=completion.runs_or_paths,
-            help="A source that `import` reads (a checkpoint or its trainer_state.json, TensorBoard event files, a W&B "
-            "offline run, CSV, JSONL), a log.jsonl, or the name of a run.",
+            help="Training logs: trainer_state.json or a folder with checkpoints, TensorBoard event files, a W&B "
+            "offline run, CSV, JSONL, a console log; or a log.jsonl, or the name of a run.",
         ),
     ],
+    fail_on: Annotated[
+        Severity | None, typer.Option(help="Exit with code 1 if a finding says to act, or (advise) gives any advice.")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Also write a page with the curves to this file.")
+    ] = None,
+    rename: Rename = None,
     agent: Annotated[
         list[str] | None,
         typer.Option(
             "--agent",
             metavar="NAME",
-            help="Ask only this agent, or the agent in this Python file; repeatable.",
-            show_default="all installed agents",
+            help="Show instead what this agent, or the agent in this Python file, would have flagged, and how much of "
+            "it was a false alarm; `all` for all installed agents; repeatable.",
             autocompletion=completion.agents_or_files,
         ),
     ] = None,
-    html: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Also write the report with charts to this file.")
-    ] = None,
     overrides: Rules = None,
-    rename: Rename = None,
     knob: Knobs = None,
     assume: Annotated[
-        bool, typer.Option(help="Announce optimizer.lr_scale, run.rollback and data.skip in an imported run.")
+        bool,
+        typer.Option(help="With --agent: announce optimizer.lr_scale, run.rollback and data.skip in foreign logs."),
     ] = True,
     as_json: Json = False,
 ) -> int:
-    """Ask all agents what they would have flagged in a finished run, and assess their false alarms.
+    """Find what is wrong with a training run, since which step, and what to change.
 
-    Nothing needs to be attached or imported first. The review of an imported run assumes the autonomy level auto for
-    all knobs. Use --set rules.autonomy=advise to change that.
+    It reads the logs of any trainer as they are. Nothing needs to be attached or imported first.
 
-    Example: oven-controller review outputs/checkpoint-2000 --html review.html
+    Exit codes: 1 with --fail-on, 2 if a file cannot be read.
+
+    Example: oven-controller review train.log
+
+    Example: oven-controller review runs/*/metrics.csv --fail-on act
     """
+    _check_report_file(html)
+    renames = parse_renames(rename or [])
+    if agent:
+        return _review_with_agents(sources, agent, html, overrides, renames, knob, assume, as_json)
+    if overrides or knob or not assume:
+        raise ConfigError("--set, --knob and --no-assume affect agents only; add --agent NAME, or --agent all")
+    runs: list[ReviewedRun] = []
+    errors: dict[str, str] = {}
+    for source in sources:
+        try:
+            runs.append(_review_source(source, renames))
+        except ConfigError as error:
+            if len(sources) == 1:
+                raise
+            errors[source] = str(error)
+    if html is not None and runs:
+        _write_page(html, render(runs))
+    if len(sources) == 1:
+        print_result(as_json, _as_json(runs[0]), _lines(runs[0]))
+    elif as_json:
+        unread = [{"run": source, "error": error} for source, error in errors.items()]
+        print_result(True, {"runs": [*map(_as_json, runs), *unread]}, ())
+    else:
+        print_table(("run", "steps", "most important finding", "since step", "others"), _rows(runs, errors))
+    if errors:
+        return ConfigError.exit_code
+    severities = {finding.severity for run in runs for finding in run.findings}
+    failing = {"act": {"act"}, "advise": {"act", "advise"}, None: set[str]()}[fail_on]
+    return int(not severities.isdisjoint(failing))
+
+
+def _review_source(source: str, renames: dict[str, str]) -> ReviewedRun:
+    """Return the run with its findings. Raises ConfigError if the source is unreadable or has no observations."""
+    with open_log(source, renames) as log:
+        record = read_record(log.events())
+        if not record.ticks:
+            raise ConfigError(f"{source} has no observations; wait for the run's first steps, or name another run")
+        notes = _import_notes(log.imported.summary(())) if log.imported else ()
+        return ReviewedRun(source, record, find_findings(record), notes)
+
+
+def _as_json(run: ReviewedRun) -> dict[str, Any]:
+    record = run.record
+    return {
+        "run": run.name,
+        "observations": record.observation_count,
+        "first_step": min(record.steps),
+        "last_step": max(record.steps),
+        "notes": [note.strip() for note in run.notes],
+        "findings": [finding.model_dump() for finding in run.findings],
+    }
+
+
+def _lines(run: ReviewedRun) -> Iterator[str]:
+    record = run.record
+    extent = f"{counted(record.observation_count, 'row')}, steps {min(record.steps):,} to {max(record.steps):,}"
+    for text in (f"{run.name}: {extent}", *run.notes, *finding_lines(run.findings)):
+        yield from wrapped(text)
+
+
+def _rows(runs: Sequence[ReviewedRun], errors: dict[str, str]) -> Iterator[tuple[str, ...]]:
+    for run in runs:
+        steps = f"{max(run.record.steps):,}"
+        if not run.findings:
+            yield run.name, steps, "nothing", "", ""
+            continue
+        first, others = run.findings[0], len(run.findings) - 1
+        onset = "" if first.onset_step is None else f"{first.onset_step:,}"
+        yield run.name, steps, f"{first.severity}: {first.kind}", onset, str(others or "")
+    for source, error in errors.items():
+        yield source, "", f"cannot be read: {error}", "", ""
+
+
+def _write_page(html: Path, page: str) -> None:
+    try:
+        write_atomic(html, page)
+    except OSError as error:
+        raise ConfigError(f"--html {html} cannot be written: {error.strerror or error}") from error
+
+
+def _review_with_agents(
+    sources: Sequence[str],
+    agent: Sequence[str],
+    html: Path | None,
+    overrides: Sequence[str] | None,
+    renames: dict[str, str],
+    knob: list[str] | None,
+    assume: bool,
+    as_json: bool,
+) -> int:
     from oven_agents.review.review_command import main
 
-    _check_report_file(html)
+    if len(sources) > 1:
+        raise ConfigError(f"--agent reviews one run at a time; {len(sources)} were named")
     rules = rules_from_sets(overrides or ())
     knobs = parse_knobs(knob or [])
-    chosen_agents = [name for text in agent or () for name in text.split(",") if name]
+    chosen_agents = [name for text in agent for name in text.split(",") if name and name != "all"]
     change = _start_change(rules, knobs, assume, chosen_agents or list(plugins.find_plugins("agents")))
-    with open_log(source, parse_renames(rename or []), knobs) as log:
+    with open_log(sources[0], renames, knobs) as log:
 
         def notes(start: RunStarted) -> list[str]:
             if log.imported:

@@ -1,0 +1,24 @@
+"""Rules that judge a run's curves: each returns the evidence of one kind of fault, or None."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from oven_agents.diagnosis.finding import Evidence
+from oven_agents.diagnosis.rules import generalisation, learning, policy, schedule, stability
+from oven_agents.diagnosis.run_record import RunRecord
+
+RULES: Final[Sequence[Callable[[RunRecord], Evidence | None]]] = (
+    stability.not_finite, stability.diverged, learning.dead, learning.stuck, generalisation.overfit,
+    policy.truncated, policy.constant_answers, policy.reward_collapse, policy.equal_groups,
+    schedule.zero_rate, schedule.ended_early, schedule.always_clipped, schedule.never_evaluated, schedule.several_parts,
+)  # fmt: skip
+
+
+def read_curves(record: RunRecord) -> Iterator[Evidence]:
+    """Yield evidence from the curves of the run's metrics."""
+    for rule in RULES:
+        evidence = rule(record)
+        if evidence is not None:
+            yield evidence

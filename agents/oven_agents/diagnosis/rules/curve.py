@@ -1,0 +1,94 @@
+"""One metric of a run as a curve: its readings, condensed into blocks so that noise averages out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import median
+from typing import Final
+
+from oven_agents.diagnosis.run_record import RunRecord
+from oven_agents.stats.objective import objective
+from oven_agents.stats.robust_statistics import bending_noise
+from oven_core.protocol.messages import MetricSpec
+
+MAX_BLOCKS: Final = 100
+"""Maximum number of blocks of a curve. Each is the median of consecutive readings, so a single spike disappears."""
+LEVEL_SHARE: Final = 0.1
+"""Share of a curve's blocks that gives a level."""
+MIN_NOISE_SHARE: Final = 1e-3
+"""Minimum noise of a block, as a share of its level. A curve that hardly varies would have no noise."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The finite readings of a metric, oldest first, as a cost: a metric of which more is better is negated."""
+
+    name: str
+    ticks: Sequence[int]
+    values: Sequence[float]
+    sign: float
+    """-1 if the metric was negated, otherwise 1."""
+
+    @cached_property
+    def blocks(self) -> Sequence[float]:
+        """The medians of at most MAX_BLOCKS blocks of consecutive readings."""
+        return [median(self.values[start:end]) for start, end in self._block_ends()]
+
+    @cached_property
+    def block_ticks(self) -> Sequence[int]:
+        """The first tick of each block."""
+        return [self.ticks[start] for start, _ in self._block_ends()]
+
+    def _block_ends(self) -> Iterator[tuple[int, int]]:
+        count = min(len(self.values), MAX_BLOCKS)
+        borders = [index * len(self.values) // count for index in range(count + 1)] if count else []
+        return zip(borders, borders[1:], strict=False)
+
+    @property
+    def width(self) -> int:
+        """Number of blocks that give a level."""
+        return max(1, round(LEVEL_SHARE * len(self.blocks)))
+
+    @cached_property
+    def levels(self) -> Sequence[float]:
+        """The medians of `width` consecutive blocks."""
+        return [median(self.blocks[end - self.width : end]) for end in range(self.width, len(self.blocks) + 1)]
+
+    @cached_property
+    def noise(self) -> float:
+        """Standard deviation of a block around a slow trend, above 0."""
+        scale = median(map(abs, self.blocks))
+        return max(bending_noise(self.blocks), MIN_NOISE_SHARE * scale, 1e-12)
+
+    @property
+    def first(self) -> float:
+        return self.levels[0]
+
+    @property
+    def last(self) -> float:
+        return self.levels[-1]
+
+    def show(self, level: float) -> str:
+        """Return a level in the metric's own direction, for a message."""
+        return f"{self.sign * level:.4g}"
+
+
+def read_curve(record: RunRecord, spec: MetricSpec, end: float = math.inf) -> Curve:
+    """Return the curve of a metric before tick `end`."""
+    sign = -1.0 if spec.better == "up" else 1.0
+    points = record.finite(spec.name, end=end)
+    return Curve(spec.name, [tick for tick, _ in points], [sign * value for _, value in points], sign)
+
+
+def objective_curve(record: RunRecord, end: float = math.inf) -> Curve:
+    """Return the curve of the reward, or else of the loss. It is empty if the run has neither."""
+    return read_curve(record, objective(record.started), end)
+
+
+def held_out_curves(record: RunRecord, end: float = math.inf) -> list[Curve]:
+    """Return the curves of all held-out metrics with a known direction."""
+    specs = [spec for spec in record.started.metrics if spec.held_out and spec.better != "neither"]
+    return [read_curve(record, spec, end) for spec in specs if spec.name in record.series]

@@ -1,0 +1,95 @@
+"""Rules for policies that are trained on rewards."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import Final
+
+from oven_agents.diagnosis.finding import Evidence
+from oven_agents.diagnosis.rules.curve import objective_curve
+from oven_agents.diagnosis.rules.stability import find_rise
+from oven_agents.diagnosis.run_record import RunRecord
+from oven_agents.stats.objective import objective
+
+CLIPPED: Final = "completions/clipped_ratio"
+MIN_READINGS: Final = 8
+"""Minimum number of readings for a verdict on the whole run."""
+MIN_CLIPPED: Final = 0.5
+"""Median share of truncated completions above which most answers are lost."""
+CERTAIN_CLIPPED: Final = 0.75
+"""The same, above which hardly any answer is complete."""
+MIN_CONSTANT_SHARE: Final = 0.5
+"""Minimum share of the last readings of a quality that are exactly the same."""
+MIN_QUALITY_LOST: Final = 0.1
+"""Minimum loss of a quality before it became constant, as a share of its best reading."""
+MIN_REWARD_LOST: Final = 0.5
+"""Minimum share of the gain in reward that a collapsed run has lost at its end."""
+EQUAL_GROUPS: Final = "frac_reward_zero_std"
+MAX_EQUAL_GROUPS: Final = 0.8
+"""Share of groups without a difference in reward above which hardly any prompt teaches anything."""
+
+
+def truncated(record: RunRecord) -> Evidence | None:
+    """Most completions reach the limit on tokens."""
+    points = record.finite(CLIPPED)
+    if len(points) < MIN_READINGS:
+        return None
+    level = median(value for _, value in points[len(points) // 2 :])
+    if level < MIN_CLIPPED:
+        return None
+    onset = next(tick for tick, value in points if value >= MIN_CLIPPED)
+    text = f"{level:.0%} of the completions are cut off at the limit on tokens, so their ends are not rewarded"
+    return Evidence("truncated", 0.9 if level >= CERTAIN_CLIPPED else 0.7, onset, text)
+
+
+def constant_answers(record: RunRecord) -> Evidence | None:
+    """A quality fell and is exactly constant since: the policy gives the same answer to every prompt."""
+    if objective(record.started).name != "reward":
+        return None
+    for spec in record.started.metrics:
+        if spec.better != "up" or spec.name == "reward":
+            continue
+        points = record.finite(spec.name)
+        values = [value for _, value in points]
+        constant = next((n for n, value in enumerate(reversed(values)) if value != values[-1]), len(values))
+        if len(values) < MIN_READINGS or not MIN_CONSTANT_SHARE * len(values) <= constant < len(values):
+            continue
+        best = max(values)
+        if best - values[-1] < MIN_QUALITY_LOST * abs(best) or values.index(best) > len(values) // 2:
+            continue
+        middle = (best + values[-1]) / 2
+        onset = next(tick for tick, value in points[values.index(best) :] if value < middle)
+        text = (
+            f"{spec.name} fell from {best:.3g} and is exactly {values[-1]:.3g} in the last {constant} of {len(values)} "
+            "readings, as if every answer were the same"
+        )
+        return Evidence("reward_collapse", 0.85, onset, text)
+    return None
+
+
+def reward_collapse(record: RunRecord) -> Evidence | None:
+    """The reward lost most of what it had gained, and stayed there until the end."""
+    if objective(record.started).name != "reward":
+        return None
+    curve = objective_curve(record)
+    if len(curve.values) < 2 * MIN_READINGS:
+        return None
+    rise = find_rise(curve, MIN_REWARD_LOST)
+    if rise is None:
+        return None
+    onset, best, last = rise
+    text = f"the reward fell from {curve.show(best)} to {curve.show(last)} and did not come back"
+    return Evidence("reward_collapse", 0.6, curve.block_ticks[onset], text)
+
+
+def equal_groups(record: RunRecord) -> Evidence | None:
+    """In most groups, all completions of a prompt get the same reward, so they teach nothing."""
+    points = record.finite(EQUAL_GROUPS)
+    if len(points) < MIN_READINGS:
+        return None
+    level = median(value for _, value in points[len(points) // 2 :])
+    if level < MAX_EQUAL_GROUPS:
+        return None
+    onset = next(tick for tick, value in points if value >= MAX_EQUAL_GROUPS)
+    text = f"in {level:.0%} of the groups all completions get the same reward"
+    return Evidence("zero_advantage_groups", 0.45, onset, text)

@@ -1,0 +1,74 @@
+"""Rules for the learning rate, the clipping of gradients, and what the run measures at all."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import Final
+
+from oven_agents.diagnosis.finding import Evidence
+from oven_agents.diagnosis.run_record import RunRecord
+from oven_core.mesh.actuator_values import number
+
+LEARNING_RATE, GRAD_NORM, CLIP = "learning_rate", "grad_norm", "grad.clip"
+MIN_READINGS: Final = 20
+"""Minimum number of readings for a verdict on a schedule."""
+MAX_ENDED_SHARE: Final = 0.2
+"""Share of the run for which a finished schedule is normal. A cosine is below ENDED_RATE for the last 6 % of its run."""
+ENDED_RATE: Final = 0.01
+"""Share of its maximum below which a rate no longer changes the model."""
+CLIPPED_SHARE: Final = 0.95
+"""Share of steps with a clipped gradient from which the clip sets the length of every step."""
+RESTART_NOTE: Final = 0.3
+"""Weight of the evidence that a log has several parts, which may be intended."""
+
+
+def ended_early(record: RunRecord) -> Evidence | None:
+    """The rate is almost 0 for a large part of the run's end, so these steps change nothing."""
+    points = record.finite(LEARNING_RATE)
+    peak = max((rate for _, rate in points), default=0.0)
+    if len(points) < MIN_READINGS or peak <= 0:
+        return None
+    last_trained = max(index for index, (_, rate) in enumerate(points) if rate > ENDED_RATE * peak)
+    idle = len(points) - 1 - last_trained
+    if idle <= MAX_ENDED_SHARE * len(points):
+        return None
+    text = f"the learning rate is below {ENDED_RATE:.0%} of its maximum in the last {idle / len(points):.0%} of the run"
+    return Evidence("schedule_ended", 0.6, points[last_trained + 1][0], text)
+
+
+def zero_rate(record: RunRecord) -> Evidence | None:
+    """The rate is 0 in all readings."""
+    points = record.finite(LEARNING_RATE)
+    if len(points) < MIN_READINGS or any(rate != 0 for _, rate in points):
+        return None
+    return Evidence("zero_rate", 0.9, points[0][0], f"the learning rate is 0 in all {len(points)} readings")
+
+
+def always_clipped(record: RunRecord) -> Evidence | None:
+    """The gradient is clipped in nearly every step, so its norm no longer matters."""
+    clip = number(record.first_values.get(CLIP))
+    points = record.finite(GRAD_NORM, end=record.first_change(CLIP))
+    if not clip or len(points) < MIN_READINGS:
+        return None
+    clipped = sum(norm > clip for _, norm in points) / len(points)
+    if clipped < CLIPPED_SHARE:
+        return None
+    usual = median(norm for _, norm in points)
+    text = f"the gradient's norm is above the clip of {clip:g} in {clipped:.0%} of the steps, usually {usual:.3g}"
+    return Evidence("always_clipped", 0.3, points[0][0], text)
+
+
+def never_evaluated(record: RunRecord) -> Evidence | None:
+    """No held-out metric was ever measured, so overfitting would not be seen."""
+    if any(spec.held_out for spec in record.started.metrics) or len(record.ticks) < MIN_READINGS:
+        return None
+    return Evidence("never_evaluated", 0.2, record.ticks[0], "the log has no metric on held-out data")
+
+
+def several_parts(record: RunRecord) -> Evidence | None:
+    """The steps go back: the run was resumed, or the file has more than one run."""
+    if record.start_count < 2:
+        return None
+    text = f"the steps go back {record.start_count - 1} times: the run was resumed, or the file has several runs"
+    back = next((index for index in range(1, len(record.steps)) if record.steps[index] < record.steps[index - 1]), 0)
+    return Evidence("steps_out_of_order", RESTART_NOTE, record.ticks[back], text)

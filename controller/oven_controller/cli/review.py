@@ -29,7 +29,7 @@ def review(
             metavar="PATH",
             autocompletion=completion.runs_or_paths,
             help="A source that `import` reads (a checkpoint or its trainer_state.json, TensorBoard event files, a W&B "
-            "offline run, CSV, JSONL), a log.jsonl, or the name of a run.",
+            "offline run, CSV, JSONL, JSON, printed text), a log.jsonl, or the name of a run.",
         ),
     ],
     agent: Annotated[

@@ -13,6 +13,8 @@ from oven_core.errors import ConfigError
 from oven_core.terminal_text import counted, wrapped
 from oven_runs.home.run_folder import Home
 
+MAX_COLUMNS = 8
+"""Maximum number of columns in the line that says which were recognized."""
 Rename = Annotated[
     list[str] | None,
     typer.Option(
@@ -36,8 +38,8 @@ def import_(
     source: Annotated[
         Path,
         typer.Argument(
-            help="trainer_state.json or a folder with checkpoints, TensorBoard event files, a W&B offline run, or a "
-            "history as CSV or JSONL."
+            help="trainer_state.json or a folder with checkpoints, TensorBoard event files, a W&B offline run, a "
+            "history as CSV, JSONL, or JSON, or the text that the training printed."
         ),
     ],
     run: Annotated[str | None, typer.Option("--run", "-r", metavar="NAME", help="Name of the new run.")] = None,
@@ -74,9 +76,19 @@ def resumed_text(incarnations: int) -> str:
     return f", resumed {times}" if resumes > 0 else ""
 
 
+def recognized_text(summary: dict[str, Any]) -> str:
+    """Return a line that says from which columns the step and the main metrics come."""
+    columns = list(summary["columns"].items())
+    shown = [f"{metric} = {column}" if metric != column else metric for metric, column in columns[:MAX_COLUMNS]]
+    more = f", and {len(columns) - MAX_COLUMNS} more held-out metrics" if len(columns) > MAX_COLUMNS else ""
+    metrics = ", ".join(shown) + more if shown else "no known metrics"
+    return f"  read: {metrics}; step = {summary['step_column']}"
+
+
 def source_lines(summary: dict[str, Any]) -> list[str]:
-    """Return lines about the rows and fields that the import skipped, and hints."""
-    lines = [f"  skipped: {count} {kind}" for kind, count in summary["skipped"].items()]
+    """Return lines about the columns that were recognized, the rows and fields that the import skipped, and hints."""
+    lines = [recognized_text(summary)]
+    lines += [f"  skipped: {count} {kind}" for kind, count in summary["skipped"].items()]
     if summary["untimed"]:
         lines.append(f"  {summary['untimed']} rows have no timestamp; the file's modification time is used")
     return [line for text in [*lines, *summary["hints"]] for line in wrapped(text)]

@@ -35,7 +35,7 @@ def review(
             metavar="PATH...",
             autocompletion=completion.runs_or_paths,
             help="Training logs: trainer_state.json or a folder with checkpoints, TensorBoard event files, a W&B "
-            "offline run, CSV, JSONL, a console log; or a log.jsonl, or the name of a run.",
+            "offline run, CSV, JSONL, JSON, printed text; or a log.jsonl, or the name of a run.",
         ),
     ],
     fail_on: Annotated[

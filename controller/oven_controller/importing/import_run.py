@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from oven_controller.importing.declared_knobs import Knob, announced_actuators
-from oven_controller.importing.importer import find_importer
-from oven_controller.importing.metric_names import MetricNames
+from oven_controller.importing.detection import find_importer
+from oven_controller.importing.metric_names import metric_spec
+from oven_controller.importing.objectives import MetricNames
 from oven_controller.importing.rows import measured_rows
 from oven_controller.importing.run_writer import StoredRows, write_log
 from oven_core.errors import ConfigError
@@ -19,6 +20,8 @@ from oven_runs.home.run_folder import IMPORTED, Home
 
 OBJECTIVE_WORDS = {"loss": ("loss", "nll", "perplexity", "bits"), "reward": ("reward", "return", "score")}
 """For each metric that most agents need, words that often occur in the names of columns with its values."""
+
+MAIN_METRICS = ("loss", "reward", "learning_rate", "grad_norm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,10 @@ class ImportedSource:
     """Column names in the source."""
     skipped: Mapping[str, int]
     """Number of skipped rows and values, by reason."""
+    step_column: str
+    """The column with the steps."""
+    sources: Mapping[str, str]
+    """The column of each metric."""
 
     @property
     def detail(self) -> str:
@@ -51,11 +58,19 @@ class ImportedSource:
             "max_steps": totals.max_steps,
             "incarnations": totals.incarnations,
             "untimed": totals.observations - totals.rows_with_time,
+            "step_column": self.step_column,
+            "columns": self._main_columns(),
             "metrics": dict(sorted(totals.metrics.items())),
             "actuators": [spec.name for spec in announced_actuators(knobs, totals.metrics)],
             "skipped": dict(self.skipped),
             "hints": suggest_renames(totals.metrics, self.columns),
         }
+
+    def _main_columns(self) -> dict[str, str]:
+        """Return the columns of the loss, the reward, the learning rate, the gradient norm and held-out metrics."""
+        names = [name for name in MAIN_METRICS if name in self.sources]
+        names += sorted(name for name in self.sources if metric_spec(name).held_out)
+        return {name: self.sources[name] for name in names}
 
 
 def read_source(source: Path, renames: Mapping[str, str]) -> ImportedSource:
@@ -68,13 +83,14 @@ def read_source(source: Path, renames: Mapping[str, str]) -> ImportedSource:
     skipped: Counter[str] = Counter()
     metric_names = MetricNames(renames)
     try:
-        recording = importer.open(path, skipped, metric_names.step_column)
-        stored_rows = StoredRows(
-            measured_rows(recording.entries, skipped, metric_names),
-            max_steps=recording.max_steps,
-            completed_steps=recording.completed_steps,
-            modified_at=path.stat().st_mtime,
-        )
+        with importer.open(path, skipped, metric_names.step_column) as recording:
+            stored_rows = StoredRows(
+                measured_rows(recording.entries, skipped, metric_names),
+                max_steps=recording.max_steps,
+                completed_steps=recording.completed_steps,
+                modified_at=path.stat().st_mtime,
+                choose_names=metric_names.choose,
+            )
     except OSError as error:
         raise _file_error(error, path) from error
     try:
@@ -85,7 +101,15 @@ def read_source(source: Path, renames: Mapping[str, str]) -> ImportedSource:
     except BaseException:
         stored_rows.close()
         raise
-    return ImportedSource(format_name, path, stored_rows, tuple(metric_names), skipped)
+    return ImportedSource(
+        format_name,
+        path,
+        stored_rows,
+        tuple(metric_names.columns),
+        skipped,
+        recording.step_column,
+        metric_names.sources,
+    )
 
 
 def import_run(

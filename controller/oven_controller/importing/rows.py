@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from oven_controller.importing.importer import LogEntry
-from oven_controller.importing.metric_names import TIME_COLUMNS, MetricNames
+from oven_controller.importing.metric_names import TIME_COLUMNS
+from oven_controller.importing.objectives import MetricNames
 
 ROWS_WITHOUT_STEP = "rows without a step"
 NOT_NUMBERS = "values that are not numbers"
-DUPLICATE_VALUES = "duplicate values of a metric in a row"
 """Reasons for skipping rows or values. An import prints how many it skipped for each reason."""
 
-_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_MISSING = frozenset(("", "-", "--", "none", "null", "n/a", "na", "<na>"))
+"""Texts that stand for a missing value, in lower case."""
+_NUMBER_WITH_UNIT = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(?:%|s|ms)?\s*,?\s*")
+_TOTALS_KEY = "train_runtime"
+"""A key that occurs only in a Hugging Face trainer's last entry, which contains totals over the whole run."""
 
 
 class Row(NamedTuple):
@@ -23,6 +27,7 @@ class Row(NamedTuple):
 
     step: int
     metrics: dict[str, float]
+    """Values by column, or by metric after the columns were named."""
     time: float | None
     """Seconds since 1970; None if unknown."""
 
@@ -37,20 +42,18 @@ def measured_rows(entries: Iterable[LogEntry], skipped: Counter[str], names: Met
         if step is None:
             skipped[ROWS_WITHOUT_STEP] += 1
             for name in entry.values:
-                _ = names[name]  # remember the column, even though the row is skipped
+                names.is_gauge(name)  # remember the column, even though the row is skipped
             continue
         metrics: dict[str, float] = {}
+        has_totals = entry.values.get(_TOTALS_KEY) not in (None, "")
         for name, value in entry.values.items():
-            metric = names[name]
-            if metric is None or value is None:
+            if value is None or not names.is_gauge(name) or (has_totals and name.startswith("train_")):
                 continue
             measurement = to_number(value)
-            if measurement is None:
+            if measurement is not None:
+                metrics[name] = measurement
+            elif not (isinstance(value, str) and value.strip().lower() in _MISSING):
                 skipped[NOT_NUMBERS] += 1
-            elif metric in metrics:
-                skipped[DUPLICATE_VALUES] += 1
-            else:
-                metrics[metric] = measurement
         if not metrics:
             continue
         if pending is not None and pending.step == step and pending.metrics.keys().isdisjoint(metrics):
@@ -64,9 +67,14 @@ def measured_rows(entries: Iterable[LogEntry], skipped: Counter[str], names: Met
 
 
 def to_number(value: object) -> float | None:
-    """Convert a value to a number. Return None if it is not one. Booleans are not numbers."""
+    """Convert a value to a number. Return None if it is not one. Booleans are not numbers. A text may have a unit or a
+    comma after the number, e.g. "12%" or "3.4s"."""
     if isinstance(value, str):
-        return _NOT_FINITE.get(value)
+        try:
+            return float(value) if "_" not in value else None
+        except ValueError:
+            match = _NUMBER_WITH_UNIT.fullmatch(value)
+            return float(match[1]) if match else None
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:

@@ -10,19 +10,16 @@ later measurement. A repetition of the newest step does not either, because a se
 
 from __future__ import annotations
 
-import marshal
-import struct
-import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
-from typing import IO
 
 from oven_controller.importing.declared_knobs import Knob, announced_actuators
-from oven_controller.importing.metric_names import metric_spec
+from oven_controller.importing.metric_names import announcement_order, metric_spec
 from oven_controller.importing.rows import Row
+from oven_controller.importing.spool import Spool
 from oven_core.files import atomic_file
 from oven_core.mesh.code_hash import mesh_code_hash
 from oven_core.protocol.codec import Malformed
@@ -31,9 +28,6 @@ from oven_core.protocol.messages import ActuatorSpec, Horizon, Observation, RunE
 from oven_core.protocol.names import Subjects
 from oven_core.protocol.rules import Rules
 from oven_runs.home.run_folder import IMPORTED, RunFolder
-
-_ROW_LENGTH = struct.Struct("<I")
-"""Format of the length in bytes that precedes each stored row."""
 
 
 @dataclass
@@ -58,17 +52,25 @@ class StoredRows:
     """The rows of one source, stored on disk, with their totals. Their events can be generated repeatedly."""
 
     def __init__(
-        self, rows: Iterable[Row], modified_at: float, max_steps: int | None = None, completed_steps: int | None = None
+        self,
+        rows: Iterable[Row],
+        modified_at: float,
+        max_steps: int | None = None,
+        completed_steps: int | None = None,
+        choose_names: Callable[[Mapping[str, int]], dict[str, str]] = lambda counts: {name: name for name in counts},
     ) -> None:
         """Read all rows. `modified_at` is the time for rows without their own, in seconds since 1970. `max_steps` is
-        the planned number of steps, and `completed_steps` the number that the source reports, if known."""
+        the planned number of steps, and `completed_steps` the number that the source reports, if known.
+        `choose_names` returns the metric names of the columns, whose numbers of values it receives."""
         self._modified_at = modified_at
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `close`)
+        self._spool = Spool()
         try:
-            self.totals = totals = _store(rows, self._file)
+            self.totals = totals = _store(rows, self._spool)
         except BaseException:
             self.close()
             raise
+        self._names = choose_names(totals.metrics)
+        totals.metrics = Counter({name: totals.metrics[column] for column, name in self._names.items()})
         totals.completed = max_steps is None or max(totals.max_steps, completed_steps or 0) >= max_steps
         totals.max_steps = max(totals.max_steps, max_steps or 0)
 
@@ -79,14 +81,17 @@ class StoredRows:
         self.close()
 
     def close(self) -> None:
-        self._file.close()
+        self._spool.close()
 
     def events(self, run: str, knobs: Iterable[Knob] = (), detail: str = "") -> Iterator[Event]:
         """Return the events of the run's log. Use only one such iterator at a time. `detail` is a field of RunEnded.
         Each event has a message but no encoded bytes; `log_line` encodes it."""
-        self._file.seek(0)
         actuators = announced_actuators(knobs, self.totals.metrics)
-        return _make_events(run, _read_back(self._file), self.totals, self._modified_at, actuators, detail)
+        return _make_events(run, self._named_rows(), self.totals, self._modified_at, actuators, detail)
+
+    def _named_rows(self) -> Iterator[tuple[int, Row]]:
+        for incarnation, step, values, time in self._spool:
+            yield incarnation, Row(step, {self._names[column]: value for column, value in values.items()}, time)
 
 
 def log_line(event: Event) -> str:
@@ -101,7 +106,7 @@ def write_log(folder: RunFolder, rows: StoredRows, knobs: Iterable[Knob] = (), d
         out.writelines(log_line(event).encode() + b"\n" for event in rows.events(folder.run, knobs, detail))
 
 
-def _store(rows: Iterable[Row], file: IO[bytes]) -> Totals:
+def _store(rows: Iterable[Row], spool: Spool) -> Totals:
     """Write each row with the number of its incarnation, and return the totals."""
     totals = Totals()
     last_steps: dict[str, int] = {}  # metric → step of its last measurement in this incarnation
@@ -119,16 +124,8 @@ def _store(rows: Iterable[Row], file: IO[bytes]) -> Totals:
         totals.max_steps = max(totals.max_steps, row.step)
         if row.time is not None:
             totals.rows_with_time += 1
-        data = marshal.dumps((totals.incarnations, *row))
-        file.write(_ROW_LENGTH.pack(len(data)) + data)
+        spool.add((totals.incarnations, *row))
     return totals
-
-
-def _read_back(file: IO[bytes]) -> Iterator[tuple[int, Row]]:
-    while head := file.read(_ROW_LENGTH.size):
-        (length,) = _ROW_LENGTH.unpack(head)
-        incarnation, *row = marshal.loads(file.read(length))
-        yield incarnation, Row(*row)
 
 
 def _make_events(
@@ -183,7 +180,7 @@ def _make_start(
         step=max(0, step - 1) if tick else 0,  # the step before the first row; 0 in the first incarnation
         horizon=Horizon(max_steps=totals.max_steps or None),
         actuators=actuators,
-        metrics=tuple(metric_spec(name) for name in sorted(totals.metrics)),
+        metrics=tuple(metric_spec(name) for name in sorted(totals.metrics, key=announcement_order)),
         rules=Rules(autonomy="observe"),
         mesh_code=mesh_code_hash(),
         versions=_find_versions(),

@@ -9,13 +9,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from oven_controller.importing.detection import EVENT_FILE_MARKER
 from oven_controller.importing.importer import LogEntry, Recording
 from oven_core.errors import ConfigError
 
-_FILE_MARKER = ".tfevents."
 _NOT_A_SCALAR = "not a scalar"
 
 
@@ -24,12 +25,8 @@ class TensorBoardImporter:
 
     summary = "a TensorBoard event file (…tfevents…), or a folder with such files"
 
-    def find(self, source: Path) -> Path | None:
-        if source.is_file():
-            return source if _FILE_MARKER in source.name else None
-        return source if _event_files(source) else None
-
-    def open(self, path: Path, skipped: Counter[str], step: str | None = None) -> Recording:
+    @contextmanager
+    def open(self, path: Path, skipped: Counter[str], step: str | None = None) -> Iterator[Recording]:
         try:
             from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
         except ImportError as error:
@@ -37,13 +34,13 @@ class TensorBoardImporter:
                 f'reading {path} needs tensorboard ({error}); run `pip install "oven-controller[import]"`'
             ) from error
         files = [path] if path.is_file() else _event_files(path)
-        return Recording(_read_entries(files, LegacyEventFileLoader, step))
+        yield Recording(_read_entries(files, LegacyEventFileLoader, step))
 
 
 def _event_files(folder: Path) -> list[Path]:
     """Return the event files, sorted by the numbers in their names: the time in seconds, then a counter. Each restart
     of the training run adds a file."""
-    files = [path for path in folder.iterdir() if _FILE_MARKER in path.name and path.is_file()]
+    files = [path for path in folder.iterdir() if EVENT_FILE_MARKER in path.name and path.is_file()]
     return sorted(files, key=lambda path: [part.zfill(20) for part in re.split(r"(\d+)", path.name)])
 
 

@@ -16,6 +16,7 @@ import struct
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -41,13 +42,8 @@ class WandbImporter:
 
     summary = "a W&B run folder (wandb/offline-run-…) or the file run-….wandb in it"
 
-    def find(self, source: Path) -> Path | None:
-        if source.is_file():
-            return source if source.suffix == ".wandb" else None
-        files = sorted(source.glob("run-*.wandb"))
-        return files[0] if len(files) == 1 else None
-
-    def open(self, path: Path, skipped: Counter[str], step: str | None = None) -> Recording:
+    @contextmanager
+    def open(self, path: Path, skipped: Counter[str], step: str | None = None) -> Iterator[Recording]:
         try:
             from wandb.proto import wandb_internal_pb2
         except ImportError as error:
@@ -55,7 +51,7 @@ class WandbImporter:
                 f"reading {path} needs the package wandb ({error}); run `pip install wandb`, or export the run's "
                 "history as CSV or JSONL"
             ) from error
-        return Recording(_read_entries(path, wandb_internal_pb2, skipped, step))
+        yield Recording(_read_entries(path, wandb_internal_pb2, skipped, step))
 
 
 class StepAxes:

@@ -18,7 +18,8 @@ from tests.support.attached import THIRD_PARTY, trainer
 from tests.support.own_home import invoke, own_home
 
 from oven_controller.importing.importer import LogEntry
-from oven_controller.importing.metric_names import MetricNames, metric_name, metric_spec
+from oven_controller.importing.metric_names import metric_name, metric_spec
+from oven_controller.importing.objectives import MetricNames
 from oven_controller.importing.rows import ROWS_WITHOUT_STEP, Row, measured_rows
 from oven_controller.importing.run_writer import StoredRows, write_log
 from oven_controller.importing.wandb import StepAxes
@@ -240,7 +241,7 @@ def test_an_agent_votes_on_an_imported_run(
     for command in (["runs"], ["status", "last-month"], ["log", "last-month"], ["replay", "last-month"]):
         assert invoke(*command) == 0
     output = capsys.readouterr().out
-    assert "last-month: completed (imported, start history)" in output and "autonomy: observe" in output
+    assert "last-month: completed (imported, start csv)" in output and "autonomy: observe" in output
 
 
 async def test_an_imported_run_cannot_be_resumed(
@@ -255,23 +256,22 @@ async def test_an_imported_run_cannot_be_resumed(
 BAD: dict[str, tuple[str, bytes | None, str]] = {
     "none": ("none.csv", None, "none.csv does not exist"),
     "empty csv": ("e.csv", b"", "the file is empty"),
-    "empty jsonl": ("e.jsonl", b"", "has no usable measurements (nothing was logged)"),
-    "empty json": ("e.json", b"", "is not JSON"),
+    "empty jsonl": ("e.jsonl", b"", "the file is empty"),
+    "empty json": ("e.json", b" \n", "the file is empty"),
+    "only a header": ("h.csv", b"step,loss\n", "has no usable measurements (nothing was logged)"),
     "empty wandb": ("run-1.wandb", b"", "is not a W&B run file"),
-    "another json": ("x.json", b'{"a": 1}', "has no `log_history`"),
+    "another json": ("x.json", b'{"a": 1}', "no list of objects and no object of lists"),
     "cut json": ("x.json", b'{"log_history": [{"step": 1, "los', "was the program killed while writing it?"),
     "no log": ("x.json", b'{"log_history": []}', "nothing was logged"),
-    "no step": ("x.csv", b"loss,lr\n1,2\n", "has no column with the step (train/global_step"),
-    "no step in any": ("x.jsonl", b'{"loss": 1}\n', "has no usable measurements (rows without a step: 1)"),
     "no number": ("x.csv", b"step,name\n1,a\n", "values that are not numbers: 1"),
     "several runs": ("x.csv", b"Step,a - loss,b - loss\n1,2,3\n", "contains more than one run: a, b"),
-    "no text": ("x.csv", b"step,loss\n1,\xff\xfe\n", "is not a CSV file in UTF-8"),
-    "no JSON line": ("x.jsonl", b'{"step": 1, "loss": 2}\nhello\n', "line 2 is not JSON"),
+    "binary": ("x.csv", b"step,loss\n1,\0\0\n", "is a binary file"),
+    "no JSON line": ("x.jsonl", b'{"step": 1, "loss": 2}\nhello\n{"step": 2}\n', "line 2 is not JSON"),
     "no object": ("x.jsonl", b"[1]\n", "line 1 is not a JSON object"),
     "another format": (
         "x.parquet",
-        b"PAR1",
-        "is not in a supported format. Supported: a history exported as .csv or .jsonl",
+        b"PAR1\0\0",
+        "is a binary file, and its format is not supported",
     ),
     "not a board": ("events.out.tfevents.1", b"hello, world", "has no usable measurements"),
 }

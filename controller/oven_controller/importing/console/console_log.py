@@ -1,0 +1,176 @@
+"""Import measurements from the console output of a training program.
+
+A log has many lines that are not measurements, perhaps even the source of the program. Lines with the same names in the
+same order are of one kind. The importer reads the kinds that repeat and that count steps or have a known metric.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from oven_controller.importing.console.line_parser import parse_boxed, parse_line
+from oven_controller.importing.importer import Recording
+from oven_controller.importing.metric_names import direction, held_out, is_counter
+from oven_controller.importing.spool import Spool
+from oven_controller.importing.step_columns import number_rows
+from oven_controller.importing.text_lines import read_lines
+
+MAX_KINDS = 10_000
+"""Maximum number of kinds that are counted. Lines of further kinds are skipped."""
+_MIN_SHARE_WITH_COUNTER, _MIN_SHARE = 0.2, 0.5
+"""Minimum number of lines of a kind without a known metric, as a share of the lines of the most frequent kind."""
+_INHERITED = ("step", "epoch", "episode")
+"""Counters that apply to the following lines, too."""
+
+
+class ConsoleImporter:
+    """Importer for a text file with the console output of a training program."""
+
+    summary = "the console output of a training program"
+
+    @contextmanager
+    def open(self, path: Path, skipped: Counter[str], step: str | None = None) -> Iterator[Recording]:
+        with closing(Spool()) as spool:
+            kinds = _store(parse_log(read_lines(path)), spool)
+            yield number_rows(_KeptRows(spool, _choose_kinds(kinds)), step, path)
+
+
+@dataclass(slots=True)
+class Record:
+    """The counters and measurements of a line, or of a table of several lines."""
+
+    counters: dict[str, int]
+    values: dict[str, float]
+    is_transient: bool = False
+    """Whether the line was overwritten later, like all but the last state of a progress bar."""
+
+
+@dataclass(slots=True)
+class _Kind:
+    """Statistics of the lines with the same names."""
+
+    number: int
+    has_counter: bool
+    has_metric: bool
+    has_values: bool
+    lines: int = 0
+    transient_lines: int = 0
+    first_count: int | None = None
+    varies: bool = False
+    """Whether its counter has more than one value."""
+
+
+def parse_log(lines: Iterable[str]) -> Iterator[Record]:
+    """Yield the records of a log: lines or parts of lines with counters or measurements, and tables."""
+    table: dict[str, float] = {}
+    section = ""
+    for line in lines:
+        row = parse_boxed(line) if line.lstrip().startswith("|") else None
+        if row is not None:
+            name, value = row
+            if value is None:
+                section = name if name.endswith("/") else ""
+            else:
+                table[section + name] = value
+            continue
+        if table:
+            yield Record({}, table)
+            table, section = {}, ""
+        parts = line.replace("\b", "\r").split("\r") if "\r" in line or "\b" in line else [line]
+        records = [
+            Record(parsed.counters, parsed.values)
+            for parsed in map(parse_line, parts)
+            if parsed.counters or parsed.values
+        ]
+        settled = max((index for index, record in enumerate(records) if record.values), default=-1)
+        for index, record in enumerate(records):
+            record.is_transient = index != settled and bool(record.values)
+            if record.values or "batch" not in record.counters:
+                yield record
+    if table:
+        yield Record({}, table)
+
+
+def _store(records: Iterable[Record], spool: Spool) -> list[_Kind]:
+    """Store the records with the numbers of their kinds, and return the kinds."""
+    kinds: dict[tuple[str, ...], _Kind] = {}
+    for record in records:
+        key = (*record.counters, "|", *record.values)
+        kind = kinds.get(key)
+        if kind is None:
+            if len(kinds) >= MAX_KINDS:
+                continue
+            kind = kinds[key] = _Kind(
+                number=len(kinds),
+                has_counter=bool(record.counters),
+                has_metric=any(_is_known(name) for name in record.values),
+                has_values=any(not is_counter(name) for name in record.values),
+            )
+        kind.lines += not record.is_transient
+        kind.transient_lines += record.is_transient
+        count = next(iter(record.counters.values()), None)
+        kind.varies = kind.varies or (kind.first_count is not None and count != kind.first_count)
+        kind.first_count = count if kind.first_count is None else kind.first_count
+        spool.add((kind.number, record.is_transient, record.counters, record.values))
+    return list(kinds.values())
+
+
+def _is_known(name: str) -> bool:
+    parts = held_out(name)
+    return direction(parts.rest if parts else name) != "neither"
+
+
+@dataclass(slots=True)
+class _Choice:
+    """The kinds of lines to read."""
+
+    measurements: set[int] = field(default_factory=set)
+    headings: set[int] = field(default_factory=set)
+    """Kinds that have only counters. They apply to the following lines."""
+    reads_transient: bool = False
+    needs_counter: bool = False
+    """Whether to skip lines before the first counter."""
+
+
+def _choose_kinds(kinds: list[_Kind]) -> _Choice:
+    choice = _Choice(headings={kind.number for kind in kinds if not kind.has_values and kind.varies})
+    repeated = [kind for kind in kinds if kind.has_values and kind.lines + kind.transient_lines >= 2]
+    candidates = [kind for kind in repeated if kind.has_metric] or repeated
+    if not candidates:
+        return choice
+    choice.reads_transient = sum(kind.lines for kind in candidates) < 3
+    main = max(candidates, key=lambda kind: kind.lines)
+    choice.needs_counter = main.has_counter
+    for kind in repeated:
+        share = kind.lines / max(1, main.lines)
+        min_share = _MIN_SHARE_WITH_COUNTER if kind.has_counter else _MIN_SHARE
+        if kind.has_metric or (share >= min_share and main.has_counter):
+            choice.measurements.add(kind.number)
+    return choice
+
+
+class _KeptRows:
+    """The measurements of the chosen kinds, with the counters of earlier lines."""
+
+    def __init__(self, spool: Spool, choice: _Choice) -> None:
+        self._spool = spool
+        self._choice = choice
+
+    def __iter__(self) -> Iterator[Mapping[str, object]]:
+        counters: dict[str, int] = {}
+        for kind, is_transient, own_counters, values in self._spool:
+            is_measurement = kind in self._choice.measurements
+            if not is_measurement and kind not in self._choice.headings:
+                continue
+            if is_transient and not self._choice.reads_transient:
+                continue
+            counters.update((name, count) for name, count in own_counters.items() if name in _INHERITED)
+            if is_measurement and (counters or own_counters or not self._choice.needs_counter):
+                yield values | counters | own_counters
+
+
+IMPORTER = ConsoleImporter()

@@ -1,0 +1,161 @@
+"""Parse a line of console output: its counters, such as `step 10/100`, and its measurements, such as `loss: 0.5`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from oven_controller.importing.metric_names import held_out
+
+MAX_LENGTH = 20_000
+"""Longer lines are not parsed. They are data or generated text."""
+_DIGIT = re.compile(r"\d")
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+"""Colours and cursor movements."""
+_RAY_PREFIX = re.compile(r"\([^()]*\bpid=\d+[^()]*\)")
+_LEVEL = re.compile(r"\b(?:INFO|DEBUG|WARNING|WARN|ERROR)\b")
+_TIME_HINT = re.compile(r"\d[-/:]\d\d")
+_TIME = re.compile(
+    r"\b\d{4}[-/]\d\d[-/]\d\d(?:[T ]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?Z?)?|\b\d\d/\d\d(?:/\d\d)?(?= \d\d:\d\d)"
+    r"|(?:\d+ days?, ?)?(?<![\w.@])\d+:\d\d:\d\d(?:[.,]\d+)?"
+)
+_PLACE = re.compile(r"\b[\w./]+\.(?:py|cc|cpp|cu|c|h):\d+\]?")
+"""A place in a program, as in `trainer.py:210`."""
+_NUMBER = r"[-+]?(?:\d+(?:,\d{3})+(?![\d,])|\d+)(?:\.\d*)?(?:[eE][-+]?\d+)?|[-+]?\.\d+(?:[eE][-+]?\d+)?"
+_NOT_FINITE = r"[-+]?(?:nan|inf(?:inity)?)(?![A-Za-z]{3}|[A-Za-z]*\d)"
+_PAIR = re.compile(
+    r"(?P<quote>['\"]?)(?<![\w@])(?P<name>[A-Za-z_][\w@./+%()-]*(?: {1,2}[A-Za-z_(][\w@./+%()-]*){0,4}?)(?P=quote)"
+    r"(?:\s*(?:[:=]|->)\s*|[ \t]+(?:is |of )?\s*)(?:np\.\w+\(|tensor\(|\[)?['\"]?"
+    rf"(?P<value>{_NUMBER}|{_NOT_FINITE})(?:\s*/\s*(?P<whole>\d+(?:\.\d+)?)(?!\w))?"
+    r"(?:%|[A-Za-z]{1,3}(?:/[A-Za-z]+)?)?(?![\w/]|\.\w)['\"]?(?:\s*\([^()]*\))?",
+    re.IGNORECASE,
+)
+_SCALE = re.compile(r"\((1e-?\d+)\)$")
+"""The unit in a name such as verl's `lr(1e-3)`: values must be multiplied by it."""
+_COUNTER = re.compile(
+    r"(?<![\w/.-])['\"]?(?P<name>(?:(?:global|training|train|total|current|optimizer|learning|env|num|val|valid|test|eval)"
+    r"[ _-]?)?(?:steps?|iterations?|iters?|itr|it|epochs?|ep|updates?|episodes?|batch(?:es)?|timesteps?|rounds?|s))['\"]?"
+    r"(?:\s*\((?:train|val|test|eval)\))?\s*(?:[:=#]\s*|(?<=\w)\s+|(?<=\))\s+|(?=[\[(]))[\[(<'\"]?\s*"
+    r"(?P<count>\d+(?:,\d{3})*)(?:\s*(?:/|of)\s*(?P<total>\d+(?:,\d{3})*))?(?![\w/]|\.\d|,\d)\s*[\])>'\"]?"
+    r"(?:\s*[:,|-]?\s*\[\s*(?P<batch>\d+)\s*/\s*(?P<batches>\d+)[^\]]*\]|\s*:\s*(?P<batch2>\d+)\s*/\s*(?P<batches2>\d+))?",
+    re.IGNORECASE,
+)
+_BAR = re.compile(
+    r"(?:\d+%\|[^|]*\||^)\s*(?P<count>\d+)\s*/\s*(?P<total>\d+)(?P<rest>\s*\[[\d:?]+<[\d:?]+[^\],]*(?:,\s*[\d.?]+\s*\w+/\w+)?|\s|$)"
+)
+"""A progress bar of tqdm or Keras."""
+_NUMBERED = re.compile(r"^\s*(?:\[(?P<bracket>\d+)\]|(?P<plain>\d+):)\s")
+"""The step at the beginning of a line of XGBoost, LightGBM or CatBoost."""
+_LOOP = re.compile(
+    r"^\s*(?:train|test|val\w*|eval\w*)\s*:\s*(?:(?P<epoch>\d+)\s*)?\[\s*(?P<count>\d+)\s*/\s*\d+[^\]]*\]",
+    re.IGNORECASE,
+)
+"""The counters at the beginning of a line of timm, such as `Train: 3 [ 50/1251 (  4%)]`."""
+_SCOPE = re.compile(
+    r"(?:^|[\[(|\s*#=>-])(?:valid(?:ation)?|val|eval(?:uation|uating)?|test(?:ing)?)(?:\s+(?:set|results?|metrics?|epoch))?\s*"
+    r"(?:[\])|:\s>=-]|$)",
+    re.IGNORECASE,
+)
+"""A tag before the measurements, such as `Test set:`, that says that they are held out."""
+_EPOCHS = ("epoch", "epochs")
+_BOXED = re.compile(r"^\s*\|\s*(?P<name>[^|]*?\S)\s*\|\s*(?P<value>[^|]*?)\s*\|\s*$")
+"""A row of the tables that Stable-Baselines and other RL libraries print."""
+
+
+@dataclass(slots=True)
+class ParsedLine:
+    """The contents of a line."""
+
+    counters: dict[str, int] = field(default_factory=dict)
+    """Values of `step`, `epoch`, `episode` and `batch`."""
+    values: dict[str, float] = field(default_factory=dict)
+    """The measurements by name."""
+
+
+def parse_line(line: str) -> ParsedLine:
+    """Parse a line. The names of held-out measurements get the prefix `val_` if only the line says that they are."""
+    parsed = ParsedLine()
+    if len(line) > MAX_LENGTH or not _DIGIT.search(line):
+        return parsed
+    text = _remove_noise(line)
+    if "/" in text:
+        text = _BAR.sub(lambda match: _read_bar(match, parsed), text, count=1)
+        text = _LOOP.sub(lambda match: _read_loop(match, parsed), text)
+    text = _COUNTER.sub(lambda match: _read_counter(match, parsed), text)
+    if "step" not in parsed.counters and (match := _NUMBERED.match(text)):
+        parsed.counters["step"] = int(match["bracket"] or match["plain"])
+        text = text[match.end() :]
+    heading = ""
+    for match in _PAIR.finditer(text):
+        if not parsed.values:
+            heading = text[: match.start()]
+        value = _to_number(match["value"])
+        if match["whole"] and float(match["whole"]):
+            value /= float(match["whole"])
+        name = match["name"].rstrip("-.")
+        if scale := _SCALE.search(name):
+            name, value = name[: scale.start()], value * float(scale[1])
+        parsed.values.setdefault(name, value)
+    if heading and _SCOPE.search(heading):
+        parsed.values = {
+            name if held_out(name) or "train" in name.lower() else f"val_{name}": value
+            for name, value in parsed.values.items()
+        }
+    return parsed
+
+
+def parse_boxed(line: str) -> tuple[str, float | None] | None:
+    """Parse a row of a table such as `| ep_rew_mean | 20.5 |`: the name, and the value unless the row is a heading.
+    Return None for another line."""
+    match = _BOXED.match(line)
+    if match is None:
+        return None
+    try:
+        return match["name"], float(match["value"])
+    except ValueError:
+        return (match["name"], None) if not match["value"] else None
+
+
+def _remove_noise(line: str) -> str:
+    """Remove colours, times, log levels and other things that look like measurements."""
+    if "\x1b" in line:
+        line = _CONTROL.sub("", line)
+    if "pid=" in line:
+        line = _RAY_PREFIX.sub(" ", line)
+    if _TIME_HINT.search(line):
+        line = _TIME.sub(" ", line)
+    if ":" in line and "." in line:
+        line = _PLACE.sub(" ", line)
+    return _LEVEL.sub(" ", line)
+
+
+def _read_bar(match: re.Match[str], parsed: ParsedLine) -> str:
+    parsed.counters["batch"] = int(match["count"])
+    return " | "
+
+
+def _read_loop(match: re.Match[str], parsed: ParsedLine) -> str:
+    if match["epoch"]:
+        parsed.counters["epoch"] = int(match["epoch"])
+    parsed.counters["batch"] = int(match["count"])
+    return f" {match[0].split(':')[0]}: "
+
+
+def _read_counter(match: re.Match[str], parsed: ParsedLine) -> str:
+    name = match["name"].lower()
+    if name == "s" and match.start():
+        return match[0]  # seconds
+    kind = next((kind for kind in ("epoch", "episode", "batch") if kind in name), "step")
+    kind = {"ep": "episode"}.get(name, kind)
+    if kind not in parsed.counters or name.startswith("global"):
+        parsed.counters[kind] = int(match["count"].replace(",", ""))
+    batch = match["batch"] or match["batch2"]
+    if batch:
+        parsed.counters.setdefault("batch", int(batch))
+    scope = re.search(r"val\w*|test|eval", match[0], re.IGNORECASE)
+    return f" | {scope[0]}: " if scope else " | "
+
+
+def _to_number(text: str) -> float:
+    text = text.replace(",", "").lower()
+    return float(re.sub(r"(nan|inf).*", r"\1", text))

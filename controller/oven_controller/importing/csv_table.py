@@ -1,0 +1,137 @@
+"""Import metrics from CSV and TSV files with a header, as trainers, loggers and spreadsheets write them."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from oven_controller.importing.importer import Recording
+from oven_controller.importing.rows import to_number
+from oven_controller.importing.step_columns import open_rows
+from oven_controller.importing.text_lines import read_head, read_lines
+from oven_core.errors import ConfigError
+
+DELIMITERS = (",", "\t", ";")
+SPACES = " "
+"""Stands for a run of spaces or tabs between columns."""
+_RANGE_SUFFIXES = ("__MIN", "__MAX")
+"""Suffixes of the columns with minima and maxima, which W&B adds to each metric's column when it exports a panel."""
+
+
+class TableImporter:
+    """Importer for a metrics history in a table."""
+
+    summary = "a CSV or TSV file with a header"
+
+    def open(self, path: Path, skipped: Counter[str], step: str | None = None) -> AbstractContextManager[Recording]:
+        delimiter = find_delimiter(read_head(path).splitlines()) or ","
+        return open_rows(_read_rows(path, delimiter), step, path)
+
+
+def find_delimiter(lines: Sequence[str]) -> str | None:
+    """Return the delimiter of a table that begins with these lines, or None if they are not a table. The last line may
+    be incomplete."""
+    lines = [line for line in lines if line.strip()]
+    while len(lines) > 1 and lines[0].lstrip().startswith("#") and _is_comment(lines[0], lines[1]):
+        lines = lines[1:]
+    if not lines:
+        return None
+    for delimiter in (*DELIMITERS, SPACES):
+        header, *rows = [_split(line, delimiter) for line in lines[:20]]
+        if len(header) < 2 or (not rows and delimiter == SPACES):
+            continue
+        complete = rows[:-1] if len(rows) > 1 else rows
+        if any(to_number(cell) is not None for cell in header) and not _all_numbers([header, *complete]):
+            continue
+        if any(":" in cell or "=" in cell for cell in header):
+            continue
+        same_length = sum(len(row) == len(header) for row in complete)
+        numbers = sum(any(to_number(cell) is not None for cell in row) for row in complete)
+        needed = len(complete) if delimiter == SPACES else 0.5 * len(complete)
+        if same_length >= needed and numbers >= needed:
+            return delimiter
+    return None
+
+
+def parse_table(lines: Iterable[str], delimiter: str) -> Iterator[dict[str, object]]:
+    """Yield the rows of a table as cells by column name. Comment lines and repeated headers are skipped. A header in
+    the middle names the columns of the rows after it. Raises ConfigError if the table contains more than one run."""
+    header: list[str] = []
+    comment = ""
+    for row in _split_all(lines, delimiter):
+        if not any(cell.strip() for cell in row):
+            continue
+        if row[0].lstrip().startswith("#") and not header:
+            comment = delimiter.join(row)
+            continue
+        cells = [cell.strip() for cell in row]
+        has_number = any(to_number(cell) is not None for cell in cells)
+        if not header and has_number and all(to_number(cell) is not None for cell in cells if cell):
+            names = _split(comment.lstrip("# "), delimiter)
+            header = names if len(names) == len(cells) else [f"column_{number}" for number in range(1, len(cells) + 1)]
+        elif not header or (not has_number and _is_header(cells, header)):
+            header = _clean_header(cells)
+            continue
+        if row[0].lstrip().startswith("#"):
+            continue
+        if delimiter == ";":
+            cells = [cell.replace(",", ".") if cell.count(",") == 1 else cell for cell in cells]
+        yield {name: cell or None for name, cell in zip(header, cells, strict=False) if name}
+
+
+def _read_rows(path: Path, delimiter: str) -> Iterator[dict[str, object]]:
+    number = 0
+
+    def counted() -> Iterator[str]:
+        nonlocal number
+        for number, line in enumerate(read_lines(path), 1):  # noqa: B007 (used in the error message)
+            yield line
+
+    try:
+        yield from parse_table(counted(), delimiter)
+    except csv.Error as error:
+        raise ConfigError(f"{path} is not a CSV file: line {number}: {error}") from error
+
+
+def _is_comment(line: str, next_line: str) -> bool:
+    """Whether a line that starts with # is a comment rather than a header."""
+    return to_number((_split(next_line, ",") or [""])[0]) is None or "{" in line
+
+
+def _split_all(lines: Iterable[str], delimiter: str) -> Iterator[list[str]]:
+    if delimiter == SPACES:
+        return (line.split() for line in lines)
+    return csv.reader((f"{line}\n" for line in lines), delimiter=delimiter)
+
+
+def _split(line: str, delimiter: str) -> list[str]:
+    try:
+        return next(iter(_split_all([line], delimiter)), [])
+    except csv.Error:
+        return []
+
+
+def _all_numbers(rows: Sequence[Sequence[str]]) -> bool:
+    return all(to_number(cell) is not None for row in rows for cell in row if cell)
+
+
+def _is_header(cells: Sequence[str], header: Sequence[str]) -> bool:
+    """Whether a row without numbers repeats the header, or is a new one."""
+    known = sum(cell in header for cell in cells if cell)
+    return known >= 1 and known >= 0.5 * min(len(cells), len(header))
+
+
+def _clean_header(header: Sequence[str]) -> list[str]:
+    """Return the column names without the prefix "<run> - " of W&B panels. Columns with minima and maxima get an empty
+    name, so that they are skipped. Raises ConfigError if the table contains more than one run."""
+    header = [name.lstrip("# ") if number == 0 else name for number, name in enumerate(header)]
+    runs = {name.split(" - ", 1)[0] for name in header if " - " in name}
+    if len(runs) > 1:
+        raise ConfigError(f"the table contains more than one run: {', '.join(sorted(runs)[:5])}. Export one of them")
+    return ["" if name.endswith(_RANGE_SUFFIXES) else name.split(" - ", 1)[-1] for name in header]
+
+
+IMPORTER = TableImporter()

@@ -1,0 +1,151 @@
+"""Detect the format of training logs by their contents."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Final
+
+from oven_controller.importing.csv_table import find_delimiter
+from oven_controller.importing.importer import Importer
+from oven_controller.importing.text_lines import read_head
+from oven_core.errors import ConfigError
+from oven_core.plugins import import_object
+
+IMPORTERS: Final = {
+    "csv": "oven_controller.importing.csv_table:IMPORTER",
+    "jsonl": "oven_controller.importing.json_history:JSONL_IMPORTER",
+    "json": "oven_controller.importing.json_history:JSON_IMPORTER",
+    "console": "oven_controller.importing.console.console_log:IMPORTER",
+    "tensorboard": "oven_controller.importing.tensorboard:IMPORTER",
+    "trainer_state": "oven_controller.importing.trainer_state:IMPORTER",
+    "wandb": "oven_controller.importing.wandb:IMPORTER",
+}
+"""The importers, by name."""
+
+
+SUPPORTED: Final = (
+    "Hugging Face's trainer_state.json, TensorBoard event files, W&B run folders, CSV, TSV, JSON Lines, JSON, and the "
+    "console output of a training program"
+)
+TRAINER_STATE = "trainer_state.json"
+EVENT_FILE_MARKER = ".tfevents."
+_WANDB_MAGIC = b":W&B"
+_TABLE_SUFFIXES = (".csv", ".tsv")
+_LOG_SUFFIXES = (*_TABLE_SUFFIXES, ".jsonl", ".ndjson", ".json", ".log", ".txt", ".out")
+_CONSOLE_LINE = re.compile(r"\d")
+
+
+def find_importer(source: Path) -> tuple[str, Importer, Path]:
+    """Return the name of an importer, the importer, and the path that it reads. Raises ConfigError unless exactly one
+    importer can read `source`."""
+    if not source.exists():
+        raise ConfigError(f"{source} does not exist; give the file or folder that the training wrote")
+    name, path = _detect(source)
+    importer: Importer = import_object("importer", name, IMPORTERS[name])
+    return name, importer, path
+
+
+def _detect(source: Path) -> tuple[str, Path]:
+    if not source.is_dir():
+        return detect_file(source), source
+    paths = detect_folder(source)
+    if len(paths) == 1:
+        return next(iter(paths.items()))
+    if len(paths) > 1:
+        choices = ", ".join(map(str, paths.values()))
+        raise ConfigError(f"{source} can be read in more than one way; choose one of {choices}")
+    choices = log_files(source)
+    if len(choices) == 1:
+        return detect_file(choices[0]), choices[0]
+    choices = choices or [
+        path for pattern in ("*/", "*/*/") for path in sorted(source.glob(pattern)) if detect_folder(path)
+    ]
+    if choices:
+        more = ", …" if len(choices) > 5 else ""
+        raise ConfigError(f"{source} itself has no log; choose one of {', '.join(map(str, choices[:5]))}{more}")
+    raise ConfigError(f"{source} has no training log; supported are {SUPPORTED}")
+
+
+def detect_file(path: Path) -> str:
+    """Return the name of the importer for a file. The contents decide; the suffix matters only if they are ambiguous.
+    Raises ConfigError for an empty or binary file."""
+    if EVENT_FILE_MARKER in path.name:
+        return "tensorboard"
+    with path.open("rb") as file:
+        magic = file.read(len(_WANDB_MAGIC))
+    if magic == _WANDB_MAGIC or path.suffix == ".wandb":
+        return "wandb"
+    head = read_head(path).lstrip("\ufeff")
+    if not head.strip():
+        raise ConfigError(f"{path} has no usable measurements: the file is empty")
+    if head.lstrip().startswith(("{", "[")) and (name := _detect_json(path, head)):
+        return name
+    if path.suffix.lower() in (".jsonl", ".ndjson"):
+        return "jsonl"
+    if path.suffix.lower() == ".json":
+        return "json"
+    if path.suffix.lower() in _TABLE_SUFFIXES or find_delimiter(head.splitlines()):
+        return "csv"
+    return "console"
+
+
+def detect_folder(folder: Path) -> dict[str, Path]:
+    """Return the file or folder to read for each importer that can read something in the folder."""
+    paths: dict[str, Path] = {}
+    if (folder / TRAINER_STATE).is_file():
+        paths["trainer_state"] = folder / TRAINER_STATE
+    else:
+        checkpoints = [
+            path for path in folder.glob(f"checkpoint-*/{TRAINER_STATE}") if checkpoint_step(path) is not None
+        ]
+        if checkpoints:
+            paths["trainer_state"] = max(checkpoints, key=lambda path: checkpoint_step(path) or 0)
+    if any(EVENT_FILE_MARKER in path.name and path.is_file() for path in folder.iterdir()):
+        paths["tensorboard"] = folder
+    wandb_files = sorted(folder.glob("run-*.wandb"))
+    if len(wandb_files) == 1:
+        paths["wandb"] = wandb_files[0]
+    return paths
+
+
+def log_files(folder: Path) -> list[Path]:
+    """Return the files in a folder whose suffixes are those of logs."""
+    return sorted(path for path in folder.iterdir() if path.suffix.lower() in _LOG_SUFFIXES and path.is_file())
+
+
+def checkpoint_step(path: Path) -> int | None:
+    """Return the step in the name of the folder of a checkpoint's file."""
+    match = re.fullmatch(r"checkpoint-(\d+)", path.parent.name)
+    return int(match[1]) if match else None
+
+
+def _detect_json(path: Path, head: str) -> str | None:
+    """Return the format of a text that begins like JSON, or None if it is not JSON, e.g. `[INFO] …` or `{'loss': …`."""
+    lines = [line for line in head.splitlines() if line.strip()]
+    is_complete = path.stat().st_size <= len(head.encode())
+    whole_lines = lines if is_complete else lines[:-1]
+    if whole_lines:
+        try:
+            first = json.loads(whole_lines[0])
+        except (ValueError, RecursionError):
+            first = None
+        if isinstance(first, dict):
+            if "log_history" in first:
+                return "trainer_state"
+            if len(lines) > 1 or path.suffix.lower() in (".jsonl", ".ndjson"):
+                return "jsonl"
+    if re.match(r'\s*(\{\s*["}]|\[\s*[\[{\]])', head):
+        return (
+            "trainer_state"
+            if path.name == TRAINER_STATE or '"log_history"' in head or (not is_complete and _mentions(path))
+            else "json"
+        )
+    return None
+
+
+def _mentions(path: Path) -> bool:
+    """Whether a large JSON file contains a trainer's history after its beginning."""
+    with path.open("rb") as file:
+        return any(b'"log_history"' in line for line in file)

@@ -1,0 +1,165 @@
+"""Choose the column that counts a source's steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+
+from oven_controller.importing.importer import LogEntry, Recording
+from oven_controller.importing.metric_names import canonical, is_counter, suggest_columns
+from oven_controller.importing.rows import row_time, step_number
+from oven_controller.importing.spool import Spool
+from oven_core.errors import ConfigError
+
+ROW_NUMBER = "row number"
+"""Stands for the step column in sources that have none. Rows are counted from 0."""
+_TRUSTED = (
+    *("train_global_step", "trainer_global_step", "training_global_step", "global_step", "global_steps"),
+    *("step", "steps", "current_steps", "current_step", "train_step", "training_step", "total_step", "n_step"),
+    *("time_total_timesteps", "total_timesteps", "num_timesteps", "timesteps_total", "total_env_steps", "env_steps"),
+    *("total_steps_done", "num_env_steps_sampled", "timesteps", "timestep", "num_updates", "update_step", "opt_step"),
+)
+_OTHERS = (
+    *("iteration", "iterations", "iter", "iters", "itr", "it", "n_iter", "training_iteration", "time_iterations"),
+    *("train_iter", "global_iter", "update", "updates", "n_updates", "episode", "episodes", "time_episodes", "ep"),
+    *("episode_number", "round", "generation", "epoch", "epochs", "epoch_number", "train_epoch", "batch", "idx"),
+    *("batches", "batch_idx", "index"),
+)
+_PRIORITY = {name: rank for rank, name in enumerate((*_TRUSTED, *_OTHERS))}
+"""Canonical names of columns that may count steps, most reliable first. `_step` of W&B counts calls to its logger."""
+_EPOCHS = frozenset(("epoch", "epochs", "epoch_number", "train_epoch"))
+_MIN_SHARE = 0.5
+"""Minimum share of rows in which a step column has a value."""
+_MAX_RESUMES = 3
+"""Number of decreases that are acceptable in any source."""
+_MAX_TRUSTED_REPEATS = 0.7
+"""Maximum share of repeats if the name says step. Several processes may log each step."""
+_MAX_REPEATS = 0.2
+"""Maximum share of rows that repeat both the step and the metrics of the row before, unless the name says step."""
+
+
+@dataclass
+class _Candidate:
+    """Statistics of a column that may count steps."""
+
+    count: int = 0
+    invalid: int = 0
+    """Number of values that are not integers of at least 0."""
+    repeats: int = 0
+    decreases: int = 0
+    restarts: int = 0
+    """Number of decreases in rows in which the epoch increases."""
+    distinct: int = 0
+    last: int = -1
+    columns: frozenset[str] = field(default_factory=frozenset)
+    """The columns of the newest row."""
+
+    def add(self, value: object, columns: frozenset[str], new_epoch: bool) -> None:
+        self.count += 1
+        step = step_number(value)
+        if step is None:
+            self.invalid += 1
+            return
+        if step < self.last:
+            self.decreases += 1
+            self.restarts += new_epoch
+        elif step == self.last and columns & self.columns:
+            self.repeats += 1
+        self.distinct += step != self.last
+        self.last, self.columns = step, columns
+
+    def counts_steps(self, name: str, rows: int) -> bool:
+        if (
+            self.count < _MIN_SHARE * rows
+            or self.invalid > max(1, 0.1 * self.count)
+            or (self.distinct < 2 and rows > 2)
+        ):
+            return False
+        if self.restarts and self.restarts >= 0.5 * self.decreases:
+            return False  # counts within each epoch
+        if self.decreases > max(_MAX_RESUMES, 0.1 * rows) or self.repeats > _MAX_TRUSTED_REPEATS * rows:
+            return False  # several processes wrote the file in turns, or other lines count
+        if name in _TRUSTED or name == "_step":
+            return True
+        if self.repeats > _MAX_REPEATS * rows:
+            return False
+        return not self.decreases or not name.startswith(("batch", "idx", "index"))
+
+
+def number_rows(rows: Iterable[Mapping[str, object]], step_name: str | None, source: object) -> Recording:
+    """Choose the step column, and return the rows with their steps. `rows` is read twice. `step_name` is the column that
+    the user chose. Raises ConfigError if the rows lack that column."""
+    names, candidates, count = _survey(rows)
+    if step_name is not None:
+        if step_name not in names and count:
+            hint = suggest_columns(step_name, names)
+            raise ConfigError(f"--rename {step_name}=step: {source} has no column {step_name}; {hint}")
+        column: str | None = step_name
+    else:
+        usable = [name for name, candidate in candidates.items() if candidate.counts_steps(_key(name), count)]
+        column = min(usable, key=lambda name: _PRIORITY.get(_key(name), len(_PRIORITY)), default=None)
+    if column is None:
+        return Recording(_by_row_number(rows), step_column=ROW_NUMBER)
+    entries = (LogEntry(row.get(column), row, row_time(row)) for row in rows)
+    return Recording(entries, step_column=column)
+
+
+def _key(name: str) -> str:
+    return "_step" if name == "_step" else canonical(name)
+
+
+def _survey(rows: Iterable[Mapping[str, object]]) -> tuple[dict[str, bool], dict[str, _Candidate], int]:
+    """Return the columns (and whether each may count steps), the statistics of those that may, and the number of rows
+    with at least one number outside of the counters."""
+    names: dict[str, bool] = {}
+    candidates: dict[str, _Candidate] = {}
+    epochs: dict[str, object] = {}
+    count = 0
+    for row in rows:
+        for name in row:
+            if name not in names:
+                names[name] = _key(name) in _PRIORITY or name == "_step"
+                if names[name]:
+                    candidates[name] = _Candidate()
+        columns = frozenset(name for name, value in row.items() if value is not None and not is_counter(name))
+        if not columns:
+            continue
+        count += 1
+        new_epoch = False
+        for name in candidates:
+            if _key(name) in _EPOCHS and row.get(name) is not None:
+                new_epoch = new_epoch or (name in epochs and row[name] != epochs[name])
+                epochs[name] = row[name]
+        for name, candidate in candidates.items():
+            if row.get(name) is not None:
+                candidate.add(row[name], columns, new_epoch and _key(name) not in _EPOCHS)
+    return names, candidates, count
+
+
+def _by_row_number(rows: Iterable[Mapping[str, object]]) -> Iterator[LogEntry]:
+    """Number the rows. A row that adds other metrics to the row before, such as an evaluation after an epoch, gets the
+    same number."""
+    number = -1
+    counters: dict[str, object] = {}
+    columns: frozenset[str] = frozenset()
+    for row in rows:
+        new_counters = {name: value for name, value in row.items() if value is not None and _key(name) in _PRIORITY}
+        new_columns = frozenset(name for name, value in row.items() if value is not None and not is_counter(name))
+        if not new_columns:
+            continue
+        if number >= 0 and not (new_columns & columns) and (not new_counters or new_counters == counters):
+            columns |= new_columns
+        else:
+            number, counters, columns = number + 1, new_counters, new_columns
+        yield LogEntry(number, row, row_time(row))
+
+
+@contextmanager
+def open_rows(rows: Iterable[Mapping[str, object]], step_name: str | None, source: object) -> Iterator[Recording]:
+    """Store the rows on disk, choose the step column, and provide the rows with their steps. Raises the errors of
+    `number_rows`."""
+    with closing(Spool()) as spool:
+        for row in rows:
+            spool.add({name: value for name, value in row.items() if not isinstance(value, list)})
+        yield number_rows(spool, step_name, source)

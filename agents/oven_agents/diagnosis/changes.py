@@ -11,7 +11,7 @@ from oven_agents.diagnosis.run_record import RunRecord
 from oven_agents.stats.update_to_weight_ratio import MAX_LENGTH
 
 SYMPTOM_KINDS: Final = {
-    "policy_collapse": ("reward_collapse", 0.6),
+    "policy_collapse": ("reward_collapse", 0.4),
     "loss_creeps_up": ("diverged", 0.4),
     "loss_spike": ("spike_recovered", 0.4),
     "grad_norm_spike": ("spike_recovered", 0.4),
@@ -19,7 +19,7 @@ SYMPTOM_KINDS: Final = {
     "gradients_opposed": ("lr_too_high", 0.4),
     "gradients_aligned": ("lr_too_low", 0.4),
     "heldout_loss_rises": ("overfit", 0.4),
-    "reward_up_heldout_down": ("reward_hacked", 0.6),
+    "reward_up_heldout_down": ("reward_hacked", 0.4),
     "truncated_completions": ("truncated", 0.6),
     "confidence_collapse": ("confidence_untaught", 0.4),
     "entropy_collapse": ("entropy_collapse", 0.4),

@@ -91,6 +91,10 @@ KINDS: Final = {
     "zero_advantage_groups": Kind(
         "use prompts of medium difficulty, more completions per prompt, or a finer reward", "zero_advantage_groups"
     ),
+    "plateau": Kind(
+        "if the reward can still rise: try a higher rate, easier prompts, or more completions per prompt",
+        "gradients_aligned",
+    ),
     "spike_recovered": Kind("nothing, unless spikes recur: then skip the batches around them", "loss_spike"),
     "overfit": Kind("use the checkpoint with the best held-out value, or train on more data", "heldout_loss_rises"),
     "reward_hacked": Kind("check what the reward pays for, and weigh its parts anew", "reward_up_heldout_down"),

@@ -27,7 +27,7 @@ NEIGHBOURS: Final = 5
 
 
 def overfit(record: RunRecord) -> Evidence | None:
-    """A held-out loss rises above its best reading while the training loss falls."""
+    """A held-out loss rises above its best reading while the training loss falls, or rises, too (diverged)."""
     if objective(record.started).name == "reward":
         return None
     training = objective_curve(record)
@@ -46,12 +46,17 @@ def _overfit(record: RunRecord, held_out: Curve, training: Curve) -> Evidence | 
     tick = held_out.ticks[best]
     before = [value for at, value in zip(training.ticks, training.values, strict=True) if at <= tick][-NEIGHBOURS:]
     after = [value for at, value in zip(training.ticks, training.values, strict=True) if at > tick][-NEIGHBOURS:]
-    if not before or not after or fmean(before) - fmean(after) < MIN_LEARNT * abs(fmean(before)):
+    if not before or not after:
+        return None
+    fall = (fmean(before) - fmean(after)) / max(abs(fmean(before)), 1e-12)
+    if -MIN_LEARNT < fall < MIN_LEARNT:
         return None
     as_good = [index for index, value in enumerate(values) if value <= values[best] + ONSET_SHARE * rise]
     text = (
         f"{held_out.name} was best at step {record.step_at(tick)} ({values[best]:.4g}) and is {values[-1]:.4g} at the "
-        f"end, while the training loss fell from {fmean(before):.3g} to {fmean(after):.3g}"
+        f"end, while the training loss {'fell' if fall > 0 else 'rose'} from {fmean(before):.3g} to {fmean(after):.3g}"
     )
+    if fall < 0:
+        return Evidence("diverged", 0.6, held_out.ticks[as_good[-1]], text)
     weight = 0.85 if rise >= CLEAR_RISE * abs(values[best]) else 0.6
     return Evidence("overfit", weight, held_out.ticks[as_good[-1]], text)

@@ -11,7 +11,8 @@ from oven_agents.diagnosis.rules.stability import find_rise
 from oven_agents.diagnosis.run_record import RunRecord
 from oven_agents.stats.objective import objective
 
-CLIPPED: Final = "completions/clipped_ratio"
+CLIPPED: Final = ("completions/clipped_ratio", "response_length/clip_ratio", "truncated_ratio")
+"""Names of the share of truncated completions in TRL, verl, and others."""
 MIN_READINGS: Final = 8
 """Minimum number of readings for a verdict on the whole run."""
 MIN_CLIPPED: Final = 0.5
@@ -31,7 +32,7 @@ MAX_EQUAL_GROUPS: Final = 0.8
 
 def truncated(record: RunRecord) -> Evidence | None:
     """Most completions reach the limit on tokens."""
-    points = record.finite(CLIPPED)
+    points = next(filter(None, map(record.finite, CLIPPED)), [])
     if len(points) < MIN_READINGS:
         return None
     level = median(value for _, value in points[len(points) // 2 :])

@@ -7,6 +7,7 @@ from typing import Final
 
 from oven_agents.diagnosis.finding import Evidence
 from oven_agents.diagnosis.run_record import RunRecord
+from oven_agents.stats.robust_statistics import quantile
 from oven_core.mesh.actuator_values import number
 
 LEARNING_RATE, GRAD_NORM, CLIP = "learning_rate", "grad_norm", "grad.clip"
@@ -15,7 +16,9 @@ MIN_READINGS: Final = 20
 MAX_ENDED_SHARE: Final = 0.2
 """Share of the run for which a finished schedule is normal. A cosine is below ENDED_RATE for the last 6 % of its run."""
 ENDED_RATE: Final = 0.01
-"""Share of its maximum below which a rate no longer changes the model."""
+"""Share of its usual value below which a rate no longer changes the model."""
+USUAL_QUANTILE: Final = 0.75
+"""Quantile of the rates that is usual. A few first rates may be far higher, because some parameters warm up downwards."""
 CLIPPED_SHARE: Final = 0.95
 """Share of steps with a clipped gradient from which the clip sets the length of every step."""
 RESTART_NOTE: Final = 0.3
@@ -25,14 +28,16 @@ RESTART_NOTE: Final = 0.3
 def ended_early(record: RunRecord) -> Evidence | None:
     """The rate is almost 0 for a large part of the run's end, so these steps change nothing."""
     points = record.finite(LEARNING_RATE)
-    peak = max((rate for _, rate in points), default=0.0)
-    if len(points) < MIN_READINGS or peak <= 0:
+    if len(points) < MIN_READINGS:
+        return None
+    peak = quantile([rate for _, rate in points], USUAL_QUANTILE)
+    if peak <= 0:
         return None
     last_trained = max(index for index, (_, rate) in enumerate(points) if rate > ENDED_RATE * peak)
     idle = len(points) - 1 - last_trained
     if idle <= MAX_ENDED_SHARE * len(points):
         return None
-    text = f"the learning rate is below {ENDED_RATE:.0%} of its maximum in the last {idle / len(points):.0%} of the run"
+    text = f"the learning rate is below {ENDED_RATE:.0%} of its usual value in the last {idle / len(points):.0%} of the run"
     return Evidence("schedule_ended", 0.6, points[last_trained + 1][0], text)
 
 

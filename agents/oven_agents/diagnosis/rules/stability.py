@@ -33,8 +33,8 @@ def not_finite(record: RunRecord) -> Evidence | None:
     for name in dict.fromkeys(["loss", *losses, GRAD_NORM]):
         ticks, values = record.series.get(name, ([], []))
         bad = [index for index, value in enumerate(values) if not math.isfinite(value)]
-        if not bad or len(bad) == len(values) > MIN_LAST:
-            continue
+        if not bad or (len(bad) == len(values) and name not in ("loss", GRAD_NORM)):
+            continue  # a metric that never had a value is not a fault of the training
         first_of_last = _first_of_last_bad(values)
         if len(values) - first_of_last >= MIN_LAST:
             text = f"{name} is not finite in any of the last {len(values) - first_of_last} of {len(values)} readings"

@@ -37,8 +37,10 @@ class Kind(NamedTuple):
     """Kinds that follow from this one. If both are found, the others are only notes."""
 
 
-_FAILURES: Final = ("diverged", "nan", "reward_collapse", "stuck", "spike_recovered", "plateau", "kl_runaway")
-_SLOW: Final = ("stuck", "plateau")
+_FAILURES: Final = (
+    "diverged", "nan", "reward_collapse", "stuck", "dead", "spike_recovered", "plateau", "kl_runaway",
+)  # fmt: skip
+_SLOW: Final = ("stuck", "dead", "plateau")
 KINDS: Final = {
     # Causes, which are also causes in the knowledge graph.
     "lr_too_low": Kind("raise the learning rate by a factor of 3 to 10", "gradients_aligned", _SLOW),

@@ -199,7 +199,7 @@ def test_what_looks_like_a_false_alarm(
 
 def test_the_commands_report(tmp_path: Path, capsys: Any) -> None:
     table(tmp_path / "old run.csv", 1300, spikes=((300, 200), (900, 6)))
-    assert invoke("review", "old run.csv", "--html", "r.html") == 0
+    assert invoke("review", "old run.csv", "--agent", "all", "--html", "r.html") == 0
     out = capsys.readouterr().out
     assert out.startswith("old-run-csv: 2 flags in 1,300 ticks (steps 1 to 1,300), 2 would")
     assert all(len(line) <= 80 for line in out.splitlines())
@@ -228,7 +228,7 @@ def test_the_commands_report(tmp_path: Path, capsys: Any) -> None:
     assert [change["verdict"] for change in first["changes"]] == ["rejected", "rejected"]
     assert "0.9 required" in first["changes"][0]["reason"] and first["confidence"] >= 0.65
 
-    assert invoke("review", "old run.csv", "--no-assume", "--json") == 0
+    assert invoke("review", "old run.csv", "--agent", "all", "--no-assume", "--json") == 0
     bare = json.loads(capsys.readouterr().out)
     assert bare["assumed_knobs"] == [] and "no run.rollback" in bare["cannot_fire"]["divergence"]
 
@@ -239,14 +239,14 @@ def test_a_kept_run_can_be_reviewed_by_name_folder_or_log(tmp_path: Path, home: 
     assert invoke("import", "a.csv", "--run", "kept") == 0
     capsys.readouterr()
     for index, source in enumerate(("a.csv", "kept", "home/runs/kept", "home/runs/kept/log.jsonl")):
-        assert invoke("review", source, "--json") == 0
+        assert invoke("review", source, "--agent", "all", "--json") == 0
         seen[index] = json.loads(capsys.readouterr().out)
     assert [flag["agent"] for flag in seen[0]["flags"]] == ["divergence"] and [
         folder.run for folder in home.runs()
     ] == ["kept"]
     assert seen[1] == seen[2] == seen[3] and seen[1]["flags"] == seen[0]["flags"]
     (tmp_path / "elsewhere.jsonl").write_bytes((home.path / "runs/kept/log.jsonl").read_bytes())
-    assert invoke("review", "elsewhere.jsonl", "--json") == 0
+    assert invoke("review", "elsewhere.jsonl", "--agent", "all", "--json") == 0
     assert json.loads(capsys.readouterr().out)["flags"] == seen[0]["flags"]
     assert invoke("review", "kept", "--rename", "a=b") == 2
     assert "only with sources for `import`" in capsys.readouterr().err
@@ -259,7 +259,7 @@ def test_rows_of_nan_and_steps_that_go_back(tmp_path: Path, capsys: Any) -> None
     lines = [",".join(["step", "loss", "learning_rate", *columns])]
     lines += [",".join(map(str, [*row, *[0.5] * 100])) for row in rows]
     (tmp_path / "x.csv").write_text("\n".join(lines) + "\n")
-    assert invoke("review", "x.csv", "--html", "x.html") == 0
+    assert invoke("review", "x.csv", "--agent", "all", "--html", "x.html") == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "resumed once" in out and "loss has not been finite since tick 171" in out
     assert "harm: loss was nan within" in out

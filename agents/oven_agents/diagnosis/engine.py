@@ -15,6 +15,7 @@ from oven_agents.diagnosis.finding import (
     Evidence,
     Finding,
     Severity,
+    remedy_of,
 )
 from oven_agents.diagnosis.interventions import read_interventions
 from oven_agents.diagnosis.levels import read_levels
@@ -30,7 +31,6 @@ MAX_MESSAGES: Final = 2
 """Maximum number of pieces of evidence in a message, strongest first."""
 MAX_CHARACTERS: Final = 400
 """Maximum length of a piece of evidence in a message."""
-NO_REMEDY: Final = "nothing yet; watch this metric"
 
 
 def read_record(events: Iterable[Event]) -> RunRecord:
@@ -84,7 +84,7 @@ def _combine(kind: str, evidence: Sequence[Evidence], record: RunRecord) -> Find
     message = "; ".join(
         text for text in texts if not any(longer != text and longer.startswith(text) for longer in texts)
     )
-    remedy = KINDS[kind].remedy if kind in KINDS else NO_REMEDY
+    remedy = remedy_of(kind)
     knob = next((item.corrected for item in evidence if item.corrected), "")
     first, now = record.first_values.get(knob), record.values_now.get(knob)
     if first is not None and first != now:  # not an action, and not undone

@@ -105,6 +105,7 @@ KINDS: Final = {
     "kl_runaway": Kind("raise the weight of the KL term, or lower the learning rate", "kl_runaway"),
 }
 """Kinds of findings with fixed remedies. Other kinds are symptoms of the knowledge graph."""
+NO_REMEDY: Final = "nothing yet; watch this metric"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,3 +120,10 @@ class Evidence:
     text: str
     corrected: str = ""
     """The knob by which the controller corrected it, if any."""
+    metric: str = ""
+    """The metric that shows it, if it is not the run's objective."""
+
+
+def remedy_of(kind: str) -> str:
+    """Return what to change, in a few words."""
+    return KINDS[kind].remedy if kind in KINDS else NO_REMEDY

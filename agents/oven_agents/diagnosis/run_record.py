@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
@@ -98,7 +99,7 @@ class RunRecord:
         """Add the next verified event. Malformed and repeated events are ignored."""
         match event.body:
             case Observation() as body if self._is_new("observation", body.incarnation, body.n):
-                self._add_observation(body)
+                self.add_readings(body.tick, body.step, body.metrics)
             case RunStarted() as body if self._is_new("run", body.incarnation, body.n):
                 self.run, self.run_end = body, None
                 self.start_count += 1
@@ -137,12 +138,13 @@ class RunRecord:
         specs = self.run.actuators if self.run is not None else ()
         return next((spec.intervenes for spec in specs if spec.name == actuator), True)
 
-    def _add_observation(self, observation: Observation) -> None:
-        _append_thinned((self.ticks, observation.tick), (self.steps, observation.step), count=self.observation_count)
+    def add_readings(self, tick: int, step: int, metrics: Mapping[str, float]) -> None:
+        """Add the readings of one tick, later than all before it."""
+        _append_thinned((self.ticks, tick), (self.steps, step), count=self.observation_count)
         self.observation_count += 1
-        for name, value in observation.metrics.items():
+        for name, value in metrics.items():
             ticks, values = self.series.setdefault(name, ([], []))
-            _append_thinned((ticks, observation.tick), (values, value), count=self._counts[name])
+            _append_thinned((ticks, tick), (values, value), count=self._counts[name])
             self._counts[name] += 1
 
     def _add_decision(self, decision: Decision) -> None:

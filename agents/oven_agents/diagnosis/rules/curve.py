@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from statistics import median
 from typing import Final
 
@@ -45,7 +45,7 @@ class Curve:
     def _block_ends(self) -> Iterator[tuple[int, int]]:
         count = min(len(self.values), MAX_BLOCKS)
         borders = [index * len(self.values) // count for index in range(count + 1)] if count else []
-        return zip(borders, borders[1:], strict=False)
+        return pairwise(borders)
 
     @property
     def width(self) -> int:
@@ -76,19 +76,25 @@ class Curve:
         return f"{self.sign * level:.4g}"
 
 
-def read_curve(record: RunRecord, spec: MetricSpec, end: float = math.inf) -> Curve:
-    """Return the curve of a metric before tick `end`."""
+def read_curve(record: RunRecord, spec: MetricSpec) -> Curve:
+    """Return the curve of a metric. That of a training metric starts at the last change of a knob that moves it."""
     sign = -1.0 if spec.better == "up" else 1.0
-    points = record.finite(spec.name, end=end)
+    points = record.finite(spec.name, first=0 if spec.held_out else _last_move(record))
     return Curve(spec.name, [tick for tick, _ in points], [sign * value for _, value in points], sign)
 
 
-def objective_curve(record: RunRecord, end: float = math.inf) -> Curve:
+def _last_move(record: RunRecord) -> int:
+    """Return the tick of the last change of a knob that moves training metrics by itself, such as the mixture."""
+    movers = {spec.name for spec in record.started.actuators if spec.moves_own_metric}
+    return max((tick for tick, actuator in record.changes if actuator in movers), default=0)
+
+
+def objective_curve(record: RunRecord) -> Curve:
     """Return the curve of the reward, or else of the loss. It is empty if the run has neither."""
-    return read_curve(record, objective(record.started), end)
+    return read_curve(record, objective(record.started))
 
 
-def held_out_curves(record: RunRecord, end: float = math.inf) -> list[Curve]:
+def held_out_curves(record: RunRecord) -> list[Curve]:
     """Return the curves of all held-out metrics with a known direction."""
     specs = [spec for spec in record.started.metrics if spec.held_out and spec.better != "neither"]
-    return [read_curve(record, spec, end) for spec in specs if spec.name in record.series]
+    return [read_curve(record, spec) for spec in specs if spec.name in record.series]

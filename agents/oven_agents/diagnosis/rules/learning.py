@@ -8,7 +8,7 @@ from statistics import fmean, median, stdev
 from typing import Final
 
 from oven_agents.diagnosis.finding import Evidence
-from oven_agents.diagnosis.rules.curve import Curve, held_out_curves, objective_curve
+from oven_agents.diagnosis.rules.curve import held_out_curves, objective_curve
 from oven_agents.diagnosis.run_record import RunRecord
 from oven_agents.stats.objective import objective
 

@@ -14,11 +14,11 @@ LEARNING_RATE, GRAD_NORM, CLIP = "learning_rate", "grad_norm", "grad.clip"
 MIN_READINGS: Final = 20
 """Minimum number of readings for a verdict on a schedule."""
 MAX_ENDED_SHARE: Final = 0.2
-"""Share of the run for which a finished schedule is normal. A cosine is below ENDED_RATE for the last 6 % of its run."""
+"""Share of the run for which a finished schedule is normal. A cosine is below ENDED_RATE for its last 6 %."""
 ENDED_RATE: Final = 0.01
 """Share of its usual value below which a rate no longer changes the model."""
 USUAL_QUANTILE: Final = 0.75
-"""Quantile of the rates that is usual. A few first rates may be far higher, because some parameters warm up downwards."""
+"""Quantile of the rates that is usual. A few first rates may be far higher, if the warm-up goes down."""
 CLIPPED_SHARE: Final = 0.95
 """Share of steps with a clipped gradient from which the clip sets the length of every step."""
 RESTART_NOTE: Final = 0.3
@@ -37,7 +37,8 @@ def ended_early(record: RunRecord) -> Evidence | None:
     idle = len(points) - 1 - last_trained
     if idle <= MAX_ENDED_SHARE * len(points):
         return None
-    text = f"the learning rate is below {ENDED_RATE:.0%} of its usual value in the last {idle / len(points):.0%} of the run"
+    share = idle / len(points)
+    text = f"the learning rate is below {ENDED_RATE:.0%} of its usual value in the last {share:.0%} of the run"
     return Evidence("schedule_ended", 0.6, points[last_trained + 1][0], text)
 
 

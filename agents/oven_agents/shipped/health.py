@@ -1,0 +1,54 @@
+"""Reports what is wrong with a run, by the rules of `oven-controller review`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from oven_agents.diagnosis.finding import MIN_ADVICE_CONFIDENCE, remedy_of
+from oven_agents.diagnosis.rules import read_curves
+from oven_agents.diagnosis.window_record import record_of
+from oven_agents.sdk.agent import Agent
+from oven_agents.sdk.window import Window
+from oven_agents.stats.objective import objective
+from oven_core.protocol.alerts import Alert
+
+
+class Health(Agent):
+    """Signals: the rules that judge the curves of a finished run (oven_agents.diagnosis.rules), applied to the newest
+    512 ticks and all held-out readings.
+
+    Actions: an alert with the figures and what to change, for as long as the finding lasts. The agent has no knob and
+    never votes, so it works in every run, whatever the trainer lets others change.
+
+    False alarms: on labelled logs of other people's runs, see docs/benchmarks.md.
+
+    Limits: rules on the whole run, such as "the loss never fell", are silent once its beginning has left the window.
+    """
+
+    EVERY_TICKS = 10
+    """Number of ticks between two looks. The rules need many readings, so that one tick changes little."""
+
+    def __init__(self) -> None:
+        self._next_tick = 0
+        self._alerts: list[Alert] = []
+
+    def alerts(self, window: Window) -> Sequence[Alert]:
+        if window.tick >= self._next_tick:
+            self._next_tick = window.tick + self.EVERY_TICKS
+            self._alerts = self._find_alerts(window)
+        return self._alerts
+
+    def vote(self, window: Window) -> None:
+        return None
+
+    def _find_alerts(self, window: Window) -> list[Alert]:
+        record = record_of(window)
+        alerts = []
+        for evidence in read_curves(record):
+            if evidence.weight < MIN_ADVICE_CONFIDENCE:
+                continue
+            metric = evidence.metric or objective(window.run).name
+            readings = record.values(metric) or [0.0]
+            why = f"{evidence.text}: {remedy_of(evidence.kind)}"
+            alerts.append(window.alert(evidence.kind, metric, value=readings[-1], expected=readings[0], why=why))
+        return alerts

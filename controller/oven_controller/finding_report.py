@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from oven_agents.diagnosis.finding import KINDS, Finding
+from oven_agents.diagnosis.finding import Finding
+from oven_agents.diagnosis.kinds import KINDS
 from oven_agents.diagnosis.run_record import RunRecord
 from oven_agents.sdk.alternative_plans import diagnose_request
 from oven_core.protocol.graph_requests import Diagnosis
@@ -28,6 +29,8 @@ def finding_lines(findings: Sequence[Finding]) -> Iterator[str]:
         yield f"{finding.severity}: {finding.kind}{since} (confidence {finding.confidence:.2f}): {finding.message}"
         if finding.severity != "note":
             yield f"  remedy: {finding.remedy}"
+        if finding.severity == "act" and finding.cost:
+            yield f"  if this is wrong, it costs: {finding.cost}"
     if len(notes) > MAX_NOTES:
         yield f"and {len(notes) - MAX_NOTES} more notes (--json)"
 

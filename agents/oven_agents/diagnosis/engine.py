@@ -9,15 +9,14 @@ from typing import Final
 
 from oven_agents.diagnosis.changes import read_changes
 from oven_agents.diagnosis.finding import (
-    KINDS,
     MIN_ACT_CONFIDENCE,
     MIN_ADVICE_CONFIDENCE,
     Evidence,
     Finding,
     Severity,
-    remedy_of,
 )
 from oven_agents.diagnosis.interventions import read_interventions
+from oven_agents.diagnosis.kinds import KINDS, cost_of, remedy_of
 from oven_agents.diagnosis.levels import read_levels
 from oven_agents.diagnosis.rules import read_curves
 from oven_agents.diagnosis.run_record import RunRecord
@@ -80,10 +79,12 @@ def _combine(kind: str, evidence: Sequence[Evidence], record: RunRecord) -> Find
     """Combine the evidence for one kind, at most one per source, by noisy-OR."""
     doubt = math.prod(1 - item.weight for item in evidence)
     confidence = round(min(1 - doubt, MAX_CONFIDENCE), 3)
-    texts = [_clean(item.text) for item in sorted(evidence, key=lambda item: -item.weight)[:MAX_MESSAGES]]
+    strongest_first = sorted(evidence, key=lambda item: -item.weight)
+    texts = [_clean(item.text) for item in strongest_first if item.weight >= MIN_ADVICE_CONFIDENCE][:MAX_MESSAGES]
     message = "; ".join(
         text for text in texts if not any(longer != text and longer.startswith(text) for longer in texts)
     )
+    onset = strongest_first[0].tick
     remedy = remedy_of(kind)
     knob = next((item.corrected for item in evidence if item.corrected), "")
     first, now = record.first_values.get(knob), record.values_now.get(knob)
@@ -91,11 +92,12 @@ def _combine(kind: str, evidence: Sequence[Evidence], record: RunRecord) -> Find
         remedy = f"the controller changed {knob} {show(first)} → {show(now)}; start the next run with that value"
     return Finding(
         kind=kind,
-        onset_step=record.step_at(max(evidence, key=lambda item: item.weight).tick),
+        onset_step=record.step_at(onset),
         severity=_severity(confidence),
         confidence=confidence,
-        message=message,
+        message=message or _clean(strongest_first[0].text),
         remedy=remedy,
+        cost=cost_of(kind, record.steps[-1] - record.step_at(onset)),
     )
 
 

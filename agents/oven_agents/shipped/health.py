@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from oven_agents.diagnosis.finding import MIN_ADVICE_CONFIDENCE, remedy_of
+from oven_agents.diagnosis.finding import MIN_ADVICE_CONFIDENCE
+from oven_agents.diagnosis.kinds import remedy_of
 from oven_agents.diagnosis.rules import read_curves
 from oven_agents.diagnosis.window_record import record_of
 from oven_agents.sdk.agent import Agent

@@ -110,7 +110,7 @@ def _review_source(source: str, renames: dict[str, str]) -> ReviewedRun:
         record = read_record(log.events())
         if not record.ticks:
             raise ConfigError(f"{source} has no observations; wait for the run's first steps, or name another run")
-        notes = _import_notes(log.imported.summary(())) if log.imported else ()
+        notes = _import_notes({**log.imported.summary(()), "untimed": 0}) if log.imported else ()
         return ReviewedRun(source, record, find_findings(record), notes)
 
 

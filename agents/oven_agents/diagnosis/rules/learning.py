@@ -51,10 +51,8 @@ def dead(record: RunRecord) -> Evidence | None:
             continue
         if has_reward and name != GRAD_NORM and _reward_gained(record):
             continue  # the loss of a policy gradient may be 0 at every step
-        text = (
-            f"{name} is {points[-1][1]:g} in at least {DEAD_SHARE:.0%} of the last {len(points) - start} of "
-            f"{len(points)} readings, so nothing is learnt"
-        )
+        count = sum(value == points[-1][1] for _, value in points)
+        text = f"{name} is {points[-1][1]:g} in {count} of {len(points)} readings, so nothing is learnt"
         return Evidence("dead", 0.95, points[start][0], text)
     return None
 
@@ -95,7 +93,7 @@ def stuck(record: RunRecord) -> Evidence | None:
     classes = _classes_at_chance(end)
     if start <= 0 or gain > (MIN_GAIN_OF_TWO if classes == 2 else MIN_GAIN) * start or _held_out_gained(record):
         return None
-    text = f"{curve.name} went from {curve.show(start)} to {curve.show(curve.last)} in {len(curve.values)} readings"
+    text = f"the {curve.name} went from {curve.show(start)} to {curve.show(curve.last)} in {len(curve.values)} readings"
     if classes:
         text += f"; guessing among {classes} classes gives {math.log(classes):.4g}"
     return Evidence("stuck", 0.9 if classes else 0.7, curve.ticks[0], text)

@@ -75,6 +75,7 @@ def several_parts(record: RunRecord) -> Evidence | None:
     """The steps go back: the run was resumed, or the file has more than one run."""
     if record.start_count < 2:
         return None
-    text = f"the steps go back {record.start_count - 1} times: the run was resumed, or the file has several runs"
+    times = "once" if record.start_count == 2 else f"{record.start_count - 1} times"
+    text = f"the steps go back {times}: the run was resumed, or the file has several runs"
     back = next((index for index in range(1, len(record.steps)) if record.steps[index] < record.steps[index - 1]), 0)
     return Evidence("steps_out_of_order", RESTART_NOTE, record.ticks[back], text)

@@ -56,15 +56,14 @@ def _detect(source: Path) -> tuple[str, Path]:
     if len(paths) > 1:
         choices = ", ".join(map(str, paths.values()))
         raise ConfigError(f"{source} can be read in more than one way; choose one of {choices}")
-    choices = log_files(source)
-    if len(choices) == 1:
-        return detect_file(choices[0]), choices[0]
-    choices = choices or [
-        path for pattern in ("*/", "*/*/") for path in sorted(source.glob(pattern)) if detect_folder(path)
-    ]
-    if choices:
-        more = ", …" if len(choices) > 5 else ""
-        raise ConfigError(f"{source} itself has no log; choose one of {', '.join(map(str, choices[:5]))}{more}")
+    files = log_files(source)
+    if len(files) == 1:
+        return detect_file(files[0]), files[0]
+    folders = [path for pattern in ("*/", "*/*/") for path in sorted(source.glob(pattern)) if detect_folder(path)]
+    if candidates := files or folders:
+        more = ", …" if len(candidates) > 5 else ""
+        problem = "has several files that may be logs" if files else "itself has no log"
+        raise ConfigError(f"{source} {problem}; choose one of {', '.join(map(str, candidates[:5]))}{more}")
     raise ConfigError(f"{source} has no training log; supported are {SUPPORTED}")
 
 

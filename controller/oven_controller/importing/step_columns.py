@@ -7,28 +7,17 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 
 from oven_controller.importing.importer import LogEntry, Recording
-from oven_controller.importing.metric_names import canonical, is_counter, suggest_columns
+from oven_controller.importing.metric_names import canonical, is_counter, mark_held_out, suggest_columns
+from oven_controller.importing.name_tables import BATCHES, EPOCHS, OTHER_COUNTERS, RELIABLE_STEPS
 from oven_controller.importing.rows import row_time, step_number
 from oven_controller.importing.spool import Spool
 from oven_core.errors import ConfigError
 
 ROW_NUMBER = "row number"
 """Stands for the step column in sources that have none. Rows are counted from 0."""
-_TRUSTED = (
-    *("train_global_step", "trainer_global_step", "training_global_step", "global_step", "global_steps"),
-    *("step", "steps", "current_steps", "current_step", "train_step", "training_step", "total_step", "n_step"),
-    *("time_total_timesteps", "total_timesteps", "num_timesteps", "timesteps_total", "total_env_steps", "env_steps"),
-    *("total_steps_done", "num_env_steps_sampled", "timesteps", "timestep", "num_updates", "update_step", "opt_step"),
-)
-_OTHERS = (
-    *("iteration", "iterations", "iter", "iters", "itr", "it", "n_iter", "training_iteration", "time_iterations"),
-    *("train_iter", "global_iter", "update", "updates", "n_updates", "episode", "episodes", "time_episodes", "ep"),
-    *("episode_number", "round", "generation", "epoch", "epochs", "epoch_number", "train_epoch", "batch", "idx"),
-    *("batches", "batch_idx", "index"),
-)
-_PRIORITY = {name: rank for rank, name in enumerate((*_TRUSTED, *_OTHERS))}
-"""Canonical names of columns that may count steps, most reliable first. `_step` of W&B counts calls to its logger."""
-_EPOCHS = frozenset(("epoch", "epochs", "epoch_number", "train_epoch"))
+_PRIORITY = {name: rank for rank, name in enumerate(RELIABLE_STEPS + OTHER_COUNTERS)}
+_CALL_COUNTER = "_step"
+"""W&B's counter of calls to its logger, for rows without a better counter."""
 _MIN_SHARE = 0.5
 """Minimum share of rows in which a step column has a value."""
 _MAX_RESUMES = 3
@@ -80,11 +69,9 @@ class _Candidate:
             return False  # counts within each epoch
         if self.decreases > max(_MAX_RESUMES, 0.1 * rows) or self.repeats > _MAX_TRUSTED_REPEATS * rows:
             return False  # several processes wrote the file in turns, or other lines count
-        if name in _TRUSTED or name == "_step":
+        if name in RELIABLE_STEPS or name == _CALL_COUNTER:
             return True
-        if self.repeats > _MAX_REPEATS * rows:
-            return False
-        return not self.decreases or not name.startswith(("batch", "idx", "index"))
+        return self.repeats <= _MAX_REPEATS * rows and not (self.decreases and name in BATCHES)
 
 
 def number_rows(rows: Iterable[Mapping[str, object]], step_name: str | None, source: object) -> Recording:
@@ -106,7 +93,11 @@ def number_rows(rows: Iterable[Mapping[str, object]], step_name: str | None, sou
 
 
 def _key(name: str) -> str:
-    return "_step" if name == "_step" else canonical(name)
+    return name if name == _CALL_COUNTER else canonical(name)
+
+
+def _may_count(name: str) -> bool:
+    return name == _CALL_COUNTER or canonical(name) in _PRIORITY
 
 
 def _survey(rows: Iterable[Mapping[str, object]]) -> tuple[dict[str, bool], dict[str, _Candidate], int]:
@@ -119,7 +110,7 @@ def _survey(rows: Iterable[Mapping[str, object]]) -> tuple[dict[str, bool], dict
     for row in rows:
         for name in row:
             if name not in names:
-                names[name] = _key(name) in _PRIORITY or name == "_step"
+                names[name] = _may_count(name)
                 if names[name]:
                     candidates[name] = _Candidate()
         columns = frozenset(name for name, value in row.items() if value is not None and not is_counter(name))
@@ -128,12 +119,12 @@ def _survey(rows: Iterable[Mapping[str, object]]) -> tuple[dict[str, bool], dict
         count += 1
         new_epoch = False
         for name in candidates:
-            if _key(name) in _EPOCHS and row.get(name) is not None:
+            if _key(name) in EPOCHS and row.get(name) is not None:
                 new_epoch = new_epoch or (name in epochs and row[name] != epochs[name])
                 epochs[name] = row[name]
         for name, candidate in candidates.items():
             if row.get(name) is not None:
-                candidate.add(row[name], columns, new_epoch and _key(name) not in _EPOCHS)
+                candidate.add(row[name], columns, new_epoch and _key(name) not in EPOCHS)
     return names, candidates, count
 
 
@@ -161,5 +152,5 @@ def open_rows(rows: Iterable[Mapping[str, object]], step_name: str | None, sourc
     `number_rows`."""
     with closing(Spool()) as spool:
         for row in rows:
-            spool.add({name: value for name, value in row.items() if not isinstance(value, list)})
+            spool.add(dict(mark_held_out(row)))
         yield number_rows(spool, step_name, source)

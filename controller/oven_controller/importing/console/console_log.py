@@ -21,9 +21,10 @@ from oven_controller.importing.text_lines import read_lines
 
 MAX_KINDS = 10_000
 """Maximum number of kinds that are counted. Lines of further kinds are skipped."""
-_MIN_SHARE_WITH_COUNTER, _MIN_SHARE = 0.2, 0.5
-"""Minimum number of lines of a kind without a known metric, as a share of the lines of the most frequent kind."""
-_INHERITED = ("step", "epoch", "episode")
+_MIN_SHARE_WITH_COUNTER, _MIN_SHARE, _MIN_BLOCK_SHARE = 0.2, 0.5, 0.9
+"""Minimum number of lines of a kind without a known metric, as a share of the lines of the main kind: for lines with
+counters, for others, and for the lines of a block if no line with a metric has a counter."""
+_INHERITED = ("step", "epoch", "episode", "timestep")
 """Counters that apply to the following lines, too."""
 
 
@@ -137,18 +138,24 @@ class _Choice:
 
 
 def _choose_kinds(kinds: list[_Kind]) -> _Choice:
-    choice = _Choice(headings={kind.number for kind in kinds if not kind.has_values and kind.varies})
+    choice = _Choice()
     repeated = [kind for kind in kinds if kind.has_values and kind.lines + kind.transient_lines >= 2]
     candidates = [kind for kind in repeated if kind.has_metric] or repeated
     if not candidates:
         return choice
-    choice.reads_transient = sum(kind.lines for kind in candidates) < 3
     main = max(candidates, key=lambda kind: kind.lines)
+    choice.reads_transient = sum(kind.lines for kind in candidates) < 3
     choice.needs_counter = main.has_counter
+    for kind in kinds:
+        share = kind.lines / max(1, main.lines)
+        if kind.varies and (not kind.has_values or share >= _MIN_SHARE):
+            choice.headings.add(kind.number)
     for kind in repeated:
         share = kind.lines / max(1, main.lines)
-        min_share = _MIN_SHARE_WITH_COUNTER if kind.has_counter else _MIN_SHARE
-        if kind.has_metric or (share >= min_share and main.has_counter):
+        min_share = (
+            _MIN_SHARE_WITH_COUNTER if kind.has_counter else _MIN_SHARE if main.has_counter else _MIN_BLOCK_SHARE
+        )
+        if kind.has_metric or (share >= min_share and (main.has_counter or choice.headings)):
             choice.measurements.add(kind.number)
     return choice
 

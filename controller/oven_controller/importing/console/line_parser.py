@@ -22,41 +22,43 @@ _TIME = re.compile(
 _PLACE = re.compile(r"\b[\w./]+\.(?:py|cc|cpp|cu|c|h):\d+\]?")
 """A place in a program, as in `trainer.py:210`."""
 _NUMBER = r"[-+]?(?:\d+(?:,\d{3})+(?![\d,])|\d+)(?:\.\d*)?(?:[eE][-+]?\d+)?|[-+]?\.\d+(?:[eE][-+]?\d+)?"
-_NOT_FINITE = r"[-+]?(?:nan|inf(?:inity)?)(?![A-Za-z]{3}|[A-Za-z]*\d)"
+_NOT_FINITE = r"[-+]?(?:nan|inf(?:inity)?)(?=m?s\b|[^A-Za-z0-9]|$)"
+_WORD = r"[A-Za-z_][\w@./+%-]*(?:'s)?(?:\([\w.%/+-]*\))?"
 _PAIR = re.compile(
-    r"(?P<quote>['\"]?)(?<![\w@])(?P<name>[A-Za-z_][\w@./+%()-]*(?: {1,2}[A-Za-z_(][\w@./+%()-]*){0,4}?)(?P=quote)"
+    rf"(?P<quote>['\"]?)(?<![\w@])(?P<name>{_WORD}(?: {{1,2}}(?:{_WORD}|\(\w+\))){{0,4}}?)(?P=quote)"
     r"(?:\s*(?:[:=]|->)\s*|[ \t]+(?:is |of )?\s*)(?:np\.\w+\(|tensor\(|\[)?['\"]?"
     rf"(?P<value>{_NUMBER}|{_NOT_FINITE})(?:\s*/\s*(?P<whole>\d+(?:\.\d+)?)(?!\w))?"
-    r"(?:%|[A-Za-z]{1,3}(?:/[A-Za-z]+)?)?(?![\w/]|\.\w)['\"]?(?:\s*\([^()]*\))?",
+    r"(?:%|[A-Za-z]{1,3}(?:/[A-Za-z]+)?)?(?![\w/]|\.\w)['\"]?(?:\s*\([^()]*\)|, device=[^)]*\))?",
     re.IGNORECASE,
 )
 _SCALE = re.compile(r"\((1e-?\d+)\)$")
 """The unit in a name such as verl's `lr(1e-3)`: values must be multiplied by it."""
 _COUNTER = re.compile(
-    r"(?<![\w/.-])['\"]?(?P<name>(?:(?:global|training|train|total|current|optimizer|learning|env|num|val|valid|test|eval)"
-    r"[ _-]?)?(?:steps?|iterations?|iters?|itr|it|epochs?|ep|updates?|episodes?|batch(?:es)?|timesteps?|rounds?|s))['\"]?"
-    r"(?:\s*\((?:train|val|test|eval)\))?\s*(?:[:=#]\s*|(?<=\w)\s+|(?<=\))\s+|(?=[\[(]))[\[(<'\"]?\s*"
+    r"(?<![\w/.-])['\"]?(?P<name>(?:(?:global|training|train|total|current|optimizer|learning|env|num|val|valid|test"
+    r"|eval)[ _-]?)?(?:steps?|iterations?|iters?|itr|it|epochs?|ep|updates?|episodes?|batch(?:es)?|timesteps?|rounds?|s)"
+    r"|ep\.|up\.)['\"]?"
+    r"(?:\s*\((?:train|val|test|eval)\))?\s*(?:[:=#]\s*|(?<=[\w.)])\s+|(?=[\[(]))[\[(<'\"]?\s*"
     r"(?P<count>\d+(?:,\d{3})*)(?:\s*(?:/|of)\s*(?P<total>\d+(?:,\d{3})*))?(?![\w/]|\.\d|,\d)\s*[\])>'\"]?"
-    r"(?:\s*[:,|-]?\s*\[\s*(?P<batch>\d+)\s*/\s*(?P<batches>\d+)[^\]]*\]|\s*:\s*(?P<batch2>\d+)\s*/\s*(?P<batches2>\d+))?",
+    r"(?:\s*[:,|-]?\s*\[\s*(?P<batch>\d+)\s*/\s*\d+[^\]]*\]|\s*:\s*(?P<batch_after_colon>\d+)\s*/\s*\d+)?",
     re.IGNORECASE,
 )
 _BAR = re.compile(
     r"(?:\d+%\|[^|]*\||^)\s*(?P<count>\d+)\s*/\s*(?P<total>\d+)(?P<rest>\s*\[[\d:?]+<[\d:?]+[^\],]*(?:,\s*[\d.?]+\s*\w+/\w+)?|\s|$)"
 )
 """A progress bar of tqdm or Keras."""
-_NUMBERED = re.compile(r"^\s*(?:\[(?P<bracket>\d+)\]|(?P<plain>\d+):)\s")
-"""The step at the beginning of a line of XGBoost, LightGBM or CatBoost."""
+_NUMBERED = re.compile(r"^\s*(?:\[(?P<bracket>\d+)\]|(?P<plain>\d+)\s*[:|])\s")
+"""The step at the beginning of a line, as of XGBoost, LightGBM and CatBoost."""
 _LOOP = re.compile(
     r"^\s*(?:train|test|val\w*|eval\w*)\s*:\s*(?:(?P<epoch>\d+)\s*)?\[\s*(?P<count>\d+)\s*/\s*\d+[^\]]*\]",
     re.IGNORECASE,
 )
 """The counters at the beginning of a line of timm, such as `Train: 3 [ 50/1251 (  4%)]`."""
 _SCOPE = re.compile(
-    r"(?:^|[\[(|\s*#=>-])(?:valid(?:ation)?|val|eval(?:uation|uating)?|test(?:ing)?)(?:\s+(?:set|results?|metrics?|epoch))?\s*"
+    r"^\s*\*\s|\bcur metric\b|(?:^|[\[(|\s*#=>-])(?:valid(?:ation)?|val|eval(?:uation|uating)?|test(?:ing)?)(?:\s+(?:set|results?|metrics?|epoch))?\s*"
     r"(?:[\])|:\s>=-]|$)",
     re.IGNORECASE,
 )
-"""A tag before the measurements, such as `Test set:`, that says that they are held out."""
+"""A tag before the measurements, such as `Test set:`, that says that they are held out. PyTorch's examples use `*`, and Paddle `cur metric`."""
 _EPOCHS = ("epoch", "epochs")
 _BOXED = re.compile(r"^\s*\|\s*(?P<name>[^|]*?\S)\s*\|\s*(?P<value>[^|]*?)\s*\|\s*$")
 """A row of the tables that Stable-Baselines and other RL libraries print."""
@@ -145,11 +147,11 @@ def _read_counter(match: re.Match[str], parsed: ParsedLine) -> str:
     name = match["name"].lower()
     if name == "s" and match.start():
         return match[0]  # seconds
-    kind = next((kind for kind in ("epoch", "episode", "batch") if kind in name), "step")
-    kind = {"ep": "episode"}.get(name, kind)
+    kind = next((kind for kind in ("epoch", "episode", "batch", "timestep") if kind in name), "step")
+    kind = {"ep": "episode", "ep.": "epoch"}.get(name, kind)
     if kind not in parsed.counters or name.startswith("global"):
         parsed.counters[kind] = int(match["count"].replace(",", ""))
-    batch = match["batch"] or match["batch2"]
+    batch = match["batch"] or match["batch_after_colon"]
     if batch:
         parsed.counters.setdefault("batch", int(batch))
     scope = re.search(r"val\w*|test|eval", match[0], re.IGNORECASE)

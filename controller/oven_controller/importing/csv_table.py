@@ -21,14 +21,10 @@ _RANGE_SUFFIXES = ("__MIN", "__MAX")
 """Suffixes of the columns with minima and maxima, which W&B adds to each metric's column when it exports a panel."""
 
 
-class TableImporter:
-    """Importer for a metrics history in a table."""
-
-    summary = "a CSV or TSV file with a header"
-
-    def open(self, path: Path, skipped: Counter[str], step: str | None = None) -> AbstractContextManager[Recording]:
-        delimiter = find_delimiter(read_head(path).splitlines()) or ","
-        return open_rows(_read_rows(path, delimiter), step, path)
+def open_table(path: Path, skipped: Counter[str], step: str | None = None) -> AbstractContextManager[Recording]:
+    """Open a metrics history in a table."""
+    delimiter = find_delimiter(read_head(path).splitlines()) or ","
+    return open_rows(_read_rows(path, delimiter), step, path)
 
 
 def find_delimiter(lines: Sequence[str]) -> str | None:
@@ -132,6 +128,3 @@ def _clean_header(header: Sequence[str]) -> list[str]:
     if len(runs) > 1:
         raise ConfigError(f"the table contains more than one run: {', '.join(sorted(runs)[:5])}. Export one of them")
     return ["" if name.endswith(_RANGE_SUFFIXES) else name.split(" - ", 1)[-1] for name in header]
-
-
-IMPORTER = TableImporter()

@@ -77,13 +77,13 @@ def read_source(source: Path, renames: Mapping[str, str]) -> ImportedSource:
     """Read a source. `renames` maps columns to their new names. Raises ConfigError if the source is unreadable, has no
     measurements, or lacks a column that should be renamed."""
     try:
-        format_name, importer, path = find_importer(source)
+        format_name, open_source, path = find_importer(source)
     except OSError as error:
         raise _file_error(error, source) from error
     skipped: Counter[str] = Counter()
     metric_names = MetricNames(renames)
     try:
-        with importer.open(path, skipped, metric_names.step_column) as recording:
+        with open_source(path, skipped, metric_names.step_column) as recording:
             stored_rows = StoredRows(
                 measured_rows(recording.entries, skipped, metric_names),
                 max_steps=recording.max_steps,

@@ -34,7 +34,8 @@ _YOLO_HELD_OUT = re.compile(r"metrics/(?=precision|recall|map)", re.IGNORECASE)
 """YOLO measures these metrics on its validation data."""
 _TERMS = "|".join(name_tables.ALGORITHM_TERMS)
 _ALGORITHM_LOSS = re.compile(rf"(^|(?<!cross)_)({_TERMS})_(function_)?loss(es)?$|(^|_)loss_({_TERMS})$")
-_MAIN_METRICS = ("eval/accuracy", "eval/loss")
+_MAIN_METRICS = ("reward", "loss", "eval/accuracy", "eval/loss")
+"""The first metrics in an announcement. Agents judge a run by the first held-out metric."""
 _ALIASES = {alias: (metric, rank) for metric, names in name_tables.ALIASES.items() for rank, alias in enumerate(names)}
 
 
@@ -162,9 +163,10 @@ def metric_spec(name: str) -> MetricSpec:
     return MetricSpec(name=name, better=_direction_of_part(name.removeprefix("eval/")), held_out=True)
 
 
-def announcement_order(name: str) -> tuple[int, str]:
-    """Return a key that sorts metrics by name, after the held-out metrics that agents should judge a run by."""
-    return _MAIN_METRICS.index(name) if name in _MAIN_METRICS else len(_MAIN_METRICS), name
+def announcement_order(name: str) -> tuple[int, bool, str]:
+    """Return a key that sorts metrics for an announcement: the main ones, the other held-out ones, the rest."""
+    rank = _MAIN_METRICS.index(name) if name in _MAIN_METRICS else len(_MAIN_METRICS)
+    return rank, not metric_spec(name).held_out, name
 
 
 def suggest_columns(name: str, columns: Iterable[str]) -> str:

@@ -32,8 +32,8 @@ NOT_GAUGES = frozenset(RELIABLE_STEPS + OTHER_COUNTERS) | frozenset(
 
 LOSSES = _words("""
     loss total_loss loss_total loss_step loss_epoch mean_loss loss_mean avg_loss average_loss loss_avg epoch_loss
-    running_loss batch_loss lm_loss lm_loss_value ce_loss cross_entropy_loss nll_loss nll cross_entropy xent trl learn losses loss_value
-    current_loss sft_loss cost
+    running_loss batch_loss lm_loss lm_loss_value ce_loss cross_entropy_loss nll_loss nll cross_entropy xent trl learn
+    losses loss_value current_loss sft_loss cost
 """)
 """Columns with the loss that the training minimizes, most reliable first. The word `train` is removed."""
 REWARDS = _words("""

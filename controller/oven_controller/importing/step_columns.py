@@ -75,8 +75,8 @@ class _Candidate:
 
 
 def number_rows(rows: Iterable[Mapping[str, object]], step_name: str | None, source: object) -> Recording:
-    """Choose the step column, and return the rows with their steps. `rows` is read twice. `step_name` is the column that
-    the user chose. Raises ConfigError if the rows lack that column."""
+    """Choose the step column, and return the rows with their steps. `rows` is read twice. `step_name` is the column
+    that the user chose. Raises ConfigError if the rows lack that column."""
     names, candidates, count = _survey(rows)
     if step_name is not None:
         if step_name not in names and count:

@@ -14,11 +14,13 @@ _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 """Colours and cursor movements."""
 _RAY_PREFIX = re.compile(r"\([^()]*\bpid=\d+[^()]*\)")
 _LEVEL = re.compile(r"\b(?:INFO|DEBUG|WARNING|WARN|ERROR)\b")
+_LEVEL_HINT = re.compile(r"[OUR][GFN]|RR")
 _TIME_HINT = re.compile(r"\d[-/:]\d\d")
 _TIME = re.compile(
     r"\b\d{4}[-/]\d\d[-/]\d\d(?:[T ]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?Z?)?|\b\d\d/\d\d(?:/\d\d)?(?= \d\d:\d\d)"
     r"|(?:\d+ days?, ?)?(?<![\w.@])\d+:\d\d:\d\d(?:[.,]\d+)?"
 )
+_PLACE_HINT = re.compile(r"\.[chp][ycpu]*:\d")
 _PLACE = re.compile(r"\b[\w./]+\.(?:py|cc|cpp|cu|c|h):\d+\]?")
 """A place in a program, as in `trainer.py:210`."""
 _NUMBER = r"[-+]?(?:\d+(?:,\d{3})+(?![\d,])|\d+)(?:\.\d*)?(?:[eE][-+]?\d+)?|[-+]?\.\d+(?:[eE][-+]?\d+)?"
@@ -29,37 +31,43 @@ _PAIR = re.compile(
     r"(?:\s*(?:[:=]|->)\s*|[ \t]+(?:is |of )?\s*)(?:np\.\w+\(|tensor\(|\[)?['\"]?"
     rf"(?P<value>{_NUMBER}|{_NOT_FINITE})(?:\s*/\s*(?P<whole>\d+(?:\.\d+)?)(?!\w))?"
     r"(?:%|[A-Za-z]{1,3}(?:/[A-Za-z]+)?)?(?![\w/]|\.\w)['\"]?(?:\s*\([^()]*\)|, device=[^)]*\))?",
-    re.IGNORECASE,
+    re.IGNORECASE | re.ASCII,
 )
+_PROSE = frozenset((
+    *("a", "and", "are", "as", "at", "by", "for", "from", "if", "in", "is", "of", "on", "or", "otherwise", "than"),
+    *("the", "to", "was", "were", "with", "within"),
+))  # fmt: skip
+"""Words before numbers in sentences."""
 _SCALE = re.compile(r"\((1e-?\d+)\)$")
 """The unit in a name such as verl's `lr(1e-3)`: values must be multiplied by it."""
 _COUNTER = re.compile(
     r"(?<![\w/.-])['\"]?(?P<name>(?:(?:global|training|train|total|current|optimizer|learning|env|num|val|valid|test"
-    r"|eval)[ _-]?)?(?:steps?|iterations?|iters?|itr|it|epochs?|ep|updates?|episodes?|batch(?:es)?|timesteps?|rounds?|s)"
-    r"|ep\.|up\.)['\"]?"
-    r"(?:\s*\((?:train|val|test|eval)\))?\s*(?:[:=#]\s*|(?<=[\w.)])\s+|(?=[\[(]))[\[(<'\"]?\s*"
-    r"(?P<count>\d+(?:,\d{3})*)(?:\s*(?:/|of)\s*(?P<total>\d+(?:,\d{3})*))?(?![\w/]|\.\d|,\d)\s*[\])>'\"]?"
+    r"|eval)[ _-]?)?(?:steps?|iterations?|iters?|itr|it|epochs?|ep|updates?|episodes?|batch(?:es)?|timesteps?|rounds?"
+    r"|s)|ep\.|up\.)['\"]?(?:\s*\((?:train|val|test|eval)\))?\s*"
+    r"(?:[:=#]\s*|(?<=[\w.)])\s+|(?=[\[(]))[\[(<'\"]?\s*(?P<count>\d+(?:,\d{3})*)"
+    r"(?:\s*(?:/|of)\s*(?P<total>\d+(?:,\d{3})*))?(?![\w/]|\.\d|,\d)\s*[\])>'\"]?"
     r"(?:\s*[:,|-]?\s*\[\s*(?P<batch>\d+)\s*/\s*\d+[^\]]*\]|\s*:\s*(?P<batch_after_colon>\d+)\s*/\s*\d+)?",
-    re.IGNORECASE,
+    re.IGNORECASE | re.ASCII,
 )
 _BAR = re.compile(
-    r"(?:\d+%\|[^|]*\||^)\s*(?P<count>\d+)\s*/\s*(?P<total>\d+)(?P<rest>\s*\[[\d:?]+<[\d:?]+[^\],]*(?:,\s*[\d.?]+\s*\w+/\w+)?|\s|$)"
+    r"(?:\d+%\|[^|]*\||^)\s*(?P<count>\d+)\s*/\s*(?P<total>\d+)"
+    r"(?:\s*\[[\d:?]+<[\d:?]+[^\],]*(?:,\s*[\d.?]+\s*\w+/\w+)?|\s|$)"
 )
 """A progress bar of tqdm or Keras."""
 _NUMBERED = re.compile(r"^\s*(?:\[(?P<bracket>\d+)\]|(?P<plain>\d+)\s*[:|])\s")
 """The step at the beginning of a line, as of XGBoost, LightGBM and CatBoost."""
 _LOOP = re.compile(
-    r"^\s*(?:train|test|val\w*|eval\w*)\s*:\s*(?:(?P<epoch>\d+)\s*)?\[\s*(?P<count>\d+)\s*/\s*\d+[^\]]*\]",
-    re.IGNORECASE,
+    r"^\s*(?P<name>train|test|val\w*|eval\w*)\s*:\s*(?:(?P<epoch>\d+)\s*)?\[\s*(?P<count>\d+)\s*/\s*\d+[^\]]*\]",
+    re.IGNORECASE | re.ASCII,
 )
 """The counters at the beginning of a line of timm, such as `Train: 3 [ 50/1251 (  4%)]`."""
 _SCOPE = re.compile(
-    r"^\s*\*\s|\bcur metric\b|(?:^|[\[(|\s*#=>-])(?:valid(?:ation)?|val|eval(?:uation|uating)?|test(?:ing)?)(?:\s+(?:set|results?|metrics?|epoch))?\s*"
-    r"(?:[\])|:\s>=-]|$)",
-    re.IGNORECASE,
+    r"^\s*\*\s|\bcur metric\b|(?:^|[\[(|\s*#=>-])(?:valid(?:ation)?|val|eval(?:uation|uating)?|test(?:ing)?)"
+    r"(?:\s+(?:set|results?|metrics?|epoch))?\s*(?:[\])|:\s>=-]|$)",
+    re.IGNORECASE | re.ASCII,
 )
-"""A tag before the measurements, such as `Test set:`, that says that they are held out. PyTorch's examples use `*`, and Paddle `cur metric`."""
-_EPOCHS = ("epoch", "epochs")
+"""A mark before the measurements that says that they are held out, such as `Test set:`. PyTorch's examples write `*`,
+and PaddleOCR writes `cur metric`."""
 _BOXED = re.compile(r"^\s*\|\s*(?P<name>[^|]*?\S)\s*\|\s*(?P<value>[^|]*?)\s*\|\s*$")
 """A row of the tables that Stable-Baselines and other RL libraries print."""
 
@@ -81,7 +89,8 @@ def parse_line(line: str) -> ParsedLine:
         return parsed
     text = _remove_noise(line)
     if "/" in text:
-        text = _BAR.sub(lambda match: _read_bar(match, parsed), text, count=1)
+        if "%|" in text or text.lstrip()[:1].isdigit():
+            text = _BAR.sub(lambda match: _read_bar(match, parsed), text, count=1)
         text = _LOOP.sub(lambda match: _read_loop(match, parsed), text)
     text = _COUNTER.sub(lambda match: _read_counter(match, parsed), text)
     if "step" not in parsed.counters and (match := _NUMBERED.match(text)):
@@ -91,10 +100,12 @@ def parse_line(line: str) -> ParsedLine:
     for match in _PAIR.finditer(text):
         if not parsed.values:
             heading = text[: match.start()]
+        name = match["name"].rstrip("-.")
+        if name.rpartition(" ")[2].lower() in _PROSE:
+            continue
         value = _to_number(match["value"])
         if match["whole"] and float(match["whole"]):
             value /= float(match["whole"])
-        name = match["name"].rstrip("-.")
         if scale := _SCALE.search(name):
             name, value = name[: scale.start()], value * float(scale[1])
         parsed.values.setdefault(name, value)
@@ -126,9 +137,9 @@ def _remove_noise(line: str) -> str:
         line = _RAY_PREFIX.sub(" ", line)
     if _TIME_HINT.search(line):
         line = _TIME.sub(" ", line)
-    if ":" in line and "." in line:
+    if _PLACE_HINT.search(line):
         line = _PLACE.sub(" ", line)
-    return _LEVEL.sub(" ", line)
+    return _LEVEL.sub(" ", line) if _LEVEL_HINT.search(line) else line
 
 
 def _read_bar(match: re.Match[str], parsed: ParsedLine) -> str:
@@ -140,7 +151,7 @@ def _read_loop(match: re.Match[str], parsed: ParsedLine) -> str:
     if match["epoch"]:
         parsed.counters["epoch"] = int(match["epoch"])
     parsed.counters["batch"] = int(match["count"])
-    return f" {match[0].split(':')[0]}: "
+    return f" {match['name']}: "
 
 
 def _read_counter(match: re.Match[str], parsed: ParsedLine) -> str:
@@ -159,5 +170,7 @@ def _read_counter(match: re.Match[str], parsed: ParsedLine) -> str:
 
 
 def _to_number(text: str) -> float:
-    text = text.replace(",", "").lower()
-    return float(re.sub(r"(nan|inf).*", r"\1", text))
+    try:
+        return float(text)
+    except ValueError:
+        return float(text.replace(",", "").lower().rstrip("ms"))  # thousands separators, or `nanms`

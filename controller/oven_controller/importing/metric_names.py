@@ -33,7 +33,9 @@ _HELD_OUT_END = re.compile(r"[/_ -](eval|val|validation|valid|test)$", re.IGNORE
 _YOLO_HELD_OUT = re.compile(r"metrics/(?=precision|recall|map)", re.IGNORECASE)
 """YOLO measures these metrics on its validation data."""
 _TERMS = "|".join(name_tables.ALGORITHM_TERMS)
-_ALGORITHM_LOSS = re.compile(rf"(^|(?<!cross)_)({_TERMS})_(function_)?loss(es)?$|(^|_)loss_({_TERMS})$")
+_ALGORITHM_LOSS = re.compile(
+    rf"((^|(?<!cross)_)({_TERMS})_(function_)?loss(es)?|(^|_)loss(es)?_({_TERMS})(_function)?)(_(mean|avg|step|epoch))*$"
+)
 _MAIN_METRICS = ("reward", "loss", "eval/accuracy", "eval/loss")
 """The first metrics in an announcement. Agents judge a run by the first held-out metric."""
 _ALIASES = {alias: (metric, rank) for metric, names in name_tables.ALIASES.items() for rank, alias in enumerate(names)}
@@ -56,7 +58,7 @@ def canonical(name: str) -> str:
 @lru_cache(maxsize=4096)
 def core(name: str) -> str:
     """Return the canonical name without the words that mark metrics of the training data."""
-    return "_".join(word for word in canonical(name).split("_") if word not in ("train", "training")) or "train"
+    return "_".join(word for word in canonical(name).split("_") if word not in name_tables.TRAINING_WORDS) or "train"
 
 
 @lru_cache(maxsize=4096)
@@ -136,7 +138,13 @@ def is_algorithm_loss(name: str) -> bool:
 
 def alias_of(name: str) -> tuple[str, int] | None:
     """Return the metric that a column may have the values of, and the rank of the column among such columns."""
-    return _ALIASES.get(core(name))
+    if alias := _ALIASES.get(core(name)):
+        return alias
+    group, _, last_part = name.partition("/")
+    if last_part and "/" not in last_part and canonical(group) not in name_tables.OTHER_MODELS:
+        alias = _ALIASES.get(core(last_part))
+        return (alias[0], alias[1] + len(_ALIASES)) if alias and alias[0] in ("learning_rate", "grad_norm") else None
+    return None
 
 
 def metric_name(name: str) -> str | None:

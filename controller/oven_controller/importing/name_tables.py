@@ -33,7 +33,7 @@ NOT_GAUGES = frozenset(RELIABLE_STEPS + OTHER_COUNTERS) | frozenset(
 LOSSES = _words("""
     loss total_loss loss_total loss_step loss_epoch mean_loss loss_mean avg_loss average_loss loss_avg epoch_loss
     running_loss batch_loss lm_loss lm_loss_value ce_loss cross_entropy_loss nll_loss nll cross_entropy xent trl learn
-    losses loss_value current_loss sft_loss cost
+    losses current_loss sft_loss cost
 """)
 """Columns with the loss that the training minimizes, most reliable first. The word `train` is removed."""
 REWARDS = _words("""
@@ -41,13 +41,15 @@ REWARDS = _words("""
     average_reward episode_reward_mean env_runners_episode_return_mean env_runners_episode_reward_mean episode_reward
     mean_episode_reward mean_episode_rewards rewards_mean_episodes episodic_return charts_episodic_return
     episode_return episode_returns mean_return return_mean average_return avg_return ep_ret average_ep_ret eprewmean
-    ep_reward ep_return total_reward mean_100_episode_reward mean_100ep_reward rewards_mean rewards return returns
-    score mean_score avg_score average_score r rm reward_score
+    ep_reward ep_return total_reward mean_100_episode_reward mean_100ep_reward rewards_mean rewards reward_score
+    return returns
 """)
 """Columns with the reward that the training maximizes, most reliable first. The word `train` is removed."""
+WEAK_REWARDS = _words("score mean_score avg_score average_score episode_score rm r")
+"""Columns with the reward if there is no loss."""
 ALGORITHM_TERMS = _words("""
-    value values vf v critic policy pg pi actor entropy q qf q1 q2 qf1 qf2 td alpha ent_coef surrogate surr kl aux
-    policy_gradient value_function clip ppo temperature
+    value values vf v critic policy pg pi actor entropy q qf q1 q2 qf1 qf2 td alpha ent_coef surrogate surr kl
+    policy_gradient value_function ppo temperature
 """)
 """Terms of an RL algorithm's loss, as in `policy_loss`. Such losses do not measure how good the policy is."""
 RL_SIGNS = _words("explained_variance exploration_rate n_updates ep_len_mean clip_fraction pg_clipfrac")
@@ -70,6 +72,10 @@ ALIASES = {
 
 HELD_OUT_PREFIXES = _words("eval evaluation val validation valid test testing dev heldout held_out holdout")
 """Words that mark held-out metrics, in order of preference."""
+TRAINING_WORDS = _words("train training metrics")
+"""Words that do not distinguish metrics of the training data."""
+OTHER_MODELS = _words("critic value ref reference disc discriminator d q teacher")
+"""Groups of metrics of models other than the one that is trained for the objective."""
 SPLIT_COLUMNS = _words("mode split phase stage subset dataset_split")
 """Columns whose text says on which data a row was measured."""
 AMBIGUOUS_PREFIXES = _words("valid test testing dev")

@@ -17,7 +17,7 @@ from oven_controller.importing.metric_names import (
     metric_name,
     suggest_columns,
 )
-from oven_controller.importing.name_tables import HELD_OUT_PREFIXES, LOSSES, REWARDS, RL_SIGNS, STATISTICS
+from oven_controller.importing.name_tables import HELD_OUT_PREFIXES, LOSSES, REWARDS, RL_SIGNS, STATISTICS, WEAK_REWARDS
 from oven_core.errors import ConfigError
 
 STEP = "step"
@@ -27,6 +27,8 @@ _REWARD_WORDS = re.compile(
     r"(mean|avg|average|episode|episodic|ep|rollout|train|total|env|\d+|per|running|last|the|_)*"
 )
 """Words in a reward's name that do not make it a component of the reward, such as in `avg_reward_last_100`."""
+_NOT_LOSSES = frozenset((*STATISTICS, "rate", "lr", "norm", "coef", "fn"))
+"""Last words of columns that are about a loss, but are not one."""
 _MIN_SHARE = 0.05
 """Minimum number of values of the loss, as a share of those of the most frequent loss."""
 
@@ -99,15 +101,17 @@ def _objectives(columns: list[str], counts: Mapping[str, int], names: Mapping[st
     """Return the columns of the reward, the loss and the held-out loss, as far as they exist and `names` lacks them."""
     training = [column for column in columns if held_out(column) is None]
     chosen: dict[str, str | None] = {}
-    if "reward" not in names:
-        chosen["reward"] = _find_reward(training)
-    has_reward = "reward" in names or chosen["reward"] is not None
+    has_loss, has_reward = "loss" in names, "reward" in names
+    if not has_reward and (reward := _find_reward(training)):
+        chosen["reward"], has_reward = reward, True
     is_rl = any(is_algorithm_loss(column) or canonical(column).endswith(RL_SIGNS) for column in columns)
-    if "loss" not in names and not (has_reward and is_rl):
-        chosen["loss"] = _find_loss(training, counts)
+    if not has_loss and not (has_reward and is_rl) and (loss := _find_loss(training, counts)):
+        chosen["loss"], has_loss = loss, True
+    if not has_loss and not has_reward:
+        chosen["reward"] = _first_listed({column: core(column) for column in training}, WEAK_REWARDS)
     if "eval/loss" not in names:
-        loss = names.get("loss") or chosen.get("loss")
-        chosen["eval/loss"] = _find_held_out_loss([column for column in columns if held_out(column)], loss)
+        held_out_columns = [column for column in columns if held_out(column)]
+        chosen["eval/loss"] = _find_held_out_loss(held_out_columns, names.get("loss") or chosen.get("loss"))
     return {metric: column for metric, column in chosen.items() if column is not None}
 
 
@@ -125,7 +129,7 @@ def _find_loss(columns: list[str], counts: Mapping[str, int]) -> str | None:
     losses = {column: core(column) for column in columns if _is_loss(column)}
     if not losses:  # e.g. `train-rmse` of a library without a column named loss
         return next((column for column in columns if "train" in column and direction(column) == "down"), None)
-    most = max((counts[column] for column in losses), default=0)
+    most = max(counts[column] for column in losses)
     frequent = {column: name for column, name in losses.items() if counts[column] >= _MIN_SHARE * most}
     shortest_first = dict(sorted(frequent.items(), key=lambda item: len(item[0])))  # `loss` before `train_loss`
     return _first_listed(shortest_first, LOSSES) or next(iter(frequent), None)
@@ -133,7 +137,7 @@ def _find_loss(columns: list[str], counts: Mapping[str, int]) -> str | None:
 
 def _is_loss(column: str) -> bool:
     words = canonical(column).split("_")
-    is_named_loss = not {"loss", "losses"}.isdisjoint(words) and words[-1] not in STATISTICS
+    is_named_loss = not {"loss", "losses"}.isdisjoint(words) and words[-1] not in _NOT_LOSSES
     return not is_algorithm_loss(column) and (is_named_loss or core(column) in LOSSES)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from oven_controller.importing.importer import LogEntry, Recording
 from oven_controller.importing.metric_names import canonical, is_counter, mark_held_out, suggest_columns
 from oven_controller.importing.name_tables import BATCHES, EPOCHS, OTHER_COUNTERS, RELIABLE_STEPS
-from oven_controller.importing.rows import row_time, step_number
+from oven_controller.importing.rows import row_time, step_number, to_number
 from oven_controller.importing.spool import Spool
 from oven_core.errors import ConfigError
 
@@ -21,7 +21,7 @@ _CALL_COUNTER = "_step"
 _MIN_SHARE = 0.5
 """Minimum share of rows in which a step column has a value."""
 _MAX_RESUMES = 3
-"""Number of decreases that are acceptable in any source."""
+"""Number of decreases that are acceptable in any source. More may mean that the column does not count steps."""
 _MAX_TRUSTED_REPEATS = 0.7
 """Maximum share of repeats if the name says step. Several processes may log each step."""
 _MAX_REPEATS = 0.2
@@ -38,8 +38,11 @@ class _Candidate:
     repeats: int = 0
     decreases: int = 0
     restarts: int = 0
+    """Number of decreases to the first step."""
+    epoch_restarts: int = 0
     """Number of decreases in rows in which the epoch increases."""
     distinct: int = 0
+    first: int = -1
     last: int = -1
     columns: frozenset[str] = field(default_factory=frozenset)
     """The columns of the newest row."""
@@ -50,28 +53,31 @@ class _Candidate:
         if step is None:
             self.invalid += 1
             return
+        if self.first < 0:
+            self.first = step
         if step < self.last:
             self.decreases += 1
-            self.restarts += new_epoch
+            self.restarts += step == self.first
+            self.epoch_restarts += new_epoch
         elif step == self.last and columns & self.columns:
             self.repeats += 1
         self.distinct += step != self.last
         self.last, self.columns = step, columns
 
     def counts_steps(self, name: str, rows: int) -> bool:
-        if (
-            self.count < _MIN_SHARE * rows
-            or self.invalid > max(1, 0.1 * self.count)
-            or (self.distinct < 2 and rows > 2)
-        ):
+        """Whether the column counts steps in a source with this number of rows."""
+        if self.count < _MIN_SHARE * rows or self.invalid > max(1, 0.1 * self.count):
             return False
-        if self.restarts and self.restarts >= 0.5 * self.decreases:
+        if self.distinct < 2 < rows or self.repeats > _MAX_TRUSTED_REPEATS * rows:
+            return False
+        if self.epoch_restarts and self.epoch_restarts >= 0.5 * self.decreases:
             return False  # counts within each epoch
-        if self.decreases > max(_MAX_RESUMES, 0.1 * rows) or self.repeats > _MAX_TRUSTED_REPEATS * rows:
-            return False  # several processes wrote the file in turns, or other lines count
+        if self.decreases - self.restarts > max(_MAX_RESUMES, 0.1 * rows):
+            return False  # e.g. several processes wrote the file in turns
         if name in RELIABLE_STEPS or name == _CALL_COUNTER:
             return True
-        return self.repeats <= _MAX_REPEATS * rows and not (self.decreases and name in BATCHES)
+        max_decreases = rows if name in EPOCHS else 0 if name in BATCHES else _MAX_RESUMES
+        return self.repeats <= _MAX_REPEATS * rows and self.decreases <= max_decreases
 
 
 def number_rows(rows: Iterable[Mapping[str, object]], step_name: str | None, source: object) -> Recording:
@@ -105,7 +111,7 @@ def _survey(rows: Iterable[Mapping[str, object]]) -> tuple[dict[str, bool], dict
     with at least one number outside of the counters."""
     names: dict[str, bool] = {}
     candidates: dict[str, _Candidate] = {}
-    epochs: dict[str, object] = {}
+    epochs: dict[str, float] = {}
     count = 0
     for row in rows:
         for name in row:
@@ -113,19 +119,28 @@ def _survey(rows: Iterable[Mapping[str, object]]) -> tuple[dict[str, bool], dict
                 names[name] = _may_count(name)
                 if names[name]:
                     candidates[name] = _Candidate()
-        columns = frozenset(name for name, value in row.items() if value is not None and not is_counter(name))
+        columns = _measured_columns(row)
         if not columns:
             continue
         count += 1
         new_epoch = False
         for name in candidates:
-            if _key(name) in EPOCHS and row.get(name) is not None:
-                new_epoch = new_epoch or (name in epochs and row[name] != epochs[name])
-                epochs[name] = row[name]
+            epoch = to_number(row.get(name)) if _key(name) in EPOCHS else None
+            if epoch is not None:
+                new_epoch = new_epoch or epoch > epochs.get(name, epoch)
+                epochs[name] = epoch
         for name, candidate in candidates.items():
             if row.get(name) is not None:
                 candidate.add(row[name], columns, new_epoch and _key(name) not in EPOCHS)
     return names, candidates, count
+
+
+def _measured_columns(row: Mapping[str, object]) -> frozenset[str]:
+    return frozenset(
+        name
+        for name, value in row.items()
+        if value is not None and not is_counter(name) and not (isinstance(value, str) and to_number(value) is None)
+    )
 
 
 def _by_row_number(rows: Iterable[Mapping[str, object]]) -> Iterator[LogEntry]:
@@ -136,7 +151,7 @@ def _by_row_number(rows: Iterable[Mapping[str, object]]) -> Iterator[LogEntry]:
     columns: frozenset[str] = frozenset()
     for row in rows:
         new_counters = {name: value for name, value in row.items() if value is not None and _key(name) in _PRIORITY}
-        new_columns = frozenset(name for name, value in row.items() if value is not None and not is_counter(name))
+        new_columns = _measured_columns(row)
         if not new_columns:
             continue
         if number >= 0 and not (new_columns & columns) and (not new_counters or new_counters == counters):

@@ -44,26 +44,26 @@ _COUNTER = re.compile(
     r"(?<![\w/.-])['\"]?(?P<name>(?:(?:global|training|train|total|current|optimizer|learning|env|num|val|valid|test"
     r"|eval)[ _-]?)?(?:steps?|iterations?|iters?|itr|it|epochs?|ep|updates?|episodes?|batch(?:es)?|timesteps?|rounds?"
     r"|s)|ep\.|up\.)['\"]?(?:\s*\((?:train|val|test|eval)\))?\s*"
-    r"(?:[:=#]\s*|(?<=[\w.)])\s+|(?=[\[(]))[\[(<'\"]?\s*(?P<count>\d+(?:,\d{3})*)"
-    r"(?:\s*(?:/|of)\s*(?P<total>\d+(?:,\d{3})*))?(?![\w/]|\.\d|,\d)\s*[\])>'\"]?"
-    r"(?:\s*[:,|-]?\s*\[\s*(?P<batch>\d+)\s*/\s*\d+[^\]]*\]|\s*:\s*(?P<batch_after_colon>\d+)\s*/\s*\d+)?",
+    r"(?:[:=#]\s*|(?<=[\w.)])\s+|(?=[\[(]))[\[(<'\"]?\s*(?P<count>\d{1,15}(?:,\d{3})*)"
+    r"(?:\s*(?:/|of)\s*\d+(?:,\d{3})*)?(?![\w/]|\.\d|,\d)\s*[\])>'\"]?"
+    r"(?:\s*[:,|-]?\s*\[\s*(?P<batch>\d{1,15})\s*/\s*\d+[^\]]*\]|\s*:\s*(?P<batch_after_colon>\d{1,15})\s*/\s*\d+)?",
     re.IGNORECASE | re.ASCII,
 )
 _BAR = re.compile(
-    r"(?:\d+%\|[^|]*\||^)\s*(?P<count>\d+)\s*/\s*(?P<total>\d+)"
+    r"(?:\d+%\|[^|]*\||^)\s*(?P<count>\d{1,15})\s*/\s*\d+"
     r"(?:\s*\[[\d:?]+<[\d:?]+[^\],]*(?:,\s*[\d.?]+\s*\w+/\w+)?|\s|$)"
 )
 """A progress bar of tqdm or Keras."""
-_NUMBERED = re.compile(r"^\s*(?:\[(?P<bracket>\d+)\]|(?P<plain>\d+)\s*[:|])\s")
+_NUMBERED = re.compile(r"^\s*(?:\[(?P<bracket>\d{1,15})\]|(?P<plain>\d{1,15})\s*[:|])\s")
 """The step at the beginning of a line, as of XGBoost, LightGBM and CatBoost."""
 _LOOP = re.compile(
-    r"^\s*(?P<name>train|test|val\w*|eval\w*)\s*:\s*(?:(?P<epoch>\d+)\s*)?\[\s*(?P<count>\d+)\s*/\s*\d+[^\]]*\]",
+    r"^\s*(?P<name>train|test|val\w*|eval\w*)\s*:\s*(?:(?P<epoch>\d{1,15})\s*)?\[\s*(?P<count>\d{1,15})\s*/\s*\d+[^\]]*\]",
     re.IGNORECASE | re.ASCII,
 )
 """The counters at the beginning of a line of timm, such as `Train: 3 [ 50/1251 (  4%)]`."""
 _SCOPE = re.compile(
     r"^\s*\*\s|\bcur metric\b|(?:^|[\[(|\s*#=>-])(?:valid(?:ation)?|val|eval(?:uation|uating)?|test(?:ing)?)"
-    r"(?:\s+(?:set|results?|metrics?|epoch))?\s*(?:[\])|:\s>=-]|$)",
+    r"(?:\s+(?:set|results?|metrics?|epoch))?\s*(?:[\])|:\s>-]|$)",
     re.IGNORECASE | re.ASCII,
 )
 """A mark before the measurements that says that they are held out, such as `Test set:`. PyTorch's examples write `*`,

@@ -11,7 +11,7 @@ from typing import Any
 
 from oven_controller.importing.declared_knobs import Knob, announced_actuators
 from oven_controller.importing.detection import find_importer
-from oven_controller.importing.metric_names import metric_spec
+from oven_controller.importing.metric_names import announcement_order, metric_spec
 from oven_controller.importing.objectives import MetricNames
 from oven_controller.importing.rows import measured_rows
 from oven_controller.importing.run_writer import StoredRows, write_log
@@ -69,7 +69,9 @@ class ImportedSource:
     def _main_columns(self) -> dict[str, str]:
         """Return the columns of the loss, the reward, the learning rate, the gradient norm and held-out metrics."""
         names = [name for name in MAIN_METRICS if name in self.sources]
-        names += sorted(name for name in self.sources if metric_spec(name).held_out)
+        specs = [metric_spec(name) for name in sorted(self.sources, key=announcement_order)]
+        held_out_specs = [spec for spec in specs if spec.held_out]
+        names += [spec.name for spec in sorted(held_out_specs, key=lambda spec: spec.better == "neither")]
         return {name: self.sources[name] for name in names}
 
 

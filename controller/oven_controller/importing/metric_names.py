@@ -51,7 +51,7 @@ class HeldOut(NamedTuple):
 @lru_cache(maxsize=4096)
 def canonical(name: str) -> str:
     """Return a name for comparisons: lower-case words joined by underscores. `trainLoss` and `Train Loss` are equal."""
-    spaced = re.sub(r"(?<=[a-z])(?=[A-Z][a-z])", "_", name)
+    spaced = re.sub(r"(?<=[a-z])(?=[A-Z][a-z])", "_", name.replace("'s", ""))
     return re.sub(r"[^a-z0-9]+", "_", spaced.lower()).strip("_")
 
 

@@ -72,7 +72,10 @@ class MetricNames:
                 continue
             default = metric_name(column) or column
             keeps_default = default not in names and default not in ("loss", "reward", "eval/loss")
-            names.setdefault(default if keeps_default else _own_name(column), column)
+            name = default if keeps_default else _own_name(column)
+            while name in names:
+                name += "_"
+            names[name] = column
         self.sources = names
         return {column: metric for metric, column in names.items()}
 
@@ -131,8 +134,8 @@ def _find_loss(columns: list[str], counts: Mapping[str, int]) -> str | None:
         return next((column for column in columns if "train" in column and direction(column) == "down"), None)
     most = max(counts[column] for column in losses)
     frequent = {column: name for column, name in losses.items() if counts[column] >= _MIN_SHARE * most}
-    shortest_first = dict(sorted(frequent.items(), key=lambda item: len(item[0])))  # `loss` before `train_loss`
-    return _first_listed(shortest_first, LOSSES) or next(iter(frequent), None)
+    shortest_first = sorted(frequent, key=lambda column: (column != "loss", len(column)))  # before `train_loss`
+    return _first_listed({column: losses[column] for column in shortest_first}, LOSSES) or next(iter(frequent), None)
 
 
 def _is_loss(column: str) -> bool:

@@ -25,7 +25,7 @@ _MAX_RESUMES = 3
 _MAX_TRUSTED_REPEATS = 0.7
 """Maximum share of repeats if the name says step. Several processes may log each step."""
 _MAX_REPEATS = 0.2
-"""Maximum share of rows that repeat both the step and the metrics of the row before, unless the name says step."""
+"""Maximum share of rows that measure a metric again at the same step, unless the name says step."""
 
 
 @dataclass
@@ -45,7 +45,7 @@ class _Candidate:
     first: int = -1
     last: int = -1
     columns: frozenset[str] = field(default_factory=frozenset)
-    """The columns of the newest row."""
+    """The columns of the rows with the newest step."""
 
     def add(self, value: object, columns: frozenset[str], new_epoch: bool) -> None:
         self.count += 1
@@ -59,10 +59,12 @@ class _Candidate:
             self.decreases += 1
             self.restarts += step == self.first
             self.epoch_restarts += new_epoch
-        elif step == self.last and columns & self.columns:
-            self.repeats += 1
-        self.distinct += step != self.last
-        self.last, self.columns = step, columns
+        if step == self.last:
+            self.repeats += not columns.isdisjoint(self.columns)
+            self.columns |= columns
+        else:
+            self.distinct += 1
+            self.last, self.columns = step, columns
 
     def counts_steps(self, name: str, rows: int) -> bool:
         """Whether the column counts steps in a source with this number of rows."""
@@ -154,7 +156,7 @@ def _by_row_number(rows: Iterable[Mapping[str, object]]) -> Iterator[LogEntry]:
         new_columns = _measured_columns(row)
         if not new_columns:
             continue
-        if number >= 0 and not (new_columns & columns) and (not new_counters or new_counters == counters):
+        if number >= 0 and new_columns.isdisjoint(columns) and new_counters.items() <= counters.items():
             columns |= new_columns
         else:
             number, counters, columns = number + 1, new_counters, new_columns

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from oven_controller.importing.metric_names import held_out
+from oven_controller.importing.metric_names import direction, held_out
 
 MAX_LENGTH = 20_000
 """Longer lines are not parsed. They are data or generated text."""
@@ -62,7 +62,7 @@ _LOOP = re.compile(
 )
 """The counters at the beginning of a line of timm, such as `Train: 3 [ 50/1251 (  4%)]`."""
 _SCOPE = re.compile(
-    r"^\s*\*\s|\bcur metric\b|(?:^|[\[(|\s*#=>-])(?:valid(?:ation)?|val|eval(?:uation|uating)?|test(?:ing)?)"
+    r"^\s*\*\s|\bcur metric\b|(?:^|[\[(|\s*#=>-])(?:valid(?:ation)?|val|dev|eval(?:uation|uating)?|test(?:ing)?)"
     r"(?:\s+(?:set|results?|metrics?|epoch))?\s*(?:[\])|:\s>-]|$)",
     re.IGNORECASE | re.ASCII,
 )
@@ -109,12 +109,24 @@ def parse_line(line: str) -> ParsedLine:
         if scale := _SCALE.search(name):
             name, value = name[: scale.start()], value * float(scale[1])
         parsed.values.setdefault(name, value)
-    if heading and _SCOPE.search(heading):
-        parsed.values = {
-            name if held_out(name) or "train" in name.lower() else f"val_{name}": value
-            for name, value in parsed.values.items()
-        }
+    if parsed.values:
+        parsed.values = _mark_held_out(parsed.values, heading)
     return parsed
+
+
+def _mark_held_out(values: dict[str, float], heading: str) -> dict[str, float]:
+    """Prefix the names of held-out measurements with `val_`. `heading` is the text before the first measurement."""
+    first = next(iter(values))
+    is_marked = heading != "" and _SCOPE.search(heading) is not None
+    if not is_marked and not (" " in first and held_out(first)):
+        return values
+    # In `val loss: 0.5 acc: 0.8 lr: 0.1`, the accuracy is held out, too.
+    return {
+        f"val_{name}"
+        if (is_marked or direction(name) != "neither") and not held_out(name) and "train" not in name.lower()
+        else name: value
+        for name, value in values.items()
+    }
 
 
 def parse_boxed(line: str) -> tuple[str, float | None] | None:

@@ -66,9 +66,9 @@ class MetricNames:
         free = [column for column in columns if column not in names.values()]
         for metric, column in _objectives(free, counts, names).items():
             names.setdefault(metric, column)
-        taken = set(names.values())
+        named_columns = set(names.values())
         for column in sorted(free, key=_reliability):
-            if column in taken:
+            if column in named_columns:
                 continue
             default = metric_name(column) or column
             keeps_default = default not in names and default not in ("loss", "reward", "eval/loss")
@@ -132,8 +132,8 @@ def _find_loss(columns: list[str], counts: Mapping[str, int]) -> str | None:
     losses = {column: core(column) for column in columns if _is_loss(column)}
     if not losses:  # e.g. `train-rmse` of a library without a column named loss
         return next((column for column in columns if "train" in column and direction(column) == "down"), None)
-    most = max(counts[column] for column in losses)
-    frequent = {column: name for column, name in losses.items() if counts[column] >= _MIN_SHARE * most}
+    min_count = _MIN_SHARE * max(counts[column] for column in losses)
+    frequent = [column for column in losses if counts[column] >= min_count]
     shortest_first = sorted(frequent, key=lambda column: (column != "loss", len(column)))  # before `train_loss`
     return _first_listed({column: losses[column] for column in shortest_first}, LOSSES) or next(iter(frequent), None)
 

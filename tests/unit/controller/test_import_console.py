@@ -138,8 +138,8 @@ FORMATS = {
         ),
         "row number",
         {"loss": "Loss", "eval/loss": "val_Average loss", "eval/Accuracy": "val_Accuracy"},
-        35,
-        observations=36,
+        23,
+        observations=24,
     ),
     "phases": Format(
         lambda i: f"Epoch {i}/12\n-----\ntrain Loss: {loss(i)} Acc: 0.5\nval Loss: 2.7 Acc: 0.4\n\n",

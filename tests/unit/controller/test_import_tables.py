@@ -213,10 +213,10 @@ ALGORITHM_LOSSES = st.sampled_from((
 
 
 @given(st.sets(ALGORITHM_LOSSES, min_size=1), st.sampled_from(("mean_reward", "train/loss", "lr")))
-def test_a_term_of_an_rl_algorithm_is_never_the_objective(losses: set[str], other: str) -> None:
-    columns = chosen(*losses, other)
+def test_a_term_of_an_rl_algorithm_is_never_the_objective(losses: set[str], last: str) -> None:
+    columns = chosen(*losses, last)
     assert columns.get("loss") in (None, "train/loss")
-    assert columns.get("reward") == ("mean_reward" if other == "mean_reward" else None)
+    assert columns.get("reward") == ("mean_reward" if last == "mean_reward" else None)
     assert losses <= set(columns.values())
 
 

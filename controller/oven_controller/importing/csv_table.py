@@ -21,22 +21,18 @@ _RANGE_SUFFIXES = ("__MIN", "__MAX")
 """Suffixes of the columns with minima and maxima, which W&B adds to each metric's column when it exports a panel."""
 
 
-class TableImporter:
-    """Importer for a metrics history in a table."""
-
-    summary = "a CSV or TSV file with a header"
-
-    def open(self, path: Path, skipped: Counter[str], step: str | None = None) -> AbstractContextManager[Recording]:
-        delimiter = find_delimiter(read_head(path).splitlines()) or ","
-        return open_rows(_read_rows(path, delimiter), step, path)
+def open_table(path: Path, skipped: Counter[str], step: str | None = None) -> AbstractContextManager[Recording]:
+    """Open a metrics history in a table."""
+    delimiter = find_delimiter(read_head(path).splitlines()) or ","
+    return open_rows(parse_table(read_lines(path), delimiter, path), step, path)
 
 
 def find_delimiter(lines: Sequence[str]) -> str | None:
     """Return the delimiter of a table that begins with these lines, or None if they are not a table. The last line may
     be incomplete."""
     lines = [line for line in lines if line.strip()]
-    while len(lines) > 1 and lines[0].lstrip().startswith("#") and _is_comment(lines[0], lines[1]):
-        lines = lines[1:]
+    comments = next((number for number, line in enumerate(lines) if not line.lstrip().startswith("#")), 0)
+    lines = lines[comments:]
     if not lines:
         return None
     for delimiter in (*DELIMITERS, SPACES):
@@ -56,49 +52,48 @@ def find_delimiter(lines: Sequence[str]) -> str | None:
     return None
 
 
-def parse_table(lines: Iterable[str], delimiter: str) -> Iterator[dict[str, object]]:
+def parse_table(lines: Iterable[str], delimiter: str, source: object) -> Iterator[dict[str, object]]:
     """Yield the rows of a table as cells by column name. Comment lines and repeated headers are skipped. A header in
-    the middle names the columns of the rows after it. Raises ConfigError if the table contains more than one run."""
+    the middle names the columns of the rows after it. Raises ConfigError if the table is damaged or contains more than
+    one run."""
     header: list[str] = []
     comment = ""
-    for row in _split_all(lines, delimiter):
-        if not any(cell.strip() for cell in row):
+    has_rows = False
+    for row in _read_rows(lines, delimiter, source):
+        if row[0].startswith("#"):
+            comment = delimiter.join(row)  # may be the header
             continue
-        if row[0].lstrip().startswith("#") and not header:
-            comment = delimiter.join(row)
-            continue
-        cells = [cell.strip() for cell in row]
-        has_number = any(to_number(cell) is not None for cell in cells)
-        if not header and has_number and all(to_number(cell) is not None for cell in cells if cell):
+        cells = [_parse_cell(cell, delimiter) for cell in row]
+        numbers = sum(isinstance(cell, float) for cell in cells)
+        if not header and numbers and numbers == sum(cell is not None for cell in cells):
             names = _split(comment.lstrip("# "), delimiter)
-            header = names if len(names) == len(cells) else [f"column_{number}" for number in range(1, len(cells) + 1)]
-        elif not header or (not has_number and _is_header(cells, header)):
-            header = _clean_header(cells)
+            header = names if len(names) == len(row) else [f"column_{number}" for number in range(1, len(row) + 1)]
+        elif not header or (not numbers and (not has_rows or _is_header(row, header))):
+            header = _clean_header(row, source)
             continue
-        if row[0].lstrip().startswith("#"):
-            continue
-        if delimiter == ";":
-            cells = [cell.replace(",", ".") if cell.count(",") == 1 else cell for cell in cells]
-        yield {name: cell or None for name, cell in zip(header, cells, strict=False) if name}
+        has_rows = True
+        yield {name: cell for name, cell in zip(header, cells, strict=False) if name}
 
 
-def _read_rows(path: Path, delimiter: str) -> Iterator[dict[str, object]]:
+def _read_rows(lines: Iterable[str], delimiter: str, source: object) -> Iterator[list[str]]:
+    """Yield the rows that are not empty, without white space around the cells."""
+    rows = _split_all(lines, delimiter)
     number = 0
-
-    def counted() -> Iterator[str]:
-        nonlocal number
-        for number, line in enumerate(read_lines(path), 1):  # noqa: B007 (used in the error message)
-            yield line
-
     try:
-        yield from parse_table(counted(), delimiter)
+        for row in rows:
+            number += 1
+            if any(cells := [cell.strip() for cell in row]):
+                yield cells
     except csv.Error as error:
-        raise ConfigError(f"{path} is not a CSV file: line {number}: {error}") from error
+        raise ConfigError(f"{source} is not a CSV file: row {number + 1}: {error}") from error
 
 
-def _is_comment(line: str, next_line: str) -> bool:
-    """Whether a line that starts with # is a comment rather than a header."""
-    return to_number((_split(next_line, ",") or [""])[0]) is None or "{" in line
+def _parse_cell(cell: str, delimiter: str) -> float | str | None:
+    """Return the number in a cell, its text, or None if it is empty. With semicolons, numbers may have a comma."""
+    if not cell:
+        return None
+    number = to_number(cell.replace(",", ".") if delimiter == ";" else cell)
+    return cell if number is None else number
 
 
 def _split_all(lines: Iterable[str], delimiter: str) -> Iterator[list[str]]:
@@ -124,14 +119,10 @@ def _is_header(cells: Sequence[str], header: Sequence[str]) -> bool:
     return known >= 1 and known >= 0.5 * min(len(cells), len(header))
 
 
-def _clean_header(header: Sequence[str]) -> list[str]:
+def _clean_header(header: Sequence[str], source: object) -> list[str]:
     """Return the column names without the prefix "<run> - " of W&B panels. Columns with minima and maxima get an empty
     name, so that they are skipped. Raises ConfigError if the table contains more than one run."""
-    header = [name.lstrip("# ") if number == 0 else name for number, name in enumerate(header)]
     runs = {name.split(" - ", 1)[0] for name in header if " - " in name}
     if len(runs) > 1:
-        raise ConfigError(f"the table contains more than one run: {', '.join(sorted(runs)[:5])}. Export one of them")
+        raise ConfigError(f"{source} contains more than one run: {', '.join(sorted(runs)[:5])}. Export one of them")
     return ["" if name.endswith(_RANGE_SUFFIXES) else name.split(" - ", 1)[-1] for name in header]
-
-
-IMPORTER = TableImporter()

@@ -14,13 +14,13 @@ from oven_core.errors import ConfigError
 from oven_core.plugins import import_object
 
 IMPORTERS: Final = {
-    "csv": "oven_controller.importing.csv_table:IMPORTER",
-    "jsonl": "oven_controller.importing.json_history:JSONL_IMPORTER",
-    "json": "oven_controller.importing.json_history:JSON_IMPORTER",
-    "console": "oven_controller.importing.console.console_log:IMPORTER",
-    "tensorboard": "oven_controller.importing.tensorboard:IMPORTER",
-    "trainer_state": "oven_controller.importing.trainer_state:IMPORTER",
-    "wandb": "oven_controller.importing.wandb:IMPORTER",
+    "csv": "oven_controller.importing.csv_table:open_table",
+    "jsonl": "oven_controller.importing.json_history:open_json_lines",
+    "json": "oven_controller.importing.json_history:open_json",
+    "console": "oven_controller.importing.console.console_log:open_console_log",
+    "tensorboard": "oven_controller.importing.tensorboard:open_event_files",
+    "trainer_state": "oven_controller.importing.trainer_state:open_trainer_state",
+    "wandb": "oven_controller.importing.wandb:open_wandb",
 }
 """The importers, by name."""
 
@@ -33,8 +33,10 @@ TRAINER_STATE = "trainer_state.json"
 EVENT_FILE_MARKER = ".tfevents."
 _WANDB_MAGIC = b":W&B"
 _TABLE_SUFFIXES = (".csv", ".tsv")
-_LOG_SUFFIXES = (*_TABLE_SUFFIXES, ".jsonl", ".ndjson", ".json", ".log", ".txt", ".out")
-_CONSOLE_LINE = re.compile(r"\d")
+_JSON_SUFFIXES = {".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+_LOG_SUFFIXES = (*_TABLE_SUFFIXES, *_JSON_SUFFIXES, ".log", ".txt", ".out")
+_JSON = re.compile(r'\s*(\{\s*["}]|\[\s*(\{\s*["}]|[\[\]]))')
+"""The beginning of a JSON object or list, unlike `[INFO] …` or `{'loss': …`."""
 
 
 def find_importer(source: Path) -> tuple[str, Importer, Path]:
@@ -56,15 +58,14 @@ def _detect(source: Path) -> tuple[str, Path]:
     if len(paths) > 1:
         choices = ", ".join(map(str, paths.values()))
         raise ConfigError(f"{source} can be read in more than one way; choose one of {choices}")
-    choices = log_files(source)
-    if len(choices) == 1:
-        return detect_file(choices[0]), choices[0]
-    choices = choices or [
-        path for pattern in ("*/", "*/*/") for path in sorted(source.glob(pattern)) if detect_folder(path)
-    ]
-    if choices:
-        more = ", …" if len(choices) > 5 else ""
-        raise ConfigError(f"{source} itself has no log; choose one of {', '.join(map(str, choices[:5]))}{more}")
+    files = log_files(source)
+    if len(files) == 1:
+        return detect_file(files[0]), files[0]
+    folders = [path for pattern in ("*/", "*/*/") for path in sorted(source.glob(pattern)) if detect_folder(path)]
+    if candidates := files or folders:
+        more = ", …" if len(candidates) > 5 else ""
+        problem = "has several files that may be logs" if files else "itself has no log"
+        raise ConfigError(f"{source} {problem}; choose one of {', '.join(map(str, candidates[:5]))}{more}")
     raise ConfigError(f"{source} has no training log; supported are {SUPPORTED}")
 
 
@@ -80,15 +81,13 @@ def detect_file(path: Path) -> str:
     head = read_head(path).lstrip("\ufeff")
     if not head.strip():
         raise ConfigError(f"{path} has no usable measurements: the file is empty")
-    if head.lstrip().startswith(("{", "[")) and (name := _detect_json(path, head)):
+    suffix = path.suffix.lower()
+    is_complete = path.stat().st_size <= len(head.encode())
+    if _JSON.match(head) and (name := _detect_json(head, is_complete, suffix)):
         return name
-    if path.suffix.lower() in (".jsonl", ".ndjson"):
-        return "jsonl"
-    if path.suffix.lower() == ".json":
-        return "json"
-    if path.suffix.lower() in _TABLE_SUFFIXES or find_delimiter(head.splitlines()):
-        return "csv"
-    return "console"
+    if suffix in _JSON_SUFFIXES:
+        return _JSON_SUFFIXES[suffix]
+    return "csv" if suffix in _TABLE_SUFFIXES or find_delimiter(head.splitlines()) else "console"
 
 
 def detect_folder(folder: Path) -> dict[str, Path]:
@@ -121,31 +120,23 @@ def checkpoint_step(path: Path) -> int | None:
     return int(match[1]) if match else None
 
 
-def _detect_json(path: Path, head: str) -> str | None:
-    """Return the format of a text that begins like JSON, or None if it is not JSON, e.g. `[INFO] …` or `{'loss': …`."""
+def _detect_json(head: str, is_complete: bool, suffix: str) -> str | None:
+    """Return the format of a text that begins like JSON, or None if it is not JSON. `head` is the beginning of the
+    text, or the complete text."""
     lines = [line for line in head.splitlines() if line.strip()]
-    is_complete = path.stat().st_size <= len(head.encode())
-    whole_lines = lines if is_complete else lines[:-1]
-    if whole_lines:
-        try:
-            first = json.loads(whole_lines[0])
-        except (ValueError, RecursionError):
-            first = None
-        if isinstance(first, dict):
-            if "log_history" in first:
-                return "trainer_state"
-            if len(lines) > 1 or path.suffix.lower() in (".jsonl", ".ndjson"):
-                return "jsonl"
-    if re.match(r'\s*(\{\s*["}]|\[\s*[\[{\]])', head):
-        return (
-            "trainer_state"
-            if path.name == TRAINER_STATE or '"log_history"' in head or (not is_complete and _mentions(path))
-            else "json"
-        )
+    whole_lines = lines if is_complete or len(lines) == 1 else lines[:-1]
+    first = _parse(whole_lines[0])
+    is_row = isinstance(first, dict) and "log_history" not in first and all(line[0] == "{" for line in whole_lines)
+    if is_row and (len(lines) > 1 or _JSON_SUFFIXES.get(suffix) == "jsonl"):
+        return "jsonl"
+    if suffix == ".json" or (is_complete and _parse(head) is not None):
+        return "trainer_state" if '"log_history"' in head else "json"
     return None
 
 
-def _mentions(path: Path) -> bool:
-    """Whether a large JSON file contains a trainer's history after its beginning."""
-    with path.open("rb") as file:
-        return any(b'"log_history"' in line for line in file)
+def _parse(text: str) -> object:
+    """Return the value of a JSON text, or None if it is not JSON."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None

@@ -11,7 +11,7 @@ from typing import Any
 
 from oven_controller.importing.declared_knobs import Knob, announced_actuators
 from oven_controller.importing.detection import find_importer
-from oven_controller.importing.metric_names import metric_spec
+from oven_controller.importing.metric_names import announcement_order, metric_spec
 from oven_controller.importing.objectives import MetricNames
 from oven_controller.importing.rows import measured_rows
 from oven_controller.importing.run_writer import StoredRows, write_log
@@ -69,7 +69,9 @@ class ImportedSource:
     def _main_columns(self) -> dict[str, str]:
         """Return the columns of the loss, the reward, the learning rate, the gradient norm and held-out metrics."""
         names = [name for name in MAIN_METRICS if name in self.sources]
-        names += sorted(name for name in self.sources if metric_spec(name).held_out)
+        specs = [metric_spec(name) for name in sorted(self.sources, key=announcement_order)]
+        held_out_specs = [spec for spec in specs if spec.held_out]
+        names += [spec.name for spec in sorted(held_out_specs, key=lambda spec: spec.better == "neither")]
         return {name: self.sources[name] for name in names}
 
 
@@ -77,13 +79,13 @@ def read_source(source: Path, renames: Mapping[str, str]) -> ImportedSource:
     """Read a source. `renames` maps columns to their new names. Raises ConfigError if the source is unreadable, has no
     measurements, or lacks a column that should be renamed."""
     try:
-        format_name, importer, path = find_importer(source)
+        format_name, open_source, path = find_importer(source)
     except OSError as error:
         raise _file_error(error, source) from error
     skipped: Counter[str] = Counter()
     metric_names = MetricNames(renames)
     try:
-        with importer.open(path, skipped, metric_names.step_column) as recording:
+        with open_source(path, skipped, metric_names.step_column) as recording:
             stored_rows = StoredRows(
                 measured_rows(recording.entries, skipped, metric_names),
                 max_steps=recording.max_steps,

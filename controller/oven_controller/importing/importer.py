@@ -36,13 +36,12 @@ class Recording:
 
 
 class Importer(Protocol):
-    """An importer of one format, listed in IMPORTERS."""
+    """A function that opens the files of one format, listed in `detection.IMPORTERS`."""
 
-    summary: str
-    """Description of the supported sources for an error message, e.g. "a W&B run folder"."""
-
-    def open(self, path: Path, skipped: Counter[str], step: str | None = None) -> AbstractContextManager[Recording]:
-        """Open the path that `detection.find_importer` returned. `step` is the column that the user chose for the step. Count
+    def __call__(
+        self, path: Path, skipped: Counter[str], step: str | None = None, /
+    ) -> AbstractContextManager[Recording]:
+        """Open the path that `find_importer` returned. `step` is the column that the user chose for the step. Count
         incomplete rows in `skipped`, under TRUNCATED_ROWS. Raises ConfigError for a damaged or empty file, either here
         or while the entries are read."""
         ...

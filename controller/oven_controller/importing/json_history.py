@@ -21,22 +21,14 @@ _MAX_DEPTH = 3
 """Maximum depth of objects in a row whose values become columns."""
 
 
-class JsonLinesImporter:
-    """Importer for a metrics history in JSON Lines."""
-
-    summary = "a JSON Lines file"
-
-    def open(self, path: Path, skipped: Counter[str], step: str | None = None) -> AbstractContextManager[Recording]:
-        return open_rows(parse_json_lines(read_lines(path), skipped, path), step, path)
+def open_json_lines(path: Path, skipped: Counter[str], step: str | None = None) -> AbstractContextManager[Recording]:
+    """Open a metrics history in JSON Lines."""
+    return open_rows(parse_json_lines(read_lines(path), skipped, path), step, path)
 
 
-class JsonImporter:
-    """Importer for a metrics history in a JSON file."""
-
-    summary = "a JSON file with a list of objects or an object of lists"
-
-    def open(self, path: Path, skipped: Counter[str], step: str | None = None) -> AbstractContextManager[Recording]:
-        return open_rows(json_rows(load_json(path), path), step, path)
+def open_json(path: Path, skipped: Counter[str], step: str | None = None) -> AbstractContextManager[Recording]:
+    """Open a metrics history in a JSON file."""
+    return open_rows(json_rows(load_json(path), path), step, path)
 
 
 def load_json(path: Path) -> Any:
@@ -117,7 +109,3 @@ def _flatten(values: dict[str, Any], depth: int = 1) -> dict[str, object]:
         elif not isinstance(value, dict):
             flat[name] = value
     return flat
-
-
-JSONL_IMPORTER = JsonLinesImporter()
-JSON_IMPORTER = JsonImporter()

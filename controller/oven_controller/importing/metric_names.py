@@ -10,81 +10,35 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Literal, NamedTuple, TypeAlias
 
+from oven_controller.importing import name_tables
 from oven_core.protocol.messages import MetricSpec
 
 Direction: TypeAlias = Literal["up", "down", "neither"]
 
-_GLOBAL_STEPS = ("train/global_step", "trainer/global_step", "training/global_step", "global_step")
-STEP_COLUMNS = (*_GLOBAL_STEPS, "step", "Step", "_step")
-"""Names of columns with the optimizer step, most reliable first. W&B's own `_step` counts calls to its logger."""
+STEP_COLUMNS = (
+    *("train/global_step", "trainer/global_step", "training/global_step", "global_step"),
+    *("step", "Step", "_step"),
+)
+"""Names of W&B columns with the optimizer step, most reliable first. W&B's `_step` counts calls to its logger."""
 TIME_COLUMNS = ("_timestamp", "timestamp", "wall_time")
-_COUNTERS = frozenset((
-    *(re.sub(r"\W+", "_", name).lower() for name in (*STEP_COLUMNS, *TIME_COLUMNS)),
-    *("epoch", "epochs", "num_tokens", "total_flos", "total_tokens", "tokens_seen", "consumed_samples", "iter", "iters"),
-    *("iteration", "iterations", "itr", "current_step", "current_steps", "total_step", "total_steps", "max_steps", "steps"),
-    *("total_epochs", "max_epochs", "total_iters", "max_iters", "percentage", "progress", "eta", "eta_seconds", "date"),
-    *("total_timesteps", "time_total_timesteps", "num_timesteps", "timesteps", "timestep", "timesteps_total", "env_steps"),
-    *("time_iterations", "time_episodes", "episode", "episodes", "update", "updates", "n_updates", "num_updates", "batch"),
-    *("batch_idx", "time_time_elapsed", "time_elapsed", "elapsed_time", "remaining_time", "datetime", "index", "seed"),
-    *("hp_metric",),
-))  # fmt: skip
-"""Canonical names of columns that count, or that tell the time."""
-_METRIC_ALIASES = {
-    "learning_rate": (
-        *("learning_rate", "lr", "actor_lr", "train_lr", "train_learning_rate", "current_lr", "base_lr", "lr_pg0", "lr_0"),
-        *("x_lr0", "lr0", "learning_rate_0", "optim_lr", "optimizer_lr", "optim_learning_rate_group0", "act_lr"),
-    ),
-    "grad_norm": (
-        *("grad_norm", "gradient_norm", "gnorm", "actor_grad_norm", "grad_norm_total", "total_grad_norm", "norm"),
-        *("train_grad_norm", "optim_total_grad_norm", "global_grad_norm", "total_norm", "grad_2_0_norm_total"),
-    ),
-    "entropy": ("entropy", "actor_entropy", "actor_entropy_loss", "policy_entropy", "mean_entropy"),
-    "kl": ("kl", "critic_kl", "actor_kl", "mean_kl"),
-    "completions/mean_length": ("completions_mean_length", "response_length_mean"),
-    "completions/clipped_ratio": ("completions_clipped_ratio", "response_length_clip_ratio"),
-}  # fmt: skip
-"""For each metric, the canonical names of columns that may have its values, most reliable first."""
-ALIASES = {alias: (metric, rank) for metric, names in _METRIC_ALIASES.items() for rank, alias in enumerate(names)}
-_LR_GROUP = re.compile(r"(train_)?(lr|learning_rate)_[a-z]*(_pg1?)?|lr_group_?0")
-"""Learning rates of optimizers or of the first parameter group, as in `lr-AdamW/pg1`."""
 _HELD_OUT = re.compile(
-    r"(eval|evaluation|val|validation|valid|test|testing|dev|held_?out|holdout)(?:_?\d+)?(?:'s)?[/_ .:-]+(?=.)|tel$",
+    rf"({'|'.join(sorted(name_tables.HELD_OUT_PREFIXES, key=len, reverse=True))})(?:_?\d+)?(?:'s)?[/_ .:-]+(?=.)|tel$",
     re.IGNORECASE,
 )
 _HELD_OUT_END = re.compile(r"[/_ -](eval|val|validation|valid|test)$", re.IGNORECASE)
 _YOLO_HELD_OUT = re.compile(r"metrics/(?=precision|recall|map)", re.IGNORECASE)
 """YOLO measures these metrics on its validation data."""
-_AMBIGUOUS = ("valid", "test", "testing", "dev")
-"""Words that mark held-out metrics only if the rest of the name is that of a metric. `valid_actions` is not one."""
-HELD_OUT_ORDER = ("eval", "evaluation", "val", "validation", "valid", "test")
-"""Prefixes of held-out metrics, in order of preference."""
-_MAIN_METRICS = ("eval/accuracy", "eval/loss")
-_SPEED_METRICS = ("runtime", "samples_per_second", "steps_per_second")
-_UP = frozenset((
-    *("acc", "accuracy", "f1", "map", "bleu", "rouge", "rouge1", "rouge2", "rougel", "rougelsum", "auc", "auroc", "auprc"),
-    *("dice", "iou", "miou", "precision", "recall", "reward", "rewards", "rew", "return", "score", "psnr", "ssim", "chrf"),
-    *("success", "mcc", "r2", "pearson", "spearman", "spearmanr", "meteor", "ndcg", "mrr", "specificity", "sensitivity"),
-))  # fmt: skip
-_DOWN = frozenset((
-    *("loss", "wer", "cer", "ppl", "perplexity", "mse", "mae", "rmse", "mape", "error", "nll", "bpb", "bpc", "fid"),
-    *("logloss", "mlogloss", "brier", "ece", "crossentropy", "trl", "tel"),
-))  # fmt: skip
-_QUALIFIERS = frozenset((
-    *("macro", "micro", "weighted", "mean", "avg", "average", "step", "epoch", "total", "overall", "train", "b", "m", "p"),
-    *("top", "score", "rate", "l", "lsum", "1", "2", "3", "5", "10", "50", "75", "95", "100", "binary", "ovr", "value"),
-))  # fmt: skip
-"""Words after a metric's name that do not change its direction. `std`, `min` and `max` are not among them."""
-_STATISTICS = ("std", "min", "max", "var", "count", "time", "size", "ratio")
+_TERMS = "|".join(name_tables.ALGORITHM_TERMS)
 _ALGORITHM_LOSS = re.compile(
-    r"(^|_)(value|values|vf|v|critic|policy|pg|pi|actor|entropy|q|qf|q1|q2|qf1|qf2|alpha|ent_coef|surrogate|surr|kl|aux"
-    r"|policy_gradient|value_function|clip|ppo|temperature)_(function_)?(loss|losses)$|(^|_)loss_(pi|v|q|value|policy|entropy|"
-    r"actor|critic|kl|surr|alpha)$"
+    rf"((^|(?<!cross)_)({_TERMS})_(function_)?loss(es)?|(^|_)loss(es)?_({_TERMS})(_function)?)(_(mean|avg|step|epoch))*$"
 )
-"""Canonical names of losses that an RL algorithm minimizes. They do not measure how good the policy is."""
+_MAIN_METRICS = ("reward", "loss", "eval/accuracy", "eval/loss")
+"""The first metrics in an announcement. Agents judge a run by the first held-out metric."""
+_ALIASES = {alias: (metric, rank) for metric, names in name_tables.ALIASES.items() for rank, alias in enumerate(names)}
 
 
 class HeldOut(NamedTuple):
@@ -97,15 +51,25 @@ class HeldOut(NamedTuple):
 @lru_cache(maxsize=4096)
 def canonical(name: str) -> str:
     """Return a name for comparisons: lower-case words joined by underscores. `trainLoss` and `Train Loss` are equal."""
-    spaced = re.sub(r"(?<=[a-z])(?=[A-Z][a-z])", "_", name)
+    spaced = re.sub(r"(?<=[a-z])(?=[A-Z][a-z])", "_", name.replace("'s", ""))
     return re.sub(r"[^a-z0-9]+", "_", spaced.lower()).strip("_")
 
 
+@lru_cache(maxsize=4096)
+def core(name: str) -> str:
+    """Return the canonical name without the words that mark metrics of the training data."""
+    return "_".join(word for word in canonical(name).split("_") if word not in name_tables.TRAINING_WORDS) or "train"
+
+
+@lru_cache(maxsize=4096)
 def is_counter(name: str) -> bool:
     """Whether the column is not a gauge. Names that start with "_" are W&B's own columns."""
-    short_name = name.strip().removeprefix("train/")
     # "train/train_" marks W&B's totals over the whole run.
-    return not short_name or name.startswith(("_", "train/train_")) or canonical(short_name) in _COUNTERS
+    return (
+        not name.strip()
+        or name.startswith(("_", "train/train_"))
+        or canonical(name.removeprefix("train/")) in name_tables.NOT_GAUGES
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -114,34 +78,46 @@ def held_out(name: str) -> HeldOut | None:
     name = name.strip()
     if match := _YOLO_HELD_OUT.match(name):
         return HeldOut("val", name[match.end() :])
-    last_segment = name.rfind("/") + 1
-    for start in {0, last_segment}:
-        match = _HELD_OUT.match(name, start)
-        if match:
-            word, rest = (match[1] or "val").lower(), name[match.end() :] or "loss"
-            if word not in _AMBIGUOUS or _direction_of_part(rest) != "neither":
-                return HeldOut(word, rest)
+    for start in {0, name.rfind("/") + 1}:
+        if match := _HELD_OUT.match(name, start):
+            prefix, rest = (match[1] or "val").lower(), name[match.end() :] or "loss"
+            if _is_held_out(prefix, rest):
+                return HeldOut(prefix, rest)
     if match := _HELD_OUT_END.search(name):
-        rest = name[: match.start()]
-        if match[1].lower() not in _AMBIGUOUS or direction(rest) != "neither":
-            return HeldOut(match[1].lower(), rest)
+        prefix, rest = match[1].lower(), name[: match.start()]
+        if _is_held_out(prefix, rest):
+            return HeldOut(prefix, rest)
     return None
+
+
+def mark_held_out(row: Mapping[str, object]) -> Mapping[str, object]:
+    """Return a row whose names say that its measurements are held out if the row has a column such as `split` that says
+    so."""
+    for column, value in row.items():
+        if isinstance(value, str) and canonical(column) in name_tables.SPLIT_COLUMNS:
+            if canonical(value) in name_tables.HELD_OUT_PREFIXES:
+                return {name if is_counter(name) or held_out(name) else f"val_{name}": row[name] for name in row}
+            break
+    return row
+
+
+def _is_held_out(prefix: str, rest: str) -> bool:
+    return prefix not in name_tables.AMBIGUOUS_PREFIXES or _direction_of_part(rest) != "neither"
 
 
 @lru_cache(maxsize=4096)
 def direction(name: str) -> Direction:
     """Return which values of a metric are better, by the last words of its name."""
-    words = [word for word in re.split(r"_|(?<=[a-z])(?=\d)", canonical(name)) if word]
-    if _ALGORITHM_LOSS.search(canonical(name)):
+    if is_algorithm_loss(name):
         return "neither"
+    words = [word for word in re.split(r"_|(?<=[a-z])(?=\d)", canonical(name)) if word]
     while words:
-        pair = "".join(words[-2:])
-        for word in (pair, words[-1]):
-            if word in _UP:
+        for word in ("".join(words[-2:]), words[-1]):
+            if word in name_tables.UP:
                 return "up"
-            if word in _DOWN:
+            if word in name_tables.DOWN:
                 return "down"
-        if words.pop() not in _QUALIFIERS:
+        if words.pop() not in name_tables.QUALIFIERS:
             break
     return "neither"
 
@@ -149,7 +125,7 @@ def direction(name: str) -> Direction:
 def _direction_of_part(name: str) -> Direction:
     """Return the direction of a name whose metric need not come last, such as `test_score/gsm8k`."""
     parts = name.split("/")
-    if canonical(parts[-1]).endswith(_STATISTICS):
+    if canonical(parts[-1]).endswith(name_tables.STATISTICS):
         return "neither"
     directions = [direction(part) for part in reversed(parts)]
     return next((better for better in directions if better != "neither"), "neither")
@@ -160,33 +136,45 @@ def is_algorithm_loss(name: str) -> bool:
     return _ALGORITHM_LOSS.search(canonical(name)) is not None
 
 
+def alias_of(name: str) -> tuple[str, int] | None:
+    """Return the metric that a column may have the values of, and the rank of the column among such columns."""
+    if alias := _ALIASES.get(core(name)):
+        return alias
+    group, _, last_part = name.partition("/")
+    if last_part and "/" not in last_part and canonical(group) not in name_tables.OTHER_MODELS:
+        alias = _ALIASES.get(core(last_part))
+        return (alias[0], alias[1] + len(_ALIASES)) if alias and alias[0] in ("learning_rate", "grad_norm") else None
+    return None
+
+
 def metric_name(name: str) -> str | None:
     """Return the default metric name for a column, or None if the column is not a gauge."""
     if is_counter(name):
         return None
     if parts := held_out(name):
-        rest = re.sub(r"\s+", "_", parts.rest)
-        return "eval/" + ("loss" if canonical(rest) == "loss" else rest)
-    short_name = re.sub(r"\s+", "_", name.strip().removeprefix("train/"))
-    key = canonical(short_name)
-    if key in ("train_loss", "loss"):
+        return "eval/" + ("loss" if canonical(parts.rest) == "loss" else join_words(parts.rest))
+    if core(name) == "loss":
         return "loss"
-    if key in ALIASES or _LR_GROUP.fullmatch(key):
-        return ALIASES.get(key, ("learning_rate", 0))[0]
-    return short_name
+    alias = alias_of(name)
+    return alias[0] if alias else join_words(name.strip().removeprefix("train/"))
+
+
+def join_words(name: str) -> str:
+    """Return the name without white space."""
+    return "_".join(name.split())
 
 
 def metric_spec(name: str) -> MetricSpec:
     """Derive from a metric's name which direction is better, and whether the metric is held out."""
-    last_part = name.rsplit("/", 1)[-1]
-    if not name.startswith("eval/") or last_part.endswith(_SPEED_METRICS):
+    if not name.startswith("eval/") or name.endswith(name_tables.SPEED_METRICS):
         return MetricSpec(name=name, better=direction(name))
     return MetricSpec(name=name, better=_direction_of_part(name.removeprefix("eval/")), held_out=True)
 
 
-def announcement_order(name: str) -> tuple[int, str]:
-    """Return a key that sorts metrics by name, after the held-out metrics that agents should judge a run by."""
-    return _MAIN_METRICS.index(name) if name in _MAIN_METRICS else len(_MAIN_METRICS), name
+def announcement_order(name: str) -> tuple[int, bool, str]:
+    """Return a key that sorts metrics for an announcement: the main ones, the other held-out ones, the rest."""
+    rank = _MAIN_METRICS.index(name) if name in _MAIN_METRICS else len(_MAIN_METRICS)
+    return rank, not metric_spec(name).held_out, name
 
 
 def suggest_columns(name: str, columns: Iterable[str]) -> str:

@@ -3,49 +3,32 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 
 from oven_controller.importing.metric_names import (
-    ALIASES,
-    HELD_OUT_ORDER,
+    alias_of,
     canonical,
+    core,
+    direction,
     held_out,
     is_algorithm_loss,
-    is_counter,
+    join_words,
     metric_name,
     suggest_columns,
 )
+from oven_controller.importing.name_tables import HELD_OUT_PREFIXES, LOSSES, REWARDS, RL_SIGNS, STATISTICS, WEAK_REWARDS
 from oven_core.errors import ConfigError
 
 STEP = "step"
 """Target of the rename that chooses the step column."""
-_LOSSES = (
-    *("loss", "train_loss", "training_loss", "loss_train", "loss_training", "total_loss", "loss_total", "train_total_loss"),
-    *("train_loss_total", "train_loss_step", "loss_step", "train_loss_epoch", "loss_epoch", "mean_loss", "train_mean_loss"),
-    *("loss_mean", "avg_loss", "average_loss", "train_avg_loss", "train_average_loss", "avg_train_loss", "epoch_loss"),
-    *("mean_train_loss", "loss_avg", "running_loss", "batch_loss", "lm_loss", "train_lm_loss", "train_ce_loss", "ce_loss"),
-    *("train_cross_entropy_loss", "train_nll", "train_nll_loss", "nll", "nll_loss", "cross_entropy", "trl", "losses"),
-    *("train_losses", "loss_value", "current_loss", "sft_loss", "train_batch_loss", "cost"),
-)  # fmt: skip
-"""Canonical names of columns with the loss that the training minimizes, most reliable first."""
-_REWARDS = (
-    *("reward", "train_reward", "rollout_ep_rew_mean", "critic_score_mean", "critic_rewards_mean", "ep_rew_mean"),
-    *("mean_reward", "reward_mean", "train_mean_reward", "train_reward_mean", "avg_reward", "average_reward"),
-    *("episode_reward_mean", "env_runners_episode_return_mean", "env_runners_episode_reward_mean", "episode_reward"),
-    *("mean_episode_reward", "mean_episode_rewards", "rewards_mean_episodes", "train_episode_reward", "episodic_return"),
-    *("charts_episodic_return", "episode_return", "episode_returns", "train_return", "mean_return", "return_mean"),
-    *("average_return", "avg_return", "ep_ret", "average_ep_ret", "eprewmean", "ep_reward", "ep_return", "total_reward"),
-    *("mean_100_episode_reward", "mean_100ep_reward", "rewards_mean", "rewards", "return", "returns", "score", "mean_score"),
-    *("avg_score", "average_score", "r", "rm", "reward_score", "train_rewards", "train_mean_episode_reward"),
-)  # fmt: skip
-"""Canonical names of columns with the reward that the training maximizes, most reliable first."""
+_REWARD_NOUN = re.compile(r"(^|_)(rewards?|returns?|rew)(_|$)")
 _REWARD_WORDS = re.compile(
     r"(mean|avg|average|episode|episodic|ep|rollout|train|total|env|\d+|per|running|last|the|_)*"
 )
 """Words in a reward's name that do not make it a component of the reward, such as in `avg_reward_last_100`."""
-_RL_LOOPS = ("explained_variance", "exploration_rate", "n_updates", "ep_len_mean", "clip_fraction", "std")
-"""Ends of columns that RL libraries log next to a loss. Their loss does not measure how good the policy is."""
+_NOT_LOSSES = frozenset((*STATISTICS, "rate", "lr", "norm", "coef", "fn"))
+"""Last words of columns that are about a loss, but are not one."""
 _MIN_SHARE = 0.05
 """Minimum number of values of the loss, as a share of those of the most frequent loss."""
 
@@ -83,13 +66,16 @@ class MetricNames:
         free = [column for column in columns if column not in names.values()]
         for metric, column in _objectives(free, counts, names).items():
             names.setdefault(metric, column)
-        taken = set(names.values())
+        named_columns = set(names.values())
         for column in sorted(free, key=_reliability):
-            if column in taken:
+            if column in named_columns:
                 continue
             default = metric_name(column) or column
             keeps_default = default not in names and default not in ("loss", "reward", "eval/loss")
-            names.setdefault(default if keeps_default else _own_name(column), column)
+            name = default if keeps_default else _own_name(column)
+            while name in names:
+                name += "_"
+            names[name] = column
         self.sources = names
         return {column: metric for metric, column in names.items()}
 
@@ -103,84 +89,70 @@ class MetricNames:
 
 
 def _own_name(column: str) -> str:
-    own = re.sub(r"\s+", "_", column.strip())
-    return f"eval/{own}" if held_out(column) else own
+    return f"eval/{join_words(column)}" if held_out(column) else join_words(column)
 
 
 def _reliability(column: str) -> tuple[int, int]:
-    parts = held_out(column)
-    if parts:
-        return (HELD_OUT_ORDER.index(parts.prefix) if parts.prefix in HELD_OUT_ORDER else len(HELD_OUT_ORDER), 0)
-    return 0, ALIASES.get(canonical(column.removeprefix("train/")), ("", 99))[1]
+    """Return a key that sorts columns by how sure their default names are."""
+    if parts := held_out(column):
+        return HELD_OUT_PREFIXES.index(parts.prefix), 0
+    alias = alias_of(column)
+    return 0, alias[1] if alias else 0
 
 
 def _objectives(columns: list[str], counts: Mapping[str, int], names: Mapping[str, str]) -> dict[str, str]:
     """Return the columns of the reward, the loss and the held-out loss, as far as they exist and `names` lacks them."""
     training = [column for column in columns if held_out(column) is None]
-    chosen: dict[str, str] = {}
-    reward = None if "reward" in names else _find_reward(training)
-    if reward:
-        chosen["reward"] = reward
-    has_reward = "reward" in names or reward is not None
-    is_rl = has_reward and any(is_algorithm_loss(column) or canonical(column).endswith(_RL_LOOPS) for column in columns)
-    loss = None if "loss" in names or is_rl else _find_loss(training, counts)
-    if loss:
-        chosen["loss"] = loss
+    chosen: dict[str, str | None] = {}
+    has_loss, has_reward = "loss" in names, "reward" in names
+    if not has_reward and (reward := _find_reward(training)):
+        chosen["reward"], has_reward = reward, True
+    is_rl = any(is_algorithm_loss(column) or canonical(column).endswith(RL_SIGNS) for column in columns)
+    if not has_loss and not (has_reward and is_rl) and (loss := _find_loss(training, counts)):
+        chosen["loss"], has_loss = loss, True
+    if not has_loss and not has_reward:
+        chosen["reward"] = _first_listed({column: core(column) for column in training}, WEAK_REWARDS)
     if "eval/loss" not in names:
-        loss_column = loss or names.get("loss")
-        held_out_loss = _find_held_out_loss([column for column in columns if held_out(column)], loss_column)
-        if held_out_loss:
-            chosen["eval/loss"] = held_out_loss
-    return chosen
+        held_out_columns = [column for column in columns if held_out(column)]
+        chosen["eval/loss"] = _find_held_out_loss(held_out_columns, names.get("loss") or chosen.get("loss"))
+    return {metric: column for metric, column in chosen.items() if column is not None}
 
 
 def _find_reward(columns: list[str]) -> str | None:
     """Return the column with the reward. Components of a reward, such as `rewards/format`, are not the reward."""
-    match = _first_listed(columns, _REWARDS)
-    if match:
-        return match
-    words = (re.compile(r"(^|_)(rewards?|returns?|rew)(_|$)"), _REWARD_WORDS)
-    rewards = [name for name in columns if words[0].search(canonical(name))]
-    return next((name for name in rewards if words[1].fullmatch(words[0].sub("_", canonical(name)))), None)
+    listed = _first_listed({column: core(column) for column in columns}, REWARDS)
+    rewards = (column for column in columns if _REWARD_NOUN.search(canonical(column)))
+    return listed or next(
+        (column for column in rewards if _REWARD_WORDS.fullmatch(_REWARD_NOUN.sub("_", canonical(column)))), None
+    )
 
 
 def _find_loss(columns: list[str], counts: Mapping[str, int]) -> str | None:
     """Return the column with the total loss, or the first loss if there is no total."""
-    losses = [name for name in columns if _is_loss(name)]
-    most = max((counts[name] for name in losses), default=0)
-    frequent = [name for name in losses if counts[name] >= _MIN_SHARE * most]
-    return _first_listed(frequent, _LOSSES) or next(iter(frequent), None)
+    losses = {column: core(column) for column in columns if _is_loss(column)}
+    if not losses:  # e.g. `train-rmse` of a library without a column named loss
+        return next((column for column in columns if "train" in column and direction(column) == "down"), None)
+    min_count = _MIN_SHARE * max(counts[column] for column in losses)
+    frequent = [column for column in losses if counts[column] >= min_count]
+    shortest_first = sorted(frequent, key=lambda column: (column != "loss", len(column)))  # before `train_loss`
+    return _first_listed({column: losses[column] for column in shortest_first}, LOSSES) or next(iter(frequent), None)
 
 
-def _is_loss(name: str) -> bool:
-    key = canonical(name)
-    if is_counter(name) or is_algorithm_loss(name):
-        return False
-    words = key.split("_")
-    return key in _LOSSES or (
-        any(word in ("loss", "losses") for word in words)
-        and not any(word in ("scale", "std", "var", "weight", "min", "max", "mask", "time", "ratio") for word in words)
-    )
+def _is_loss(column: str) -> bool:
+    words = canonical(column).split("_")
+    is_named_loss = not {"loss", "losses"}.isdisjoint(words) and words[-1] not in _NOT_LOSSES
+    return not is_algorithm_loss(column) and (is_named_loss or core(column) in LOSSES)
 
 
 def _find_held_out_loss(columns: list[str], loss: str | None) -> str | None:
     """Return the held-out column that measures the same as the loss."""
-    rests = {name: _core(parts.rest) for name in sorted(columns, key=_reliability) if (parts := held_out(name))}
-    if match := _first_listed(rests, _LOSSES, rests):
-        return match
-    if loss is None:
-        return None
-    return next((name for name, rest in rests.items() if rest == _core(loss)), None)
+    rests = {column: core(parts.rest) for column in sorted(columns, key=_reliability) if (parts := held_out(column))}
+    counterpart = next((column for column, rest in rests.items() if loss and rest == core(loss)), None)
+    return _first_listed(rests, LOSSES) or counterpart
 
 
-def _core(name: str) -> str:
-    return re.sub(r"^train(ing)?_|_train$", "", canonical(name))
-
-
-def _first_listed(
-    columns: Iterable[str], listed: tuple[str, ...], keys: Mapping[str, str] = MappingProxyType({})
-) -> str | None:
-    """Return the column whose canonical name comes first in the list."""
+def _first_listed(columns: Mapping[str, str], listed: tuple[str, ...]) -> str | None:
+    """Return the column whose core name comes first in the list, or the first of those. `columns` has core names."""
     ranks = {name: rank for rank, name in enumerate(listed)}
-    matches = [column for column in columns if keys.get(column, canonical(column)) in ranks]
-    return min(matches, key=lambda column: ranks[keys.get(column, canonical(column))], default=None)
+    matches = [column for column, name in columns.items() if name in ranks]
+    return min(matches, key=lambda column: ranks[columns[column]], default=None)

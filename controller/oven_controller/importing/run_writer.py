@@ -57,11 +57,11 @@ class StoredRows:
         modified_at: float,
         max_steps: int | None = None,
         completed_steps: int | None = None,
-        choose_names: Callable[[Mapping[str, int]], dict[str, str]] = lambda counts: {name: name for name in counts},
+        choose_names: Callable[[Mapping[str, int]], Mapping[str, str]] | None = None,
     ) -> None:
         """Read all rows. `modified_at` is the time for rows without their own, in seconds since 1970. `max_steps` is
         the planned number of steps, and `completed_steps` the number that the source reports, if known.
-        `choose_names` returns the metric names of the columns, whose numbers of values it receives."""
+        `choose_names` returns the metric names of the columns. It receives the number of values in each."""
         self._modified_at = modified_at
         self._spool = Spool()
         try:
@@ -69,7 +69,7 @@ class StoredRows:
         except BaseException:
             self.close()
             raise
-        self._names = choose_names(totals.metrics)
+        self._names = choose_names(totals.metrics) if choose_names else {name: name for name in totals.metrics}
         totals.metrics = Counter({name: totals.metrics[column] for column, name in self._names.items()})
         totals.completed = max_steps is None or max(totals.max_steps, completed_steps or 0) >= max_steps
         totals.max_steps = max(totals.max_steps, max_steps or 0)

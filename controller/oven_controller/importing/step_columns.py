@@ -7,36 +7,25 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 
 from oven_controller.importing.importer import LogEntry, Recording
-from oven_controller.importing.metric_names import canonical, is_counter, suggest_columns
-from oven_controller.importing.rows import row_time, step_number
+from oven_controller.importing.metric_names import canonical, is_counter, mark_held_out, suggest_columns
+from oven_controller.importing.name_tables import BATCHES, EPOCHS, OTHER_COUNTERS, RELIABLE_STEPS
+from oven_controller.importing.rows import row_time, step_number, to_number
 from oven_controller.importing.spool import Spool
 from oven_core.errors import ConfigError
 
 ROW_NUMBER = "row number"
 """Stands for the step column in sources that have none. Rows are counted from 0."""
-_TRUSTED = (
-    *("train_global_step", "trainer_global_step", "training_global_step", "global_step", "global_steps"),
-    *("step", "steps", "current_steps", "current_step", "train_step", "training_step", "total_step", "n_step"),
-    *("time_total_timesteps", "total_timesteps", "num_timesteps", "timesteps_total", "total_env_steps", "env_steps"),
-    *("total_steps_done", "num_env_steps_sampled", "timesteps", "timestep", "num_updates", "update_step", "opt_step"),
-)
-_OTHERS = (
-    *("iteration", "iterations", "iter", "iters", "itr", "it", "n_iter", "training_iteration", "time_iterations"),
-    *("train_iter", "global_iter", "update", "updates", "n_updates", "episode", "episodes", "time_episodes", "ep"),
-    *("episode_number", "round", "generation", "epoch", "epochs", "epoch_number", "train_epoch", "batch", "idx"),
-    *("batches", "batch_idx", "index"),
-)
-_PRIORITY = {name: rank for rank, name in enumerate((*_TRUSTED, *_OTHERS))}
-"""Canonical names of columns that may count steps, most reliable first. `_step` of W&B counts calls to its logger."""
-_EPOCHS = frozenset(("epoch", "epochs", "epoch_number", "train_epoch"))
+_PRIORITY = {name: rank for rank, name in enumerate(RELIABLE_STEPS + OTHER_COUNTERS)}
+_CALL_COUNTER = "_step"
+"""W&B's counter of calls to its logger, for rows without a better counter."""
 _MIN_SHARE = 0.5
 """Minimum share of rows in which a step column has a value."""
 _MAX_RESUMES = 3
-"""Number of decreases that are acceptable in any source."""
+"""Number of decreases that are acceptable in any source. More may mean that the column does not count steps."""
 _MAX_TRUSTED_REPEATS = 0.7
 """Maximum share of repeats if the name says step. Several processes may log each step."""
 _MAX_REPEATS = 0.2
-"""Maximum share of rows that repeat both the step and the metrics of the row before, unless the name says step."""
+"""Maximum share of rows that measure a metric again at the same step, unless the name says step."""
 
 
 @dataclass
@@ -49,11 +38,14 @@ class _Candidate:
     repeats: int = 0
     decreases: int = 0
     restarts: int = 0
+    """Number of decreases to the first step."""
+    epoch_restarts: int = 0
     """Number of decreases in rows in which the epoch increases."""
     distinct: int = 0
+    first: int = -1
     last: int = -1
     columns: frozenset[str] = field(default_factory=frozenset)
-    """The columns of the newest row."""
+    """The columns of the rows with the newest step."""
 
     def add(self, value: object, columns: frozenset[str], new_epoch: bool) -> None:
         self.count += 1
@@ -61,35 +53,38 @@ class _Candidate:
         if step is None:
             self.invalid += 1
             return
+        if self.first < 0:
+            self.first = step
         if step < self.last:
             self.decreases += 1
-            self.restarts += new_epoch
-        elif step == self.last and columns & self.columns:
-            self.repeats += 1
-        self.distinct += step != self.last
-        self.last, self.columns = step, columns
+            self.restarts += step == self.first
+            self.epoch_restarts += new_epoch
+        if step == self.last:
+            self.repeats += not columns.isdisjoint(self.columns)
+            self.columns |= columns
+        else:
+            self.distinct += 1
+            self.last, self.columns = step, columns
 
     def counts_steps(self, name: str, rows: int) -> bool:
-        if (
-            self.count < _MIN_SHARE * rows
-            or self.invalid > max(1, 0.1 * self.count)
-            or (self.distinct < 2 and rows > 2)
-        ):
+        """Whether the column counts steps in a source with this number of rows."""
+        if self.count < _MIN_SHARE * rows or self.invalid > max(1, 0.1 * self.count):
             return False
-        if self.restarts and self.restarts >= 0.5 * self.decreases:
+        if self.distinct < 2 < rows or self.repeats > _MAX_TRUSTED_REPEATS * rows:
+            return False
+        if self.epoch_restarts and self.epoch_restarts >= 0.5 * self.decreases:
             return False  # counts within each epoch
-        if self.decreases > max(_MAX_RESUMES, 0.1 * rows) or self.repeats > _MAX_TRUSTED_REPEATS * rows:
-            return False  # several processes wrote the file in turns, or other lines count
-        if name in _TRUSTED or name == "_step":
+        if self.decreases - self.restarts > max(_MAX_RESUMES, 0.1 * rows):
+            return False  # e.g. several processes wrote the file in turns
+        if name in RELIABLE_STEPS or name == _CALL_COUNTER:
             return True
-        if self.repeats > _MAX_REPEATS * rows:
-            return False
-        return not self.decreases or not name.startswith(("batch", "idx", "index"))
+        max_decreases = rows if name in EPOCHS else 0 if name in BATCHES else _MAX_RESUMES
+        return self.repeats <= _MAX_REPEATS * rows and self.decreases <= max_decreases
 
 
 def number_rows(rows: Iterable[Mapping[str, object]], step_name: str | None, source: object) -> Recording:
-    """Choose the step column, and return the rows with their steps. `rows` is read twice. `step_name` is the column that
-    the user chose. Raises ConfigError if the rows lack that column."""
+    """Choose the step column, and return the rows with their steps. `rows` is read twice. `step_name` is the column
+    that the user chose. Raises ConfigError if the rows lack that column."""
     names, candidates, count = _survey(rows)
     if step_name is not None:
         if step_name not in names and count:
@@ -106,7 +101,11 @@ def number_rows(rows: Iterable[Mapping[str, object]], step_name: str | None, sou
 
 
 def _key(name: str) -> str:
-    return "_step" if name == "_step" else canonical(name)
+    return name if name == _CALL_COUNTER else canonical(name)
+
+
+def _may_count(name: str) -> bool:
+    return name == _CALL_COUNTER or canonical(name) in _PRIORITY
 
 
 def _survey(rows: Iterable[Mapping[str, object]]) -> tuple[dict[str, bool], dict[str, _Candidate], int]:
@@ -114,27 +113,36 @@ def _survey(rows: Iterable[Mapping[str, object]]) -> tuple[dict[str, bool], dict
     with at least one number outside of the counters."""
     names: dict[str, bool] = {}
     candidates: dict[str, _Candidate] = {}
-    epochs: dict[str, object] = {}
+    epochs: dict[str, float] = {}
     count = 0
     for row in rows:
         for name in row:
             if name not in names:
-                names[name] = _key(name) in _PRIORITY or name == "_step"
+                names[name] = _may_count(name)
                 if names[name]:
                     candidates[name] = _Candidate()
-        columns = frozenset(name for name, value in row.items() if value is not None and not is_counter(name))
+        columns = _measured_columns(row)
         if not columns:
             continue
         count += 1
         new_epoch = False
         for name in candidates:
-            if _key(name) in _EPOCHS and row.get(name) is not None:
-                new_epoch = new_epoch or (name in epochs and row[name] != epochs[name])
-                epochs[name] = row[name]
+            epoch = to_number(row.get(name)) if _key(name) in EPOCHS else None
+            if epoch is not None:
+                new_epoch = new_epoch or epoch > epochs.get(name, epoch)
+                epochs[name] = epoch
         for name, candidate in candidates.items():
             if row.get(name) is not None:
-                candidate.add(row[name], columns, new_epoch and _key(name) not in _EPOCHS)
+                candidate.add(row[name], columns, new_epoch and _key(name) not in EPOCHS)
     return names, candidates, count
+
+
+def _measured_columns(row: Mapping[str, object]) -> frozenset[str]:
+    return frozenset(
+        name
+        for name, value in row.items()
+        if value is not None and not is_counter(name) and not (isinstance(value, str) and to_number(value) is None)
+    )
 
 
 def _by_row_number(rows: Iterable[Mapping[str, object]]) -> Iterator[LogEntry]:
@@ -145,10 +153,10 @@ def _by_row_number(rows: Iterable[Mapping[str, object]]) -> Iterator[LogEntry]:
     columns: frozenset[str] = frozenset()
     for row in rows:
         new_counters = {name: value for name, value in row.items() if value is not None and _key(name) in _PRIORITY}
-        new_columns = frozenset(name for name, value in row.items() if value is not None and not is_counter(name))
+        new_columns = _measured_columns(row)
         if not new_columns:
             continue
-        if number >= 0 and not (new_columns & columns) and (not new_counters or new_counters == counters):
+        if number >= 0 and new_columns.isdisjoint(columns) and new_counters.items() <= counters.items():
             columns |= new_columns
         else:
             number, counters, columns = number + 1, new_counters, new_columns
@@ -161,5 +169,5 @@ def open_rows(rows: Iterable[Mapping[str, object]], step_name: str | None, sourc
     `number_rows`."""
     with closing(Spool()) as spool:
         for row in rows:
-            spool.add({name: value for name, value in row.items() if not isinstance(value, list)})
+            spool.add(dict(mark_held_out(row)))
         yield number_rows(spool, step_name, source)

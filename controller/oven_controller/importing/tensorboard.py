@@ -20,21 +20,17 @@ from oven_core.errors import ConfigError
 _NOT_A_SCALAR = "not a scalar"
 
 
-class TensorBoardImporter:
-    """Importer for the scalars in event files."""
-
-    summary = "a TensorBoard event file (…tfevents…), or a folder with such files"
-
-    @contextmanager
-    def open(self, path: Path, skipped: Counter[str], step: str | None = None) -> Iterator[Recording]:
-        try:
-            from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
-        except ImportError as error:
-            raise ConfigError(
-                f'reading {path} needs tensorboard ({error}); run `pip install "oven-controller[import]"`'
-            ) from error
-        files = [path] if path.is_file() else _event_files(path)
-        yield Recording(_read_entries(files, LegacyEventFileLoader, step))
+@contextmanager
+def open_event_files(path: Path, skipped: Counter[str], step: str | None = None) -> Iterator[Recording]:
+    """Open the scalars in event files."""
+    try:
+        from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
+    except ImportError as error:
+        raise ConfigError(
+            f'reading {path} needs tensorboard ({error}); run `pip install "oven-controller[import]"`'
+        ) from error
+    files = [path] if path.is_file() else _event_files(path)
+    yield Recording(_read_entries(files, LegacyEventFileLoader, step))
 
 
 def _event_files(folder: Path) -> list[Path]:
@@ -71,6 +67,3 @@ def _to_number(value: Any) -> object:
         array = make_ndarray(value.tensor)
         return float(array.item()) if array.size == 1 else _NOT_A_SCALAR
     return _NOT_A_SCALAR
-
-
-IMPORTER = TensorBoardImporter()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import io
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,13 +36,13 @@ def read_lines(path: Path) -> Iterator[str]:
         encoding = _encoding(file.read(4))
     size = path.stat().st_size
     shows_progress = size >= _SHOW_PROGRESS_BYTES and sys.stderr.isatty()
-    with path.open(encoding=encoding, errors="oven_latin_1", newline="\n") as lines:
+    with path.open("rb") as file, io.TextIOWrapper(file, encoding, "oven_latin_1", "\n") as lines:
         number = 0
         while line := lines.readline(MAX_LINE):
             yield line.rstrip("\r\n")
             number += 1
             if shows_progress and number % _PROGRESS_LINES == 0:
-                print(f"\rreading {path.name}: {lines.buffer.tell() / size:.0%}", end="", file=sys.stderr, flush=True)
+                print(f"\rreading {path.name}: {file.tell() / size:.0%}", end="", file=sys.stderr, flush=True)
     if shows_progress:
         print("\r\033[K", end="", file=sys.stderr, flush=True)
 

@@ -25,24 +25,17 @@ class _State(BaseModel):
     global_step: Any = None
 
 
-class TrainerStateImporter:
-    """Importer for a Hugging Face Trainer's log history."""
-
-    summary = "a Hugging Face trainer_state.json, or a folder that contains trainer_state.json or checkpoint-…/trainer_state.json"
-
-    @contextmanager
-    def open(self, path: Path, skipped: Counter[str], step: str | None = None) -> Iterator[Recording]:
-        content = load_json(path)
-        try:
-            state = _State.model_validate(content)
-        except ValidationError:
-            raise ConfigError(f"{path} has no `log_history`, so it is not from a Hugging Face trainer") from None
-        max_steps = step_number(state.max_steps) or None  # 0 means unknown
-        yield Recording(_read_entries(state.log_history, step or "step"), max_steps, step_number(state.global_step))
+@contextmanager
+def open_trainer_state(path: Path, skipped: Counter[str], step: str | None = None) -> Iterator[Recording]:
+    """Open a Hugging Face Trainer's log history."""
+    content = load_json(path)
+    try:
+        state = _State.model_validate(content)
+    except ValidationError:
+        raise ConfigError(f"{path} has no `log_history`, so it is not from a Hugging Face trainer") from None
+    max_steps = step_number(state.max_steps) or None  # 0 means unknown
+    yield Recording(_read_entries(state.log_history, step or "step"), max_steps, step_number(state.global_step))
 
 
 def _read_entries(history: list[Any], step: str) -> Iterator[LogEntry]:
     return (LogEntry(entry.get(step), entry) for entry in history if isinstance(entry, dict))
-
-
-IMPORTER = TrainerStateImporter()

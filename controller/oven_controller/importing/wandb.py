@@ -37,21 +37,17 @@ _NOT_STEP_AXES = ("epoch", "epochs", "tokens", "num_tokens", "samples", "time", 
 """Last parts of the names of axes that do not count steps."""
 
 
-class WandbImporter:
-    """Importer for the history in a run's .wandb file."""
-
-    summary = "a W&B run folder (wandb/offline-run-…) or the file run-….wandb in it"
-
-    @contextmanager
-    def open(self, path: Path, skipped: Counter[str], step: str | None = None) -> Iterator[Recording]:
-        try:
-            from wandb.proto import wandb_internal_pb2
-        except ImportError as error:
-            raise ConfigError(
-                f"reading {path} needs the package wandb ({error}); run `pip install wandb`, or export the run's "
-                "history as CSV or JSONL"
-            ) from error
-        yield Recording(_read_entries(path, wandb_internal_pb2, skipped, step))
+@contextmanager
+def open_wandb(path: Path, skipped: Counter[str], step: str | None = None) -> Iterator[Recording]:
+    """Open the history in a run's .wandb file."""
+    try:
+        from wandb.proto import wandb_internal_pb2
+    except ImportError as error:
+        raise ConfigError(
+            f"reading {path} needs the package wandb ({error}); run `pip install wandb`, or export the run's "
+            "history as CSV or JSONL"
+        ) from error
+    yield Recording(_read_entries(path, wandb_internal_pb2, skipped, step))
 
 
 class StepAxes:
@@ -173,6 +169,3 @@ def _parse_value(text: str) -> object:
         return json.loads(text)
     except (ValueError, RecursionError):
         return text
-
-
-IMPORTER = WandbImporter()

@@ -14,29 +14,33 @@ from pathlib import Path
 
 from oven_controller.importing.console.line_parser import parse_boxed, parse_line
 from oven_controller.importing.importer import Recording
-from oven_controller.importing.metric_names import direction, held_out, is_counter
+from oven_controller.importing.metric_names import core, direction, held_out, is_counter
+from oven_controller.importing.name_tables import LOSSES
 from oven_controller.importing.spool import Spool
 from oven_controller.importing.step_columns import number_rows
 from oven_controller.importing.text_lines import read_lines
+from oven_core.errors import ConfigError
 
 MAX_KINDS = 10_000
 """Maximum number of kinds that are counted. Lines of further kinds are skipped."""
-_MIN_SHARE_WITH_COUNTER, _MIN_SHARE = 0.2, 0.5
-"""Minimum number of lines of a kind without a known metric, as a share of the lines of the most frequent kind."""
-_INHERITED = ("step", "epoch", "episode")
+_MIN_SHARE_WITH_COUNTER, _MIN_SHARE, _MIN_BLOCK_SHARE = 0.2, 0.5, 0.9
+"""Minimum number of lines of a kind without a known metric, as a share of the lines of the main kind: for lines with
+counters, for others, and for the lines of a block if no line with a metric has a counter."""
+_INHERITED = ("step", "epoch", "episode", "timestep")
 """Counters that apply to the following lines, too."""
 
 
-class ConsoleImporter:
-    """Importer for a text file with the console output of a training program."""
-
-    summary = "the console output of a training program"
-
-    @contextmanager
-    def open(self, path: Path, skipped: Counter[str], step: str | None = None) -> Iterator[Recording]:
-        with closing(Spool()) as spool:
-            kinds = _store(parse_log(read_lines(path)), spool)
-            yield number_rows(_KeptRows(spool, _choose_kinds(kinds)), step, path)
+@contextmanager
+def open_console_log(path: Path, skipped: Counter[str], step: str | None = None) -> Iterator[Recording]:
+    """Open a text file with the console output of a training program."""
+    with closing(Spool()) as spool:
+        choice = _choose_kinds(_store(parse_log(read_lines(path)), spool))
+        if not choice.measurements:
+            raise ConfigError(
+                f"{path} has no usable measurements: it is not a table or JSON, and no line with a step, iteration "
+                "or epoch and `name: value` pairs repeats"
+            )
+        yield number_rows(_KeptRows(spool, choice), step, path)
 
 
 @dataclass(slots=True)
@@ -59,9 +63,9 @@ class _Kind:
     has_values: bool
     lines: int = 0
     transient_lines: int = 0
-    first_count: int | None = None
+    first_counters: dict[str, int] = field(default_factory=dict)
     varies: bool = False
-    """Whether its counter has more than one value."""
+    """Whether its counters change."""
 
 
 def parse_log(lines: Iterable[str]) -> Iterator[Record]:
@@ -112,16 +116,16 @@ def _store(records: Iterable[Record], spool: Spool) -> list[_Kind]:
             )
         kind.lines += not record.is_transient
         kind.transient_lines += record.is_transient
-        count = next(iter(record.counters.values()), None)
-        kind.varies = kind.varies or (kind.first_count is not None and count != kind.first_count)
-        kind.first_count = count if kind.first_count is None else kind.first_count
+        if not kind.varies and record.counters:
+            kind.first_counters = kind.first_counters or record.counters
+            kind.varies = record.counters != kind.first_counters
         spool.add((kind.number, record.is_transient, record.counters, record.values))
     return list(kinds.values())
 
 
 def _is_known(name: str) -> bool:
     parts = held_out(name)
-    return direction(parts.rest if parts else name) != "neither"
+    return direction(parts.rest if parts else name) != "neither" or core(name) in LOSSES
 
 
 @dataclass(slots=True)
@@ -137,19 +141,34 @@ class _Choice:
 
 
 def _choose_kinds(kinds: list[_Kind]) -> _Choice:
-    choice = _Choice(headings={kind.number for kind in kinds if not kind.has_values and kind.varies})
-    repeated = [kind for kind in kinds if kind.has_values and kind.lines + kind.transient_lines >= 2]
-    candidates = [kind for kind in repeated if kind.has_metric] or repeated
+    choice = _Choice()
+    with_values = [kind for kind in kinds if kind.has_values]
+    repeated = [kind for kind in with_values if kind.lines + kind.transient_lines >= 2]
+    candidates = (
+        [kind for kind in repeated if kind.has_metric]
+        or [kind for kind in repeated if kind.varies]
+        or [kind for kind in with_values if kind.has_metric and kind.has_counter]  # the log of a single step
+    )
     if not candidates:
         return choice
-    choice.reads_transient = sum(kind.lines for kind in candidates) < 3
     main = max(candidates, key=lambda kind: kind.lines)
+    choice.reads_transient = sum(kind.lines for kind in candidates) < 3
     choice.needs_counter = main.has_counter
-    for kind in repeated:
-        share = kind.lines / max(1, main.lines)
-        min_share = _MIN_SHARE_WITH_COUNTER if kind.has_counter else _MIN_SHARE
-        if kind.has_metric or (share >= min_share and main.has_counter):
-            choice.measurements.add(kind.number)
+
+    def share(kind: _Kind) -> float:
+        return kind.lines / max(1, main.lines)
+
+    choice.headings = {
+        kind.number for kind in kinds if kind.varies and (not kind.has_values or share(kind) >= _MIN_SHARE)
+    }
+    choice.measurements = {kind.number for kind in candidates}
+    min_share = _MIN_SHARE if main.has_counter else _MIN_BLOCK_SHARE
+    if main.has_counter or choice.headings:
+        choice.measurements |= {
+            kind.number
+            for kind in repeated
+            if share(kind) >= (_MIN_SHARE_WITH_COUNTER if kind.has_counter else min_share)
+        }
     return choice
 
 
@@ -171,6 +190,3 @@ class _KeptRows:
             counters.update((name, count) for name, count in own_counters.items() if name in _INHERITED)
             if is_measurement and (counters or own_counters or not self._choice.needs_counter):
                 yield values | counters | own_counters
-
-
-IMPORTER = ConsoleImporter()

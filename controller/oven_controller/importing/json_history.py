@@ -10,9 +10,11 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import from_json
+
 from oven_controller.importing.importer import TRUNCATED_ROWS, Recording
 from oven_controller.importing.step_columns import open_rows
-from oven_controller.importing.text_lines import read_lines
+from oven_controller.importing.text_lines import read_lines, read_text
 from oven_core.errors import ConfigError, reason
 
 MAX_BYTES = 512 * 2**20
@@ -40,8 +42,8 @@ def load_json(path: Path) -> Any:
             "training from TensorBoard, W&B or JSONL"
         )
     try:
-        return json.loads("\n".join(read_lines(path)))
-    except (ValueError, RecursionError) as error:
+        return from_json(read_text(path))
+    except ValueError as error:
         raise ConfigError(f"{path} is not JSON: {reason(error)}; was the program killed while writing it?") from error
 
 

@@ -47,6 +47,12 @@ def read_lines(path: Path) -> Iterator[str]:
         print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
+def read_text(path: Path) -> str:
+    """Return the text of a file, decoded like `read_lines`."""
+    data = path.read_bytes()
+    return data.decode(_encoding(data), "oven_latin_1")
+
+
 def _encoding(head: bytes) -> str:
     return next((encoding for bom, encoding in _BOMS.items() if head.startswith(bom)), "utf-8")
 

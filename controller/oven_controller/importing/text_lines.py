@@ -10,7 +10,7 @@ from pathlib import Path
 
 from oven_core.errors import ConfigError
 
-MAX_LINE = 1 << 20
+MAX_LINE = 1 << 24
 """Maximum number of characters in a line. The rest of a longer line is read as another line."""
 _BOMS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 _HEAD_BYTES = 1 << 16

@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from oven_controller.importing.console.line_parser import parse_boxed, parse_line
+from oven_controller.importing.console.line_parser import Record, parse_boxed, parse_line
 from oven_controller.importing.importer import Recording
 from oven_controller.importing.metric_names import core, direction, held_out, is_counter
 from oven_controller.importing.name_tables import LOSSES
@@ -43,16 +43,6 @@ def open_console_log(path: Path, skipped: Counter[str], step: str | None = None)
                 "or epoch and `name: value` pairs repeats"
             )
         yield number_rows(_KeptRows(spool, choice), step, path)
-
-
-@dataclass(slots=True)
-class Record:
-    """The counters and measurements of a line, or of a table of several lines."""
-
-    counters: dict[str, int]
-    values: dict[str, float]
-    is_transient: bool = False
-    """Whether the line was overwritten later, like all but the last state of a progress bar."""
 
 
 @dataclass(slots=True)
@@ -90,21 +80,17 @@ def parse_log(lines: Iterable[str]) -> Iterator[Record]:
                 table[section + name] = value
             continue
         if table:
-            yield Record({}, table)
+            yield Record(values=table)
             table, section = {}, ""
         parts = line.replace("\b", "\r").split("\r") if "\r" in line or "\b" in line else [line]
-        records = [
-            Record(parsed.counters, parsed.values)
-            for parsed in map(parse_line, parts)
-            if parsed.counters or parsed.values
-        ]
+        records = [record for record in map(parse_line, parts) if record.counters or record.values]
         settled = max((index for index, record in enumerate(records) if record.values), default=-1)
         for index, record in enumerate(records):
             record.is_transient = index != settled and bool(record.values)
             if record.values or "batch" not in record.counters:
                 yield record
     if table:
-        yield Record({}, table)
+        yield Record(values=table)
 
 
 def _store(records: Iterable[Record], spool: Spool) -> list[_Kind]:

@@ -10,9 +10,12 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import from_json
+
 from oven_controller.importing.importer import TRUNCATED_ROWS, Recording
+from oven_controller.importing.rows import step_number
 from oven_controller.importing.step_columns import open_rows
-from oven_controller.importing.text_lines import read_lines
+from oven_controller.importing.text_lines import read_lines, read_text
 from oven_core.errors import ConfigError, reason
 
 MAX_BYTES = 512 * 2**20
@@ -40,8 +43,8 @@ def load_json(path: Path) -> Any:
             "training from TensorBoard, W&B or JSONL"
         )
     try:
-        return json.loads("\n".join(read_lines(path)))
-    except (ValueError, RecursionError) as error:
+        return from_json(read_text(path))
+    except ValueError as error:
         raise ConfigError(f"{path} is not JSON: {reason(error)}; was the program killed while writing it?") from error
 
 
@@ -86,8 +89,10 @@ def _find_rows(value: Any) -> list[dict[str, Any]] | None:
     match value:
         case list() if value and all(isinstance(row, dict) for row in value):
             return value
-        case dict() if value and all(isinstance(row, dict) and key.isdecimal() for key, row in value.items()):
-            return [{"step": int(key)} | row for key, row in value.items()]
+        case dict() if value and all(
+            isinstance(row, dict) and step_number(key) is not None for key, row in value.items()
+        ):
+            return [{"step": key} | row for key, row in value.items()]
         case dict():
             lists = {name: column for name, column in value.items() if isinstance(column, list)}
             if lists and all(not isinstance(cell, list | dict) for column in lists.values() for cell in column):

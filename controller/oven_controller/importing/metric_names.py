@@ -29,6 +29,8 @@ _HELD_OUT = re.compile(
     rf"({'|'.join(sorted(name_tables.HELD_OUT_PREFIXES, key=len, reverse=True))})(?:_?\d+)?(?:'s)?[/_ .:-]+(?=.)|tel$",
     re.IGNORECASE,
 )
+_HELD_OUT_CAMEL = re.compile(r"([Ee]val|[Vv]al(?:id(?:ation)?)?|[Tt]est)(?=[A-Z])")
+"""A prefix without a separator, as in `valLoss`."""
 _HELD_OUT_END = re.compile(r"[/_ -](eval|val|validation|valid|test)$", re.IGNORECASE)
 _YOLO_HELD_OUT = re.compile(r"metrics/(?=precision|recall|map)", re.IGNORECASE)
 """YOLO measures these metrics on its validation data."""
@@ -79,7 +81,7 @@ def held_out(name: str) -> HeldOut | None:
     if match := _YOLO_HELD_OUT.match(name):
         return HeldOut("val", name[match.end() :])
     for start in {0, name.rfind("/") + 1}:
-        if match := _HELD_OUT.match(name, start):
+        if match := _HELD_OUT.match(name, start) or _HELD_OUT_CAMEL.match(name, start):
             prefix, rest = (match[1] or "val").lower(), name[match.end() :] or "loss"
             if _is_held_out(prefix, rest):
                 return HeldOut(prefix, rest)

@@ -108,19 +108,17 @@ def _may_count(name: str) -> bool:
     return name == _CALL_COUNTER or canonical(name) in _PRIORITY
 
 
-def _survey(rows: Iterable[Mapping[str, object]]) -> tuple[dict[str, bool], dict[str, _Candidate], int]:
-    """Return the columns (and whether each may count steps), the statistics of those that may, and the number of rows
-    with at least one number outside of the counters."""
-    names: dict[str, bool] = {}
+def _survey(rows: Iterable[Mapping[str, object]]) -> tuple[set[str], dict[str, _Candidate], int]:
+    """Return the columns, the statistics of those that may count steps, and the number of rows with measurements."""
+    names: set[str] = set()
     candidates: dict[str, _Candidate] = {}
     epochs: dict[str, float] = {}
     count = 0
     for row in rows:
         for name in row:
-            if name not in names:
-                names[name] = _may_count(name)
-                if names[name]:
-                    candidates[name] = _Candidate()
+            if name not in names and _may_count(name):
+                candidates[name] = _Candidate()
+        names.update(row)
         columns = _measured_columns(row)
         if not columns:
             continue

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from oven_core.errors import ConfigError
 
-MAX_LINE = 1 << 20
+MAX_LINE = 1 << 24
 """Maximum number of characters in a line. The rest of a longer line is read as another line."""
 _BOMS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 _HEAD_BYTES = 1 << 16
@@ -45,6 +45,12 @@ def read_lines(path: Path) -> Iterator[str]:
                 print(f"\rreading {path.name}: {file.tell() / size:.0%}", end="", file=sys.stderr, flush=True)
     if shows_progress:
         print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file, decoded like `read_lines`."""
+    data = path.read_bytes()
+    return data.decode(_encoding(data), "oven_latin_1")
 
 
 def _encoding(head: bytes) -> str:

@@ -267,6 +267,19 @@ def test_only_lines_that_repeat_are_read(tmp_path: Path) -> None:
         assert [row.step for row in observations(imported)] == list(STEPS)
 
 
+def test_lines_about_an_earlier_step_are_not_measurements(tmp_path: Path) -> None:
+    lines = [f"Epoch {i}: loss {loss(i)}, val_loss {loss(i)}\nBest epoch: {i // 2}, val_loss: 2.5\n" for i in STEPS]
+    with (imported := read(tmp_path, "".join(lines))).rows as rows:
+        assert rows.totals.metrics == {"loss": 12, "eval/loss": 12} and rows.totals.incarnations == 1
+        assert imported.step_column == "epoch"
+
+
+def test_a_metric_that_is_only_in_the_last_line_is_read(tmp_path: Path) -> None:
+    lines = [f"step {i} loss {loss(i)}\n" for i in STEPS]
+    with read(tmp_path, "".join(lines) + "step 13 loss 1.5 acc 0.5\n").rows as rows:
+        assert rows.totals.metrics == {"loss": 13, "acc": 1} and rows.totals.last_step == 13
+
+
 def test_two_runs_in_one_file_are_two_incarnations(tmp_path: Path) -> None:
     run = "".join(f"step {i} loss {loss(i)}\n" for i in STEPS)
     with (imported := read(tmp_path, run * 2)).rows as rows:

@@ -255,7 +255,7 @@ def test_directions_follow_from_the_ends_of_names() -> None:
 
 
 def test_words_that_look_like_held_out_data() -> None:
-    held_out = ("valid_acc", "Loss/val", "validation loss", "test_f1", "dev_loss", "valid_1's l2")
+    held_out = ("valid_acc", "Loss/val", "validation loss", "test_f1", "dev_loss", "valid_1's l2", "valLoss")
     training = ("valid_action", "test_time", "timing/testing", "values", "evaluator", "device")
     assert all(name.startswith("eval/") for name in chosen(*held_out))
     assert not any(name.startswith("eval/") for name in chosen(*training))

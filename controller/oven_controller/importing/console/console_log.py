@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from oven_controller.importing.console.line_parser import parse_boxed, parse_line
+from oven_controller.importing.console.line_parser import Record, parse_boxed, parse_line
 from oven_controller.importing.importer import Recording
 from oven_controller.importing.metric_names import core, direction, held_out, is_counter
 from oven_controller.importing.name_tables import LOSSES
@@ -26,6 +26,8 @@ MAX_KINDS = 10_000
 _MIN_SHARE_WITH_COUNTER, _MIN_SHARE, _MIN_BLOCK_SHARE = 0.2, 0.5, 0.9
 """Minimum number of lines of a kind without a known metric, as a share of the lines of the main kind: for lines with
 counters, for others, and for the lines of a block if no line with a metric has a counter."""
+_MAX_SHARE_BEHIND = 0.3
+"""Maximum share of lines of a kind that may refer to an earlier step."""
 _INHERITED = ("step", "epoch", "episode", "timestep")
 """Counters that apply to the following lines, too."""
 
@@ -44,28 +46,24 @@ def open_console_log(path: Path, skipped: Counter[str], step: str | None = None)
 
 
 @dataclass(slots=True)
-class Record:
-    """The counters and measurements of a line, or of a table of several lines."""
-
-    counters: dict[str, int]
-    values: dict[str, float]
-    is_transient: bool = False
-    """Whether the line was overwritten later, like all but the last state of a progress bar."""
-
-
-@dataclass(slots=True)
 class _Kind:
     """Statistics of the lines with the same names."""
 
     number: int
-    has_counter: bool
+    counters: tuple[str, ...]
+    names: frozenset[str]
     has_metric: bool
-    has_values: bool
+    """Whether it has a metric with a known direction."""
     lines: int = 0
     transient_lines: int = 0
-    first_counters: dict[str, int] = field(default_factory=dict)
+    behind: int = 0
+    """Number of lines that count less than the line before, such as `Best epoch: 7` after epoch 9."""
     varies: bool = False
     """Whether its counters change."""
+
+    @property
+    def total(self) -> int:
+        return self.lines + self.transient_lines
 
 
 def parse_log(lines: Iterable[str]) -> Iterator[Record]:
@@ -82,43 +80,40 @@ def parse_log(lines: Iterable[str]) -> Iterator[Record]:
                 table[section + name] = value
             continue
         if table:
-            yield Record({}, table)
+            yield Record(values=table)
             table, section = {}, ""
         parts = line.replace("\b", "\r").split("\r") if "\r" in line or "\b" in line else [line]
-        records = [
-            Record(parsed.counters, parsed.values)
-            for parsed in map(parse_line, parts)
-            if parsed.counters or parsed.values
-        ]
+        records = [record for record in map(parse_line, parts) if record.counters or record.values]
         settled = max((index for index, record in enumerate(records) if record.values), default=-1)
         for index, record in enumerate(records):
             record.is_transient = index != settled and bool(record.values)
             if record.values or "batch" not in record.counters:
                 yield record
     if table:
-        yield Record({}, table)
+        yield Record(values=table)
 
 
 def _store(records: Iterable[Record], spool: Spool) -> list[_Kind]:
     """Store the records with the numbers of their kinds, and return the kinds."""
     kinds: dict[tuple[str, ...], _Kind] = {}
+    newest_counts: dict[str, int] = {}
     for record in records:
         key = (*record.counters, "|", *record.values)
         kind = kinds.get(key)
         if kind is None:
             if len(kinds) >= MAX_KINDS:
                 continue
-            kind = kinds[key] = _Kind(
-                number=len(kinds),
-                has_counter=bool(record.counters),
-                has_metric=any(_is_known(name) for name in record.values),
-                has_values=any(not is_counter(name) for name in record.values),
-            )
+            names = frozenset(name for name in record.values if not is_counter(name))
+            kind = _Kind(len(kinds), tuple(record.counters), names, any(_is_known(name) for name in names))
+            kinds[key] = kind
         kind.lines += not record.is_transient
         kind.transient_lines += record.is_transient
-        if not kind.varies and record.counters:
-            kind.first_counters = kind.first_counters or record.counters
-            kind.varies = record.counters != kind.first_counters
+        if kind.counters:
+            main_counter = kind.counters[0]
+            is_behind = record.counters[main_counter] < newest_counts.get(main_counter, 0)
+            kind.behind += is_behind and main_counter in _INHERITED
+            kind.varies = kind.varies or any(newest_counts.get(name, n) != n for name, n in record.counters.items())
+            newest_counts |= record.counters
         spool.add((kind.number, record.is_transient, record.counters, record.values))
     return list(kinds.values())
 
@@ -142,33 +137,41 @@ class _Choice:
 
 def _choose_kinds(kinds: list[_Kind]) -> _Choice:
     choice = _Choice()
-    with_values = [kind for kind in kinds if kind.has_values]
-    repeated = [kind for kind in with_values if kind.lines + kind.transient_lines >= 2]
+    with_values = [kind for kind in kinds if kind.names]
+    repeated = [kind for kind in with_values if kind.total >= 2]
     candidates = (
         [kind for kind in repeated if kind.has_metric]
         or [kind for kind in repeated if kind.varies]
-        or [kind for kind in with_values if kind.has_metric and kind.has_counter]  # the log of a single step
+        or [kind for kind in with_values if kind.has_metric and kind.counters]  # the log of a single step
     )
     if not candidates:
         return choice
-    main = max(candidates, key=lambda kind: kind.lines)
+    main = max(candidates, key=lambda kind: (kind.lines, kind.total))
     choice.reads_transient = sum(kind.lines for kind in candidates) < 3
-    choice.needs_counter = main.has_counter
+    choice.needs_counter = bool(main.counters)
 
-    def share(kind: _Kind) -> float:
-        return kind.lines / max(1, main.lines)
+    def is_current(kind: _Kind) -> bool:
+        return kind is main or kind.behind <= _MAX_SHARE_BEHIND * kind.total
+
+    def is_frequent(kind: _Kind) -> bool:
+        if not main.counters and not choice.headings:
+            return False
+        min_share = _MIN_SHARE_WITH_COUNTER if kind.counters else _MIN_SHARE if main.counters else _MIN_BLOCK_SHARE
+        return kind.total >= max(2.0, min_share * main.total)
+
+    def extends_main(kind: _Kind) -> bool:
+        return kind.counters == main.counters != () and kind.names >= main.names
 
     choice.headings = {
-        kind.number for kind in kinds if kind.varies and (not kind.has_values or share(kind) >= _MIN_SHARE)
+        kind.number
+        for kind in kinds
+        if kind.varies and is_current(kind) and (not kind.names or kind.total >= _MIN_SHARE * main.total)
     }
-    choice.measurements = {kind.number for kind in candidates}
-    min_share = _MIN_SHARE if main.has_counter else _MIN_BLOCK_SHARE
-    if main.has_counter or choice.headings:
-        choice.measurements |= {
-            kind.number
-            for kind in repeated
-            if share(kind) >= (_MIN_SHARE_WITH_COUNTER if kind.has_counter else min_share)
-        }
+    choice.measurements = {
+        kind.number
+        for kind in with_values
+        if is_current(kind) and (kind in candidates or is_frequent(kind) or extends_main(kind))
+    }
     return choice
 
 

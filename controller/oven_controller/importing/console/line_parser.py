@@ -73,18 +73,20 @@ _BOXED = re.compile(r"^\s*\|\s*(?P<name>[^|]*?\S)\s*\|\s*(?P<value>[^|]*?)\s*\|\
 
 
 @dataclass(slots=True)
-class ParsedLine:
-    """The contents of a line."""
+class Record:
+    """The contents of a line, or of a table of several lines."""
 
     counters: dict[str, int] = field(default_factory=dict)
-    """Values of `step`, `epoch`, `episode` and `batch`."""
+    """Values of `step`, `epoch`, `episode`, `timestep` and `batch`."""
     values: dict[str, float] = field(default_factory=dict)
     """The measurements by name."""
+    is_transient: bool = False
+    """Whether the line was overwritten later, like all but the last state of a progress bar."""
 
 
-def parse_line(line: str) -> ParsedLine:
+def parse_line(line: str) -> Record:
     """Parse a line. The names of held-out measurements get the prefix `val_` if only the line says that they are."""
-    parsed = ParsedLine()
+    parsed = Record()
     if len(line) > MAX_LENGTH or not _DIGIT.search(line):
         return parsed
     text = _remove_noise(line)
@@ -154,19 +156,19 @@ def _remove_noise(line: str) -> str:
     return _LEVEL.sub(" ", line) if _LEVEL_HINT.search(line) else line
 
 
-def _read_bar(match: re.Match[str], parsed: ParsedLine) -> str:
+def _read_bar(match: re.Match[str], parsed: Record) -> str:
     parsed.counters["batch"] = int(match["count"])
     return " | "
 
 
-def _read_loop(match: re.Match[str], parsed: ParsedLine) -> str:
+def _read_loop(match: re.Match[str], parsed: Record) -> str:
     if match["epoch"]:
         parsed.counters["epoch"] = int(match["epoch"])
     parsed.counters["batch"] = int(match["count"])
     return f" {match['name']}: "
 
 
-def _read_counter(match: re.Match[str], parsed: ParsedLine) -> str:
+def _read_counter(match: re.Match[str], parsed: Record) -> str:
     name = match["name"].lower()
     if name == "s" and match.start():
         return match[0]  # seconds

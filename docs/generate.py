@@ -12,6 +12,8 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Collection
+from functools import partial
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any, get_args
 
@@ -39,7 +41,15 @@ from oven_runs.settings.notifications import RecipientSettings
 from oven_runs.settings.run_settings import RuleSettings, Settings
 from oven_runs.traces.formats.format_lookup import FORMATS, format_named
 
-PAGES = ("architecture.md", "protocol.md", "protocol/messages.md", "deciding.md", "settings.md", "traces.md")
+sys.path.append(str(Path(__file__).parent))  # for the import of this file by tests
+
+import example_runs
+import finding_pictures
+
+PAGES = (
+    "../README.md", "architecture.md", "protocol.md", "protocol/messages.md", "deciding.md", "settings.md", "traces.md",
+    "what-is-wrong.md",
+)  # fmt: skip
 ROOT = Path(__file__).parents[1]
 COMPONENTS = ("controller", "agents", "learner", "kg", "tui", "bench", "tests")
 BLOCK = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -196,6 +206,32 @@ def sizes() -> str:
     return "\n".join(rows)
 
 
+def review_overfit() -> str:
+    return f"```text\n{finding_pictures.printed({'train.log': 'overfit'})}\n```"
+
+
+def review_short() -> str:
+    """The same without the notes on how the log was read."""
+    name, *lines = finding_pictures.printed({"train.log": "overfit"}).splitlines()
+    findings = dropwhile(lambda line: not line.startswith("act:"), lines)
+    return "\n".join(["```text", name, *findings, "```"])
+
+
+def review_healthy() -> str:
+    picture = "![A loss and a held-out loss that both fall](findings/healthy.svg)"
+    return f"{picture}\n\n```text\n{finding_pictures.printed({'train.log': 'healthy'})}\n```"
+
+
+def review_files() -> str:
+    files = {"runs/base.csv": "healthy", "runs/lr-3e-3.csv": "diverged", "runs/epochs-9.csv": "overfit"}
+    return f"```text\n{finding_pictures.printed(files)}\n```"
+
+
+def review_json() -> str:
+    printed = finding_pictures.printed({"train.log": "overfit"}, "--json")
+    return f"```json\n{json.dumps(json.loads(printed), indent=2, ensure_ascii=False)}\n```"
+
+
 GENERATORS: dict[str, Callable[[], str]] = {
     "trace-formats": trace_formats,
     "subjects": subjects,
@@ -208,6 +244,15 @@ GENERATORS: dict[str, Callable[[], str]] = {
     "rules": rules,
     "settings": settings,
     "sizes": sizes,
+    "review-overfit": review_overfit,
+    "review-short": review_short,
+    "review-healthy": review_healthy,
+    "review-files": review_files,
+    "review-json": review_json,
+}
+GENERATORS |= {
+    f"finding-{run.kind.replace('_', '-')}": partial(finding_pictures.finding_block, run.kind)
+    for run in example_runs.RUNS
 }
 UNCHECKED = ("sizes",)
 """What every change of any file changes: it is made anew with the other tables, and may be stale."""
@@ -304,7 +349,8 @@ def documents() -> dict[str, str]:
     """Whole files: path under docs/ → contents."""
     made = {"log.schema": codec.json_schema(), "requests.schema": codec.service_schema()}
     made["asyncapi"] = generate_asyncapi()
-    return {f"protocol/{name}.json": json.dumps(made[name], indent=1, ensure_ascii=False) + "\n" for name in made}
+    documents = {f"protocol/{name}.json": json.dumps(made[name], indent=1, ensure_ascii=False) + "\n" for name in made}
+    return documents | finding_pictures.pictures()
 
 
 def main(args: list[str]) -> int:

@@ -73,6 +73,13 @@ def test_generated_tables_are_fresh(generate: ModuleType) -> None:
         assert (DOCS / name).read_text() == text, f"docs/{name} is stale: run `python docs/generate.py`"
 
 
+def test_every_example_of_a_finding_has_a_section_and_the_healthy_example_has_no_finding(generate: ModuleType) -> None:
+    kinds = [run.kind for run in generate.example_runs.RUNS]
+    page = (DOCS / "what-is-wrong.md").read_text()
+    assert re.findall(r"^### (\w+)$", page, re.MULTILINE) == kinds
+    assert "nothing is wrong" in generate.review_healthy() and "note:" not in generate.review_healthy()
+
+
 def anchors(page: Path) -> set[str]:
     headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

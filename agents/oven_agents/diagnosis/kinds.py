@@ -72,7 +72,9 @@ KINDS: Final = {
     "reward_collapse": Kind(
         "go back to a checkpoint before the fall, and lower the learning rate", "policy_collapse", (), _LOST_STEPS
     ),
-    "spike_recovered": Kind("nothing, unless spikes recur: then skip the batches around them", "loss_spike"),
+    "spike_recovered": Kind(
+        "nothing, unless spikes recur: then skip the batches around them", "loss_spike", (), "the skipped batches"
+    ),
     "overfit": Kind(
         "use the checkpoint with the best held-out value; for more, train on more data or regularise",
         "heldout_loss_rises", (), _LOST_STEPS,
@@ -98,8 +100,12 @@ KINDS: Final = {
         "nothing if the run learns well; otherwise raise the clip to the usual norm and lower the rate",
         "grad_norm_growth",
     ),
-    "never_evaluated": Kind("measure a loss on held-out data now and then", "heldout_loss_rises"),
-    "steps_out_of_order": Kind("nothing if the run was resumed; otherwise review each run's part alone", "loss_spike"),
+    "never_evaluated": Kind(
+        "measure a loss on held-out data now and then", "heldout_loss_rises", (), "the time for the evaluations"
+    ),
+    "steps_out_of_order": Kind(
+        "nothing if the run was resumed; otherwise review each run's part alone", "loss_spike", (), _NOTHING
+    ),
 }  # fmt: skip
 """Kinds of findings with fixed remedies. Other kinds are symptoms of the knowledge graph."""
 

@@ -21,6 +21,8 @@ TOP = 18
 """Top margin in pixels, for the numbers of flags."""
 BOTTOM = 22
 """Bottom margin in pixels, for the ticks."""
+LABEL_CHARACTER = 8
+"""Width of a character of a label in pixels, at most."""
 MAX_COLUMNS = 400
 """Maximum number of columns in a chart. Each shows the range of a metric over a few ticks."""
 VISIBLE_SHARE = 0.99
@@ -69,8 +71,12 @@ class _ColumnRange:
     high: float
 
 
-def render_chart(name: str, series: Series, marks: Sequence[Mark], first: int, last: int) -> str:
-    """Return a metric's chart with labelled marks from tick `first` to `last`. It is empty without finite values."""
+def render_chart(
+    name: str, series: Series, marks: Sequence[Mark], first: int, last: int, ends: tuple[str, str] | None = None
+) -> str:
+    """Return a metric's chart with labelled marks from tick `first` to `last`. It is empty without finite values.
+
+    `ends` are the labels at both ends of the axis, by default those ticks."""
     ranges = _column_ranges(series, first, last)
     if not ranges:
         return ""
@@ -94,21 +100,24 @@ def render_chart(name: str, series: Series, marks: Sequence[Mark], first: int, l
     )
     lines = "".join(_render_mark(mark, x(mark.tick)) for mark in marks)
     outside = sum(item.high > high or item.low < low for item in ranges)
+    start, end = ends or (f"tick {first:,}", f"{last:,}")
     note = f"; {outside} of {len(ranges)} columns extend beyond the axis" if outside else ""
     return (
         f"<figure><figcaption>{escape(name)}{note}</figcaption>"
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(name)} over the run">{grid}'
         f'<polygon points="{" ".join(tops + bottoms)}" class="band"/>{lines}'
-        f'<text x="{LEFT}" y="{HEIGHT - 6}">tick {first:,}</text>'
-        f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 6}" text-anchor="end">{last:,}</text></svg></figure>'
+        f'<text x="{LEFT}" y="{HEIGHT - 6}">{start}</text>'
+        f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 6}" text-anchor="end">{end}</text></svg></figure>'
     )
 
 
 def _render_mark(mark: Mark, x: float) -> str:
+    half = LABEL_CHARACTER * len(mark.label) / 2
+    anchor = "start" if x - half < LEFT else "end" if x + half > WIDTH else "middle"
     return (
         f'<g class="{mark.css_class}"><title>{escape(mark.tooltip[:200])}</title>'
         f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>'
-        f'<text x="{x:.1f}" y="{TOP - 5}" text-anchor="middle">{escape(mark.label)}</text></g>'
+        f'<text x="{x:.1f}" y="{TOP - 5}" text-anchor="{anchor}">{escape(mark.label)}</text></g>'
     )
 
 

@@ -67,6 +67,6 @@ def _render_charts(run: ReviewedRun) -> list[str]:
         if finding.onset_step is not None
     ]
     charted = [name for name in dict.fromkeys(names) if name in record.series][:MAX_CHARTS]
-    return [
-        render_chart(name, Series(*record.series[name]), marks, record.ticks[0], record.ticks[-1]) for name in charted
-    ]
+    first, last = record.ticks[0], record.ticks[-1]
+    ends = f"step {record.steps[0]:,}", f"{record.steps[-1]:,}"
+    return [render_chart(name, Series(*record.series[name]), marks, first, last, ends) for name in charted]

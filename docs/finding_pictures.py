@@ -112,7 +112,7 @@ def _draw(run: ExampleRun) -> str:
     marks = []
     if run is not HEALTHY:
         finding = _finding(run.kind)
-        tick = record.ticks[0] if finding.onset_step is None else record.tick_at(finding.onset_step)
+        tick = finding.onset_tick
         marks = [Mark(run.kind, tick, CSS_CLASSES[finding.severity], finding.message)]
     first, last = record.ticks[0], record.ticks[-1]
     ends = f"step {record.steps[0]:,}", f"{record.steps[-1]:,}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Final
 
 from oven_agents.diagnosis.changes import read_changes
@@ -46,8 +47,9 @@ def find_findings(record: RunRecord) -> list[Finding]:
     if record.run is None or not record.ticks:
         return []
     by_kind: dict[str, list[Evidence]] = {}
-    for read_evidence in (read_interventions, read_levels, read_curves, read_changes):
-        for kind, evidence in _strongest(read_evidence(record)).items():
+    levels = chain(read_levels(record), read_curves(record))
+    for source in (read_interventions(record), levels, read_changes(record)):
+        for kind, evidence in _strongest(source).items():
             by_kind.setdefault(kind, []).append(evidence)
     findings = [_combine(kind, evidence, record) for kind, evidence in by_kind.items()]
     return sorted((_without_consequences(finding, findings) for finding in findings), key=_importance)
@@ -93,6 +95,7 @@ def _combine(kind: str, evidence: Sequence[Evidence], record: RunRecord) -> Find
     return Finding(
         kind=kind,
         onset_step=record.step_at(onset),
+        onset_tick=onset,
         severity=_severity(confidence),
         confidence=confidence,
         message=message or _clean(strongest_first[0].text),

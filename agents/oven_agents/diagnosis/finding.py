@@ -21,6 +21,7 @@ class Finding(BaseModel):
 
     kind: str = Field(description="what is wrong, e.g. lr_too_low; many kinds are nodes of the knowledge graph")
     onset_step: int | None = Field(description="step at which it began")
+    onset_tick: int = Field(default=0, description="tick at which it began, because steps may repeat")
     severity: Severity = Field(description="act: change something now; advise: consider a change; note: be aware")
     confidence: float = Field(ge=0, le=1, description="certainty that this is wrong; not calibrated")
     message: str = Field(description="the figures behind the finding, and what the controller did about it")

@@ -53,7 +53,7 @@ KINDS: Final = {
     "dead": Kind(
         "check that the labels are not all masked, that the trained parameters have gradients, and that mixed "
         "precision does not round the loss to 0; then start again",
-        "grad_norm_vanishes", ("stuck", "plateau", "zero_advantage_groups"), "the {steps} steps so far",
+        "grad_norm_vanishes", ("stuck", "plateau", "zero_advantage_groups"), _LOST_STEPS,
     ),
     "stuck": Kind(
         "check the data and the labels first; then try rates 3 times higher and 3 times lower for a few hundred steps",

@@ -174,10 +174,6 @@ class RunRecord:
         """Return the step of the first observation at or after the tick, or the last step."""
         return self.steps[min(bisect_left(self.ticks, tick), len(self.steps) - 1)]
 
-    def tick_at(self, step: int) -> int:
-        """Return the tick of the first observation at this step or a later one, or the last tick."""
-        return next((tick for tick, other in zip(self.ticks, self.steps, strict=True) if other >= step), self.ticks[-1])
-
     def first_change(self, *actuators: str) -> float:
         """Return the tick at which one of the knobs was first changed, or infinity."""
         return next((tick for tick, actuator in self.changes if actuator in actuators), math.inf)

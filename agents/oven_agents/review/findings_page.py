@@ -62,9 +62,8 @@ def _render_charts(run: ReviewedRun) -> list[str]:
     names = [objective(record.started).name, *([held_out.name] if held_out else []), "learning_rate", "grad_norm"]
     names += [name for name in record.series if any(name in finding.message for finding in run.findings)]
     marks = [
-        Mark(str(number), record.tick_at(finding.onset_step), CSS_CLASSES[finding.severity], finding.message)
+        Mark(str(number), finding.onset_tick, CSS_CLASSES[finding.severity], finding.message)
         for number, finding in enumerate(run.findings, 1)
-        if finding.onset_step is not None
     ]
     charted = [name for name in dict.fromkeys(names) if name in record.series][:MAX_CHARTS]
     first, last = record.ticks[0], record.ticks[-1]

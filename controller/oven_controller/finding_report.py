@@ -18,12 +18,12 @@ MAX_NOTES = 5
 """Maximum number of notes to print. --json prints all of them."""
 
 
-def finding_lines(findings: Sequence[Finding]) -> Iterator[str]:
-    """Yield the lines for the findings, most important first."""
+def finding_lines(findings: Sequence[Finding], unjudged: str = "") -> Iterator[str]:
+    """Yield the lines for the findings, most important first. `unjudged` is the reason if nothing could be judged."""
     notes = [finding for finding in findings if finding.severity == "note"]
     causes = [finding for finding in findings if finding.severity != "note"]
     if not causes:
-        yield "nothing is wrong, as far as the log shows"
+        yield unjudged or "nothing is wrong, as far as the log shows"
     for finding in [*causes, *notes[:MAX_NOTES]]:
         since = "" if finding.onset_step is None else f" since step {finding.onset_step}"
         yield f"{finding.severity}: {finding.kind}{since} (confidence {finding.confidence:.2f}): {finding.message}"

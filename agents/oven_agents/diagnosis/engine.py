@@ -29,6 +29,8 @@ MAX_CONFIDENCE: Final = 0.99
 """Maximum confidence of a finding, because no amount of evidence makes a cause certain."""
 MAX_MESSAGES: Final = 2
 """Maximum number of pieces of evidence in a message, strongest first."""
+MIN_ROWS: Final = 8
+"""Minimum number of rows for most rules on a whole run."""
 MAX_CHARACTERS: Final = 400
 """Maximum length of a piece of evidence in a message."""
 
@@ -53,6 +55,16 @@ def find_findings(record: RunRecord) -> list[Finding]:
             by_kind.setdefault(kind, []).append(evidence)
     findings = [_combine(kind, evidence, record) for kind, evidence in by_kind.items()]
     return sorted((_without_consequences(finding, findings) for finding in findings), key=_importance)
+
+
+def unjudged(record: RunRecord) -> str:
+    """Return why the rules cannot judge the run, or an empty string if they can."""
+    if len(record.ticks) < MIN_ROWS:
+        return f"too few rows to judge the run: {len(record.ticks)}, and most rules need at least {MIN_ROWS}"
+    specs = record.started.metrics
+    if not any(spec.held_out or spec.name in ("loss", "reward") or spec.better != "neither" for spec in specs):
+        return "the run cannot be judged: no column is a loss, a reward, or a quality on held-out data"
+    return ""
 
 
 def _without_consequences(finding: Finding, findings: Sequence[Finding]) -> Finding:

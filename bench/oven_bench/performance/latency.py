@@ -2,7 +2,8 @@
 
 A measurement starts with the call of `observe` on the learner's thread, and ends when that thread receives the
 decision. It includes the handover to the link (which polls), the log, four agents that vote, the ballot that closes
-with the fourth vote, its tally, and the decision in the log. Requests come 20 to 40 ms apart.
+with the fourth vote, its tally, and the decision in the log. With `--reviews`, three agents vote only once they have
+read the ballot that the first one opened. Requests come 20 to 40 ms apart.
 
 The baseline is a relay that passes bare messages of the same size between as many processes over core NATS, with the
 same handover. Nothing is logged, judged or decided. Blocks of both alternate, so that both meet the same machine. The
@@ -40,9 +41,11 @@ Trip = Callable[[], float]
 """Make one request, and return the seconds until its decision arrived."""
 
 
-async def measure(scratch: Path, agents: int, blocks: int, trips: int, per_process: int = 4) -> dict[str, float]:
+async def measure(
+    scratch: Path, agents: int, blocks: int, trips: int, per_process: int = 4, *, reviews: bool = False
+) -> dict[str, float]:
     """Raises ProcessError if a decision does not come, or a process dies."""
-    async with swarm(scratch, agents, per_process) as started:
+    async with swarm(scratch, agents, per_process, reviews=reviews) as started:
         admin = started.folder.server.creds / "admin.nk"
         hops = await relay_baseline.start(started.url, admin, agents, per_process, started.folder.logs)
         try:
@@ -137,11 +140,14 @@ def bench(
     agents_per_process: Annotated[int, Option(min=1, help="Agents per process.")] = 4,
     blocks: Annotated[int, Option(help="Blocks of each arm, in turns.")] = 20,
     trips: Annotated[int, Option(help="Decisions per block.")] = 50,
+    reviews: Annotated[
+        bool, Option("--reviews", help="One agent proposes, and the others review its ballots.")
+    ] = False,
 ) -> Report:
     if min(agents, blocks, trips) < 2:
         raise ConfigError("--agents, --blocks and --trips have to be at least 2 each, for an interval")
     with tempfile.TemporaryDirectory() as scratch:
-        figures = asyncio.run(measure(Path(scratch), agents, blocks, trips, agents_per_process))
+        figures = asyncio.run(measure(Path(scratch), agents, blocks, trips, agents_per_process, reviews=reviews))
     return Report(figures)
 
 

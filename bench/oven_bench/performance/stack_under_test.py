@@ -107,10 +107,14 @@ async def started(
 
 
 @contextlib.asynccontextmanager
-async def swarm(scratch: Path, agents: int, per_process: int = 1, *, mesh: bool = True) -> AsyncIterator[Swarm]:
-    """A swarm of agents that propose on request. Raises the same errors as `started`."""
-    file = str(Path(__file__).with_name("load_agent.py"))
-    specs = [AgentSpec(f"bench-{number:02d}", file) for number in range(agents)]
+async def swarm(
+    scratch: Path, agents: int, per_process: int = 1, *, mesh: bool = True, reviews: bool = False
+) -> AsyncIterator[Swarm]:
+    """A swarm of agents that propose on request. With `reviews`, only the first one does, and the others review its
+    ballots. Raises the same errors as `started`."""
+    proposer, reviewer = (str(Path(__file__).with_name(name)) for name in ("load_agent.py", "load_reviewer.py"))
+    files = [proposer, *[reviewer if reviews else proposer] * (agents - 1)]
+    specs = [AgentSpec(f"bench-{number:02d}", file) for number, file in enumerate(files)]
     async with started(Home(scratch).create(RUN, "bench"), specs, per_process, mesh=mesh) as running:
         yield running
 

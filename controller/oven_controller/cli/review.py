@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from oven_agents.diagnosis.engine import find_findings, read_record
+from oven_agents.diagnosis.engine import find_findings, read_record, unjudged
 from oven_agents.review.findings_page import ReviewedRun, render
 from oven_controller.cli import completion
 from oven_controller.cli.importing import Knobs, Rename, parse_renames, resumed_text, source_lines
@@ -122,6 +122,7 @@ def _as_json(run: ReviewedRun) -> dict[str, Any]:
         "first_step": min(record.steps),
         "last_step": max(record.steps),
         "notes": [note.strip() for note in run.notes],
+        "unjudged": unjudged(record) or None,
         "findings": [finding.model_dump() for finding in run.findings],
     }
 
@@ -129,7 +130,7 @@ def _as_json(run: ReviewedRun) -> dict[str, Any]:
 def _lines(run: ReviewedRun) -> Iterator[str]:
     record = run.record
     extent = f"{counted(record.observation_count, 'row')}, steps {min(record.steps):,} to {max(record.steps):,}"
-    for text in (f"{run.name}: {extent}", *run.notes, *finding_lines(run.findings)):
+    for text in (f"{run.name}: {extent}", *run.notes, *finding_lines(run.findings, unjudged(run.record))):
         yield from wrapped(text)
 
 
@@ -137,7 +138,7 @@ def _rows(runs: Sequence[ReviewedRun], errors: dict[str, str]) -> Iterator[tuple
     for run in runs:
         steps = f"{max(run.record.steps):,}"
         if not run.findings:
-            yield run.name, steps, "nothing", "", ""
+            yield run.name, steps, unjudged(run.record) or "nothing", "", ""
             continue
         first, others = run.findings[0], len(run.findings) - 1
         onset = "" if first.onset_step is None else f"{first.onset_step:,}"

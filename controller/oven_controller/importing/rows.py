@@ -86,9 +86,9 @@ def to_number(value: object) -> float | None:
 
 
 def step_number(value: object) -> int | None:
-    """Convert a value to a step. Return None if it is not an integer of at least 0."""
+    """Convert a value to a step. Return None if it is not an integer from 0 to MAX_STEP."""
     step = to_number(value)
-    return int(step) if step is not None and step >= 0 and step.is_integer() else None
+    return int(step) if step is not None and 0 <= step <= MAX_STEP and step.is_integer() else None
 
 
 def row_time(values: Mapping[str, object]) -> float | None:

@@ -21,6 +21,9 @@ _NUMBER_WITH_UNIT = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\
 _TOTALS_KEY = "train_runtime"
 """A key that occurs only in a Hugging Face trainer's last entry, which contains totals over the whole run."""
 
+MAX_STEP = 1 << 53
+"""Maximum step. Floating-point numbers cannot count further."""
+
 
 class Row(NamedTuple):
     """The measurements of one step."""

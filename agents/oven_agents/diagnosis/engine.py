@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
@@ -30,6 +31,7 @@ MAX_MESSAGES: Final = 2
 """Maximum number of pieces of evidence in a message, strongest first."""
 MAX_CHARACTERS: Final = 400
 """Maximum length of a piece of evidence in a message."""
+FIRST_DIGIT: Final = re.compile(r"-?\d")
 
 
 def read_record(events: Iterable[Event]) -> RunRecord:
@@ -50,18 +52,21 @@ def find_findings(record: RunRecord) -> list[Finding]:
         for kind, evidence in _strongest(read_evidence(record)).items():
             by_kind.setdefault(kind, []).append(evidence)
     findings = [_combine(kind, evidence, record) for kind, evidence in by_kind.items()]
-    return sorted((_without_consequences(finding, findings) for finding in findings), key=_importance)
+    return sorted(filter(None, (_without_consequences(finding, findings) for finding in findings)), key=_importance)
 
 
-def _without_consequences(finding: Finding, findings: Sequence[Finding]) -> Finding:
-    """Return the finding, as a note if another finding explains it that is at least as certain or calls for action."""
+def _without_consequences(finding: Finding, findings: Sequence[Finding]) -> Finding | None:
+    """Return the finding, or a note if another finding explains it that is at least as certain or calls for action.
+    Return None if the explained finding would be only a note by itself."""
     is_explained = any(
         cause.kind in KINDS
         and finding.kind in KINDS[cause.kind].explains
         and (cause.severity == "act" or cause.confidence >= max(finding.confidence, MIN_ADVICE_CONFIDENCE))
         for cause in findings
     )
-    return finding.model_copy(update={"severity": "note"}) if is_explained else finding
+    if not is_explained:
+        return finding
+    return None if finding.severity == "note" else finding.model_copy(update={"severity": "note"})
 
 
 def _strongest(evidence: Iterable[Evidence]) -> dict[str, Evidence]:
@@ -80,10 +85,12 @@ def _combine(kind: str, evidence: Sequence[Evidence], record: RunRecord) -> Find
     doubt = math.prod(1 - item.weight for item in evidence)
     confidence = round(min(1 - doubt, MAX_CONFIDENCE), 3)
     strongest_first = sorted(evidence, key=lambda item: -item.weight)
-    texts = [_clean(item.text) for item in strongest_first if item.weight >= MIN_ADVICE_CONFIDENCE][:MAX_MESSAGES]
-    message = "; ".join(
-        text for text in texts if not any(longer != text and longer.startswith(text) for longer in texts)
-    )
+    texts: dict[str, str] = {}
+    for item in strongest_first:
+        if item.weight >= MIN_ADVICE_CONFIDENCE:
+            text = _clean(item.text)
+            texts.setdefault(FIRST_DIGIT.split(text, 1)[0], text)  # e.g. two rules saw that "the reward fell from …"
+    message = "; ".join(list(texts.values())[:MAX_MESSAGES])
     onset = strongest_first[0].tick
     remedy = remedy_of(kind)
     knob = next((item.corrected for item in evidence if item.corrected), "")

@@ -62,7 +62,7 @@ KINDS: Final = {
         "gradients_aligned", ("plateau",),
     ),
     "plateau": Kind(
-        "if the reward can still rise: try a higher learning rate, easier prompts, or more completions per prompt",
+        "if the reward can still rise, try a higher learning rate, easier prompts, or more completions per prompt",
         "gradients_aligned",
     ),
     "nan": Kind(
@@ -77,7 +77,7 @@ KINDS: Final = {
         "go back to a checkpoint before the fall, and lower the learning rate", "policy_collapse", (), _LOST_STEPS
     ),
     "spike_recovered": Kind(
-        "nothing, unless spikes recur: then skip the batches around them", "loss_spike", (), _NOTHING
+        "nothing, unless spikes recur; then skip the batches around them", "loss_spike", (), _NOTHING
     ),
     "overfit": Kind(
         "use the checkpoint with the best held-out value; to improve on it, add training data or regularisation",

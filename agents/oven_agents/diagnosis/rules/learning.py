@@ -38,6 +38,10 @@ ENOUGH_READINGS: Final = 400
 """Number of readings that are enough regardless of the plan."""
 MIN_REWARDS: Final = 100
 """Minimum number of rewards that show that the run does not move."""
+CEILING_COUNT: Final = 0.05
+"""Minimum share of rewards that are exactly the highest one at the reward's ceiling."""
+CEILING_SHARE: Final = 0.9
+"""Minimum median of rewards at their ceiling, as a share of it."""
 SMALL_GAIN: Final = 0.5
 """Gain in reward, in standard deviations of one reading, that a run on a plateau has certainly not reached."""
 ERRORS: Final = 2.0
@@ -168,6 +172,8 @@ def flat_reward(record: RunRecord) -> Evidence | None:
         return None
     third = len(curve.values) // 3
     first, last = [-value for value in curve.values[:third]], [-value for value in curve.values[-third:]]
+    if _is_at_ceiling(last):
+        return None
     spread = stdev(first)
     gain = fmean(last) - fmean(first)
     error = math.hypot(spread, stdev(last)) / math.sqrt(third)
@@ -178,6 +184,12 @@ def flat_reward(record: RunRecord) -> Evidence | None:
         "in the last"
     )
     return Evidence("plateau", 0.5, curve.ticks[0], text)
+
+
+def _is_at_ceiling(rewards: Sequence[float]) -> bool:
+    """Return whether many rewards equal the highest one, and most of the others are close to it."""
+    highest = max(rewards)
+    return rewards.count(highest) >= CEILING_COUNT * len(rewards) and median(rewards) >= CEILING_SHARE * highest > 0
 
 
 def _held_out_gained(record: RunRecord) -> bool:

@@ -336,7 +336,7 @@ def overflowed_loss(length: int, start: float, rng: random.Random) -> Curves:
 def jump(length: int, start: float, rng: random.Random) -> Curves:
     """The loss jumps to a multiple of its first value and stays there."""
     loss = exponential(length, rng)
-    high = loss[0] * rng.uniform(0.8, 4)
+    high = loss[0] * rng.uniform(1.2, 4)
     return {"loss": noisy(_ill_after(loss, start, lambda count, value: high), rng, heavy=True)}
 
 
@@ -362,11 +362,11 @@ def constant_loss(length: int, start: float, rng: random.Random) -> Curves:
 
 def at_chance(length: int, start: float, rng: random.Random) -> Curves:
     chance = math.log(rng.choice((2, 3, 5, 10)))
-    return {"loss": noisy([chance] * length, rng, rng.uniform(0.001, 0.05))}
+    return {"loss": noisy([chance] * length, rng, rng.uniform(0.001, 0.02))}
 
 
 def flat_loss(length: int, start: float, rng: random.Random) -> Curves:
-    return {"loss": noisy([rng.uniform(3, 12)] * length, rng, rng.uniform(0.001, 0.05))}
+    return {"loss": noisy([rng.uniform(3, 12)] * length, rng, rng.uniform(0.001, 0.02))}
 
 
 def flat_return(length: int, start: float, rng: random.Random) -> Curves:
@@ -436,8 +436,8 @@ ILL: Mapping[str, Ill] = {
     "flat_return": Ill("plateau", flat_return, (0.0, 0.0), 400),
     "clear_overfit": Ill("overfit", clear_overfit, (0.2, 0.6), 40),
     "cut_off": Ill("truncated", cut_off, (0.0, 0.0), 10),
-    "same_answer": Ill("reward_collapse", same_answer, (0.2, 0.45), 40),
-    "lost_reward": Ill("reward_collapse", lost_reward, (0.3, 0.7), 40),
+    "same_answer": Ill("reward_collapse", same_answer, (0.2, 0.45), 160),
+    "lost_reward": Ill("reward_collapse", lost_reward, (0.3, 0.7), 110),
     "lost_return": Ill("reward_collapse", lost_return, (0.3, 0.7), 60),
     "no_rate": Ill("zero_rate", no_rate, (0.0, 0.0), 20),
     "finished_schedule": Ill("schedule_ended", finished_schedule, (0.3, 0.7), 20),

@@ -9,6 +9,7 @@ from typing import Final
 
 from oven_agents.diagnosis.finding import Evidence
 from oven_agents.diagnosis.rules.curve import Curve, held_out_curves, objective_curve
+from oven_agents.diagnosis.rules.stability import MIN_RISE
 from oven_agents.diagnosis.run_record import RunRecord
 from oven_agents.stats.objective import objective
 
@@ -119,7 +120,9 @@ def stuck(record: RunRecord) -> Evidence | None:
     start, end = median(curve.values[: max(2, curve.width)]), median(curve.blocks[len(curve.blocks) // 2 :])
     classes = _classes_at_chance(end)
     min_gain = (MIN_GAIN_OF_TWO if classes == 2 else MIN_GAIN) * start
-    if start <= 0 or _has_gained(curve, start, end, min_gain) or _held_out_gained(record):
+    if start <= 0 or end > (1 + MIN_RISE) * start:
+        return None  # it rose, which is another fault
+    if _has_gained(curve, start, end, min_gain) or _held_out_gained(record):
         return None
     text = (
         f"the {curve.name} did not fall: it was {curve.show(start)} at the start and {curve.show(end)} in the second "

@@ -66,8 +66,8 @@ KINDS: Final = {
         "gradients_aligned",
     ),
     "nan": Kind(
-        "go back to a checkpoint before the first such value, and lower the learning rate", "loss_nan",
-        ("spike_recovered",), _LOST_STEPS,
+        "go back to a checkpoint before the first such value, or start again if there is none, with a lower learning "
+        "rate", "loss_nan", ("spike_recovered",), _LOST_STEPS,
     ),
     "diverged": Kind(
         "go back to a checkpoint before the rise, and lower the learning rate", "loss_creeps_up",

@@ -9,7 +9,9 @@ from typing import Annotated, Any, Literal
 import typer
 
 from oven_agents.diagnosis.engine import find_findings, read_record
+from oven_agents.diagnosis.rules.learning import MIN_READINGS
 from oven_agents.review.findings_page import ReviewedRun, render
+from oven_agents.stats.objective import objective
 from oven_controller.cli import completion
 from oven_controller.cli.importing import Knobs, Rename, parse_renames, resumed_text, source_lines
 from oven_controller.cli.options import Json, Rules, print_result, print_table
@@ -76,6 +78,8 @@ def review(
     _check_report_file(html)
     renames = parse_renames(rename or [])
     if agent:
+        if fail_on:
+            raise ConfigError("--fail-on judges findings, and --agent shows flags of agents instead; omit one of them")
         return _review_with_agents(sources, agent, html, overrides, renames, knob, assume, as_json)
     if overrides or knob or not assume:
         raise ConfigError("--set, --knob and --no-assume affect agents only; add --agent NAME, or --agent all")
@@ -110,7 +114,11 @@ def _review_source(source: str, renames: dict[str, str]) -> ReviewedRun:
         record = read_record(log.events())
         if not record.ticks:
             raise ConfigError(f"{source} has no observations; wait for the run's first steps, or name another run")
-        notes = _import_notes({**log.imported.summary(()), "untimed": 0}) if log.imported else ()
+        notes = _import_notes({**log.imported.summary(()), "untimed": 0}) if log.imported else []
+        metric = objective(record.started).name
+        count = len(record.series.get(metric, ((), ()))[1])
+        if 0 < count < MIN_READINGS:
+            notes.append(f"{metric} has {counted(count, 'reading')}, but most rules need at least {MIN_READINGS}")
         return ReviewedRun(source, record, find_findings(record), notes)
 
 
@@ -136,8 +144,8 @@ def _lines(run: ReviewedRun) -> Iterator[str]:
 def _rows(runs: Sequence[ReviewedRun], errors: dict[str, str]) -> Iterator[tuple[str, ...]]:
     for run in runs:
         steps = f"{max(run.record.steps):,}"
-        if not run.findings:
-            yield run.name, steps, "nothing", "", ""
+        if all(finding.severity == "note" for finding in run.findings):
+            yield run.name, steps, "nothing", "", str(len(run.findings) or "")
             continue
         first, others = run.findings[0], len(run.findings) - 1
         onset = "" if first.onset_step is None else f"{first.onset_step:,}"

@@ -42,10 +42,10 @@ def not_finite(record: RunRecord) -> Evidence | None:
         if not bad or (len(bad) == len(values) and name not in ("loss", GRAD_NORM)):
             continue  # a metric that never had a value is not a fault of the training
         first_of_last = _first_of_last_bad(values)
-        if len(values) - first_of_last >= MIN_LAST:
-            text = (
-                f"{name} is NaN or infinite in all of the last {len(values) - first_of_last} of {len(values)} readings"
-            )
+        last_count = len(values) - first_of_last
+        if last_count >= MIN_LAST:
+            extent = f"of the last {last_count} of {len(values)}" if first_of_last else str(last_count)
+            text = f"{name} is NaN or infinite in all {extent} readings"
             weight, tick = 0.95, ticks[first_of_last]
         else:
             text = f"{name} is NaN or infinite in {len(bad)} of {len(values)} readings"

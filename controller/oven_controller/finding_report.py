@@ -30,7 +30,7 @@ def finding_lines(findings: Sequence[Finding], unjudged: str = "") -> Iterator[s
         if finding.severity != "note":
             yield f"  remedy: {finding.remedy}"
         if finding.severity == "act" and finding.cost:
-            yield f"  if this is wrong, it costs: {finding.cost}"
+            yield f"  cost of the remedy if the finding is wrong: {finding.cost}"
     if len(notes) > MAX_NOTES:
         yield f"and {len(notes) - MAX_NOTES} more notes (--json)"
 

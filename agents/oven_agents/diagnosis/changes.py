@@ -3,6 +3,7 @@ the effect of the decision and not a fault."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Final
 
@@ -26,6 +27,9 @@ SYMPTOM_KINDS: Final = {
     "kl_runaway": ("kl_runaway", 0.5),
 }
 """Symptom of an alarm → the kind of finding, and the weight of the evidence. Other symptoms are kinds of their own."""
+HARMLESS: Final = {"update_ratio_high": MAX_LENGTH, "truncated_completions": 0.25}
+"""Symptom of an alarm → the level up to which a rise is only a note: steps that are not too long yet, and a share of
+completions without which most answers are still rewarded."""
 OTHER_WEIGHT: Final = 0.35
 """Weight of other symptoms. Many changes are harmless, so they are only notes."""
 EFFECT_TICKS: Final = 40
@@ -40,8 +44,8 @@ def read_changes(record: RunRecord) -> Iterator[Evidence]:
         if alarm.detector != "not_finite" and not _is_effect(alarm.onset, alarm.raised, record):
             size = f"a change of {alarm.size:.0f} standard deviations"
             text = f"{alarm.metric} {alarm.before:.4g} → {alarm.after:.4g} ({size})"
-            if alarm.symptom == "update_ratio_high" and alarm.after <= MAX_LENGTH:
-                yield Evidence(alarm.symptom, OTHER_WEIGHT, alarm.onset, text)  # the steps are not too long yet
+            if alarm.after <= HARMLESS.get(alarm.symptom, -math.inf):
+                yield Evidence(alarm.symptom, OTHER_WEIGHT, alarm.onset, text)
             else:
                 yield _evidence(alarm.symptom, alarm.onset, text)
     for alert in record.alerts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -23,16 +24,17 @@ from oven_agents.diagnosis.rules import read_curves
 from oven_agents.diagnosis.run_record import RunRecord
 from oven_core.mesh.actuator_values import show
 from oven_core.protocol.events import Event
-from oven_core.terminal_text import clean
+from oven_core.terminal_text import clean, counted
 
 MAX_CONFIDENCE: Final = 0.99
 """Maximum confidence of a finding, because no amount of evidence makes a cause certain."""
 MAX_MESSAGES: Final = 2
 """Maximum number of pieces of evidence in a message, strongest first."""
 MIN_ROWS: Final = 8
-"""Minimum number of rows for most rules on a whole run."""
+"""Minimum number of readings of a metric for most rules."""
 MAX_CHARACTERS: Final = 400
 """Maximum length of a piece of evidence in a message."""
+FIRST_DIGIT: Final = re.compile(r"-?\d")
 
 
 def read_record(events: Iterable[Event]) -> RunRecord:
@@ -54,28 +56,33 @@ def find_findings(record: RunRecord) -> list[Finding]:
         for kind, evidence in _strongest(source).items():
             by_kind.setdefault(kind, []).append(evidence)
     findings = [_combine(kind, evidence, record) for kind, evidence in by_kind.items()]
-    return sorted((_without_consequences(finding, findings) for finding in findings), key=_importance)
+    return sorted(filter(None, (_without_consequences(finding, findings) for finding in findings)), key=_importance)
 
 
 def unjudged(record: RunRecord) -> str:
     """Return why the rules cannot judge the run, or an empty string if they can."""
-    if len(record.ticks) < MIN_ROWS:
-        return f"too few rows to judge the run: {len(record.ticks)}, and most rules need at least {MIN_ROWS}"
-    specs = record.started.metrics
-    if not any(spec.held_out or spec.name in ("loss", "reward") or spec.better != "neither" for spec in specs):
-        return "the run cannot be judged: no column is a loss, a reward, or a quality on held-out data"
-    return ""
+    specs = [spec for spec in record.started.metrics if spec.better != "neither" or spec.name in ("loss", "reward")]
+    counts = {spec.name: len(record.series[spec.name][1]) for spec in specs if spec.name in record.series}
+    if not counts:
+        return "the run cannot be judged: no column is a loss, a reward, or a quality"
+    metric = max(counts, key=lambda name: counts[name])
+    if counts[metric] >= MIN_ROWS:
+        return ""
+    return f"too short to judge: {metric} has {counted(counts[metric], 'reading')}, and most rules need {MIN_ROWS}"
 
 
-def _without_consequences(finding: Finding, findings: Sequence[Finding]) -> Finding:
-    """Return the finding, as a note if another finding explains it that is at least as certain or calls for action."""
+def _without_consequences(finding: Finding, findings: Sequence[Finding]) -> Finding | None:
+    """Return the finding, or a note if another finding explains it that is at least as certain or calls for action.
+    Return None if the explained finding would be only a note by itself."""
     is_explained = any(
         cause.kind in KINDS
         and finding.kind in KINDS[cause.kind].explains
         and (cause.severity == "act" or cause.confidence >= max(finding.confidence, MIN_ADVICE_CONFIDENCE))
         for cause in findings
     )
-    return finding.model_copy(update={"severity": "note"}) if is_explained else finding
+    if not is_explained:
+        return finding
+    return None if finding.severity == "note" else finding.model_copy(update={"severity": "note"})
 
 
 def _strongest(evidence: Iterable[Evidence]) -> dict[str, Evidence]:
@@ -94,10 +101,12 @@ def _combine(kind: str, evidence: Sequence[Evidence], record: RunRecord) -> Find
     doubt = math.prod(1 - item.weight for item in evidence)
     confidence = round(min(1 - doubt, MAX_CONFIDENCE), 3)
     strongest_first = sorted(evidence, key=lambda item: -item.weight)
-    texts = [_clean(item.text) for item in strongest_first if item.weight >= MIN_ADVICE_CONFIDENCE][:MAX_MESSAGES]
-    message = "; ".join(
-        text for text in texts if not any(longer != text and longer.startswith(text) for longer in texts)
-    )
+    texts: dict[str, str] = {}
+    for item in strongest_first:
+        if item.weight >= MIN_ADVICE_CONFIDENCE:
+            text = _clean(item.text)
+            texts.setdefault(FIRST_DIGIT.split(text, 1)[0], text)  # e.g. two rules saw that "the reward fell from …"
+    message = "; ".join(list(texts.values())[:MAX_MESSAGES])
     onset = strongest_first[0].tick
     remedy = remedy_of(kind)
     knob = next((item.corrected for item in evidence if item.corrected), "")

@@ -51,39 +51,43 @@ KINDS: Final = {
     ),
     # States of a run.
     "dead": Kind(
-        "check that the labels are not all masked, that the trained parameters have gradients, and that mixed "
-        "precision does not round the loss to 0; then start again",
-        "grad_norm_vanishes", ("stuck", "plateau", "zero_advantage_groups"), _LOST_STEPS,
+        "check that some labels are not masked, that the trained parameters get gradients, and that mixed precision "
+        "does not round the loss to 0; then start again",
+        "grad_norm_vanishes",
+        ("stuck", "plateau", "zero_advantage_groups", "grad_norm_vanishes", "loss_drops_suddenly"), _LOST_STEPS,
     ),
     "stuck": Kind(
-        "check the data and the labels first; then try rates 3 times higher and 3 times lower for a few hundred steps",
+        "check the data and the labels first; then try learning rates 3 times higher and 3 times lower for a few "
+        "hundred steps",
         "gradients_aligned", ("plateau",),
     ),
     "plateau": Kind(
-        "if the reward can still rise: try a higher rate, easier prompts, or more completions per prompt",
+        "if the reward can still rise, try a higher learning rate, easier prompts, or more completions per prompt",
         "gradients_aligned",
     ),
     "nan": Kind(
-        "go back to a checkpoint before the first such value, and lower the learning rate", "loss_nan", (), _LOST_STEPS
+        "go back to a checkpoint before the first such value, or start again if there is none, with a lower learning "
+        "rate", "loss_nan", ("spike_recovered",), _LOST_STEPS,
     ),
     "diverged": Kind(
-        "go back to a checkpoint before the rise, and lower the learning rate", "loss_creeps_up", (), _LOST_STEPS
+        "go back to a checkpoint before the rise, and lower the learning rate", "loss_creeps_up",
+        ("stuck", "spike_recovered"), _LOST_STEPS,
     ),
     "reward_collapse": Kind(
         "go back to a checkpoint before the fall, and lower the learning rate", "policy_collapse", (), _LOST_STEPS
     ),
     "spike_recovered": Kind(
-        "nothing, unless spikes recur: then skip the batches around them", "loss_spike", (), "the skipped batches"
+        "nothing, unless spikes recur; then skip the batches around them", "loss_spike", (), _NOTHING
     ),
     "overfit": Kind(
-        "use the checkpoint with the best held-out value; for more, train on more data or regularise",
+        "use the checkpoint with the best held-out value; to improve on it, add training data or regularisation",
         "heldout_loss_rises", (), _LOST_STEPS,
     ),
     "reward_hacked": Kind(
-        "check what the reward pays for, and weigh its parts anew", "reward_up_heldout_down", (), _NOTHING
+        "check what the reward pays for, and change the weights of its parts", "reward_up_heldout_down", (), _NOTHING
     ),
     "truncated": Kind(
-        "raise the limit on completion tokens, or reward shorter answers", "truncated_completions", (),
+        "raise the token limit for completions, or reward shorter answers", "truncated_completions", (),
         "time and memory for longer completions",
     ),
     "zero_advantage_groups": Kind(
@@ -93,18 +97,18 @@ KINDS: Final = {
     "kl_runaway": Kind("raise the weight of the KL term, or lower the learning rate", "kl_runaway"),
     # How the run was set up and logged.
     "schedule_ended": Kind(
-        "stretch the schedule over the planned number of steps, or stop when the rate is 0", "gradients_aligned", (),
-        _NOTHING,
+        "stretch the schedule over all planned steps, or stop the training when the rate reaches 0",
+        "gradients_aligned", (), _NOTHING,
     ),
     "always_clipped": Kind(
-        "nothing if the run learns well; otherwise raise the clip to the usual norm and lower the rate",
+        "nothing if the run learns well; otherwise raise the clip to the usual norm, and lower the learning rate",
         "grad_norm_growth",
     ),
     "never_evaluated": Kind(
-        "measure a loss on held-out data now and then", "heldout_loss_rises", (), "the time for the evaluations"
+        "measure a loss on held-out data at regular intervals", "heldout_loss_rises", (), "the time of the evaluations"
     ),
     "steps_out_of_order": Kind(
-        "nothing if the run was resumed; otherwise review each run's part alone", "loss_spike", (), _NOTHING
+        "nothing if the run was resumed; otherwise review each run alone", "loss_spike", (), _NOTHING
     ),
 }  # fmt: skip
 """Kinds of findings with fixed remedies. Other kinds are symptoms of the knowledge graph."""

@@ -15,7 +15,7 @@ from oven_agents.stats import optimizer_gauges as gauges
 from oven_agents.stats.level_shift import shift_of_halves
 from oven_agents.stats.lost_progress import is_half_lost, level_before
 from oven_agents.stats.objective import held_out_metric, objective
-from oven_agents.stats.robust_statistics import quantile
+from oven_agents.stats.robust_statistics import expected_maximum, noise, quantile
 from oven_agents.stats.symptoms import COMPLETION_LENGTH, CONSTANT_DEVIATION
 from oven_agents.stats.update_to_weight_ratio import MAX_LENGTH
 from oven_core.mesh.actuator_values import number, shares
@@ -41,8 +41,10 @@ MIN_BEST_REWARD: Final = 0.15
 """Minimum best level of a reward that can collapse. Half of a lower level is within the noise."""
 COLLAPSED_TICKS: Final = 5
 """Number of last ticks at which a collapsed reward is below half of its best level."""
-PROVEN_TICKS: Final = 30
-"""Number of first ticks without a collapse that show that the rate can work."""
+LOST_NOISES: Final = 3.0
+"""Minimum fall of a collapsed reward in standard deviations of a reading, beyond the expected maximum of the noise."""
+PROVEN_STEPS: Final = 30
+"""Number of first steps without a collapse that show that the rate can work."""
 LONG_STEPS: Final = 10
 """Number of steps above MAX_LENGTH that are too many. A few may be due to their batches or to the optimizer's start."""
 MIN_GROWTH: Final = 1.5
@@ -121,21 +123,29 @@ def _collapse(record: RunRecord) -> Evidence | None:
     best = level_before(values, COLLAPSED_TICKS)
     if best < MIN_BEST_REWARD or not is_half_lost(values, COLLAPSED_TICKS, best):
         return None
+    before, highest = values[:-COLLAPSED_TICKS], max(values[-COLLAPSED_TICKS:])
+    if best - highest < (LOST_NOISES + expected_maximum(len(before))) * noise(before):
+        return None  # chance alone raises the best level of many readings
     onset = next(index for index in range(len(values), 0, -1) if values[index - 1] >= best / 2)
     tick = points[min(onset, len(points) - 1)][0]
     text = f"the reward fell from {best:.2f} to {median(values[-COLLAPSED_TICKS:]):.2f}"
     if collapse_kind(record, tick) == "reward_collapse":
         return Evidence("reward_collapse", 0.85, tick, text)
-    return Evidence("lr_too_high", 0.8, points[0][0], f"{text} after {tick - points[0][0]} steps at this rate")
+    return Evidence("lr_too_high", 0.8, points[0][0], f"{text} after {_steps_until(record, tick)} steps at this rate")
 
 
 def collapse_kind(record: RunRecord, tick: int) -> str:
     """Return the likely kind of a collapse of the reward at this tick. The rate is too high if steps were long, or if
     the run never trained well at this rate. Otherwise, the collapse may have any cause."""
-    lengths = record.values(gauges.UPDATE_RATIO, first=tick - PROVEN_TICKS, end=tick)
-    is_early = tick - record.ticks[0] < PROVEN_TICKS
+    lengths = record.values(gauges.UPDATE_RATIO, first=tick - PROVEN_STEPS, end=tick)
+    is_early = _steps_until(record, tick) < PROVEN_STEPS
     are_long = sum(length > MAX_LENGTH for length in lengths) >= LONG_STEPS
     return "lr_too_high" if is_early or are_long else "reward_collapse"
+
+
+def _steps_until(record: RunRecord, tick: int) -> int:
+    """Return the number of optimizer steps from the record's beginning to the tick. Many logs have only every tenth."""
+    return record.step_at(tick) - record.steps[0]
 
 
 def _long_steps(record: RunRecord) -> Evidence | None:
@@ -143,7 +153,7 @@ def _long_steps(record: RunRecord) -> Evidence | None:
     end = record.first_change(gauges.LR_SCALE, gauges.ROLLBACK)
     ratios, norms = record.finite(gauges.UPDATE_RATIO, end=end), record.values(gauges.WEIGHT_NORM, end=end)
     long_ticks = [tick for tick, ratio in ratios if ratio > MAX_LENGTH]
-    is_early = len(long_ticks) >= LONG_STEPS and long_ticks[LONG_STEPS - 1] - record.ticks[0] < PROVEN_TICKS
+    is_early = len(long_ticks) >= LONG_STEPS and _steps_until(record, long_ticks[LONG_STEPS - 1]) < PROVEN_STEPS
     if objective(record.started).name != "loss" or not is_early or not norms or norms[-1] < MIN_GROWTH * norms[0]:
         return None
     longest = max(ratio for _, ratio in ratios)

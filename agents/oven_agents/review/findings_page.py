@@ -41,9 +41,11 @@ def render(runs: Sequence[ReviewedRun]) -> str:
 def _render_run(run: ReviewedRun) -> str:
     notes = "".join(f'<p class="soft">{escape(note)}</p>\n' for note in run.notes)
     rows = "\n".join(_render_finding(number, finding) for number, finding in enumerate(run.findings, 1))
-    table = f"<table>{rows}</table>" if rows else "<p>Nothing is wrong, as far as the log shows.</p>"
+    table = f"<table>{rows}</table>" if rows else ""
+    is_well = all(finding.severity == "note" for finding in run.findings)
+    verdict = "<p>Nothing is wrong, as far as the log shows.</p>\n" if is_well else ""
     charts = "\n".join(_render_charts(run))
-    return f"<h2>{escape(run.name)}</h2>\n{notes}{table}\n{charts}\n"
+    return f"<h2>{escape(run.name)}</h2>\n{notes}{verdict}{table}\n{charts}\n"
 
 
 def _render_finding(number: int, finding: Finding) -> str:

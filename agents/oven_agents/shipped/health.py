@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-from oven_agents.diagnosis.finding import MIN_ADVICE_CONFIDENCE
+from oven_agents.diagnosis.finding import MIN_ADVICE_CONFIDENCE, Evidence
 from oven_agents.diagnosis.kinds import remedy_of
 from oven_agents.diagnosis.rules import read_curves
+from oven_agents.diagnosis.run_record import RunRecord
 from oven_agents.diagnosis.window_record import record_of
 from oven_agents.sdk.agent import Agent
 from oven_agents.sdk.window import Window
@@ -29,13 +31,16 @@ class Health(Agent):
     EVERY_TICKS = 10
     """Number of ticks between two looks. The rules need many readings, so that one tick changes little."""
 
+    HEALED_READINGS = 20
+    """Number of finite readings after which a loss that was NaN is well again."""
+
     def __init__(self) -> None:
-        self._next_tick = 0
+        self._look_tick = -self.EVERY_TICKS
         self._alerts: list[Alert] = []
 
     def alerts(self, window: Window) -> Sequence[Alert]:
-        if window.tick >= self._next_tick:
-            self._next_tick = window.tick + self.EVERY_TICKS
+        if not 0 <= window.tick - self._look_tick < self.EVERY_TICKS:  # the ticks of a new training may start again
+            self._look_tick = window.tick
             self._alerts = self._find_alerts(window)
         return self._alerts
 
@@ -46,10 +51,18 @@ class Health(Agent):
         record = record_of(window)
         alerts = []
         for evidence in read_curves(record):
-            if evidence.weight < MIN_ADVICE_CONFIDENCE:
+            if not self._is_active(evidence, record):
                 continue
             metric = evidence.metric or objective(window.run).name
             readings = record.values(metric) or [0.0]
-            why = f"{evidence.text}: {remedy_of(evidence.kind)}"
+            why = f"{evidence.text}; remedy: {remedy_of(evidence.kind)}"
             alerts.append(window.alert(evidence.kind, metric, value=readings[-1], expected=readings[0], why=why))
         return alerts
+
+    def _is_active(self, evidence: Evidence, record: RunRecord) -> bool:
+        """Return whether the evidence is worth an alert, and not of values that have long been finite again."""
+        if evidence.kind == "nan" and all(
+            map(math.isfinite, record.series[evidence.metric][1][-self.HEALED_READINGS :])
+        ):
+            return False
+        return evidence.weight >= MIN_ADVICE_CONFIDENCE

@@ -76,6 +76,8 @@ def review(
     _check_report_file(html)
     renames = parse_renames(rename or [])
     if agent:
+        if fail_on:
+            raise ConfigError("--fail-on judges findings, and --agent shows flags of agents instead; omit one of them")
         return _review_with_agents(sources, agent, html, overrides, renames, knob, assume, as_json)
     if overrides or knob or not assume:
         raise ConfigError("--set, --knob and --no-assume affect agents only; add --agent NAME, or --agent all")
@@ -137,8 +139,8 @@ def _lines(run: ReviewedRun) -> Iterator[str]:
 def _rows(runs: Sequence[ReviewedRun], errors: dict[str, str]) -> Iterator[tuple[str, ...]]:
     for run in runs:
         steps = f"{max(run.record.steps):,}"
-        if not run.findings:
-            yield run.name, steps, unjudged(run.record) or "nothing", "", ""
+        if all(finding.severity == "note" for finding in run.findings):
+            yield run.name, steps, unjudged(run.record) or "nothing", "", str(len(run.findings) or "")
             continue
         first, others = run.findings[0], len(run.findings) - 1
         onset = "" if first.onset_step is None else f"{first.onset_step:,}"

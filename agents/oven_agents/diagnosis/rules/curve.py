@@ -18,6 +18,10 @@ MAX_BLOCKS: Final = 100
 """Maximum number of blocks of a curve. Each is the median of consecutive readings, so a single spike disappears."""
 LEVEL_SHARE: Final = 0.1
 """Share of a curve's blocks that gives a level."""
+MIN_WIDTH: Final = 3
+"""Minimum number of blocks that give a level, so that a single outlier is not a level. Short curves have fewer."""
+MAX_WIDTH_SHARE: Final = 0.25
+"""Maximum share of a short curve's blocks that gives a level."""
 MIN_NOISE_SHARE: Final = 1e-3
 """Minimum noise of a block, as a share of its level. A curve that hardly varies would have no noise."""
 
@@ -50,7 +54,8 @@ class Curve:
     @property
     def width(self) -> int:
         """Number of blocks that give a level."""
-        return max(1, round(LEVEL_SHARE * len(self.blocks)))
+        count = len(self.blocks)
+        return max(1, min(MIN_WIDTH, int(MAX_WIDTH_SHARE * count)), round(LEVEL_SHARE * count))
 
     @cached_property
     def levels(self) -> Sequence[float]:
@@ -60,8 +65,12 @@ class Curve:
     @cached_property
     def noise(self) -> float:
         """Standard deviation of a block around a slow trend, above 0."""
-        scale = median(map(abs, self.blocks))
-        return max(bending_noise(self.blocks), MIN_NOISE_SHARE * scale, 1e-12)
+        return _noise(self.blocks)
+
+    @cached_property
+    def reading_noise(self) -> float:
+        """Standard deviation of a reading around a slow trend, above 0."""
+        return _noise(self.values)
 
     @property
     def first(self) -> float:
@@ -74,6 +83,10 @@ class Curve:
     def show(self, level: float) -> str:
         """Return a level in the metric's own direction, for a message."""
         return f"{self.sign * level:.4g}"
+
+
+def _noise(values: Sequence[float]) -> float:
+    return max(bending_noise(values), MIN_NOISE_SHARE * median(map(abs, values)), 1e-12)
 
 
 def read_curve(record: RunRecord, spec: MetricSpec) -> Curve:

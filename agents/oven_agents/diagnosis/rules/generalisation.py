@@ -57,6 +57,6 @@ def _overfit(record: RunRecord, held_out: Curve, training: Curve) -> Evidence | 
         f"end, while the training loss {'fell' if fall > 0 else 'rose'} from {fmean(before):.3g} to {fmean(after):.3g}"
     )
     if fall < 0:
-        return Evidence("diverged", 0.6, held_out.ticks[as_good[-1]], text)
+        return Evidence("diverged", 0.6, held_out.ticks[as_good[-1]], text, metric=held_out.name)
     weight = 0.85 if rise >= CLEAR_RISE * abs(values[best]) else 0.6
-    return Evidence("overfit", weight, held_out.ticks[as_good[-1]], text)
+    return Evidence("overfit", weight, held_out.ticks[as_good[-1]], text, metric=held_out.name)

@@ -8,7 +8,8 @@ from statistics import fmean, median, stdev
 from typing import Final
 
 from oven_agents.diagnosis.finding import Evidence
-from oven_agents.diagnosis.rules.curve import held_out_curves, objective_curve
+from oven_agents.diagnosis.rules.curve import Curve, held_out_curves, objective_curve
+from oven_agents.diagnosis.rules.stability import MIN_RISE
 from oven_agents.diagnosis.run_record import RunRecord
 from oven_agents.stats.objective import objective
 
@@ -25,16 +26,35 @@ MIN_GAIN_OF_TWO: Final = 0.05
 """The same, for a loss near that of guessing between two classes. Other losses are near such a value by chance."""
 CHANCE_TOLERANCE: Final = 0.02
 """Maximum distance of a loss from that of guessing, as a share of it."""
+CHANCE_SHARE: Final = 0.1
+"""The same, as a share of the distance between the losses of guessing among N and N + 1 classes, which is about 1 / N.
+Otherwise, any loss above 2 would be near one of them."""
 MAX_CLASSES: Final = 20
 """Maximum number of classes whose guessing loss, the logarithm of their number, is recognised."""
 MAX_EARLIER_SHARE: Final = 0.1
 """Share of the steps that may precede the log. A log that begins later continues a run that has learnt already."""
+MIN_PROGRESS: Final = 0.25
+"""Share of the planned steps from which a run that has not learnt is late. Before, the rate may still warm up."""
+ENOUGH_READINGS: Final = 400
+"""Number of readings that are enough regardless of the plan."""
 MIN_REWARDS: Final = 100
 """Minimum number of rewards that show that the run does not move."""
+CEILING_COUNT: Final = 0.05
+"""Minimum share of rewards that are exactly the highest one at the reward's ceiling."""
+CEILING_SHARE: Final = 0.9
+"""Minimum median of rewards at their ceiling, as a share of it."""
 SMALL_GAIN: Final = 0.5
 """Gain in reward, in standard deviations of one reading, that a run on a plateau has certainly not reached."""
 ERRORS: Final = 2.0
 """Standard errors of a bound that is exceeded once in 44 runs."""
+SURE_ERRORS: Final = 3.0
+"""Standard errors of a gain that is not due to noise, also if several gains are measured."""
+MEDIAN_ERROR: Final = 1.25
+"""Standard error of the median of normal values, as a multiple of that of their mean."""
+ROUNDED_SHARE: Final = 0.01
+"""Share of its first value below which a loss has converged and may be constant in the log."""
+NEARLY_FALLEN: Final = 0.1
+"""Share of its fall that a loss may still have ahead just before it is constant."""
 
 
 def dead(record: RunRecord) -> Evidence | None:
@@ -46,15 +66,24 @@ def dead(record: RunRecord) -> Evidence | None:
     losses = sorted(spec.name for spec in record.started.metrics if spec.name.endswith("_loss") and not spec.held_out)
     for name in dict.fromkeys(["loss", GRAD_NORM, *losses]):
         points = record.finite(name)
-        start = _constant_since([value for _, value in points])
-        if start is None or (name == GRAD_NORM and points[start][1] != 0):
+        values = [value for _, value in points]
+        start = _constant_since(values)
+        if start is None or (name == GRAD_NORM and values[start] != 0):
             continue
-        if has_reward and name != GRAD_NORM and _reward_gained(record):
+        if has_reward and name != GRAD_NORM and (start == 0 or _reward_gained(record) or any(record.values(GRAD_NORM))):
             continue  # the loss of a policy gradient may be 0 at every step
-        count = sum(value == points[-1][1] for _, value in points)
-        text = f"{name} is {points[-1][1]:g} in {count} of {len(points)} readings, so nothing is learnt"
-        return Evidence("dead", 0.95, points[start][0], text)
+        if name == "loss" and _has_converged(values, start):
+            return None
+        count = sum(value == values[-1] for value in values)
+        text = f"{name} is {values[-1]:g} in {count} of {len(values)} readings, so nothing is learnt"
+        return Evidence("dead", 0.95, points[start][0], text, metric=name)
     return None
+
+
+def _has_converged(losses: Sequence[float], start: int) -> bool:
+    """Return whether the losses fell step by step until the log rounds them to 0. A broken loss jumps to 0."""
+    first, last = losses[0], losses[-1]
+    return start > 0 and last <= ROUNDED_SHARE * first and losses[start - 1] - last <= NEARLY_FALLEN * (first - last)
 
 
 def _reward_gained(record: RunRecord) -> bool:
@@ -82,27 +111,59 @@ def _constant_since(values: Sequence[float]) -> int | None:
 
 
 def stuck(record: RunRecord) -> Evidence | None:
-    """The loss never fell: its best level is within the noise of the first one, or within MIN_GAIN of it."""
+    """The loss never fell: neither clearly, nor to a level that it later lost again."""
     if objective(record.started).name == "reward":
         return None
     curve = objective_curve(record)
-    if len(curve.values) < MIN_READINGS or record.steps[0] > MAX_EARLIER_SHARE * max(record.steps) or dead(record):
+    if len(curve.values) < MIN_READINGS or not _shows_start(record, curve) or dead(record):
         return None
     start, end = median(curve.values[: max(2, curve.width)]), median(curve.blocks[len(curve.blocks) // 2 :])
-    gain = max(start - end, start - min(curve.levels) - 2 * curve.noise)
     classes = _classes_at_chance(end)
-    if start <= 0 or gain > (MIN_GAIN_OF_TWO if classes == 2 else MIN_GAIN) * start or _held_out_gained(record):
+    min_gain = (MIN_GAIN_OF_TWO if classes == 2 else MIN_GAIN) * start
+    if start <= 0 or end > (1 + MIN_RISE) * start:
+        return None  # it rose, which is another fault
+    if _has_gained(curve, start, end, min_gain) or _held_out_gained(record):
         return None
-    text = f"the {curve.name} went from {curve.show(start)} to {curve.show(curve.last)} in {len(curve.values)} readings"
+    text = (
+        f"the {curve.name} did not fall: it was {curve.show(start)} at the start and {curve.show(end)} in the second "
+        f"half of {len(curve.values)} readings"
+    )
     if classes:
-        text += f"; guessing among {classes} classes gives {math.log(classes):.4g}"
+        text += f" (guessing among {classes} classes gives {math.log(classes):.4g})"
     return Evidence("stuck", 0.9 if classes else 0.7, curve.ticks[0], text)
+
+
+def _shows_start(record: RunRecord, curve: Curve) -> bool:
+    """Return whether the record has the start of the training, and enough of it to expect progress."""
+    last, planned = max(record.steps), record.started.horizon.max_steps
+    is_late = planned is not None and last >= MIN_PROGRESS * planned
+    return record.steps[0] <= MAX_EARLIER_SHARE * last and (is_late or len(curve.values) >= ENOUGH_READINGS)
+
+
+def _has_gained(curve: Curve, start: float, end: float, min_gain: float) -> bool:
+    """Return whether the loss may have fallen by more than `min_gain`. Gains are measured from starts of several
+    lengths, because a loss may fall within its first readings, or so slowly that only many readings show it."""
+    blocks, width = curve.blocks, curve.width
+    end_error, gain, gain_error = curve.noise / math.sqrt(len(blocks) / 2), 0.0, 0.0
+    for values, noise in (
+        (curve.values[:1], curve.reading_noise),
+        (curve.values[: max(2, width)], curve.reading_noise),
+        (blocks[:width], curve.noise),
+        (blocks[: max(1, len(blocks) // 3)], curve.noise),
+    ):
+        gain = median(values) - end
+        gain_error = MEDIAN_ERROR * math.hypot(noise / math.sqrt(len(values)), end_error)
+        if gain > max(min_gain, SURE_ERRORS * gain_error):
+            return True
+    is_unclear = gain + ERRORS * gain_error > 2 * min_gain  # by the longest start, which is the most precise
+    return is_unclear or start - min(curve.levels) > min_gain + ERRORS * curve.noise
 
 
 def _classes_at_chance(loss: float) -> int | None:
     """Return the number of classes among which guessing gives this loss, or None."""
     classes = round(math.exp(loss)) if 0 < loss < math.log(MAX_CLASSES + 1) else 0
-    return classes if classes >= 2 and abs(loss - math.log(classes)) <= CHANCE_TOLERANCE * loss else None
+    tolerance = min(CHANCE_TOLERANCE * loss, CHANCE_SHARE / classes) if classes >= 2 else 0.0
+    return classes if classes >= 2 and abs(loss - math.log(classes)) <= tolerance else None
 
 
 def flat_reward(record: RunRecord) -> Evidence | None:
@@ -110,17 +171,28 @@ def flat_reward(record: RunRecord) -> Evidence | None:
     if objective(record.started).name != "reward":
         return None
     curve = objective_curve(record)
-    if len(curve.values) < MIN_REWARDS:
+    if len(curve.values) < MIN_REWARDS or not _shows_start(record, curve):
         return None
     third = len(curve.values) // 3
     first, last = [-value for value in curve.values[:third]], [-value for value in curve.values[-third:]]
+    if _is_at_ceiling(last):
+        return None
     spread = stdev(first)
     gain = fmean(last) - fmean(first)
     error = math.hypot(spread, stdev(last)) / math.sqrt(third)
     if spread <= 0 or gain < -ERRORS * error or gain + ERRORS * error > SMALL_GAIN * spread:
         return None
-    text = f"the reward was {fmean(first):.3g} in the first third of the run and is {fmean(last):.3g} in the last"
+    text = (
+        f"the reward did not rise: its mean was {fmean(first):.3g} in the first third of the run and {fmean(last):.3g} "
+        "in the last"
+    )
     return Evidence("plateau", 0.5, curve.ticks[0], text)
+
+
+def _is_at_ceiling(rewards: Sequence[float]) -> bool:
+    """Return whether many rewards equal the highest one, and most of the others are close to it."""
+    highest = max(rewards)
+    return rewards.count(highest) >= CEILING_COUNT * len(rewards) and median(rewards) >= CEILING_SHARE * highest > 0
 
 
 def _held_out_gained(record: RunRecord) -> bool:

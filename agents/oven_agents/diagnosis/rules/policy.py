@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate
 from statistics import fmean, median, stdev
 from typing import Final
 
 from oven_agents.diagnosis.finding import Evidence
-from oven_agents.diagnosis.rules.curve import held_out_curves, objective_curve
+from oven_agents.diagnosis.rules.curve import Curve, held_out_curves, objective_curve
 from oven_agents.diagnosis.rules.stability import find_rise
 from oven_agents.diagnosis.run_record import RunRecord
 from oven_agents.stats.objective import objective
@@ -27,6 +28,8 @@ MIN_QUALITY_LOST: Final = 0.1
 """Minimum loss of a quality before it became constant, as a share of its best reading."""
 MIN_REWARD_LOST: Final = 0.5
 """Minimum share of the gain in reward that a collapsed run has lost at its end."""
+EARLIER_FALLS: Final = 1.5
+"""Minimum fall of a collapsed reward as a multiple of earlier falls from which it came back."""
 MIN_HELD_OUT: Final = 4
 """Minimum number of held-out readings."""
 NOISES: Final = 4.0
@@ -44,15 +47,16 @@ MAX_EQUAL_GROUPS: Final = 0.8
 
 def truncated(record: RunRecord) -> Evidence | None:
     """Most completions reach the limit on tokens."""
-    points = next(filter(None, map(record.finite, CLIPPED)), [])
+    name = next((name for name in CLIPPED if record.finite(name)), CLIPPED[0])
+    points = record.finite(name)
     if len(points) < MIN_READINGS:
         return None
     level = median(value for _, value in points[len(points) // 2 :])
     if level < MIN_CLIPPED:
         return None
     onset = next(tick for tick, value in points if value >= MIN_CLIPPED)
-    text = f"{level:.0%} of the completions are cut off at the limit on tokens, so their ends are not rewarded"
-    return Evidence("truncated", 0.9 if level >= CERTAIN_CLIPPED else 0.7, onset, text)
+    text = f"{level:.0%} of the completions are cut off at the token limit, so they lack their ends"
+    return Evidence("truncated", 0.9 if level >= CERTAIN_CLIPPED else 0.7, onset, text, metric=name)
 
 
 def constant_answers(record: RunRecord) -> Evidence | None:
@@ -76,7 +80,7 @@ def constant_answers(record: RunRecord) -> Evidence | None:
             f"{spec.name} fell from {best:.3g} and is exactly {values[-1]:.3g} in the last {constant} of {len(values)} "
             "readings, as if every answer were the same"
         )
-        return Evidence("reward_collapse", 0.85, onset, text)
+        return Evidence("reward_collapse", 0.85, onset, text, metric=spec.name)
     return None
 
 
@@ -91,6 +95,8 @@ def reward_collapse(record: RunRecord) -> Evidence | None:
     if rise is None:
         return None
     onset, best, last = rise
+    if last - best < EARLIER_FALLS * _largest_fall_before(curve, best):
+        return None  # rewards drift, and this one has come back from such a fall before
     text = f"the reward fell from {curve.show(best)} to {curve.show(last)} and did not come back"
     return Evidence("reward_collapse", 0.6, curve.block_ticks[onset], text)
 
@@ -134,6 +140,13 @@ def _error(values: Sequence[float]) -> float:
     return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.inf
 
 
+def _largest_fall_before(curve: Curve, best: float) -> float:
+    """Return the largest fall of the reward before its best level."""
+    before = curve.levels[: curve.levels.index(best)]
+    highest = accumulate(before, min)  # rewards are negated
+    return max((level - high for level, high in zip(before, highest, strict=True)), default=0.0)
+
+
 def equal_groups(record: RunRecord) -> Evidence | None:
     """In most groups, all completions of a prompt get the same reward, so they teach nothing."""
     points = record.finite(EQUAL_GROUPS)
@@ -144,4 +157,4 @@ def equal_groups(record: RunRecord) -> Evidence | None:
         return None
     onset = next(tick for tick, value in points if value >= MAX_EQUAL_GROUPS)
     text = f"in {level:.0%} of the groups all completions get the same reward"
-    return Evidence("zero_advantage_groups", 0.45, onset, text)
+    return Evidence("zero_advantage_groups", 0.45, onset, text, metric=EQUAL_GROUPS)

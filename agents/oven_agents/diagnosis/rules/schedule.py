@@ -39,7 +39,7 @@ def ended_early(record: RunRecord) -> Evidence | None:
         return None
     share = idle / len(points)
     text = f"the learning rate is below {ENDED_RATE:.0%} of its usual value in the last {share:.0%} of the run"
-    return Evidence("schedule_ended", 0.6, points[last_trained + 1][0], text)
+    return Evidence("schedule_ended", 0.6, points[last_trained + 1][0], text, metric=LEARNING_RATE)
 
 
 def zero_rate(record: RunRecord) -> Evidence | None:
@@ -47,7 +47,8 @@ def zero_rate(record: RunRecord) -> Evidence | None:
     points = record.finite(LEARNING_RATE)
     if len(points) < MIN_READINGS or any(rate != 0 for _, rate in points):
         return None
-    return Evidence("zero_rate", 0.9, points[0][0], f"the learning rate is 0 in all {len(points)} readings")
+    text = f"the learning rate is 0 in all {len(points)} readings"
+    return Evidence("zero_rate", 0.9, points[0][0], text, metric=LEARNING_RATE)
 
 
 def always_clipped(record: RunRecord) -> Evidence | None:
@@ -61,7 +62,7 @@ def always_clipped(record: RunRecord) -> Evidence | None:
         return None
     usual = median(norm for _, norm in points)
     text = f"the gradient's norm is above the clip of {clip:g} in {clipped:.0%} of the steps, usually {usual:.3g}"
-    return Evidence("always_clipped", 0.3, points[0][0], text)
+    return Evidence("always_clipped", 0.3, points[0][0], text, metric=GRAD_NORM)
 
 
 def never_evaluated(record: RunRecord) -> Evidence | None:

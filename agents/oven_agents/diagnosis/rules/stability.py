@@ -22,6 +22,12 @@ MIN_RISE: Final = 0.2
 """Minimum rise of the loss above its best level, as a share of it."""
 NOISES: Final = 4.0
 """Minimum rise of the loss above its best level, in standard deviations of a block."""
+MIN_LASTING_SHARE: Final = 0.75
+"""Minimum rise of the last level as a share of that of the level before it. Otherwise, the loss is coming back."""
+ONSET_SHARE: Final = 0.1
+"""Share of the rise from which a block belongs to it."""
+ONSET_NOISES: Final = 2.0
+"""The same in standard deviations of a block."""
 
 
 def not_finite(record: RunRecord) -> Evidence | None:
@@ -36,14 +42,16 @@ def not_finite(record: RunRecord) -> Evidence | None:
         if not bad or (len(bad) == len(values) and name not in ("loss", GRAD_NORM)):
             continue  # a metric that never had a value is not a fault of the training
         first_of_last = _first_of_last_bad(values)
-        if len(values) - first_of_last >= MIN_LAST:
-            text = f"{name} is not finite in any of the last {len(values) - first_of_last} of {len(values)} readings"
+        last_count = len(values) - first_of_last
+        if last_count >= MIN_LAST:
+            extent = f"of the last {last_count} of {len(values)}" if first_of_last else str(last_count)
+            text = f"{name} is NaN or infinite in all {extent} readings"
             weight, tick = 0.95, ticks[first_of_last]
         else:
-            text = f"{name} is not finite in {len(bad)} of {len(values)} readings"
+            text = f"{name} is NaN or infinite in {len(bad)} of {len(values)} readings"
             weight, tick = (0.2 if name == GRAD_NORM else 0.55), ticks[bad[0]]
         if strongest is None or weight > strongest.weight:
-            strongest = Evidence("nan", weight, tick, text)
+            strongest = Evidence("nan", weight, tick, text, metric=name)
     return strongest
 
 
@@ -85,6 +93,9 @@ def find_rise(curve: Curve, min_lost_share: float = MIN_LOST_SHARE) -> tuple[int
     if excess is None:
         return None
     onset = best_index + curve.width + excess
-    while onset > best_index + 1 and blocks[onset - 1] > best + lost / 2:
-        onset -= 1  # the test needs several readings
+    risen = best + max(ONSET_SHARE * lost, ONSET_NOISES * scaled.noise)
+    while onset > best_index + 1 and blocks[onset - 1] > risen:
+        onset -= 1  # the test needs several readings, and the rise may be slow
+    if last - best < MIN_LASTING_SHARE * (levels[-1 - curve.width] - best):
+        return None  # the curve is coming back
     return onset, best_raw, last_raw

@@ -1,0 +1,110 @@
+"""Every rule finds its fault in simulated curves of many lengths, with the right kind, severity and onset."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from tests.support.simulated_curves import ILL, NO_VALUE, record_of_curves, with_optimizer
+
+from oven_agents.diagnosis.engine import find_findings
+from oven_agents.diagnosis.finding import Finding
+from oven_agents.diagnosis.run_record import RunRecord
+from oven_core.protocol.messages import ActuatorSpec
+
+LENGTHS = (10, 30, 120, 600, 5000)
+ONSET_TOLERANCE = 0.05
+"""Maximum error of an onset as a share of the run, in addition to one logged step."""
+
+
+def kinds(record: RunRecord) -> dict[str, Finding]:
+    """Return the findings that say to do something, by kind."""
+    return {finding.kind: finding for finding in find_findings(record) if finding.severity != "note"}
+
+
+@pytest.mark.parametrize("family", ILL)
+def test_the_fault_is_found_at_its_onset(family: str) -> None:
+    ill = ILL[family]
+    for length in (max(length, ill.min_length) for length in LENGTHS if length * 2 >= ill.min_length):
+        for seed in range(2):
+            rng = random.Random(f"{family} {length} {seed}")
+            start = rng.uniform(*ill.shares)
+            record = record_of_curves(ill.curves(length, start, rng))
+            findings = kinds(record)
+            assert ill.kind in findings, (length, seed, find_findings(record))
+            onset = findings[ill.kind].onset_step
+            assert onset is not None
+            assert abs(onset - 1 - round(start * length)) <= ONSET_TOLERANCE * length + 1, (length, seed, onset)
+            assert findings[ill.kind].message and findings[ill.kind].remedy
+
+
+def test_onsets_are_steps_and_not_rows_of_the_log() -> None:
+    loss = [3 - index / 100 for index in range(100)] + [9.0] * 50
+    finding = kinds(record_of_curves({"loss": loss}, first_step=10, step_size=10))["diverged"]
+    assert finding.onset_step == 1010
+
+
+@pytest.mark.parametrize("kind", ["nan", "dead", "diverged"])
+def test_a_broken_run_gets_one_diagnosis(kind: str) -> None:
+    """A loss that diverges or dies is neither stuck nor a healed spike, too."""
+    family = {"nan": "nan_loss", "dead": "zero_loss", "diverged": "blow_up"}[kind]
+    rng = random.Random(5)
+    found_kinds = [f.kind for f in find_findings(record_of_curves(ILL[family].curves(300, 0.4, rng)))]
+    assert found_kinds[0] == kind and set(found_kinds) <= {kind, "never_evaluated"}
+
+
+def test_single_values_that_are_not_finite_are_a_fault_in_the_loss_only() -> None:
+    loss = [3 * math.exp(-index / 50) + 1 for index in range(200)]
+    broken = [*loss[:60], math.nan, *loss[61:]]
+    finding = kinds(record_of_curves({"loss": broken}))["nan"]
+    assert finding.severity == "advise" and finding.onset_step == 61
+    assert kinds(record_of_curves({"loss": loss, "grad_norm": broken})) == {}
+
+
+def test_a_rate_that_fades_out_at_the_end_of_the_run_is_no_fault() -> None:
+    rng = random.Random(1)
+    for rate in (lambda p: 1 - p, lambda p: (1 + math.cos(math.pi * p)) / 2, lambda p: min(1.0, 10 * (1 - p))):
+        curves = with_optimizer({"loss": [2 + math.exp(-n / 50) for n in range(300)]}, 300, rng, rate)
+        assert kinds(record_of_curves(curves)) == {}
+
+
+def test_gradients_that_are_always_clipped_and_missing_evaluations_are_only_notes() -> None:
+    rng = random.Random(2)
+    curves = with_optimizer({"loss": [2 + math.exp(-n / 50) for n in range(300)]}, 300, rng, lambda p: 1.0)
+    record = record_of_curves(curves | {"grad_norm": [50 + rng.gauss(0, 1) for _ in range(300)]})
+    clip = ActuatorSpec(name="grad.clip", kind="scalar", scale="log", low=0.01, high=100, value=1.0)
+    record.first_values[clip.name] = clip.value
+    findings = find_findings(record)
+    assert {finding.kind for finding in findings} == {"always_clipped", "never_evaluated"}
+    assert {finding.severity for finding in findings} == {"note"}
+
+
+def test_groups_without_differences_are_a_note() -> None:
+    shares = [0.95 - 0.001 * (n % 5) for n in range(100)]
+    record = record_of_curves({"reward": [0.2 + n / 200 for n in range(100)], "frac_reward_zero_std": shares})
+    assert {f.kind: f.severity for f in find_findings(record)}["zero_advantage_groups"] == "note"
+
+
+def test_a_loss_that_falls_and_rises_with_its_evaluations_has_diverged_rather_than_overfitted() -> None:
+    level = [2.0 - n / 100 if n < 100 else 1 + (n - 100) / 60 for n in range(200)]
+    held_out = [value if n % 10 == 9 else NO_VALUE for n, value in enumerate(level)]
+    findings = kinds(record_of_curves({"loss": level, "eval/loss": held_out}))
+    assert "diverged" in findings and "overfit" not in findings
+
+
+def test_a_stuck_loss_is_compared_with_guessing_only_if_it_is_near_it() -> None:
+    rng = random.Random(3)
+    texts = {
+        level: kinds(record_of_curves({"loss": [level + rng.gauss(0, 0.005) for _ in range(200)]}))["stuck"].message
+        for level in (math.log(2), math.log(10), 2.87)
+    }
+    assert "guessing among 2 classes" in texts[math.log(2)] and "guessing among 10 classes" in texts[math.log(10)]
+    assert "guessing" not in texts[2.87], (
+        "17 classes give 2.83 and 18 give 2.89, so a language model is near one of them"
+    )
+
+
+def test_a_policy_gradient_without_gradients_is_dead() -> None:
+    constant = {"loss": [0.0] * 100, "reward": [0.3] * 100, "grad_norm": [0.0] * 100}
+    assert kinds(record_of_curves(constant))["dead"].severity == "act"

@@ -1,0 +1,108 @@
+"""Healthy runs get no advice: simulated curves of many families, lengths and noise levels, and special logs."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+
+import pytest
+from tests.support.simulated_curves import (
+    HEALTHY,
+    MIXTURE,
+    cosine_decay,
+    decay,
+    exponential,
+    noisy,
+    record_of_curves,
+    with_optimizer,
+)
+
+from oven_agents.diagnosis.engine import find_findings
+from oven_agents.diagnosis.run_record import RunRecord
+from oven_core.protocol.messages import Horizon
+
+LENGTHS = (10, 45, 200, 1000, 5000)
+
+
+def advice(record: RunRecord) -> list[str]:
+    return [f"{f.severity}: {f.kind}: {f.message}" for f in find_findings(record) if f.severity != "note"]
+
+
+def reviewed(curves: Mapping[str, Sequence[float]], first_step: int = 1) -> list[str]:
+    return advice(record_of_curves(curves, first_step=first_step))
+
+
+@pytest.mark.parametrize("family", HEALTHY)
+def test_a_healthy_family(family: str) -> None:
+    for length in LENGTHS:
+        for seed in range(2):
+            curves = HEALTHY[family](length, random.Random(f"{family} {length} {seed}"))
+            assert reviewed(curves, 100_000 if family == "continued" else 1) == [], (length, seed)
+
+
+def test_a_resumed_run_gets_a_note_only() -> None:
+    record = record_of_curves(cosine_decay(400, random.Random(1)))
+    record.steps = [step if index < 250 else step - 50 for index, step in enumerate(record.steps)]
+    record.start_count = 2
+    assert advice(record) == []
+    note = next(f for f in find_findings(record) if f.kind == "steps_out_of_order")
+    assert note.onset_step == 201 and "the steps go back once" in note.message
+
+
+def test_a_change_of_the_mixture_may_lower_the_reward() -> None:
+    rng = random.Random(2)
+    reward = [(0.3 + n / 400 if n < 200 else 0.3 + (n - 200) / 800) + rng.gauss(0, 0.03) for n in range(400)]
+    changed = record_of_curves({"reward": reward}, changes=[(200, MIXTURE.name)])
+    assert advice(changed) == []
+    assert advice(record_of_curves({"reward": reward})) != [], "without the change, it is a fall of the reward"
+
+
+def test_a_run_that_has_hardly_begun_is_not_stuck() -> None:
+    """100 of 10,000 planned steps, during the warm-up."""
+    rng = random.Random(3)
+    curves = with_optimizer({"loss": noisy([9.0] * 100, rng, 0.02)}, 100, rng, lambda progress: 0.01 * progress)
+    record = record_of_curves(curves)
+    assert record.run is not None and advice(record) != []
+    record.run = record.run.model_copy(update={"horizon": Horizon(max_steps=10_000)})
+    assert advice(record) == []
+
+
+def test_a_loss_that_fell_within_its_first_readings_is_not_stuck() -> None:
+    rng = random.Random(4)
+    for length in (30, 300, 3000):
+        loss = [3.0 * (1 + 2 * math.exp(-n)) for n in range(length)]
+        assert reviewed({"loss": noisy(loss, rng, 0.1)}) == []
+
+
+def test_a_solved_problem_is_not_dead() -> None:
+    loss = [round(2 * 0.7**n, 4) for n in range(200)]
+    assert reviewed({"loss": loss}) == []
+    assert reviewed({"loss": loss, "grad_norm": [round(0.7**n, 6) for n in range(200)]}) == []
+
+
+@pytest.mark.parametrize("ceiling", [1.0, 500.0])
+def test_a_reward_at_its_ceiling_is_no_plateau(ceiling: float) -> None:
+    rng = random.Random(5)
+    assert reviewed({"reward": [min(ceiling, ceiling * rng.gauss(0.97, 0.03)) for _ in range(1000)]}) == []
+
+
+def test_a_loss_on_its_way_back_has_not_diverged() -> None:
+    rng = random.Random(6)
+    loss = [1 + 2 * math.exp(-n / 40) + 4 * math.exp(-(n - 240) / 25) * (n >= 240) for n in range(300)]
+    assert reviewed({"loss": noisy(loss, rng, 0.02)}) == []
+
+
+def test_gradients_that_once_overflow_and_user_metrics_without_values_are_normal() -> None:
+    rng = random.Random(7)
+    curves = with_optimizer(decay(300, rng), 300, rng, lambda progress: 1.0)
+    curves["grad_norm"][2] = math.inf
+    curves |= {"mine/score": [math.nan] * 300, "mine/aux_loss": [math.nan] * 300, "mine/constant": [0.0] * 300}
+    assert reviewed(curves) == []
+
+
+@pytest.mark.parametrize("length", range(1, 13))
+def test_the_shortest_logs_are_read(length: int) -> None:
+    rng = random.Random(length)
+    for values in ([1.0] * length, [-1.0] * length, [0.0] * length, exponential(length, rng), [math.nan] * length):
+        find_findings(record_of_curves({"loss": values, "reward": values, "eval/loss": values, "grad_norm": values}))

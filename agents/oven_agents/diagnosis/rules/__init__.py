@@ -12,7 +12,7 @@ from oven_agents.diagnosis.run_record import RunRecord
 RULES: Final[Sequence[Callable[[RunRecord], Evidence | None]]] = (
     stability.not_finite, stability.diverged, learning.dead, learning.stuck, learning.flat_reward,
     generalisation.overfit, policy.truncated, policy.constant_answers, policy.reward_collapse,
-    policy.reward_hacked, policy.equal_groups,
+    generalisation.reward_hacked, policy.equal_groups,
     schedule.zero_rate, schedule.ended_early, schedule.always_clipped,
     schedule.never_evaluated, schedule.several_parts,
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -79,6 +80,11 @@ class Curve:
     @property
     def last(self) -> float:
         return self.levels[-1]
+
+    def split(self, tick: int) -> tuple[Sequence[float], Sequence[float]]:
+        """Return the readings until the tick, inclusive, and those after it."""
+        end = bisect_right(self.ticks, tick)
+        return self.values[:end], self.values[end:]
 
     def show(self, level: float) -> str:
         """Return a level in the metric's own direction, for a message."""

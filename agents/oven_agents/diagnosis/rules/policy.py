@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from itertools import accumulate
-from statistics import fmean, median, stdev
+from statistics import median
 from typing import Final
 
 from oven_agents.diagnosis.finding import Evidence
-from oven_agents.diagnosis.rules.curve import Curve, held_out_curves, objective_curve
+from oven_agents.diagnosis.rules.curve import Curve, objective_curve
 from oven_agents.diagnosis.rules.stability import find_rise
 from oven_agents.diagnosis.run_record import RunRecord
 from oven_agents.stats.objective import objective
@@ -30,16 +28,6 @@ MIN_REWARD_LOST: Final = 0.5
 """Minimum share of the gain in reward that a collapsed run has lost at its end."""
 EARLIER_FALLS: Final = 1.5
 """Minimum fall of a collapsed reward as a multiple of earlier falls from which it came back."""
-MIN_HELD_OUT: Final = 4
-"""Minimum number of held-out readings."""
-NOISES: Final = 4.0
-"""Minimum fall of a held-out metric in standard deviations of a reading."""
-ERRORS: Final = 3.0
-"""Minimum rise of the reward in standard errors."""
-MIN_HELD_OUT_LOST: Final = 0.1
-"""Minimum fall of a held-out metric below its best reading, as a share of it, that shows that a reward is exploited."""
-CLEAR_HELD_OUT_LOST: Final = 0.4
-"""Fall from which the policy has clearly become worse."""
 EQUAL_GROUPS: Final = "frac_reward_zero_std"
 MAX_EQUAL_GROUPS: Final = 0.8
 """Share of groups without a difference in reward above which hardly any prompt teaches anything."""
@@ -99,45 +87,6 @@ def reward_collapse(record: RunRecord) -> Evidence | None:
         return None  # rewards drift, and this one has come back from such a fall before
     text = f"the reward fell from {curve.show(best)} to {curve.show(last)} and did not come back"
     return Evidence("reward_collapse", 0.6, curve.block_ticks[onset], text)
-
-
-def reward_hacked(record: RunRecord) -> Evidence | None:
-    """The reward rises while held-out quality falls: the policy learns what the reward pays for, and not the task."""
-    if objective(record.started).name != "reward":
-        return None
-    reward = objective_curve(record)
-    strongest: Evidence | None = None
-    for curve in held_out_curves(record):
-        if len(curve.values) < MIN_HELD_OUT:
-            continue
-        best = min(range(len(curve.values)), key=curve.values.__getitem__)
-        lost = min(curve.values[-2:]) - curve.values[best]
-        share = lost / max(abs(curve.values[best]), 1e-12)
-        if best >= len(curve.values) - 2 or share < MIN_HELD_OUT_LOST or lost < NOISES * curve.noise:
-            continue
-        tick = curve.ticks[best]
-        before = [-value for at, value in zip(reward.ticks, reward.values, strict=True) if at <= tick]
-        after = [-value for at, value in zip(reward.ticks, reward.values, strict=True) if at > tick]
-        if len(before) < 2 or len(after) < MIN_READINGS:
-            continue
-        earlier, later = before[-len(after) // 2 :], after[len(after) // 2 :]
-        error = math.hypot(_error(earlier), _error(later))
-        if fmean(later) - fmean(earlier) <= ERRORS * error:
-            continue
-        text = (
-            f"{curve.name} was best at step {record.step_at(tick)} ({curve.show(curve.values[best])}) and is "
-            f"{curve.show(curve.values[-1])} at the end, while the reward rose from {fmean(earlier):.3g} to "
-            f"{fmean(later):.3g}"
-        )
-        weight = 0.85 if share >= CLEAR_HELD_OUT_LOST else 0.6
-        if strongest is None or weight > strongest.weight:
-            strongest = Evidence("reward_hacked", weight, tick, text)
-    return strongest
-
-
-def _error(values: Sequence[float]) -> float:
-    """Return the standard error of the mean, or infinity for a single value."""
-    return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.inf
 
 
 def _largest_fall_before(curve: Curve, best: float) -> float:

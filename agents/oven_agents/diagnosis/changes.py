@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from statistics import median
 from typing import Final
 
+from oven_agents.diagnosis.detectors import Alarm
 from oven_agents.diagnosis.finding import Evidence
 from oven_agents.diagnosis.run_record import RunRecord
 from oven_agents.stats.update_to_weight_ratio import MAX_LENGTH
@@ -32,6 +34,10 @@ HARMLESS: Final = {"update_ratio_high": MAX_LENGTH, "truncated_completions": 0.2
 completions without which most answers are still rewarded."""
 OTHER_WEIGHT: Final = 0.35
 """Weight of other symptoms. Many changes are harmless, so they are only notes."""
+LASTING_DETECTORS: Final = ("cusum", "page_hinkley")
+"""Detectors of lasting changes. In long runs, they also find changes that were only noise, or that soon ended."""
+MIN_LASTING_SHARE: Final = 0.5
+"""Minimum share of a change that the medians before and after it show."""
 EFFECT_TICKS: Final = 40
 """Number of ticks after an applied change in which a metric's change counts as its effect."""
 MAX_ALARM_LEAD: Final = 8
@@ -41,7 +47,9 @@ MAX_ALARM_LEAD: Final = 8
 def read_changes(record: RunRecord) -> Iterator[Evidence]:
     """Yield evidence from each alarm, and from each alert of an agent, that no applied change explains."""
     for alarm in record.alarms:
-        if alarm.detector != "not_finite" and not _is_effect(alarm.onset, alarm.raised, record):
+        if alarm.detector == "not_finite" or _is_effect(alarm.onset, alarm.raised, record):
+            continue
+        if alarm.detector not in LASTING_DETECTORS or _lasts(alarm, record):
             size = f"a change of {alarm.size:.0f} standard deviations"
             text = f"{alarm.metric} {alarm.before:.4g} → {alarm.after:.4g} ({size})"
             if alarm.after <= HARMLESS.get(alarm.symptom, -math.inf):
@@ -56,6 +64,15 @@ def read_changes(record: RunRecord) -> Iterator[Evidence]:
 def _evidence(symptom: str, tick: int, text: str) -> Evidence:
     kind, weight = SYMPTOM_KINDS.get(symptom, (symptom, OTHER_WEIGHT))
     return Evidence(kind, weight, tick, text)
+
+
+def _lasts(alarm: Alarm, record: RunRecord) -> bool:
+    """Return whether the whole runs before and after the onset differ as the alarm says."""
+    before, after = record.values(alarm.metric, end=alarm.onset), record.values(alarm.metric, first=alarm.onset)
+    if not before or not after:
+        return False
+    change = alarm.after - alarm.before
+    return (median(after) - median(before)) * math.copysign(1, change) >= MIN_LASTING_SHARE * abs(change)
 
 
 def _is_effect(onset: int, detected: int, record: RunRecord) -> bool:

@@ -15,7 +15,7 @@ from oven_agents.stats import optimizer_gauges as gauges
 from oven_agents.stats.level_shift import shift_of_halves
 from oven_agents.stats.lost_progress import is_half_lost, level_before
 from oven_agents.stats.objective import held_out_metric, objective
-from oven_agents.stats.robust_statistics import expected_maximum, noise, quantile
+from oven_agents.stats.robust_statistics import bending_noise, expected_maximum, noise, quantile
 from oven_agents.stats.symptoms import COMPLETION_LENGTH, CONSTANT_DEVIATION
 from oven_agents.stats.update_to_weight_ratio import MAX_LENGTH
 from oven_core.mesh.actuator_values import number, shares
@@ -33,6 +33,14 @@ INITIAL_TICKS: Final = 40
 """Number of first ticks at which gradients of a new model agree at any rate."""
 INITIAL_PROGRESS: Final = 0.05
 """Share of the run in which the same applies."""
+SLOW_READINGS: Final = 9
+"""Minimum number of held-out readings that show a slow rise: three in each third of the run."""
+MIN_STEADY_SHARE: Final = 0.7
+"""Minimum gain from the middle third to the last, as a share of that from the first to the middle one."""
+MAX_SLOW_SHARE: Final = 0.15
+"""Share of the distance to the ceiling above which a rise is not slow."""
+CLEAR_NOISES: Final = 4.0
+"""Minimum rise in standard deviations of a reading."""
 FADE_COSINES: Final = 30
 """Number of newest cosines that are compared with as many before them."""
 MIN_REMAINING_SHARE: Final = 0.98
@@ -103,6 +111,29 @@ def _low_rate(record: RunRecord) -> Evidence | None:
         )
         return Evidence("lr_too_low", 0.7, points[start][0], text)
     return None
+
+
+def _slow_gain(record: RunRecord) -> Evidence | None:
+    """Held-out quality rises steadily, and so slowly that hardly any of the distance to its ceiling is covered."""
+    metric, end = held_out_metric(record.started), record.first_change(*POLICY_KNOBS)
+    if metric is None or metric.ceiling is None or metric.better != "up":
+        return None
+    points = record.finite(metric.name, end=end)
+    values = [value for _, value in points]
+    headroom = metric.ceiling - values[0] if values else 0.0
+    if len(values) < SLOW_READINGS or headroom < MIN_HEADROOM * metric.ceiling:
+        return None
+    third = len(values) // 3
+    first, middle, last = fmean(values[:third]), fmean(values[third:-third]), fmean(values[-third:])
+    is_steady = last - middle >= MIN_STEADY_SHARE * (middle - first) > 0
+    is_clear = last - first > CLEAR_NOISES * bending_noise(values)
+    if not is_steady or not is_clear or values[-1] - values[0] > MAX_SLOW_SHARE * headroom:
+        return None
+    text = (
+        f"{metric.name} rose steadily, but only from {values[0]:.3g} to {values[-1]:.3g} of {metric.ceiling:g} in "
+        f"{len(record.ticks)} ticks"
+    )
+    return Evidence("lr_too_low", 0.6, points[0][0], text)
 
 
 def _agreement_lasts(record: RunRecord, tick: int, cosines: Sequence[float]) -> bool:
@@ -278,5 +309,6 @@ def _confidence(record: RunRecord) -> Evidence | None:
 
 
 RULES: Final[Sequence[Callable[[RunRecord], Evidence | None]]] = (
-    _low_rate, _collapse, _long_steps, _starved_level, _binding_anchor, _useless_teacher, _decay, _confidence,
+    _low_rate, _slow_gain, _collapse, _long_steps, _starved_level, _binding_anchor, _useless_teacher, _decay,
+    _confidence,
 )  # fmt: skip

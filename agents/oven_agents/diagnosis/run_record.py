@@ -176,7 +176,9 @@ class RunRecord:
 
     def tick_at(self, step: int) -> int:
         """Return the tick of the first observation at this step or a later one, or the last tick."""
-        return next((tick for tick, other in zip(self.ticks, self.steps, strict=True) if other >= step), self.ticks[-1])
+        return next(
+            (tick for tick, tick_step in zip(self.ticks, self.steps, strict=True) if tick_step >= step), self.ticks[-1]
+        )
 
     def first_change(self, *actuators: str) -> float:
         """Return the tick at which one of the knobs was first changed, or infinity."""

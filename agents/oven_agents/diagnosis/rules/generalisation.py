@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from statistics import fmean
 from typing import Final
 
@@ -15,7 +16,7 @@ MIN_READINGS: Final = 4
 MIN_RISE: Final = 0.1
 """Minimum rise of a held-out loss above its best reading, as a share of it."""
 CLEAR_RISE: Final = 0.4
-"""Rise from which the model has clearly become worse."""
+"""Rise, as a share of the best reading, from which the finding says to act."""
 NOISES: Final = 4.0
 """Minimum rise in standard deviations of a reading."""
 ONSET_SHARE: Final = 0.05
@@ -44,8 +45,8 @@ def _overfit(record: RunRecord, held_out: Curve, training: Curve) -> Evidence | 
     if best >= len(values) - 2 or rise < max(MIN_RISE * abs(values[best]), NOISES * held_out.noise):
         return None
     tick = held_out.ticks[best]
-    before = [value for at, value in zip(training.ticks, training.values, strict=True) if at <= tick][-NEIGHBOURS:]
-    after = [value for at, value in zip(training.ticks, training.values, strict=True) if at > tick][-NEIGHBOURS:]
+    split = bisect_right(training.ticks, tick)
+    before, after = training.values[:split][-NEIGHBOURS:], training.values[split:][-NEIGHBOURS:]
     if not before or not after:
         return None
     fall = (fmean(before) - fmean(after)) / max(abs(fmean(before)), 1e-12)

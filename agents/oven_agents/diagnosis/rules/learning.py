@@ -111,7 +111,7 @@ def _constant_since(values: Sequence[float]) -> int | None:
 
 
 def stuck(record: RunRecord) -> Evidence | None:
-    """The loss never fell: neither clearly, nor to a level that it later lost again."""
+    """The loss never fell beyond its noise, not even to a level that it later lost again."""
     if objective(record.started).name == "reward":
         return None
     curve = objective_curve(record)

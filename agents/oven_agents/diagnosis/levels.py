@@ -5,6 +5,7 @@ show what the change did, which `interventions` reads."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean, median
 from typing import Final
@@ -49,6 +50,8 @@ MIN_BEST_REWARD: Final = 0.15
 """Minimum best level of a reward that can collapse. Half of a lower level is within the noise."""
 COLLAPSED_TICKS: Final = 5
 """Number of last ticks at which a collapsed reward is below half of its best level."""
+CERTAIN_SHARE: Final = 0.05
+"""Share of the readings from which a collapse is certain. A shorter one may be a drift that comes back."""
 LOST_NOISES: Final = 3.0
 """Minimum fall of a collapsed reward in standard deviations of a reading, beyond the expected maximum of the noise."""
 PROVEN_STEPS: Final = 30
@@ -161,7 +164,8 @@ def _collapse(record: RunRecord) -> Evidence | None:
     tick = points[min(onset, len(points) - 1)][0]
     text = f"the reward fell from {best:.2f} to {median(values[-COLLAPSED_TICKS:]):.2f}"
     if collapse_kind(record, tick) == "reward_collapse":
-        return Evidence("reward_collapse", 0.85, tick, text)
+        is_brief = end == math.inf and len(values) - onset < CERTAIN_SHARE * len(values)  # nobody intervened
+        return Evidence("reward_collapse", 0.6 if is_brief else 0.85, tick, text)
     return Evidence("lr_too_high", 0.8, points[0][0], f"{text} after {_steps_until(record, tick)} steps at this rate")
 
 

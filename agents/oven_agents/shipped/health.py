@@ -25,7 +25,9 @@ class Health(Agent):
 
     False alarms: on labelled logs of other people's runs, see docs/benchmarks.md.
 
-    Limits: rules on the whole run, such as "the loss never fell", are silent once its beginning has left the window.
+    Limits: rules on the whole run, such as "the loss never fell", are silent once its beginning has left the window,
+    and before a quarter of the planned steps or 400 readings. A loss that falls only later, e.g. in a second epoch, is
+    called stuck until then. A loss that spikes for a tenth of the run is called diverged until it comes back.
     """
 
     EVERY_TICKS = 10

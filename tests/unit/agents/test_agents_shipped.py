@@ -20,11 +20,12 @@ pytestmark = pytest.mark.usefixtures("installed")
 __all__ = ["installed"]
 SHIPPED = sorted(entry_points()["oven.agents"])
 ASKING = ("tuner", "author", "supervisor")
-SILENT = ("rollback_undo", "lr_cooldown", "final_weights", "drift", "calibration_drift", "graph", *ASKING)
+SILENT = ("rollback_undo", "lr_cooldown", "final_weights", "drift", "calibration_drift", "graph", "health", *ASKING)
 SPEAK = [name for name in SHIPPED if name not in SILENT]
 """In a run in trouble in which nobody did anything yet; `rollback_undo` has its own tests
 (test_agent_second_thoughts.py), as have `final_weights`, `drift` and `calibration_drift` (test_symptoms.py), and
-`tuner`, `author` and `supervisor`, which speak in a run's process alone; `lr_cooldown` and `graph` propose nothing."""
+`tuner`, `author` and `supervisor`, which speak in a run's process alone; `lr_cooldown`, `graph` and
+`health` propose nothing."""
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from oven_agents.diagnosis.finding import Finding
-from oven_agents.diagnosis.kinds import KINDS
+from oven_agents.diagnosis.kinds import KINDS, title_of
 from oven_agents.diagnosis.run_record import RunRecord
 from oven_agents.sdk.alternative_plans import diagnose_request
 from oven_core.protocol.graph_requests import Diagnosis
@@ -18,19 +18,20 @@ MAX_NOTES = 5
 """Maximum number of notes to print. --json prints all of them."""
 
 
-def finding_lines(findings: Sequence[Finding], unjudged: str = "") -> Iterator[str]:
-    """Yield the lines for the findings, most important first. `unjudged` is the reason if nothing could be judged."""
+def finding_lines(findings: Sequence[Finding], unjudged: str = "", first_step: int | None = None) -> Iterator[str]:
+    """Yield the lines for the findings, most important first. `unjudged` is the reason if nothing could be judged. The
+    onset of a finding that has been there since `first_step` is not printed."""
     notes = [finding for finding in findings if finding.severity == "note"]
     causes = [finding for finding in findings if finding.severity != "note"]
     if not causes:
         yield unjudged or "nothing is wrong, as far as the log shows"
     for finding in [*causes, *notes[:MAX_NOTES]]:
-        since = "" if finding.onset_step is None else f" since step {finding.onset_step}"
-        yield f"{finding.severity}: {finding.kind}{since} (confidence {finding.confidence:.2f}): {finding.message}"
-        if finding.severity != "note":
-            yield f"  remedy: {finding.remedy}"
+        since = "" if finding.onset_step in (None, first_step) else f" since step {finding.onset_step:,}"
+        title = title_of(finding.kind)
+        yield f"{finding.severity}: {title}{since} (confidence {finding.confidence:.2f}): {finding.message}"
+        yield f"  remedy: {finding.remedy}"
         if finding.severity == "act" and finding.cost:
-            yield f"  cost of the remedy if the finding is wrong: {finding.cost}"
+            yield f"  if this is wrong, it costs {finding.cost}"
     if len(notes) > MAX_NOTES:
         yield f"and {len(notes) - MAX_NOTES} more notes (--json)"
 

@@ -16,7 +16,7 @@ from oven_agents.stats.update_to_weight_ratio import MAX_LENGTH
 SYMPTOM_KINDS: Final = {
     "policy_collapse": ("reward_collapse", 0.4),
     "loss_creeps_up": ("diverged", 0.4),
-    "loss_spike": ("spike_recovered", 0.4),
+    "loss_spike": ("diverged", 0.4),
     "grad_norm_spike": ("spike_recovered", 0.4),
     "update_ratio_high": ("lr_too_high", 0.55),
     "gradients_opposed": ("lr_too_high", 0.4),
@@ -50,8 +50,9 @@ def read_changes(record: RunRecord) -> Iterator[Evidence]:
         if alarm.detector == "not_finite" or _is_effect(alarm.onset, alarm.raised, record):
             continue
         if alarm.detector not in LASTING_DETECTORS or _lasts(alarm, record):
-            size = f"a change of {alarm.size:.0f} standard deviations"
-            text = f"{alarm.metric} {alarm.before:.4g} → {alarm.after:.4g} ({size})"
+            text = f"{alarm.metric} went from {alarm.before:.4g} to {alarm.after:.4g}"
+            if alarm.detector == "spike":
+                text = f"{alarm.metric} jumped from {alarm.before:.4g} to {alarm.after:.4g} and came back"
             if alarm.after <= HARMLESS.get(alarm.symptom, -math.inf):
                 yield Evidence(alarm.symptom, OTHER_WEIGHT, alarm.onset, text)
             else:

@@ -108,20 +108,22 @@ def _combine(kind: str, evidence: Sequence[Evidence], record: RunRecord) -> Find
             texts.setdefault(FIRST_DIGIT.split(text, 1)[0], text)  # e.g. two rules saw that "the reward fell from …"
     message = "; ".join(list(texts.values())[:MAX_MESSAGES])
     onset = strongest_first[0].tick
-    remedy = remedy_of(kind)
+    step, last_step = record.step_at(onset), record.steps[-1]
+    remedy = next((item.remedy for item in strongest_first if item.remedy), remedy_of(kind, step, record.steps[0]))
+    back_to = next((item.back_to for item in strongest_first if item.back_to is not None), onset)
     knob = next((item.corrected for item in evidence if item.corrected), "")
     first, now = record.first_values.get(knob), record.values_now.get(knob)
     if first is not None and first != now:  # not an action, and not undone
         remedy = f"the controller changed {knob} {show(first)} → {show(now)}; start the next run with that value"
     return Finding(
         kind=kind,
-        onset_step=record.step_at(onset),
+        onset_step=step,
         onset_tick=onset,
         severity=_severity(confidence),
         confidence=confidence,
         message=message or _clean(strongest_first[0].text),
         remedy=remedy,
-        cost=cost_of(kind, record.steps[-1] - record.step_at(onset)),
+        cost=cost_of(kind, record.step_at(back_to), last_step),
     )
 
 

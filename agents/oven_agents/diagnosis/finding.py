@@ -43,3 +43,7 @@ class Evidence:
     """The knob by which the controller corrected it, if any."""
     metric: str = ""
     """The metric that shows it, if it is not the run's objective."""
+    remedy: str = ""
+    """What to change, if this is more specific than the remedy of the kind."""
+    back_to: int | None = None
+    """The tick to which the remedy goes back, if it is not the onset."""

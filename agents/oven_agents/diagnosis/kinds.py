@@ -9,19 +9,23 @@ class Kind(NamedTuple):
     """A kind of finding."""
 
     remedy: str
+    """What to change. `{step}` is the step of the onset."""
     symptom: str
     """The symptom in the knowledge graph for which the graph suggests remedies."""
     explains: tuple[str, ...] = ()
     """Kinds that follow from this one. If both are found, the others are only notes."""
     cost: str = "a few hundred steps with other settings"
-    """What it costs to follow the remedy if the finding is wrong. `{steps}` is the number of steps since the onset."""
+    """What it costs to follow the remedy if the finding is wrong. `{steps}` is the number of steps since the onset, and
+    `{total}` that of the run."""
 
 
-NO_REMEDY: Final = "nothing yet; watch this metric"
-_LOST_STEPS: Final = "the {steps} steps since then"
+NO_REMEDY: Final = "no action needed yet; watch this metric"
+_GO_BACK: Final = "go back to a checkpoint before step {step}"
+_LOST_STEPS: Final = "the {steps} steps since then, because you go back"
 _NOTHING: Final = "nothing but the time to look"
 
 _SLOW: Final = ("stuck", "dead", "plateau")
+_FOLLOWS_FROM_STUCK: Final = ("plateau", "zero_advantage_groups", "loss_drops_suddenly", "overfit")
 _FAILURES: Final = (*_SLOW, "diverged", "nan", "reward_collapse", "spike_recovered", "kl_runaway")
 KINDS: Final = {
     # Causes, which are also causes in the knowledge graph.
@@ -51,74 +55,87 @@ KINDS: Final = {
     ),
     # States of a run.
     "dead": Kind(
-        "check that some labels are not masked, that the trained parameters get gradients, and that mixed precision "
-        "does not round the loss to 0; then start again",
-        "grad_norm_vanishes",
-        ("stuck", "plateau", "zero_advantage_groups", "grad_norm_vanishes", "loss_drops_suddenly"), _LOST_STEPS,
+        "check that labels are found and not all masked, that the trained parameters get gradients, and that mixed "
+        "precision does not round the loss to 0; then start again",
+        "grad_norm_vanishes", ("stuck", *_FOLLOWS_FROM_STUCK, "grad_norm_vanishes"),
+        "all {total} steps, because you start again",
     ),
     "stuck": Kind(
-        "check the data and the labels first; then try learning rates 3 times higher and 3 times lower for a few "
-        "hundred steps",
-        "gradients_aligned", ("plateau",),
+        "check that inputs and labels match, and that the model can fit a single batch; then try a learning rate 3 "
+        "times higher and one 3 times lower",
+        "gradients_aligned", _FOLLOWS_FROM_STUCK, "two short runs",
     ),
     "plateau": Kind(
-        "if the reward can still rise, try a higher learning rate, easier prompts, or more completions per prompt",
-        "gradients_aligned",
+        "if the reward is not at its maximum: try a learning rate 3 times higher, easier prompts, or more completions "
+        "per prompt",
+        "gradients_aligned", (), "two or three short runs",
     ),
-    "nan": Kind(
-        "go back to a checkpoint before the first such value, or start again if there is none, with a lower learning "
-        "rate", "loss_nan", ("spike_recovered",), _LOST_STEPS,
-    ),
-    "diverged": Kind(
-        "go back to a checkpoint before the rise, and lower the learning rate", "loss_creeps_up",
-        ("stuck", "spike_recovered"), _LOST_STEPS,
-    ),
+    "nan": Kind(f"{_GO_BACK}, and lower the learning rate 3 to 10 times", "loss_nan", (), _LOST_STEPS),
+    "diverged": Kind(f"{_GO_BACK}, and lower the learning rate 3 to 10 times", "loss_creeps_up", (), _LOST_STEPS),
     "reward_collapse": Kind(
-        "go back to a checkpoint before the fall, and lower the learning rate", "policy_collapse", (), _LOST_STEPS
+        f"{_GO_BACK}, or start again, and lower the learning rate 3 to 10 times", "policy_collapse", (), _LOST_STEPS
     ),
     "spike_recovered": Kind(
-        "nothing, unless spikes recur; then skip the batches around them", "loss_spike", (), _NOTHING
+        "no action needed; if spikes recur, skip the batches around them", "loss_spike", (), _NOTHING
     ),
     "overfit": Kind(
-        "use the checkpoint with the best held-out value; to improve on it, add training data or regularisation",
+        "use the checkpoint with the best held-out value; to improve on it, add training data, or regularise (dropout, "
+        "weight decay, augmentation)",
         "heldout_loss_rises", (), _LOST_STEPS,
     ),
     "reward_hacked": Kind(
-        "check what the reward pays for, and change the weights of its parts", "reward_up_heldout_down", (), _NOTHING
+        "read some completions to see what earns the reward; then change the reward, or raise the weight of the KL "
+        "term",
+        "reward_up_heldout_down", (), "the time to read them",
     ),
     "truncated": Kind(
-        "raise the token limit for completions, or reward shorter answers", "truncated_completions", (),
+        "double the limit on completion tokens, or reward shorter answers", "truncated_completions", (),
         "time and memory for longer completions",
     ),
     "zero_advantage_groups": Kind(
-        "use prompts of medium difficulty, more completions per prompt, or a finer reward", "zero_advantage_groups"
+        "these groups give no gradient: use prompts of medium difficulty, or more completions per prompt",
+        "zero_advantage_groups",
     ),
     "entropy_collapse": Kind("lower the learning rate, or add an entropy bonus or KL term", "entropy_collapse"),
     "kl_runaway": Kind("raise the weight of the KL term, or lower the learning rate", "kl_runaway"),
     # How the run was set up and logged.
     "schedule_ended": Kind(
-        "stretch the schedule over all planned steps, or stop the training when the rate reaches 0",
-        "gradients_aligned", (), _NOTHING,
+        "stretch the schedule over the planned number of steps, or stop when the rate is 0", "gradients_aligned", (),
+        _NOTHING,
     ),
     "always_clipped": Kind(
-        "nothing if the run learns well; otherwise raise the clip to the usual norm, and lower the learning rate",
+        "no action needed if the run learns well; otherwise raise the clip to the usual norm, and lower the learning "
+        "rate",
         "grad_norm_growth",
     ),
     "never_evaluated": Kind(
-        "measure a loss on held-out data at regular intervals", "heldout_loss_rises", (), "the time of the evaluations"
+        "measure the loss on held-out data regularly, e.g. once per epoch", "heldout_loss_rises", (),
+        "the time of the evaluations",
     ),
     "steps_out_of_order": Kind(
-        "nothing if the run was resumed; otherwise review each run alone", "loss_spike", (), _NOTHING
+        "no action needed if the run was resumed; otherwise split the file, and review each run alone",
+        "loss_spike", (), _NOTHING,
     ),
 }  # fmt: skip
 """Kinds of findings with fixed remedies. Other kinds are symptoms of the knowledge graph."""
 
 
-def remedy_of(kind: str) -> str:
-    """Return what to change, in a few words."""
-    return KINDS[kind].remedy if kind in KINDS else NO_REMEDY
+def remedy_of(kind: str, step: int, first_step: int) -> str:
+    """Return what to change about a finding since a step of a run that begins at `first_step`."""
+    if kind not in KINDS:
+        return NO_REMEDY
+    remedy = KINDS[kind].remedy
+    if step <= first_step:  # there is no earlier checkpoint
+        remedy = remedy.replace(f"{_GO_BACK}, or start again", "start again").replace(_GO_BACK, "start again")
+    return remedy.format(step=f"{step:,}")
 
 
-def cost_of(kind: str, steps: int) -> str:
-    """Return what following the remedy costs if the finding is wrong. `steps` have passed since the onset."""
-    return KINDS[kind].cost.format(steps=f"{steps:,}") if kind in KINDS else ""
+def cost_of(kind: str, step: int, last_step: int) -> str:
+    """Return what following the remedy costs if the finding is wrong. It goes back from `last_step` to `step`."""
+    costs = {"steps": f"{last_step - step:,}", "total": f"{last_step:,}"}
+    return KINDS[kind].cost.format(**costs) if kind in KINDS else ""
+
+
+def title_of(kind: str) -> str:
+    """Return the name of a kind in words."""
+    return kind.replace("lr_", "learning_rate_").replace("kl_", "KL_").replace("_", " ").replace("nan", "NaN")

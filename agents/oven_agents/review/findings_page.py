@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from html import escape
 
 from oven_agents.diagnosis.finding import Finding
+from oven_agents.diagnosis.kinds import title_of
 from oven_agents.diagnosis.run_record import RunRecord
 from oven_agents.review.chart import STYLE, Mark, render_chart
 from oven_agents.review.flagged_proposals import Series
@@ -53,7 +54,8 @@ def _render_finding(number: int, finding: Finding) -> str:
     css_class = CSS_CLASSES[finding.severity]
     return (
         f'<tr><td class="number">{number}</td><td><b class="{css_class}">{finding.severity}</b></td>'
-        f'<td><b>{escape(finding.kind)}</b> <span class="soft">{onset}, confidence {finding.confidence:.2f}</span><br/>'
+        f"<td><b>{escape(title_of(finding.kind))}</b> "
+        f'<span class="soft">{onset}, confidence {finding.confidence:.2f}</span><br/>'
         f"{escape(finding.message)}<br/><b>Remedy:</b> {escape(finding.remedy)}</td></tr>"
     )
 

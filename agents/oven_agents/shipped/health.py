@@ -57,7 +57,8 @@ class Health(Agent):
                 continue
             metric = evidence.metric or objective(window.run).name
             readings = record.values(metric) or [0.0]
-            why = f"{evidence.text}; remedy: {remedy_of(evidence.kind)}"
+            remedy = evidence.remedy or remedy_of(evidence.kind, record.step_at(evidence.tick), record.steps[0])
+            why = f"{evidence.text}; remedy: {remedy}"
             alerts.append(window.alert(evidence.kind, metric, value=readings[-1], expected=readings[0], why=why))
         return alerts
 

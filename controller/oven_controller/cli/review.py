@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from oven_agents.diagnosis.engine import find_findings, read_record, unjudged
+from oven_agents.diagnosis.kinds import title_of
 from oven_agents.review.findings_page import ReviewedRun, render
 from oven_controller.cli import completion
 from oven_controller.cli.importing import Knobs, Rename, parse_renames, resumed_text, source_lines
@@ -98,7 +99,7 @@ def review(
         unread = [{"run": source, "error": error} for source, error in errors.items()]
         print_result(True, {"runs": [*map(_as_json, runs), *unread]}, ())
     else:
-        print_table(("run", "steps", "most important finding", "since step", "others"), _rows(runs, errors))
+        print_table(("run", "steps", "most important finding", "since step", "other findings"), _rows(runs, errors))
     if errors:
         return ConfigError.exit_code
     severities = {finding.severity for run in runs for finding in run.findings}
@@ -132,7 +133,7 @@ def _as_json(run: ReviewedRun) -> dict[str, Any]:
 def _lines(run: ReviewedRun) -> Iterator[str]:
     record = run.record
     extent = f"{counted(record.observation_count, 'row')}, steps {min(record.steps):,} to {max(record.steps):,}"
-    for text in (f"{run.name}: {extent}", *run.notes, *finding_lines(run.findings, unjudged(run.record))):
+    for text in (f"{run.name}: {extent}", *run.notes, *finding_lines(run.findings, unjudged(record), record.steps[0])):
         yield from wrapped(text)
 
 
@@ -144,7 +145,7 @@ def _rows(runs: Sequence[ReviewedRun], errors: dict[str, str]) -> Iterator[tuple
             continue
         first, others = run.findings[0], len(run.findings) - 1
         onset = "" if first.onset_step is None else f"{first.onset_step:,}"
-        yield run.name, steps, f"{first.severity}: {first.kind}", onset, str(others or "")
+        yield run.name, steps, f"{first.severity}: {title_of(first.kind)}", onset, str(others or "")
     for source, error in errors.items():
         yield source, "", f"cannot be read: {error}", "", ""
 

@@ -57,7 +57,7 @@ async def test_all_commands_agree(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_graph_adds_paths_for_the_cause(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke("kg", "diagnose", "rate") == 0
     output = " ".join(capsys.readouterr().out.split())
-    assert "lr_too_high since step" in output and "lr_too_high ← SOLVES ← rollback_and_cut" in output
+    assert "learning rate too high since step" in output and "lr_too_high ← SOLVES ← rollback_and_cut" in output
 
 
 @pytest.mark.usefixtures("runs")

@@ -9,6 +9,7 @@ from typing import Final
 
 from oven_agents.diagnosis.finding import Evidence
 from oven_agents.diagnosis.rules.curve import Curve, held_out_curves, objective_curve
+from oven_agents.diagnosis.rules.learning import classes_at_chance
 from oven_agents.diagnosis.run_record import RunRecord
 from oven_agents.stats.objective import objective
 
@@ -59,7 +60,17 @@ def _overfit(record: RunRecord, held_out: Curve) -> Evidence | None:
     tick = held_out.ticks[_last_as_good(held_out, best)]
     if fall < 0:
         return Evidence("diverged", 0.6, tick, text, metric=held_out.name)
-    return Evidence("overfit", _weight(held_out, best), tick, text, metric=held_out.name)
+    remedy = (
+        f"use the checkpoint of step {record.step_at(held_out.ticks[best]):,}, or if it was not saved, train again and "
+        "stop there; to improve on it, add training data, or regularise (dropout, weight decay, augmentation)"
+    )
+    if classes_at_chance(held_out.values[best]) == 2:  # other losses may be near those of more classes by chance
+        text += ". The best value is that of guessing between two classes"
+        remedy = "check the labels and the split of the held-out data, because the model was never better than guessing"
+    return Evidence(
+        "overfit", _weight(held_out, best), tick, text, metric=held_out.name, remedy=remedy,
+        back_to=held_out.ticks[best],
+    )  # fmt: skip
 
 
 def reward_hacked(record: RunRecord) -> Evidence | None:
@@ -113,7 +124,7 @@ def _weight(curve: Curve, best: int) -> float:
 def _describe(record: RunRecord, curve: Curve, best: int) -> str:
     step = record.step_at(curve.ticks[best])
     first, last = curve.show(curve.values[best]), curve.show(curve.values[-1])
-    return f"{curve.name} was best at step {step} ({first}) and is {last} at the end"
+    return f"{curve.name} was best at step {step:,} ({first}) and is {last} at the end"
 
 
 def _error(values: Sequence[float]) -> float:

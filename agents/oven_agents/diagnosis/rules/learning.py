@@ -29,6 +29,8 @@ CHANCE_TOLERANCE: Final = 0.02
 CHANCE_SHARE: Final = 0.1
 """The same, as a share of the distance between the losses of guessing among N and N + 1 classes, which is about 1 / N.
 Otherwise, any loss above 2 would be near one of them."""
+HUGE_LOSS: Final = 1e6
+"""Loss above which the scale of the data is the likely fault."""
 MAX_CLASSES: Final = 20
 """Maximum number of classes whose guessing loss, the logarithm of their number, is recognised."""
 MAX_EARLIER_SHARE: Final = 0.1
@@ -76,7 +78,8 @@ def dead(record: RunRecord) -> Evidence | None:
             return None
         count = sum(value == values[-1] for value in values)
         text = f"{name} is {values[-1]:g} in {count} of {len(values)} readings, so nothing is learnt"
-        return Evidence("dead", 0.95, points[start][0], text, metric=name)
+        remedy = "check that rewards differ within a batch, and that advantages are not all 0; then start again"
+        return Evidence("dead", 0.95, points[start][0], text, metric=name, remedy=remedy if has_reward else "")
     return None
 
 
@@ -118,19 +121,22 @@ def stuck(record: RunRecord) -> Evidence | None:
     if len(curve.values) < MIN_READINGS or not _shows_start(record, curve) or dead(record):
         return None
     start, end = median(curve.values[: max(2, curve.width)]), median(curve.blocks[len(curve.blocks) // 2 :])
-    classes = _classes_at_chance(end)
+    classes = classes_at_chance(end)
     min_gain = (MIN_GAIN_OF_TWO if classes == 2 else MIN_GAIN) * start
     if start <= 0 or end > (1 + MIN_RISE) * start:
         return None  # it rose, which is another fault
     if _has_gained(curve, start, end, min_gain) or _held_out_gained(record):
         return None
     text = (
-        f"the {curve.name} did not fall: it was {curve.show(start)} at the start and {curve.show(end)} in the second "
+        f"the {curve.name} hardly fell: it was {curve.show(start)} at the start and {curve.show(end)} in the second "
         f"half of {len(curve.values)} readings"
     )
     if classes:
         text += f" (guessing among {classes} classes gives {math.log(classes):.4g})"
-    return Evidence("stuck", 0.9 if classes else 0.7, curve.ticks[0], text)
+    remedy = ""
+    if start > HUGE_LOSS:
+        remedy = "check the scale of inputs and targets, and the loss function, because such a loss is far too large"
+    return Evidence("stuck", 0.9 if classes else 0.7, curve.ticks[0], text, remedy=remedy)
 
 
 def _shows_start(record: RunRecord, curve: Curve) -> bool:
@@ -159,7 +165,7 @@ def _has_gained(curve: Curve, start: float, end: float, min_gain: float) -> bool
     return is_unclear or start - min(curve.levels) > min_gain + ERRORS * curve.noise
 
 
-def _classes_at_chance(loss: float) -> int | None:
+def classes_at_chance(loss: float) -> int | None:
     """Return the number of classes among which guessing gives this loss, or None."""
     classes = round(math.exp(loss)) if 0 < loss < math.log(MAX_CLASSES + 1) else 0
     tolerance = min(CHANCE_TOLERANCE * loss, CHANCE_SHARE / classes) if classes >= 2 else 0.0

@@ -7,6 +7,7 @@ from typing import Final
 
 from oven_agents.diagnosis.finding import Evidence
 from oven_agents.diagnosis.run_record import RunRecord
+from oven_agents.stats.objective import objective
 from oven_agents.stats.robust_statistics import quantile
 from oven_core.mesh.actuator_values import number
 
@@ -38,7 +39,7 @@ def ended_early(record: RunRecord) -> Evidence | None:
     if idle <= MAX_ENDED_SHARE * len(points):
         return None
     share = idle / len(points)
-    text = f"the learning rate is below {ENDED_RATE:.0%} of its usual value in the last {share:.0%} of the run"
+    text = f"the learning rate is below {ENDED_RATE:.0%} of its upper quartile in the last {share:.0%} of the run"
     return Evidence("schedule_ended", 0.6, points[last_trained + 1][0], text, metric=LEARNING_RATE)
 
 
@@ -69,14 +70,20 @@ def never_evaluated(record: RunRecord) -> Evidence | None:
     """No held-out metric was ever measured, so overfitting would not be seen."""
     if any(spec.held_out for spec in record.started.metrics) or len(record.ticks) < MIN_READINGS:
         return None
-    return Evidence("never_evaluated", 0.2, record.ticks[0], "the log has no metric on held-out data")
+    remedy = ""
+    if objective(record.started).name == "reward":
+        remedy = "measure the reward on held-out prompts or in evaluation episodes regularly"
+    return Evidence("never_evaluated", 0.2, record.ticks[0], "the log has no metric on held-out data", remedy=remedy)
 
 
 def several_parts(record: RunRecord) -> Evidence | None:
     """The steps go back: the run was resumed, or the file has more than one run."""
     if record.start_count < 2:
         return None
-    times = "once" if record.start_count == 2 else f"{record.start_count - 1} times"
-    text = f"the steps go back {times}: the run was resumed, or the file has several runs"
     back = next((index for index in range(1, len(record.steps)) if record.steps[index] < record.steps[index - 1]), 0)
+    times = "once" if record.start_count == 2 else f"{record.start_count - 1} times"
+    text = (
+        f"the steps go back {times}, first from {record.steps[back - 1]:,} to {record.steps[back]:,}: the run was "
+        "resumed, or the file has several runs"
+    )
     return Evidence("steps_out_of_order", RESTART_NOTE, record.ticks[back], text)

@@ -23,11 +23,15 @@ def record_of(window: Window) -> RunRecord:
         for tick, step, value in window.earlier:
             if step < first_step:
                 record.add_readings(tick, step, {metric.name: value})
-    names = {name for observation in window.observations for name in observation.metrics}
-    surviving = {name: dict(window.surviving_series(name)) for name in sorted(names)}
+    for name in sorted({name for observation in window.observations for name in observation.metrics}):
+        points = window.surviving_series(name)
+        ticks, values = record.series.setdefault(name, ([], []))
+        ticks += [tick for tick, _ in points]
+        values += [value for _, value in points]
+    surviving_ticks = {tick for ticks, _ in record.series.values() for tick in ticks}
     for observation in window.observations:
-        tick = observation.tick
-        metrics = {name: values[tick] for name, values in surviving.items() if tick in values}
-        if metrics:
-            record.add_readings(tick, observation.step, metrics)
+        if observation.tick in surviving_ticks:
+            record.ticks.append(observation.tick)
+            record.steps.append(observation.step)
+    record.observation_count = len(record.ticks)
     return record

@@ -63,7 +63,7 @@ def run(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str]:
 def test_the_findings_name_the_cause_without_a_model(log: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, output = run(capsys, log)
     assert code == 0 and f"{TICKS} observations, ticks 1 to {TICKS}" in output
-    assert "advise: lr_too_high since step" in output and "optim/update_ratio 0.005" in output
+    assert "advise: learning rate too high since step" in output and "optim/update_ratio went from 0.005" in output
     assert "remedy: lower the learning rate" in output and "no model was used" in output
     code, text = run(capsys, log, "--until", "40", "--json")
     result = json.loads(text)
@@ -123,7 +123,7 @@ def test_a_foreign_training_log_can_be_diagnosed(tmp_path: Path, capsys: pytest.
     file = tmp_path / "history.csv"
     file.write_text("\n".join(["step,loss,optim/update_ratio", *lines]) + "\n")
     code, output = run(capsys, str(file))
-    assert code == 0 and "advise: lr_too_high since step" in output
+    assert code == 0 and "advise: learning rate too high since step" in output
 
 
 def test_a_log_that_cannot_be_diagnosed_is_refused_with_a_remedy(log: str, tmp_path: Path) -> None:

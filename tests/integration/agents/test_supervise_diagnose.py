@@ -67,7 +67,8 @@ def test_the_findings_name_the_cause_without_a_model(log: str, capsys: pytest.Ca
     assert "remedy: lower the learning rate" in output and "no model was used" in output
     code, text = run(capsys, log, "--until", "40", "--json")
     result = json.loads(text)
-    assert code == 0 and result["ticks"] == [1, 40] and result["findings"] == [] and result["model"] is None
+    assert code == 0 and result["ticks"] == [1, 40] and result["model"] is None
+    assert {finding["severity"] for finding in result["findings"]} <= {"note"}
     assert "nothing is wrong, as far as the log shows" in run(capsys, log, "--until", "40")[1]
 
 

@@ -36,6 +36,8 @@ INITIAL_PROGRESS: Final = 0.05
 """Share of the run in which the same applies."""
 SLOW_READINGS: Final = 9
 """Minimum number of held-out readings that show a slow rise: three in each third of the run."""
+SAME_READINGS: Final = 5
+"""Number of equal held-out readings that show that the model does not change."""
 MIN_STEADY_SHARE: Final = 0.7
 """Minimum gain from the middle third to the last, as a share of that from the first to the middle one."""
 MAX_SLOW_SHARE: Final = 0.15
@@ -117,20 +119,30 @@ def _low_rate(record: RunRecord) -> Evidence | None:
 
 
 def _slow_gain(record: RunRecord) -> Evidence | None:
-    """Held-out quality rises steadily, and so slowly that hardly any of the distance to its ceiling is covered."""
+    """Held-out quality does not change by a single example, or rises steadily and so slowly that it covers hardly any
+    of the distance to its ceiling."""
     metric, end = held_out_metric(record.started), record.first_change(*POLICY_KNOBS)
     if metric is None or metric.ceiling is None or metric.better != "up":
         return None
     points = record.finite(metric.name, end=end)
     values = [value for _, value in points]
     headroom = metric.ceiling - values[0] if values else 0.0
-    if len(values) < SLOW_READINGS or headroom < MIN_HEADROOM * metric.ceiling:
+    gain = values[-1] - values[0] if values else 0.0
+    if headroom < MIN_HEADROOM * metric.ceiling or gain > MAX_SLOW_SHARE * headroom:
+        return None
+    if gain >= 0 and len(values) > SAME_READINGS and len(set(values[-SAME_READINGS:])) == 1:
+        text = (
+            f"{metric.name} is exactly {values[-1]:.3g} of {metric.ceiling:g} in the last {SAME_READINGS} evaluations, "
+            "as if the model no longer changed"
+        )
+        return Evidence("lr_too_low", 0.6, points[0][0], text)
+    if len(values) < SLOW_READINGS:
         return None
     third = len(values) // 3
     first, middle, last = fmean(values[:third]), fmean(values[third:-third]), fmean(values[-third:])
     is_steady = last - middle >= MIN_STEADY_SHARE * (middle - first) > 0
     is_clear = last - first > CLEAR_NOISES * bending_noise(values)
-    if not is_steady or not is_clear or values[-1] - values[0] > MAX_SLOW_SHARE * headroom:
+    if not is_steady or not is_clear:
         return None
     text = (
         f"{metric.name} rose steadily, but only from {values[0]:.3g} to {values[-1]:.3g} of {metric.ceiling:g} in "

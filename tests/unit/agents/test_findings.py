@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -46,6 +47,16 @@ def observe(log: Log, count: int, metrics: Metrics) -> None:
         log.tick(1, **metrics(log.mesh.state.tick + 1))
 
 
+def evaluated(quality: Callable[[int], float]) -> Metrics:
+    """Return metrics with this held-out quality every ten ticks, and a reward that shows nothing."""
+
+    def metrics(tick: int) -> dict[str, float]:
+        held_out = {"eval/accuracy/hard": quality(tick)} if tick % 10 == 1 else {}
+        return {"reward": 0.3 + 0.1 * wave(tick), COSINE: 0.1 * wave(tick), **held_out}
+
+    return metrics
+
+
 def findings(log: Log) -> list[Finding]:
     return find_findings(read_record(log.events))
 
@@ -62,6 +73,8 @@ def healthy(tick: int) -> dict[str, float]:
 LEVELS: list[tuple[str, tuple[ActuatorSpec, ...], MetricSpec, Metrics]] = [
     ("lr_too_low", (RATE,), REWARD, lambda t: {"reward": 0.3 + t / 1000, COSINE: 0.5 + 0.05 * wave(t)}),
     ("lr_too_low", (RATE,), LOSS, lambda t: {"loss": 5 - t / 100, COSINE: 0.6 + 0.05 * wave(t)}),
+    ("lr_too_low", (RATE,), REWARD, evaluated(lambda t: 0.3 + 0.0004 * t)),  # 4 % of the way in 100 ticks
+    ("lr_too_low", (RATE,), REWARD, evaluated(lambda t: 0.56 if t < 10 else 0.58)),  # the same answers since
     ("lr_too_high", (RATE,), REWARD, lambda t: {"reward": 0.3 if t < 4 else 0.02, RATIO: 0.05}),
     ("reward_collapse", (RATE,), REWARD, lambda t: {"reward": 0.8 if t < 60 else 0.02, RATIO: 0.001}),
     ("skewed_mixture", (MIXTURE,), REWARD, lambda t: healthy(t) | {"eval/accuracy/hard": 0.5}),
@@ -78,6 +91,23 @@ LEVELS: list[tuple[str, tuple[ActuatorSpec, ...], MetricSpec, Metrics]] = [
     ),
     ("nan", (RATE,), REWARD, lambda t: healthy(t) | ({"loss": math.nan} if t > 60 else {"loss": 1.0})),
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "quality",
+    [
+        lambda tick: 0.3 + 0.006 * tick,  # most of the way
+        lambda tick: min(0.96, 0.3 + 0.02 * tick),  # converged
+        lambda tick: 0.3 + random.Random(tick).gauss(0, 0.03),  # noise
+        lambda tick: 0.97,  # next to its ceiling from the start
+    ],
+)
+def test_held_out_quality_that_rises_far_enough_or_not_at_all_does_not_blame_the_rate(
+    quality: Callable[[int], float],
+) -> None:
+    log = started(RATE)
+    observe(log, 100, evaluated(quality))
+    assert "lr_too_low" not in {finding.kind for finding in findings(log)}
 
 
 @pytest.mark.parametrize(("kind", "specs", "objective", "metrics"), LEVELS)

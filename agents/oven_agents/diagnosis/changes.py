@@ -34,6 +34,8 @@ HARMLESS: Final = {"update_ratio_high": MAX_LENGTH, "truncated_completions": 0.2
 completions without which most answers are still rewarded."""
 OTHER_WEIGHT: Final = 0.35
 """Weight of other symptoms. Many changes are harmless, so they are only notes."""
+UNREMARKABLE: Final = ("loss_drops_suddenly",)
+"""Symptoms that only matter together with others. A model that looks for causes still sees them as alarms."""
 LASTING_DETECTORS: Final = ("cusum", "page_hinkley")
 """Detectors of lasting changes. In long runs, they also find changes that were only noise, or that soon ended."""
 MIN_LASTING_SHARE: Final = 0.5
@@ -47,13 +49,17 @@ MAX_ALARM_LEAD: Final = 8
 def read_changes(record: RunRecord) -> Iterator[Evidence]:
     """Yield evidence from each alarm, and from each alert of an agent, that no applied change explains."""
     for alarm in record.alarms:
-        if alarm.detector == "not_finite" or _is_effect(alarm.onset, alarm.raised, record):
+        if alarm.detector == "not_finite" or alarm.symptom in UNREMARKABLE:
+            continue
+        if _is_effect(alarm.onset, alarm.raised, record):
             continue
         if alarm.detector not in LASTING_DETECTORS or _lasts(alarm, record):
             text = f"{alarm.metric} went from {alarm.before:.4g} to {alarm.after:.4g}"
             if alarm.detector == "spike":
                 text = f"{alarm.metric} jumped from {alarm.before:.4g} to {alarm.after:.4g} and came back"
-            if alarm.after <= HARMLESS.get(alarm.symptom, -math.inf):
+            if alarm.detector == "held_out":
+                yield Evidence("held_out_worse", OTHER_WEIGHT, alarm.onset, text)
+            elif alarm.after <= HARMLESS.get(alarm.symptom, -math.inf):
                 yield Evidence(alarm.symptom, OTHER_WEIGHT, alarm.onset, text)
             else:
                 yield _evidence(alarm.symptom, alarm.onset, text)

@@ -25,8 +25,8 @@ _LOST_STEPS: Final = "the {steps} steps since then, because you go back"
 _NOTHING: Final = "nothing but the time to look"
 
 _SLOW: Final = ("stuck", "dead", "plateau")
-_FOLLOWS_FROM_STUCK: Final = ("plateau", "zero_advantage_groups", "loss_drops_suddenly", "overfit")
-_FAILURES: Final = (*_SLOW, "diverged", "nan", "reward_collapse", "spike_recovered", "kl_runaway")
+_FOLLOWS_FROM_STUCK: Final = ("plateau", "zero_advantage_groups", "overfit", "held_out_worse")
+_FAILURES: Final = (*_SLOW, "held_out_worse", "diverged", "nan", "reward_collapse", "spike_recovered", "kl_runaway")
 KINDS: Final = {
     # Causes, which are also causes in the knowledge graph.
     "lr_too_low": Kind("raise the learning rate by a factor of 3 to 10", "gradients_aligned", _SLOW),
@@ -71,22 +71,28 @@ KINDS: Final = {
         "gradients_aligned", (), "two or three short runs",
     ),
     "nan": Kind(f"{_GO_BACK}, and lower the learning rate 3 to 10 times", "loss_nan", (), _LOST_STEPS),
-    "diverged": Kind(f"{_GO_BACK}, and lower the learning rate 3 to 10 times", "loss_creeps_up", (), _LOST_STEPS),
+    "diverged": Kind(
+        f"{_GO_BACK}, and lower the learning rate 3 to 10 times", "loss_creeps_up", ("held_out_worse",), _LOST_STEPS
+    ),
     "reward_collapse": Kind(
-        f"{_GO_BACK}, or start again, and lower the learning rate 3 to 10 times", "policy_collapse", (), _LOST_STEPS
+        f"{_GO_BACK}, or start again, and lower the learning rate 3 to 10 times",
+        "policy_collapse", ("held_out_worse",), _LOST_STEPS,
     ),
     "spike_recovered": Kind(
         "no action needed; if spikes recur, skip the batches around them", "loss_spike", (), _NOTHING
     ),
+    "held_out_worse": Kind(
+        "no action needed yet; if it lasts, use the checkpoint with the best value", "heldout_loss_rises", (), _NOTHING
+    ),
     "overfit": Kind(
         "use the checkpoint with the best held-out value; to improve on it, add training data, or regularise (dropout, "
         "weight decay, augmentation)",
-        "heldout_loss_rises", (), _LOST_STEPS,
+        "heldout_loss_rises", ("held_out_worse",), _LOST_STEPS,
     ),
     "reward_hacked": Kind(
         "read some completions to see what earns the reward; then change the reward, or raise the weight of the KL "
         "term",
-        "reward_up_heldout_down", (), "the time to read them",
+        "reward_up_heldout_down", ("held_out_worse",), "the time to read them",
     ),
     "truncated": Kind(
         "double the limit on completion tokens, or reward shorter answers", "truncated_completions", (),

@@ -90,6 +90,8 @@ class RunRecord:
     alerts: list[Alert] = field(default_factory=list)
     """Alerts by which agents reported the beginning of a symptom."""
     start_count: int = 0
+    step_range: tuple[int, int] = (0, 0)
+    """Lowest and highest step."""
     observation_count: int = 0
     _latest: dict[str, tuple[int, int]] = field(default_factory=dict)  # latest (incarnation, n) by message kind
     _counts: Counter[str] = field(default_factory=Counter)  # readings by metric, including those that were dropped
@@ -141,6 +143,8 @@ class RunRecord:
     def add_readings(self, tick: int, step: int, metrics: Mapping[str, float]) -> None:
         """Add the readings of one tick, later than all before it."""
         _append_thinned((self.ticks, tick), (self.steps, step), count=self.observation_count)
+        lowest, highest = self.step_range if self.observation_count else (step, step)
+        self.step_range = min(lowest, step), max(highest, step)
         self.observation_count += 1
         for name, value in metrics.items():
             ticks, values = self.series.setdefault(name, ([], []))

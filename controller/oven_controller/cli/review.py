@@ -122,8 +122,8 @@ def _as_json(run: ReviewedRun) -> dict[str, Any]:
     return {
         "run": run.name,
         "observations": record.observation_count,
-        "first_step": min(record.steps),
-        "last_step": max(record.steps),
+        "first_step": record.step_range[0],
+        "last_step": record.step_range[1],
         "notes": [note.strip() for note in run.notes],
         "unjudged": unjudged(record) or None,
         "findings": [finding.model_dump() for finding in run.findings],
@@ -132,14 +132,14 @@ def _as_json(run: ReviewedRun) -> dict[str, Any]:
 
 def _lines(run: ReviewedRun) -> Iterator[str]:
     record = run.record
-    extent = f"{counted(record.observation_count, 'row')}, steps {min(record.steps):,} to {max(record.steps):,}"
+    extent = f"{counted(record.observation_count, 'row')}, steps {record.step_range[0]:,} to {record.step_range[1]:,}"
     for text in (f"{run.name}: {extent}", *run.notes, *finding_lines(run.findings, unjudged(record), record.steps[0])):
         yield from wrapped(text)
 
 
 def _rows(runs: Sequence[ReviewedRun], errors: dict[str, str]) -> Iterator[tuple[str, ...]]:
     for run in runs:
-        steps = f"{max(run.record.steps):,}"
+        steps = f"{run.record.step_range[1]:,}"
         if all(finding.severity == "note" for finding in run.findings):
             yield run.name, steps, unjudged(run.record) or "nothing", "", str(len(run.findings) or "")
             continue

@@ -24,7 +24,7 @@ def finding_lines(findings: Sequence[Finding], unjudged: str = "", first_step: i
     notes = [finding for finding in findings if finding.severity == "note"]
     causes = [finding for finding in findings if finding.severity != "note"]
     if not causes:
-        yield unjudged or "nothing is wrong, as far as the log shows"
+        yield unjudged or "nothing needs action, as far as the log shows"
     for finding in [*causes, *notes[:MAX_NOTES]]:
         since = "" if finding.onset_step in (None, first_step) else f" since step {finding.onset_step:,}"
         title = title_of(finding.kind)

@@ -52,9 +52,12 @@ def find_findings(record: RunRecord) -> list[Finding]:
         return []
     by_kind: dict[str, list[Evidence]] = {}
     levels = chain(read_levels(record), read_curves(record))
-    for source in (read_interventions(record), levels, read_changes(record)):
+    for source in (read_interventions(record), levels):
         for kind, evidence in _strongest(source).items():
             by_kind.setdefault(kind, []).append(evidence)
+    for kind, evidence in _strongest(read_changes(record)).items():
+        others = by_kind.setdefault(kind, [])
+        others.append(replace(evidence, text="") if others else evidence)  # a rule says more than a change of a metric
     findings = [_combine(kind, evidence, record) for kind, evidence in by_kind.items()]
     return sorted(filter(None, (_without_consequences(finding, findings) for finding in findings)), key=_importance)
 
@@ -103,14 +106,14 @@ def _combine(kind: str, evidence: Sequence[Evidence], record: RunRecord) -> Find
     strongest_first = sorted(evidence, key=lambda item: -item.weight)
     texts: dict[str, str] = {}
     for item in strongest_first:
-        if item.weight >= MIN_ADVICE_CONFIDENCE:
+        if item.weight >= MIN_ADVICE_CONFIDENCE and item.text:
             text = _clean(item.text)
             texts.setdefault(FIRST_DIGIT.split(text, 1)[0], text)  # e.g. two rules saw that "the reward fell from …"
     message = "; ".join(list(texts.values())[:MAX_MESSAGES])
     onset = strongest_first[0].tick
     step, last_step = record.step_at(onset), record.steps[-1]
     remedy = next((item.remedy for item in strongest_first if item.remedy), remedy_of(kind, step, record.steps[0]))
-    back_to = next((item.back_to for item in strongest_first if item.back_to is not None), onset)
+    cost = next((item.cost for item in strongest_first if item.cost), cost_of(kind, step, last_step))
     knob = next((item.corrected for item in evidence if item.corrected), "")
     first, now = record.first_values.get(knob), record.values_now.get(knob)
     if first is not None and first != now:  # not an action, and not undone
@@ -121,9 +124,9 @@ def _combine(kind: str, evidence: Sequence[Evidence], record: RunRecord) -> Find
         onset_tick=onset,
         severity=_severity(confidence),
         confidence=confidence,
-        message=message or _clean(strongest_first[0].text),
+        message=message or _clean(next(item.text for item in strongest_first if item.text)),
         remedy=remedy,
-        cost=cost_of(kind, record.step_at(back_to), last_step),
+        cost=cost,
     )
 
 

@@ -45,5 +45,5 @@ class Evidence:
     """The metric that shows it, if it is not the run's objective."""
     remedy: str = ""
     """What to change, if this is more specific than the remedy of the kind."""
-    back_to: int | None = None
-    """The tick to which the remedy goes back, if it is not the onset."""
+    cost: str = ""
+    """What this remedy costs if the finding is wrong, if that differs from the cost of the kind."""

@@ -82,7 +82,8 @@ KINDS: Final = {
         "no action needed; if spikes recur, skip the batches around them", "loss_spike", (), _NOTHING
     ),
     "held_out_worse": Kind(
-        "no action needed yet; if it lasts, use the checkpoint with the best value", "heldout_loss_rises", (), _NOTHING
+        "no action needed, unless you train on and it stays worse; then use the checkpoint with the best value",
+        "heldout_loss_rises", (), _NOTHING,
     ),
     "overfit": Kind(
         "use the checkpoint with the best held-out value; to improve on it, add training data, or regularise (dropout, "
@@ -101,6 +102,9 @@ KINDS: Final = {
     "zero_advantage_groups": Kind(
         "these groups give no gradient: use prompts of medium difficulty, or more completions per prompt",
         "zero_advantage_groups",
+    ),
+    "grad_norm_vanishes": Kind(
+        "if it stays near 0, nothing more is learnt: check that rewards or labels still differ", "grad_norm_vanishes"
     ),
     "entropy_collapse": Kind("lower the learning rate, or add an entropy bonus or KL term", "entropy_collapse"),
     "kl_runaway": Kind("raise the weight of the KL term, or lower the learning rate", "kl_runaway"),

@@ -111,8 +111,8 @@ def _low_rate(record: RunRecord) -> Evidence | None:
         if is_new and not _agreement_lasts(record, points[start][0], cosines[: start + COSINES]):
             continue
         text = (
-            f"gradients agree with their running mean (cosine {median(window):.2f} over {COSINES} steps; "
-            "usually near 0 at a good rate)"
+            f"successive gradients point the same way (cosine {median(window):.2f} with their running mean over "
+            f"{COSINES} steps; near 0 at a good rate), so the steps could be longer"
         )
         return Evidence("lr_too_low", 0.7, points[start][0], text)
     return None

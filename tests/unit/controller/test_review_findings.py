@@ -69,7 +69,7 @@ def test_one_file_as_text(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     assert "act: diverged since step 12" in text and "remedy: go back to a checkpoint" in text
     assert invoke("review", healthy()) == 0
-    assert "nothing is wrong, as far as the log shows" in capsys.readouterr().out
+    assert "nothing needs action, as far as the log shows" in capsys.readouterr().out
 
 
 def test_several_files_are_a_table_and_a_list(as_json: Read, capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,6 +25,8 @@ ONSET_SHARE: Final = 0.05
 """Share of the distance below which a reading is still as good as the best one."""
 MIN_LEARNT: Final = 0.2
 """Minimum fall of the training loss after the best held-out reading, as a share of it."""
+MIN_IMPROVED: Final = 0.02
+"""Minimum gain of a task's metric, as a share of its value, that speaks against a worse loss."""
 NEIGHBOURS: Final = 5
 """Number of training losses that give a level."""
 MIN_REWARDS: Final = 8
@@ -64,13 +66,31 @@ def _overfit(record: RunRecord, held_out: Curve) -> Evidence | None:
         f"use the checkpoint of step {record.step_at(held_out.ticks[best]):,}, or if it was not saved, train again and "
         "stop there; to improve on it, add training data, or regularise (dropout, weight decay, augmentation)"
     )
+    weight = _weight(held_out, best)
+    cost = f"the {record.steps[-1] - record.step_at(held_out.ticks[best]):,} steps after it, because you go back"
     if classes_at_chance(held_out.values[best]) == 2:  # other losses may be near those of more classes by chance
         text += ". The best value is that of guessing between two classes"
         remedy = "check the labels and the split of the held-out data, because the model was never better than guessing"
-    return Evidence(
-        "overfit", _weight(held_out, best), tick, text, metric=held_out.name, remedy=remedy,
-        back_to=held_out.ticks[best],
-    )  # fmt: skip
+        cost = "the time to check them"
+    elif task := _improved_task_metric(record, held_out.ticks[best]):
+        text += f". Meanwhile {task} improved"
+        remedy = f"if {task.split(' ', 1)[0]} is what matters, keep training; otherwise {remedy}"
+        weight = min(weight, 0.6)
+    return Evidence("overfit", weight, tick, text, metric=held_out.name, remedy=remedy, cost=cost)
+
+
+def _improved_task_metric(record: RunRecord, tick: int) -> str:
+    """Return the held-out metric other than a loss that improved most since the tick, with its readings, or an empty
+    string if none did by MIN_IMPROVED."""
+    improved: dict[str, float] = {}
+    for curve in held_out_curves(record):
+        before, after = curve.split(tick)
+        if curve.name.endswith("loss") or not before or not after:
+            continue
+        share = (before[-1] - after[-1]) / max(abs(before[-1]), 1e-12)
+        if share >= MIN_IMPROVED:
+            improved[f"{curve.name} ({curve.show(before[-1])} → {curve.show(after[-1])})"] = share
+    return max(improved, key=lambda text: improved[text], default="")
 
 
 def reward_hacked(record: RunRecord) -> Evidence | None:

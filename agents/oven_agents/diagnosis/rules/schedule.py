@@ -39,7 +39,7 @@ def ended_early(record: RunRecord) -> Evidence | None:
     if idle <= MAX_ENDED_SHARE * len(points):
         return None
     share = idle / len(points)
-    text = f"the learning rate is below {ENDED_RATE:.0%} of its upper quartile in the last {share:.0%} of the run"
+    text = f"the learning rate is below {ENDED_RATE:.0%} of its usual value in the last {share:.0%} of the run"
     return Evidence("schedule_ended", 0.6, points[last_trained + 1][0], text, metric=LEARNING_RATE)
 
 
@@ -72,7 +72,7 @@ def never_evaluated(record: RunRecord) -> Evidence | None:
         return None
     remedy = ""
     if objective(record.started).name == "reward":
-        remedy = "measure the reward on held-out prompts or in evaluation episodes regularly"
+        remedy = "measure the reward in evaluation episodes or on held-out prompts regularly"
     return Evidence("never_evaluated", 0.2, record.ticks[0], "the log has no metric on held-out data", remedy=remedy)
 
 
@@ -84,6 +84,6 @@ def several_parts(record: RunRecord) -> Evidence | None:
     times = "once" if record.start_count == 2 else f"{record.start_count - 1} times"
     text = (
         f"the steps go back {times}, first from {record.steps[back - 1]:,} to {record.steps[back]:,}: the run was "
-        "resumed, or the file has several runs"
+        "resumed, or the file has several runs, which the other findings then mix"
     )
     return Evidence("steps_out_of_order", RESTART_NOTE, record.ticks[back], text)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Final
 
-from oven_agents.diagnosis.finding import Evidence
+from oven_agents.diagnosis.finding import MIN_ADVICE_CONFIDENCE, Evidence
 from oven_agents.diagnosis.rules.curve import Curve, objective_curve
 from oven_agents.diagnosis.rules.sequential import first_excess
 from oven_agents.diagnosis.run_record import RunRecord
@@ -51,7 +51,9 @@ def not_finite(record: RunRecord) -> Evidence | None:
             text = f"{name} is NaN or infinite in {len(bad)} of {len(values)} readings"
             weight, tick = (0.2 if name == GRAD_NORM else 0.55), ticks[bad[0]]
         if strongest is None or weight > strongest.weight:
-            strongest = Evidence("nan", weight, tick, text, metric=name)
+            remedy = "no action needed: mixed precision skips such steps; if it recurs, lower the learning rate"
+            is_usual = weight < MIN_ADVICE_CONFIDENCE
+            strongest = Evidence("nan", weight, tick, text, metric=name, remedy=remedy if is_usual else "")
     return strongest
 
 

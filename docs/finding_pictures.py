@@ -54,7 +54,8 @@ STYLE: Final = """
 def finding_block(kind: str) -> str:
     """Return the picture of a kind of finding, and the lines that the command prints for it."""
     finding = _finding(kind)
-    texts = [text for text in finding_lines([finding]) if not text.startswith("nothing needs action")]  # before mere notes
+    verdict = "nothing needs action"  # printed before mere notes
+    texts = [text for text in finding_lines([finding]) if not text.startswith(verdict)]
     lines = [line for text in texts for line in wrapped(text)]
     parts = [f"![A curve with the finding {kind}](findings/{kind}.svg)", "", "```text", *lines, "```"]
     if finding.severity == "note":

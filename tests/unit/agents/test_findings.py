@@ -27,13 +27,14 @@ MIXTURE = ActuatorSpec(
 REWARD = MetricSpec(name="reward", better="up", ceiling=1.0)
 LOSS = MetricSpec(name="loss", better="down")
 COSINE, RATIO, LR_METRIC = "optim/grad_momentum_cos", "optim/update_ratio", "learning_rate"
+NORM = "optim/weight_norm"
 Metrics = Callable[[int], Mapping[str, float]]
 
 
 def started(*specs: ActuatorSpec, objective: MetricSpec = REWARD, **rules: Any) -> Log:
     """Return the log of a run that announces all metrics and these knobs, with one agent."""
     log = Log()
-    names = (COSINE, RATIO, LR_METRIC, "kl", "confidence/std", "confidence/mean", "informativeness/mean", "loss")
+    names = (COSINE, RATIO, NORM, LR_METRIC, "kl", "confidence/std", "confidence/mean", "informativeness/mean", "loss")
     more = tuple(MetricSpec(name=name) for name in names if name != objective.name)
     held_out = MetricSpec(name="eval/accuracy/hard", better="up", held_out=True, ceiling=1.0)
     moves = tuple(spec.name for spec in specs)
@@ -75,6 +76,7 @@ LEVELS: list[tuple[str, tuple[ActuatorSpec, ...], MetricSpec, Metrics]] = [
     ("lr_too_low", (RATE,), LOSS, lambda t: {"loss": 5 - t / 100, COSINE: 0.6 + 0.05 * wave(t)}),
     ("lr_too_low", (RATE,), REWARD, evaluated(lambda t: 0.3 + 0.0004 * t)),  # 4 % of the way in 100 ticks
     ("lr_too_low", (RATE,), REWARD, evaluated(lambda t: 0.56 if t < 10 else 0.58)),  # the same answers since
+    ("lr_too_high", (RATE,), REWARD, lambda t: evaluated(lambda t: 0.5)(t) | {NORM: 20 + 0.02 * t}),
     ("lr_too_high", (RATE,), REWARD, lambda t: {"reward": 0.3 if t < 4 else 0.02, RATIO: 0.05}),
     ("reward_collapse", (RATE,), REWARD, lambda t: {"reward": 0.8 if t < 60 else 0.02, RATIO: 0.001}),
     ("skewed_mixture", (MIXTURE,), REWARD, lambda t: healthy(t) | {"eval/accuracy/hard": 0.5}),

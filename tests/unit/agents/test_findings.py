@@ -76,7 +76,7 @@ LEVELS: list[tuple[str, tuple[ActuatorSpec, ...], MetricSpec, Metrics]] = [
     ("lr_too_low", (RATE,), LOSS, lambda t: {"loss": 5 - t / 100, COSINE: 0.6 + 0.05 * wave(t)}),
     ("lr_too_low", (RATE,), REWARD, evaluated(lambda t: 0.3 + 0.0004 * t)),  # 4 % of the way in 100 ticks
     ("lr_too_low", (RATE,), REWARD, evaluated(lambda t: 0.56 if t < 10 else 0.58)),  # the same answers since
-    ("lr_too_high", (RATE,), REWARD, lambda t: evaluated(lambda t: 0.5)(t) | {NORM: 20 + 0.02 * t}),
+    ("lr_too_high", (RATE,), REWARD, lambda t: {**evaluated(lambda t: 0.5)(t), NORM: 20 + 0.02 * t}),
     ("lr_too_high", (RATE,), REWARD, lambda t: {"reward": 0.3 if t < 4 else 0.02, RATIO: 0.05}),
     ("reward_collapse", (RATE,), REWARD, lambda t: {"reward": 0.8 if t < 60 else 0.02, RATIO: 0.001}),
     ("skewed_mixture", (MIXTURE,), REWARD, lambda t: healthy(t) | {"eval/accuracy/hard": 0.5}),

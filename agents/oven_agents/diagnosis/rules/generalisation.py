@@ -25,6 +25,8 @@ ONSET_SHARE: Final = 0.05
 """Share of the distance below which a reading is still as good as the best one."""
 MIN_LEARNT: Final = 0.2
 """Minimum fall of the training loss after the best held-out reading, as a share of it."""
+PARTIAL: Final = ("loss", "precision", "recall")
+"""Parts of the names of metrics by which no one chooses a checkpoint alone."""
 MIN_IMPROVED: Final = 0.02
 """Minimum gain of a task's metric, as a share of its value, that speaks against a worse loss."""
 NEIGHBOURS: Final = 5
@@ -74,7 +76,7 @@ def _overfit(record: RunRecord, held_out: Curve) -> Evidence | None:
         cost = "the time to check them"
     elif task := _improved_task_metric(record, held_out.ticks[best]):
         text += f". Meanwhile {task} improved"
-        remedy = f"if {task.split(' ', 1)[0]} is what matters, keep training; otherwise {remedy}"
+        remedy = f"if {task.split(' ', 1)[0]} is what matters, use its best checkpoint; otherwise {remedy}"
         weight = min(weight, 0.6)
     return Evidence("overfit", weight, tick, text, metric=held_out.name, remedy=remedy, cost=cost)
 
@@ -85,7 +87,7 @@ def _improved_task_metric(record: RunRecord, tick: int) -> str:
     improved: dict[str, float] = {}
     for curve in held_out_curves(record):
         before, after = curve.split(tick)
-        if curve.name.endswith("loss") or not before or not after:
+        if not before or not after or any(word in curve.name for word in PARTIAL):
             continue
         share = (before[-1] - after[-1]) / max(abs(before[-1]), 1e-12)
         if share >= MIN_IMPROVED:

@@ -36,8 +36,8 @@ INITIAL_PROGRESS: Final = 0.05
 """Share of the run in which the same applies."""
 SLOW_READINGS: Final = 9
 """Minimum number of held-out readings that show a slow rise: three in each third of the run."""
-SAME_READINGS: Final = 5
-"""Number of equal held-out readings that show that the model does not change."""
+MIN_MOVEMENT: Final = 0.005
+"""Sum of the lengths of all steps, as shares of the weights' norm, below which the model has hardly changed."""
 MIN_STEADY_SHARE: Final = 0.7
 """Minimum gain from the middle third to the last, as a share of that from the first to the middle one."""
 MAX_SLOW_SHARE: Final = 0.15
@@ -121,8 +121,8 @@ def _low_rate(record: RunRecord) -> Evidence | None:
 
 
 def _slow_gain(record: RunRecord) -> Evidence | None:
-    """Held-out quality does not change by a single example, or rises steadily and so slowly that it covers hardly any
-    of the distance to its ceiling."""
+    """The weights hardly move and held-out quality hardly gains, or it rises steadily and so slowly that it covers
+    hardly any of the distance to its ceiling."""
     metric, end = held_out_metric(record.started), record.first_change(*POLICY_KNOBS)
     if metric is None or metric.ceiling is None or metric.better != "up":
         return None
@@ -132,10 +132,11 @@ def _slow_gain(record: RunRecord) -> Evidence | None:
     gain = values[-1] - values[0] if values else 0.0
     if headroom < MIN_HEADROOM * metric.ceiling or gain > MAX_SLOW_SHARE * headroom:
         return None
-    if gain >= 0 and len(values) > SAME_READINGS and len(set(values[-SAME_READINGS:])) == 1:
+    lengths = record.values(gauges.UPDATE_RATIO, end=end)
+    if len(values) >= MIN_EVALUATIONS and len(lengths) >= PROVEN_STEPS and sum(lengths) < MIN_MOVEMENT:
         text = (
-            f"{metric.name} is exactly {values[-1]:.3g} of {metric.ceiling:g} in the last {SAME_READINGS} evaluations, "
-            "as if the model no longer changed"
+            f"all {len(lengths)} steps together moved the weights by at most {sum(lengths):.2%} of their norm, and "
+            f"{metric.name} went from {values[0]:.3g} to {values[-1]:.3g} of {metric.ceiling:g}"
         )
         return Evidence("lr_too_low", 0.6, points[0][0], text)
     if len(values) < SLOW_READINGS:

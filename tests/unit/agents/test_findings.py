@@ -75,7 +75,7 @@ LEVELS: list[tuple[str, tuple[ActuatorSpec, ...], MetricSpec, Metrics]] = [
     ("lr_too_low", (RATE,), REWARD, lambda t: {"reward": 0.3 + t / 1000, COSINE: 0.5 + 0.05 * wave(t)}),
     ("lr_too_low", (RATE,), LOSS, lambda t: {"loss": 5 - t / 100, COSINE: 0.6 + 0.05 * wave(t)}),
     ("lr_too_low", (RATE,), REWARD, evaluated(lambda t: 0.3 + 0.0004 * t)),  # 4 % of the way in 100 ticks
-    ("lr_too_low", (RATE,), REWARD, evaluated(lambda t: 0.56 if t < 10 else 0.58)),  # the same answers since
+    ("lr_too_low", (RATE,), REWARD, lambda t: {**evaluated(lambda t: 0.56 + t % 20 / 999)(t), RATIO: 4e-5}),
     ("lr_too_high", (RATE,), REWARD, lambda t: {**evaluated(lambda t: 0.5)(t), NORM: 20 + 0.02 * t}),
     ("lr_too_high", (RATE,), REWARD, lambda t: {"reward": 0.3 if t < 4 else 0.02, RATIO: 0.05}),
     ("reward_collapse", (RATE,), REWARD, lambda t: {"reward": 0.8 if t < 60 else 0.02, RATIO: 0.001}),

@@ -60,8 +60,6 @@ PROVEN_STEPS: Final = 30
 """Number of first steps without a collapse that show that the rate can work."""
 LONG_STEPS: Final = 10
 """Number of steps above MAX_LENGTH that are too many. A few may be due to their batches or to the optimizer's start."""
-MIN_POLICY_GROWTH: Final = 0.03
-"""Minimum growth of a policy's weights' norm that is much. In tuned runs of four tasks, it was at most 0.009."""
 MIN_GROWTH: Final = 1.5
 """Minimum growth of the weights' norm that shows that long steps did not only replace each other."""
 STARVED_SHARE: Final = 0.02
@@ -121,37 +119,43 @@ def _low_rate(record: RunRecord) -> Evidence | None:
 
 
 def _slow_gain(record: RunRecord) -> Evidence | None:
-    """The weights hardly move and held-out quality hardly gains, or it rises steadily and so slowly that it covers
-    hardly any of the distance to its ceiling."""
-    metric, end = held_out_metric(record.started), record.first_change(*POLICY_KNOBS)
-    if metric is None or metric.ceiling is None or metric.better != "up":
+    """Held-out quality rises steadily, and so slowly that it covers hardly any of the distance to its ceiling."""
+    points, ceiling = _poor_gain(record)
+    if len(points) < SLOW_READINGS:
         return None
-    points = record.finite(metric.name, end=end)
     values = [value for _, value in points]
-    headroom = metric.ceiling - values[0] if values else 0.0
-    gain = values[-1] - values[0] if values else 0.0
-    if headroom < MIN_HEADROOM * metric.ceiling or gain > MAX_SLOW_SHARE * headroom:
-        return None
-    lengths = record.values(gauges.UPDATE_RATIO, end=end)
-    if len(values) >= MIN_EVALUATIONS and len(lengths) >= PROVEN_STEPS and sum(lengths) < MIN_MOVEMENT:
-        text = (
-            f"all {len(lengths)} steps together moved the weights by at most {sum(lengths):.2%} of their norm, and "
-            f"{metric.name} went from {values[0]:.3g} to {values[-1]:.3g} of {metric.ceiling:g}"
-        )
-        return Evidence("lr_too_low", 0.6, points[0][0], text)
-    if len(values) < SLOW_READINGS:
-        return None
     third = len(values) // 3
     first, middle, last = fmean(values[:third]), fmean(values[third:-third]), fmean(values[-third:])
     is_steady = last - middle >= MIN_STEADY_SHARE * (middle - first) > 0
-    is_clear = last - first > CLEAR_NOISES * bending_noise(values)
-    if not is_steady or not is_clear:
+    if not is_steady or last - first <= CLEAR_NOISES * bending_noise(values):
+        return None
+    text = f"held-out quality rose steadily, but only from {values[0]:.3g} to {values[-1]:.3g} of {ceiling:g}"
+    return Evidence("lr_too_low", 0.6, points[0][0], text)
+
+
+def _unmoved_weights(record: RunRecord) -> Evidence | None:
+    """All steps together hardly moved the weights, and held-out quality hardly gained."""
+    points, ceiling = _poor_gain(record)
+    lengths = record.values(gauges.UPDATE_RATIO, end=record.first_change(*POLICY_KNOBS))
+    if len(points) < MIN_EVALUATIONS or len(lengths) < PROVEN_STEPS or sum(lengths) >= MIN_MOVEMENT:
         return None
     text = (
-        f"{metric.name} rose steadily, but only from {values[0]:.3g} to {values[-1]:.3g} of {metric.ceiling:g} in "
-        f"{len(record.ticks)} ticks"
+        f"all {len(lengths)} steps together moved the weights by at most {sum(lengths):.2%} of their norm, and "
+        f"held-out quality went from {points[0][1]:.3g} to {points[-1][1]:.3g} of {ceiling:g}"
     )
     return Evidence("lr_too_low", 0.6, points[0][0], text)
+
+
+def _poor_gain(record: RunRecord) -> tuple[Sequence[tuple[int, float]], float]:
+    """Return the readings of the held-out metric and its ceiling if it gained hardly any of the distance to the
+    ceiling. Otherwise, return no readings."""
+    metric = held_out_metric(record.started)
+    if metric is None or metric.ceiling is None or metric.better != "up":
+        return (), 0.0
+    points = record.finite(metric.name, end=record.first_change(*POLICY_KNOBS))
+    headroom = metric.ceiling - points[0][1] if points else 0.0
+    is_poor = headroom >= MIN_HEADROOM * metric.ceiling and points[-1][1] - points[0][1] <= MAX_SLOW_SHARE * headroom
+    return (points, metric.ceiling) if is_poor else ((), 0.0)
 
 
 def _agreement_lasts(record: RunRecord, tick: int, cosines: Sequence[float]) -> bool:
@@ -209,24 +213,6 @@ def _long_steps(record: RunRecord) -> Evidence | None:
     longest = max(ratio for _, ratio in ratios)
     text = f"steps of up to {longest:.1%} of the weights made their norm grow from {norms[0]:.3g} to {norms[-1]:.3g}"
     return Evidence("lr_too_high", 0.8, long_ticks[0], text)
-
-
-def _growth_without_gain(record: RunRecord) -> Evidence | None:
-    """A policy's weights grow much, and held-out quality gains nothing. Policies that learn well hardly change their
-    weights' norm."""
-    metric, end = held_out_metric(record.started), record.first_change(gauges.LR_SCALE, gauges.ROLLBACK)
-    norms = record.values(gauges.WEIGHT_NORM, end=end)
-    if objective(record.started).name != "reward" or metric is None or len(norms) < PROVEN_STEPS:
-        return None
-    sign = -1.0 if metric.better == "down" else 1.0
-    values = [sign * value for value in record.values(metric.name, end=end)]
-    if len(values) < MIN_EVALUATIONS or max(values[1:]) > values[0] + CLEAR_NOISES * bending_noise(values):
-        return None
-    growth = norms[-1] / norms[0] - 1 if norms[0] > 0 else 0.0
-    if growth < MIN_POLICY_GROWTH:
-        return None
-    text = f"the weights' norm grew by {growth:.1%} in {len(norms)} ticks, and {metric.name} gained nothing"
-    return Evidence("lr_too_high", 0.6, record.ticks[0], text)
 
 
 def _starved_level(record: RunRecord) -> Evidence | None:
@@ -346,6 +332,6 @@ def _confidence(record: RunRecord) -> Evidence | None:
 
 
 RULES: Final[Sequence[Callable[[RunRecord], Evidence | None]]] = (
-    _low_rate, _slow_gain, _collapse, _long_steps, _growth_without_gain, _starved_level, _binding_anchor,
+    _low_rate, _slow_gain, _unmoved_weights, _collapse, _long_steps, _starved_level, _binding_anchor,
     _useless_teacher, _decay, _confidence,
 )  # fmt: skip

@@ -114,9 +114,11 @@ class RewardHacking(Agent):
         means = tuple(f"rewards/{judge}/mean" for judge in window.knobs[REWARD_WEIGHTS].shares)
         if any(self._measure_shift(window, mean) is None for mean in means):
             return None
-        if divergence := self._find_divergence(window):
+        divergence = self._find_divergence(window)
+        if divergence is not None:
+            _, why = divergence
             metric = held_out_metric(window.run)
-            return Health("worse", divergence[1], (*means, metric.name) if metric else means)
+            return Health("worse", why, (*means, metric.name) if metric else means)
         # The reward is the weighted mean of the judges' scores, so it is no independent second signal.
         text = "no judge's mean score rises while that of another and held-out quality fall"
         return Health("steady", text, (*means, objective(window.run).name))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -90,7 +91,7 @@ def observed(tick: int) -> Observation:
     off = ((tick * 7919) % 101 - 50) / 50  # the same scatter in every run
     high = tick >= ONSET
     metrics = {
-        "loss": 2.0 + 0.05 * off + 0.02 * high * (tick - ONSET),
+        "loss": 2.0 + math.exp(-tick / 15) + 0.05 * off + 0.02 * high * (tick - ONSET),
         "learning_rate": 0.03 if high else 0.003,
         "optim/update_ratio": (0.05 if high else 0.005) * (1 + 0.05 * off),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from oven_agents.diagnosis.engine import verdict
 from oven_agents.diagnosis.finding import Finding
 from oven_agents.diagnosis.kinds import KINDS, title_of
 from oven_agents.diagnosis.run_record import RunRecord
@@ -18,22 +19,25 @@ MAX_NOTES = 5
 """Maximum number of notes to print. --json prints all of them."""
 
 
-def finding_lines(findings: Sequence[Finding], unjudged: str = "", first_step: int | None = None) -> Iterator[str]:
-    """Yield the lines for the findings, most important first. `unjudged` is the reason if nothing could be judged. The
-    onset of a finding that has been there since `first_step` is not printed."""
+def finding_lines(findings: Sequence[Finding], record: RunRecord) -> Iterator[str]:
+    """Yield the lines for a run's findings, most important first."""
+    if text := verdict(record, findings):
+        yield text
     notes = [finding for finding in findings if finding.severity == "note"]
-    causes = [finding for finding in findings if finding.severity != "note"]
-    if not causes:
-        yield unjudged or "nothing needs action, as far as the log shows"
-    for finding in [*causes, *notes[:MAX_NOTES]]:
-        since = "" if finding.onset_step in (None, first_step) else f" since step {finding.onset_step:,}"
-        title = title_of(finding.kind)
-        yield f"{finding.severity}: {title}{since} (confidence {finding.confidence:.2f}): {finding.message}"
-        yield f"  remedy: {finding.remedy}"
-        if finding.severity == "act" and finding.cost:
-            yield f"  if this is wrong, it costs {finding.cost}"
+    for finding in [*findings[: len(findings) - len(notes)], *notes[:MAX_NOTES]]:
+        yield from describe(finding, record)
     if len(notes) > MAX_NOTES:
         yield f"and {len(notes) - MAX_NOTES} more notes (--json)"
+
+
+def describe(finding: Finding, record: RunRecord) -> Iterator[str]:
+    """Yield the lines for one finding. If it was there from the start, its onset is not printed."""
+    since = f" since step {finding.onset_step:,}" if finding.onset_step != record.steps[0] else ""
+    title = f"{finding.severity}: {title_of(finding.kind)}{since} (confidence {finding.confidence:.2f})"
+    yield f"{title}: {finding.message}"
+    yield f"  remedy: {finding.remedy}"
+    if finding.severity == "act" and finding.cost:
+        yield f"  if this is wrong, it costs {finding.cost}"
 
 
 def explain_findings(

@@ -49,28 +49,44 @@ MAX_ALARM_LEAD: Final = 8
 def read_changes(record: RunRecord) -> Iterator[Evidence]:
     """Yield evidence from each alarm, and from each alert of an agent, that no applied change explains."""
     for alarm in record.alarms:
-        if alarm.detector == "not_finite" or alarm.symptom in UNREMARKABLE:
-            continue
-        if _is_effect(alarm.onset, alarm.raised, record):
-            continue
-        if alarm.detector not in LASTING_DETECTORS or _lasts(alarm, record):
-            text = f"{alarm.metric} went from {alarm.before:.4g} to {alarm.after:.4g}"
-            if alarm.detector == "spike":
-                text = f"{alarm.metric} jumped from {alarm.before:.4g} to {alarm.after:.4g} and came back"
-            if alarm.detector == "held_out":
-                yield Evidence("held_out_worse", OTHER_WEIGHT, alarm.onset, text)
-            elif alarm.after <= HARMLESS.get(alarm.symptom, -math.inf):
-                yield Evidence(alarm.symptom, OTHER_WEIGHT, alarm.onset, text)
-            else:
-                yield _evidence(alarm.symptom, alarm.onset, text)
+        if not _is_effect(alarm.onset, alarm.raised, record) and (evidence := _read_alarm(alarm, record)):
+            yield evidence
     for alert in record.alerts:
         if not _is_effect(alert.tick, alert.tick, record):
-            yield _evidence(alert.symptom, alert.tick, alert.reason or f"{alert.metric} is {alert.value:.4g}")
+            yield _evidence(
+                alert.symptom, alert.tick, alert.reason or f"{alert.metric} is {alert.value:.4g}", alert.metric
+            )
 
 
-def _evidence(symptom: str, tick: int, text: str) -> Evidence:
+def _read_alarm(alarm: Alarm, record: RunRecord) -> Evidence | None:
+    """Return the evidence of an alarm, or None if it does not matter or a rule on curves judges it."""
+    text = f"{alarm.metric} went from {alarm.before:.4g} to {alarm.after:.4g}"
+    if alarm.detector == "not_finite" or alarm.symptom in UNREMARKABLE:
+        return None
+    if alarm.detector == "held_out":
+        return Evidence("held_out_worse", OTHER_WEIGHT, alarm.onset, text, metric=alarm.metric)
+    if alarm.detector == "spike":
+        return (
+            _evidence(alarm.symptom, alarm.onset, f"{text} and came back", alarm.metric)
+            if _healed(alarm, record)
+            else None
+        )
+    if alarm.detector in LASTING_DETECTORS and not _lasts(alarm, record):
+        return None
+    if alarm.after <= HARMLESS.get(alarm.symptom, -math.inf):
+        return Evidence(alarm.symptom, OTHER_WEIGHT, alarm.onset, text, metric=alarm.metric)
+    return _evidence(alarm.symptom, alarm.onset, text, alarm.metric)
+
+
+def _evidence(symptom: str, tick: int, text: str, metric: str) -> Evidence:
     kind, weight = SYMPTOM_KINDS.get(symptom, (symptom, OTHER_WEIGHT))
-    return Evidence(kind, weight, tick, text)
+    return Evidence(kind, weight, tick, text, metric=metric)
+
+
+def _healed(alarm: Alarm, record: RunRecord) -> bool:
+    """Return whether most of the readings after a spike are closer to the level before it than to the spike."""
+    after = record.values(alarm.metric, first=alarm.onset + 1)
+    return bool(after) and median(after) < (alarm.before + alarm.after) / 2
 
 
 def _lasts(alarm: Alarm, record: RunRecord) -> bool:

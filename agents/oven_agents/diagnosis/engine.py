@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -21,7 +20,9 @@ from oven_agents.diagnosis.interventions import read_interventions
 from oven_agents.diagnosis.kinds import KINDS, cost_of, remedy_of
 from oven_agents.diagnosis.levels import read_levels
 from oven_agents.diagnosis.rules import read_curves
+from oven_agents.diagnosis.rules.curve import MIN_READINGS
 from oven_agents.diagnosis.run_record import RunRecord
+from oven_agents.stats.objective import objective
 from oven_core.mesh.actuator_values import show
 from oven_core.protocol.events import Event
 from oven_core.terminal_text import clean, counted
@@ -30,11 +31,8 @@ MAX_CONFIDENCE: Final = 0.99
 """Maximum confidence of a finding, because no amount of evidence makes a cause certain."""
 MAX_MESSAGES: Final = 2
 """Maximum number of pieces of evidence in a message, strongest first."""
-MIN_ROWS: Final = 8
-"""Minimum number of readings of a metric for most rules."""
 MAX_CHARACTERS: Final = 400
 """Maximum length of a piece of evidence in a message."""
-FIRST_DIGIT: Final = re.compile(r"-?\d")
 
 
 def read_record(events: Iterable[Event]) -> RunRecord:
@@ -62,6 +60,13 @@ def find_findings(record: RunRecord) -> list[Finding]:
     return sorted(filter(None, (_without_consequences(finding, findings) for finding in findings)), key=_importance)
 
 
+def verdict(record: RunRecord, findings: Sequence[Finding]) -> str:
+    """Return a sentence for a run without advice, or an empty string if a finding gives advice."""
+    if any(finding.severity != "note" for finding in findings):
+        return ""
+    return unjudged(record) or "nothing needs action, as far as the log shows"
+
+
 def unjudged(record: RunRecord) -> str:
     """Return why the rules cannot judge the run, or an empty string if they can."""
     specs = [spec for spec in record.started.metrics if spec.better != "neither" or spec.name in ("loss", "reward")]
@@ -69,9 +74,9 @@ def unjudged(record: RunRecord) -> str:
     if not counts:
         return "the run cannot be judged: no column is a loss, a reward, or a quality"
     metric = max(counts, key=lambda name: counts[name])
-    if counts[metric] >= MIN_ROWS:
+    if counts[metric] >= MIN_READINGS:
         return ""
-    return f"too short to judge: {metric} has {counted(counts[metric], 'reading')}, and most rules need {MIN_ROWS}"
+    return f"too short to judge: {metric} has {counted(counts[metric], 'reading')}, and most rules need {MIN_READINGS}"
 
 
 def _without_consequences(finding: Finding, findings: Sequence[Finding]) -> Finding | None:
@@ -104,12 +109,8 @@ def _combine(kind: str, evidence: Sequence[Evidence], record: RunRecord) -> Find
     doubt = math.prod(1 - item.weight for item in evidence)
     confidence = round(min(1 - doubt, MAX_CONFIDENCE), 3)
     strongest_first = sorted(evidence, key=lambda item: -item.weight)
-    texts: dict[str, str] = {}
-    for item in strongest_first:
-        if item.weight >= MIN_ADVICE_CONFIDENCE and item.text:
-            text = _clean(item.text)
-            texts.setdefault(FIRST_DIGIT.split(text, 1)[0], text)  # e.g. two rules saw that "the reward fell from …"
-    message = "; ".join(list(texts.values())[:MAX_MESSAGES])
+    texts = [_clean(item.text) for item in strongest_first if item.text and item.weight >= MIN_ADVICE_CONFIDENCE]
+    message = "; ".join(texts[:MAX_MESSAGES]) or _clean(next(item.text for item in strongest_first if item.text))
     onset = strongest_first[0].tick
     step, last_step = record.step_at(onset), record.steps[-1]
     remedy = next((item.remedy for item in strongest_first if item.remedy), remedy_of(kind, step, record.steps[0]))
@@ -120,11 +121,12 @@ def _combine(kind: str, evidence: Sequence[Evidence], record: RunRecord) -> Find
         remedy = f"the controller changed {knob} {show(first)} → {show(now)}; start the next run with that value"
     return Finding(
         kind=kind,
+        metric=next((item.metric for item in strongest_first if item.metric), objective(record.started).name),
         onset_step=step,
         onset_tick=onset,
         severity=_severity(confidence),
         confidence=confidence,
-        message=message or _clean(next(item.text for item in strongest_first if item.text)),
+        message=message,
         remedy=remedy,
         cost=cost,
     )

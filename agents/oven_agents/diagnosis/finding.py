@@ -20,13 +20,14 @@ class Finding(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     kind: str = Field(description="what is wrong, e.g. lr_too_low; many kinds are nodes of the knowledge graph")
-    onset_step: int | None = Field(description="step at which it began")
-    onset_tick: int = Field(default=0, description="tick at which it began, because steps may repeat")
+    metric: str = Field(description="the metric that shows it best")
+    onset_step: int = Field(description="step at which it began")
+    onset_tick: int = Field(description="tick at which it began, because steps may repeat")
     severity: Severity = Field(description="act: change something now; advise: consider a change; note: be aware")
     confidence: float = Field(ge=0, le=1, description="certainty that this is wrong; not calibrated")
     message: str = Field(description="the figures behind the finding, and what the controller did about it")
     remedy: str = Field(description="what to change")
-    cost: str = Field(default="", description="what it costs to follow the remedy if the finding is wrong")
+    cost: str = Field(description="what it costs to follow the remedy if the finding is wrong; may be empty")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,3 +48,7 @@ class Evidence:
     """What to change, if this is more specific than the remedy of the kind."""
     cost: str = ""
     """What this remedy costs if the finding is wrong, if that differs from the cost of the kind."""
+    level: float | None = None
+    """The level of the metric that is wrong, for an alert while the run continues."""
+    bound: float | None = None
+    """The level with which it was compared."""

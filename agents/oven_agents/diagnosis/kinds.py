@@ -9,9 +9,9 @@ class Kind(NamedTuple):
     """A kind of finding."""
 
     remedy: str
-    """What to change. `{step}` is the step of the onset."""
-    symptom: str
-    """The symptom in the knowledge graph for which the graph suggests remedies."""
+    """What to change. `{back}` says to which checkpoint to go back."""
+    symptom: str = ""
+    """The symptom in the knowledge graph for which the graph suggests remedies. It has none for some kinds."""
     explains: tuple[str, ...] = ()
     """Kinds that follow from this one. If both are found, the others are only notes."""
     cost: str = "a few hundred steps with other settings"
@@ -20,7 +20,6 @@ class Kind(NamedTuple):
 
 
 NO_REMEDY: Final = "no action needed yet; watch this metric"
-_GO_BACK: Final = "go back to a checkpoint before step {step}"
 _LOST_STEPS: Final = "the {steps} steps since then, because you go back"
 _NOTHING: Final = "nothing but the time to look"
 
@@ -35,7 +34,8 @@ KINDS: Final = {
     ),
     "skewed_mixture": Kind("give every part of the data that can still be learnt a share", "starved_level", _SLOW),
     "weak_teacher": Kind(
-        "use a stronger teacher, or lower the weight of the KL term", "kl_anchor_binds",
+        "use a stronger teacher, or lower the weight of the KL term",
+        "kl_anchor_binds",
         (*_SLOW, "overfit", "kl_penalty_too_strong"),
     ),
     "kl_penalty_too_strong": Kind("lower the weight of the KL term to a third", "kl_anchor_binds", _SLOW),
@@ -50,54 +50,65 @@ KINDS: Final = {
         "weigh calibration more in the reward, and teach confidences that match the share of right answers",
         "calibration_drift",
     ),
-    "zero_rate": Kind(
-        "set a learning rate above 0, or check the scheduler", "gradients_aligned", ("dead", "stuck"), _NOTHING
-    ),
+    "zero_rate": Kind("set a learning rate above 0, or check the scheduler", explains=("dead", "stuck"), cost=_NOTHING),
     # States of a run.
     "dead": Kind(
         "check that labels are found and not all masked, that the trained parameters get gradients, and that mixed "
         "precision does not round the loss to 0; then start again",
-        "grad_norm_vanishes", ("stuck", *_FOLLOWS_FROM_STUCK, "grad_norm_vanishes"),
-        "all {total} steps, because you start again",
+        "grad_norm_vanishes",
+        explains=("stuck", *_FOLLOWS_FROM_STUCK, "grad_norm_vanishes"),
+        cost="all {total} steps, because you start again",
     ),
     "stuck": Kind(
         "check that inputs and labels match, and that the model can fit a single batch; then try a learning rate 3 "
         "times higher and one 3 times lower",
-        "gradients_aligned", _FOLLOWS_FROM_STUCK, "two short runs",
+        explains=_FOLLOWS_FROM_STUCK,
+        cost="two short runs",
     ),
     "plateau": Kind(
         "if the reward is not at its maximum: try a learning rate 3 times higher, easier prompts, or more completions "
         "per prompt",
-        "gradients_aligned", (), "two or three short runs",
+        cost="two or three short runs",
     ),
-    "nan": Kind(f"{_GO_BACK}, and lower the learning rate 3 to 10 times", "loss_nan", (), _LOST_STEPS),
+    "nan": Kind("{back}, and lower the learning rate 3 to 10 times", "loss_nan", cost=_LOST_STEPS),
     "diverged": Kind(
-        f"{_GO_BACK}, and lower the learning rate 3 to 10 times", "loss_creeps_up", ("held_out_worse",), _LOST_STEPS
+        "{back}, and lower the learning rate 3 to 10 times",
+        "loss_creeps_up",
+        explains=("held_out_worse",),
+        cost=_LOST_STEPS,
     ),
     "reward_collapse": Kind(
-        f"{_GO_BACK}, or start again, and lower the learning rate 3 to 10 times",
-        "policy_collapse", ("held_out_worse",), _LOST_STEPS,
+        "{back}, and lower the learning rate 3 to 10 times",
+        "policy_collapse",
+        explains=("held_out_worse",),
+        cost=_LOST_STEPS,
     ),
     "spike_recovered": Kind(
-        "no action needed; if spikes recur, skip the batches around them", "loss_spike", (), _NOTHING
+        "no action needed; if spikes recur, skip the batches around them", "loss_spike", cost=_NOTHING
     ),
     "held_out_worse": Kind(
         "no action needed, unless you train on and it stays worse; then use the checkpoint with the best value",
-        "heldout_loss_rises", (), _NOTHING,
+        "heldout_loss_rises",
+        cost=_NOTHING,
     ),
     "overfit": Kind(
         "use the checkpoint with the best held-out value; to improve on it, add training data, or regularise (dropout, "
         "weight decay, augmentation)",
-        "heldout_loss_rises", ("held_out_worse",), _LOST_STEPS,
+        "heldout_loss_rises",
+        explains=("held_out_worse",),
+        cost=_LOST_STEPS,
     ),
     "reward_hacked": Kind(
         "read some completions to see what earns the reward; then change the reward, or raise the weight of the KL "
         "term",
-        "reward_up_heldout_down", ("held_out_worse",), "the time to read them",
+        "reward_up_heldout_down",
+        explains=("held_out_worse",),
+        cost="the time to read them",
     ),
     "truncated": Kind(
-        "double the limit on completion tokens, or reward shorter answers", "truncated_completions", (),
-        "time and memory for longer completions",
+        "double the limit on completion tokens, or reward shorter answers",
+        "truncated_completions",
+        cost="time and memory for longer completions",
     ),
     "zero_advantage_groups": Kind(
         "these groups give no gradient: use prompts of medium difficulty, or more completions per prompt",
@@ -110,34 +121,29 @@ KINDS: Final = {
     "kl_runaway": Kind("raise the weight of the KL term, or lower the learning rate", "kl_runaway"),
     # How the run was set up and logged.
     "schedule_ended": Kind(
-        "stretch the schedule over the planned number of steps, or stop when the rate is 0", "gradients_aligned", (),
-        _NOTHING,
+        "stretch the schedule over the planned number of steps, or stop when the rate is 0",
+        cost=_NOTHING,
     ),
     "always_clipped": Kind(
         "no action needed if the run learns well; otherwise raise the clip to the usual norm, and lower the learning "
         "rate",
-        "grad_norm_growth",
     ),
     "never_evaluated": Kind(
-        "measure the loss on held-out data regularly, e.g. once per epoch", "heldout_loss_rises", (),
-        "the time of the evaluations",
+        "measure the loss on held-out data regularly, e.g. once per epoch",
+        cost="the time of the evaluations",
     ),
     "steps_out_of_order": Kind(
         "no action needed if the run was resumed; otherwise split the file, and review each run alone",
-        "loss_spike", (), _NOTHING,
+        cost=_NOTHING,
     ),
-}  # fmt: skip
+}
 """Kinds of findings with fixed remedies. Other kinds are symptoms of the knowledge graph."""
 
 
 def remedy_of(kind: str, step: int, first_step: int) -> str:
     """Return what to change about a finding since a step of a run that begins at `first_step`."""
-    if kind not in KINDS:
-        return NO_REMEDY
-    remedy = KINDS[kind].remedy
-    if step <= first_step:  # there is no earlier checkpoint
-        remedy = remedy.replace(f"{_GO_BACK}, or start again", "start again").replace(_GO_BACK, "start again")
-    return remedy.format(step=f"{step:,}")
+    back = f"go back to a checkpoint before step {step:,}" if step > first_step else "start again"
+    return KINDS[kind].remedy.format(back=back) if kind in KINDS else NO_REMEDY
 
 
 def cost_of(kind: str, step: int, last_step: int) -> str:

@@ -30,26 +30,6 @@ VISIBLE_SHARE = 0.99
 CROP_FACTOR = 1.0
 """Distance from the axis, as a multiple of its length, beyond which values are cropped. Closer ones extend the axis."""
 
-STYLE = """
-:root { color-scheme: light dark; --fg: #1b1f24; --bg: #fff; --soft: #6a737d; --line: #d8dee4; --band: #3b6ea8;
-  --harm: #c0392b; --alarm: #b7791f; --unknown: #7d5ba6; }
-@media (prefers-color-scheme: dark) { :root { --fg: #e6e6e6; --bg: #16191d; --soft: #9aa4ae; --line: #343b43;
-  --band: #7fb0e6; --harm: #ff7b6b; --alarm: #e8b64c; --unknown: #c3a2ec; } }
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--fg); background: var(--bg); margin: 2rem auto;
-  max-width: 960px; padding: 0 1rem; }
-h1 { font-size: 1.25rem; } h2 { font-size: 1.05rem; margin-top: 2rem; }
-.soft { color: var(--soft); } figure { margin: 1rem 0; } figcaption { color: var(--soft); font-size: .9rem; }
-svg { width: 100%; height: auto; display: block; } svg text { font: 11px system-ui, sans-serif; fill: var(--soft); }
-.grid { stroke: var(--line); } .band { fill: var(--band); stroke: var(--band); stroke-width: 1.2; fill-opacity: .45; }
-g.harm line { stroke: var(--harm); } g.alarm line { stroke: var(--alarm); } g.unknown line { stroke: var(--unknown); }
-svg g.harm text { fill: var(--harm); } svg g.alarm text { fill: var(--alarm); }
-svg g.unknown text { fill: var(--unknown); }
-b.harm { color: var(--harm); } b.alarm { color: var(--alarm); } b.unknown { color: var(--unknown); }
-.scroll { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-size: .9rem; }
-th, td { text-align: left; vertical-align: top; padding: .35rem .6rem .35rem 0; border-top: 1px solid var(--line); }
-td.number { font-variant-numeric: tabular-nums; white-space: nowrap; }
-"""
-
 
 @dataclass(frozen=True, slots=True)
 class Mark:
@@ -58,7 +38,7 @@ class Mark:
     label: str
     tick: int
     css_class: str
-    """One of the classes `harm`, `alarm` and `unknown` of STYLE."""
+    """One of the classes `harm`, `alarm` and `unknown` of the page's style."""
     tooltip: str
 
 

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
+from oven_agents.diagnosis.engine import verdict
 from oven_agents.diagnosis.finding import Finding
 from oven_agents.diagnosis.kinds import title_of
 from oven_agents.diagnosis.run_record import RunRecord
-from oven_agents.review.chart import STYLE, Mark, render_chart
+from oven_agents.review.chart import Mark, render_chart
 from oven_agents.review.flagged_proposals import Series
+from oven_agents.review.page import render_page
 from oven_agents.stats.objective import held_out_metric, objective
 
 MAX_CHARTS = 6
@@ -31,31 +33,25 @@ class ReviewedRun:
 def render(runs: Sequence[ReviewedRun]) -> str:
     """Return the page of one run or several."""
     title = f"Review of {escape(runs[0].name)}" if len(runs) == 1 else f"Review of {len(runs)} runs"
-    head = (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"/>'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"/>'
-        f"<title>{title}</title><style>{STYLE}</style></head>\n"
-    )
-    return f"{head}<body><h1>{title}</h1>\n{''.join(map(_render_run, runs))}</body></html>\n"
+    return render_page(title, title, "".join(map(_render_run, runs)))
 
 
 def _render_run(run: ReviewedRun) -> str:
     notes = "".join(f'<p class="soft">{escape(note)}</p>\n' for note in run.notes)
     rows = "\n".join(_render_finding(number, finding) for number, finding in enumerate(run.findings, 1))
     table = f"<table>{rows}</table>" if rows else ""
-    is_well = all(finding.severity == "note" for finding in run.findings)
-    verdict = "<p>Nothing is wrong, as far as the log shows.</p>\n" if is_well else ""
+    text = verdict(run.record, run.findings)
+    summary = f"<p>{escape(text.capitalize())}.</p>\n" if text else ""
     charts = "\n".join(_render_charts(run))
-    return f"<h2>{escape(run.name)}</h2>\n{notes}{verdict}{table}\n{charts}\n"
+    return f"<h2>{escape(run.name)}</h2>\n{notes}{summary}{table}\n{charts}\n"
 
 
 def _render_finding(number: int, finding: Finding) -> str:
-    onset = "" if finding.onset_step is None else f"since step {finding.onset_step:,}"
     css_class = CSS_CLASSES[finding.severity]
     return (
         f'<tr><td class="number">{number}</td><td><b class="{css_class}">{finding.severity}</b></td>'
         f"<td><b>{escape(title_of(finding.kind))}</b> "
-        f'<span class="soft">{onset}, confidence {finding.confidence:.2f}</span><br/>'
+        f'<span class="soft">since step {finding.onset_step:,}, confidence {finding.confidence:.2f}</span><br/>'
         f"{escape(finding.message)}<br/><b>Remedy:</b> {escape(finding.remedy)}</td></tr>"
     )
 
@@ -64,7 +60,7 @@ def _render_charts(run: ReviewedRun) -> list[str]:
     record = run.record
     held_out = held_out_metric(record.started)
     names = [objective(record.started).name, *([held_out.name] if held_out else []), "learning_rate", "grad_norm"]
-    names += [name for name in record.series if any(name in finding.message for finding in run.findings)]
+    names += [finding.metric for finding in run.findings]
     marks = [
         Mark(str(number), finding.onset_tick, CSS_CLASSES[finding.severity], finding.message)
         for number, finding in enumerate(run.findings, 1)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from html import escape
 
-from oven_agents.review.chart import STYLE, Mark, render_chart
+from oven_agents.review.chart import Mark, render_chart
 from oven_agents.review.flagged_proposals import HOW_JUDGED, Flag
+from oven_agents.review.page import render_page
 from oven_agents.review.report import OPEN_LOOP, Report, describe_changes, describe_repetitions, describe_verdict
 from oven_agents.stats.objective import held_out_metric, objective
 
@@ -20,12 +21,6 @@ CSS_CLASSES = {"false alarm": "alarm", "harm": "harm", "unknown": "unknown"}
 
 def render(report: Report) -> str:
     """Return the report as an HTML page."""
-    title = f"Review of {escape(report.run)}"
-    head = (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"/>'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"/>'
-        f"<title>{title}</title><style>{STYLE}</style></head>\n"
-    )
     parts = (
         _render_source(report),
         _render_charts(report),
@@ -34,7 +29,7 @@ def render(report: Report) -> str:
         _render_agents(report),
         f"<h2>How to read this</h2><p>{escape(HOW_JUDGED)}</p><p>{escape(OPEN_LOOP)}</p>\n",
     )
-    return f"{head}<body><h1>{escape(report.summary)}</h1>\n{''.join(parts)}</body></html>\n"
+    return render_page(f"Review of {escape(report.run)}", escape(report.summary), "".join(parts))
 
 
 def _render_source(report: Report) -> str:

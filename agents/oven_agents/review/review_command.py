@@ -11,11 +11,11 @@ from pathlib import Path
 from oven_agents.review import html_page
 from oven_agents.review.flagged_proposals import Series, group_into_flags, judge
 from oven_agents.review.open_loop_replay import OpenLoopReplay
+from oven_agents.review.page import write_page
 from oven_agents.review.report import Report, text_lines
 from oven_agents.runtime.agent_loader import load_repeatable, repeatable_agents
 from oven_agents.sdk.agent import Agent
 from oven_core.errors import ConfigError
-from oven_core.files import write_atomic
 from oven_core.protocol import names
 from oven_core.protocol.announcements import ActuatorAnnounced, with_announced
 from oven_core.protocol.events import Event
@@ -47,10 +47,7 @@ def main(
         report = review(run, events, loaded, change, progress.show)
     report.source_notes = notes(report.start)
     if html is not None:
-        try:
-            write_atomic(html, html_page.render(report))
-        except OSError as error:
-            raise ConfigError(f"--html {html} cannot be written: {error.strerror or error}") from error
+        write_page(html, html_page.render(report))
     if as_json:
         print(json.dumps(report.as_json()))
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from oven_agents.diagnosis.finding import MIN_ADVICE_CONFIDENCE, Evidence
@@ -33,9 +32,6 @@ class Health(Agent):
     EVERY_TICKS = 10
     """Number of ticks between two looks. The rules need many readings, so that one tick changes little."""
 
-    HEALED_READINGS = 20
-    """Number of finite readings after which a loss that was NaN is well again."""
-
     def __init__(self) -> None:
         self._look_tick = -self.EVERY_TICKS
         self._alerts: list[Alert] = []
@@ -51,21 +47,15 @@ class Health(Agent):
 
     def _find_alerts(self, window: Window) -> list[Alert]:
         record = record_of(window)
-        alerts = []
-        for evidence in read_curves(record):
-            if not self._is_active(evidence, record):
-                continue
-            metric = evidence.metric or objective(window.run).name
-            readings = record.values(metric) or [0.0]
-            remedy = evidence.remedy or remedy_of(evidence.kind, record.step_at(evidence.tick), record.steps[0])
-            why = f"{evidence.text}; remedy: {remedy}"
-            alerts.append(window.alert(evidence.kind, metric, value=readings[-1], expected=readings[0], why=why))
-        return alerts
+        return [
+            self._alert(evidence, record, window)
+            for evidence in read_curves(record)
+            if evidence.weight >= MIN_ADVICE_CONFIDENCE
+        ]
 
-    def _is_active(self, evidence: Evidence, record: RunRecord) -> bool:
-        """Return whether the evidence is worth an alert, and not of values that have long been finite again."""
-        if evidence.kind == "nan" and all(
-            map(math.isfinite, record.series[evidence.metric][1][-self.HEALED_READINGS :])
-        ):
-            return False
-        return evidence.weight >= MIN_ADVICE_CONFIDENCE
+    def _alert(self, evidence: Evidence, record: RunRecord, window: Window) -> Alert:
+        assert evidence.level is not None and evidence.bound is not None  # every rule that gives advice sets them
+        remedy = evidence.remedy or remedy_of(evidence.kind, record.step_at(evidence.tick), record.steps[0])
+        metric = evidence.metric or objective(window.run).name
+        why = f"{evidence.text}; remedy: {remedy}"
+        return window.alert(evidence.kind, metric, value=evidence.level, expected=evidence.bound, why=why)

@@ -89,8 +89,6 @@ def source_lines(summary: dict[str, Any]) -> list[str]:
     """Return lines about the columns that were recognized, the rows and fields that the import skipped, and hints."""
     lines = [recognized_text(summary)]
     lines += [f"  skipped: {count} {kind}" for kind, count in summary["skipped"].items()]
-    if summary["untimed"]:
-        lines.append(f"  {summary['untimed']} rows have no timestamp; the file's modification time is used")
     return [line for text in [*lines, *summary["hints"]] for line in wrapped(text)]
 
 
@@ -101,6 +99,8 @@ def _summary_lines(summary: dict[str, Any]) -> list[str]:
         f"{summary['last_step']}{resumed_text(summary['incarnations'])}; from {summary['source']} ({summary['format']})"
     )
     lines += source_lines(summary)
+    if summary["untimed"]:
+        lines.append(f"  {summary['untimed']} rows have no timestamp; the file's modification time is used")
     if summary["actuators"]:
         lines += wrapped(f"  knobs: {', '.join(summary['actuators'])}")
     else:

@@ -94,7 +94,8 @@ def _diagnose_run(source: str, graph: KnowledgeGraph, max_remedies: int, as_json
         "graph": diagnosis.model_dump(mode="json") if diagnosis else None,
     }
     graph_lines = _diagnosis_lines(graph, diagnosis) if diagnosis else []
-    print_result(as_json, fields, [*(line for text in finding_lines(findings) for line in wrapped(text)), *graph_lines])
+    lines = [line for text in finding_lines(findings, record) for line in wrapped(text)]
+    print_result(as_json, fields, [*lines, *graph_lines])
     return 0
 
 

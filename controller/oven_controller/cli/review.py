@@ -11,6 +11,7 @@ import typer
 from oven_agents.diagnosis.engine import find_findings, read_record, unjudged
 from oven_agents.diagnosis.kinds import title_of
 from oven_agents.review.findings_page import ReviewedRun, render
+from oven_agents.review.page import write_page
 from oven_controller.cli import completion
 from oven_controller.cli.importing import Knobs, Rename, parse_renames, resumed_text, source_lines
 from oven_controller.cli.options import Json, Rules, print_result, print_table
@@ -20,13 +21,12 @@ from oven_controller.importing.import_run import suggest_renames
 from oven_controller.importing.open_log import open_log
 from oven_core import plugins
 from oven_core.errors import ConfigError
-from oven_core.files import write_atomic
 from oven_core.protocol.messages import RunStarted
 from oven_core.terminal_text import counted, wrapped
 from oven_runs.home.run_folder import IMPORTED
 from oven_runs.settings.resolution import rules_from_sets, with_rules
 
-Severity = Literal["act", "advise"]
+FailOn = Literal["act", "advise"]
 
 
 def review(
@@ -40,7 +40,7 @@ def review(
         ),
     ],
     fail_on: Annotated[
-        Severity | None, typer.Option(help="Exit with code 1 if a finding says to act, or (advise) gives any advice.")
+        FailOn | None, typer.Option(help="Exit with code 1 if a finding says to act, or (advise) gives any advice.")
     ] = None,
     html: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="Also write a page with the curves to this file.")
@@ -92,7 +92,7 @@ def review(
                 raise
             errors[source] = str(error)
     if html is not None and runs:
-        _write_page(html, render(runs))
+        write_page(html, render(runs))
     if len(sources) == 1:
         print_result(as_json, _as_json(runs[0]), _lines(runs[0]))
     elif as_json:
@@ -113,7 +113,7 @@ def _review_source(source: str, renames: dict[str, str]) -> ReviewedRun:
         record = read_record(log.events())
         if not record.ticks:
             raise ConfigError(f"{source} has no observations; wait for the run's first steps, or name another run")
-        notes = _import_notes({**log.imported.summary(()), "untimed": 0}) if log.imported else ()
+        notes = _import_notes(log.imported.summary(())) if log.imported else ()
         return ReviewedRun(source, record, find_findings(record), notes)
 
 
@@ -133,7 +133,7 @@ def _as_json(run: ReviewedRun) -> dict[str, Any]:
 def _lines(run: ReviewedRun) -> Iterator[str]:
     record = run.record
     extent = f"{counted(record.observation_count, 'row')}, steps {record.step_range[0]:,} to {record.step_range[1]:,}"
-    for text in (f"{run.name}: {extent}", *run.notes, *finding_lines(run.findings, unjudged(record), record.steps[0])):
+    for text in (f"{run.name}: {extent}", *run.notes, *finding_lines(run.findings, record)):
         yield from wrapped(text)
 
 
@@ -144,17 +144,9 @@ def _rows(runs: Sequence[ReviewedRun], errors: dict[str, str]) -> Iterator[tuple
             yield run.name, steps, unjudged(run.record) or "nothing", "", str(len(run.findings) or "")
             continue
         first, others = run.findings[0], len(run.findings) - 1
-        onset = "" if first.onset_step is None else f"{first.onset_step:,}"
-        yield run.name, steps, f"{first.severity}: {title_of(first.kind)}", onset, str(others or "")
+        yield run.name, steps, f"{first.severity}: {title_of(first.kind)}", f"{first.onset_step:,}", str(others or "")
     for source, error in errors.items():
         yield source, "", f"cannot be read: {error}", "", ""
-
-
-def _write_page(html: Path, page: str) -> None:
-    try:
-        write_atomic(html, page)
-    except OSError as error:
-        raise ConfigError(f"--html {html} cannot be written: {error.strerror or error}") from error
 
 
 def _review_with_agents(

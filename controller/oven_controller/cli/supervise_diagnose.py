@@ -111,7 +111,7 @@ def _report_fields(
 ) -> dict[str, Any]:
     report: dict[str, Any] = {
         "run": run,
-        "observations": len(log.ticks),
+        "observations": log.observation_count,
         "ticks": [log.ticks[0], log.ticks[-1]],
         "findings": [finding.model_dump() for finding in findings],
         "model": None,
@@ -131,8 +131,8 @@ def _report_fields(
 def _report_lines(
     run: str, log: LogContext, findings: Sequence[Finding], result: DiagnosisResult | None
 ) -> Iterator[str]:
-    yield f"{run}: {len(log.ticks)} observations, ticks {log.ticks[0]} to {log.ticks[-1]}"
-    yield from finding_lines(findings)
+    yield f"{run}: {log.observation_count} observations, ticks {log.ticks[0]} to {log.ticks[-1]}"
+    yield from finding_lines(findings, log)
     if result is None:
         yield "no model was used; add --model NAME --base-url URL to have a model analyse the log"
     elif result.diagnosis is None:

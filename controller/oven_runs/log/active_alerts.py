@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -74,6 +75,8 @@ def alert_text(alert: Alert) -> str:
     """Return the alert as a sentence."""
     if alert.state == "cleared":
         return f"{alert.symptom} cleared: {alert.metric} is {alert.value:.3g}"
-    side = "below" if alert.value < alert.expected else "above"
     reason = f"; {alert.reason}" if alert.reason else ""
+    if not math.isfinite(alert.value - alert.expected) or alert.value == alert.expected:
+        return f"{alert.symptom}: {alert.metric} is {alert.value:.3g}{reason}"
+    side = "below" if alert.value < alert.expected else "above"
     return f"{alert.symptom}: {alert.metric} {alert.value:.3g} is {side} {alert.expected:.3g}{reason}"

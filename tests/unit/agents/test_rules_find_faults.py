@@ -9,7 +9,8 @@ import pytest
 from tests.support.simulated_curves import ILL, NO_VALUE, record_of_curves, with_optimizer
 
 from oven_agents.diagnosis.engine import find_findings
-from oven_agents.diagnosis.finding import Finding
+from oven_agents.diagnosis.finding import MIN_ADVICE_CONFIDENCE, Finding
+from oven_agents.diagnosis.rules import read_curves
 from oven_agents.diagnosis.run_record import RunRecord
 from oven_core.protocol.messages import ActuatorSpec
 
@@ -34,9 +35,18 @@ def test_the_fault_is_found_at_its_onset(family: str) -> None:
             findings = kinds(record)
             assert ill.kind in findings, (length, seed, find_findings(record))
             onset = findings[ill.kind].onset_step
-            assert onset is not None
             assert abs(onset - 1 - round(start * length)) <= ONSET_TOLERANCE * length + 1, (length, seed, onset)
             assert findings[ill.kind].message and findings[ill.kind].remedy
+
+
+@pytest.mark.parametrize("family", ILL)
+def test_advice_has_the_figures_that_an_alert_needs(family: str) -> None:
+    ill = ILL[family]
+    rng = random.Random(family)
+    record = record_of_curves(ill.curves(max(ill.min_length, 600), rng.uniform(*ill.shares), rng))
+    advice = [evidence for evidence in read_curves(record) if evidence.weight >= MIN_ADVICE_CONFIDENCE]
+    assert ill.kind in {evidence.kind for evidence in advice}
+    assert [evidence for evidence in advice if evidence.level is None or evidence.bound is None] == []
 
 
 def test_onsets_are_steps_and_not_rows_of_the_log() -> None:
@@ -54,11 +64,12 @@ def test_a_broken_run_gets_one_diagnosis(kind: str) -> None:
     assert found_kinds[0] == kind and set(found_kinds) <= {kind, "never_evaluated"}
 
 
-def test_single_values_that_are_not_finite_are_a_fault_in_the_loss_only() -> None:
+@pytest.mark.parametrize(("index", "severity"), [(190, "advise"), (60, "note")])
+def test_a_single_value_that_is_not_finite_needs_action_until_the_loss_has_healed(index: int, severity: str) -> None:
     loss = [3 * math.exp(-index / 50) + 1 for index in range(200)]
-    broken = [*loss[:60], math.nan, *loss[61:]]
-    finding = kinds(record_of_curves({"loss": broken}))["nan"]
-    assert finding.severity == "advise" and finding.onset_step == 61
+    broken = [*loss[:index], math.nan, *loss[index + 1 :]]
+    findings = {finding.kind: finding for finding in find_findings(record_of_curves({"loss": broken}))}
+    assert findings["nan"].severity == severity and findings["nan"].onset_step == index + 1
     assert kinds(record_of_curves({"loss": loss, "grad_norm": broken})) == {}
 
 
@@ -108,3 +119,11 @@ def test_a_stuck_loss_is_compared_with_guessing_only_if_it_is_near_it() -> None:
 def test_a_policy_gradient_without_gradients_is_dead() -> None:
     constant = {"loss": [0.0] * 100, "reward": [0.3] * 100, "grad_norm": [0.0] * 100}
     assert kinds(record_of_curves(constant))["dead"].severity == "act"
+
+
+@pytest.mark.parametrize(("after", "kinds_of_spikes"), [([1.0] * 5, ["spike_recovered"]), ([90.0], [])])
+def test_a_spike_has_recovered_only_if_the_norm_came_back(after: list[float], kinds_of_spikes: list[str]) -> None:
+    norms = [1 + 0.02 * math.sin(5 * n) for n in range(200)] + [90.0, *after]
+    record = record_of_curves({"loss": [2 + math.exp(-n / 50) for n in range(len(norms))], "grad_norm": norms})
+    spikes = [finding.kind for finding in find_findings(record) if finding.kind == "spike_recovered"]
+    assert spikes == kinds_of_spikes

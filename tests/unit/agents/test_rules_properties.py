@@ -96,4 +96,4 @@ def test_any_part_of_a_run_can_be_judged(seed: int, length: int, family: str) ->
     curves = HEALTHY[family](60, rng) if family in HEALTHY else ILL[family].curves(60, 0.4, rng)
     for finding in find_findings(record_of_curves({name: values[:length] for name, values in curves.items()})):
         assert finding.message.isprintable() and 0 < len(finding.message) <= 803
-        assert finding.onset_step is not None and 1 <= finding.onset_step <= length
+        assert 1 <= finding.onset_step <= length

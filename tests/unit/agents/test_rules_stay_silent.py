@@ -50,6 +50,12 @@ def test_a_resumed_run_gets_a_note_only() -> None:
     assert note.onset_step == 201 and "the steps go back once" in note.message
 
 
+def test_a_run_that_continues_where_it_stopped_gets_no_note() -> None:
+    record = record_of_curves(cosine_decay(400, random.Random(1)))
+    record.start_count = 2
+    assert "steps_out_of_order" not in {finding.kind for finding in find_findings(record)}
+
+
 def test_a_change_of_the_mixture_may_lower_the_reward() -> None:
     rng = random.Random(2)
     reward = [(0.3 + n / 400 if n < 200 else 0.3 + (n - 200) / 800) + rng.gauss(0, 0.03) for n in range(400)]

@@ -15,6 +15,8 @@ from oven_agents.stats.objective import objective
 from oven_agents.stats.robust_statistics import bending_noise
 from oven_core.protocol.messages import MetricSpec
 
+MIN_READINGS: Final = 8
+"""Minimum number of readings for a verdict on a whole run, for most rules."""
 MAX_BLOCKS: Final = 100
 """Maximum number of blocks of a curve. Each is the median of consecutive readings, so a single spike disappears."""
 LEVEL_SHARE: Final = 0.1
@@ -66,16 +68,12 @@ class Curve:
     @cached_property
     def noise(self) -> float:
         """Standard deviation of a block around a slow trend, above 0."""
-        return _noise(self.blocks)
+        return noise_of(self.blocks)
 
     @cached_property
     def reading_noise(self) -> float:
         """Standard deviation of a reading around a slow trend, above 0."""
-        return _noise(self.values)
-
-    @property
-    def first(self) -> float:
-        return self.levels[0]
+        return noise_of(self.values)
 
     @property
     def last(self) -> float:
@@ -91,7 +89,8 @@ class Curve:
         return f"{self.sign * level:.4g}"
 
 
-def _noise(values: Sequence[float]) -> float:
+def noise_of(values: Sequence[float]) -> float:
+    """Return the standard deviation of one value around a slow trend, above 0. Needs at least one value."""
     return max(bending_noise(values), MIN_NOISE_SHARE * median(map(abs, values)), 1e-12)
 
 

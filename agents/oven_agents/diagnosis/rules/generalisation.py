@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from statistics import fmean, stdev
 from typing import Final
 
@@ -13,7 +15,7 @@ from oven_agents.diagnosis.rules.learning import classes_at_chance
 from oven_agents.diagnosis.run_record import RunRecord
 from oven_agents.stats.objective import objective
 
-MIN_READINGS: Final = 4
+MIN_EVALUATIONS: Final = 4
 """Minimum number of held-out readings: the best one, one before or after it, and two that are worse."""
 MIN_LOST: Final = 0.1
 """Minimum distance of the last held-out readings from the best one, as a share of it."""
@@ -37,116 +39,123 @@ ERRORS: Final = 3.0
 """Minimum rise of the reward in standard errors."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Fall:
+    """A held-out metric whose last two readings are much worse than its best one."""
+
+    curve: Curve
+    best_index: int
+
+    @property
+    def best(self) -> float:
+        return self.curve.values[self.best_index]
+
+    @property
+    def best_tick(self) -> int:
+        return self.curve.ticks[self.best_index]
+
+    @property
+    def lost(self) -> float:
+        return min(self.curve.values[-2:]) - self.best
+
+    @property
+    def onset(self) -> int:
+        """Tick of the last reading that is about as good as the best one."""
+        limit = self.best + ONSET_SHARE * self.lost
+        return max(tick for tick, value in zip(self.curve.ticks, self.curve.values, strict=True) if value <= limit)
+
+    @property
+    def weight(self) -> float:
+        return 0.85 if self.lost >= MUCH_LOST * abs(self.best) else 0.6
+
+    def describe(self, record: RunRecord) -> str:
+        best, last = self.curve.show(self.best), self.curve.show(self.curve.values[-1])
+        return (
+            f"{self.curve.name} was best at step {record.step_at(self.best_tick):,} ({best}) and is {last} at the end"
+        )
+
+
 def overfit(record: RunRecord) -> Evidence | None:
     """A held-out loss rises above its best reading while the training loss falls, or rises, too (diverged)."""
     if objective(record.started).name == "reward":
         return None
     curves = [curve for curve in held_out_curves(record) if curve.sign > 0]
-    return _strongest(_overfit(record, curve) for curve in curves)
-
-
-def _overfit(record: RunRecord, held_out: Curve) -> Evidence | None:
-    best = _best_before_fall(held_out)
-    if best is None:
-        return None
-    training_before, training_after = objective_curve(record).split(held_out.ticks[best])
-    before, after = training_before[-NEIGHBOURS:], training_after[-NEIGHBOURS:]
-    if not before or not after:
-        return None
-    fall = (fmean(before) - fmean(after)) / max(abs(fmean(before)), 1e-12)
-    if -MIN_LEARNT < fall < MIN_LEARNT:
-        return None
-    movement = "fell" if fall > 0 else "rose"
-    text = (
-        f"{_describe(record, held_out, best)}, while the training loss {movement} from {fmean(before):.3g} to "
-        f"{fmean(after):.3g}"
-    )
-    tick = held_out.ticks[_last_as_good(held_out, best)]
-    if fall < 0:
-        return Evidence("diverged", 0.6, tick, text, metric=held_out.name)
-    remedy = (
-        f"use the checkpoint of step {record.step_at(held_out.ticks[best]):,}, or if it was not saved, train again and "
-        "stop there; to improve on it, add training data, or regularise (dropout, weight decay, augmentation)"
-    )
-    weight = _weight(held_out, best)
-    cost = f"the {record.steps[-1] - record.step_at(held_out.ticks[best]):,} steps after it, because you go back"
-    if classes_at_chance(held_out.values[best]) == 2:  # other losses may be near those of more classes by chance
-        text += ". The best value is that of guessing between two classes"
-        remedy = "check the labels and the split of the held-out data, because the model was never better than guessing"
-        cost = "the time to check them"
-    elif task := _improved_task_metric(record, held_out.ticks[best]):
-        text += f". Meanwhile {task} improved"
-        remedy = f"if {task.split(' ', 1)[0]} is what matters, use its best checkpoint; otherwise {remedy}"
-        weight = min(weight, 0.6)
-    return Evidence("overfit", weight, tick, text, metric=held_out.name, remedy=remedy, cost=cost)
-
-
-def _improved_task_metric(record: RunRecord, tick: int) -> str:
-    """Return the held-out metric other than a loss that improved most since the tick, with its readings, or an empty
-    string if none did by MIN_IMPROVED."""
-    improved: dict[str, float] = {}
-    for curve in held_out_curves(record):
-        before, after = curve.split(tick)
-        if not before or not after or any(word in curve.name for word in PARTIAL):
-            continue
-        share = (before[-1] - after[-1]) / max(abs(before[-1]), 1e-12)
-        if share >= MIN_IMPROVED:
-            improved[f"{curve.name} ({curve.show(before[-1])} → {curve.show(after[-1])})"] = share
-    return max(improved, key=lambda text: improved[text], default="")
+    return _strongest(_judge_losses(record, fall) for fall in _falls(curves))
 
 
 def reward_hacked(record: RunRecord) -> Evidence | None:
     """The reward rises while held-out quality falls: the policy learns what the reward pays for, and not the task."""
     if objective(record.started).name != "reward":
         return None
-    return _strongest(_reward_hacked(record, curve) for curve in held_out_curves(record))
+    return _strongest(_judge_reward(record, fall) for fall in _falls(held_out_curves(record)))
 
 
-def _reward_hacked(record: RunRecord, held_out: Curve) -> Evidence | None:
-    best = _best_before_fall(held_out)
-    if best is None:
+def _falls(curves: Iterable[Curve]) -> Iterable[_Fall]:
+    for curve in curves:
+        if len(curve.values) < MIN_EVALUATIONS:
+            continue
+        fall = _Fall(curve, min(range(len(curve.values)), key=curve.values.__getitem__))
+        if fall.lost >= max(MIN_LOST * abs(fall.best), NOISES * curve.noise):
+            yield fall
+
+
+def _judge_losses(record: RunRecord, fall: _Fall) -> Evidence | None:
+    training_before, training_after = objective_curve(record).split(fall.best_tick)
+    before, after = training_before[-NEIGHBOURS:], training_after[-NEIGHBOURS:]
+    if not before or not after:
         return None
-    costs_before, costs_after = objective_curve(record).split(held_out.ticks[best])
-    count = len(costs_after) // 2
-    before, after = costs_before[-count:], costs_after[-count:]
-    if len(before) < 2 or len(costs_after) < MIN_REWARDS:
+    learnt = (fmean(before) - fmean(after)) / max(abs(fmean(before)), 1e-12)
+    if abs(learnt) < MIN_LEARNT:
         return None
-    rise = fmean(before) - fmean(after)  # rewards are negated
-    if rise <= ERRORS * math.hypot(_error(before), _error(after)):
-        return None
-    text = (
-        f"{_describe(record, held_out, best)}, while the reward rose from {-fmean(before):.3g} to {-fmean(after):.3g}"
+    movement = f"{'fell' if learnt > 0 else 'rose'} from {fmean(before):.3g} to {fmean(after):.3g}"
+    text = f"{fall.describe(record)}, while the training loss {movement}"
+    evidence = partial(Evidence, tick=fall.onset, metric=fall.curve.name, level=fall.curve.values[-1], bound=fall.best)
+    if learnt < 0:
+        return evidence("diverged", 0.6, text=text)
+    if classes_at_chance(fall.best) == 2:  # other losses may be near those of more classes by chance
+        text += ". The best value is that of guessing between two classes"
+        remedy = "check the labels and the split of the held-out data, because the model was never better than guessing"
+        return evidence("overfit", fall.weight, text=text, remedy=remedy, cost="the time to check them")
+    best_step = record.step_at(fall.best_tick)
+    remedy = (
+        f"use the checkpoint of step {best_step:,}, or if it was not saved, train again and stop there; to improve on "
+        "it, add training data, or regularise (dropout, weight decay, augmentation)"
     )
-    tick = held_out.ticks[_last_as_good(held_out, best)]
-    return Evidence("reward_hacked", _weight(held_out, best), tick, text, metric=held_out.name)
+    evidence = partial(evidence, cost=f"the {record.steps[-1] - best_step:,} steps after it, because you go back")
+    task = _most_improved(record, fall.best_tick)
+    if task is None:
+        return evidence("overfit", fall.weight, text=text, remedy=remedy)
+    before_fall, after_fall = task.split(fall.best_tick)
+    text += f". Meanwhile {task.name} improved ({task.show(before_fall[-1])} → {task.show(after_fall[-1])})"
+    remedy = f"if {task.name} is what matters, use its best checkpoint; otherwise {remedy}"
+    return evidence("overfit", min(fall.weight, 0.6), text=text, remedy=remedy)
 
 
-def _best_before_fall(curve: Curve) -> int | None:
-    """Return the index of the best reading if the last two are much worse, or None."""
-    values = curve.values
-    if len(values) < MIN_READINGS:
+def _most_improved(record: RunRecord, tick: int) -> Curve | None:
+    """Return the held-out metric of the task that improved most since the tick, if one did by MIN_IMPROVED."""
+    gains: list[tuple[float, Curve]] = []
+    for curve in held_out_curves(record):
+        before, after = curve.split(tick)
+        if before and after and not any(word in curve.name for word in PARTIAL):
+            gains.append(((before[-1] - after[-1]) / max(abs(before[-1]), 1e-12), curve))
+    gain, task = max(gains, key=lambda item: item[0], default=(0.0, None))
+    return task if gain >= MIN_IMPROVED else None
+
+
+def _judge_reward(record: RunRecord, fall: _Fall) -> Evidence | None:
+    costs_before, costs_after = objective_curve(record).split(fall.best_tick)
+    if len(costs_before) < 2 or len(costs_after) < MIN_REWARDS:
         return None
-    best = min(range(len(values)), key=values.__getitem__)
-    lost = min(values[-2:]) - values[best]
-    is_large = lost >= max(MIN_LOST * abs(values[best]), NOISES * curve.noise)
-    return best if is_large and best < len(values) - 2 else None
-
-
-def _last_as_good(curve: Curve, best: int) -> int:
-    """Return the index of the last reading that is about as good as the best one."""
-    limit = curve.values[best] + ONSET_SHARE * (min(curve.values[-2:]) - curve.values[best])
-    return max(index for index, value in enumerate(curve.values) if value <= limit)
-
-
-def _weight(curve: Curve, best: int) -> float:
-    lost = min(curve.values[-2:]) - curve.values[best]
-    return 0.85 if lost >= MUCH_LOST * abs(curve.values[best]) else 0.6
-
-
-def _describe(record: RunRecord, curve: Curve, best: int) -> str:
-    step = record.step_at(curve.ticks[best])
-    first, last = curve.show(curve.values[best]), curve.show(curve.values[-1])
-    return f"{curve.name} was best at step {step:,} ({first}) and is {last} at the end"
+    count = len(costs_after) // 2
+    before, after = costs_before[-count:], costs_after[count:]
+    if fmean(before) - fmean(after) <= ERRORS * math.hypot(_error(before), _error(after)):
+        return None
+    text = f"{fall.describe(record)}, while the reward rose from {-fmean(before):.3g} to {-fmean(after):.3g}"
+    sign = fall.curve.sign
+    return Evidence(
+        "reward_hacked", fall.weight, fall.onset, text, metric=fall.curve.name,
+        level=sign * fall.curve.values[-1], bound=sign * fall.best,
+    )  # fmt: skip
 
 
 def _error(values: Sequence[float]) -> float:

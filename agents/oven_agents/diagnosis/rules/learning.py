@@ -8,14 +8,12 @@ from statistics import fmean, median, stdev
 from typing import Final
 
 from oven_agents.diagnosis.finding import Evidence
-from oven_agents.diagnosis.rules.curve import Curve, held_out_curves, objective_curve
+from oven_agents.diagnosis.rules.curve import MIN_READINGS, Curve, held_out_curves, objective_curve
 from oven_agents.diagnosis.rules.stability import MIN_RISE
 from oven_agents.diagnosis.run_record import RunRecord
 from oven_agents.stats.objective import objective
 
 GRAD_NORM, LEARNING_RATE = "grad_norm", "learning_rate"
-MIN_READINGS: Final = 8
-"""Minimum number of readings for a verdict on the whole run."""
 DEAD_SHARE: Final = 0.9
 """Minimum share of the last readings that are the same number. The few others may come from the logger."""
 MIN_DEAD_SHARE: Final = 0.5
@@ -79,7 +77,10 @@ def dead(record: RunRecord) -> Evidence | None:
         count = sum(value == values[-1] for value in values)
         text = f"{name} is {values[-1]:g} in {count} of {len(values)} readings, so nothing is learnt"
         remedy = "check that rewards differ within a batch, and that advantages are not all 0; then start again"
-        return Evidence("dead", 0.95, points[start][0], text, metric=name, remedy=remedy if has_reward else "")
+        return Evidence(
+            "dead", 0.95, points[start][0], text, metric=name, remedy=remedy if has_reward else "",
+            level=values[-1], bound=values[0],
+        )  # fmt: skip
     return None
 
 
@@ -136,7 +137,9 @@ def stuck(record: RunRecord) -> Evidence | None:
     remedy = ""
     if start > HUGE_LOSS:
         remedy = "check the scale of inputs and targets, and the loss function, because such a loss is far too large"
-    return Evidence("stuck", 0.9 if classes else 0.7, curve.ticks[0], text, remedy=remedy)
+    return Evidence(
+        "stuck", 0.9 if classes else 0.7, curve.ticks[0], text, remedy=remedy, level=end, bound=start - min_gain
+    )
 
 
 def _shows_start(record: RunRecord, curve: Curve) -> bool:
@@ -192,7 +195,7 @@ def flat_reward(record: RunRecord) -> Evidence | None:
         f"the reward did not rise: its mean was {fmean(first):.3g} in the first third of the run and {fmean(last):.3g} "
         "in the last"
     )
-    return Evidence("plateau", 0.5, curve.ticks[0], text)
+    return Evidence("plateau", 0.5, curve.ticks[0], text, level=fmean(last), bound=fmean(first))
 
 
 def _is_at_ceiling(rewards: Sequence[float]) -> bool:

@@ -7,15 +7,13 @@ from statistics import median
 from typing import Final
 
 from oven_agents.diagnosis.finding import Evidence
-from oven_agents.diagnosis.rules.curve import Curve, objective_curve
+from oven_agents.diagnosis.rules.curve import MIN_READINGS, Curve, objective_curve
 from oven_agents.diagnosis.rules.stability import find_rise
 from oven_agents.diagnosis.run_record import RunRecord
 from oven_agents.stats.objective import objective
 
 CLIPPED: Final = ("completions/clipped_ratio", "response_length/clip_ratio", "truncated_ratio")
 """Names of the share of truncated completions in TRL, verl, and others."""
-MIN_READINGS: Final = 8
-"""Minimum number of readings for a verdict on the whole run."""
 MIN_CLIPPED: Final = 0.5
 """Median share of truncated completions above which most answers are lost."""
 CERTAIN_CLIPPED: Final = 0.75
@@ -35,7 +33,7 @@ MAX_EQUAL_GROUPS: Final = 0.8
 
 def truncated(record: RunRecord) -> Evidence | None:
     """Most completions reach the limit on tokens."""
-    name = next((name for name in CLIPPED if record.finite(name)), CLIPPED[0])
+    name = next((name for name in CLIPPED if name in record.series), CLIPPED[0])
     points = record.finite(name)
     if len(points) < MIN_READINGS:
         return None
@@ -44,7 +42,9 @@ def truncated(record: RunRecord) -> Evidence | None:
         return None
     onset = next(tick for tick, value in points if value >= MIN_CLIPPED)
     text = f"{level:.0%} of the completions are cut off at the token limit, so they lack their ends"
-    return Evidence("truncated", 0.9 if level >= CERTAIN_CLIPPED else 0.7, onset, text, metric=name)
+    return Evidence(
+        "truncated", 0.9 if level >= CERTAIN_CLIPPED else 0.7, onset, text, metric=name, level=level, bound=MIN_CLIPPED
+    )
 
 
 def constant_answers(record: RunRecord) -> Evidence | None:
@@ -68,7 +68,7 @@ def constant_answers(record: RunRecord) -> Evidence | None:
             f"{spec.name} fell from {best:.3g} and is exactly {values[-1]:.3g} in the last {constant} of {len(values)} "
             "readings, as if every answer were the same"
         )
-        return Evidence("reward_collapse", 0.85, onset, text, metric=spec.name)
+        return Evidence("reward_collapse", 0.85, onset, text, metric=spec.name, level=values[-1], bound=best)
     return None
 
 
@@ -86,7 +86,7 @@ def reward_collapse(record: RunRecord) -> Evidence | None:
     if last - best < EARLIER_FALLS * _largest_fall_before(curve, best):
         return None  # rewards drift, and this one has come back from such a fall before
     text = f"the reward fell from {curve.show(best)} to {curve.show(last)} and did not come back"
-    return Evidence("reward_collapse", 0.6, curve.block_ticks[onset], text)
+    return Evidence("reward_collapse", 0.6, curve.block_ticks[onset], text, level=-last, bound=-best)
 
 
 def _largest_fall_before(curve: Curve, best: float) -> float:

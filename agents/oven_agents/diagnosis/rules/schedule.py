@@ -40,7 +40,10 @@ def ended_early(record: RunRecord) -> Evidence | None:
         return None
     share = idle / len(points)
     text = f"the learning rate is below {ENDED_RATE:.0%} of its usual value in the last {share:.0%} of the run"
-    return Evidence("schedule_ended", 0.6, points[last_trained + 1][0], text, metric=LEARNING_RATE)
+    return Evidence(
+        "schedule_ended", 0.6, points[last_trained + 1][0], text, metric=LEARNING_RATE,
+        level=points[-1][1], bound=ENDED_RATE * peak,
+    )  # fmt: skip
 
 
 def zero_rate(record: RunRecord) -> Evidence | None:
@@ -49,7 +52,7 @@ def zero_rate(record: RunRecord) -> Evidence | None:
     if len(points) < MIN_READINGS or any(rate != 0 for _, rate in points):
         return None
     text = f"the learning rate is 0 in all {len(points)} readings"
-    return Evidence("zero_rate", 0.9, points[0][0], text, metric=LEARNING_RATE)
+    return Evidence("zero_rate", 0.9, points[0][0], text, metric=LEARNING_RATE, level=0.0, bound=0.0)
 
 
 def always_clipped(record: RunRecord) -> Evidence | None:
@@ -78,9 +81,9 @@ def never_evaluated(record: RunRecord) -> Evidence | None:
 
 def several_parts(record: RunRecord) -> Evidence | None:
     """The steps go back: the run was resumed, or the file has more than one run."""
-    if record.start_count < 2:
-        return None
-    back = next((index for index in range(1, len(record.steps)) if record.steps[index] < record.steps[index - 1]), 0)
+    back = next((index for index in range(1, len(record.steps)) if record.steps[index] < record.steps[index - 1]), None)
+    if record.start_count < 2 or back is None:
+        return None  # a run of this project may continue where it stopped
     times = "once" if record.start_count == 2 else f"{record.start_count - 1} times"
     text = (
         f"the steps go back {times}, first from {record.steps[back - 1]:,} to {record.steps[back]:,}: the run was "

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from statistics import median
 from typing import Final
 
-from oven_agents.diagnosis.finding import MIN_ADVICE_CONFIDENCE, Evidence
-from oven_agents.diagnosis.rules.curve import Curve, objective_curve
+from oven_agents.diagnosis.finding import Evidence
+from oven_agents.diagnosis.rules.curve import Curve, noise_of, objective_curve
 from oven_agents.diagnosis.rules.sequential import first_excess
 from oven_agents.diagnosis.run_record import RunRecord
 from oven_agents.stats.objective import objective
 
 GRAD_NORM: Final = "grad_norm"
+MIN_READINGS: Final = 12
+"""Minimum number of readings that show a rise for good."""
+HEALED_READINGS: Final = 20
+"""Number of last readings that are finite again after which a loss has healed."""
 MIN_LAST: Final = 3
 """Number of last readings that must not be finite for a run that has broken for good."""
 MIN_LOST_SHARE: Final = 0.3
@@ -35,26 +40,33 @@ def not_finite(record: RunRecord) -> Evidence | None:
     ones are normal."""
     specs = [spec for spec in record.started.metrics if spec.name in record.series]
     losses = sorted(spec.name for spec in specs if spec.name.rsplit("/", 1)[-1].endswith("loss"))
-    strongest: Evidence | None = None
-    for name in dict.fromkeys(["loss", *losses, GRAD_NORM]):
-        ticks, values = record.series.get(name, ([], []))
-        bad = [index for index, value in enumerate(values) if not math.isfinite(value)]
-        if not bad or (len(bad) == len(values) and name not in ("loss", GRAD_NORM)):
-            continue  # a metric that never had a value is not a fault of the training
-        first_of_last = _first_of_last_bad(values)
-        last_count = len(values) - first_of_last
-        if last_count >= MIN_LAST:
-            extent = f"of the last {last_count} of {len(values)}" if first_of_last else str(last_count)
-            text = f"{name} is NaN or infinite in all {extent} readings"
-            weight, tick = 0.95, ticks[first_of_last]
-        else:
-            text = f"{name} is NaN or infinite in {len(bad)} of {len(values)} readings"
-            weight, tick = (0.2 if name == GRAD_NORM else 0.55), ticks[bad[0]]
-        if strongest is None or weight > strongest.weight:
-            remedy = "no action needed: mixed precision skips such steps; if it recurs, lower the learning rate"
-            is_usual = weight < MIN_ADVICE_CONFIDENCE
-            strongest = Evidence("nan", weight, tick, text, metric=name, remedy=remedy if is_usual else "")
-    return strongest
+    candidates = [
+        _not_finite(name, *record.series[name])
+        for name in dict.fromkeys(["loss", *losses, GRAD_NORM])
+        if name in record.series
+    ]
+    return max(filter(None, candidates), key=lambda evidence: evidence.weight, default=None)
+
+
+def _not_finite(name: str, ticks: Sequence[int], values: Sequence[float]) -> Evidence | None:
+    bad = [index for index, value in enumerate(values) if not math.isfinite(value)]
+    if not bad or (len(bad) == len(values) and name not in ("loss", GRAD_NORM)):
+        return None  # a metric that never had a value is not a fault of the training
+    first_of_last = _first_of_last_bad(values)
+    last_count = len(values) - first_of_last
+    evidence = partial(Evidence, "nan", metric=name, level=values[-1], bound=values[bad[0] - 1] if bad[0] else math.nan)
+    if last_count >= MIN_LAST:
+        extent = f"of the last {last_count} of {len(values)}" if first_of_last else str(last_count)
+        return evidence(0.95, ticks[first_of_last], f"{name} is NaN or infinite in all {extent} readings")
+    text = f"{name} is NaN or infinite in {len(bad)} of {len(values)} readings"
+    if name == GRAD_NORM:
+        remedy = "no action needed: mixed precision skips such steps; if it recurs, lower the learning rate"
+        return evidence(0.2, ticks[bad[0]], text, remedy=remedy)
+    last_good_count = len(values) - 1 - bad[-1]
+    if last_good_count >= HEALED_READINGS:
+        text += f", but in none of the last {last_good_count}"
+        return evidence(0.4, ticks[bad[0]], text, remedy="no action needed, unless it recurs")
+    return evidence(0.55, ticks[bad[0]], text)
 
 
 def _first_of_last_bad(values: Sequence[float]) -> int:
@@ -67,14 +79,14 @@ def diverged(record: RunRecord) -> Evidence | None:
     if objective(record.started).name == "reward":
         return None
     curve = objective_curve(record)
-    if len(curve.values) < 12:
+    if len(curve.values) < MIN_READINGS:
         return None
     rise = find_rise(curve)
     if rise is None:
         return None
     onset, best, last = rise
     text = f"the loss rose from {curve.show(best)} to {curve.show(last)} and did not come back"
-    return Evidence("diverged", 0.85, curve.block_ticks[onset], text)
+    return Evidence("diverged", 0.85, curve.block_ticks[onset], text, level=curve.sign * last, bound=curve.sign * best)
 
 
 def find_rise(curve: Curve, min_lost_share: float = MIN_LOST_SHARE) -> tuple[int, float, float] | None:
@@ -82,20 +94,20 @@ def find_rise(curve: Curve, min_lost_share: float = MIN_LOST_SHARE) -> tuple[int
     blocks, levels = list(curve.blocks), list(curve.levels)
     if min(blocks) > 0 and max(blocks) > 3 * min(blocks):  # a loss over orders of magnitude
         blocks, levels = [math.log(value) for value in blocks], [math.log(value) for value in levels]
-    scaled = Curve(curve.name, curve.block_ticks, blocks, curve.sign)
+    noise = noise_of(blocks)
     best_index = min(range(len(levels)), key=levels.__getitem__)
     best, last = levels[best_index], levels[-1]
     start = median(blocks[: max(2, curve.width)])
     gain, lost = start - best, last - best
     best_raw, last_raw = curve.levels[best_index], curve.last
-    if lost < max(min_lost_share * gain, NOISES * scaled.noise) or last_raw - best_raw < MIN_RISE * abs(best_raw):
+    if lost < max(min_lost_share * gain, NOISES * noise) or last_raw - best_raw < MIN_RISE * abs(best_raw):
         return None
     after = blocks[best_index + curve.width :]
-    excess = first_excess(after, best + lost / 2 - scaled.noise, scaled.noise)
+    excess = first_excess(after, best + lost / 2 - noise, noise)
     if excess is None:
         return None
     onset = best_index + curve.width + excess
-    risen = best + max(ONSET_SHARE * lost, ONSET_NOISES * scaled.noise)
+    risen = best + max(ONSET_SHARE * lost, ONSET_NOISES * noise)
     while onset > best_index + 1 and blocks[onset - 1] > risen:
         onset -= 1  # the test needs several readings, and the rise may be slow
     if last - best < MIN_LASTING_SHARE * (levels[-1 - curve.width] - best):

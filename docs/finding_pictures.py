@@ -24,7 +24,7 @@ from oven_agents.review.chart import HEIGHT, LEFT, WIDTH, Mark, render_chart
 from oven_agents.review.findings_page import CSS_CLASSES
 from oven_agents.review.flagged_proposals import Series
 from oven_controller.cli.main import run as run_command
-from oven_controller.finding_report import finding_lines
+from oven_controller.finding_report import describe
 from oven_controller.importing.declared_knobs import Knob
 from oven_controller.importing.open_log import open_log
 from oven_core.terminal_text import wrapped
@@ -54,12 +54,9 @@ STYLE: Final = """
 def finding_block(kind: str) -> str:
     """Return the picture of a kind of finding, and the lines that the command prints for it."""
     finding = _finding(kind)
-    verdict = "nothing needs action"  # printed before mere notes
-    texts = [text for text in finding_lines([finding]) if not text.startswith(verdict)]
-    lines = [line for text in texts for line in wrapped(text)]
+    record, _ = _reviewed(kind)
+    lines = [line for text in describe(finding, record) for line in wrapped(text)]
     parts = [f"![A curve with the finding {kind}](findings/{kind}.svg)", "", "```text", *lines, "```"]
-    if finding.severity == "note":
-        parts += ["", f"**Remedy:** {finding.remedy}."]
     if finding.severity != "act":
         parts += ["", f"**If this is wrong, it costs:** {finding.cost}."]
     return "\n".join(parts)

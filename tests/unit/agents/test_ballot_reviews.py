@@ -15,6 +15,7 @@ from oven_agents.shipped.divergence import Divergence
 from oven_agents.shipped.drift import Drift
 from oven_agents.shipped.entropy_collapse import EntropyCollapse
 from oven_agents.shipped.grad_clip import GradClip
+from oven_agents.shipped.health import Health as HealthAgent
 from oven_agents.shipped.learning_rate import LearningRate
 from oven_agents.stats.health import (
     Health,
@@ -213,3 +214,35 @@ def test_a_shipped_agent_objects_to_a_higher_rate_with_its_own_kind_of_evidence(
     assert vote is not None and vote.type == "Vote" and vote.stance == "against"  # type: ignore[union-attr]
     signal = read_signal(vote.evidence)  # type: ignore[union-attr]
     assert signal is not None and signal.kind == kind
+
+
+def learning_loss(final: float) -> list[float]:
+    """Return 300 losses that fall to 2.5 and are at `final` from tick 150 on, with a little noise."""
+    levels = (final if tick >= 150 else 2.5 + 3 * math.exp(-tick / 25) for tick in range(300))
+    return [level + noise for level, noise in zip(levels, noisy(0.0, 300, 0.02), strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("actuator", "proposal", "stance"),
+    [
+        (LR, 2.0, "against"),
+        (LR, 0.5, "for"),
+        ("run.rollback", 100.0, "for"),
+        ("teacher.active", "big", None),  # the finding says nothing about the teacher
+        ("run.checkpoint", 1.0, None),
+    ],
+)
+def test_a_finding_of_harm_speaks_for_gentler_training_and_against_a_harder_push(
+    actuator: str, proposal: Value, stance: str | None
+) -> None:
+    diverged = window({"loss": learning_loss(9.0)})
+    vote = HealthAgent().review(ballot(actuator, proposal), diverged)
+    assert (vote.stance if vote else None) == stance
+    if vote is not None:
+        signal = read_signal(vote.evidence)
+        assert signal is not None and signal.kind == "loss" and "rose" in vote.rationale
+
+
+def test_a_healthy_run_gives_the_health_agent_nothing_to_say() -> None:
+    healthy = window({"loss": learning_loss(2.5)})
+    assert [HealthAgent().review(ballot(LR, rate), healthy) for rate in (2.0, 0.5)] == [None, None]

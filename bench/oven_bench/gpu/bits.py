@@ -34,7 +34,9 @@ def measure(sizes: Sizes) -> Report:
         again, _ = trained(configuration, lambda trainer: None)
         control = first_difference(alone, again)
         del again
-        link = MeshArm("mesh+kg+observe", with_graph=True, autonomy="observe").link(name.replace("/", "-"), Random(SEED))
+        link = MeshArm("mesh+kg+observe", with_graph=True, autonomy="observe").link(
+            name.replace("/", "-"), Random(SEED)
+        )
         attached, steps = trained(configuration, attachment(link))
         result = compared(partial(Result, name), link, alone, attached, steps)
         figures[name] = {

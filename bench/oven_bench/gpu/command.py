@@ -116,10 +116,10 @@ def bench(
         for is_timed in (False, True):
             session.run([part for part in parts if part.is_timed == is_timed], Path(folder))
     wrong = [outcome.line() for outcome in session.outcomes if outcome.status != "passed"]
-    rows = [{"part": outcome.part, "result": outcome.status, "seconds": outcome.seconds} for outcome in session.outcomes]
+    rows = [
+        {"part": outcome.part, "result": outcome.status, "seconds": outcome.seconds} for outcome in session.outcomes
+    ]
     return Report(facts | {outcome.part: outcome.figures for outcome in session.outcomes}, rows, wrong)
 
 
-STUDY = Study(
-    "gpu", bench, "--rehearse --only bits,snapshots", "Exit code 1: a part failed or was skipped."
-)
+STUDY = Study("gpu", bench, "--rehearse --only bits,snapshots", "Exit code 1: a part failed or was skipped.")

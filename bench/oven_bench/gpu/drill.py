@@ -37,10 +37,11 @@ def measure(sizes: Sizes) -> Report:
     observations = [entry["data"] for entry in entries if entry["type"] == "Observation"]
     accuracies = [data["metrics"]["eval/accuracy"] for data in observations if "eval/accuracy" in data["metrics"]]
     steps_s = [data["metrics"]["time/step"] for data in observations if "time/step" in data["metrics"]]
+    receipts = [entry["data"] for entry in entries if entry["type"] == "Receipt"]
     changes = [
-        f"step {entry['data']['step']}: {entry['data']['actuator']} {entry['data']['before']} → {entry['data']['after']}"
-        for entry in entries
-        if entry["type"] == "Receipt" and entry["data"]["status"] == "applied"
+        f"step {receipt['step']}: {receipt['actuator']} {receipt['before']} → {receipt['after']}"
+        for receipt in receipts
+        if receipt["status"] == "applied"
     ]
     failures = [] if replayed["same"] else ["the replay of the drill's log differs"]
     if not sizes.quick_drill and results["swarm"].final <= results["alone"].final:

@@ -43,7 +43,6 @@ class Loop:
         self.ids = torch.randint(0, SIZES[size]["vocab_size"], (sizes.rows, sizes.tokens), device=sizes.device)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-5, fused=sizes.device == "cuda")
         self.gauges = OptimizerGauges(self.optimizer, self.model, publishes=True)
-        self.readings: dict[str, float] = {}
 
     def forward_and_backward(self) -> None:
         import torch
@@ -51,15 +50,16 @@ class Loop:
         self.model(input_ids=self.ids, labels=self.ids).loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
 
-    def step(self, measures: bool) -> None:
+    def steps(self, count: int, measures: bool) -> None:
         from oven_learner.optim.device_readback import start_transfer
 
-        self.forward_and_backward()
-        numbers = self.gauges.before_step() if measures else {}
-        self.optimizer.step()
-        if measures:
-            self.transfer = start_transfer(numbers | self.gauges.after_step())
-        self.optimizer.zero_grad()
+        for _ in range(count):
+            self.forward_and_backward()
+            numbers = self.gauges.before_step() if measures else {}
+            self.optimizer.step()
+            if measures:
+                self.transfer = start_transfer(numbers | self.gauges.after_step())
+            self.optimizer.zero_grad()
 
 
 def measure(sizes: Sizes) -> Report:
@@ -81,23 +81,19 @@ def _loop(sizes: Sizes, size: Size) -> dict[str, Any]:
     import torch
 
     loop = Loop(sizes, size)
-    wait = torch.cuda.synchronize if sizes.device == "cuda" else lambda: None
-    for _ in range(SETTLE):
-        loop.step(True)
+    wait: Callable[[], object] = torch.cuda.synchronize if sizes.device == "cuda" else lambda: None
+    loop.steps(SETTLE, True)
     loop.forward_and_backward()
     alone = [1e3 * _timed(partial(_gauges_alone, loop), wait) for _ in range(sizes.rounds)]
     loop.optimizer.zero_grad()
-    peaks = {}
-    for measures in (False, True):
-        peaks[measures] = _peak_bytes(partial(loop.step, measures), sizes.device)
+    plain_peak, gauged_peak = (
+        _peak_bytes(partial(loop.steps, 1, measures), sizes.device) for measures in (False, True)
+    )
     blocks: dict[bool, list[list[float]]] = {True: [], False: []}
     for number in range(2 * sizes.rounds):
         measures = number % 4 in (1, 2)
-        for _ in range(SETTLE):
-            loop.step(measures)
-        wait()
-        seconds = _timed(lambda measures=measures: [loop.step(measures) for _ in range(sizes.block)], wait)  # type: ignore[misc]
-        blocks[measures].append([seconds])
+        loop.steps(SETTLE, measures)
+        blocks[measures].append([_timed(partial(loop.steps, sizes.block, measures), wait)])
     ratio = ratio_of_blocks(blocks[True], blocks[False])
     synchronizing: Counter[str] = Counter()
     if sizes.device == "cuda":
@@ -111,7 +107,7 @@ def _loop(sizes: Sizes, size: Size) -> dict[str, Any]:
         "step_with_gauges_ms": round(1e3 * fmean(block[0] for block in blocks[True]) / sizes.block, 3),
         "gauges_alone_ms": round(median(alone), 3),
         **Interval(ratio.mean - 1, ratio.low - 1, ratio.high - 1).fields("share"),
-        "extra_peak_bytes": None if peaks[True] is None else peaks[True] - peaks[False],
+        "extra_peak_bytes": gauged_peak - plain_peak if sizes.device == "cuda" else None,
         "gauges": loop.transfer.read(),
         "gauges_unmeasured": loop.gauges.unmeasured,
         "gauges_synchronizing": dict(synchronizing),
@@ -133,13 +129,12 @@ def _timed(act: Callable[[], object], wait: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def _peak_bytes(act: Callable[[], object], device: str) -> int | None:
+def _peak_bytes(act: Callable[[], object], device: str) -> int:
+    """Call a function, and return the most bytes on the card meanwhile, or 0 on a CPU."""
     import torch
 
-    if device == "cpu":
-        act()
-        return None
-    torch.cuda.reset_peak_memory_stats()
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
     act()
     return int(torch.cuda.max_memory_allocated())
 

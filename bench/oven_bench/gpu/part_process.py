@@ -80,7 +80,9 @@ class PartProcess:
     def poll(self) -> Outcome | None:
         """Return the outcome if the part has ended or its time is over, else None."""
         if self._process.poll() is None:
-            return self._outcome(f"its limit of {self._limit_s:.0f} s is over") if self.seconds > self._limit_s else None
+            return (
+                self._outcome(f"its limit of {self._limit_s:.0f} s is over") if self.seconds > self._limit_s else None
+            )
         return self._outcome(f"its process ended with code {self._process.returncode}")
 
     def last_line(self) -> str:

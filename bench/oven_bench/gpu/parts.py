@@ -58,7 +58,7 @@ def _steps(sizes: Sizes) -> Report:
 
 
 def _teachers(sizes: Sizes) -> Report:
-    """`bench teachers` with teachers of these sizes, in one process. Its bars are shares of float32, so none applies."""
+    """`bench teachers` with these sizes, in one process. Its bars are shares of float32, so none applies."""
     from oven_bench.performance import teachers
 
     figures: dict[str, Any] = {}

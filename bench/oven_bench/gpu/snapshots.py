@@ -23,8 +23,6 @@ from oven_bench.study import Report, in_new_process
 COPIES = 5
 STEPS = 3
 """Steps before the snapshot, and after it."""
-SCHEDULE_S = 8.0
-"""Seconds of training in which the schedule of copies is measured."""
 
 
 def measure(sizes: Sizes) -> Report:
@@ -39,7 +37,7 @@ def measure(sizes: Sizes) -> Report:
             if not figures[size][name]
         ]  # fmt: skip
         gc.collect()
-    figures["schedule"] = in_new_process(snapshots.measure, "memory", SCHEDULE_S)
+    figures["schedule"] = in_new_process(snapshots.measure, "memory", sizes.schedule_s)
     return Report(figures, failures=failures)
 
 

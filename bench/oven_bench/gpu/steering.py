@@ -43,7 +43,9 @@ class Steering(Agent):
 
     def vote(self, window: Window) -> Vote | None:
         change = PLAN.get(window.tick)
-        return change and window.propose(*change, confidence=1.0, why=f"The plan has this change at tick {window.tick}.")
+        return change and window.propose(
+            *change, confidence=1.0, why=f"The plan has this change at tick {window.tick}."
+        )
 
 
 def rules(announced: Rules) -> Rules:
@@ -80,9 +82,11 @@ def measure(sizes: Sizes) -> Report:
     if len(adopted) != len(PLAN):
         reasons = [body.reason for body in bodies if isinstance(body, Decision)]
         failures.append(f"{len(adopted)} decisions were adopted, and the plan has {len(PLAN)}: {reasons}")
-    for receipt in receipts:
-        if receipt.status != "applied" or receipt.after != adopted[receipt.decision_id].value:
-            failures.append(f"the receipt of {receipt.actuator} is {receipt.status}, {receipt.after}: {receipt.reason}")
+    failures += [
+        f"the receipt of {receipt.actuator} is {receipt.status}, {receipt.after}: {receipt.reason}"
+        for receipt in receipts
+        if receipt.status != "applied" or receipt.after != adopted[receipt.decision_id].value
+    ]
     if len(receipts) != len(adopted):
         failures.append(f"{len(adopted)} decisions have {len(receipts)} receipts")
     last = dict(PLAN[tick] for tick in sorted(PLAN))

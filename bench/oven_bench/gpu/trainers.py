@@ -37,12 +37,12 @@ def supervised_trainer(sizes: Sizes, size: Size, folder: Path, steps: int, atten
     model = random_model(size, sizes.device, sizes.dtype, attention)
     ids = torch.randint(0, SIZES[size]["vocab_size"], (4 * sizes.rows, sizes.tokens))  # (N, T)
     arguments = TrainingArguments(
-        output_dir=str(folder), max_steps=steps, learning_rate=LEARNING_RATE, per_device_train_batch_size=sizes.rows,
-        lr_scheduler_type="constant", logging_steps=1, logging_nan_inf_filter=False, save_strategy="no", report_to="none", disable_tqdm=True,
-        use_cpu=sizes.device == "cpu", dataloader_pin_memory=sizes.device == "cuda",
+        output_dir=str(folder), max_steps=steps, learning_rate=LEARNING_RATE, lr_scheduler_type="constant",
+        per_device_train_batch_size=sizes.rows, logging_steps=1, logging_nan_inf_filter=False, save_strategy="no",
+        report_to="none", disable_tqdm=True, use_cpu=sizes.device == "cpu",
+        dataloader_pin_memory=sizes.device == "cuda",
     )  # fmt: skip
-    trainer = Trainer(
-        model=model, args=arguments, train_dataset=[{"input_ids": row, "labels": row} for row in ids]
-    )  # type: ignore[arg-type]
+    data: Any = [{"input_ids": row, "labels": row} for row in ids]
+    trainer = Trainer(model=model, args=arguments, train_dataset=data)
     trainer.remove_callback(PrinterCallback)
     return trainer

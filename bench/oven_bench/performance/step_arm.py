@@ -150,10 +150,10 @@ def random_model(
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
-    ends: dict[str, Any] = {"bos_token_id": None, "eos_token_id": eos, "pad_token_id": pad}
+    settings: dict[str, Any] = {**SIZES[size], "bos_token_id": None, "eos_token_id": eos, "pad_token_id": pad}
     with torch.device(device):
-        config = Qwen2Config(tie_word_embeddings=True, attn_implementation=attention, **SIZES[size], **ends)
-        model: Any = Qwen2ForCausalLM(config)
+        model: Any = Qwen2ForCausalLM(Qwen2Config(tie_word_embeddings=True, **settings))
+    model.set_attn_implementation(attention)
     return model.to(torch.bfloat16 if dtype == "bf16" else torch.float32)
 
 

@@ -51,7 +51,7 @@ def teacher_model(megabytes: float, device: Any = "cpu", dtype: Dtype = "f32") -
         num_attention_heads=12, num_key_value_heads=12, max_position_embeddings=256,
     )  # fmt: skip
     with torch.device(device):
-        model: Any = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
+        model: Any = LlamaForCausalLM(config)
     return model.to(torch.bfloat16 if dtype == "bf16" else torch.float32).eval()
 
 

@@ -38,7 +38,7 @@ FORMS: dict[str, dict[str, Any]] = {
 
 @on_each_device
 def test_a_restored_snapshot_has_every_bit_and_lives_on_the_device(tmp_path: Path, device: str) -> None:
-    job = trainer(tmp_path, use_cpu=device == "cpu", max_steps=4, lr_scheduler_type="constant")
+    job: Any = trainer(tmp_path, use_cpu=device == "cpu", max_steps=4, lr_scheduler_type="constant")
     job.train()
     step, state = take_snapshot(job)
     before = weights(job)
@@ -101,7 +101,7 @@ def test_numbers_of_a_step_arrive_in_float64_with_their_names(device: str) -> No
 @on_each_device
 def test_a_decided_clip_is_applied_reported_and_bounds_the_next_update(tmp_path: Path, device: str) -> None:
     link = FakeLink({2: ("grad.clip", 0.5), 4: ("optimizer.lr_scale", 0.5)})
-    job = trainer(tmp_path, use_cpu=device == "cpu", lr_scheduler_type="constant", logging_steps=1)
+    job: Any = trainer(tmp_path, use_cpu=device == "cpu", lr_scheduler_type="constant", logging_steps=1)
     attach(job, link=link)
     job.train()
     assert [(receipt.status, receipt.after) for receipt in link.receipts()] == [("applied", 0.5), ("applied", 0.5)]

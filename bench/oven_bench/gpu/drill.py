@@ -11,7 +11,10 @@ import os
 import subprocess
 import sys
 import tempfile
+from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
 from oven_bench.gpu.sizes import Sizes
@@ -34,9 +37,11 @@ def measure(sizes: Sizes) -> Report:
         log = next(Path(home).glob("runs/*/log.jsonl"))
         entries = [json.loads(line) for line in log.read_text().splitlines()]
         replayed = _replay(home, log.parent.name)
-    observations = [entry["data"] for entry in entries if entry["type"] == "Observation"]
-    accuracies = [data["metrics"]["eval/accuracy"] for data in observations if "eval/accuracy" in data["metrics"]]
-    steps_s = [data["metrics"]["time/step"] for data in observations if "time/step" in data["metrics"]]
+    observations = [entry for entry in entries if entry["type"] == "Observation"]
+    metrics = [entry["data"]["metrics"] for entry in observations]
+    accuracies = [values["eval/accuracy"] for values in metrics if "eval/accuracy" in values]
+    times = [datetime.fromisoformat(entry["time"]) for entry in observations]
+    steps_s = [(after - before).total_seconds() for before, after in pairwise(times)]
     receipts = [entry["data"] for entry in entries if entry["type"] == "Receipt"]
     changes = [
         f"step {receipt['step']}: {receipt['actuator']} {receipt['before']} → {receipt['after']}"
@@ -58,7 +63,7 @@ def measure(sizes: Sizes) -> Report:
         "steps": sizes.drill_steps,
         "seconds_with_controller": round(results["swarm"].seconds, 1),
         "seconds_alone": round(results["alone"].seconds, 1),
-        "step_s": round(sorted(steps_s)[len(steps_s) // 2], 4) if steps_s else None,
+        "step_s": round(median(steps_s), 4),
         "changes": changes,
         "replay_same": replayed["same"],
         "replayed_decisions": replayed["decisions"],

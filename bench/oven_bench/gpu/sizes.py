@@ -52,6 +52,6 @@ def full(device: Device) -> Sizes:
 def tiny(device: Device) -> Sizes:
     return Sizes(
         device=device, dtype="bf16" if device == "cuda" else "f32", generating=("tiny", 2, 2, 4), models=("tiny",),
-        rows=2, tokens=16, steps=3, rounds=4, block=2, teacher_megabytes=(100.0,), schedule_s=1.0,
+        rows=2, tokens=16, steps=3, rounds=4, block=3, teacher_megabytes=(100.0,), schedule_s=1.0,
         drill_steps=12, quick_drill=True,
     )  # fmt: skip

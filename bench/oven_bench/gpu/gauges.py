@@ -94,7 +94,7 @@ def _loop(sizes: Sizes, size: Size) -> dict[str, Any]:
         measures = number % 4 in (1, 2)
         loop.steps(SETTLE, measures)
         blocks[measures].append([_timed(partial(loop.steps, sizes.block, measures), wait)])
-    ratio = ratio_of_blocks(blocks[True], blocks[False])
+    ratio, readings = ratio_of_blocks(blocks[True], blocks[False]), loop.transfer.read()
     synchronizing: Counter[str] = Counter()
     if sizes.device == "cuda":
         for _ in range(WATCHED):
@@ -108,7 +108,7 @@ def _loop(sizes: Sizes, size: Size) -> dict[str, Any]:
         "gauges_alone_ms": round(median(alone), 3),
         **Interval(ratio.mean - 1, ratio.low - 1, ratio.high - 1).fields("share"),
         "extra_peak_bytes": gauged_peak - plain_peak if sizes.device == "cuda" else None,
-        "gauges": loop.transfer.read(),
+        "gauges": readings,
         "gauges_unmeasured": loop.gauges.unmeasured,
         "gauges_synchronizing": dict(synchronizing),
     }  # fmt: skip

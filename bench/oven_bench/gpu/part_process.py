@@ -31,6 +31,8 @@ LOG_LINES = 40
 """Lines of its log that a failed part leaves in the results."""
 ENVIRONMENT = {
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # cuBLAS is repeatable with it only, and reads it once
+    "OMP_NUM_THREADS": "4",  # parts share the cores
+    "OMP_WAIT_POLICY": "PASSIVE",
     "HF_HUB_OFFLINE": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "TOKENIZERS_PARALLELISM": "false",

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from pydantic import TypeAdapter
 
-from oven_bench.gpu import command, part_process
+from oven_bench.gpu import command
 from oven_bench.gpu.command import STUDY, Session, selected
 from oven_bench.gpu.part_process import Outcome, PartProcess
 from oven_bench.gpu.parts import PARTS, Part
 from oven_bench.gpu.results import markdown
-from oven_bench.gpu.sizes import full, tiny
+from oven_bench.gpu.sizes import Sizes, full, tiny
 from oven_bench.study import Report
 from oven_core.errors import ConfigError, UnknownNameError
 
@@ -91,7 +92,7 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
 
 def test_sizes_travel_to_a_process_and_back() -> None:
     sizes = full("cuda")
-    assert part_process.TypeAdapter(type(sizes)).validate_json(json.dumps(dataclasses.asdict(sizes))) == sizes
+    assert TypeAdapter(Sizes).validate_json(json.dumps(dataclasses.asdict(sizes))) == sizes
     assert sizes.order("cache").completion == sizes.generating[3]
     assert command.CORES_TOGETHER > 2
 

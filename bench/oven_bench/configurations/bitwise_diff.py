@@ -45,9 +45,19 @@ def leaves(trainer: Any, folder: Path) -> Leaves:
         "optimizer": trainer.optimizer.state_dict(),
         "schedule": trainer.lr_scheduler.state_dict(),
         "state": {name: getattr(trainer.state, name) for name in STATE},
-        "random": {"python": repr(random.getstate()), "numpy": np.random.get_state(), "torch": torch.get_rng_state()},
+        "random": {
+            "python": repr(random.getstate()),
+            "numpy": np.random.get_state(),
+            "torch": torch.get_rng_state(),
+            "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        },
         "checkpoints": checkpoints(folder),
     }
+    return copied_leaves(parts)
+
+
+def copied_leaves(parts: Mapping[str, Any]) -> Leaves:
+    """All tensors and values in nested mappings and sequences, by path. Tensors are copied."""
     return dict(_flat(parts, ""))
 
 
@@ -96,9 +106,21 @@ def first_difference(alone: Leaves, attached: Leaves) -> Difference | None:
     for path in (*alone, *(path for path in attached if path not in alone)):
         if path not in alone or path not in attached:
             return Difference(path, *("present" if path in leaf else "absent" for leaf in (alone, attached)))
-        if _bits(alone[path]) != _bits(attached[path]):
+        if not _same_bits(alone[path], attached[path]):
             return Difference(path, *_shown(alone[path], attached[path]))
     return None
+
+
+def _same_bits(first: Any, second: Any) -> bool:
+    """Compare large tensors where they are, because copies of a card's memory take long."""
+    if (
+        isinstance(first, torch.Tensor)
+        and isinstance(second, torch.Tensor)
+        and first.layout is second.layout is torch.strided
+        and (first.dtype, first.shape, first.device) == (second.dtype, second.shape, second.device)
+    ):
+        return torch.equal(*(tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (first, second)))
+    return _bits(first) == _bits(second)
 
 
 def _bits(value: Any) -> tuple[str, ...] | tuple[str, tuple[int, ...], bytes]:

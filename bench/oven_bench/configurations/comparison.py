@@ -92,13 +92,13 @@ def play(configuration: Configuration) -> Result:
         return Result(name, outcome, why, seconds=time.monotonic() - began, **figures)
 
     try:
-        alone, _ = _trained(configuration, lambda trainer: None)
+        alone, _ = trained(configuration, lambda trainer: None)
     except Exception as error:
         return result("cannot run here", _error_text(error))
     link = observe.link(f"configuration-{name.replace('/', '-')}", Random(SEED))
     try:
         with _errors() as logged:
-            attached, steps = _trained(configuration, attachment(link))
+            attached, steps = trained(configuration, attachment(link))
     except Exception as error:
         return result("failed", f"attached, it raised {_error_text(error)} at {_where(error)}")
     if logged:
@@ -160,8 +160,8 @@ def compared(result: Callable[..., Result], link: LoopLink, alone: Leaves, attac
     return result("equal", **figures)
 
 
-def _trained(configuration: Configuration, attach: Attach) -> tuple[Leaves, int]:
-    """The training's results, and the trainer's count of its steps."""
+def trained(configuration: Configuration, attach: Attach) -> tuple[Leaves, int]:
+    """Train once, and return the results and the trainer's count of its steps."""
     import numpy as np
     from transformers import set_seed
     from transformers.utils import logging as theirs

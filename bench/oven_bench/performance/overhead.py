@@ -230,13 +230,14 @@ def _gauges(step: int, norm: float) -> dict[str, float]:
 
 
 async def processed_ticks(url: str, credentials: Credentials) -> int:
-    """The newest tick that all installed agents have processed, according to the log."""
+    """The newest tick that all agents with heartbeats have processed, according to the log. Agents that cannot propose
+    in this run have none."""
     newest: dict[str, int] = {}
     async with Bus.connect(url, credentials) as bus:
         async for event in bus.read(RUN, until=await bus.head(RUN)):
-            if isinstance(event.body, AgentStatus):
+            if isinstance(event.body, AgentStatus) and event.body.state == "done":
                 newest[event.author] = max(newest.get(event.author, 0), event.body.tick)
-    return min(newest.get(name, 0) for name in installed())
+    return min(newest.values(), default=0)
 
 
 def _has_run_queue() -> bool:

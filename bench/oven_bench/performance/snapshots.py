@@ -17,8 +17,8 @@ from typer import Option
 
 from oven_bench.study import Report, Study, in_new_process
 
-SIZES = {"memory": (256, 4), "disk": (512, 6)}
-"""Kind → (hidden size, layers): about 4 and 22 million parameters."""
+SIZES = {"memory": (192, 4), "disk": (512, 6)}
+"""Kind → (hidden size, layers): about 2.7 and 22 million parameters."""
 
 
 def measure(kind: str, seconds: float) -> dict[str, float]:

@@ -3,8 +3,8 @@
 Three processes train with the same GRPOTrainer on the same model, prompts and seed: one attached, with nats-server, the
 mesh and the installed agents as under `up`; one plain; and one more plain one as the floor. Only one trains at a time.
 They take turns, a block of steps each, in all six orders, so that neither a drift of the machine nor the order favours
-one of them. The first steps of a block do not count. The run is in `observe`, so no knob changes and all three do the
-same work; `same_tokens` shows whether they did, block by block.
+one of them. The first steps of a block do not count. In `observe`, no knob changes and all three do the same work;
+`same_tokens` shows whether they did, block by block. `--autonomy auto` lets the agents act.
 
 `ratio` is the attached arm's wall time per optimizer step over the plain one's, and `floor` is the second plain one's
 over the first's. The intervals are percentile bootstraps over rounds. `ratio_on_cpu` leaves out the training thread's
@@ -18,6 +18,7 @@ On a GPU, `--device cuda --dtype bf16 --model-size 0.5b` trains a Qwen2 of that 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,21 +41,26 @@ from oven_bench.performance.step_arm import Block, Device, Dtype, Order, Size, w
 from oven_bench.study import Report, Study, one_of
 from oven_controller.stack.process_plan import Plan
 from oven_core.errors import ConfigError, ProcessError
+from oven_core.protocol.rules import Autonomy, Rules
 from oven_runs.home.run_folder import Home
 
 ARMS = ("trl", "ours", "floor")
 THREADS = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 SETTLE = 2
 """Steps at the start of a block that are not counted."""
-DEFAULTS = {"recipe": (32, 8, 7), "tiny": (2, 2, 4), "0.5b": (8, 8, 256)}
+DEFAULTS = {"recipe": (32, 8, 7), "tiny": (2, 2, 4), "0.5b": (8, 8, 256), "1.5b": (8, 8, 256)}
 """Model size → prompts per step, completions per prompt, tokens per completion at most."""
 BY_SIZE = "by the model's size"
 
 
-async def measure(order: Order, rounds: int, block: int) -> dict[str, float | int | bool | str]:
+async def measure(
+    order: Order, rounds: int, block: int, autonomy: Autonomy = "observe"
+) -> dict[str, float | int | bool | str]:
     """Raises ProcessError if an arm or the stack failed, because then nothing was compared."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Home(Path(scratch)).create(RUN, "custom")
+        rules = Rules(autonomy=autonomy).with_grants_for(installed())
+        folder.config.write_text(json.dumps({"rules": rules.model_dump(mode="json")}))
         async with installed_swarm(folder, None) as swarm:
             environment = Plan(folder, swarm.url).environment("learner")
             sizes, blocks = await asyncio.to_thread(_train, order, environment, rounds, block)
@@ -65,6 +71,7 @@ async def measure(order: Order, rounds: int, block: int) -> dict[str, float | in
             f"the agents {', '.join(installed())} processed {processed} of {sent} ticks: too few to tell"
         )
     return figures(blocks, block) | {
+        "autonomy": autonomy,
         "device": order.device,
         "dtype": order.dtype,
         "model": order.size,
@@ -168,6 +175,7 @@ def bench(
     model_size: Annotated[
         str, one_of(DEFAULTS, "The recipe's warm policy of 0.5 M parameters (recipe), or a Qwen2 with random weights.")
     ] = "recipe",
+    autonomy: Annotated[str, one_of(get_args(Autonomy), "Autonomy level of the attached arm.")] = "observe",
     prompts: Annotated[int | None, Option(min=1, help="Prompts per step.", show_default=BY_SIZE)] = None,
     group: Annotated[int | None, Option(help="Completions per prompt.", show_default=BY_SIZE)] = None,
     completion: Annotated[int | None, Option(min=1, help="Tokens per completion.", show_default=BY_SIZE)] = None,
@@ -186,7 +194,7 @@ def bench(
     )
     if order.group < 2:
         raise ConfigError(f"--group {order.group} has to be at least 2: a single completion has no advantage")
-    return Report(asyncio.run(measure(order, rounds, block)))
+    return Report(asyncio.run(measure(order, rounds, block, cast(Autonomy, autonomy))))
 
 
 STUDY = Study("step", bench, "--json")

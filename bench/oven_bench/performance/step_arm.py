@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from oven_bench.performance.on_cpu_clock import OnCpu
 
-Size = Literal["recipe", "tiny", "0.5b"]
+Size = Literal["recipe", "tiny", "0.5b", "1.5b"]
 Device = Literal["cpu", "cuda"]
 Dtype = Literal["f32", "bf16"]
 
@@ -53,7 +53,10 @@ SIZES = {
     "tiny": {"vocab_size": 512, **dict(zip(_SHAPE, (32, 64, 1, 2, 1), strict=True))},
     # As in Qwen2.5-0.5B.
     "0.5b": {"vocab_size": 151_936, **dict(zip(_SHAPE, (896, 4864, 24, 14, 2), strict=True))},
+    # As in Qwen2.5-1.5B.
+    "1.5b": {"vocab_size": 151_936, **dict(zip(_SHAPE, (1536, 8960, 28, 12, 2), strict=True))},
 }
+"""Size of a Qwen2 with random weights → its shape."""
 
 
 def work(pipe: Connection, order: Order) -> None:
@@ -72,70 +75,86 @@ def work(pipe: Connection, order: Order) -> None:
 
 
 def _trainer(order: Order) -> Any:
+    from oven_learner.hf.attach import attach
+    from oven_learner.rewards import Committee
+    from oven_recipes.grpo.settings import GrpoSettings
+    from oven_recipes.grpo.sorting_task import RULES, WEIGHTS, exact_match
+    from oven_recipes.grpo.training_job import recipe_metrics
+
+    committee = Committee(RULES, weights=WEIGHTS) if order.environment else None
+    trainer = build_trainer(order, committee or exact_match)
+    if committee is not None:
+        committee.group_size = order.group
+        attach(trainer, recipe="bench", metrics=recipe_metrics(GrpoSettings()), committee=committee)
+    return trainer
+
+
+def build_trainer(order: Order, reward: Any, attention: str = "sdpa", **settings: Any) -> Any:
+    """Build a GRPOTrainer for the order's model on the prompts of the sorting task. `attention` is transformers' name
+    of the implementation for random weights, and `settings` replace those of the GRPOConfig."""
     import torch
     from datasets import Dataset
     from transformers import PrinterCallback, set_seed
     from trl.trainer.grpo_config import GRPOConfig
     from trl.trainer.grpo_trainer import GRPOTrainer
 
-    from oven_learner.hf.attach import attach
-    from oven_learner.rewards import Committee
     from oven_recipes.grpo.settings import TUNED_LEARNING_RATE, GrpoSettings
-    from oven_recipes.grpo.sorting_policy import build_tokenizer
-    from oven_recipes.grpo.sorting_task import RULES, WEIGHTS, draw_pool, exact_match
-    from oven_recipes.grpo.training_job import recipe_metrics
+    from oven_recipes.grpo.sorting_policy import build_tokenizer, warm_policy
+    from oven_recipes.grpo.sorting_task import draw_pool
     from oven_recipes.quiet_libraries import quiet_libraries
 
     quiet_libraries()
-    settings, tokenizer = GrpoSettings(), build_tokenizer()
+    recipe, tokenizer = GrpoSettings(), build_tokenizer()
     prompts = random.Random("prompts of bench step")
-    rows = [row for length in settings.lengths for row in draw_pool(length, settings.train_prompts, prompts)]
-    committee = Committee(RULES, weights=WEIGHTS) if order.environment else None
+    rows = [row for length in recipe.lengths for row in draw_pool(length, recipe.train_prompts, prompts)]
     set_seed(1)
+    if order.size == "recipe":
+        model: Any = warm_policy(recipe, tokenizer, 1, Path(order.cache))
+    else:
+        model = random_model(order.size, order.device, order.dtype, attention, eos=tokenizer.eos_token_id,
+                             pad=tokenizer.pad_token_id)  # fmt: skip
+    defaults: dict[str, Any] = {
+        "output_dir": str(Path(order.cache) / "unused"),
+        "seed": 1,
+        "learning_rate": TUNED_LEARNING_RATE if order.size == "recipe" else 1e-6,
+        "lr_scheduler_type": "constant",
+        "max_steps": 1_000_000,  # it ends on request
+        "per_device_train_batch_size": order.prompts * order.group,
+        "num_generations": order.group,
+        "max_completion_length": order.completion,
+        "bf16": order.dtype == "bf16",
+        "gradient_checkpointing": False,
+        "logging_steps": 1,
+        "logging_nan_inf_filter": False,
+        "save_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+        "use_cpu": order.device == "cpu",
+    }
     trainer = GRPOTrainer(
-        model=_model(order, settings, tokenizer),
+        model=model,
         processing_class=tokenizer,
-        reward_funcs=[committee or exact_match],
+        reward_funcs=[reward],
         train_dataset=Dataset.from_list([vars(row) for row in rows]),
-        args=GRPOConfig(
-            output_dir=str(Path(order.cache) / "unused"),
-            seed=1,
-            learning_rate=TUNED_LEARNING_RATE if order.size == "recipe" else 1e-6,
-            lr_scheduler_type="constant",
-            max_steps=1_000_000,  # it ends on request
-            per_device_train_batch_size=order.prompts * order.group,
-            num_generations=order.group,
-            max_completion_length=order.completion,
-            bf16=order.dtype == "bf16",
-            gradient_checkpointing=False,
-            logging_steps=1,
-            logging_nan_inf_filter=False,
-            save_strategy="no",
-            report_to="none",
-            disable_tqdm=True,
-            use_cpu=order.device == "cpu",
-        ),
+        args=GRPOConfig(**(defaults | settings)),
     )
     trainer.remove_callback(PrinterCallback)
-    if committee is not None:
-        committee.group_size = order.group
-        attach(trainer, recipe="bench", metrics=recipe_metrics(settings), committee=committee)
     assert isinstance(trainer.model, torch.nn.Module)
     return trainer
 
 
-def _model(order: Order, settings: Any, tokenizer: Any) -> Any:
+def random_model(
+    size: Size, device: Device, dtype: Dtype, attention: str = "sdpa", *, eos: int | None = None, pad: int | None = None
+) -> Any:
+    """Build a Qwen2 with random weights. They are drawn on the device, because a CPU takes many seconds for them."""
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
-    from oven_recipes.grpo.sorting_policy import warm_policy
-
-    if order.size == "recipe":
-        return warm_policy(settings, tokenizer, 1, Path(order.cache))
-    ends: dict[str, Any] = {"bos_token_id": None, "eos_token_id": tokenizer.eos_token_id}
-    shape: dict[str, Any] = {**SIZES[order.size], **ends, "pad_token_id": tokenizer.pad_token_id}
-    model: Any = Qwen2ForCausalLM(Qwen2Config(tie_word_embeddings=True, **shape))
-    return model.to(torch.bfloat16 if order.dtype == "bf16" else torch.float32)
+    settings: dict[str, Any] = {**SIZES[size], "bos_token_id": None, "eos_token_id": eos, "pad_token_id": pad}
+    with torch.device(device):
+        model: Any = Qwen2ForCausalLM(Qwen2Config(tie_word_embeddings=True, **settings))
+    model.set_attn_implementation(attention)
+    return model.to(torch.bfloat16 if dtype == "bf16" else torch.float32)
 
 
 def _turns(pipe: Connection, clock: OnCpu, settle: Callable[[], None]) -> Any:

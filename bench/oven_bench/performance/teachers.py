@@ -21,6 +21,7 @@ from typing import Annotated, Any
 
 from typer import Option
 
+from oven_bench.performance.step_arm import Dtype
 from oven_bench.study import Report, Study, in_new_process
 
 FORMS: dict[str, dict[str, Any]] = {
@@ -36,29 +37,32 @@ RESIDENT_S, PER_100_MB_S = 0.2, 2.0
 VOCABULARY, ROWS, TOKENS = 2048, 8, 64
 
 
-def teacher_model(megabytes: float) -> Any:
-    """The smallest model of whole layers with at least this size in float32."""
+def teacher_model(megabytes: float, device: Any = "cpu", dtype: Dtype = "f32") -> Any:
+    """The smallest model of whole layers with at least this size in float32. Its weights are drawn on the device."""
+    import torch
     from transformers import LlamaConfig, LlamaForCausalLM, set_seed
 
     hidden = 768
     per_layer = 4 * (4 * hidden * hidden + 3 * hidden * 3 * hidden) / 1e6
     layers = max(1, round(-(-(megabytes - 8 * VOCABULARY * hidden / 1e6) // per_layer)))
     set_seed(0)
-    return LlamaForCausalLM(  # type: ignore[no-untyped-call]
-        LlamaConfig(
-            vocab_size=VOCABULARY, hidden_size=hidden, intermediate_size=3 * hidden, num_hidden_layers=layers,
-            num_attention_heads=12, num_key_value_heads=12, max_position_embeddings=256,
-        )
-    ).eval()  # fmt: skip
+    config = LlamaConfig(
+        vocab_size=VOCABULARY, hidden_size=hidden, intermediate_size=3 * hidden, num_hidden_layers=layers,
+        num_attention_heads=12, num_key_value_heads=12, max_position_embeddings=256,
+    )  # fmt: skip
+    with torch.device(device):
+        model: Any = LlamaForCausalLM(config)
+    return model.to(torch.bfloat16 if dtype == "bf16" else torch.float32).eval()
 
 
-def measure(form: str, megabytes: float, batches: int) -> dict[str, float]:
+def measure(form: str, megabytes: float, batches: int, dtype: Dtype = "f32") -> dict[str, float]:
+    """Measure one form of a teacher, on the card if there is one."""
     os.environ.update({"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_OFFLINE": "1", "OMP_WAIT_POLICY": "PASSIVE"})
     with tempfile.TemporaryDirectory() as folder:
-        return _measured(form, megabytes, batches, Path(folder))
+        return _measured(form, megabytes, batches, dtype, Path(folder))
 
 
-def _measured(form: str, megabytes: float, batches: int, folder: Path) -> dict[str, float]:
+def _measured(form: str, megabytes: float, batches: int, dtype: Dtype, folder: Path) -> dict[str, float]:
     import psutil
     import torch
 
@@ -69,7 +73,7 @@ def _measured(form: str, megabytes: float, batches: int, folder: Path) -> dict[s
     trainer = tiny_trainer(folder)
     device = trainer.accelerator.device
     teachers = Teachers(trainer, initial_name="none", offload_folder=folder)
-    teachers.register(TeacherConfig(name="control", model=teacher_model(megabytes)))
+    teachers.register(TeacherConfig(name="control", model=teacher_model(megabytes, device, dtype)))
     teachers.swap("control")
     whole = memory_bytes(trainer.ref_model)
     ids = torch.randint(0, VOCABULARY, (ROWS, TOKENS), device=device)  # (B, T)
@@ -83,7 +87,7 @@ def _measured(form: str, megabytes: float, batches: int, folder: Path) -> dict[s
 
     exact = score()
     settled = process.memory_info().rss
-    teachers.register(TeacherConfig(name="measured", model=teacher_model(megabytes), **FORMS[form]))
+    teachers.register(TeacherConfig(name="measured", model=teacher_model(megabytes, device, dtype), **FORMS[form]))
     teacher = teachers.idle_models["measured"]
     idle, idle_rss = memory_bytes(teacher), process.memory_info().rss - settled
 
@@ -100,7 +104,7 @@ def _measured(form: str, megabytes: float, batches: int, folder: Path) -> dict[s
     errors = (score() - exact).abs()
     active = most_bytes(teacher, score)
     return {
-        "float32_bytes": whole,
+        "resident_bytes": whole,
         "idle": round(idle / whole, 4),
         "active": round(active / whole, 4),
         "idle_rss_bytes": idle_rss,
@@ -180,7 +184,7 @@ def missed_bars(forms: dict[str, dict[str, float]]) -> list[str]:
         if figures[which] > share:
             held = f"{figures[which]:.3f} × the resident model's bytes"
             wrong.append(f"{form}: when {which}, it holds {held}, bar {share}")
-        bar = RESIDENT_S if form == "resident" else PER_100_MB_S * figures["float32_bytes"] / 1e8
+        bar = RESIDENT_S if form == "resident" else PER_100_MB_S * figures["resident_bytes"] / 1e8
         if figures["stall_s"] >= bar:
             wrong.append(f"{form}: a swap stalls {figures['stall_s']:.2f} s, bar {bar:.2f}")
     return wrong

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import torch
 from datasets import Dataset
 from trl.trainer.distillation_config import DistillationConfig
 from trl.trainer.distillation_trainer import DistillationTrainer
@@ -32,7 +33,7 @@ def build(settings: DistillationSettings, start: Start, seed: int, workdir: Path
             max_completion_length=settings.max_completion_length,
             beta=settings.divergence,
             temperature=settings.temperature,
-            use_cpu=True,
+            use_cpu=not torch.cuda.is_available(),
             **trainer_arguments(settings, start.learning_rate, seed, workdir),
         ),
         train_dataset=Dataset.from_list([vars(example) for pool in pools for example in pool]),

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import torch
 from datasets import Dataset
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from trl.trainer.grpo_config import GRPOConfig
@@ -105,6 +106,6 @@ def _trainer_config(settings: GrpoSettings, learning_rate: float, seed: int, wor
         per_device_train_batch_size=settings.prompts_per_step * settings.group_size,
         num_generations=settings.group_size,
         max_completion_length=settings.max_completion_length,
-        use_cpu=True,
+        use_cpu=not torch.cuda.is_available(),
         **trainer_arguments(settings, learning_rate, seed, workdir),
     )

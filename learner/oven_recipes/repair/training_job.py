@@ -151,7 +151,7 @@ def grpo_arguments(settings: RepairSettings, learning_rate: float, seed: int, wo
         "per_device_train_batch_size": settings.prompts_per_step * settings.group_size,
         "num_generations": settings.group_size,
         "max_completion_length": settings.max_completion_length,
-        "use_cpu": True,
+        "use_cpu": not torch.cuda.is_available(),
         **trainer_arguments(settings, learning_rate, seed, workdir),
     }
 

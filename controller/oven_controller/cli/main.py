@@ -58,6 +58,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, Command | Group]]] = {
         "review": Command(f"{CLI}.review:review", "Ask all agents what they would have flagged in a finished run."),
         "replay": Command(f"{CLI}.replay:replay", "Recompute the decisions of a recorded run."),
         "backtest": Command(f"{CLI}.backtest:backtest", "Show what one agent would have voted in a recorded run."),
+        "export": Command(f"{CLI}.export:export", "Export a run to wandb, MLflow, TensorBoard and others."),
         "import": Command(f"{CLI}.importing:import_", "Import another program's training logs as a run."),
         "kg": Group(
             "Query the graph of causes and remedies, or your own graph.",

@@ -28,6 +28,7 @@ PROCESSES: Final[Mapping[str, StackProcess]] = {
     "probes": StackProcess("oven_llm.judges.probe_set_process:main"),
     "learner": StackProcess("oven_recipes.main:main"),
     "notify": StackProcess("oven_controller.notify.notifier_process:main"),
+    "export": StackProcess("oven_controller.exporting.exporter_process:main"),
     "kg": StackProcess("oven_kg.service.service_process:main", package="networkx"),
     "monitor": StackProcess("oven_tui.main:main", package="textual"),
 }

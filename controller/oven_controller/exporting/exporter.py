@@ -19,9 +19,8 @@ from oven_controller.exporting.export_state import ExportState
 from oven_controller.exporting.target import Target
 from oven_core.cancellation import end, on_termination
 from oven_core.errors import ConfigError, ProcessError, reason
-from oven_core.protocol.messages import RunEnded
-from oven_core.terminal_text import counted
 from oven_runs.access.local_run import LocalRun
+from oven_runs.access.run_access import is_ended_after
 from oven_runs.log.export_rows import Row, Rows
 
 log = logging.getLogger("oven.export")
@@ -65,6 +64,7 @@ class _Exporter:
         saved = export_state.load(folder, self._name)
         if saved.destination == self._target.destination:
             self._state = saved
+        self._save()  # the stack waits for this file when it restarts the exporter
         self._state.seq = await self._attempt(lambda: self._target.open(self._state.seq, self._state.mark))
         self._save()
         follow_task = asyncio.create_task(self._follow(), name="follow")
@@ -99,7 +99,7 @@ class _Exporter:
     async def _follow(self) -> None:
         rows = Rows()
         async for event in self._access.follow(log.info, on_poll=self._read_done.set):
-            self._has_ended = isinstance(event.body, RunEnded)
+            self._has_ended = is_ended_after(event, self._has_ended)
             row = rows.convert(event)
             if row is None:
                 continue
@@ -127,9 +127,8 @@ class _Exporter:
                 continue
             except asyncio.QueueEmpty:
                 pass
-            if follow_task.done() or self._stop.is_set() or (rows and time.monotonic() > deadline):
-                if rows or follow_task.done():
-                    break
+            if follow_task.done() or (rows and (self._stop.is_set() or time.monotonic() > deadline)):
+                break
             await asyncio.sleep(0.1)
         return rows
 

@@ -8,25 +8,37 @@ row twice: by removing rows beyond the recorded position, or by asking the targe
 from __future__ import annotations
 
 import hashlib
-import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
 
 from oven_core.errors import ConfigError, UnknownNameError
 from oven_core.plugins import import_object
 from oven_runs.log.export_rows import Row
 
-TARGETS: Final[Mapping[str, str]] = {
-    "mlflow": "oven_controller.exporting.to_mlflow:MlflowTarget",
-    "parquet": "oven_controller.exporting.to_parquet:ParquetTarget",
-    "tensorboard": "oven_controller.exporting.to_tensorboard:TensorboardTarget",
-    "trackio": "oven_controller.exporting.to_trackio:TrackioTarget",
-    "wandb": "oven_controller.exporting.to_wandb:WandbTarget",
+
+class TargetEntry(NamedTuple):
+    """The class of a target, and the package that it needs."""
+
+    class_path: str
+    module: str
+    install: str
+    """The argument of `pip install`."""
+
+
+_PACKAGE: Final = "oven_controller.exporting"
+TARGETS: Final[Mapping[str, TargetEntry]] = {
+    "mlflow": TargetEntry(f"{_PACKAGE}.to_mlflow:MlflowTarget", "mlflow", "mlflow-skinny"),
+    "parquet": TargetEntry(f"{_PACKAGE}.to_parquet:ParquetTarget", "pyarrow", '"oven-controller[kg]"'),
+    "tensorboard": TargetEntry(
+        f"{_PACKAGE}.to_tensorboard:TensorboardTarget", "tensorboard", '"oven-controller[import]"'
+    ),
+    "trackio": TargetEntry(f"{_PACKAGE}.to_trackio:TrackioTarget", "trackio", "trackio"),
+    "wandb": TargetEntry(f"{_PACKAGE}.to_wandb:WandbTarget", "wandb", "wandb"),
 }
-"""The class of each target."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +69,7 @@ class Target(ABC):
     """Maximum number of rows per write."""
 
     def __init__(self, run: ExportedRun) -> None:
-        """Import the target's package. Raises ConfigError if it is not installed."""
+        """Import the target's package, which is installed."""
         self.run = run
 
     @property
@@ -82,26 +94,22 @@ class Target(ABC):
 
     def close(self, has_ended: bool) -> None:
         """Disconnect. `has_ended` says whether the run is over."""
+        del has_ended  # nothing to do by default
 
 
 def create_target(name: str, run: ExportedRun) -> Target:
-    """Create a target. Raises UnknownNameError, and ConfigError if its package is missing."""
+    """Create a target. Raises the errors of `check_target`."""
     check_target(name)
-    target: Target = import_object("export target", name, TARGETS[name])(run)
+    target: Target = import_object("export target", name, TARGETS[name].class_path)(run)
     return target
 
 
 def check_target(name: str) -> None:
-    """Raise UnknownNameError if there is no target with this name."""
+    """Raise UnknownNameError if there is no such target, and ConfigError if its package is not installed."""
     if name not in TARGETS:
         raise UnknownNameError("export target", name, TARGETS)
-
-
-def import_package(module: str, target: str, install: str) -> Any:
-    """Import a target's package. Raises ConfigError with the command that installs it."""
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
+    entry = TARGETS[name]
+    if find_spec(entry.module) is None:
         raise ConfigError(
-            f"exporting to {target} needs a package that is not installed ({error.name}): `pip install {install}`"
-        ) from None
+            f"exporting to {name} needs the package {entry.module}, which is not installed: `pip install {entry.install}`"
+        )

@@ -8,10 +8,11 @@ is the sequence number of its last row. Files beyond the recorded position are r
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
-from oven_controller.exporting.target import ExportedRun, Target, import_package
+from oven_controller.exporting.target import ExportedRun, Target
 from oven_core.files import atomic_file
 from oven_runs.log.export_rows import EVENT_FIELDS, Row
 
@@ -20,12 +21,11 @@ TABLES = ("observations", "events")
 
 class ParquetTarget(Target):
     interval_s: ClassVar[float] = 30.0
-    max_rows: ClassVar[int] = 10_000
+    max_rows: ClassVar[int] = 4000
 
     def __init__(self, run: ExportedRun) -> None:
         super().__init__(run)
-        self._arrow = import_package("pyarrow", "parquet", '"oven-controller[kg]"')
-        self._parquet = import_package("pyarrow.parquet", "parquet", '"oven-controller[kg]"')
+        self._arrow, self._parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
 
     @property
     def destination(self) -> str:

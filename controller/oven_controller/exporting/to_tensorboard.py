@@ -7,22 +7,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 from typing import Any
 
-from oven_controller.exporting.target import ExportedRun, Target, import_package
-from oven_core.errors import ConfigError
+from oven_controller.exporting.target import ExportedRun, Target
 from oven_runs.log.export_rows import Row
-
-_EXTRA = '"oven-controller[import]"'
 
 
 class TensorboardTarget(Target):
     def __init__(self, run: ExportedRun) -> None:
         super().__init__(run)
-        self._event = import_package("tensorboard.compat.proto.event_pb2", "tensorboard", _EXTRA).Event
-        self._summary = import_package("tensorboard.compat.proto.summary_pb2", "tensorboard", _EXTRA)
-        self._tensor = import_package("tensorboard.compat.proto.tensor_pb2", "tensorboard", _EXTRA).TensorProto
-        self._writer = import_package("tensorboard.summary.writer.record_writer", "tensorboard", _EXTRA).RecordWriter
+        self._event = import_module("tensorboard.compat.proto.event_pb2").Event
+        self._summary = import_module("tensorboard.compat.proto.summary_pb2").Summary
+        self._tensor = import_module("tensorboard.compat.proto.tensor_pb2").TensorProto
+        self._writer = import_module("tensorboard.summary.writer.record_writer").RecordWriter
         self._path = run.folder / "events.out.tfevents.0.oven"  # TensorBoard recognises the middle part
         self._size = 0
 
@@ -46,9 +44,11 @@ class TensorboardTarget(Target):
             file.seek(self._size)
             records = self._writer(file)
             if not self._size:
-                records.write(self._event(wall_time=rows[0].time.timestamp(), file_version="brain.Event:2").SerializeToString())
+                records.write(
+                    self._event(wall_time=rows[0].time.timestamp(), file_version="brain.Event:2").SerializeToString()
+                )
             for row in rows:
-                summary = self._summary.Summary(value=list(self._values(row)))
+                summary = self._summary(value=list(self._values(row)))
                 event = self._event(wall_time=row.time.timestamp(), step=row.step, summary=summary)
                 records.write(event.SerializeToString())
             file.flush()
@@ -57,7 +57,7 @@ class TensorboardTarget(Target):
         return str(self._size)
 
     def _values(self, row: Row) -> Iterator[Any]:
-        make = self._summary.Summary.Value
+        make = self._summary.Value
         for name, value in row.values.items():
             yield make(tag=name, simple_value=value)
         if row.event is None:

@@ -12,6 +12,7 @@ from oven_core.protocol.announcements import ActuatorAnnounced
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Decision, Observation, Outcome, Receipt, RunEnded, RunStarted, Value
 from oven_core.protocol.operator_messages import OperatorCommand
+from oven_runs.log.active_alerts import ActiveAlerts
 from oven_runs.log.decision_line import change_text, main_reason
 from oven_runs.log.run_summary import format_value, verdict_text
 
@@ -80,6 +81,8 @@ class Rows:
     """Converts events to rows. Pass the events of the log to `convert` in order, from the first one."""
 
     def __init__(self) -> None:
+        self.alerts = ActiveAlerts()
+        """The findings that last."""
         self._tick = self._step = 0
         self._commands: dict[str, str] = {}  # command → operator
 
@@ -87,6 +90,7 @@ class Rows:
         """Return the event's row, or None if it adds nothing, as votes and ballots."""
         values: dict[str, float] = {}
         happened: RunEvent | None = None
+        alert = self.alerts.feed(event)
         match event.body:
             case Observation() as body:
                 self._tick, self._step, values = max(self._tick, body.tick), body.step, body.metrics
@@ -109,7 +113,7 @@ class Rows:
                 status = "scored" if body.scored else "unscored"
                 texts = (_text(body.before), _text(body.after))
                 happened = RunEvent("outcome", body.actuator, "", status, *texts, f"{body.target}: {body.reason}")
-            case Alert() as body:
+            case Alert() as body if alert is not None:
                 kind: EventKind = "finding" if body.state == "raised" else "cleared"
                 numbers = ("", _text(body.value))
                 happened = RunEvent(kind, body.symptom, event.author, "", *numbers, f"{body.metric}: {body.reason}")

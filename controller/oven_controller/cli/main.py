@@ -28,6 +28,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, Command | Group]]] = {
         "status": Command(f"{CLI}.status:status", "Show how a run is doing."),
         "monitor": Command(f"{CLI}.monitor:monitor", "Watch a run in the terminal: curves, agents, decisions."),
         "log": Command(f"{CLI}.log:log", "Print a run's log, one event per line."),
+        "wait": Command(f"{CLI}.wait:wait", "Sleep until a finding, a decision, a step, or the end of a run."),
         "notify": Group(
             "Send messages about a run to a webhook, a chat or by e-mail.",
             "test env:OPS_HOOK",

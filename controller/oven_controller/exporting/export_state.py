@@ -15,6 +15,8 @@ from oven_core.files import write_atomic
 
 FOLDER = "export"
 """Name of the subfolder in the run's folder, with a folder, a state file and a lock per target."""
+READY_FILE = "metrics.port"
+"""A file in the run's folder with the port of the page for Prometheus. It is written when the page can be read."""
 
 
 class ExportState(BaseModel):
@@ -31,25 +33,18 @@ class ExportState(BaseModel):
 def load(run_folder: Path, target: str) -> ExportState:
     """Load the state, or return an empty one if there is no readable file."""
     try:
-        return ExportState.model_validate_json(_state_file(run_folder, target).read_bytes())
+        return ExportState.model_validate_json(file(run_folder, target).read_bytes())
     except (OSError, ValidationError):
         return ExportState()
 
 
-def modified_ns(run_folder: Path, target: str) -> int:
-    """Return when the state was last written, in nanoseconds since 1970, or 0 if it does not exist."""
-    try:
-        return _state_file(run_folder, target).stat().st_mtime_ns
-    except OSError:
-        return 0
-
-
 def save(run_folder: Path, target: str, state: ExportState) -> None:
     """Write the state. Raises OSError."""
-    write_atomic(_state_file(run_folder, target), state.model_dump_json() + "\n")
+    write_atomic(file(run_folder, target), state.model_dump_json() + "\n")
 
 
-def _state_file(run_folder: Path, target: str) -> Path:
+def file(run_folder: Path, target: str) -> Path:
+    """Return the path of the state file."""
     return run_folder / FOLDER / f"{target}.json"
 
 

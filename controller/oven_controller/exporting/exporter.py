@@ -12,6 +12,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final, TypeVar
 
 from oven_controller.exporting import export_state
@@ -65,7 +66,7 @@ class _Exporter:
         if saved.destination == self._target.destination:
             self._state = saved
         self._save()  # the stack waits for this file when it restarts the exporter
-        self._state.seq = await self._attempt(lambda: self._target.open(self._state.seq, self._state.mark))
+        self._state.seq = await self._attempt(partial(self._target.open, self._state.seq, self._state.mark))
         self._save()
         follow_task = asyncio.create_task(self._follow(), name="follow")
         write_task = asyncio.create_task(self._write_rows(follow_task), name="write")
@@ -112,7 +113,7 @@ class _Exporter:
         """Write rows until the log has been read to its end and no row is left."""
         while rows := await self._next_rows(follow_task):
             self._events += [row for row in rows if row.event is not None]
-            self._state.mark = await self._attempt(lambda rows=rows: self._target.write(rows, self._events))
+            self._state.mark = await self._attempt(partial(self._target.write, rows, self._events))
             self._state.seq = rows[-1].seq
             self._written_count += len(rows)
             self._save()

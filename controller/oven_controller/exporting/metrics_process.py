@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from oven_controller.exporting.export_state import READY_FILE
 from oven_controller.exporting.to_prometheus import serve
 from oven_core.cancellation import end, on_termination
 from oven_core.errors import ConfigError
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("oven.metrics")
 
-READY_FILE: Final = "metrics.port"
-"""A file in the run's folder with the port. It is written when the page can be read."""
 CLOSE_S: Final = 2.0
 """Timeout in seconds for the last values, when the stack stops."""
 SWITCH_INTERVAL_S: Final = 0.0005

@@ -111,5 +111,5 @@ def check_target(name: str) -> None:
     entry = TARGETS[name]
     if find_spec(entry.module) is None:
         raise ConfigError(
-            f"exporting to {name} needs the package {entry.module}, which is not installed: `pip install {entry.install}`"
+            f"exporting to {name} needs {entry.module}, which is not installed: `pip install {entry.install}`"
         )

@@ -38,7 +38,8 @@ def _number(value: float) -> str:
 
 @contextmanager
 def serve(run: str, read: Callable[[], Iterable[Sample]], port: int) -> Iterator[int]:
-    """Serve what `read` returns, from a thread, during the block, and yield the port. Port 0 chooses a free one. Raises ProcessError if the port is in use."""
+    """Serve what `read` returns, from a thread, during the block, and yield the port. Port 0 chooses a free one.
+    Raises ProcessError if the port is in use."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

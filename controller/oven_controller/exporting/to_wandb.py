@@ -96,7 +96,7 @@ class WandbTarget(Target):
 
 def _open_paths(process: psutil.Process) -> set[str]:
     try:
-        if not (process.info["name"] or "").startswith("wandb"):  # type: ignore[attr-defined]
+        if not (process.info["name"] or "").startswith("wandb"):
             return set()
         return {file.path for file in process.open_files()}
     except psutil.Error:

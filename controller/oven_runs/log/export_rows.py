@@ -114,14 +114,9 @@ class Rows:
                 texts = (_text(body.before), _text(body.after))
                 happened = RunEvent("outcome", body.actuator, "", status, *texts, f"{body.target}: {body.reason}")
             case Alert() as body if alert is not None:
-                kind: EventKind = "finding" if body.state == "raised" else "cleared"
-                numbers = ("", _text(body.value))
-                happened = RunEvent(kind, body.symptom, event.author, "", *numbers, f"{body.metric}: {body.reason}")
+                happened = _alert_event(event.author, body)
             case OperatorCommand() as body:
-                self._commands[body.id] = event.author
-                target = body.actuator or body.subject_id or body.agent
-                subject = f"{body.action} {target}".strip()
-                happened = RunEvent("command", subject, event.author, "", "", _text(body.value), body.reason)
+                happened = self._command(event.author, body)
             case RunEnded() as body:
                 self._step, values = body.step, body.metrics
                 happened = RunEvent("ended", body.reason, "", "", "", "", body.detail)
@@ -136,12 +131,22 @@ class Rows:
         texts = (_text(body.before), _text(body.value))
         return RunEvent("decision", body.actuator, author, verdict, *texts, main_reason(body))
 
+    def _command(self, operator: str, body: OperatorCommand) -> RunEvent:
+        self._commands[body.id] = operator
+        subject = f"{body.action} {body.actuator or body.subject_id or body.agent}".strip()
+        return RunEvent("command", subject, operator, "", "", _text(body.value), body.reason)
+
 
 def knob_values(name: str, value: Value) -> dict[str, float]:
     """Return a knob's value as numbers: one for a scalar, one per share of a mixture, and none for a name."""
     if isinstance(value, dict):
         return {f"{KNOB_PREFIX}{name}/{part}": share for part, share in value.items()}
     return {f"{KNOB_PREFIX}{name}": value} if isinstance(value, float | int) else {}
+
+
+def _alert_event(author: str, alert: Alert) -> RunEvent:
+    kind: EventKind = "finding" if alert.state == "raised" else "cleared"
+    return RunEvent(kind, alert.symptom, author, "", "", _text(alert.value), f"{alert.metric}: {alert.reason}")
 
 
 def _text(value: Value) -> str:

@@ -10,6 +10,7 @@ import typer
 
 from oven_controller.cli.log import format_event
 from oven_controller.cli.options import LOCAL, Json, LiveRunName, RunAlias, one_run, print_result, remote_options
+from oven_core.protocol.alerts import Alert
 from oven_core.protocol.codec import Malformed
 from oven_core.protocol.events import Event
 from oven_runs.access.endpoint import Endpoint
@@ -66,5 +67,5 @@ async def _wait(waiting: Any, timeout_s: float | None) -> Event | None:
 def _fields(event: Event | None) -> dict[str, Any]:
     if event is None or isinstance(event.body, Malformed):
         return {}
-    position = {"seq": event.seq, "time": event.time.isoformat(), "author": event.author}
-    return {**position, "event": json.loads(event.data)}
+    agent = {"agent": event.author} if isinstance(event.body, Alert) else {}
+    return {"seq": event.seq, "time": event.time.isoformat(), **agent, "event": json.loads(event.data)}

@@ -17,6 +17,7 @@ from typing import Final, TypeVar
 
 from oven_controller.exporting import export_state
 from oven_controller.exporting.export_state import ExportState
+from oven_controller.exporting.log_follower import follow_log
 from oven_controller.exporting.target import Target
 from oven_core.cancellation import end, on_termination
 from oven_core.errors import ConfigError, ProcessError, reason
@@ -99,7 +100,7 @@ class _Exporter:
 
     async def _follow(self) -> None:
         rows = Rows()
-        async for event in self._access.follow(log.info, on_poll=self._read_done.set):
+        async for event in follow_log(self._access, self._read_done.set):
             self._has_ended = is_ended_after(event, self._has_ended)
             row = rows.convert(event)
             if row is None:

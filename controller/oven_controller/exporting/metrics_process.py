@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from oven_controller.exporting.export_state import READY_FILE
+from oven_controller.exporting.log_follower import follow_log
 from oven_controller.exporting.to_prometheus import serve
 from oven_core.cancellation import end, on_termination
 from oven_core.errors import ConfigError
@@ -23,8 +24,6 @@ from oven_runs.log.gauges import FAMILIES, Gauges, Sample
 
 if TYPE_CHECKING:
     from oven_core.telemetry.otlp_metrics import MetricsSender
-
-log = logging.getLogger("oven.metrics")
 
 CLOSE_S: Final = 2.0
 """Timeout in seconds for the last values, when the stack stops."""
@@ -52,7 +51,7 @@ async def publish(folder: RunFolder) -> None:
         snapshot = list(gauges.samples())
 
     async def follow() -> None:
-        async for event in LocalRun(folder).follow(log.info, on_poll=take_snapshot):
+        async for event in follow_log(LocalRun(folder), take_snapshot):
             gauges.feed(event)
         take_snapshot()
 

@@ -12,19 +12,23 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from oven_core.errors import ConfigError
+from oven_core.errors import BusError, ConfigError
 from oven_core.protocol.alerts import Alert
 from oven_core.protocol.events import Event
 from oven_core.protocol.history_requests import HistoryBatch, HistoryRequest
 from oven_core.protocol.messages import Decision, Observation, RunEnded, RunStarted
 from oven_core.protocol.names import Subjects
 from oven_core.protocol.subjects import BY_KIND
-from oven_runs.access.run_access import RunAccess, warn
+from oven_core.security.signing import Keyring
+from oven_runs.access.run_access import MIN_POLL_S, RunAccess, warn
 
 if TYPE_CHECKING:  # as in run_access
     from oven_core.bus.connection import Bus
     from oven_core.bus.nats_client import InlineMessage
 
+LOOKUP_TIMEOUT_S: Final = 0.5
+"""Seconds in which the log has to answer about a message that has just arrived. Without an answer, the event is
+returned as it arrived, without a sequence number."""
 LOOKBACK: Final = 512
 """Number of newest events in which the log is searched for a message that has just arrived."""
 _SUBJECT_OF: Final = {"finding": "alert", "decision": "decision", "step": "observation", "end": "run"}
@@ -97,7 +101,8 @@ class _Wait:
         """The newest event that has been checked."""
         self._access, self._condition, self._after = access, condition, after
         self._wake = asyncio.Event()
-        self._must_read = False  # whether the log may have a matching event after `seq`
+        self._arrived: Event | None = None  # a live message that ends the wait
+        self._keyring = Keyring(None)
         self._is_connected_anew = False
         self._has_started = False
         self._has_ended = False
@@ -107,33 +112,52 @@ class _Wait:
 
     async def listen(self, bus: Bus, run: str, wake: asyncio.Event) -> None:
         self._wake, self._is_connected_anew = wake, True
+        self._keyring = await self._access.live_keyring(bus)
         for kind in {_SUBJECT_OF[self._condition.kind], "run"}:
             await bus.subscribe_inline(BY_KIND[kind].pattern(run), self._on_message)
         await bus.flush()
 
     def _on_message(self, message: InlineMessage) -> None:
         event = Event.from_message(0, message.subject, message.data, datetime.now(UTC), message.headers)
-        if self._ends_wait(event):
-            self._must_read = True
+        event = self._keyring.verify(event)
+        self._has_ended |= isinstance(event.body, RunEnded)
+        if self._arrived is None and self._ends_wait(event):
+            self._arrived = event
             self._wake.set()
 
     def _ends_wait(self, event: Event) -> bool:
         return self._condition.matches(event) or isinstance(event.body, RunEnded)
 
     async def fetch(self, bus: Bus) -> AsyncGenerator[Event]:
-        """Yield the event that ends the wait, if the log has it."""
-        if not (self._must_read or self._is_connected_anew):
-            return
+        """Yield the event that ends the wait, if there is one by now."""
+        if self._is_connected_anew:
+            if (match := await self._search(bus)) is not None:
+                yield match
+            self._has_started, self._is_connected_anew = True, False
+        if self._arrived is not None:
+            yield await self._look_up(bus, self._arrived)
+
+    async def _look_up(self, bus: Bus, arrived: Event) -> Event:
+        """Return the log's entry for a live message, which has its sequence number, or else the message itself."""
+        with contextlib.suppress(TimeoutError, BusError):
+            async with asyncio.timeout(LOOKUP_TIMEOUT_S):
+                while True:
+                    async for event in self._events(bus, max(0, await self._head(bus) - LOOKBACK)):
+                        if event.subject == arrived.subject and event.data == arrived.data:
+                            return event
+                    await asyncio.sleep(MIN_POLL_S)
+        return arrived
+
+    async def _search(self, bus: Bus) -> Event | None:
+        """Return the event that ends the wait, if the log has it: the newest events at the start, or those that were
+        missed while the connection was lost."""
         start, head = self.seq, await self._head(bus)
         if not self._has_started and self._after is None:
             start, self.seq = max(0, head - LOOKBACK), head
-        elif not self._is_connected_anew:
-            start = max(start, head - LOOKBACK)
-        keyring = await self._access.live_keyring(bus)
         match: Event | None = None
         last_seq = 0
         async for event in self._events(bus, start):
-            event = keyring.verify(event)
+            event = self._keyring.verify(event)
             counts = event.seq > self.seq or self._condition.is_state
             if match is None and counts and self._ends_wait(event):
                 match = event
@@ -141,11 +165,7 @@ class _Wait:
                 match = None  # the training was resumed
             last_seq = event.seq
         self.seq = max(self.seq, last_seq)
-        self._has_started, self._is_connected_anew = True, False
-        if match is not None:
-            yield match
-        elif self._must_read:  # the log does not have the message yet
-            self._wake.set()
+        return match
 
     async def _head(self, bus: Bus) -> int:
         request = HistoryRequest(after=2**53, limit=1)

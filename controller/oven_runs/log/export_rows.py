@@ -96,8 +96,7 @@ class Rows:
                 self._tick, self._step, values = max(self._tick, body.tick), body.step, body.metrics
             case RunStarted() as body:
                 self._tick, self._step = max(self._tick, body.tick), body.step
-                for spec in body.actuators:
-                    values |= knob_values(spec.name, spec.value)
+                values = dict(pair for spec in body.actuators for pair in knob_values(spec.name, spec.value).items())
                 happened = RunEvent("started", body.recipe, "", "", "", "", f"training {body.training}")
             case ActuatorAnnounced() as body:
                 values = knob_values(body.actuator.name, body.actuator.value)

@@ -21,6 +21,7 @@ from oven_controller.exporting.log_follower import follow_log
 from oven_controller.exporting.target import Target
 from oven_core.cancellation import end, on_termination
 from oven_core.errors import ConfigError, ProcessError, reason
+from oven_core.terminal_text import shorten
 from oven_runs.access.local_run import LocalRun
 from oven_runs.access.run_access import is_ended_after
 from oven_runs.log.export_rows import Row, Rows
@@ -59,6 +60,7 @@ class _Exporter:
         self._stop = asyncio.Event()
         self._written_count = 0
         self._has_ended = False
+        self._has_failed = False  # whether the last write failed
 
     async def run(self, stop: asyncio.Event) -> int:
         self._stop = stop
@@ -114,10 +116,20 @@ class _Exporter:
         """Write rows until the log has been read to its end and no row is left."""
         while rows := await self._next_rows(follow_task):
             self._events += [row for row in rows if row.event is not None]
-            self._state.mark = await self._attempt(partial(self._target.write, rows, self._events))
+            self._state.mark = await self._attempt(partial(self._write, rows))
             self._state.seq = rows[-1].seq
             self._written_count += len(rows)
             self._save()
+
+    def _write(self, rows: list[Row]) -> str:
+        """Write the rows. After a failure, first ask the target which of them it has."""
+        if self._has_failed:
+            seq = self._target.open(self._state.seq, self._state.mark)
+            rows = [row for row in rows if row.seq > seq]
+        self._has_failed = True
+        mark = self._target.write(rows, self._events) if rows else self._state.mark
+        self._has_failed = False
+        return mark
 
     async def _next_rows(self, follow_task: asyncio.Task[None]) -> list[Row]:
         """Collect rows for the target's interval, or until the log ends. Return an empty list if there are no more."""
@@ -146,7 +158,7 @@ class _Exporter:
             except ConfigError:
                 raise
             except Exception as error:
-                text = f"{self._target.destination}: {reason(error)}"
+                text = f"{self._target.destination}: {shorten(reason(error), 200)}"
                 if not first_failure:
                     first_failure = time.monotonic()
                     log.warning("exporting failed: %s; retrying until it works", text)

@@ -90,7 +90,7 @@ class Target(ABC):
         """Store rows, and return when the target has acknowledged them. Return a mark for `open`, or "".
 
         `events` are all rows with an event so far, including those in `rows`, for targets that replace whole tables.
-        Raises as `open`. After an exception the same rows are passed again."""
+        Raises as `open`. After an exception, `open` is called, and then `write` with the rows that are missing."""
 
     def close(self, has_ended: bool) -> None:
         """Disconnect. `has_ended` says whether the run is over."""

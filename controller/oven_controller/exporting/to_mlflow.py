@@ -34,7 +34,7 @@ class MlflowTarget(Target):
 
     def __init__(self, run: ExportedRun) -> None:
         super().__init__(run)
-        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")  # the exporter itself retries
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")  # the exporter itself retries
         self._mlflow = import_module("mlflow")
         self._experiment = os.environ.get("MLFLOW_EXPERIMENT_NAME", "oven")
         self._client: Any = None
@@ -73,7 +73,6 @@ class MlflowTarget(Target):
         try:
             self._write(rows, events)
         except self._mlflow.MlflowException as error:
-            self._may_repeat = True
             raise self._classified(error) from error
         self._may_repeat = False
         return ""

@@ -44,6 +44,7 @@ class WandbTarget(Target):
         return f"wandb ({mode}), project {self._project}, run {self.run.id}"
 
     def open(self, seq: int, mark: str) -> int:
+        self.close(False)
         self._wait_for_earlier_service()
         settings = self._wandb.Settings(
             silent=True, console="off", disable_git=True, save_code=False, init_timeout=30,
@@ -80,6 +81,7 @@ class WandbTarget(Target):
     def close(self, has_ended: bool) -> None:
         if self._live is not None:
             self._live.finish()
+            self._live = None
 
     def _files(self) -> list[Path]:
         return list((self.run.folder / "wandb").glob(f"*run-*/run-{self.run.id}.wandb"))
@@ -107,14 +109,14 @@ def _last_step(path: Path) -> int:
     """Return the largest step in a .wandb file."""
     record = import_module("wandb.proto.wandb_internal_pb2").Record()
     last_step = 0
-    for data in _records(path.read_bytes()):
+    for data in read_records(path.read_bytes()):
         record.ParseFromString(data)
         if record.WhichOneof("record_type") == "history":
             last_step = max(last_step, record.history.step.num)
     return last_step
 
 
-def _records(data: bytes) -> Iterator[bytes]:
+def read_records(data: bytes) -> Iterator[bytes]:
     """Yield the intact records of a .wandb file, which has the form of LevelDB's logs: blocks of chunks."""
     position, record = _FILE_HEADER_BYTES, b""
     while position + 7 <= len(data):

@@ -26,10 +26,12 @@ if TYPE_CHECKING:  # as in run_access
     from oven_core.bus.connection import Bus
     from oven_core.bus.nats_client import InlineMessage
 
+CHECK_S: Final = 5.0
+"""Seconds between checks whether the stack was killed. Its regular end is a message."""
 LOOKUP_TIMEOUT_S: Final = 0.5
 """Seconds in which the log has to answer about a message that has just arrived. Without an answer, the event is
 returned as it arrived, without a sequence number."""
-LOOKBACK: Final = 512
+LOOKBACK: Final = 64
 """Number of newest events in which the log is searched for a message that has just arrived."""
 _SUBJECT_OF: Final = {"finding": "alert", "decision": "decision", "step": "observation", "end": "run"}
 Kind: TypeAlias = Literal["finding", "decision", "step", "end"]
@@ -82,7 +84,7 @@ async def wait_for(access: RunAccess, condition: Condition, after: int | None = 
     if not access.is_up() and after is None and not condition.is_state:
         return None
     wait = _Wait(access, condition, after)
-    async with contextlib.aclosing(access.poll(wait.listen, wait.fetch, wait.is_over, warn)) as results:
+    async with contextlib.aclosing(access.poll(wait.listen, wait.fetch, wait.is_over, warn, CHECK_S)) as results:
         async for event in results:
             return event if condition.matches(event) else None
     newest: Event | None = None

@@ -193,9 +193,11 @@ class RunAccess(ABC):
         fetch: Callable[[Bus], AsyncGenerator[_Item]],
         is_over: Callable[[], bool],
         report: Callable[[str], object],
+        interval_s: float = POLL_S,
     ) -> AsyncGenerator[_Item]:
-        """Yield the items of `fetch` at once, and again whenever `listen` sets its event, until the stack is down.
-        Reconnects until `is_over` returns true, and reports lost and restored connections. Raises RefusedError."""
+        """Yield the items of `fetch` at once, and again whenever `listen` sets its event and after `interval_s`, until
+        the stack is down. Reconnects until `is_over` returns true, and reports lost and restored connections. Raises
+        RefusedError."""
         wake, is_lost = asyncio.Event(), False
         while self.is_up():
             try:
@@ -211,7 +213,7 @@ class RunAccess(ABC):
                         if not bus.is_connected:
                             break
                         with contextlib.suppress(TimeoutError):
-                            async with asyncio.timeout(POLL_S):
+                            async with asyncio.timeout(interval_s):
                                 await wake.wait()
                         await asyncio.sleep(MIN_POLL_S)
             except RefusedError:

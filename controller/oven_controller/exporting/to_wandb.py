@@ -21,6 +21,7 @@ import psutil
 
 from oven_controller.exporting.target import ExportedRun, Target
 from oven_core.errors import ConfigError, reason
+from oven_core.terminal_text import shorten
 from oven_runs.log.export_rows import EVENT_FIELDS, Row
 
 EARLIER_TIMEOUT_S: Final = 60.0
@@ -34,6 +35,7 @@ class WandbTarget(Target):
 
     def __init__(self, run: ExportedRun) -> None:
         super().__init__(run)
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         self._wandb = import_module("wandb")
         self._project = os.environ.get("WANDB_PROJECT", "oven")
         self._live: Any = None
@@ -56,10 +58,11 @@ class WandbTarget(Target):
                 config=dict(self.run.config), settings=settings,
             )  # fmt: skip
         except self._wandb.Error as error:
+            self._wandb.teardown()  # otherwise the next attempt fails because the run is in use
             if _REFUSAL.search(str(error)):
                 raise ConfigError(
-                    f"wandb refused the credentials ({reason(error)[:200]}); set WANDB_API_KEY, run `wandb login`, or "
-                    "set WANDB_MODE=offline"
+                    f"wandb refused the credentials ({shorten(reason(error), 100)}); set WANDB_API_KEY, run "
+                    "`wandb login`, or set WANDB_MODE=offline"
                 ) from error
             raise
         self._live.define_metric("*", step_metric="step")
@@ -90,7 +93,7 @@ class WandbTarget(Target):
         """Wait until no process has the run's files open. Raises RuntimeError after EARLIER_TIMEOUT_S."""
         deadline = time.monotonic() + EARLIER_TIMEOUT_S
         paths = {str(path.resolve()) for path in self._files()}
-        while paths and any(paths & _open_paths(process) for process in psutil.process_iter(["name"])):
+        while paths and any(paths & _open_paths(process) for process in psutil.process_iter(["name", "ppid"])):
             if time.monotonic() > deadline:
                 raise RuntimeError("an earlier wandb process still sends rows")
             time.sleep(0.2)
@@ -98,7 +101,8 @@ class WandbTarget(Target):
 
 def _open_paths(process: psutil.Process) -> set[str]:
     try:
-        if not (process.info["name"] or "").startswith("wandb"):
+        is_own = process.info["ppid"] == os.getpid()  # of a failed attempt
+        if is_own or not (process.info["name"] or "").startswith("wandb"):
             return set()
         return {file.path for file in process.open_files()}
     except psutil.Error:

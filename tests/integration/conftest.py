@@ -30,7 +30,7 @@ curriculum = oven_agents.shipped.curriculum:Curriculum
 [oven.commands]
 backtest = oven_agents.review.backtest:main
 """
-PROCESSES = {"learner": "oven_standins:learner", "kg": "", "monitor": "", "notify": ""}
+PROCESSES = {"learner": "oven_standins:learner", "kg": "", "monitor": "", "notify": "", "metrics": ""}
 """Functions of the stack's processes, in place of the usual ones; empty: that process is not installed."""
 MONITOR = {"monitor": "oven_tui.main:main"}
 WAIT_S = 60

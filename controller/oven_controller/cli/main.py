@@ -28,6 +28,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, Command | Group]]] = {
         "status": Command(f"{CLI}.status:status", "Show how a run is doing."),
         "monitor": Command(f"{CLI}.monitor:monitor", "Watch a run in the terminal: curves, agents, decisions."),
         "log": Command(f"{CLI}.log:log", "Print a run's log, one event per line."),
+        "wait": Command(f"{CLI}.wait:wait", "Sleep until a finding, a decision, a step, or the end of a run."),
         "notify": Group(
             "Send messages about a run to a webhook, a chat or by e-mail.",
             "test env:OPS_HOOK",
@@ -58,6 +59,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, Command | Group]]] = {
         "review": Command(f"{CLI}.review:review", "Ask all agents what they would have flagged in a finished run."),
         "replay": Command(f"{CLI}.replay:replay", "Recompute the decisions of a recorded run."),
         "backtest": Command(f"{CLI}.backtest:backtest", "Show what one agent would have voted in a recorded run."),
+        "export": Command(f"{CLI}.export:export", "Export a run to wandb, MLflow, TensorBoard and others."),
         "import": Command(f"{CLI}.importing:import_", "Import another program's training logs as a run."),
         "kg": Group(
             "Query the graph of causes and remedies, or your own graph.",

@@ -39,7 +39,9 @@ TlsCa = Annotated[
     Path | None, typer.Option("--tls-ca", help="With --nats tls://…: the certificate authority to trust (PEM).")
 ]
 Port = Annotated[int | None, typer.Option(help="Port of the embedded server.", show_default="a free one")]
-Otlp = Annotated[str | None, typer.Option(metavar="URL", help="Send traces to this address (OTLP over HTTP).")]
+Otlp = Annotated[
+    str | None, typer.Option(metavar="URL", help="Send traces and metrics to this address (OTLP over HTTP).")
+]
 Meshes = Annotated[
     int | None, typer.Option(help="Number of mesh replicas, 1 to 5. One running replica is enough for decisions.")
 ]
@@ -51,6 +53,17 @@ Notify = Annotated[
         help="Send messages to this address: https://… (JSON), slack://…, discord://…, mailtos://…, or env:NAME; "
         "repeatable.",
     ),
+]
+Export = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--export",
+        metavar="TARGET",
+        help="Export the run while it trains, to mlflow, parquet, tensorboard, trackio or wandb; repeatable.",
+    ),
+]
+MetricsPort = Annotated[
+    int | None, typer.Option(help="Serve a page for Prometheus on this port of 127.0.0.1.", show_default="none")
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the processes and settings without starting anything.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue a run (--run, else the newest).")]
@@ -79,6 +92,8 @@ def up(
     otlp: Otlp = None,
     meshes: Meshes = None,
     notify: Notify = None,
+    export: Export = None,
+    metrics_port: MetricsPort = None,
     no_learner: Annotated[
         bool,
         typer.Option("--no-learner", help="Start everything except the learner, and wait for your script to connect."),
@@ -117,6 +132,7 @@ def up(
         "headless": headless or None,
         **_server_flags(nats, creds, tls_ca, port, otlp, meshes),
         **_notify_flags(notify),
+        **_export_flags(export, metrics_port),
     }
     if no_learner:
         ignored_options = [f"--{name}" for name in ("start", "steps", "minutes", "seed") if flags[name] is not None]
@@ -149,6 +165,8 @@ def run_script(
     otlp: Otlp = None,
     meshes: Meshes = None,
     notify: Notify = None,
+    export: Export = None,
+    metrics_port: MetricsPort = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Write the script's output to its log only.")] = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -156,7 +174,11 @@ def run_script(
 
     Example: oven-controller run -- accelerate launch train.py
     """
-    flags = _server_flags(nats, creds, tls_ca, port, otlp, meshes) | _notify_flags(notify)
+    flags = {
+        **_server_flags(nats, creds, tls_ca, port, otlp, meshes),
+        **_notify_flags(notify),
+        **_export_flags(export, metrics_port),
+    }
     resolved = _resolve(flags, config, overrides, run, resume, attached=True)
     _start(resolved, run, resume, dry_run, command=tuple(command), quiet=quiet)
 
@@ -171,6 +193,10 @@ def _server_flags(
 def _notify_flags(urls: list[str] | None) -> dict[str, Any]:
     conceal(urls or ())  # from other users' `ps`
     return {"notify": {"to": urls}} if urls else {}
+
+
+def _export_flags(targets: list[str] | None, metrics_port: int | None) -> dict[str, Any]:
+    return {"metrics_port": metrics_port} | ({"export": targets} if targets else {})
 
 
 def _resolve(

@@ -28,20 +28,17 @@ class NotifierState(BaseModel):
 def load(run_folder: Path) -> NotifierState | None:
     """Load the state. Return None if there is no readable file. The notifier then skips past events."""
     try:
-        return NotifierState.model_validate_json((run_folder / FOLDER / FILE_NAME).read_bytes())
+        return NotifierState.model_validate_json(file(run_folder).read_bytes())
     except (OSError, ValidationError):
         return None
 
 
-def modified_ns(run_folder: Path) -> int:
-    """Return when the file was last written, in nanoseconds since 1970, or 0 if it does not exist."""
-    try:
-        return (run_folder / FOLDER / FILE_NAME).stat().st_mtime_ns
-    except OSError:
-        return 0
+def file(run_folder: Path) -> Path:
+    """Return the path of the state file."""
+    return run_folder / FOLDER / FILE_NAME
 
 
 def save(run_folder: Path, state: NotifierState) -> None:
     """Write the state file. Raises OSError."""
     (run_folder / FOLDER).mkdir(mode=0o700, exist_ok=True)
-    write_atomic(run_folder / FOLDER / FILE_NAME, state.model_dump_json(), private=True)
+    write_atomic(file(run_folder), state.model_dump_json(), private=True)

@@ -13,6 +13,7 @@ from oven_controller.stack.process_table import is_installed
 from oven_runs.home.run_folder import Home
 from oven_runs.server.embedded_server import find_binary
 from oven_runs.settings.agents import agent_specs, agents_per_process
+from oven_runs.settings.run_settings import Settings
 
 
 def output_lines(request: Request, home: Home) -> list[str]:
@@ -37,8 +38,7 @@ def output_lines(request: Request, home: Home) -> list[str]:
         processes[f"member-{name}"] = f"{prefix} member --name {name}"
     if settings.committee.frontier.model:
         processes["probes"] = f"{prefix} probes"
-    if settings.notify.to:
-        processes["notify"] = f"{prefix} notify"
+    processes |= _follower_processes(settings, prefix)
     if request.command:
         processes["script"] = " ".join(request.command)
     elif request.starts_learner:
@@ -53,3 +53,12 @@ def output_lines(request: Request, home: Home) -> list[str]:
         f"# processes, each with its log in {home.path / 'runs'}",
         *(f"{name:<18}{command}" for name, command in processes.items()),
     ]
+
+
+def _follower_processes(settings: Settings, prefix: str) -> dict[str, str]:
+    """Return the processes that follow the log and send it elsewhere."""
+    processes = {"notify": f"{prefix} notify"} if settings.notify.to else {}
+    processes |= {f"export-{target}": f"{prefix} export {target}" for target in settings.export}
+    if settings.metrics_port is not None or settings.otlp:
+        processes["metrics"] = f"{prefix} metrics"
+    return processes

@@ -52,7 +52,7 @@ NEEDED_FOR = {
     "kg": "priors from the knowledge graph",
     "llm": "remote members of the reward committee",
     "notify": "messages to chats and by e-mail",
-    "otel": "traces (--otlp)",
+    "otel": "traces and metrics (--otlp)",
     "import": "importing TensorBoard event files",
     "mcp": "coding agents (oven-controller mcp)",
 }

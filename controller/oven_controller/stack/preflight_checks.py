@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from oven_controller.exporting.target import check_target
 from oven_controller.notify.recipients import resolve_recipients
 from oven_controller.stack.process_plan import Pool, make_pools, run_to_end
 from oven_core.bus import streams
@@ -67,6 +68,12 @@ def check_request(request: Request, home: Home) -> None:
     if settings.port is not None and not settings.nats and not embedded_server.is_free(settings.port):
         raise ConfigError(
             f"port {settings.port} on 127.0.0.1 is in use; choose another with --port, or omit it to use a free one"
+        )
+    for target in settings.export:
+        check_target(target)
+    if settings.metrics_port and not embedded_server.is_free(settings.metrics_port):
+        raise ConfigError(
+            f"the metrics port {settings.metrics_port} on 127.0.0.1 is in use; choose another with --metrics-port"
         )
     if settings.nats:
         for name in _key_names(request):

@@ -147,6 +147,14 @@ class Plan:
         """Return the notifier's process. It has the monitor's key, and reads the recipients from the run's folder."""
         return self._stack_process("notify", "notify", (), self.environment("monitor"))
 
+    def exporter(self, target: str) -> Service:
+        """Return the process that exports the run to one target. It has the monitor's key."""
+        return self._stack_process(f"export-{target}", "export", (target,), self.environment("monitor"))
+
+    def metrics(self) -> Service:
+        """Return the process that computes gauges from the log. It reads the port from the run's settings."""
+        return self._stack_process("metrics", "metrics", (), self.environment("monitor"))
+
     def probes(self) -> Service:
         """Return the process that fetches the frontier calibrator's answers and ends. It does not use the bus."""
         env = {"OVEN_RUN": self.folder.run, "OVEN_RUN_DIR": str(self.folder.path)}

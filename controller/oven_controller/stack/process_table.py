@@ -28,6 +28,8 @@ PROCESSES: Final[Mapping[str, StackProcess]] = {
     "probes": StackProcess("oven_llm.judges.probe_set_process:main"),
     "learner": StackProcess("oven_recipes.main:main"),
     "notify": StackProcess("oven_controller.notify.notifier_process:main"),
+    "export": StackProcess("oven_controller.exporting.exporter_process:main"),
+    "metrics": StackProcess("oven_controller.exporting.metrics_process:main"),
     "kg": StackProcess("oven_kg.service.service_process:main", package="networkx"),
     "monitor": StackProcess("oven_tui.main:main", package="textual"),
 }

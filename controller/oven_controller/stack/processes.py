@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from oven_controller.exporting import export_state
+from oven_controller.exporting.export_state import READY_FILE
 from oven_controller.notify import notifier_state
 from oven_controller.stack.process_plan import Plan, Pool, Service
 from oven_core.bus.connection import Bus
@@ -122,9 +125,10 @@ class Processes:
         """`stop` is set to end the stack. `report` prints a line. `record_pid` gets each new process's name and pid."""
         self.learner: Child | None = None
         self._plan, self._bus, self._watch = plan, bus, watch
+        self._folder = plan.folder.path
         self._stop, self._report, self._record_pid = stop, report, record_pid
         self._starting_children: list[Child] = []
-        self._others: list[SupervisedProcess] = []  # agents, members, the prior service, the notifier
+        self._others: list[SupervisedProcess] = []  # agents, members, the prior service, the notifier, exporters
         self._meshes: list[SupervisedProcess] = []
         self._server: SupervisedProcess | None = None
         self._probes_task: asyncio.Task[None] | None = None
@@ -177,8 +181,20 @@ class Processes:
 
     async def start_notifier(self) -> None:
         """Start the notifier without waiting for it, because it reads earlier events from the log."""
-        start = _ProcessStart(self._plan.notifier(), self._wait_for_notifier, lambda: "no messages are sent")
-        self._others.append(self._supervise(start, await self._start_child(start.service)))
+        await self._start_follower(self._plan.notifier(), notifier_state.file(self._folder), "no messages are sent")
+
+    async def start_exporter(self, target: str) -> None:
+        """Start an exporter without waiting for it, because it reads earlier events from the log."""
+        await self._start_follower(self._plan.exporter(target), export_state.file(self._folder, target), "no exports")
+
+    async def start_metrics(self) -> None:
+        """Start the process that computes gauges, without waiting for it."""
+        await self._start_follower(self._plan.metrics(), self._folder / READY_FILE, "no metrics")
+
+    async def _start_follower(self, service: Service, file: Path, consequence: str) -> None:
+        """Start a process that follows the log, without waiting for it. It writes `file` when it is ready."""
+        start = _ProcessStart(service, partial(self._wait_for_file, file), lambda: consequence)
+        self._others.append(self._supervise(start, await self._start_child(service)))
 
     async def start_probes(self) -> None:
         """Fetch the frontier calibrator's answers in the background. The process ends by itself."""
@@ -302,10 +318,10 @@ class Processes:
             except BusError:
                 await asyncio.sleep(POLL_S)
 
-    async def _wait_for_notifier(self) -> None:
-        """Wait until the notifier has written its state, which it does after reading the log."""
-        before = notifier_state.modified_ns(self._plan.folder.path)
-        while notifier_state.modified_ns(self._plan.folder.path) == before:
+    async def _wait_for_file(self, path: Path) -> None:
+        """Wait until the process has written this file."""
+        before = _modified_ns(path)
+        while _modified_ns(path) == before:
             await asyncio.sleep(POLL_S)
 
     async def _wait_for_listener(self, subject: str) -> None:
@@ -320,6 +336,14 @@ class Processes:
                 return
             except BusError:
                 await asyncio.sleep(POLL_S)
+
+
+def _modified_ns(path: Path) -> int:
+    """Return when the file was last written, in nanoseconds since 1970, or 0 if it does not exist."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _start_failure(child: Child) -> OvenError:

@@ -250,6 +250,10 @@ class _Stack:
             await processes.start_probes()
         if self.settings.notify.to:
             await processes.start_notifier()
+        for target in self.settings.export:
+            await processes.start_exporter(target)
+        if self.settings.metrics_port is not None or self.settings.otlp:
+            await processes.start_metrics()
         await self._open_monitor(plan)
         if self.request.command or self.request.starts_learner:
             await self._start_learner(processes, plan, relaunch.LATEST if self.request.resume else "")

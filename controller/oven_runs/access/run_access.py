@@ -137,9 +137,15 @@ class RunAccess(ABC):
         return list(newest)
 
     async def follow(
-        self, report: Callable[[str], object] = warn, on_poll: Callable[[], object] = lambda: None
+        self,
+        report: Callable[[str], object] = warn,
+        on_poll: Callable[[], object] = lambda: None,
+        *,
+        after: int = 0,
+        keyring: Keyring | None = None,
     ) -> AsyncGenerator[Event]:
-        """Yield events as they arrive, verified, until the stack is down.
+        """Yield events after a sequence number as they arrive, verified, until the stack is down. With `after`,
+        `keyring` must have verified the events up to there.
 
         A live message only signals that there are new events. The events come from `history`, in order and with their
         sequence numbers. While the server or mesh restarts, this waits and calls `report`. `on_poll` is called when all
@@ -148,8 +154,8 @@ class RunAccess(ABC):
         """
         from oven_runs.access.log_sources import listen, read_history
 
-        keyring = self.keyring()
-        last_seq, has_ended = 0, False
+        keyring = keyring or self.keyring()
+        last_seq, has_ended = after, False
         live_end: Event | None = None
 
         async def listen_for_end(bus: Bus, run: str, wake: asyncio.Event) -> None:
@@ -187,9 +193,11 @@ class RunAccess(ABC):
         fetch: Callable[[Bus], AsyncGenerator[_Item]],
         is_over: Callable[[], bool],
         report: Callable[[str], object],
+        interval_s: float = POLL_S,
     ) -> AsyncGenerator[_Item]:
-        """Yield the items of `fetch` at once, and again whenever `listen` sets its event, until the stack is down.
-        Reconnects until `is_over` returns true, and reports lost and restored connections. Raises RefusedError."""
+        """Yield the items of `fetch` at once, and again whenever `listen` sets its event and after `interval_s`, until
+        the stack is down. Reconnects until `is_over` returns true, and reports lost and restored connections. Raises
+        RefusedError."""
         wake, is_lost = asyncio.Event(), False
         while self.is_up():
             try:
@@ -205,7 +213,7 @@ class RunAccess(ABC):
                         if not bus.is_connected:
                             break
                         with contextlib.suppress(TimeoutError):
-                            async with asyncio.timeout(POLL_S):
+                            async with asyncio.timeout(interval_s):
                                 await wake.wait()
                         await asyncio.sleep(MIN_POLL_S)
             except RefusedError:

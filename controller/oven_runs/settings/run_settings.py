@@ -96,12 +96,25 @@ class Settings(BaseModel):
     tuner: TunerSettings = TunerSettings()
     author: AuthorSettings = AuthorSettings()
     notify: NotifySettings = NotifySettings()
+    export: Annotated[tuple[str, ...], BeforeValidator(_split_list)] = Field(
+        default=(),
+        max_length=8,
+        description="targets that get the run while it trains: mlflow, parquet, tensorboard, …",
+    )
+    metrics_port: int | None = Field(
+        default=None,
+        ge=0,
+        le=65535,
+        description="port of a page for Prometheus on 127.0.0.1; 0: a free one; if none, off",
+    )
     kg: bool | str = Field(
         default=True,
         description="the prior service's graph. true: the built-in graph; a folder from `kg import`: that one too, for "
         "query, curriculum and token_prior; false: no service",
     )
-    otlp: str = Field(default="", pattern="^$|^https?://", description="OTLP/HTTP address for traces; if empty, off")
+    otlp: str = Field(
+        default="", pattern="^$|^https?://", description="OTLP/HTTP address for traces and metrics; if empty, off"
+    )
     lockstep: bool = Field(default=False, description="wait for all live agents at each tick, for repeatable runs")
     charge_rollbacks: bool = Field(
         default=False,

@@ -1,0 +1,1 @@
+"""Export a run to other tools: experiment trackers, files, and monitoring systems."""

@@ -86,6 +86,7 @@ def read_source(source: Path, renames: Mapping[str, str]) -> ImportedSource:
     metric_names = MetricNames(renames)
     try:
         with open_source(path, skipped, metric_names.step_column) as recording:
+            metric_names.step_column = recording.step_column
             stored_rows = StoredRows(
                 measured_rows(recording.entries, skipped, metric_names),
                 max_steps=recording.max_steps,

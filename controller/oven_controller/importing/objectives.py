@@ -17,7 +17,15 @@ from oven_controller.importing.metric_names import (
     metric_name,
     suggest_columns,
 )
-from oven_controller.importing.name_tables import HELD_OUT_PREFIXES, LOSSES, REWARDS, RL_SIGNS, STATISTICS, WEAK_REWARDS
+from oven_controller.importing.name_tables import (
+    EPOCHS,
+    HELD_OUT_PREFIXES,
+    LOSSES,
+    REWARDS,
+    RL_SIGNS,
+    STATISTICS,
+    WEAK_REWARDS,
+)
 from oven_core.errors import ConfigError
 
 STEP = "step"
@@ -39,11 +47,12 @@ class MetricNames:
     def __init__(self, renames: Mapping[str, str] = MappingProxyType({})) -> None:
         self.renames = dict(renames)
         self.step_column = next((name for name, new in self.renames.items() if new == STEP), None)
-        """The column that the user chose for the step."""
+        """The column that the user chose for the step. Once the source is opened, the column with the steps."""
         self.columns: dict[str, bool] = {}
         """Whether each column is a gauge, in the order of their first values."""
         self.sources: dict[str, str] = {}
         """The columns by metric name."""
+        self._epochs: dict[str, bool] = {}
 
     def is_gauge(self, column: str) -> bool:
         """Return whether the column is a metric, and remember the column."""
@@ -53,6 +62,13 @@ class MetricNames:
             is_replaced = column in self.renames.values() and column not in self.renames
             self.columns[column] = target != STEP if target else default is not None and not is_replaced
         return self.columns[column]
+
+    def is_epoch(self, column: str) -> bool:
+        """Return whether the column counts passes over the training data, and not the run's steps."""
+        if column not in self._epochs:
+            is_named = canonical(column) in EPOCHS and column not in self.renames
+            self._epochs[column] = is_named and column != self.step_column
+        return self._epochs[column]
 
     def choose(self, counts: Mapping[str, int]) -> dict[str, str]:
         """Return the metric names of the columns. `counts` has the number of values of each gauge. Names are unique: if

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from typing import Final
 
 from oven_controller.importing.declared_knobs import Knob, announced_actuators
 from oven_controller.importing.metric_names import announcement_order, metric_spec
@@ -29,6 +30,9 @@ from oven_core.protocol.names import Subjects
 from oven_core.protocol.rules import Rules
 from oven_runs.home.run_folder import IMPORTED, RunFolder
 
+EPOCH: Final = "epoch"
+"""The metric with the pass over the training data. It is not counted as a metric of the source."""
+
 
 @dataclass
 class Totals:
@@ -42,6 +46,8 @@ class Totals:
     """Number of rows with their own time. The others get the file's modification time."""
     metrics: Counter[str] = field(default_factory=Counter)
     """Number of rows per metric."""
+    has_epochs: bool = False
+    """Whether the source counts passes over the training data next to steps."""
     max_steps: int = 0
     """The highest step, or the planned number of steps if that is larger."""
     completed: bool = True
@@ -90,8 +96,11 @@ class StoredRows:
         return _make_events(run, self._named_rows(), self.totals, self._modified_at, actuators, detail)
 
     def _named_rows(self) -> Iterator[tuple[int, Row]]:
-        for incarnation, step, values, time in self._spool:
-            yield incarnation, Row(step, {self._names[column]: value for column, value in values.items()}, time)
+        for incarnation, step, values, time, epoch in self._spool:
+            metrics = {self._names[column]: value for column, value in values.items()}
+            if epoch is not None:
+                metrics.setdefault(EPOCH, epoch)
+            yield incarnation, Row(step, metrics, time)
 
 
 def log_line(event: Event) -> str:
@@ -122,6 +131,7 @@ def _store(rows: Iterable[Row], spool: Spool) -> Totals:
         totals.observations += 1
         totals.last_step = row.step
         totals.max_steps = max(totals.max_steps, row.step)
+        totals.has_epochs = totals.has_epochs or row.epoch is not None
         if row.time is not None:
             totals.rows_with_time += 1
         spool.add((totals.incarnations, *row))
@@ -172,6 +182,7 @@ def _make_events(
 def _make_start(
     incarnation: int, tick: int, step: int, totals: Totals, actuators: tuple[ActuatorSpec, ...]
 ) -> RunStarted:
+    names = totals.metrics.keys() | ({EPOCH} if totals.has_epochs else set())
     return RunStarted(
         incarnation=incarnation,
         n=0,
@@ -180,7 +191,7 @@ def _make_start(
         step=max(0, step - 1) if tick else 0,  # the step before the first row; 0 in the first incarnation
         horizon=Horizon(max_steps=totals.max_steps or None),
         actuators=actuators,
-        metrics=tuple(metric_spec(name) for name in sorted(totals.metrics, key=announcement_order)),
+        metrics=tuple(metric_spec(name) for name in sorted(names, key=announcement_order)),
         rules=Rules(autonomy="observe"),
         mesh_code=mesh_code_hash(),
         versions=_find_versions(),

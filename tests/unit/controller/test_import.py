@@ -281,8 +281,8 @@ BAD: dict[str, tuple[str, bytes | None, str]] = {
 @pytest.mark.filterwarnings(*THIRD_PARTY)
 def test_a_failed_import_leaves_no_run(case: str, tmp_path: Path, home: Home, capsys: Any) -> None:
     name, data, message = BAD[case]
-    for package in {"empty wandb": ["wandb"], "not a board": ["tensorboard"]}.get(case, []):
-        pytest.importorskip(package)
+    if case == "empty wandb":
+        pytest.importorskip("wandb")
     if data is not None:
         (tmp_path / name).write_bytes(data)
     assert invoke("import", name) == 2
@@ -413,7 +413,9 @@ def test_a_metric_never_goes_back_within_an_incarnation(tmp_path: Path, measured
                 assert body.incarnation == starts and body.tick == len(seen) and 0 <= body.progress <= 1
                 assert all(newest.get(name, -1) <= body.step for name in body.metrics)
                 newest.update(dict.fromkeys(body.metrics, body.step))
-    assert [(o.step, o.metrics) for o in seen] == [(row.step, row.metrics) for row in measured]
+    assert [(o.step, o.metrics) for o in seen] == [
+        (row.step, row.metrics | ({} if row.epoch is None else {"epoch": row.epoch})) for row in measured
+    ]
     assert starts == written.incarnations
     assert replay(log_sources.exported_events(folder), "any").same
 

@@ -1,8 +1,9 @@
 """Read the records of TensorBoard event files, without TensorBoard or protobuf.
 
-A file is a sequence of TFRecords (length, its checksum, data, its checksum; tensorflow.org/tutorials/load_data/tfrecord).
-The data are messages `Event` of the protocol buffers in tensorboard/compat/proto: event.proto, summary.proto and
-tensor.proto. Only scalars are read: the field `simple_value`, and float tensors of the plugin `scalars`.
+A file is a sequence of TFRecords: a length, its checksum, data, and their checksum
+(tensorflow.org/tutorials/load_data/tfrecord). The data are messages `Event` of protocol buffers, which event.proto,
+summary.proto and tensor.proto in tensorboard/compat/proto define. Only scalars are read: the field `simple_value`, and
+float tensors of the plugin `scalars`.
 """
 
 from __future__ import annotations

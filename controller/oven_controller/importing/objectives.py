@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
 from oven_controller.importing.metric_names import (
@@ -24,6 +24,8 @@ from oven_controller.importing.name_tables import (
     REWARDS,
     RL_SIGNS,
     STATISTICS,
+    WEAK_KLS,
+    WEAK_NORMS,
     WEAK_REWARDS,
 )
 from oven_core.errors import ConfigError
@@ -70,9 +72,10 @@ class MetricNames:
             self._epochs[column] = is_named and column != self.step_column
         return self._epochs[column]
 
-    def choose(self, counts: Mapping[str, int]) -> dict[str, str]:
-        """Return the metric names of the columns. `counts` has the number of values of each gauge. Names are unique: if
-        two columns would have the same name, the less reliable one keeps the name from the source."""
+    def choose(self, counts: Mapping[str, int], negative: Collection[str] = ()) -> dict[str, str]:
+        """Return the metric names of the columns. `counts` has the number of values of each gauge, and `negative` the
+        gauges with values below 0. Names are unique: if two columns would have the same name, the less reliable one
+        keeps the name from the source."""
         columns = [column for column in self.columns if column in counts]
         names: dict[str, str] = {}
         for column in columns:
@@ -87,13 +90,25 @@ class MetricNames:
             if column in named_columns:
                 continue
             default = metric_name(column) or column
-            keeps_default = default not in names and default not in ("loss", "reward", "eval/loss")
+            is_objective = default in ("loss", "reward", "eval/loss")
+            keeps_default = (
+                default not in names and not is_objective and not self._may_be_another(column, negative, names)
+            )
             name = default if keeps_default else _own_name(column)
             while name in names:
                 name += "_"
             names[name] = column
         self.sources = names
         return {column: metric for metric, column in names.items()}
+
+    def _may_be_another(self, column: str, negative: Collection[str], names: Mapping[str, str]) -> bool:
+        """Return whether a column such as `norm` or `KL` may have another meaning than its usual one. A norm is the
+        gradient's if it is the only one, and never negative. A KL is a policy's if there is a reward."""
+        name = core(column)
+        if name in WEAK_NORMS:
+            others = (other for other in self.columns if other != column and self.columns[other])
+            return column in negative or any("norm" in canonical(other).split("_") for other in others)
+        return name in WEAK_KLS and "reward" not in names
 
     def check(self, source: object) -> None:
         """Raise ConfigError if `source`, which must be fully read, lacks a column that should be renamed."""

@@ -11,7 +11,7 @@ later measurement. A repetition of the newest step does not either, because a se
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -46,6 +46,8 @@ class Totals:
     """Number of rows with their own time. The others get the file's modification time."""
     metrics: Counter[str] = field(default_factory=Counter)
     """Number of rows per metric."""
+    negative: set[str] = field(default_factory=set)
+    """Columns with values below 0."""
     has_epochs: bool = False
     """Whether the source counts passes over the training data next to steps."""
     max_steps: int = 0
@@ -63,11 +65,12 @@ class StoredRows:
         modified_at: float,
         max_steps: int | None = None,
         completed_steps: int | None = None,
-        choose_names: Callable[[Mapping[str, int]], Mapping[str, str]] | None = None,
+        choose_names: Callable[[Mapping[str, int], Collection[str]], Mapping[str, str]] | None = None,
     ) -> None:
         """Read all rows. `modified_at` is the time for rows without their own, in seconds since 1970. `max_steps` is
         the planned number of steps, and `completed_steps` the number that the source reports, if known.
-        `choose_names` returns the metric names of the columns. It receives the number of values in each."""
+        `choose_names` returns the metric names of the columns. It receives the number of values in each, and the
+        columns with negative values."""
         self._modified_at = modified_at
         self._spool = Spool()
         try:
@@ -75,7 +78,9 @@ class StoredRows:
         except BaseException:
             self.close()
             raise
-        self._names = choose_names(totals.metrics) if choose_names else {name: name for name in totals.metrics}
+        self._names = (
+            choose_names(totals.metrics, totals.negative) if choose_names else {name: name for name in totals.metrics}
+        )
         totals.metrics = Counter({name: totals.metrics[column] for column, name in self._names.items()})
         totals.completed = max_steps is None or max(totals.max_steps, completed_steps or 0) >= max_steps
         totals.max_steps = max(totals.max_steps, max_steps or 0)
@@ -128,6 +133,7 @@ def _store(rows: Iterable[Row], spool: Spool) -> Totals:
             totals.first_step = row.step
         last_steps.update(dict.fromkeys(row.metrics, row.step))
         totals.metrics.update(row.metrics.keys())
+        totals.negative.update(name for name, value in row.metrics.items() if value < 0)
         totals.observations += 1
         totals.last_step = row.step
         totals.max_steps = max(totals.max_steps, row.step)

@@ -102,7 +102,10 @@ def test_any_message_with_a_right_checksum_is_read_or_counted(
 ) -> None:
     header = len(message).to_bytes(8, "little")
     record = (
-        header + masked_checksum(header).to_bytes(4, "little") + message + masked_checksum(message).to_bytes(4, "little")
+        header
+        + masked_checksum(header).to_bytes(4, "little")
+        + message
+        + masked_checksum(message).to_bytes(4, "little")
     )
     path = tmp_path_factory.getbasetemp() / "events.out.tfevents.1"
     path.write_bytes(record)

@@ -385,6 +385,7 @@ STEPS_OF = st.lists(
         st.integers(0, 12),
         st.dictionaries(st.sampled_from("abc"), st.just(1.0), min_size=1),
         st.one_of(st.none(), st.floats(0, 2e9)),
+        st.one_of(st.none(), st.integers(0, 99).map(float)),
     ),
     min_size=1,
     max_size=25,

@@ -106,8 +106,8 @@ class MetricNames:
         gradient's if it is the only one, and never negative. A KL is a policy's if there is a reward."""
         name = core(column)
         if name in WEAK_NORMS:
-            others = (other for other in self.columns if other != column and self.columns[other])
-            return column in negative or any("norm" in canonical(other).split("_") for other in others)
+            gauges = [canonical(gauge).split("_") for gauge, is_gauge in self.columns.items() if is_gauge]
+            return column in negative or sum("norm" in words for words in gauges) > 1
         return name in WEAK_KLS and "reward" not in names
 
     def check(self, source: object) -> None:

@@ -37,17 +37,18 @@ class _Fall(NamedTuple):
 def chosen_falls(record: RunRecord) -> Evidence | None:
     """The chosen answers become less likely together with the rejected ones."""
     for chosen, rejected in PAIRS:
-        points, others = record.finite(chosen), record.values(rejected)
-        if min(len(points), len(others)) < MIN_READINGS:
+        points, rejected_values = record.finite(chosen), record.values(rejected)
+        if min(len(points), len(rejected_values)) < MIN_READINGS:
             continue
-        fall, other = _fall([value for _, value in points]), _fall(others)
-        if not fall.is_sure or not other.is_sure:
+        fall, rejected_fall = _fall([value for _, value in points]), _fall(rejected_values)
+        if not fall.is_sure or not rejected_fall.is_sure:
             return None
+        rejected_text = f"{rejected} ({rejected_fall.first:.3g} to {rejected_fall.last:.3g})"
         text = (
-            f"{chosen} fell from {fall.first:.3g} to {fall.last:.3g}, together with {rejected} ({other.first:.3g} to "
-            f"{other.last:.3g}), so the preferred answers become less likely, too"
+            f"{chosen} fell from {fall.first:.3g} to {fall.last:.3g}, together with {rejected_text}, so the preferred "
+            "answers become less likely, too"
         )
-        weight = 0.5 if fall.size >= MOSTLY * other.size else 0.4
+        weight = 0.5 if fall.size >= MOSTLY * rejected_fall.size else 0.4
         return Evidence(
             "chosen_less_likely", weight, points[0][0], text, metric=chosen, level=fall.last, bound=fall.first
         )

@@ -9,7 +9,7 @@ from statistics import fmean, median, stdev
 from typing import Final
 
 from oven_agents.diagnosis.finding import Evidence
-from oven_agents.diagnosis.rules.curve import MIN_READINGS, Curve, objective_curve
+from oven_agents.diagnosis.rules.curve import MIN_READINGS, Curve, has_progressed, objective_curve
 from oven_agents.diagnosis.rules.stability import find_rise
 from oven_agents.diagnosis.run_record import RunRecord
 from oven_agents.stats.objective import objective
@@ -66,7 +66,7 @@ def changed_lengths(record: RunRecord) -> Evidence | None:
     """Completions become empty, or longer and longer, and the reward does not rise with that."""
     points = record.finite(COMPLETION_LENGTH)
     lengths = [value for _, value in points]
-    if len(lengths) < MIN_LENGTHS:
+    if len(lengths) < MIN_LENGTHS or not has_progressed(record, len(lengths)):
         return None
     parts = [median(part) for part in _parts(lengths)]
     reward_rises = _reward_rises(record)

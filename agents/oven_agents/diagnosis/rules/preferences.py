@@ -8,6 +8,7 @@ from statistics import fmean, stdev
 from typing import Final, NamedTuple
 
 from oven_agents.diagnosis.finding import Evidence
+from oven_agents.diagnosis.rules.curve import has_progressed
 from oven_agents.diagnosis.run_record import RunRecord
 
 PAIRS: Final = (("rewards/chosen", "rewards/rejected"), ("logps/chosen", "logps/rejected"))
@@ -38,7 +39,8 @@ def chosen_falls(record: RunRecord) -> Evidence | None:
     """The chosen answers become less likely together with the rejected ones."""
     for chosen, rejected in PAIRS:
         points, rejected_values = record.finite(chosen), record.values(rejected)
-        if min(len(points), len(rejected_values)) < MIN_READINGS:
+        readings = min(len(points), len(rejected_values))
+        if readings < MIN_READINGS or not has_progressed(record, readings):
             continue
         fall, rejected_fall = _fall([value for _, value in points]), _fall(rejected_values)
         if not fall.is_sure or not rejected_fall.is_sure:

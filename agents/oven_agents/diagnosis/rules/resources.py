@@ -9,7 +9,7 @@ from statistics import fmean, median
 from typing import Final
 
 from oven_agents.diagnosis.finding import Evidence
-from oven_agents.diagnosis.rules.curve import Curve
+from oven_agents.diagnosis.rules.curve import Curve, has_progressed
 from oven_agents.diagnosis.rules.stability import find_rise
 from oven_agents.diagnosis.run_record import RunRecord
 from oven_agents.stats.symptoms import COMPLETION_LENGTH
@@ -123,7 +123,7 @@ def memory_grows(record: RunRecord) -> Evidence | None:
             continue
         points = record.finite(spec.name)
         points = points[round(2 * START_SHARE * len(points)) :]
-        if len(points) < MIN_READINGS:
+        if len(points) < MIN_READINGS or not has_progressed(record, len(points)):
             continue
         levels = _part_levels([value for _, value in points])
         if not _grows_steadily(levels):

@@ -71,7 +71,8 @@ def steps_at_epochs(record: RunRecord) -> Evidence | None:
 def _passes(record: RunRecord, curve: Curve) -> list[int]:
     """Return the pass of each reading, counted in any way that grows by 1 per pass. A fraction says how much of the
     pass is done, so 1.0 is the end of the first pass if there are fractions, and otherwise any part of the second."""
-    ticks, epochs = zip(*record.finite(EPOCH), strict=True) if record.finite(EPOCH) else ((), ())
+    points = record.finite(EPOCH)
+    ticks, epochs = [tick for tick, _ in points], [epoch for _, epoch in points]
     count = math.floor if all(epoch.is_integer() for epoch in epochs) else math.ceil
     indices = [bisect_right(ticks, tick) - 1 for tick in curve.ticks]
     return [count(epochs[index]) if index >= 0 else 0 for index in indices]

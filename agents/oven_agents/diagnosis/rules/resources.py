@@ -112,7 +112,7 @@ def _stalls(curve: Curve) -> Evidence | None:
         f"{len(stalls)} of {len(curve.values)} readings of {curve.name} show steps that take at least {STALL_RATIO:g} "
         f"times as long as usual, and {lost:.0%} of the time is lost in them"
     )
-    return Evidence("slow_steps", 0.4, curve.ticks[stalls[0]], text, metric=curve.name)
+    return Evidence("slow_steps", 0.2, curve.ticks[stalls[0]], text, metric=curve.name)
 
 
 def memory_grows(record: RunRecord) -> Evidence | None:

@@ -414,9 +414,7 @@ def test_a_metric_never_goes_back_within_an_incarnation(tmp_path: Path, measured
                 assert body.incarnation == starts and body.tick == len(seen) and 0 <= body.progress <= 1
                 assert all(newest.get(name, -1) <= body.step for name in body.metrics)
                 newest.update(dict.fromkeys(body.metrics, body.step))
-    assert [(o.step, o.metrics.keys() - {"epoch"}) for o in seen] == [
-        (row.step, row.metrics.keys()) for row in measured
-    ]
+    assert [(o.step, o.metrics.keys() - {"epoch"}) for o in seen] == [(row.step, set(row.metrics)) for row in measured]
     assert all(o.metrics.get("epoch", row.epoch) == row.epoch for o, row in zip(seen, measured, strict=True))
     assert starts == written.incarnations
     assert replay(log_sources.exported_events(folder), "any").same

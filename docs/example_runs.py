@@ -157,6 +157,42 @@ def _lr_too_low(step: int, noise: Noise) -> Row:
     return {"reward": 0.2 + 0.0003 * step + noise(0.02), "optim/grad_momentum_cos": 0.55 + noise(0.05)}
 
 
+def _missing_warm_up(step: int, noise: Noise) -> Row:
+    harm = 3.0 * (step / 6) * math.exp(1 - step / 6)
+    return {"loss": _falling(step, noise) + harm, "learning_rate": 1e-3 * (1 - step / STEPS)}
+
+
+def _memorising(step: int, noise: Noise) -> Row:
+    number = (step - 1) // 100
+    loss = {"loss": (2.6, 2.0, 1.5)[number] - 0.0005 * step + noise(0.05), "epoch": float(number + 1)}
+    return loss | _evaluated(step, "eval/loss", 2.55 + 0.12 * math.exp(-step / 30) + noise(0.006))
+
+
+def _chosen_less_likely(step: int, noise: Noise) -> Row:
+    share = step / STEPS
+    chosen, rejected = -2.4 * share + noise(0.15), -3.6 * share + noise(0.15)
+    return {"loss": 0.69 - 0.4 * share + noise(0.03), "rewards/chosen": chosen, "rewards/rejected": rejected}
+
+
+def _empty_completions(step: int, noise: Noise) -> Row:
+    length = 1.2 + 90 / (1 + math.exp((step - 140) / 6)) + abs(noise(0.05))
+    return {"reward": 0.35 + noise(0.04), "completions/mean_length": length + (noise(4) if step < 130 else 0)}
+
+
+def _length_drift(step: int, noise: Noise) -> Row:
+    return {"reward": 0.42 + noise(0.04), "completions/mean_length": 120 + 1.4 * step + noise(12)}
+
+
+def _slow_steps(step: int, noise: Noise) -> Row:
+    is_evaluation = step % EVERY == 0
+    speed = (2400 if step <= 180 else 900) * (0.2 if is_evaluation else 1.0)
+    return {"loss": _falling(step, noise), "tokens_per_second": speed + noise(60)}
+
+
+def _memory_grows(step: int, noise: Noise) -> Row:
+    return {"loss": _falling(step, noise), "gpu_memory_gb": min(18.0, 3.0 * step) + 0.04 * step + noise(0.15)}
+
+
 RESUMED: Final = (*range(1, 201), *range(186, STEPS + 1))
 """Steps of a run that was resumed from an earlier checkpoint."""
 HEALTHY: Final = ExampleRun("healthy", _healthy, ("loss", "eval/loss"))
@@ -168,15 +204,22 @@ RUNS: Final = (
     ExampleRun("diverged", _diverged, ("loss",)),
     ExampleRun("spike_recovered", _spike_recovered, ("loss",)),
     ExampleRun("overfit", _overfit, ("loss", "eval/loss")),
+    ExampleRun("memorising", _memorising, ("loss", "eval/loss")),
     ExampleRun("reward_collapse", _reward_collapse, ("reward",)),
     ExampleRun("reward_hacked", _reward_hacked, ("reward", "eval/accuracy")),
     ExampleRun("truncated", _truncated, ("completions/clipped_ratio",)),
     ExampleRun("zero_advantage_groups", _zero_advantage_groups, ("frac_reward_zero_std",)),
+    ExampleRun("empty_completions", _empty_completions, ("completions/mean_length",)),
+    ExampleRun("length_drift", _length_drift, ("completions/mean_length",)),
+    ExampleRun("chosen_less_likely", _chosen_less_likely, ("rewards/chosen", "rewards/rejected")),
+    ExampleRun("missing_warm_up", _missing_warm_up, ("loss", "learning_rate")),
     ExampleRun("zero_rate", _zero_rate, ("loss", "learning_rate")),
     ExampleRun("schedule_ended", _schedule_ended, ("loss", "learning_rate")),
     ExampleRun("always_clipped", _always_clipped, ("grad_norm",), clip=1.0),
     ExampleRun("never_evaluated", _never_evaluated, ("loss",)),
     ExampleRun("steps_out_of_order", _never_evaluated, ("loss",), steps=RESUMED),
+    ExampleRun("slow_steps", _slow_steps, ("tokens_per_second",)),
+    ExampleRun("memory_grows", _memory_grows, ("gpu_memory_gb",)),
     ExampleRun("lr_too_high", _lr_too_high, ("reward",)),
     ExampleRun("lr_too_low", _lr_too_low, ("reward", "optim/grad_momentum_cos")),
 )  # fmt: skip

@@ -30,7 +30,9 @@ KINDS: Final = {
     # Causes, which are also causes in the knowledge graph.
     "lr_too_low": Kind("raise the learning rate by a factor of 3 to 10", "gradients_aligned", _SLOW),
     "lr_too_high": Kind(
-        "lower the learning rate by a factor of 3 to 10", "update_ratio_high", (*_FAILURES, "entropy_collapse")
+        "lower the learning rate by a factor of 3 to 10",
+        "update_ratio_high",
+        (*_FAILURES, "entropy_collapse", "missing_warm_up"),
     ),
     "skewed_mixture": Kind("give every part of the data that can still be learnt a share", "starved_level", _SLOW),
     "weak_teacher": Kind(
@@ -80,7 +82,7 @@ KINDS: Final = {
     "reward_collapse": Kind(
         "{back}, and lower the learning rate 3 to 10 times",
         "policy_collapse",
-        explains=("held_out_worse",),
+        explains=("held_out_worse", "length_drift"),
         cost=_LOST_STEPS,
     ),
     "spike_recovered": Kind(
@@ -95,8 +97,12 @@ KINDS: Final = {
         "use the checkpoint with the best held-out value; to improve on it, add training data, or regularise (dropout, "
         "weight decay, augmentation)",
         "heldout_loss_rises",
-        explains=("held_out_worse",),
+        explains=("held_out_worse", "memorising"),
         cost=_LOST_STEPS,
+    ),
+    "memorising": Kind(
+        "train for fewer passes, or add training data; no action needed while held-out metrics improve",
+        cost=_NOTHING,
     ),
     "reward_hacked": Kind(
         "read some completions to see what earns the reward; then change the reward, or raise the weight of the KL "
@@ -110,6 +116,16 @@ KINDS: Final = {
         "truncated_completions",
         cost="time and memory for longer completions",
     ),
+    "empty_completions": Kind(
+        "read some completions; then reward answers and not their absence, check the end token, or lower the learning "
+        "rate",
+        "length_shrinks",
+        explains=("length_shrinks",),
+    ),
+    "length_drift": Kind(
+        "read some long completions; then check that the reward does not depend on the length, or reward short answers",
+        "length_drift",
+    ),
     "zero_advantage_groups": Kind(
         "these groups give no gradient: use prompts of medium difficulty, or more completions per prompt",
         "zero_advantage_groups",
@@ -119,7 +135,26 @@ KINDS: Final = {
     ),
     "entropy_collapse": Kind("lower the learning rate, or add an entropy bonus or KL term", "entropy_collapse"),
     "kl_runaway": Kind("raise the weight of the KL term, or lower the learning rate", "kl_runaway"),
+    "chosen_less_likely": Kind(
+        "no action needed if the answers stay good; otherwise lower the learning rate, raise beta, or add a term for "
+        "the likelihood of the chosen answers",
+    ),
+    "slow_steps": Kind(
+        "compare the load of the GPU, the CPU and the disk before and after this step: other jobs, heat, a slower "
+        "source of data, longer inputs, or memory that is nearly full",
+        "slow_steps",
+        cost=_NOTHING,
+    ),
+    "memory_grows": Kind(
+        "look for values that are kept at each step, such as losses with their graphs (use .item() or .detach()), "
+        "lists of outputs, or caches without a limit",
+        cost=_NOTHING,
+    ),
     # How the run was set up and logged.
+    "missing_warm_up": Kind(
+        "start the rate near 0, and raise it to this value over the first 1 to 5 % of the steps; or lower it",
+        explains=("spike_recovered",),
+    ),
     "schedule_ended": Kind(
         "stretch the schedule over the planned number of steps, or stop when the rate is 0",
         cost=_NOTHING,

@@ -33,9 +33,7 @@ _PACKAGE: Final = "oven_controller.exporting"
 TARGETS: Final[Mapping[str, TargetEntry]] = {
     "mlflow": TargetEntry(f"{_PACKAGE}.to_mlflow:MlflowTarget", "mlflow", "mlflow-skinny"),
     "parquet": TargetEntry(f"{_PACKAGE}.to_parquet:ParquetTarget", "pyarrow", '"oven-controller[kg]"'),
-    "tensorboard": TargetEntry(
-        f"{_PACKAGE}.to_tensorboard:TensorboardTarget", "tensorboard", '"oven-controller[import]"'
-    ),
+    "tensorboard": TargetEntry(f"{_PACKAGE}.to_tensorboard:TensorboardTarget", "tensorboard", "tensorboard"),
     "trackio": TargetEntry(f"{_PACKAGE}.to_trackio:TrackioTarget", "trackio", "trackio"),
     "wandb": TargetEntry(f"{_PACKAGE}.to_wandb:WandbTarget", "wandb", "wandb"),
 }

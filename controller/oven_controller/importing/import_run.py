@@ -22,6 +22,8 @@ OBJECTIVE_WORDS = {"loss": ("loss", "nll", "perplexity", "bits"), "reward": ("re
 """For each metric that most agents need, words that often occur in the names of columns with its values."""
 
 MAIN_METRICS = ("loss", "reward", "learning_rate", "grad_norm")
+POLICY_METRICS = ("entropy", "kl", "completions/mean_length", "completions/clipped_ratio")
+"""Metrics whose columns are only named if they have other names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +69,9 @@ class ImportedSource:
         }
 
     def _main_columns(self) -> dict[str, str]:
-        """Return the columns of the loss, the reward, the learning rate, the gradient norm and held-out metrics."""
+        """Return the columns of the main metrics, of those that were renamed for a policy, and of held-out metrics."""
         names = [name for name in MAIN_METRICS if name in self.sources]
+        names += [name for name in POLICY_METRICS if self.sources.get(name, name) != name]
         specs = [metric_spec(name) for name in sorted(self.sources, key=announcement_order)]
         held_out_specs = [spec for spec in specs if spec.held_out]
         names += [spec.name for spec in sorted(held_out_specs, key=lambda spec: spec.better == "neither")]
@@ -86,6 +89,7 @@ def read_source(source: Path, renames: Mapping[str, str]) -> ImportedSource:
     metric_names = MetricNames(renames)
     try:
         with open_source(path, skipped, metric_names.step_column) as recording:
+            metric_names.step_column = recording.step_column
             stored_rows = StoredRows(
                 measured_rows(recording.entries, skipped, metric_names),
                 max_steps=recording.max_steps,

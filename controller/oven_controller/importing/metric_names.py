@@ -144,7 +144,7 @@ def alias_of(name: str) -> tuple[str, int] | None:
         return alias
     group, _, last_part = name.partition("/")
     if last_part and "/" not in last_part and canonical(group) not in name_tables.OTHER_MODELS:
-        alias = _ALIASES.get(core(last_part))
+        alias = None if core(last_part) in name_tables.WEAK_NORMS else _ALIASES.get(core(last_part))
         return (alias[0], alias[1] + len(_ALIASES)) if alias and alias[0] in ("learning_rate", "grad_norm") else None
     return None
 

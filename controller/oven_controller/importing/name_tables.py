@@ -71,6 +71,11 @@ ALIASES = {
 }
 """For each metric, columns that may have its values, most reliable first. The word `train` is removed."""
 
+WEAK_NORMS = _words("norm total_norm")
+"""Aliases of `grad_norm` that may also be another norm."""
+WEAK_KLS = _words("kl mean_kl")
+"""Aliases of `kl` that may also be a term of another loss than a policy's, such as a variational autoencoder's."""
+
 HELD_OUT_PREFIXES = _words("eval evaluation val validation valid test testing dev heldout held_out holdout")
 """Words that mark held-out metrics, in order of preference."""
 TRAINING_WORDS = _words("train training metrics")
@@ -86,7 +91,7 @@ SPEED_METRICS = _words("runtime samples_per_second steps_per_second")
 UP = _words("""
     acc accuracy f1 map bleu rouge rouge1 rouge2 rougel rougelsum auc auroc auprc dice iou miou precision recall
     reward rewards rew return score psnr ssim chrf success mcc r2 pearson spearman spearmanr meteor ndcg mrr
-    specificity sensitivity kappa f1score top1 top5 hits exactmatch pass win winrate
+    specificity sensitivity kappa f1score top1 top5 hits exactmatch pass win winrate entsf sentsf scf uas las
 """)
 """Last words of metrics of which higher values are better."""
 DOWN = _words("""

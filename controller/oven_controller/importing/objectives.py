@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
 from oven_controller.importing.metric_names import (
@@ -17,7 +17,17 @@ from oven_controller.importing.metric_names import (
     metric_name,
     suggest_columns,
 )
-from oven_controller.importing.name_tables import HELD_OUT_PREFIXES, LOSSES, REWARDS, RL_SIGNS, STATISTICS, WEAK_REWARDS
+from oven_controller.importing.name_tables import (
+    EPOCHS,
+    HELD_OUT_PREFIXES,
+    LOSSES,
+    REWARDS,
+    RL_SIGNS,
+    STATISTICS,
+    WEAK_KLS,
+    WEAK_NORMS,
+    WEAK_REWARDS,
+)
 from oven_core.errors import ConfigError
 
 STEP = "step"
@@ -39,11 +49,12 @@ class MetricNames:
     def __init__(self, renames: Mapping[str, str] = MappingProxyType({})) -> None:
         self.renames = dict(renames)
         self.step_column = next((name for name, new in self.renames.items() if new == STEP), None)
-        """The column that the user chose for the step."""
+        """The column that the user chose for the step. Once the source is opened, the column with the steps."""
         self.columns: dict[str, bool] = {}
         """Whether each column is a gauge, in the order of their first values."""
         self.sources: dict[str, str] = {}
         """The columns by metric name."""
+        self._epochs: dict[str, bool] = {}
 
     def is_gauge(self, column: str) -> bool:
         """Return whether the column is a metric, and remember the column."""
@@ -54,9 +65,17 @@ class MetricNames:
             self.columns[column] = target != STEP if target else default is not None and not is_replaced
         return self.columns[column]
 
-    def choose(self, counts: Mapping[str, int]) -> dict[str, str]:
-        """Return the metric names of the columns. `counts` has the number of values of each gauge. Names are unique: if
-        two columns would have the same name, the less reliable one keeps the name from the source."""
+    def is_epoch(self, column: str) -> bool:
+        """Return whether the column counts passes over the training data, and not the run's steps."""
+        if column not in self._epochs:
+            is_named = canonical(column) in EPOCHS and column not in self.renames
+            self._epochs[column] = is_named and column != self.step_column
+        return self._epochs[column]
+
+    def choose(self, counts: Mapping[str, int], negative: Collection[str] = ()) -> dict[str, str]:
+        """Return the metric names of the columns. `counts` has the number of values of each gauge, and `negative` the
+        gauges with values below 0. Names are unique: if two columns would have the same name, the less reliable one
+        keeps the name from the source."""
         columns = [column for column in self.columns if column in counts]
         names: dict[str, str] = {}
         for column in columns:
@@ -71,13 +90,25 @@ class MetricNames:
             if column in named_columns:
                 continue
             default = metric_name(column) or column
-            keeps_default = default not in names and default not in ("loss", "reward", "eval/loss")
+            is_objective = default in ("loss", "reward", "eval/loss")
+            keeps_default = (
+                default not in names and not is_objective and not self._may_be_another(column, negative, names)
+            )
             name = default if keeps_default else _own_name(column)
             while name in names:
                 name += "_"
             names[name] = column
         self.sources = names
         return {column: metric for metric, column in names.items()}
+
+    def _may_be_another(self, column: str, negative: Collection[str], names: Mapping[str, str]) -> bool:
+        """Return whether a column such as `norm` or `KL` may have another meaning than its usual one. A norm is the
+        gradient's if it is the only one, and never negative. A KL is a policy's if there is a reward."""
+        name = core(column)
+        if name in WEAK_NORMS:
+            gauges = [canonical(gauge).split("_") for gauge, is_gauge in self.columns.items() if is_gauge]
+            return column in negative or sum("norm" in words for words in gauges) > 1
+        return name in WEAK_KLS and "reward" not in names
 
     def check(self, source: object) -> None:
         """Raise ConfigError if `source`, which must be fully read, lacks a column that should be renamed."""

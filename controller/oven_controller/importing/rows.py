@@ -33,6 +33,8 @@ class Row(NamedTuple):
     """Values by column, or by metric after the columns were named."""
     time: float | None
     """Seconds since 1970; None if unknown."""
+    epoch: float | None = None
+    """The pass over the training data; None if the source does not count passes next to steps."""
 
 
 def measured_rows(entries: Iterable[LogEntry], skipped: Counter[str], names: MetricNames) -> Iterator[Row]:
@@ -40,6 +42,7 @@ def measured_rows(entries: Iterable[LogEntry], skipped: Counter[str], names: Met
     that are not numbers and rows without a step are counted in `skipped`. Missing values (None) are omitted. NaN and
     infinities are kept."""
     pending: Row | None = None
+    epoch: float | None = None  # the newest one, which also applies to the rows after it
     for entry in entries:
         step = step_number(entry.step)
         if step is None:
@@ -47,26 +50,42 @@ def measured_rows(entries: Iterable[LogEntry], skipped: Counter[str], names: Met
             for name in entry.values:
                 names.is_gauge(name)  # remember the column, even though the row is skipped
             continue
-        metrics: dict[str, float] = {}
-        has_totals = entry.values.get(_TOTALS_KEY) not in (None, "")
-        for name, value in entry.values.items():
-            if value is None or not names.is_gauge(name) or (has_totals and name.startswith("train_")):
-                continue
-            measurement = to_number(value)
-            if measurement is not None:
-                metrics[name] = measurement
-            elif not (isinstance(value, str) and value.strip().lower() in _MISSING):
-                skipped[NOT_NUMBERS] += 1
-        if not metrics:
-            continue
+        metrics = _measurements(entry, skipped, names)
+        epoch = _epoch(entry, names, epoch)
         if pending is not None and pending.step == step and pending.metrics.keys().isdisjoint(metrics):
             pending.metrics.update(metrics)
+            pending = pending._replace(epoch=epoch)
+            continue
+        if not metrics:
             continue
         if pending is not None:
             yield pending
-        pending = Row(step, metrics, entry.time)
+        pending = Row(step, metrics, entry.time, epoch)
     if pending is not None:
         yield pending
+
+
+def _measurements(entry: LogEntry, skipped: Counter[str], names: MetricNames) -> dict[str, float]:
+    """Return the metrics of an entry by column."""
+    metrics: dict[str, float] = {}
+    has_totals = entry.values.get(_TOTALS_KEY) not in (None, "")
+    for name, value in entry.values.items():
+        if value is None or not names.is_gauge(name) or (has_totals and name.startswith("train_")):
+            continue
+        measurement = to_number(value)
+        if measurement is not None:
+            metrics[name] = measurement
+        elif not (isinstance(value, str) and value.strip().lower() in _MISSING):
+            skipped[NOT_NUMBERS] += 1
+    return metrics
+
+
+def _epoch(entry: LogEntry, names: MetricNames, newest: float | None) -> float | None:
+    """Return the epoch of an entry, or else the newest one before it."""
+    for name, value in entry.values.items():
+        if names.is_epoch(name) and (epoch := to_number(value)) is not None:
+            return epoch
+    return newest
 
 
 def to_number(value: object) -> float | None:

@@ -11,10 +11,11 @@ later measurement. A repetition of the newest step does not either, because a se
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from typing import Final
 
 from oven_controller.importing.declared_knobs import Knob, announced_actuators
 from oven_controller.importing.metric_names import announcement_order, metric_spec
@@ -29,6 +30,9 @@ from oven_core.protocol.names import Subjects
 from oven_core.protocol.rules import Rules
 from oven_runs.home.run_folder import IMPORTED, RunFolder
 
+EPOCH: Final = "epoch"
+"""The metric with the pass over the training data. It is not counted as a metric of the source."""
+
 
 @dataclass
 class Totals:
@@ -42,6 +46,10 @@ class Totals:
     """Number of rows with their own time. The others get the file's modification time."""
     metrics: Counter[str] = field(default_factory=Counter)
     """Number of rows per metric."""
+    negative: set[str] = field(default_factory=set)
+    """Columns with values below 0."""
+    has_epochs: bool = False
+    """Whether the source counts passes over the training data next to steps."""
     max_steps: int = 0
     """The highest step, or the planned number of steps if that is larger."""
     completed: bool = True
@@ -57,11 +65,12 @@ class StoredRows:
         modified_at: float,
         max_steps: int | None = None,
         completed_steps: int | None = None,
-        choose_names: Callable[[Mapping[str, int]], Mapping[str, str]] | None = None,
+        choose_names: Callable[[Mapping[str, int], Collection[str]], Mapping[str, str]] | None = None,
     ) -> None:
         """Read all rows. `modified_at` is the time for rows without their own, in seconds since 1970. `max_steps` is
         the planned number of steps, and `completed_steps` the number that the source reports, if known.
-        `choose_names` returns the metric names of the columns. It receives the number of values in each."""
+        `choose_names` returns the metric names of the columns. It receives the number of values in each, and the
+        columns with negative values."""
         self._modified_at = modified_at
         self._spool = Spool()
         try:
@@ -69,7 +78,9 @@ class StoredRows:
         except BaseException:
             self.close()
             raise
-        self._names = choose_names(totals.metrics) if choose_names else {name: name for name in totals.metrics}
+        self._names = (
+            choose_names(totals.metrics, totals.negative) if choose_names else {name: name for name in totals.metrics}
+        )
         totals.metrics = Counter({name: totals.metrics[column] for column, name in self._names.items()})
         totals.completed = max_steps is None or max(totals.max_steps, completed_steps or 0) >= max_steps
         totals.max_steps = max(totals.max_steps, max_steps or 0)
@@ -90,8 +101,11 @@ class StoredRows:
         return _make_events(run, self._named_rows(), self.totals, self._modified_at, actuators, detail)
 
     def _named_rows(self) -> Iterator[tuple[int, Row]]:
-        for incarnation, step, values, time in self._spool:
-            yield incarnation, Row(step, {self._names[column]: value for column, value in values.items()}, time)
+        for incarnation, step, values, time, epoch in self._spool:
+            metrics = {self._names[column]: value for column, value in values.items()}
+            if epoch is not None:
+                metrics.setdefault(EPOCH, epoch)
+            yield incarnation, Row(step, metrics, time)
 
 
 def log_line(event: Event) -> str:
@@ -117,11 +131,15 @@ def _store(rows: Iterable[Row], spool: Spool) -> Totals:
             last_steps.clear()
         if not totals.observations:
             totals.first_step = row.step
-        last_steps.update(dict.fromkeys(row.metrics, row.step))
+        if last_steps.get(EPOCH, -1) > row.step:
+            row = row._replace(epoch=None)  # a late evaluation
+        last_steps.update(dict.fromkeys((*row.metrics, EPOCH), row.step))
         totals.metrics.update(row.metrics.keys())
+        totals.negative.update(name for name, value in row.metrics.items() if value < 0)
         totals.observations += 1
         totals.last_step = row.step
         totals.max_steps = max(totals.max_steps, row.step)
+        totals.has_epochs = totals.has_epochs or row.epoch is not None
         if row.time is not None:
             totals.rows_with_time += 1
         spool.add((totals.incarnations, *row))
@@ -172,6 +190,7 @@ def _make_events(
 def _make_start(
     incarnation: int, tick: int, step: int, totals: Totals, actuators: tuple[ActuatorSpec, ...]
 ) -> RunStarted:
+    names = totals.metrics.keys() | ({EPOCH} if totals.has_epochs else set())
     return RunStarted(
         incarnation=incarnation,
         n=0,
@@ -180,7 +199,7 @@ def _make_start(
         step=max(0, step - 1) if tick else 0,  # the step before the first row; 0 in the first incarnation
         horizon=Horizon(max_steps=totals.max_steps or None),
         actuators=actuators,
-        metrics=tuple(metric_spec(name) for name in sorted(totals.metrics, key=announcement_order)),
+        metrics=tuple(metric_spec(name) for name in sorted(names, key=announcement_order)),
         rules=Rules(autonomy="observe"),
         mesh_code=mesh_code_hash(),
         versions=_find_versions(),

@@ -53,7 +53,6 @@ NEEDED_FOR = {
     "llm": "remote members of the reward committee",
     "notify": "messages to chats and by e-mail",
     "otel": "traces and metrics (--otlp)",
-    "import": "importing TensorBoard event files",
     "mcp": "coding agents (oven-controller mcp)",
 }
 """The feature that needs each extra."""

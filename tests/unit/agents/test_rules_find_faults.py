@@ -7,6 +7,7 @@ import random
 
 import pytest
 from tests.support.simulated_curves import ILL, NO_VALUE, record_of_curves, with_optimizer
+from tests.support.simulated_gauges import ILL_GAUGES
 
 from oven_agents.diagnosis.engine import find_findings
 from oven_agents.diagnosis.finding import MIN_ADVICE_CONFIDENCE, Finding
@@ -15,6 +16,7 @@ from oven_agents.diagnosis.run_record import RunRecord
 from oven_core.protocol.messages import ActuatorSpec
 
 LENGTHS = (10, 30, 120, 600, 5000)
+FAULTS = {**ILL, **ILL_GAUGES}
 ONSET_TOLERANCE = 0.05
 """Maximum error of an onset as a share of the run, in addition to one logged step."""
 
@@ -24,9 +26,9 @@ def kinds(record: RunRecord) -> dict[str, Finding]:
     return {finding.kind: finding for finding in find_findings(record) if finding.severity != "note"}
 
 
-@pytest.mark.parametrize("family", ILL)
+@pytest.mark.parametrize("family", FAULTS)
 def test_the_fault_is_found_at_its_onset(family: str) -> None:
-    ill = ILL[family]
+    ill = FAULTS[family]
     for length in (max(length, ill.min_length) for length in LENGTHS if length * 2 >= ill.min_length):
         for seed in range(2):
             rng = random.Random(f"{family} {length} {seed}")
@@ -39,9 +41,9 @@ def test_the_fault_is_found_at_its_onset(family: str) -> None:
             assert findings[ill.kind].message and findings[ill.kind].remedy
 
 
-@pytest.mark.parametrize("family", ILL)
+@pytest.mark.parametrize("family", FAULTS)
 def test_advice_has_the_figures_that_an_alert_needs(family: str) -> None:
-    ill = ILL[family]
+    ill = FAULTS[family]
     rng = random.Random(family)
     record = record_of_curves(ill.curves(max(ill.min_length, 600), rng.uniform(*ill.shares), rng))
     advice = [evidence for evidence in read_curves(record) if evidence.weight >= MIN_ADVICE_CONFIDENCE]
@@ -127,3 +129,61 @@ def test_a_spike_has_recovered_only_if_the_norm_came_back(after: list[float], ki
     record = record_of_curves({"loss": [2 + math.exp(-n / 50) for n in range(len(norms))], "grad_norm": norms})
     spikes = [finding.kind for finding in find_findings(record) if finding.kind == "spike_recovered"]
     assert spikes == kinds_of_spikes
+
+
+@pytest.mark.parametrize(("held_out", "severity"), [(None, "note"), ("falls", "note"), ("flat", "advise")])
+def test_steps_at_epochs_are_advice_only_if_repeated_passes_are_useless(held_out: str | None, severity: str) -> None:
+    rng = random.Random(4)
+    passes = [min(2, n // 100) for n in range(300)]
+    curves = {
+        "loss": [2 * 0.75**number + rng.gauss(0, 0.02) for number in passes],
+        "epoch": [(n + 1) / 100 for n in range(300)],
+    }
+    if held_out is not None:
+        falls = 0.1 if held_out == "falls" else 0.0
+        curves["eval/loss"] = [2 - falls * passes[n] if n % 20 == 19 else NO_VALUE for n in range(300)]
+    finding = next(f for f in find_findings(record_of_curves(curves)) if f.kind == "memorising")
+    assert (finding.severity, finding.onset_step) == (severity, 101)
+
+
+@pytest.mark.parametrize("borders", [(100,), (60, 200)])
+def test_a_step_that_is_not_at_every_border_is_not_memorising(borders: tuple[int, ...]) -> None:
+    """One border is too few, and a loss that falls within the passes says nothing about their borders."""
+    loss = [2 - 0.5 * sum(n >= border for border in borders) + 0.01 * (n % 5) for n in range(300)]
+    epochs = [float(sum(n >= border for border in (100, 200)[: len(borders)])) for n in range(300)]
+    assert "memorising" not in {f.kind for f in find_findings(record_of_curves({"loss": loss, "epoch": epochs}))}
+
+
+def test_chosen_answers_that_fall_much_less_than_rejected_ones_are_a_note() -> None:
+    curves = {
+        "loss": [0.69 - 0.002 * n for n in range(100)],
+        "rewards/chosen": [-0.005 * n + 0.05 * (n % 3) for n in range(100)],
+        "rewards/rejected": [-0.05 * n + 0.05 * (n % 5) for n in range(100)],
+    }
+    finding = next(f for f in find_findings(record_of_curves(curves)) if f.kind == "chosen_less_likely")
+    assert finding.severity == "note" and "rewards/chosen fell from" in finding.message
+
+
+def test_log_probabilities_show_it_if_the_log_has_no_implicit_rewards() -> None:
+    curves = {
+        "loss": [0.69 - 0.002 * n for n in range(100)],
+        "logps/chosen": [-100 - n + 3.0 * (n % 3) for n in range(100)],
+        "logps/rejected": [-110 - 1.2 * n + 3.0 * (n % 5) for n in range(100)],
+    }
+    assert kinds(record_of_curves(curves))["chosen_less_likely"].metric == "logps/chosen"
+
+
+def test_longer_completions_are_advice_only_if_the_reward_does_not_rise() -> None:
+    lengths = [100.0 + 5 * n + n % 7 for n in range(100)]
+    for gain, severity in ((0.0, "advise"), (0.005, "note")):
+        reward = [0.2 + gain * n + 0.01 * (n % 5) for n in range(100)]
+        findings = find_findings(record_of_curves({"reward": reward, "completions/mean_length": lengths}))
+        assert next(f for f in findings if f.kind == "length_drift").severity == severity
+
+
+def test_norms_that_are_logged_after_clipping_show_the_clip() -> None:
+    rng = random.Random(7)
+    norms = [1.0 - 1e-6 * rng.random() if n % 30 else 0.4 for n in range(300)]
+    record = record_of_curves({"loss": [2 + math.exp(-n / 50) for n in range(300)], "grad_norm": norms})
+    note = next(f for f in find_findings(record) if f.kind == "always_clipped")
+    assert note.severity == "note" and "the gradient's norm is 1 in 97% of the steps" in note.message

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.simulated_curves import HEALTHY, ILL, record_of_curves, student
+from tests.support.simulated_gauges import HEALTHY_GAUGES, ILL_GAUGES
 
 from oven_agents.diagnosis import run_record
 from oven_agents.diagnosis.engine import find_findings
@@ -17,6 +18,7 @@ from oven_agents.diagnosis.rules.sequential import ERROR_RATE, first_excess
 from oven_agents.diagnosis.run_record import RunRecord
 
 Draw = Callable[[random.Random], float]
+SOUND, FAULTS = {**HEALTHY, **HEALTHY_GAUGES}, {**ILL, **ILL_GAUGES}
 SEEDS = st.integers(0, 10_000)
 LOSS_FAULTS = ("nan_loss", "jump", "blow_up", "zero_loss", "flat_loss", "clear_overfit")
 """Faults of a loss that have no natural level, unlike guessing among classes."""
@@ -68,32 +70,32 @@ def test_the_unit_of_a_loss_does_not_matter(family: str, factor: float, seed: in
     assert names[0] == names[1]
 
 
-@given(family=st.sampled_from([*HEALTHY, *ILL]), seed=SEEDS, scale=st.floats(-1e6, 1e6))
+@given(family=st.sampled_from([*SOUND, *FAULTS]), seed=SEEDS, scale=st.floats(-1e6, 1e6))
 @settings(max_examples=40)
 def test_a_metric_without_a_direction_changes_nothing(family: str, seed: int, scale: float) -> None:
     rng = random.Random(seed)
-    curves = HEALTHY[family](200, rng) if family in HEALTHY else ILL[family].curves(200, 0.4, rng)
+    curves = SOUND[family](200, rng) if family in SOUND else FAULTS[family].curves(200, 0.4, rng)
     own = {"mine/gauge": [scale * student(rng) for _ in range(200)], "mine/broken": [math.nan] * 200}
     assert kinds(record_of_curves(curves)) == kinds(record_of_curves(curves | own))
 
 
-@pytest.mark.parametrize("family", ILL)
+@pytest.mark.parametrize("family", FAULTS)
 def test_a_thinned_record_gives_the_same_kinds(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    curves = ILL[family].curves(4000, sum(ILL[family].shares) / 2, random.Random(family))
+    curves = FAULTS[family].curves(4000, sum(FAULTS[family].shares) / 2, random.Random(family))
     full = record_of_curves(curves)
     monkeypatch.setattr(run_record, "MAX_READINGS", 1024)
     thinned = record_of_curves(curves)
     assert len(thinned.ticks) <= 1024 < len(full.ticks)
     advice = [{kind for kind, severity, _ in kinds(record) if severity != "note"} for record in (full, thinned)]
-    assert advice[0] == advice[1] and ILL[family].kind in advice[1]
+    assert advice[0] == advice[1] and FAULTS[family].kind in advice[1]
 
 
-@given(seed=SEEDS, length=st.integers(1, 60), family=st.sampled_from([*HEALTHY, *ILL]))
+@given(seed=SEEDS, length=st.integers(1, 60), family=st.sampled_from([*SOUND, *FAULTS]))
 @settings(max_examples=60)
 def test_any_part_of_a_run_can_be_judged(seed: int, length: int, family: str) -> None:
     """A live run is judged again and again, from its first reading on."""
     rng = random.Random(seed)
-    curves = HEALTHY[family](60, rng) if family in HEALTHY else ILL[family].curves(60, 0.4, rng)
+    curves = SOUND[family](60, rng) if family in SOUND else FAULTS[family].curves(60, 0.4, rng)
     for finding in find_findings(record_of_curves({name: values[:length] for name, values in curves.items()})):
         assert finding.message.isprintable() and 0 < len(finding.message) <= 803
         assert 1 <= finding.onset_step <= length

@@ -17,12 +17,14 @@ from tests.support.simulated_curves import (
     record_of_curves,
     with_optimizer,
 )
+from tests.support.simulated_gauges import HEALTHY_GAUGES
 
 from oven_agents.diagnosis.engine import find_findings
 from oven_agents.diagnosis.run_record import RunRecord
 from oven_core.protocol.messages import Horizon
 
 LENGTHS = (10, 45, 200, 1000, 5000)
+FAMILIES = {**HEALTHY, **HEALTHY_GAUGES}
 
 
 def advice(record: RunRecord) -> list[str]:
@@ -33,12 +35,45 @@ def reviewed(curves: Mapping[str, Sequence[float]], first_step: int = 1) -> list
     return advice(record_of_curves(curves, first_step=first_step))
 
 
-@pytest.mark.parametrize("family", HEALTHY)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_a_healthy_family(family: str) -> None:
     for length in LENGTHS:
         for seed in range(2):
-            curves = HEALTHY[family](length, random.Random(f"{family} {length} {seed}"))
+            curves = FAMILIES[family](length, random.Random(f"{family} {length} {seed}"))
             assert reviewed(curves, 100_000 if family == "continued" else 1) == [], (length, seed)
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.5])
+def test_a_full_rate_from_the_start_without_harm_is_healthy(rate: float) -> None:
+    """A constant rate, and one that falls."""
+    rng = random.Random(8)
+    curves = with_optimizer(decay(300, rng), 300, rng, lambda progress: rate**progress)
+    assert "missing_warm_up" not in {finding.kind for finding in find_findings(record_of_curves(curves))}
+
+
+def test_a_loss_that_rises_during_its_warm_up_has_one() -> None:
+    rng = random.Random(9)
+    loss = noisy([5 * math.exp(-n / 99) * (1 + n / 5 * math.exp(1 - n / 5)) for n in range(300)], rng, 0.02)
+    with_warm_up = with_optimizer({"loss": loss}, 300, rng, lambda progress: min(1.0, progress / 0.03))
+    assert reviewed(with_warm_up) == []
+    assert reviewed(with_warm_up | {"learning_rate": [3e-4] * 300}) != [], "without the warm-up, it is a finding"
+
+
+def test_slower_steps_are_no_fault_after_a_change_of_a_knob_or_with_longer_completions() -> None:
+    times = [1.0 + 0.01 * (n % 7) + (n >= 100) for n in range(200)]
+    reward = [0.1 + n / 400 for n in range(200)]
+    assert reviewed({"reward": reward, "step_time": times}) != []
+    assert advice(record_of_curves({"reward": reward, "step_time": times}, changes=[(95, "teacher.active")])) == []
+    lengths = [100.0 * time for time in times]
+    assert reviewed({"reward": reward, "step_time": times, "completions/mean_length": lengths}) == []
+
+
+def test_slow_steps_for_evaluations_are_at_most_a_note() -> None:
+    times = [30.0 if n % 10 == 9 else 1.0 + 0.01 * (n % 7) for n in range(300)]
+    curves = {"loss": exponential(300, random.Random(10)), "step_time": times}
+    assert reviewed(curves) == []
+    note = next(f for f in find_findings(record_of_curves(curves)) if f.kind == "slow_steps")
+    assert "30 of 300" not in note.message and "of the time is lost" in note.message
 
 
 def test_a_resumed_run_gets_a_note_only() -> None:

@@ -281,8 +281,8 @@ BAD: dict[str, tuple[str, bytes | None, str]] = {
 @pytest.mark.filterwarnings(*THIRD_PARTY)
 def test_a_failed_import_leaves_no_run(case: str, tmp_path: Path, home: Home, capsys: Any) -> None:
     name, data, message = BAD[case]
-    for package in {"empty wandb": ["wandb"], "not a board": ["tensorboard"]}.get(case, []):
-        pytest.importorskip(package)
+    if case == "empty wandb":
+        pytest.importorskip("wandb")
     if data is not None:
         (tmp_path / name).write_bytes(data)
     assert invoke("import", name) == 2
@@ -385,6 +385,7 @@ STEPS_OF = st.lists(
         st.integers(0, 12),
         st.dictionaries(st.sampled_from("abc"), st.just(1.0), min_size=1),
         st.one_of(st.none(), st.floats(0, 2e9)),
+        st.one_of(st.none(), st.integers(0, 99).map(float)),
     ),
     min_size=1,
     max_size=25,
@@ -413,7 +414,8 @@ def test_a_metric_never_goes_back_within_an_incarnation(tmp_path: Path, measured
                 assert body.incarnation == starts and body.tick == len(seen) and 0 <= body.progress <= 1
                 assert all(newest.get(name, -1) <= body.step for name in body.metrics)
                 newest.update(dict.fromkeys(body.metrics, body.step))
-    assert [(o.step, o.metrics) for o in seen] == [(row.step, row.metrics) for row in measured]
+    assert [(o.step, o.metrics.keys() - {"epoch"}) for o in seen] == [(row.step, set(row.metrics)) for row in measured]
+    assert all(o.metrics.get("epoch", row.epoch) == row.epoch for o, row in zip(seen, measured, strict=True))
     assert starts == written.incarnations
     assert replay(log_sources.exported_events(folder), "any").same
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oven_controller.importing.console.headed_table import HeadedTable
 from oven_controller.importing.console.line_parser import parse_line
 from oven_controller.importing.import_run import ImportedSource, read_source
 from oven_core.errors import ConfigError
@@ -39,7 +40,64 @@ def every(interval: int, step: int, text: str) -> str:
     return text if step % interval == 0 else ""
 
 
+def columns(*cells: object, widths: tuple[int, ...], align: str = ">") -> str:
+    return "  ".join(f"{cell:{align}{width}}" for cell, width in zip(cells, widths, strict=True))
+
+
+SPACY_COLUMNS = ("E", "#", "LOSS TOK2VEC", "LOSS NER", "ENTS_F", "SCORE")
+SPACY_WIDTHS = (3, 6, 12, 8, 6, 6)
+YOLO_CLASSES = f"{'Class':>22}" + "".join(f"{name:>11}" for name in ("Images", "Instances", "Box(P", "R", "mAP50"))
+
+
+def yolo(i: int) -> str:
+    """Return what Ultralytics prints in an epoch, with the states of its progress bars."""
+    header = "".join(f"{name:>11}" for name in ("Epoch", "GPU_mem", "box_loss", "cls_loss", "Instances", "Size"))
+    row = f"{f'{i}/12':>11}{'2.9G':>11}{loss(i):>11}{0.5:11.4g}{16:11.4g}{640:11.4g}"
+    return (
+        f"\n{header}\n{row.replace(loss(i), '9.9')}:   0%|          | 0/8 [00:00<?, ?it/s]\r"
+        f"{row}: 100%|##########| 8/8 [00:02<00:00,  3.50it/s]\n"
+        f"{YOLO_CLASSES}   mAP50-95)     Mask(P  mAP50-95): 100%|##########| 4/4 [00:00<00:00,  5.03it/s]\n"
+        f"{'all':>22}{128:11d}{929:11d}{0.6:11.3g}{0.5:11.3g}{0.55:11.3g}{0.4:11.3g}{0.3:11.3g}{0.2:11.3g}\n"
+    )
+
+
 FORMATS = {
+    "Ultralytics": Format(
+        yolo,
+        "epoch",
+        {
+            "loss": "box_loss",
+            "eval/mAP50": "val_mAP50",
+            "eval/mAP50-95": "val_mAP50-95",
+            "eval/mAP50-95(M)": "val_mAP50-95(M)",
+            "eval/precision": "val_precision",
+            "eval/precision(M)": "val_precision(M)",
+            "eval/recall": "val_recall",
+        },
+        12,
+    ),
+    "spaCy": Format(
+        lambda i: (
+            (
+                f"{columns(*SPACY_COLUMNS, widths=SPACY_WIDTHS, align='<')}\n"
+                f"{columns(*('-' * width for width in SPACY_WIDTHS), widths=SPACY_WIDTHS)}\n"
+            )
+            * (i == 1)
+            + f"{columns(i // 5, 200 * i, loss(i), '9.50', '60.10', '0.60', widths=SPACY_WIDTHS)}\n"
+        ),
+        "step",
+        {"loss": "LOSS TOK2VEC", "eval/ENTS_F": "val_ENTS_F", "eval/SCORE": "val_SCORE"},
+        2400,
+    ),
+    "fastai": Format(
+        lambda i: (
+            "epoch     train_loss  valid_loss  accuracy  time    \n" * (i == 1)
+            + f"{i - 1}         {loss(i)}    2.700000    0.500000  00:03     \n"
+        ),
+        "epoch",
+        {"loss": "train_loss", "eval/loss": "valid_loss"},
+        11,
+    ),
     "trainer dictionaries": Format(
         lambda i: (
             f"{{'loss': {loss(i)}, 'grad_norm': 0.5, 'learning_rate': 1e-05, 'epoch': {i / 10}}}\n"
@@ -325,3 +383,13 @@ def test_every_pair_of_a_line_is_read(values: dict[str, float], step: int, pair:
 @given(st.text(st.characters(codec="utf-8"), max_size=200))
 def test_any_line_can_be_parsed(line: str) -> None:
     parse_line(line)
+    table = HeadedTable()
+    table.read("epoch  train loss  valid loss")
+    table.read(line)
+
+
+def test_sentences_are_not_headers_and_lines_of_other_lengths_are_not_rows(tmp_path: Path) -> None:
+    header = "epoch  train loss  valid loss\n"
+    rows = "".join(f"{i}      {loss(i)}      2.7\nEpoch {i} is done\n{i} of 12 epochs\n" for i in STEPS)
+    with (imported := read(tmp_path, header + rows)).rows as imported_rows:
+        assert imported_rows.totals.metrics == {"loss": 12, "eval/loss": 12} and imported.step_column == "epoch"

@@ -259,3 +259,27 @@ def test_words_that_look_like_held_out_data() -> None:
     training = ("valid_action", "test_time", "timing/testing", "values", "evaluator", "device")
     assert all(name.startswith("eval/") for name in chosen(*held_out))
     assert not any(name.startswith("eval/") for name in chosen(*training))
+
+
+def test_a_norm_is_the_gradients_only_if_nothing_speaks_against_it() -> None:
+    assert chosen("loss", "Norm") == {"loss": "loss", "grad_norm": "Norm"}
+    assert "grad_norm" not in chosen("loss", "weight/norm") | chosen("loss", "feature/norm")
+    assert chosen("loss", "norm", "weight_norm") == {"loss": "loss", "norm": "norm", "weight_norm": "weight_norm"}
+    assert chosen("loss", "norm", "train/grad_norm")["grad_norm"] == "train/grad_norm"
+    assert chosen("loss", "optimizer/grad_norm")["grad_norm"] == "optimizer/grad_norm"
+    names = MetricNames()
+    gauges = Counter({name: 100 for name in ("loss", "norm") if names.is_gauge(name)})
+    assert names.choose(gauges, {"norm"}) == {"loss": "loss", "norm": "norm"}, "no norm is negative"
+
+
+def test_a_kl_is_the_policys_only_next_to_a_reward() -> None:
+    assert chosen("reward", "KL")["kl"] == "KL" and chosen("loss", "critic/kl")["kl"] == "critic/kl"
+    assert chosen("loss", "recon_loss", "KL")["KL"] == "KL"
+
+
+def test_the_output_says_what_was_taken_for_what(tmp_path: Path) -> None:
+    rows = "".join(f"{i},0.{i},1.5,0.01,0.5\n" for i in range(1, 9))
+    (tmp_path / "log.csv").write_text("step,reward,norm,KL,policy_entropy\n" + rows)
+    with (imported := read_source(tmp_path / "log.csv", {})).rows:
+        columns = imported.summary([])["columns"]
+    assert columns == {"reward": "reward", "grad_norm": "norm", "entropy": "policy_entropy", "kl": "KL"}

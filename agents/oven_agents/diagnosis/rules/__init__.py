@@ -6,15 +6,26 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from oven_agents.diagnosis.finding import Evidence
-from oven_agents.diagnosis.rules import generalisation, learning, policy, schedule, stability
+from oven_agents.diagnosis.rules import (
+    generalisation,
+    learning,
+    memorising,
+    policy,
+    preferences,
+    resources,
+    schedule,
+    stability,
+    warm_up,
+)
 from oven_agents.diagnosis.run_record import RunRecord
 
 RULES: Final[Sequence[Callable[[RunRecord], Evidence | None]]] = (
     stability.not_finite, stability.diverged, learning.dead, learning.stuck, learning.flat_reward,
-    generalisation.overfit, policy.truncated, policy.constant_answers, policy.reward_collapse,
-    generalisation.reward_hacked, policy.equal_groups,
-    schedule.zero_rate, schedule.ended_early, schedule.always_clipped,
-    schedule.never_evaluated, schedule.several_parts,
+    generalisation.overfit, memorising.steps_at_epochs,
+    policy.truncated, policy.changed_lengths, policy.constant_answers, policy.reward_collapse,
+    generalisation.reward_hacked, policy.equal_groups, preferences.chosen_falls,
+    warm_up.missing_warm_up, schedule.zero_rate, schedule.ended_early, schedule.always_clipped,
+    schedule.never_evaluated, schedule.several_parts, resources.slower, resources.memory_grows,
 )  # fmt: skip
 
 

@@ -27,6 +27,11 @@ MAX_WIDTH_SHARE: Final = 0.25
 """Maximum share of a short curve's blocks that gives a level."""
 MIN_NOISE_SHARE: Final = 1e-3
 """Minimum noise of a block, as a share of its level. A curve that hardly varies would have no noise."""
+MIN_PROGRESS: Final = 0.25
+"""Share of the planned steps from which a run is judged as a whole. Before, the rate may still warm up, and memory may
+still be allocated."""
+ENOUGH_READINGS: Final = 400
+"""Number of readings that are enough regardless of the plan."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +92,13 @@ class Curve:
     def show(self, level: float) -> str:
         """Return a level in the metric's own direction, for a message."""
         return f"{self.sign * level:.4g}"
+
+
+def has_progressed(record: RunRecord, readings: int) -> bool:
+    """Return whether enough of a run is there to judge it as a whole. A finished log of another program always is."""
+    planned = record.started.horizon.max_steps
+    is_late = planned is not None and max(record.steps) >= MIN_PROGRESS * planned
+    return is_late or readings >= ENOUGH_READINGS
 
 
 def noise_of(values: Sequence[float]) -> float:

@@ -8,7 +8,7 @@ from statistics import fmean, median, stdev
 from typing import Final
 
 from oven_agents.diagnosis.finding import Evidence
-from oven_agents.diagnosis.rules.curve import MIN_READINGS, Curve, held_out_curves, objective_curve
+from oven_agents.diagnosis.rules.curve import MIN_READINGS, Curve, has_progressed, held_out_curves, objective_curve
 from oven_agents.diagnosis.rules.stability import MIN_RISE
 from oven_agents.diagnosis.run_record import RunRecord
 from oven_agents.stats.objective import objective
@@ -33,10 +33,6 @@ MAX_CLASSES: Final = 20
 """Maximum number of classes whose guessing loss, the logarithm of their number, is recognised."""
 MAX_EARLIER_SHARE: Final = 0.1
 """Share of the steps that may precede the log. A log that begins later continues a run that has learnt already."""
-MIN_PROGRESS: Final = 0.25
-"""Share of the planned steps from which a run that has not learnt is late. Before, the rate may still warm up."""
-ENOUGH_READINGS: Final = 400
-"""Number of readings that are enough regardless of the plan."""
 MIN_REWARDS: Final = 100
 """Minimum number of rewards that show that the run does not move."""
 CEILING_COUNT: Final = 0.05
@@ -144,9 +140,7 @@ def stuck(record: RunRecord) -> Evidence | None:
 
 def _shows_start(record: RunRecord, curve: Curve) -> bool:
     """Return whether the record has the start of the training, and enough of it to expect progress."""
-    last, planned = max(record.steps), record.started.horizon.max_steps
-    is_late = planned is not None and last >= MIN_PROGRESS * planned
-    return record.steps[0] <= MAX_EARLIER_SHARE * last and (is_late or len(curve.values) >= ENOUGH_READINGS)
+    return record.steps[0] <= MAX_EARLIER_SHARE * max(record.steps) and has_progressed(record, len(curve.values))
 
 
 def _has_gained(curve: Curve, start: float, end: float, min_gain: float) -> bool:

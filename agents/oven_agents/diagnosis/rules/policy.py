@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
-from statistics import median
+import math
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from statistics import fmean, median, stdev
 from typing import Final
 
 from oven_agents.diagnosis.finding import Evidence
-from oven_agents.diagnosis.rules.curve import MIN_READINGS, Curve, objective_curve
+from oven_agents.diagnosis.rules.curve import MIN_READINGS, Curve, has_progressed, objective_curve
 from oven_agents.diagnosis.rules.stability import find_rise
 from oven_agents.diagnosis.run_record import RunRecord
 from oven_agents.stats.objective import objective
+from oven_agents.stats.symptoms import COMPLETION_LENGTH
 
 CLIPPED: Final = ("completions/clipped_ratio", "response_length/clip_ratio", "truncated_ratio")
 """Names of the share of truncated completions in TRL, verl, and others."""
@@ -29,6 +32,18 @@ EARLIER_FALLS: Final = 1.5
 EQUAL_GROUPS: Final = "frac_reward_zero_std"
 MAX_EQUAL_GROUPS: Final = 0.8
 """Share of groups without a difference in reward above which hardly any prompt teaches anything."""
+EMPTY_TOKENS: Final = 2.0
+"""Mean length up to which completions are empty. Some trainers count the token that ends a completion."""
+MIN_SHRINKAGE: Final = 5.0
+"""Minimum ratio of the lengths at the start and at the end. Tasks whose answers are single tokens are always short."""
+MIN_LENGTHS: Final = 24
+"""Minimum number of lengths that show steady growth."""
+LENGTH_PARTS: Final = 4
+"""Number of parts of the run. Completions must be longer in each than in the one before."""
+MIN_LENGTHENING: Final = 2.0
+"""Minimum ratio of the lengths in the last part and in the first."""
+REWARD_ERRORS: Final = 3.0
+"""Minimum rise of the reward in standard errors for which changed lengths may be the reason."""
 
 
 def truncated(record: RunRecord) -> Evidence | None:
@@ -45,6 +60,47 @@ def truncated(record: RunRecord) -> Evidence | None:
     return Evidence(
         "truncated", 0.9 if level >= CERTAIN_CLIPPED else 0.7, onset, text, metric=name, level=level, bound=MIN_CLIPPED
     )
+
+
+def changed_lengths(record: RunRecord) -> Evidence | None:
+    """Completions become empty, or longer and longer, and the reward does not rise with that."""
+    points = record.finite(COMPLETION_LENGTH)
+    lengths = [value for _, value in points]
+    if len(lengths) < MIN_LENGTHS or not has_progressed(record, len(lengths)):
+        return None
+    parts = [median(part) for part in _parts(lengths)]
+    reward_rises = _reward_rises(record)
+    reward = ", while the reward rose" if reward_rises else ", and the reward did not rise"
+    if parts[-1] <= EMPTY_TOKENS and parts[0] >= MIN_SHRINKAGE * parts[-1]:
+        onset = next(tick for tick, value in points if value <= EMPTY_TOKENS)
+        text = f"completions have {parts[-1]:.2g} tokens at the end and had {parts[0]:.3g} at the start{reward}"
+        weight = 0.4 if reward_rises else 0.85
+        return Evidence(
+            "empty_completions", weight, onset, text, metric=COMPLETION_LENGTH, level=parts[-1], bound=EMPTY_TOKENS
+        )
+    is_steady = all(after > before for before, after in pairwise(parts))
+    if not is_steady or parts[-1] < MIN_LENGTHENING * parts[0]:
+        return None
+    text = f"completions grew from {parts[0]:.3g} to {parts[-1]:.3g} tokens, in each quarter of the run{reward}"
+    weight = 0.2 if reward_rises else 0.55
+    return Evidence(
+        "length_drift", weight, points[0][0], text, metric=COMPLETION_LENGTH, level=parts[-1], bound=parts[0]
+    )
+
+
+def _parts(values: Sequence[float]) -> list[Sequence[float]]:
+    borders = [index * len(values) // LENGTH_PARTS for index in range(LENGTH_PARTS + 1)]
+    return [values[start:end] for start, end in pairwise(borders)]
+
+
+def _reward_rises(record: RunRecord) -> bool:
+    """Return whether the reward is higher in the last quarter of the run than in the first, by more than noise."""
+    rewards = record.values("reward")
+    if len(rewards) < MIN_LENGTHS:
+        return True  # unknown, so nothing speaks against longer or shorter answers
+    first, *_, last = _parts(rewards)
+    error = math.hypot(stdev(first) / math.sqrt(len(first)), stdev(last) / math.sqrt(len(last)))
+    return fmean(last) - fmean(first) > REWARD_ERRORS * error
 
 
 def constant_answers(record: RunRecord) -> Evidence | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import median
 from typing import Final
 
@@ -22,6 +23,8 @@ USUAL_QUANTILE: Final = 0.75
 """Quantile of the rates that is usual. A few first rates may be far higher, if the warm-up goes down."""
 CLIPPED_SHARE: Final = 0.95
 """Share of steps with a clipped gradient from which the clip sets the length of every step."""
+CLIPPED_TOLERANCE: Final = 1e-3
+"""Maximum distance of a clipped norm from the clip, as a share of it. PyTorch divides by the norm plus 1e-6."""
 RESTART_NOTE: Final = 0.3
 """Weight of the evidence that a log has several parts, which may be intended."""
 
@@ -59,13 +62,26 @@ def always_clipped(record: RunRecord) -> Evidence | None:
     """The gradient is clipped in nearly every step, so its norm no longer matters."""
     clip = number(record.first_values.get(CLIP))
     points = record.finite(GRAD_NORM, end=record.first_change(CLIP))
-    if not clip or len(points) < MIN_READINGS:
+    if len(points) < MIN_READINGS:
         return None
+    if not clip:
+        return _clipped_norms(points)
     clipped = sum(norm > clip for _, norm in points) / len(points)
     if clipped < CLIPPED_SHARE:
         return None
     usual = median(norm for _, norm in points)
     text = f"the gradient's norm is above the clip of {clip:g} in {clipped:.0%} of the steps, usually {usual:.3g}"
+    return Evidence("always_clipped", 0.3, points[0][0], text, metric=GRAD_NORM)
+
+
+def _clipped_norms(points: Sequence[tuple[int, float]]) -> Evidence | None:
+    """Return evidence if the log has the norms after clipping, so that nearly all equal the highest one."""
+    norms = [norm for _, norm in points]
+    clip = max(norms)
+    clipped = sum(norm >= (1 - CLIPPED_TOLERANCE) * clip for norm in norms) / len(norms)
+    if clip <= 0 or clipped < CLIPPED_SHARE:
+        return None
+    text = f"the gradient's norm is {clip:.3g} in {clipped:.0%} of the steps, and never more, so it is that of the clip"
     return Evidence("always_clipped", 0.3, points[0][0], text, metric=GRAD_NORM)
 
 

@@ -12,7 +12,9 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from oven_controller.importing.console.line_parser import Record, parse_boxed, parse_line
+from oven_controller.importing.console.headed_table import HeadedTable
+from oven_controller.importing.console.line_parser import parse_boxed, parse_line
+from oven_controller.importing.console.record import Record
 from oven_controller.importing.importer import Recording
 from oven_controller.importing.metric_names import core, direction, held_out, is_counter
 from oven_controller.importing.name_tables import LOSSES
@@ -70,6 +72,7 @@ def parse_log(lines: Iterable[str]) -> Iterator[Record]:
     """Yield the records of a log: lines or parts of lines with counters or measurements, and tables."""
     table: dict[str, float] = {}
     section = ""
+    headed_table = HeadedTable()
     for line in lines:
         row = parse_boxed(line) if line.lstrip().startswith("|") else None
         if row is not None:
@@ -83,7 +86,8 @@ def parse_log(lines: Iterable[str]) -> Iterator[Record]:
             yield Record(values=table)
             table, section = {}, ""
         parts = line.replace("\b", "\r").split("\r") if "\r" in line or "\b" in line else [line]
-        records = [record for record in map(parse_line, parts) if record.counters or record.values]
+        rows = (headed_table.read(part) or parse_line(part) for part in parts)
+        records = [record for record in rows if record.counters or record.values]
         settled = max((index for index, record in enumerate(records) if record.values), default=-1)
         for index, record in enumerate(records):
             record.is_transient = index != settled and bool(record.values)

@@ -26,6 +26,8 @@ CONSTANT_SHARE = 0.95
 the policy never sampled another confidence, no reward could change it, and the drill would have no remedy."""
 CONSTANT_PERCENT, HIGH_PERCENTS = 50, (90, 100)
 """Confidences in the drills' answers, from 0 to 100: a constant and a range."""
+HIGH_RATE_FACTOR = 100
+"""Factor of the learning rate for `drill:lr-high`. Ten times the tuned rate does hardly any harm to the adapter."""
 
 
 def _check_file(path: Path) -> Path:
@@ -144,7 +146,7 @@ STARTS = {
     f"{CONSTANT_PERCENT}",
     "drill:overconfident": "all supervised answers, including wrong ones, state a confidence of "
     f"{HIGH_PERCENTS[0]} or more",
-    "drill:lr-high": recipe_interface.LR_STARTS["drill:lr-high"],
+    "drill:lr-high": f"the learning rate is set to {HIGH_RATE_FACTOR} times the tuned one",
 }
 """The names of the starts, and what is wrong with each."""
 
@@ -168,7 +170,7 @@ def parse_start(text: str, seed: int, settings: OracleSettings) -> Start:
     if text not in STARTS:
         raise recipe_interface.no_such_start(text, STARTS)
     if text in ("tuned", "drill:lr-high"):
-        return Start(*recipe_interface.learning_rate_start(text, settings.lr))
+        return Start(text, settings.lr * (HIGH_RATE_FACTOR if text == "drill:lr-high" else 1), STARTS[text])
     if settings.oracle_lora_path:
         raise ValueError(f"{text} plants its fault in the supervised stage: omit --oracle-lora-path")
     confidence: Confidence = "constant" if text == "drill:constant-confidence" else "overconfident"

@@ -17,7 +17,6 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 
 from oven_controller.importing.declared_knobs import Knob, announced_actuators
-from oven_controller.importing.metric_names import announcement_order, metric_spec
 from oven_controller.importing.rows import Row
 from oven_controller.importing.spool import Spool
 from oven_core.files import atomic_file
@@ -28,6 +27,7 @@ from oven_core.protocol.messages import ActuatorSpec, Horizon, Observation, RunE
 from oven_core.protocol.names import Subjects
 from oven_core.protocol.rules import Rules
 from oven_runs.home.run_folder import IMPORTED, RunFolder
+from oven_runs.metrics.metric_names import announcement_order, metric_spec
 
 
 @dataclass

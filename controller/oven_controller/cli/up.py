@@ -149,16 +149,22 @@ def run_script(
     otlp: Otlp = None,
     meshes: Meshes = None,
     notify: Notify = None,
+    tap: Annotated[
+        bool, typer.Option("--tap", help="Observe what the script logs to wandb, TensorBoard, and other loggers.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Write the script's output to its log only.")] = False,
     dry_run: DryRun = False,
 ) -> None:
     """Start the stack around your own training script. The stack ends with the script and returns its exit code.
 
     Example: oven-controller run -- accelerate launch train.py
+
+    Example: oven-controller run --tap -- python train.py
     """
     flags = _server_flags(nats, creds, tls_ca, port, otlp, meshes) | _notify_flags(notify)
     resolved = _resolve(flags, config, overrides, run, resume, attached=True)
-    _start(resolved, run, resume, dry_run, command=tuple(command), quiet=quiet)
+    hooks = ("OVEN_TAP",) if tap else ()
+    _start(resolved, run, resume, dry_run, command=tuple(command), hooks=hooks, quiet=quiet)
 
 
 def _server_flags(

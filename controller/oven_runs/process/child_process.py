@@ -44,14 +44,18 @@ class Child:
         foreign: bool = False,
         restricted: bool = False,
         kill_descendants: bool = False,
+        outlives_parent: bool = False,
     ) -> Child:
-        """Start a child. Two options work for foreign programs only: `restricted` keeps the program off the trainer's
-        cores, and `kill_descendants` also ends every process that it started, even outside its group. Raises
-        ProcessError."""
+        """Start a child. Three options work for foreign programs only: `restricted` keeps the program off the trainer's
+        cores, `kill_descendants` also ends every process that it started, even outside its group, and
+        `outlives_parent` lets it continue if the parent is killed. Raises ProcessError."""
         reader, writer = os.pipe()
         environment = {**os.environ, **(env or {}), PARENT_FD: str(reader)}
         if foreign:
-            options = [*(["restricted"] if restricted else []), *(["kill-descendants"] if kill_descendants else [])]
+            choices = {
+                "restricted": restricted, "kill-descendants": kill_descendants, "outlives-parent": outlives_parent,
+            }  # fmt: skip
+            options = [name for name, is_chosen in choices.items() if is_chosen]
             guard = [sys.executable, "-P", "-m", "oven_runs.process.command_guard", str(reader), *options]
             command = [*guard, "--", *command]
             environment.pop(PARENT_FD)

@@ -5,8 +5,10 @@ It is loaded at the start of every Python process below `oven-controller run`, s
 
 from __future__ import annotations
 
+import contextlib
 import importlib.abc
 import importlib.machinery
+import os
 import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
@@ -50,11 +52,9 @@ def after_import(name: str, function: AfterImport) -> None:
 
 
 def report(text: str) -> None:
-    """Print a line for the user on stderr, which the user may have closed."""
-    try:
-        print(f"oven: {text}", file=sys.stderr, flush=True)
-    except (OSError, ValueError, AttributeError):
-        pass
+    """Print a line for the user on stderr. A logger that records what the script prints does not get it."""
+    with contextlib.suppress(OSError):  # the user may have closed it
+        os.write(2, f"oven: {text}\n".encode())
 
 
 def _add_functions(name: str, loader: Any) -> None:

@@ -6,7 +6,6 @@ It is loaded at the start of every Python process below `oven-controller run`, s
 from __future__ import annotations
 
 import contextlib
-import importlib.abc
 import importlib.machinery
 import os
 import sys
@@ -17,10 +16,11 @@ from typing import Any, TypeAlias
 AfterImport: TypeAlias = Callable[[Any], object]
 """A function that gets the imported module."""
 
+_FILE_LOADERS = (importlib.machinery.SourceFileLoader, importlib.machinery.SourcelessFileLoader)
 _functions: dict[str, list[AfterImport]] = {}
 
 
-class _Finder(importlib.abc.MetaPathFinder):
+class _Finder:
     """A finder that lets the other finders find a module, and adds to its loader what has to follow."""
 
     def find_spec(
@@ -31,7 +31,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         finders = (finder for finder in sys.meta_path if finder is not self)
         spec = next(filter(None, (finder.find_spec(name, path, target) for finder in finders)), None)
         # Such a loader belongs to one module. A loader of another kind may be shared, and is left alone.
-        if spec is not None and isinstance(spec.loader, importlib.abc.FileLoader):
+        if spec is not None and isinstance(spec.loader, _FILE_LOADERS):
             _add_functions(name, spec.loader)
         return spec
 

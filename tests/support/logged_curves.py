@@ -100,7 +100,10 @@ def use_trackio(folder: Path) -> Any:
     import sqlite3
 
     with sqlite3.connect(next(folder.rglob("*.db"))) as database:
-        return [[step, json.loads(metrics)] for step, metrics in database.execute("SELECT step, metrics FROM metrics ORDER BY id")]
+        return [
+            [step, json.loads(metrics)]
+            for step, metrics in database.execute("SELECT step, metrics FROM metrics ORDER BY id")
+        ]
 
 
 def use_swanlab(folder: Path) -> Any:

@@ -152,6 +152,12 @@ def run_script(
     tap: Annotated[
         bool, typer.Option("--tap", help="Observe what the script logs to wandb, TensorBoard, and other loggers.")
     ] = False,
+    auto_attach: Annotated[
+        bool,
+        typer.Option(
+            "--auto-attach", help="Attach to the script's trainer, LightningModule, or loop under accelerate."
+        ),
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Write the script's output to its log only.")] = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -160,10 +166,12 @@ def run_script(
     Example: oven-controller run -- accelerate launch train.py
 
     Example: oven-controller run --tap -- python train.py
+
+    Example: oven-controller run --auto-attach -- trl grpo --config grpo.yaml
     """
     flags = _server_flags(nats, creds, tls_ca, port, otlp, meshes) | _notify_flags(notify)
     resolved = _resolve(flags, config, overrides, run, resume, attached=True)
-    hooks = ("OVEN_TAP",) if tap else ()
+    hooks = (*(["OVEN_TAP"] if tap else []), *(["OVEN_AUTO_ATTACH"] if auto_attach else []))
     _start(resolved, run, resume, dry_run, command=tuple(command), hooks=hooks, quiet=quiet)
 
 

@@ -52,10 +52,7 @@ class Child:
         reader, writer = os.pipe()
         environment = {**os.environ, **(env or {}), PARENT_FD: str(reader)}
         if foreign:
-            choices = {
-                "restricted": restricted, "kill-descendants": kill_descendants, "outlives-parent": outlives_parent,
-            }  # fmt: skip
-            options = [name for name, is_chosen in choices.items() if is_chosen]
+            options = [*(["restricted"] if restricted else []), *(["kill-descendants"] if kill_descendants else [])]
             guard = [sys.executable, "-P", "-m", "oven_runs.process.command_guard", str(reader), *options]
             command = [*guard, "--", *command]
             environment.pop(PARENT_FD)
@@ -68,7 +65,8 @@ class Child:
                     stdout=out,
                     stderr=out,
                     env=environment,
-                    pass_fds=(reader,),
+                    # With its own end to write to, the child never sees the pipe close.
+                    pass_fds=(reader, writer) if outlives_parent else (reader,),
                     start_new_session=True,
                 )
         except OSError as error:

@@ -1,4 +1,4 @@
-"""Run a command and end it when a pipe closes: `… process.command_guard FD [OPTION…] -- COMMAND…`
+"""Run a command and end it when a pipe closes: `… process.command_guard FD [restricted] [kill-descendants] -- COMMAND…`
 
 The pipe behind FD closes when its writer ends, even by kill -9. The command's process group then gets SIGTERM and,
 after a grace period, SIGKILL. The guard forwards signals to the group, and kills the group on SIGUSR1. It imports
@@ -6,7 +6,6 @@ little beyond the standard library, because every foreign program has its own gu
 
 With `restricted`, the command does not use the trainer's cores. With `kill-descendants`, the guard kills every process
 that the command started, even outside its group. That works on Linux, where orphans become children of the guard.
-With `outlives-parent`, the command continues when the pipe closes.
 """
 
 from __future__ import annotations
@@ -71,8 +70,7 @@ def main() -> int:
     with _signals_only_in_this_thread():
         if core_split:
             follow_trainer_load(child.pid, core_split)
-        if "outlives-parent" not in options:
-            threading.Thread(target=watch, daemon=True).start()
+        threading.Thread(target=watch, daemon=True).start()
     code = _wait_for(child.pid)
     has_ended.set()
     _signal_group(child.pid, signal.SIGKILL)  # processes that the command left behind in its group

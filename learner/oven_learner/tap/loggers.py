@@ -11,13 +11,10 @@ import functools
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from oven_learner.import_hook import after_import
-from oven_learner.tap.tap import Tap
-
-Logged: TypeAlias = Iterable[tuple[Mapping[str, Any], Any]]
-"""The values by name, and the step or None."""
+from oven_learner.tap.tap import Logged, Tap
 
 
 class LoggingMethod(NamedTuple):
@@ -107,7 +104,7 @@ def _wrap(method: LoggingMethod, tap: Tap, module: Any) -> None:
             result = original(*args, **kwargs)
         finally:
             _inside.is_logging = False
-        tap.record(method.logger, functools.partial(method.read, *args, **kwargs))
+        tap.record(method.logger, method.read, *args, **kwargs)
         return result
 
     setattr(owner, method.method, log_and_record)

@@ -14,7 +14,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from oven_learner.import_hook import report
 
@@ -35,7 +35,12 @@ LATE_RANK_CALLS = 3
 LOCK_FILE = "tap.lock"
 """File in the run's folder that the observed process locks, because a run has one learner."""
 
-Call = tuple[str, Any, Mapping[str, float]]
+PLAIN = frozenset((float, int))
+"""Types of the values that are queued as they are."""
+
+Logged: TypeAlias = Iterable[tuple[Mapping[str, Any], Any]]
+"""The values of a call by name, with their step or None. A call may have values of several steps."""
+Call: TypeAlias = tuple[str, Any, Mapping[str, float]]
 """The logger, the step, and the values of one call."""
 
 
@@ -45,20 +50,21 @@ class Tap:
     def __init__(self) -> None:
         self._calls: deque[Call] = deque()
         self._dropped_count = 0
-        self._pid = os.getpid()
         self._is_off = False
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._closing = threading.Event()
 
-    def record(self, logger: str, read: Callable[[], Iterable[tuple[Mapping[str, Any], Any]]]) -> None:
-        """Queue what `read` returns: the values of one call, with their steps. Never blocks and never raises."""
-        if self._is_off or os.getpid() != self._pid:  # a forked child has no thread that would publish
+    def record(self, logger: str, logged: Callable[..., Logged], *args: Any, **kwargs: Any) -> None:
+        """Queue what `logged(*args, **kwargs)` returns. Never blocks and never raises."""
+        if self._is_off:
             return
         try:
-            for values, step in read():
-                numbers: dict[str, float] = {}
-                _collect_numbers(values, "", numbers)
+            for values, step in logged(*args, **kwargs):
+                # The script may reuse its mapping and its tensors. Copying plain numbers needs no loop in Python.
+                numbers = dict(values)
+                if not PLAIN.issuperset(map(type, numbers.values())):
+                    numbers = _numbers(numbers)
                 if len(self._calls) >= MAX_WAITING:
                     self._dropped_count += 1
                 elif numbers:
@@ -70,7 +76,7 @@ class Tap:
 
     def close(self) -> None:
         """Publish what is left, and the end of the run. Called when the script ends."""
-        if os.getpid() == self._pid and self._thread is not None:
+        if self._thread is not None:
             self._closing.set()
             self._thread.join(CLOSE_TIMEOUT_S)
 
@@ -80,6 +86,11 @@ class Tap:
                 self._thread = threading.Thread(target=self._run, name="oven-tap", daemon=True)
                 self._thread.start()
                 atexit.register(self.close)
+                os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        """Turn the tap off in a forked child, which has no thread that would publish."""
+        self._is_off, self._thread = True, None
 
     def _run(self) -> None:
         try:
@@ -157,19 +168,22 @@ class Tap:
         report(f"the script is not observed any more, because of {type(error).__name__}: {error}; it continues")
 
 
-def _collect_numbers(values: Any, prefix: str, numbers: dict[str, float]) -> None:
-    """Add the numbers among the values, also those of nested mappings. Everything else, such as images, is skipped."""
+def _numbers(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+    """Return the numbers among the values, also those of nested mappings. Others, such as images, are skipped."""
+    numbers: dict[str, float] = {}
     for name, value in values.items():
-        if isinstance(value, Mapping):
-            _collect_numbers(value, f"{prefix}{name}.", numbers)
-            continue
-        if (read_item := getattr(value, "item", None)) is not None:  # a tensor, or a number of NumPy
+        if type(value) not in PLAIN:
+            if isinstance(value, Mapping):
+                numbers |= _numbers(value, f"{prefix}{name}.")
+                continue
             try:
-                value = read_item()
-            except (TypeError, ValueError, RuntimeError):
-                continue  # it has several elements
-        if type(value) in (float, int):
-            numbers[f"{prefix}{name}"] = value
+                value = value.item()  # of a tensor, or a number of NumPy
+            except (AttributeError, TypeError, ValueError, RuntimeError):
+                continue  # not a number, or an array
+            if type(value) not in PLAIN:
+                continue
+        numbers[prefix + name] = value
+    return numbers
 
 
 def _lock_run() -> bool:

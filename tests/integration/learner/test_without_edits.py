@@ -18,7 +18,10 @@ from oven_core.protocol.messages import Observation, RunEnded, RunStarted
 
 STARTUP = ROOT / "learner" / "oven_learner" / "startup"
 SCRIPT = str(ROOT / "tests" / "support" / "unedited_training.py")
-TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", "0"]
+TORCHRUN = [
+    *("-m", "torch.distributed.run", "--nproc-per-node", "2", "--rdzv-backend", "c10d"),
+    *("--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1"),
+]
 COMMAND_LINE = ["-m", "trl.cli.main"]
 SFT = [
     *("--model_name_or_path", "{0}/model", "--dataset_name", "{0}/rows", "--output_dir", "{0}/out", "--use_cpu"),

@@ -34,13 +34,11 @@ def curve() -> Iterator[tuple[int, dict[str, Any]]]:
 def use_torch_writer(folder: Path) -> Any:
     from torch.utils.tensorboard import SummaryWriter
 
-    return _use_writer(SummaryWriter(str(folder / "events")), folder)  # type: ignore[no-untyped-call]
+    return _use_writer(SummaryWriter(str(folder / "events")), folder)
 
 
 def use_tensorboardx(folder: Path) -> Any:
-    from tensorboardX import SummaryWriter
-
-    return _use_writer(SummaryWriter(str(folder / "events")), folder)
+    return _use_writer(importlib.import_module("tensorboardX").SummaryWriter(str(folder / "events")), folder)
 
 
 def _use_writer(writer: Any, folder: Path) -> Any:

@@ -12,7 +12,7 @@ from oven_learner.tap.tap import Tap
 NAME = "oven"
 
 
-class OvenTracker(GeneralTracker):
+class OvenTracker(GeneralTracker):  # type: ignore[misc]  # accelerate is not typed
     """Publishes what the script passes to `accelerator.log`, on the main process. Steps are merged and metrics named as
     by `run --tap`. Without a controller it does nothing, and says so once."""
 

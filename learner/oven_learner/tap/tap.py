@@ -64,7 +64,7 @@ class Tap:
                 # The script may reuse its mapping and its tensors. Copying plain numbers needs no loop in Python.
                 numbers = dict(values)
                 if not PLAIN.issuperset(map(type, numbers.values())):
-                    numbers = _numbers(numbers)
+                    numbers = numbers_in(numbers)
                 if len(self._calls) >= MAX_WAITING:
                     self._dropped_count += 1
                 elif numbers:
@@ -168,13 +168,13 @@ class Tap:
         report(f"the script is not observed any more, because of {type(error).__name__}: {error}; it continues")
 
 
-def _numbers(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+def numbers_in(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
     """Return the numbers among the values, also those of nested mappings. Others, such as images, are skipped."""
     numbers: dict[str, float] = {}
     for name, value in values.items():
         if type(value) not in PLAIN:
             if isinstance(value, Mapping):
-                numbers |= _numbers(value, f"{prefix}{name}.")
+                numbers |= numbers_in(value, f"{prefix}{name}.")
                 continue
             try:
                 value = value.item()  # of a tensor, or a number of NumPy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import json
 import os
@@ -30,6 +31,18 @@ for step in range(1, 9):
     first.add_scalar("train/loss", 1 / step, step)
     second.add_scalar("loss", 2 / step, step)
 raise SystemError("out of tokens")
+"""
+
+TWO_LOGGERS = """
+from torch.utils.tensorboard import SummaryWriter
+from verl.utils.tracking import Tracking
+writer, other = SummaryWriter("first"), Tracking("p", "r", [])
+for step in range(1, 9):
+    other.log({"perf/mfu": 0.5}, step=step)
+    writer.add_scalar("train/loss", step / 2, step)
+    if step == 4:
+        open("go").read()
+writer.close()
 """
 
 
@@ -108,6 +121,27 @@ async def test_a_validation_writer_is_held_out_and_an_exception_ends_the_run_as_
     ]
     [end] = [body for body in bodies if isinstance(body, RunEnded)]
     assert (end.reason, end.detail) == ("failed", "SystemError: out of tokens")
+
+
+async def test_one_process_and_one_logger_are_observed(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "go")
+    async with serving(tmp_path) as server:
+        env = tapped(server, tmp_path)
+        first = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", TWO_LOGGERS, cwd=tmp_path, env=env | {"RANK": "0"}, stderr=asyncio.subprocess.PIPE
+        )
+        await server.logged(lambda event: isinstance(event.body, Observation))
+        second = await off_loop(run_script, [str(SCRIPT), "verl", str(tmp_path)], tmp_path, env | {"RANK": "1"})
+        (tmp_path / "go").write_text("on")
+        _, errors = await first.communicate()
+        observations = [event.body for event in await server.events() if isinstance(event.body, Observation)]
+    assert (first.returncode, second.returncode) == (0, 0), errors.decode()
+    assert "oven:" not in second.stderr
+    assert errors.decode().splitlines() == [
+        "oven: observing what the script logs to TensorBoard, as run r",
+        "oven: the script also logs to verl; only TensorBoard is observed",
+    ]
+    assert [(body.step, body.metrics["loss"]) for body in observations] == [(step, step / 2) for step in range(1, 9)]
 
 
 async def test_a_script_without_a_run_to_join_trains_on(tmp_path: Path) -> None:

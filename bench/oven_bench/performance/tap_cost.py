@@ -1,7 +1,7 @@
 """Measures what the tap costs: `oven-controller run --tap -- python -m oven_bench.performance.tap_cost`.
 
 The logger does nothing, so that its call takes as long as the tap. Steps with and without the tap alternate. Each step
-computes for about 5 ms, which leaves the caches cold for its first call, of 21 numbers. Five calls of one number follow.
+computes for about 5 ms, which leaves the caches cold for its first call, of 21 numbers. Five calls of one follow.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from oven_learner.integrations.launched import register_names
+
 if TYPE_CHECKING:
     from oven_learner.actuators import Actuators as Actuators
     from oven_learner.baking.bake import bake as bake
@@ -44,6 +46,10 @@ __all__ = [*_MODULES]
 
 # peft always imports bitsandbytes, whose module `backends.cpu.ops` warns about missing 4-bit kernels on a CPU.
 logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
+
+
+# Users write report_to="oven" and log_with="oven" without any other call.
+register_names()
 
 
 def __getattr__(name: str) -> Any:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from oven_agents.diagnosis.run_record import RunRecord
-from oven_controller.importing.metric_names import announcement_order, metric_spec
 from oven_core.protocol.messages import ActuatorSpec, Horizon, RunStarted
+from oven_runs.metrics.metric_names import announcement_order, metric_spec
 
 Curves = dict[str, list[float]]
 """Values of each metric at each logged step. NO_VALUE marks steps at which the metric was not logged."""

@@ -103,8 +103,8 @@ class RunRecord:
             case Observation() as body if self._is_new("observation", body.incarnation, body.n):
                 self.add_readings(body.tick, body.step, body.metrics)
             case RunStarted() as body if self._is_new("run", body.incarnation, body.n):
+                self.start_count += self.run is None or body.incarnation > self.run.incarnation
                 self.run, self.run_end = body, None
-                self.start_count += 1
                 self.first_values = {spec.name: spec.value for spec in body.actuators} | self.first_values
             case ActuatorAnnounced() as body if self.run is not None:
                 self.run = with_announced(self.run, body)

@@ -167,12 +167,25 @@ def run_script(
     notify: Notify = None,
     export: Export = None,
     metrics_port: MetricsPort = None,
+    tap: Annotated[
+        bool, typer.Option("--tap", help="Observe what the script logs to wandb, TensorBoard, and other loggers.")
+    ] = False,
+    auto_attach: Annotated[
+        bool,
+        typer.Option(
+            "--auto-attach", help="Attach to the script's trainer, LightningModule, or loop under accelerate."
+        ),
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Write the script's output to its log only.")] = False,
     dry_run: DryRun = False,
 ) -> None:
     """Start the stack around your own training script. The stack ends with the script and returns its exit code.
 
     Example: oven-controller run -- accelerate launch train.py
+
+    Example: oven-controller run --tap -- python train.py
+
+    Example: oven-controller run --auto-attach -- trl grpo --config grpo.yaml
     """
     flags = {
         **_server_flags(nats, creds, tls_ca, port, otlp, meshes),
@@ -180,7 +193,8 @@ def run_script(
         **_export_flags(export, metrics_port),
     }
     resolved = _resolve(flags, config, overrides, run, resume, attached=True)
-    _start(resolved, run, resume, dry_run, command=tuple(command), quiet=quiet)
+    hooks = (*(["OVEN_TAP"] if tap else []), *(["OVEN_AUTO_ATTACH"] if auto_attach else []))
+    _start(resolved, run, resume, dry_run, command=tuple(command), hooks=hooks, quiet=quiet)
 
 
 def _server_flags(

@@ -11,12 +11,12 @@ from typing import Any
 
 from oven_controller.importing.declared_knobs import Knob, announced_actuators
 from oven_controller.importing.detection import find_importer
-from oven_controller.importing.metric_names import announcement_order, metric_spec
-from oven_controller.importing.objectives import MetricNames
 from oven_controller.importing.rows import measured_rows
 from oven_controller.importing.run_writer import StoredRows, write_log
 from oven_core.errors import ConfigError
 from oven_runs.home.run_folder import IMPORTED, Home
+from oven_runs.metrics.metric_names import announcement_order, metric_spec
+from oven_runs.metrics.objectives import MetricNames
 
 OBJECTIVE_WORDS = {"loss": ("loss", "nll", "perplexity", "bits"), "reward": ("reward", "return", "score")}
 """For each metric that most agents need, words that often occur in the names of columns with its values."""

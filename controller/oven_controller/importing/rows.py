@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from oven_controller.importing.importer import LogEntry
-from oven_controller.importing.metric_names import TIME_COLUMNS
-from oven_controller.importing.objectives import MetricNames
+from oven_runs.metrics.metric_names import TIME_COLUMNS
+from oven_runs.metrics.objectives import MetricNames
 
 ROWS_WITHOUT_STEP = "rows without a step"
 NOT_NUMBERS = "values that are not numbers"

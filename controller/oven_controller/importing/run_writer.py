@@ -18,7 +18,6 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 from oven_controller.importing.declared_knobs import Knob, announced_actuators
-from oven_controller.importing.metric_names import announcement_order, metric_spec
 from oven_controller.importing.rows import Row
 from oven_controller.importing.spool import Spool
 from oven_core.files import atomic_file
@@ -29,6 +28,7 @@ from oven_core.protocol.messages import ActuatorSpec, Horizon, Observation, RunE
 from oven_core.protocol.names import Subjects
 from oven_core.protocol.rules import Rules
 from oven_runs.home.run_folder import IMPORTED, RunFolder
+from oven_runs.metrics.metric_names import announcement_order, metric_spec
 
 EPOCH: Final = "epoch"
 """The metric with the pass over the training data. It is not counted as a metric of the source."""

@@ -7,11 +7,11 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 
 from oven_controller.importing.importer import LogEntry, Recording
-from oven_controller.importing.metric_names import canonical, is_counter, mark_held_out, suggest_columns
-from oven_controller.importing.name_tables import BATCHES, EPOCHS, OTHER_COUNTERS, RELIABLE_STEPS
 from oven_controller.importing.rows import row_time, step_number, to_number
 from oven_controller.importing.spool import Spool
 from oven_core.errors import ConfigError
+from oven_runs.metrics.metric_names import canonical, is_counter, mark_held_out, suggest_columns
+from oven_runs.metrics.name_tables import BATCHES, EPOCHS, OTHER_COUNTERS, RELIABLE_STEPS
 
 ROW_NUMBER = "row number"
 """Stands for the step column in sources that have none. Rows are counted from 0."""

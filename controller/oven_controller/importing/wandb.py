@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from oven_controller.importing.importer import TRUNCATED_ROWS, LogEntry, Recording
-from oven_controller.importing.metric_names import STEP_COLUMNS
 from oven_controller.importing.rows import row_time, step_number
 from oven_core.errors import ConfigError
+from oven_runs.metrics.metric_names import STEP_COLUMNS
 
 _MAGIC = b":W&B\xe1\xbe\x00"
 _BLOCK_BYTES = 32 * 1024

@@ -122,7 +122,8 @@ def _run_start_text(body: RunStarted) -> str:
     limits += [f"{body.horizon.seconds:g} s"] if body.horizon.seconds else []
     # format_value returns "–" for an action, which has no value.
     knobs = ", ".join(f"{spec.name} {format_value(spec.value)}".strip(" –") for spec in body.actuators)
-    return f"{body.recipe}, {' or '.join(limits) or 'no limit'}; knobs: {knobs}"
+    parts = f"knobs: {knobs}" if knobs else f"no knobs, {counted(len(body.metrics), 'metric')}"
+    return f"{body.recipe}, {' or '.join(limits) or 'no limit'}; {parts}"
 
 
 def _receipt_text(body: Receipt) -> str:

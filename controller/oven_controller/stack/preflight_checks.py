@@ -44,6 +44,8 @@ class Request:
     """Whether the stack starts a learner. If not, it waits for one to connect."""
     command: tuple[str, ...] = ()
     """The user's script, which replaces the learner."""
+    hooks: tuple[str, ...] = ()
+    """How the script is watched without edits: environment variables of oven_learner.integrations.launched."""
     quiet: bool = False
     """Whether the script's output goes only to its log."""
     on_ready: Callable[[Mapping[str, Any]], None] | None = None

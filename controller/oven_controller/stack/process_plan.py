@@ -39,6 +39,8 @@ class Service:
     """Whether a guard ends the process with the stack, because the program cannot watch its parent itself."""
     kill_descendants: bool = False
     """Whether the guard also ends all processes that the program started."""
+    outlives_stack: bool = False
+    """Whether the guard lets the program continue if the stack is killed."""
 
     async def start(self) -> Child:
         return await Child.start(
@@ -48,6 +50,7 @@ class Service:
             env=self.env,
             foreign=self.needs_guard,
             kill_descendants=self.kill_descendants,
+            outlives_parent=self.outlives_stack,
         )
 
 
@@ -167,10 +170,14 @@ class Plan:
         env = self.environment("learner") | defaults | _restart_environment(resume_from)
         return self._stack_process("learner", "learner", (), env)
 
-    def script(self, command: Sequence[str], resume_from: str = "") -> Service:
-        """Return the process of the user's script, which replaces the learner. `resume_from` works as in `learner`."""
+    def script(self, command: Sequence[str], resume_from: str = "", hooks: Sequence[str] = ()) -> Service:
+        """Return the process of the user's script, which replaces the learner. `resume_from` works as in `learner`.
+        `hooks` are environment variables of oven_learner.integrations.launched. A script that they watch was not
+        written for the controller, so it continues if the stack is killed."""
         env = self.environment("learner") | {"PYTHONUNBUFFERED": "1"} | _restart_environment(resume_from)
-        return Service("script", tuple(command), self.folder.logs / "script.log", env, needs_guard=True)
+        env |= dict.fromkeys(hooks, "1") | _python_path()
+        log = self.folder.logs / "script.log"
+        return Service("script", tuple(command), log, env, needs_guard=True, outlives_stack=bool(hooks))
 
     def environment(self, role: str, name: str = "") -> dict[str, str]:
         """Return the environment that a process needs to join the run. The user's script has the role `learner`.
@@ -207,6 +214,14 @@ class Plan:
 def _restart_environment(resume_from: str) -> dict[str, str]:
     """Return variables that tell the learner where to resume, and that the stack can restart it for a rollback."""
     return {relaunch.SUPPORT_VARIABLE: "1"} | ({relaunch.RESUME_FROM: resume_from} if resume_from else {})
+
+
+def _python_path() -> dict[str, str]:
+    """Return the PYTHONPATH with which every Python process of the script runs oven_learner's sitecustomize."""
+    from oven_learner import startup
+
+    folders = [str(Path(startup.__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {"PYTHONPATH": os.pathsep.join(folders)}
 
 
 def process_command(process: str, *args: str) -> tuple[str, ...]:

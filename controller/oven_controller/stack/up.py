@@ -269,7 +269,7 @@ class _Stack:
 
     async def _start_learner(self, processes: Processes, plan: Plan, resume_from: str) -> None:
         if self.request.command:
-            script = plan.script(self.request.command, resume_from)
+            script = plan.script(self.request.command, resume_from, self.request.hooks)
             self.script_offset = script.log.stat().st_size if script.log.exists() else 0
             await processes.start_learner(script)
         else:

@@ -44,10 +44,11 @@ class Child:
         foreign: bool = False,
         restricted: bool = False,
         kill_descendants: bool = False,
+        outlives_parent: bool = False,
     ) -> Child:
-        """Start a child. Two options work for foreign programs only: `restricted` keeps the program off the trainer's
-        cores, and `kill_descendants` also ends every process that it started, even outside its group. Raises
-        ProcessError."""
+        """Start a child. Three options work for foreign programs only: `restricted` keeps the program off the trainer's
+        cores, `kill_descendants` also ends every process that it started, even outside its group, and
+        `outlives_parent` lets it continue if the parent is killed. Raises ProcessError."""
         reader, writer = os.pipe()
         environment = {**os.environ, **(env or {}), PARENT_FD: str(reader)}
         if foreign:
@@ -64,7 +65,8 @@ class Child:
                     stdout=out,
                     stderr=out,
                     env=environment,
-                    pass_fds=(reader,),
+                    # With its own end to write to, the child never sees the pipe close.
+                    pass_fds=(reader, writer) if outlives_parent else (reader,),
                     start_new_session=True,
                 )
         except OSError as error:

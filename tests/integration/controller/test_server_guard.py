@@ -67,6 +67,17 @@ async def test_the_server_starts_in_a_folder_of_any_name(tmp_path: Path, name: s
     assert (tmp_path / name / "nats" / "store").is_dir()
 
 
+async def test_a_command_that_outlives_its_parent_continues_when_the_pipe_closes(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    os.mkfifo(go)
+    script = [sys.executable, "-c", f"print(open({str(go)!r}).read())"]
+    child = await Child.start("script", script, tmp_path / "script.log", foreign=True, outlives_parent=True)
+    child.close()  # as the end of this process would
+    with go.open("w") as out:
+        out.write("trained to the end")
+    assert await child.wait() == 0 and child.tail() == "trained to the end"
+
+
 async def test_a_stubborn_command_is_killed_with_its_descendants(tmp_path: Path) -> None:
     log = tmp_path / "stubborn.log"
     os.mkfifo(log)

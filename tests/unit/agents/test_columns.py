@@ -15,8 +15,8 @@ from oven_agents.review.columnar_window import Columns
 from oven_agents.sdk.agent_session import WINDOW_LENGTH, Session
 from oven_agents.sdk.window import Window
 from oven_controller.importing.declared_knobs import Knob
-from oven_controller.importing.metric_names import metric_spec
 from oven_core.protocol.messages import AgentStatus, Observation, Receipt, RunStarted
+from oven_runs.metrics.metric_names import metric_spec
 
 RUN = RunStarted(incarnation=1, n=0, recipe="any")
 NAMES = ("loss", "reward", "eval/loss", "never")

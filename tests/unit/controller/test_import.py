@@ -18,8 +18,6 @@ from tests.support.attached import THIRD_PARTY, trainer
 from tests.support.own_home import invoke, own_home
 
 from oven_controller.importing.importer import LogEntry
-from oven_controller.importing.metric_names import metric_name, metric_spec
-from oven_controller.importing.objectives import MetricNames
 from oven_controller.importing.rows import ROWS_WITHOUT_STEP, Row, measured_rows
 from oven_controller.importing.run_writer import StoredRows, write_log
 from oven_controller.importing.wandb import StepAxes
@@ -29,6 +27,8 @@ from oven_core.protocol.messages import Observation, RunEnded, RunStarted
 from oven_runs.access import log_sources
 from oven_runs.home.run_folder import Home, RunFolder
 from oven_runs.log.replay import replay
+from oven_runs.metrics.metric_names import metric_name, metric_spec
+from oven_runs.metrics.objectives import MetricNames
 from oven_runs.settings.resolution import resolve
 
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oven_controller.importing.import_run import read_source
-from oven_controller.importing.metric_names import metric_spec
-from oven_controller.importing.objectives import MetricNames
 from oven_core.protocol.messages import Observation
+from oven_runs.metrics.metric_names import metric_spec
+from oven_runs.metrics.objectives import MetricNames
 
 YOLO = "  epoch,  train/box_loss,  train/cls_loss,  metrics/mAP50(B),  val/box_loss,  val/cls_loss,  lr/pg0,  lr/pg1\n"
 TABLES = {

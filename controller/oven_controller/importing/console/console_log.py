@@ -16,12 +16,12 @@ from oven_controller.importing.console.headed_table import HeadedTable
 from oven_controller.importing.console.line_parser import parse_boxed, parse_line
 from oven_controller.importing.console.record import Record
 from oven_controller.importing.importer import Recording
-from oven_controller.importing.metric_names import core, direction, held_out, is_counter
-from oven_controller.importing.name_tables import LOSSES
 from oven_controller.importing.spool import Spool
 from oven_controller.importing.step_columns import number_rows
 from oven_controller.importing.text_lines import read_lines
 from oven_core.errors import ConfigError
+from oven_runs.metrics.metric_names import core, direction, held_out, is_counter
+from oven_runs.metrics.name_tables import LOSSES
 
 MAX_KINDS = 10_000
 """Maximum number of kinds that are counted. Lines of further kinds are skipped."""

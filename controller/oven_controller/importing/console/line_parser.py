@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from oven_controller.importing.console.record import Record
-from oven_controller.importing.metric_names import direction, held_out
+from oven_runs.metrics.metric_names import direction, held_out
 
 MAX_LENGTH = 20_000
 """Longer lines are not parsed. They are data or generated text."""

@@ -6,7 +6,8 @@ import re
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
-from oven_controller.importing.metric_names import (
+from oven_core.errors import ConfigError
+from oven_runs.metrics.metric_names import (
     alias_of,
     canonical,
     core,
@@ -17,7 +18,7 @@ from oven_controller.importing.metric_names import (
     metric_name,
     suggest_columns,
 )
-from oven_controller.importing.name_tables import (
+from oven_runs.metrics.name_tables import (
     EPOCHS,
     HELD_OUT_PREFIXES,
     LOSSES,
@@ -28,7 +29,6 @@ from oven_controller.importing.name_tables import (
     WEAK_NORMS,
     WEAK_REWARDS,
 )
-from oven_core.errors import ConfigError
 
 STEP = "step"
 """Target of the rename that chooses the step column."""

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Literal, NamedTuple, TypeAlias
 
-from oven_controller.importing import name_tables
 from oven_core.protocol.messages import MetricSpec
+from oven_runs.metrics import name_tables
 
 Direction: TypeAlias = Literal["up", "down", "neither"]
 

@@ -1,0 +1,1 @@
+"""Attaches to frameworks without a change of the user's script."""

@@ -1,0 +1,1 @@
+"""Observes what a script logs to wandb, TensorBoard, and others, without changing it."""

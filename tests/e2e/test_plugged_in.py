@@ -13,7 +13,18 @@ from oven_runs.log.replay import replay
 
 pytestmark = pytest.mark.e2e
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
+LOGGING_SCRIPT = """
+import sys
+from torch.utils.tensorboard import SummaryWriter
+
+writer = SummaryWriter(sys.argv[1])
+for step in range(1, 31):
+    writer.add_scalar("train/loss", 1 / step, step)
+writer.close()
+sys.exit(7)
+"""
 
 
 def test_a_users_script_starts_in_observe(oven: Oven) -> None:
@@ -39,3 +50,27 @@ def test_a_users_script_starts_in_observe(oven: Oven) -> None:
     ended = next(e.body for e in events if isinstance(e.body, RunEnded))
     assert (ended.reason, ended.step) == ("completed", 40)
     assert replay(events, "script").same
+
+
+def test_run_tap_observes_what_a_script_logs_and_passes_its_exit_code_on(oven: Oven, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(LOGGING_SCRIPT)
+    code, output = oven("run", "--tap", "--run", "tapped", "--", sys.executable, str(script), str(tmp_path), cold=True)
+    assert code == 7, output
+    events = oven.events("tapped")
+    losses = [e.body.metrics["loss"] for e in events if isinstance(e.body, Observation)]
+    assert losses == [pytest.approx(1 / step) for step in range(1, 31)]
+    assert not [e for e in events if isinstance(e.body, RunStarted) and e.body.actuators], "a tap has no knobs"
+    assert replay(events, "tapped").same
+
+
+def test_run_auto_attach_attaches_to_a_trainer_that_knows_nothing_of_it(oven: Oven, tmp_path: Path) -> None:
+    script = [sys.executable, str(ROOT / "tests" / "support" / "unedited_training.py"), "trainer"]
+    code, output = oven("run", "--auto-attach", "--run", "auto", "--", *script, str(tmp_path), cold=True)
+    assert code == 0, output
+    events = oven.events("auto")
+    started = next(e.body for e in events if isinstance(e.body, RunStarted))
+    assert "optimizer.lr_scale" in {spec.name for spec in started.actuators}
+    steps = [e.body.step for e in events if isinstance(e.body, Observation)]
+    assert steps == list(range(1, len(steps) + 1)) and steps
+    assert replay(events, "auto").same

@@ -41,6 +41,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, Command | Group]]] = {
     },
     "Overrule": {
         **{name: Command(f"{CLI}.operator:{name}_command", f"{ACTIONS[name].summary}.") for name in ACTION_NAMES},
+        "propose": Command(f"{CLI}.propose:propose_command", "Propose a value for a knob, as an agent without trust."),
         "judge": Group(
             "Manage the judges of a run's reward committee while it trains.",
             "list",

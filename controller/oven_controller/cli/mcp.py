@@ -23,6 +23,10 @@ def mcp(
             "--control", help="Also offer approve, veto, set, hold and resume, signed with the MCP server's own key."
         ),
     ] = False,
+    propose: Annotated[
+        bool,
+        typer.Option("--propose", help="Also offer propose, whose votes have no weight until a person trusts them."),
+    ] = False,
     agent_files: Annotated[
         Path | None,
         typer.Option(
@@ -38,6 +42,8 @@ def mcp(
     Needs the extra `mcp`.
 
     Example: claude mcp add oven -- oven-controller mcp
+
+    Example: oven-controller mcp grpo-1121-0231 --propose
 
     Example: oven-controller mcp grpo-1121-0231 --control
     """
@@ -57,4 +63,4 @@ def mcp(
         print(
             "waiting for a coding agent on stdin, which normally starts this server; Ctrl-C stops it", file=sys.stderr
         )
-    serve(allowed_runs, control)
+    serve(allowed_runs, control=control, propose=propose)

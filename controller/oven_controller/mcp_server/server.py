@@ -16,6 +16,7 @@ from pydantic import ConfigDict, ValidationError
 
 from oven_controller.mcp_server.allowed_runs import AllowedRuns
 from oven_controller.mcp_server.control_tools import control_tools
+from oven_controller.mcp_server.proposing_tool import ProposingTool
 from oven_controller.mcp_server.reading_tools import ReadingTools
 from oven_core.cpu_affinity import yield_cpu_to_training
 from oven_core.errors import UnknownNameError, reason
@@ -36,31 +37,43 @@ The tools approve, veto, set, hold and resume act on a live training run immedia
 this server's name. Use one only if the person you work for asked for that change or that kind of change.\
 """
 
+PROPOSE_INSTRUCTIONS: Final = """
+The tool propose casts one vote without weight: agents may object, the guardrails bound it, and a person approves it. \
+Use it if a person wants your advice on a knob, with a reason that states figures of this run.\
+"""
 
-def serve(allowed_runs: AllowedRuns, control: bool) -> None:
+
+def serve(allowed_runs: AllowedRuns, *, control: bool, propose: bool) -> None:
     """Serve requests until the client closes stdin, at a lower priority than the training on this machine."""
     yield_cpu_to_training()
     # Python's own handler would wait forever for the thread that reads stdin.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     logging.getLogger("mcp").setLevel(logging.WARNING)
-    build_server(allowed_runs, control).run("stdio")
+    build_server(allowed_runs, control=control, propose=propose).run("stdio")
 
 
-def build_server(allowed_runs: AllowedRuns, control: bool) -> MCPServer[Any]:
-    """Build a server with the reading tools and, if `control` is set, the control tools."""
+def build_server(allowed_runs: AllowedRuns, *, control: bool = False, propose: bool = False) -> MCPServer[Any]:
+    """Build a server with the reading tools, the control tools if `control` is set, and `propose` if that is set."""
     reading = ReadingTools(allowed_runs)
     reading_hints = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+    proposing_hints = ToolAnnotations(
+        read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=False
+    )
     control_hints = ToolAnnotations(
         read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=False
     )
     names = ("runs", "status", "metric", "decisions", "explain", "diagnose", "backtest")
     tools = [make_strict_tool(getattr(reading, name), reading_hints) for name in names]
+    if propose:
+        tools.append(make_strict_tool(ProposingTool(allowed_runs).propose, proposing_hints))
     if control:
         tools += [make_strict_tool(function, control_hints) for function in control_tools(allowed_runs)]
     return MCPServer(
         NAME,
         title="Oven Controller",
-        instructions=INSTRUCTIONS + (CONTROL_INSTRUCTIONS if control else ""),
+        instructions=INSTRUCTIONS
+        + (PROPOSE_INSTRUCTIONS if propose else "")
+        + (CONTROL_INSTRUCTIONS if control else ""),
         version=version("oven-controller"),
         tools=tools,
         log_level="WARNING",

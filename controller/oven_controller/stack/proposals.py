@@ -1,7 +1,7 @@
 """Cast one proposal as a newcomer, for `propose` and the MCP tool of the same name, and wait for the mesh's answer.
 
 The proposer has its own agent name and key, so the guardrails and the limits on newcomers apply to it as to any agent.
-It joins, votes and leaves at once. The ballot keeps the vote, and neither a ballot nor lockstep waits for the proposer.
+It joins, votes and then reports that it cannot fire. So neither a ballot nor lockstep waits for it, and `trust` knows it.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ DEFAULT_CONFIDENCE: Final = 0.6
 """The default of `rules.quorum_confidence`, below which a newcomer's proposal cannot become advice."""
 DEFAULT_WAIT_S: Final = 60.0
 """Seconds to wait for the answer. A ballot closes after a few steps, so a run with slow steps needs more."""
+CALLED: Final = "votes only when somebody calls `propose`"
 
 Answer = Literal["adopted", "advised", "rejected", "refused", "pending"]
 EXIT_CODES: Final[dict[Answer, int]] = {"adopted": 0, "advised": 0, "rejected": 1, "refused": 1, "pending": 3}
@@ -114,7 +115,7 @@ class _Proposal:
             raise UnknownNameError("actuator", self._actuator, state.specs)
         value = coerce_proposal(spec, self._value)
         if isinstance(value, Fault):
-            raise ConfigError(f"{format_value(self._value)} for {spec.name}: {value.problem}")
+            raise ConfigError(f"{format_value(self._value)} cannot be proposed for {spec.name}, {value.problem}")
         self._value = value
         self._vote = Vote(
             actuator=spec.name,
@@ -127,14 +128,10 @@ class _Proposal:
         return self._vote
 
     async def send(self, vote: Vote) -> None:
-        """Join, vote and leave. Raises BusError."""
-        statuses = [
-            AgentStatus.model_validate(
-                {"state": state, "tick": vote.tick, "moves": (vote.actuator,), "reason": "cast one proposal"}
-            )
-            for state in ("joined", "left")
-        ]
-        messages: tuple[LogMessage, ...] = (statuses[0], vote, statuses[1])
+        """Join, vote and report that no other vote follows. Raises BusError."""
+        joined = AgentStatus(state="joined", tick=vote.tick, moves=(vote.actuator,), reason=CALLED)
+        idle = AgentStatus(state="cannot_fire", tick=vote.tick, reason=CALLED)
+        messages: tuple[LogMessage, ...] = (joined, vote, idle)
         async with connect(self.access.folder, "agent", self.agent) as bus:
             for message in messages:  # the stream of votes confirms nothing; `feed` sees the vote in the log
                 await bus.publish(agent_subject(self.access.run, self.agent, message), message.wire())

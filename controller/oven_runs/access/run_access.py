@@ -178,8 +178,9 @@ class RunAccess(ABC):
         def is_over() -> bool:
             return self.is_over(has_ended or live_end is not None)
 
-        async for event in self.poll(listen_for_end, fetch, is_over, report):
-            yield event
+        async with contextlib.aclosing(self.poll(listen_for_end, fetch, is_over, report)) as events:
+            async for event in events:  # closed here, so that a reader that stops early also closes the connection
+                yield event
         if live_end is not None and not has_ended and self.is_up():
             yield keyring.verify(replace(live_end, seq=last_seq + 1))
         if not self.is_up():
@@ -205,8 +206,9 @@ class RunAccess(ABC):
                     await listen(bus, self.run, wake)
                     while self.is_up():
                         wake.clear()
-                        async for item in fetch(bus):
-                            yield item
+                        async with contextlib.aclosing(fetch(bus)) as items:
+                            async for item in items:
+                                yield item
                         if is_lost:
                             report(f"run {self.run!r} can be read again")
                             is_lost = False

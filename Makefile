@@ -9,7 +9,7 @@ JOBS ?= 3
 # Large packages that are imported for little, or by tools that come compiled.
 RARE := apprise|diffusers|fontTools|genai_prices|matplotlib|mpl_toolkits|mypy|mypyc|narwhals|oauthlib|pip|pygments|pytorch_lightning|ruamel|setuptools|sklearn
 
-.PHONY: install up test test-all check clean
+.PHONY: install up test test-all check site release clean
 
 install: $(STAMP)
 
@@ -49,5 +49,16 @@ check: $(STAMP)
 	$(BIN)/python docs/prose.py
 	$(BIN)/python docs/names.py
 
+# The docs as a site in site/; a wrong link is an error.
+site: $(STAMP)
+	$(BIN)/mkdocs build --strict --quiet
+
+# What would be uploaded, in dist/: the tag of a commit is v and the version in pyproject.toml.
+release: $(STAMP)
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/python -m pytest -q -m "" tests/unit/test_release.py
+
 clean:
-	rm -rf dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -51,7 +51,7 @@ check: $(STAMP)
 
 # The docs as a site in site/; a wrong link is an error.
 site: $(STAMP)
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # What would be uploaded, in dist/: the tag of a commit is v and the version in pyproject.toml.
 release: $(STAMP)

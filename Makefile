@@ -48,6 +48,7 @@ check: $(STAMP)
 	$(BIN)/lint-imports --config importlinter.toml
 	$(BIN)/python docs/prose.py
 	$(BIN)/python docs/names.py
+	@$(MAKE) --no-print-directory site
 
 # The docs as a site in site/; a wrong link is an error.
 site: $(STAMP)

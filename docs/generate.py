@@ -19,6 +19,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
+from oven_controller.cli.review_json import review_schema
 from oven_core.bus import streams
 from oven_core.protocol import (
     codec,
@@ -348,7 +349,7 @@ def _bounds(spec: dict[str, Any]) -> str:
 def documents() -> dict[str, str]:
     """Whole files: path under docs/ → contents."""
     made = {"log.schema": codec.json_schema(), "requests.schema": codec.service_schema()}
-    made["asyncapi"] = generate_asyncapi()
+    made |= {"asyncapi": generate_asyncapi(), "review.schema": review_schema()}
     documents = {f"protocol/{name}.json": json.dumps(made[name], indent=1, ensure_ascii=False) + "\n" for name in made}
     return documents | finding_pictures.pictures()
 

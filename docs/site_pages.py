@@ -76,7 +76,9 @@ def _make_file(config: MkDocsConfig, uri: str, target: Path) -> File:
     title = f"# {target.relative_to(ROOT)}"
     if target.is_dir():
         names = sorted(path.name for path in target.iterdir() if path.is_file() and not path.name.startswith("."))
-        return File.generated(config, uri, content="\n".join([title, "", *(f"- [{name}]({name})" for name in names), ""]))
+        return File.generated(
+            config, uri, content="\n".join([title, "", *(f"- [{name}]({name})" for name in names), ""])
+        )
     if target.suffix == ".md":
         return File.generated(config, uri, abs_src_path=str(target))
     language = {".py": "python", ".mjs": "javascript"}.get(target.suffix, target.suffix[1:])

@@ -15,6 +15,7 @@ from oven_agents.review.page import write_page
 from oven_controller.cli import completion
 from oven_controller.cli.importing import Knobs, Rename, parse_renames, resumed_text, source_lines
 from oven_controller.cli.options import Json, Rules, print_result, print_table
+from oven_controller.cli.review_json import ReviewReport, ReviewReports
 from oven_controller.finding_report import finding_lines
 from oven_controller.importing.declared_knobs import ASSUMED_KNOBS, Knob, parse_knobs
 from oven_controller.importing.import_run import suggest_renames
@@ -94,10 +95,9 @@ def review(
     if html is not None and runs:
         write_page(html, render(runs))
     if len(sources) == 1:
-        print_result(as_json, _as_json(runs[0]), _lines(runs[0]))
+        print_result(as_json, ReviewReport.of_run(runs[0]), _lines(runs[0]))
     elif as_json:
-        unread = [{"run": source, "error": error} for source, error in errors.items()]
-        print_result(True, {"runs": [*map(_as_json, runs), *unread]}, ())
+        print_result(True, ReviewReports.of_runs(runs, errors), ())
     else:
         print_table(("run", "steps", "most important finding", "since step", "other findings"), _rows(runs, errors))
     if errors:
@@ -115,19 +115,6 @@ def _review_source(source: str, renames: dict[str, str]) -> ReviewedRun:
             raise ConfigError(f"{source} has no observations; wait for the run's first steps, or name another run")
         notes = _import_notes(log.imported.summary(())) if log.imported else ()
         return ReviewedRun(source, record, find_findings(record), notes)
-
-
-def _as_json(run: ReviewedRun) -> dict[str, Any]:
-    record = run.record
-    return {
-        "run": run.name,
-        "observations": record.observation_count,
-        "first_step": record.step_range[0],
-        "last_step": record.step_range[1],
-        "notes": [note.strip() for note in run.notes],
-        "unjudged": unjudged(record) or None,
-        "findings": [finding.model_dump() for finding in run.findings],
-    }
 
 
 def _lines(run: ReviewedRun) -> Iterator[str]:

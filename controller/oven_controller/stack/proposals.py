@@ -1,7 +1,7 @@
 """Cast one proposal as a newcomer, for `propose` and the MCP tool of the same name, and wait for the mesh's answer.
 
 The proposer has its own agent name and key, so the guardrails and the limits on newcomers apply to it as to any agent.
-It joins, votes and then reports that it cannot fire. So neither a ballot nor lockstep waits for it, and `trust` knows it.
+It joins, votes, and reports that it cannot fire. So neither a ballot nor lockstep waits for it, and `trust` knows it.
 """
 
 from __future__ import annotations
@@ -91,9 +91,7 @@ class _Proposal:
 
     The log alone is not enough: the mesh logs only the first refusal of each kind."""
 
-    def __init__(
-        self, folder: RunFolder, agent: str, actuator: str, value: Value, why: str, confidence: float
-    ) -> None:
+    def __init__(self, folder: RunFolder, agent: str, actuator: str, value: Value, why: str, confidence: float) -> None:
         self.access, self.agent = LocalRun(folder), agent
         self.mesh = Mesh(folder.run)
         self.seq = 0

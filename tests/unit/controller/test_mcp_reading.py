@@ -143,7 +143,7 @@ async def test_a_long_call_tells_its_progress_and_can_be_cancelled(
             if "tick 9" in updates[-1]:
                 scope.cancel()
 
-        async with Client(build_server(AllowedRuns("r", agent_files=tmp_path / "agents"), False)) as client:
+        async with Client(build_server(AllowedRuns("r", agent_files=tmp_path / "agents"))) as client:
             await client.call_tool("backtest", {"agent": "counting.py"}, progress_callback=hear)
     assert scope.cancelled_caught and updates[0] == "1 events read"
     assert 0 < len((tmp_path / "asked").read_text()) < 150  # of 153 windows

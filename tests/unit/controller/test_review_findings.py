@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import jsonschema
 import pytest
 from tests.support.own_home import invoke, own_home
 from tests.support.simulated_curves import NO_VALUE, clear_overfit, constant_rate, flat_loss, jump
 
 from oven_runs.home.run_folder import Home
 
+SCHEMA = json.loads((Path(__file__).parents[3] / "docs" / "protocol" / "review.schema.json").read_text())
 ROWS = 200
 Read = Callable[..., Any]
 
@@ -30,7 +32,10 @@ def as_json(capsys: pytest.CaptureFixture[str]) -> Read:
     def read(*args: str, code: int = 0) -> Any:
         capsys.readouterr()
         assert invoke("review", *args, "--json") == code
-        return json.loads(capsys.readouterr().out)
+        report = json.loads(capsys.readouterr().out)
+        if "--agent" not in args:
+            jsonschema.validate(report, SCHEMA)
+        return report
 
     return read
 
@@ -70,6 +75,15 @@ def test_one_file_as_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert "act: diverged since step 12" in text and "remedy: go back to a checkpoint" in text
     assert invoke("review", healthy()) == 0
     assert "nothing needs action, as far as the log shows" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("fault", [{"findings": None}, {"observations": 0}, {"run": None}])
+def test_the_schema_rejects_another_shape(as_json: Read, fault: dict[str, Any]) -> None:
+    report = as_json(ill())
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(report | fault, SCHEMA)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"runs": [report | fault]}, SCHEMA)
 
 
 def test_several_files_are_a_table_and_a_list(as_json: Read, capsys: pytest.CaptureFixture[str]) -> None:

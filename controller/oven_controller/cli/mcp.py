@@ -25,7 +25,7 @@ def mcp(
     ] = False,
     propose: Annotated[
         bool,
-        typer.Option("--propose", help="Also offer propose, whose votes have no weight until a person trusts them."),
+        typer.Option("--propose", help="Also offer propose, which casts votes of an agent without trust."),
     ] = False,
     agent_files: Annotated[
         Path | None,

@@ -35,9 +35,9 @@ def propose(
     ] = proposals.DEFAULT_WAIT_S,
     as_json: Json = False,
 ) -> None:
-    """Propose a value for a knob to the mesh, as a newcomer that nobody trusts yet, and print the answer.
+    """Propose a value for a knob to the mesh, as an agent without trust, and print the answer.
 
-    Unlike `set`, this overrules nobody: agents may vote against it, the guardrails bound it, and a person approves it.
+    Unlike with `set`, agents may vote against the change, the guardrails bound it, and a person approves it.
 
     Exit code 0 if it was adopted or became advice, 1 if it was rejected or refused, 3 if there is no answer in time.
 

@@ -43,7 +43,7 @@ class ProposingTool:
             float, Field(ge=0.1, le=600, description="maximum seconds to wait for the mesh's answer")
         ] = DEFAULT_WAIT_S,
     ) -> Annotated[CallToolResult, ProposalReport]:
-        """Propose a value for a knob of a live run, as an agent that nobody trusts yet, and return the mesh's answer.
+        """Propose a value for a knob of a live run, as an agent without trust, and return the mesh's answer.
         Agents may vote against it, the guardrails bound it, and a person approves it before it changes anything."""
 
         def work(progress: Progress) -> ProposalReport:

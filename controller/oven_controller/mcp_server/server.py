@@ -38,8 +38,8 @@ this server's name. Use one only if the person you work for asked for that chang
 """
 
 PROPOSE_INSTRUCTIONS: Final = """
-The tool propose casts one vote without weight: agents may object, the guardrails bound it, and a person approves it. \
-Use it if a person wants your advice on a knob, with a reason that states figures of this run.\
+The tool propose casts one vote of an agent without trust. Others may object, guardrails bound it, and a person \
+approves it. Use it if a person wants your advice on a knob, with a reason that states figures of this run.\
 """
 
 

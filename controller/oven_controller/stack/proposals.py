@@ -87,7 +87,7 @@ def cast_proposal(
 
 
 class _Proposal:
-    """One proposal and a copy of the mesh, which reads the same log and so knows what became of the vote.
+    """One proposal and a copy of the mesh, which reads the same log and so knows the outcome of the vote.
 
     The log alone is not enough: the mesh logs only the first refusal of each kind."""
 

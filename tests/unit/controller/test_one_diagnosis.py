@@ -40,7 +40,7 @@ def printed(capsys: pytest.CaptureFixture[str], *command: str) -> Any:
 @pytest.mark.usefixtures("runs")
 async def test_all_commands_agree(capsys: pytest.CaptureFixture[str]) -> None:
     kinds = {}
-    async with Client(build_server(AllowedRuns(None), False)) as client:
+    async with Client(build_server(AllowedRuns(None))) as client:
         for run in RUNS:
             by_model = printed(capsys, "supervise", "diagnose", run)
             by_graph = printed(capsys, "kg", "diagnose", run)

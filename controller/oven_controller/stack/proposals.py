@@ -190,12 +190,13 @@ class _Proposal:
             return self.report("pending", "the stack is down; the log has no answer")
         if not self._vote_seq:
             return self.report("pending", f"the vote was sent, but is not in the log after {wait_s:g} s")
-        closing = self.mesh.ballots[self._actuator].opened.closes_at_tick
-        return self.report(
-            "pending",
-            f"the ballot is still open after {wait_s:g} s; it closes by tick {closing}, and the run is at tick "
-            f"{self.mesh.state.tick}; `oven-controller decisions {self.access.run}` will show the answer",
-        )
+        ballot = self.mesh.ballots.get(self._actuator)
+        state = "has closed, but no mesh has logged the decision"
+        if ballot is not None:
+            closing = f"it closes by tick {ballot.opened.closes_at_tick}, and the run is at tick {self.mesh.state.tick}"
+            state = f"is still open: {closing}"
+        hint = f"`oven-controller decisions {self.access.run}` will show the answer"
+        return self.report("pending", f"after {wait_s:g} s, the ballot {state}; {hint}")
 
 
 async def _cast(proposal: _Proposal, wait_s: float, on_event: Callable[[Event], object]) -> ProposalReport:

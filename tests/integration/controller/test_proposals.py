@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from mcp import Client, StdioServerParameters, stdio_client
+from tests.integration.agents.test_agent_ends import IN_A_CALL, hanging
 from tests.integration.conftest import Stack
 from tests.support.coding_agent import CodingAgent
 
@@ -74,3 +75,15 @@ async def test_a_proposal_is_bounded_as_a_newcomers_and_replays(stack: Stack, lo
     assert sum("ballots of untrusted agents" in decision.reason for decision in decisions) == 1
     code, text = stack.command("propose", "grad.clip", "3", "--why", "too late", "--run", "r")
     assert (code, "Traceback" in text) == (2, False), text
+
+
+def test_a_ballot_that_stays_open_leaves_the_proposal_pending(stack: Stack) -> None:
+    agent = hanging(stack, IN_A_CALL)  # may vote, never does, and the run makes no step that would close the ballot
+    settings = ["--set", f"agents={agent.name}", "--set", "recipe_options.mode=wait"]
+    up = stack.up("r", *settings, until="step   12/12")
+    report = propose(stack, 3, "optimizer.lr_scale", "0.5", "--wait", "10")
+    assert (report["answer"], report["decision"]) == ("pending", None)
+    assert report["vote"] and "is still open: it closes by tick " in report["reason"], report
+    assert stack.command("down", "r")[0] == 0
+    assert stack.end_of(up)[0] == 0
+    assert stack.command("replay", "r")[0] == 0

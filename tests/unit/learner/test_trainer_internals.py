@@ -73,11 +73,13 @@ def newer_trainer(*names: str) -> Any:
 
 def train(make: Callable[[], Any], caplog: pytest.LogCaptureFixture) -> tuple[FakeLink, list[str]]:
     """Train alone, in observe and with decisions. Return the link of the latter, and the sentences of attach."""
-    alone, observed, decided = make(), make(), make()
+    alone = make()  # which sets the seed
     alone.train()
+    observed = make()
     attach(observed, link=FakeLink())
     observed.train()
     assert equal(weights(alone), weights(observed)), "attaching changed the training"
+    decided = make()
     link = FakeLink({1: ("optimizer.lr_scale", 0.5), 2: ("run.rollback", 0.0)})
     caplog.clear()
     with caplog.at_level(logging.WARNING, "oven.learner"):
@@ -155,12 +157,17 @@ def test_an_old_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert re.match(r"accelerate [\d.]+ is older than 999.5, the oldest supported version; ", sentence)
 
 
-@pytest.mark.parametrize("load", [trainer_internals.sdpo_losses, trainer_internals.gold_trainer])
+@pytest.mark.parametrize(
+    ("load", "name"),
+    [
+        (trainer_internals.sdpo_losses, "compute_topk_self_distillation_loss"),
+        (trainer_internals.gold_trainer, "ULDLoss"),
+    ],
+)
 def test_a_trl_without_an_experimental_loss_is_named(
-    monkeypatch: pytest.MonkeyPatch, load: Callable[[], ModuleType]
+    monkeypatch: pytest.MonkeyPatch, load: Callable[[], ModuleType], name: str
 ) -> None:
-    monkeypatch.delattr(load(), "ULDLoss", raising=False)
-    monkeypatch.delattr(load(), "compute_topk_self_distillation_loss", raising=False)
+    monkeypatch.delattr(load(), name)
     with pytest.raises(ConfigError, match=r"^channel\.\w+ is not available, because TRL .* has no `trl\.experimental"):
         load()
 

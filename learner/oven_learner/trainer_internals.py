@@ -75,7 +75,13 @@ class Feature:
     def explain(self, trainer: Any) -> str:
         """Return the sentence about the consequence, the missing names, and the versions that have them."""
         missing = " and no ".join(f"`{name}`" for name in self.missing_names(trainer))
-        return f"{self.consequence}, because {_describe(trainer)} has no {missing}; use {self.versions}"
+        return f"{self.consequence}, because {self._describe_library(trainer)} has no {missing}; use {self.versions}"
+
+    def _describe_library(self, trainer: Any) -> str:
+        if self.versions.startswith("transformers"):
+            return f"transformers {_version('transformers')}"
+        trl_class = next((cls for cls in type(trainer).__mro__ if cls.__module__.startswith("trl.")), type(trainer))
+        return f"the {trl_class.__name__} of TRL {_version('trl') or '(not installed)'}"
 
     def require(self, trainer: Any) -> None:
         """Raise ConfigError with the sentence unless the trainer has the names."""
@@ -399,15 +405,6 @@ def _names_in_methods(trainer: Any) -> frozenset[str]:
     members = (member for cls in type(trainer).__mro__ for member in vars(cls).values())
     methods = (inspect.unwrap(member) for member in members if inspect.isfunction(member))
     return frozenset(name for method in methods for name in method.__code__.co_names)
-
-
-def _describe(trainer: Any) -> str:
-    """Return the name of the trainer's first class from a library, and the library's version."""
-    for cls in type(trainer).__mro__:
-        package = cls.__module__.partition(".")[0]
-        if package in OLDEST_VERSIONS:
-            return f"{cls.__name__} of {package} {_version(package)}"
-    return type(trainer).__name__
 
 
 def _version(package: str) -> str:

@@ -48,6 +48,11 @@ def leaves(trainer: Any, folder: Path) -> Leaves:
         "random": {"python": repr(random.getstate()), "numpy": np.random.get_state(), "torch": torch.get_rng_state()},
         "checkpoints": checkpoints(folder),
     }
+    return flatten(parts)
+
+
+def flatten(parts: Mapping[str, Any]) -> Leaves:
+    """Nested mappings and sequences as leaves."""
     return dict(_flat(parts, ""))
 
 

@@ -136,7 +136,7 @@ def test_an_evaluating_trainer_that_cannot_generate_loses_the_best_weights(tmp_p
 def test_teachers_of_an_unknown_version_are_not_measured(tmp_path: Path) -> None:
     job = grpo(tmp_path, newer_grpo("_compute_loss"))
     (sentence,) = trainer_internals.missing_features(job, has_teachers=True)
-    assert sentence.startswith("the distance from inactive teachers is not measured, because GRPOTrainer of trl ")
+    assert sentence.startswith("the distance from inactive teachers is not measured, because the GRPOTrainer of TRL ")
 
 
 def test_what_attach_is_asked_for_and_cannot_do_is_refused_before_training(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_what_attach_is_asked_for_and_cannot_do_is_refused_before_training(tmp_p
     rows = [{"prompt": "a"}, {"prompt": "b"}]
     mixture = Mixture({"all": rows})
     plain = trainer(tmp_path, cls=newer_trainer("_get_train_sampler"), data=mixture.dataset)
-    with pytest.raises(ConfigError, match=r"cannot set the order of the data, because Trainer of transformers"):
+    with pytest.raises(ConfigError, match=r"cannot set the order of the data, because transformers"):
         attach(plain, link=FakeLink(), mixture=mixture)
 
 

@@ -3,7 +3,7 @@
 A GRPOTrainer with an `environment_factory` runs the tool calls and stores the messages, but hides two things. It drops
 a result that would make the completion too long, although the call ran. It may also truncate a completion in the middle
 of a call. The recorder sees both the environment's calls and the trainer's messages, so it can mark such traces as
-`truncated`. It uses internals of TRL 1.16: `_generate`, `_env_tools`, `_tokenizer` and `eos_token_ids`.
+`truncated`. It uses internals of TRL through `oven_learner.trainer_internals`.
 """
 
 from __future__ import annotations

@@ -160,6 +160,11 @@ def missing_features(trainer: Any, *, has_teachers: bool) -> list[str]:
         features.append(GREEDY_REWARDS)
     if has_teachers:
         features.append(IDLE_TEACHER_KL)
+    if hasattr(trainer, "reward_funcs") and not any(is_a(trainer, name) for name in COUNTABLE_TRAINERS):
+        sentences.append(  # for example the classes that Unsloth puts in the place of TRL's
+            f"completions are not shown, missing rewards are not counted, and β and ε are not knobs, because "
+            f"{type(trainer).__name__} is none of {', '.join(COUNTABLE_TRAINERS)}"
+        )
     missing = [feature for feature in features if feature.applies_to(trainer) and feature.missing_names(trainer)]
     return sentences + [feature.explain(trainer) for feature in missing]
 
@@ -388,6 +393,8 @@ def _has_name(trainer: Any, name: str) -> bool:
         return True
     if not (hasattr(trainer, attribute) or attribute in _names_in_methods(trainer)):
         return False
+    if attribute == COMPUTE_LOSS:  # Unsloth's trainers have it, but never call it
+        return attribute in inspect.unwrap(type(trainer).compute_loss).__code__.co_names
     return not parameters or _needs_only(getattr(type(trainer), attribute), parameters.rstrip(")").split(", "))
 
 

@@ -151,6 +151,27 @@ def test_what_attach_is_asked_for_and_cannot_do_is_refused_before_training(tmp_p
         attach(plain, link=FakeLink(), mixture=mixture)
 
 
+def test_an_online_trainer_of_another_library_is_named_and_trains(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Unsloth replaces TRL's classes by its own, and their `compute_loss` does not call `_compute_loss`."""
+    replacement = newer(trl.trainer.grpo_trainer, "GRPOTrainer").GRPOTrainer_renamed
+    link, sentences = train(lambda: grpo(tmp_path, replacement, lr_scheduler_type="constant"), caplog)
+    (sentence,) = sentences
+    assert sentence.endswith("because GRPOTrainer_renamed is none of GRPOTrainer, RLOOTrainer, SDPOTrainer")
+    assert [receipt.status for receipt in link.receipts()] == ["applied", "applied"]
+
+    def own_loss(
+        self: Any, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        raise NotImplementedError
+
+    committee = Committee({"vowels": vowels, "early": early})
+    job = grpo(tmp_path, type("UnslothGRPOTrainer", (replacement,), {"compute_loss": own_loss}), rewards=(committee,))
+    with pytest.raises(ConfigError, match="cannot exclude unscored groups from the loss"):
+        attach(job, link=FakeLink(), committee=committee)
+
+
 def test_an_old_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(trainer_internals.OLDEST_VERSIONS, "accelerate", "999.5")
     (sentence,) = trainer_internals.missing_features(trainer(tmp_path), has_teachers=False)

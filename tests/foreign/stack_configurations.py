@@ -91,8 +91,8 @@ def online(folder: Path, cls: Any, config: Any, **settings: Any) -> Trainer:
 
 
 CONFIGURATIONS = (
-    Configuration("trainer/gpt2 with dropout", trainer),
-    Configuration("trainer/llama, evaluated", lambda folder: trainer(folder, model=tiny.llama, **tiny.EVALUATED)),
+    Configuration("trainer/dropout", trainer),
+    Configuration("trainer/evaluated", lambda folder: trainer(folder, model=tiny.llama, **tiny.EVALUATED)),
     Configuration("trainer/resumed", lambda folder: trainer(folder, **SAVED), resumed),
     Configuration("sft", sft),
     Configuration("dpo", dpo),

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -63,7 +62,7 @@ def bench(
     if not stacks:
         names = ", ".join(stack.name for stack in STACKS)
         raise ConfigError(f"no stack begins with {' or '.join(prefixes)}; the names are {names}")
-    rows = sorted(run_tasks(check, stacks, jobs, describe=partial(_describe)), key=_position)
+    rows = sorted(run_tasks(check, stacks, jobs, describe=_describe, failed=_failed), key=_position)
     failures = [sentence for row in rows for sentence in problems(row)]
     trainings: Sequence[Any] = [outcome for row in rows for outcome in row["trainings"]]
     figures = {
@@ -75,6 +74,16 @@ def bench(
         "fail_without_us": sum(bool(outcome["failure"]) for outcome in trainings),
     }
     return Report(figures, rows, failures)
+
+
+def _failed(stack: Stack, error: Exception) -> dict[str, Any]:
+    training = {"name": "environment", "failure": str(error), "observed": "", "decision": "", "replayed": ""}
+    return {
+        "stack": stack.name,
+        "requirements": list(stack.requirements),
+        "versions": {},
+        "trainings": [training | {"sentences": []}],
+    }
 
 
 def _position(row: Mapping[str, Any]) -> int:

@@ -48,7 +48,7 @@ STACKS: Final = (
     Stack("TRL 1.0", ("trl==1.0.0",), "trl"),
     Stack("TRL 1.9", ("trl==1.9.0",), "trl"),
     Stack("TRL 1.16", ("trl==1.16.0",), "trl"),
-    Stack("transformers 4.56", ("transformers==4.56.0", "accelerate==1.0.1", "datasets"), "transformers"),
+    Stack("transformers 4.56", ("transformers==4.56.0", "accelerate==1.10.0", "datasets"), "transformers"),
     Stack("transformers 5.24", ("transformers==5.24.0", "accelerate", "datasets"), "transformers"),
     Stack("Lightning 2.5", ("lightning==2.5.6",), "lightning"),
     Stack("Lightning 2.6", ("lightning==2.6.6",), "lightning"),

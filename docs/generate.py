@@ -193,7 +193,7 @@ def _settings(model: type[BaseModel], prefix: str) -> list[str]:
 def stacks() -> str:
     """Each version of a trainer's library, and what attaching to it gave (`bench stacks --rows docs/stacks.json`)."""
     rows = ["| stack | versions | trainings | in `observe` | decision | replay |", "|---|---|---|---|---|---|"]
-    notes: list[str] = []
+    notes: dict[tuple[str, str], dict[str, None]] = {}  # stack and sentence → names of trainings
     for stack in json.loads((ROOT / "docs" / "stacks.json").read_text()):
         versions = ", ".join(f"{name} {version}" for name, version in stack["versions"].items() if name != "torch")
         works = [training for training in stack["trainings"] if not training["failure"]]
@@ -206,10 +206,11 @@ def stacks() -> str:
         rows.append(f"| {stack['stack']} | {versions} | {names} | {' | '.join(columns)} |")
         for training in stack["trainings"]:
             lines = [f"fails without us: `{training['failure']}`"] if training["failure"] else training["sentences"]
-            notes += [f"- {stack['stack']}, {training['name']}: {line}" for line in lines]
-    return "\n".join(
-        [*rows, "", "Switched off, in the words of `attach`, and trainings that fail without us:", "", *notes]
-    )
+            for line in lines:
+                notes.setdefault((stack["stack"], line), {})[training["name"].removeprefix("trainer/")] = None
+    listed = [f"- {name}, {', '.join(trainings)}: {line}" for (name, line), trainings in notes.items()]
+    title = "Switched off, in the words of `attach`, and trainings that fail without us:"
+    return "\n".join([*rows, "", title, "", *listed])
 
 
 def _of_all(trainings: list[dict[str, Any]], name: str, good: str) -> str:

@@ -42,11 +42,12 @@ class Stack:
     kind: Literal["trl", "transformers", "lightning"]
 
 
+# TRL before 1.16 imports requests without requiring it. transformers 4 required it.
 STACKS: Final = (
-    Stack("TRL 0.24", ("trl==0.24.0",), "trl"),
+    Stack("TRL 0.24", ("trl==0.24.0", "requests"), "trl"),
     Stack("TRL 0.24 with transformers 4", ("trl==0.24.0", "transformers<5", "requests"), "trl"),
-    Stack("TRL 1.0", ("trl==1.0.0",), "trl"),
-    Stack("TRL 1.9", ("trl==1.9.0",), "trl"),
+    Stack("TRL 1.0", ("trl==1.0.0", "requests"), "trl"),
+    Stack("TRL 1.9", ("trl==1.9.0", "requests"), "trl"),
     Stack("TRL 1.16", ("trl==1.16.0",), "trl"),
     Stack("transformers 4.56", ("transformers==4.56.0", "accelerate==1.10.0", "datasets"), "transformers"),
     Stack("transformers 5.24", ("transformers==5.24.0", "accelerate", "datasets"), "transformers"),

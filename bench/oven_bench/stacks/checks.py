@@ -103,7 +103,7 @@ def _fit_lightning(link: LoopLink | None) -> dict[str, Any]:
         vars(oven_learner)["connect"] = lambda **options: connect(link=link, **options)
         callbacks.append(example.Oven())
 
-    class Sums(example.Sums):  # type: ignore[misc]
+    class Sums(example.Sums):  # type: ignore[misc, name-defined]
         """The example's module with a constant rate, so that the decision's effect on the rate is exact."""
 
         def configure_optimizers(self) -> Any:

@@ -89,8 +89,8 @@ def test_nobody_is_root() -> None:
 
 def test_what_is_installed_exists() -> None:
     extras = [extra for match in re.findall(r"\.whl\)\[([\w,]+)\]", DOCKERFILE) for extra in match.split(",")]
-    assert set(extras) <= set(PROJECT["optional-dependencies"]) and {"kg", "llm", "otel", "tui", "learner"} == {*extras}
-    assert "learner" not in re.findall(r"\[([\w,]+)\]", stages()["stack"])[0], "no torch beside the training"
+    assert set(extras) <= set(PROJECT["optional-dependencies"]) and {"kg", "llm", "otel", "tui", "recipes"} == {*extras}
+    assert "recipes" not in re.findall(r"\[([\w,]+)\]", stages()["stack"])[0], "no torch beside the training"
     assert all("constraints.txt" in line for line in DOCKERFILE.splitlines() if "pip install" in line)
 
 

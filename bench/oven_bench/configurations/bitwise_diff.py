@@ -140,8 +140,8 @@ def _shown(alone: Any, attached: Any) -> tuple[str, str]:
     if isinstance(alone, torch.Tensor) and isinstance(attached, torch.Tensor):
         if (alone.shape, alone.dtype) != (attached.shape, attached.dtype):
             return f"{alone.dtype} {tuple(alone.shape)}", f"{attached.dtype} {tuple(attached.shape)}"
-        left, right = (tensor.to_dense().cpu().flatten() for tensor in (alone, attached))
-        differing_bytes = left.view(torch.uint8) != right.view(torch.uint8)
-        entry = int(differing_bytes.nonzero()[0, 0]) // left.element_size()
-        return f"{left[entry].item()!r} in entry {entry} of {left.numel()}", repr(right[entry].item())
+        first, second = (tensor.to_dense().cpu().flatten() for tensor in (alone, attached))
+        differing_bytes = first.view(torch.uint8) != second.view(torch.uint8)
+        entry = int(differing_bytes.nonzero()[0, 0]) // first.element_size()
+        return f"{first[entry].item()!r} in entry {entry} of {first.numel()}", repr(second[entry].item())
     return repr(alone)[:80], repr(attached)[:80]

@@ -28,9 +28,10 @@ class Node:
 
 
 def write_confs(folder: ServerFolder, nodes: Sequence[Node]) -> list[Path]:
-    """Write `node-1/nats.conf` and so on, based on the folder's nats.conf. Return their paths. Each node stores data in
-    a folder with its name inside the configured store. The nodes authenticate each other with a password in the files; an existing one is
-    kept, because running nodes use it. Raises ConfigError if there is no
+    """Write `node-1/nats.conf` and so on, based on the folder's nats.conf. Return their paths.
+
+    Each node stores data in a folder with its name inside the configured store. The nodes authenticate each other with
+    a password in the files. A second call keeps it, because running nodes use it. Raises ConfigError if there is no
     nats.conf or the number of nodes is not 3 or 5."""
     if len(nodes) not in (3, 5):
         raise ConfigError(

@@ -9,10 +9,18 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
 import oven_learner as oven
+
+
+def allow(folder: Path, step: int) -> None:
+    """Let the training in `folder` continue to this step."""
+    new = folder / "allowed.new"
+    new.write_text(str(step))
+    new.replace(folder / "allowed")
 
 
 def main(folder: Path) -> None:
@@ -25,16 +33,21 @@ def main(folder: Path) -> None:
     saved = folder / "step"
     step = int(saved.read_text()) if saved.exists() else 0
     with oven.connect(max_steps=limit, step=step) as client:
-        signal.signal(signal.SIGTERM, lambda *_: client.request_stop("SIGTERM"))
+        terminated = threading.Event()
+
+        def end(*_: object) -> None:
+            terminated.set()
+            client.request_stop("SIGTERM")
+
+        signal.signal(signal.SIGTERM, end)
         while step < limit and not client.stopping:
             step += 1
             client.observe(step, {"loss": 1 / step})
             client.poll()
             if is_first:
                 (folder / "reached").write_text(str(step))
-            while is_first and step >= int((folder / "allowed").read_text()) and not client.stopping:
+            while is_first and step >= int((folder / "allowed").read_text()) and not terminated.is_set():
                 time.sleep(0.005)
-                client.poll()
     if is_first:
         saved.write_text(str(step))
 

@@ -17,6 +17,7 @@ import pytest
 import yaml
 from tests.integration.conftest import ROOT, WAIT_S, Stack
 from tests.support.containers import Containers
+from tests.support.paced_training import allow
 
 from oven_runs.server.embedded_server import free_port
 
@@ -156,7 +157,7 @@ def test_the_run_continues_when_a_node_of_the_cluster_dies(cluster: Services) ->
     up = cluster.service("stack")
     wait_for(lambda: cluster.healthy("stack"))
     (stack.folder / "limit").write_text("60")
-    (stack.folder / "allowed").write_text("20")
+    allow(stack.folder, 20)
     script = ["python", str(ROOT / "tests" / "support" / "paced_training.py"), str(stack.folder)]
     learner = cluster.service("learner", script)
     reached = stack.folder / "reached"
@@ -164,7 +165,10 @@ def test_the_run_continues_when_a_node_of_the_cluster_dies(cluster: Services) ->
 
     nodes["nats-2"].kill()
     nodes["nats-2"].wait()
-    (stack.folder / "allowed").write_text("1000")
+    allow(stack.folder, 59)  # one step waits until the cluster has a leader again
+    log = stack.run_folder(RUN).path / "log.jsonl"
+    wait_for(lambda: log.read_text().count('"type": "Observation"') == 59)
+    allow(stack.folder, 1000)
     code, output = stack.end_of(learner)
     assert code == 0, output
     assert up.poll() is None
@@ -173,8 +177,7 @@ def test_the_run_continues_when_a_node_of_the_cluster_dies(cluster: Services) ->
     code, output = stack.end_of(up)
     assert code == 0, output
     assert stack.command("replay", RUN, "--verify")[0] == 0
-    log = (stack.run_folder(RUN).path / "log.jsonl").read_text()
-    assert log.count('"type":"Observation"') == 60
+    assert log.read_text().count('"type": "Observation"') == 60
     for name in ("nats", "nats-3"):
         nodes[name].terminate()
         stack.end_of(nodes[name])

@@ -14,6 +14,7 @@ import pytest
 import yaml
 from tests.integration.conftest import ROOT, Stack, wait_for
 from tests.support.containers import Containers
+from tests.support.paced_training import allow
 
 from oven_runs.server.embedded_server import free_port
 
@@ -92,7 +93,7 @@ def test_an_evicted_pod_is_continued_by_the_next(pod: Pod) -> None:
     folder = pod.stack.folder
     create_secret(pod, folder)
     (folder / "limit").write_text("40")
-    (folder / "allowed").write_text("10")
+    allow(folder, 10)
     pod.begin()
     assert sorted(path.name for path in (folder / "learner-key").iterdir()) == ["keys.json", "learner.nk"]
     learner = pod.start("learner")
@@ -100,15 +101,15 @@ def test_an_evicted_pod_is_continued_by_the_next(pod: Pod) -> None:
     learner.terminate()
     code, output = pod.stack.end_of(learner)
     assert code == 143, output
-    assert (folder / "step").read_text() == "10"
+    assert (folder / "step").read_text() == "11", "the step after the signal is the last"
     pod.end()
 
-    (folder / "allowed").write_text("1000")
+    allow(folder, 1000)
     pod.begin()
     learner = pod.start("learner")
     code, output = pod.stack.end_of(learner)
     assert code == 0, output
     assert (folder / "step").read_text() == "40"
     pod.end()
-    assert (pod.stack.run_folder("first").path / "log.jsonl").read_text().count('"type":"RunStarted"') == 2
+    assert (pod.stack.run_folder("first").path / "log.jsonl").read_text().count('"type": "RunStarted"') == 2
     assert pod.stack.command("replay", "first", "--verify")[0] == 0

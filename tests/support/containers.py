@@ -1,4 +1,4 @@
-"""Containers' commands as processes on this machine: the same words, with folders and ports in place of volumes and names."""
+"""Containers' commands as processes on this machine: the same words, with folders and ports in place of volumes."""
 
 from __future__ import annotations
 

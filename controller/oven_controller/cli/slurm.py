@@ -67,8 +67,10 @@ def slurm(
         ),
     ] = 1200,
 ) -> None:
-    """Print a Slurm batch script: the stack on the first node, and srun with all ranks. Before the job's limit, and when
-    it is preempted, the training saves a checkpoint, and the job is queued again and continues the run.
+    """Print a Slurm batch script: the stack on the first node, and srun with all ranks.
+
+    Before the job's limit, or when Slurm sends USR1 for a preemption, the training saves a checkpoint. The job is then
+    queued again and continues the run.
 
     Example: oven-controller slurm --run grpo-7b --nodes 2 -- train.py > job.sh
     """

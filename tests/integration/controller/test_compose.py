@@ -26,7 +26,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 SERVICES: dict[str, dict[str, Any]]
 CLUSTER: dict[str, dict[str, Any]]
 SERVICES, CLUSTER = (
-    yaml.safe_load((ROOT / "docker" / name).read_text())["services"] for name in ("compose.yaml", "compose.cluster.yaml")
+    yaml.safe_load((ROOT / "docker" / name).read_text())["services"]
+    for name in ("compose.yaml", "compose.cluster.yaml")
 )
 RUN = "first"
 

@@ -1,4 +1,4 @@
-"""docker/kubernetes.yaml's commands as processes on this machine: a pod trains, is evicted, and its successor continues."""
+"""docker/kubernetes.yaml's commands as processes on this machine: a pod is evicted, and its successor continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The batch script of `oven-controller slurm` under bash, with stand-ins for srun and scontrol and two ranks on gloo."""
+"""The batch script of `oven-controller slurm` under bash, with stand-ins for srun and scontrol, on two gloo ranks."""
 
 from __future__ import annotations
 

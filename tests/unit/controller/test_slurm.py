@@ -36,8 +36,10 @@ def test_bash_and_shellcheck_accept_the_script(
     for command in (["bash", "-n"], [str(shellcheck), "--severity=style"]):
         done = subprocess.run([*command, str(path)], capture_output=True, text=True, timeout=60, check=False)
         assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
-    line = f"{script.splitlines()[13]}; printf %s \"$OVEN_HOME\""
-    assert subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True).stdout == str(tmp_path / home)
+    line = f'{script.splitlines()[13]}; printf %s "$OVEN_HOME"'
+    assert subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True).stdout == str(
+        tmp_path / home
+    )
 
 
 def test_one_task_per_gpu_unless_the_command_is_a_launcher(capsys: pytest.CaptureFixture[str]) -> None:

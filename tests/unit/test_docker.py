@@ -196,8 +196,8 @@ def test_the_clusters_nodes_differ_in_their_configuration_only() -> None:
     assert CLUSTER["learner"]["environment"]["OVEN_URL"] == urls
     line = words(CLUSTER["stack"])[0]
     assert line[line.index("--nats") + 1] == urls
-    asked = words(CLUSTER["bootstrap"])[1]
-    assert [word for word in asked if ":" in word] == [f"{name}:4222" for name in nodes]
+    cluster_command = words(CLUSTER["bootstrap"])[1]
+    assert [word for word in cluster_command if ":" in word] == [f"{name}:4222" for name in nodes]
 
 
 def test_the_cluster_changes_nothing_else_of_the_commands() -> None:

@@ -49,7 +49,7 @@ import finding_pictures
 
 PAGES = (
     "../README.md", "architecture.md", "protocol.md", "protocol/messages.md", "deciding.md", "settings.md", "traces.md",
-    "what-is-wrong.md",
+    "what-is-wrong.md", "plugging-in.md",
 )  # fmt: skip
 ROOT = Path(__file__).parents[1]
 COMPONENTS = ("controller", "agents", "learner", "kg", "tui", "bench", "tests")
@@ -191,6 +191,34 @@ def _settings(model: type[BaseModel], prefix: str) -> list[str]:
     return rows
 
 
+def stacks() -> str:
+    """Each version of a trainer's library, and what attaching to it gave (`bench stacks --rows docs/stacks.json`)."""
+    rows = ["| stack | versions | trainings | in `observe` | decision | replay |", "|---|---|---|---|---|---|"]
+    notes: dict[tuple[str, str], dict[str, None]] = {}  # stack and sentence → names of trainings
+    for stack in json.loads((ROOT / "docs" / "stacks.json").read_text()):
+        versions = ", ".join(f"{name} {version}" for name, version in stack["versions"].items() if name != "torch")
+        works = [training for training in stack["trainings"] if not training["failure"]]
+        names = ", ".join(training["name"].removeprefix("trainer/") for training in works)
+        columns = [
+            _of_all(works, "observed", "equal"),
+            _of_all(works, "decision", "applied"),
+            _of_all(works, "replayed", "equal"),
+        ]
+        rows.append(f"| {stack['stack']} | {versions} | {names} | {' | '.join(columns)} |")
+        for training in stack["trainings"]:
+            lines = [f"fails without us: `{training['failure']}`"] if training["failure"] else training["sentences"]
+            for line in lines:
+                notes.setdefault((stack["stack"], line), {})[training["name"].removeprefix("trainer/")] = None
+    listed = [f"- {name}, {', '.join(trainings)}: {line}" for (name, line), trainings in notes.items()]
+    title = "Switched off, in the words of `attach`, and trainings that fail without us:"
+    return "\n".join([*rows, "", title, "", *listed])
+
+
+def _of_all(trainings: list[dict[str, Any]], name: str, good: str) -> str:
+    count = sum(training[name].startswith(good) for training in trainings)
+    return good if count == len(trainings) else f"{good} in {count} of {len(trainings)}"
+
+
 def sizes() -> str:
     """Files and lines of Python by component, as git tracks them."""
     listed = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
@@ -244,6 +272,7 @@ GENERATORS: dict[str, Callable[[], str]] = {
     "limits": limits,
     "rules": rules,
     "settings": settings,
+    "stacks": stacks,
     "sizes": sizes,
     "review-overfit": review_overfit,
     "review-short": review_short,

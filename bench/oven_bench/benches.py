@@ -23,6 +23,7 @@ SUMMARIES: Final[Mapping[str, str]] = {
     "rates": "Final bits per byte from a random learning rate: swarm, no controller, plateau rule, cosine schedule.",
     "sandbox": "Attacks on the sandbox for model-written code, honest programs in it, and its speed.",
     "snapshots": "Share of wall time that copies for rollback take, and the time of one copy.",
+    "stacks": "Other versions of TRL, transformers and Lightning: alone, observed, and with one decision.",
     "starts": "Final held-out accuracy from random starts: swarm, no controller, blind schedule, plateau rule.",
     "step": "An optimizer step with the whole stack attached, next to plain TRL on the same model and task.",
     "teachers": "Memory, time per batch, error and swap time of a teacher, for each way of keeping it.",
@@ -39,6 +40,7 @@ _MODULES: Final[Mapping[str, str]] = {
     "hostile": "hostile.command",
     "rates": "training.drawn_learning_rates",
     "sandbox": "sandbox.command",
+    "stacks": "stacks.command",
     "starts": "training.drawn_starts",
 }
 """Name → module in `oven_bench`; the others are in `performance`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import shlex
 import shutil
@@ -11,6 +12,7 @@ import tomllib
 from pathlib import Path
 from typing import Any, get_args
 
+import kubernetes_validate
 import pytest
 import typer
 import yaml
@@ -27,9 +29,15 @@ ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"
 DOCKERFILE = (DOCKER / "Dockerfile").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-FILES = ["compose.yaml", "compose.gpu.yaml"]
+FILES = ["compose.yaml", "compose.gpu.yaml", "compose.cluster.yaml"]
 COMPOSE: dict[str, Any] = yaml.safe_load((DOCKER / "compose.yaml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+CLUSTER: dict[str, dict[str, Any]] = yaml.safe_load((DOCKER / "compose.cluster.yaml").read_text())["services"]
+MANIFESTS: list[dict[str, Any]] = list(yaml.safe_load_all((DOCKER / "kubernetes.yaml").read_text()))
+POD: dict[str, Any] = MANIFESTS[1]["spec"]["template"]["spec"]
+CONTAINERS: dict[str, dict[str, Any]] = {
+    container["name"]: container for container in [*POD["initContainers"], *POD["containers"]]
+}
 
 
 def stages() -> dict[str, str]:
@@ -40,7 +48,7 @@ def stages() -> dict[str, str]:
 
 def words(service: dict[str, Any]) -> list[list[str]]:
     """The `oven-controller …` command lines that a service runs, without the program's name."""
-    text = " ".join(service["command"]) if isinstance(service.get("command"), list) else ""
+    text = " ".join([*service.get("command", []), *service.get("args", [])]).replace("\\\n", "")
     lines = [line.partition("oven-controller ")[2] for line in text.splitlines() if "oven-controller " in line]
     return [shlex.split(line) for line in lines]
 
@@ -89,8 +97,8 @@ def test_nobody_is_root() -> None:
 
 def test_what_is_installed_exists() -> None:
     extras = [extra for match in re.findall(r"\.whl\)\[([\w,]+)\]", DOCKERFILE) for extra in match.split(",")]
-    assert set(extras) <= set(PROJECT["optional-dependencies"]) and {"kg", "llm", "otel", "tui", "learner"} == {*extras}
-    assert "learner" not in re.findall(r"\[([\w,]+)\]", stages()["stack"])[0], "no torch beside the training"
+    assert set(extras) <= set(PROJECT["optional-dependencies"]) and {"kg", "llm", "otel", "tui", "recipes"} == {*extras}
+    assert "recipes" not in re.findall(r"\[([\w,]+)\]", stages()["stack"])[0], "no torch beside the training"
     assert all("constraints.txt" in line for line in DOCKERFILE.splitlines() if "pip install" in line)
 
 
@@ -109,7 +117,8 @@ def test_the_builder_gets_what_it_needs_and_nothing_else() -> None:
 def test_commands_and_their_options_exist() -> None:
     top: Any = typer.main.get_command(app)
     seen = []
-    for name, service in SERVICES.items():
+    services = [*SERVICES.items(), *CLUSTER.items(), *CONTAINERS.items()]
+    for name, service in services:
         for line in words(service):
             command, rest = top, list(line)
             while inner := inner_commands(command):
@@ -119,7 +128,10 @@ def test_commands_and_their_options_exist() -> None:
             options = {option for parameter in command.params for option in parameter.opts}
             for word in rest:
                 assert not word.startswith("-") or word in options, f"{name}: {word}"
-    assert seen == ["creds", "server", "up", "log"]
+    in_compose, in_cluster, in_pod = (
+        ["creds", "server", "up", "log"], ["creds", "server", "creds", "cluster", "up"], ["up"]
+    )  # fmt: skip
+    assert seen == [*in_compose, *in_cluster, *in_pod]
 
 
 def test_what_the_learner_runs_exists() -> None:
@@ -138,9 +150,13 @@ def test_the_health_check_is_python() -> None:
 
 def test_every_variable_of_the_compose_file_is_read_by_a_program() -> None:
     settings = {ENVIRONMENT + name.upper().replace(".", "__") for name in dotted_names(Settings)}
-    ours = {"OVEN_RUN", "OVEN_URL", "OVEN_RUN_DIR", "OVEN_CREDS", "OVEN_KEYS", "OVEN_OTLP"}
+    ours = {"OVEN_RUN", "OVEN_URL", "OVEN_RUN_DIR", "OVEN_CREDS", "OVEN_KEYS", "OVEN_OTLP", "OVEN_HOME"}
     theirs = {"OPENAI_API_KEY", "ANTHROPIC_API_KEY", "DEEPSEEK_API_KEY", "XAI_API_KEY", "HF_TOKEN"}
-    for name, service in SERVICES.items():
+    in_pod = {
+        name: {"environment": {variable["name"]: variable["value"] for variable in container.get("env", [])}}
+        for name, container in CONTAINERS.items()
+    }
+    for name, service in [*SERVICES.items(), *CLUSTER.items(), *in_pod.items()]:
         for variable, value in service.get("environment", {}).items():
             assert variable in settings | ours | theirs, f"{name}: {variable}"
             assert value is None or variable not in theirs, "a secret comes from the shell and stands in no file"
@@ -170,3 +186,56 @@ def test_nothing_starts_before_what_it_needs() -> None:
     for service in SERVICES.values():
         for needed, how in service.get("depends_on", {}).items():
             assert how["condition"] != "service_healthy" or "healthcheck" in SERVICES[needed]
+
+
+def test_the_clusters_nodes_differ_in_their_configuration_only() -> None:
+    nodes = {"nats": SERVICES["nats"] | CLUSTER["nats"], "nats-2": CLUSTER["nats-2"], "nats-3": CLUSTER["nats-3"]}
+    assert [node.pop("command")[2] for node in nodes.values()] == [f"/keys/node-{n}/nats.conf" for n in (1, 2, 3)]
+    assert nodes["nats"] == nodes["nats-2"] == nodes["nats-3"]
+    urls = ",".join(f"nats://{name}:4222" for name in nodes)
+    assert CLUSTER["learner"]["environment"]["OVEN_URL"] == urls
+    line = words(CLUSTER["stack"])[0]
+    assert line[line.index("--nats") + 1] == urls
+    cluster_command = words(CLUSTER["bootstrap"])[1]
+    assert [word for word in cluster_command if ":" in word] == [f"{name}:4222" for name in nodes]
+
+
+def test_the_cluster_changes_nothing_else_of_the_commands() -> None:
+    """A service's command is replaced as a whole, so it is written out twice."""
+    cluster_line = (
+        "    oven-controller creds cluster /keys --node nats:4222 --node nats-2:4222 --node nats-3:4222\n".lstrip()
+    )
+    assert CLUSTER["bootstrap"]["command"][0].replace(cluster_line, "") == SERVICES["bootstrap"]["command"][0]
+    line = words(CLUSTER["stack"])[0]
+    start = line.index("--set")
+    assert line[start : start + 4] == ["--set", "stream_replicas=3", "--meshes", "3"]
+    single = words(SERVICES["stack"])[0]
+    assert [word for word in line[:start] + line[start + 4 :] if "//" not in word] == [
+        word for word in single if "//" not in word
+    ]
+
+
+def test_kubernetes_accepts_the_manifests() -> None:
+    for manifest in MANIFESTS:
+        kubernetes_validate.validate(manifest, "1.33", strict=True)
+    wrong = copy.deepcopy(MANIFESTS[1])
+    wrong["spec"]["template"]["spec"]["initContainers"][1]["restartPolicyy"] = "Always"
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(wrong, "1.33", strict=True)
+
+
+def test_the_pod_has_composes_images_and_its_mounts_exist() -> None:
+    assert {container["image"] for container in CONTAINERS.values()} == {
+        service["image"] for service in SERVICES.values()
+    }
+    volumes = {volume["name"] for volume in POD["volumes"]}
+    mounted = {mount["name"] for container in CONTAINERS.values() for mount in container["volumeMounts"]}
+    assert mounted == volumes
+    assert {mount["name"] for mount in CONTAINERS["learner"]["volumeMounts"]}.isdisjoint({"keys", "secret"})
+    sidecars = [name for name, container in CONTAINERS.items() if container.get("restartPolicy") == "Always"]
+    assert sidecars == ["nats", "stack"] and all("startupProbe" in CONTAINERS[name] for name in sidecars)
+    for container in CONTAINERS.values():
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}
+        }  # fmt: skip
+    assert POD["securityContext"]["runAsNonRoot"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Final
@@ -57,7 +57,9 @@ def find_findings(record: RunRecord) -> list[Finding]:
         others = by_kind.setdefault(kind, [])
         others.append(replace(evidence, text="") if others else evidence)  # a rule says more than a change of a metric
     findings = [_combine(kind, evidence, record) for kind, evidence in by_kind.items()]
-    return sorted(filter(None, (_without_consequences(finding, findings) for finding in findings)), key=_importance)
+    treated = {kind for kind, evidence in by_kind.items() if any(item.corrected for item in evidence)}
+    remaining = (_without_consequences(finding, findings, treated) for finding in findings)
+    return sorted(filter(None, remaining), key=_importance)
 
 
 def verdict(record: RunRecord, findings: Sequence[Finding]) -> str:
@@ -79,13 +81,18 @@ def unjudged(record: RunRecord) -> str:
     return f"too short to judge: {metric} has {counted(counts[metric], 'reading')}, and most rules need {MIN_READINGS}"
 
 
-def _without_consequences(finding: Finding, findings: Sequence[Finding]) -> Finding | None:
-    """Return the finding, or a note if another finding explains it that is at least as certain or calls for action.
-    Return None if the explained finding would be only a note by itself."""
+def _without_consequences(finding: Finding, findings: Sequence[Finding], treated: Collection[str]) -> Finding | None:
+    """Return the finding, or a note if another finding explains it that is at least as certain, calls for action, or
+    was treated by the controller, because several agents then agreed on it. `treated` has the kinds of those. Return
+    None if the explained finding would be only a note by itself."""
     is_explained = any(
         cause.kind in KINDS
         and finding.kind in KINDS[cause.kind].explains
-        and (cause.severity == "act" or cause.confidence >= max(finding.confidence, MIN_ADVICE_CONFIDENCE))
+        and (
+            cause.severity == "act"
+            or (cause.kind in treated and cause.severity == "advise")
+            or cause.confidence >= max(finding.confidence, MIN_ADVICE_CONFIDENCE)
+        )
         for cause in findings
     )
     if not is_explained:

@@ -140,7 +140,8 @@ def _shown(alone: Any, attached: Any) -> tuple[str, str]:
     if isinstance(alone, torch.Tensor) and isinstance(attached, torch.Tensor):
         if (alone.shape, alone.dtype) != (attached.shape, attached.dtype):
             return f"{alone.dtype} {tuple(alone.shape)}", f"{attached.dtype} {tuple(attached.shape)}"
-        pairs = zip(alone.flatten(), attached.flatten(), strict=True)
-        entry, (left_bits, right) = next((n, pair) for n, pair in enumerate(pairs) if _bits(pair[0]) != _bits(pair[1]))
-        return f"{left_bits.item()!r} in entry {entry} of {alone.numel()}", repr(right.item())
+        first, second = (tensor.to_dense().cpu().flatten() for tensor in (alone, attached))
+        differing_bytes = first.view(torch.uint8) != second.view(torch.uint8)
+        entry = int(differing_bytes.nonzero()[0, 0]) // first.element_size()
+        return f"{first[entry].item()!r} in entry {entry} of {first.numel()}", repr(second[entry].item())
     return repr(alone)[:80], repr(attached)[:80]

@@ -97,7 +97,7 @@ def play(configuration: Configuration) -> Result:
         return result("cannot run here", _error_text(error))
     link = observe.link(f"configuration-{name.replace('/', '-')}", Random(SEED))
     try:
-        with _errors() as logged:
+        with collected_messages("oven", logging.ERROR) as logged:  # such as an agent that raised
             attached, steps = trained(configuration, attachment(link))
     except Exception as error:
         return result("failed", f"attached, it raised {_error_text(error)} at {_where(error)}")
@@ -110,15 +110,15 @@ def play(configuration: Configuration) -> Result:
 
 
 @contextlib.contextmanager
-def _errors() -> Iterator[list[str]]:
-    """The errors that the controller logs meanwhile, such as an agent that raised, after which training continues."""
+def collected_messages(logger_name: str, level: int) -> Iterator[list[str]]:
+    """The messages of at least this level that are logged meanwhile."""
     messages: list[str] = []
 
     class Keeping(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             messages.append(record.getMessage())
 
-    handler, logger = Keeping(logging.ERROR), logging.getLogger("oven")
+    handler, logger = Keeping(level), logging.getLogger(logger_name)
     logger.addHandler(handler)
     try:
         yield messages

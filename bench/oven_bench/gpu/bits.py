@@ -20,6 +20,9 @@ from oven_bench.gpu.trainers import grpo_trainer, repeatable, supervised_trainer
 from oven_bench.gym.arms.controller import MeshArm
 from oven_bench.study import Report
 
+_SEPARATORS = str.maketrans("/.", "--")
+"""What the name of a run may not have."""
+
 
 def measure(sizes: Sizes) -> Report:
     from oven_bench.configurations.bitwise_diff import first_difference
@@ -35,7 +38,7 @@ def measure(sizes: Sizes) -> Report:
         control = first_difference(alone, again)
         del again
         link = MeshArm("mesh+kg+observe", with_graph=True, autonomy="observe").link(
-            name.replace("/", "-"), Random(SEED)
+            name.translate(_SEPARATORS), Random(SEED)
         )
         attached, steps = trained(configuration, attachment(link))
         result = compared(partial(Result, name), link, alone, attached, steps)

@@ -44,8 +44,8 @@ class Session:
         self.outcomes: list[Outcome] = []
 
     def run(self, parts: Sequence[Part], folder: Path) -> None:
-        """Run the parts next to each other, or in order on a machine with few cores."""
-        together = (os.cpu_count() or 1) >= CORES_TOGETHER
+        """Run the parts next to each other, or in order if they measure times, or on a machine with few cores."""
+        together = (os.cpu_count() or 1) >= CORES_TOGETHER and not any(part.is_timed for part in parts)
         for group in [parts] if together else [[part] for part in parts]:
             running = [started for part in group if (started := self._start(part, folder))]
             try:

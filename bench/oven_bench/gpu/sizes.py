@@ -29,8 +29,6 @@ class Sizes:
     """Counted steps per block."""
     teacher_megabytes: tuple[float, ...]
     """Sizes of the teachers, in MB of float32."""
-    schedule_s: float
-    """Seconds of training in which the schedule of copies is measured."""
     drill_steps: int
     quick_drill: bool
     """Whether the drill trains a policy that takes seconds, which no agent can repair."""
@@ -44,14 +42,12 @@ class Sizes:
 def full(device: Device) -> Sizes:
     return Sizes(
         device=device, dtype="bf16", generating=("0.5b", 8, 8, 16), models=("0.5b", "1.5b"), rows=8, tokens=512,
-        steps=6, rounds=6, block=4, teacher_megabytes=(2000.0, 6000.0), schedule_s=8.0,
-        drill_steps=120, quick_drill=False,
+        steps=6, rounds=6, block=3, teacher_megabytes=(2000.0, 6000.0), drill_steps=120, quick_drill=False,
     )  # fmt: skip
 
 
 def tiny(device: Device) -> Sizes:
     return Sizes(
         device=device, dtype="bf16" if device == "cuda" else "f32", generating=("tiny", 2, 2, 4), models=("tiny",),
-        rows=2, tokens=16, steps=3, rounds=4, block=3, teacher_megabytes=(100.0,), schedule_s=1.0,
-        drill_steps=12, quick_drill=True,
+        rows=2, tokens=16, steps=3, rounds=4, block=3, teacher_megabytes=(100.0,), drill_steps=12, quick_drill=True,
     )  # fmt: skip

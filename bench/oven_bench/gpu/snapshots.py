@@ -16,11 +16,10 @@ from typing import Any
 
 from oven_bench.gpu.sizes import Sizes
 from oven_bench.gpu.trainers import repeatable, supervised_trainer
-from oven_bench.performance import snapshots
 from oven_bench.performance.step_arm import SIZES, Size
-from oven_bench.study import Report, in_new_process
+from oven_bench.study import Report
 
-COPIES = 5
+COPIES = 3
 STEPS = 3
 """Steps before the snapshot, and after it."""
 
@@ -37,7 +36,6 @@ def measure(sizes: Sizes) -> Report:
             if not figures[size][name]
         ]  # fmt: skip
         gc.collect()
-    figures["schedule"] = in_new_process(snapshots.measure, "memory", sizes.schedule_s)
     return Report(figures, failures=failures)
 
 
@@ -51,18 +49,21 @@ def _copied(sizes: Sizes, size: Size) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         trainer = supervised_trainer(sizes, size, Path(folder), STEPS, "eager")
         trainer.train()
+        print(f"{size}: trained", flush=True)
         wait = torch.cuda.synchronize if sizes.device == "cuda" else lambda: None
         torch.manual_seed(2)
         shape = (STEPS, sizes.rows, sizes.tokens)
         batches = torch.randint(0, SIZES[size]["vocab_size"], shape, device=sizes.device)  # (steps, B, T)
         memory_before = torch.cuda.memory_allocated() if sizes.device == "cuda" else 0
         (_, state), take_s = _median_of(lambda: take_snapshot(trainer), wait)
+        print(f"{size}: {take_s} s per snapshot", flush=True)
         gc.collect()
         held = torch.cuda.memory_allocated() - memory_before if sizes.device == "cuda" else None
         at_snapshot = _bits_of(trainer)
         _steps(trainer, batches)
         continued = _bits_of(trainer)
         _, restore_s = _median_of(lambda: restore_snapshot(trainer, state), wait)
+        print(f"{size}: {restore_s} s per restore", flush=True)
         difference = first_difference(at_snapshot, _bits_of(trainer))
         changed = first_difference(at_snapshot, continued)
         _steps(trainer, batches)

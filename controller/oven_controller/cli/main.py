@@ -21,6 +21,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, Command | Group]]] = {
     "Start and end": {
         "up": Command(f"{CLI}.up:up_command", "Start a run: the bus, the mesh, the agents and the learner."),
         "run": Command(f"{CLI}.up:run_script", "Start the stack around your own training script."),
+        "slurm": Command(f"{CLI}.slurm:slurm", "Print a Slurm batch script for a training on one node or several."),
         "down": Command(f"{CLI}.up:down", "Shut down a running stack cleanly."),
     },
     "Watch": {

@@ -44,7 +44,7 @@ COMMAND_TIMEOUT_S = 2.0
 KEY_VARIABLES = tuple(entry.key_env for entry in packaged_catalogue().values() if entry.key_env)
 """Default environment variables for the providers' API keys."""
 NEEDED_FOR = {
-    "learner": "training here",
+    "recipes": "the included recipes",
     "quantized": "8-bit and 4-bit teachers",
     "diffusion": "policies and teachers that are diffusion models",
     "motion": "sentence embeddings of motion intents",
@@ -111,6 +111,8 @@ def check_extra(name: str, packages: Sequence[Package]) -> Check:
         return Check(name, "warn", f"{installed}; {problem}" if installed else problem, remedy)
     if unsuitable:
         mismatches = ", ".join(f"{item.name} {item.version}, but {item.specifier} is needed" for item in unsuitable)
+        if name == "recipes":  # other versions are what `attach` is for
+            return Check(name, "warn", f"{mismatches} for the included recipes; your own training needs none", remedy)
         return Check(name, "fail", mismatches, remedy)
     if not packages:
         return Check(name, "warn", "this installation has no such extra", remedy)

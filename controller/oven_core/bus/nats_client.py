@@ -1,6 +1,6 @@
 """A nats-py client with fixes for TLS, cancellation and permanent failures, and with less work per message.
 
-Only this module and `watchdog` use nats-py's private attributes. So pyproject.toml pins nats-py to a minor version.
+Only this module uses nats-py's private attributes. `BusClient` checks that the installed version has them.
 """
 
 from __future__ import annotations
@@ -8,15 +8,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, Final
 
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.aio.transport import TcpTransport
-from nats.errors import AuthorizationError, ConnectionClosedError, NoRespondersError
+from nats.errors import AuthorizationError, ConnectionClosedError, NoRespondersError, StaleConnectionError
 from nats.errors import Error as NatsError
 
 from oven_core.cancellation import preserve_cancellation
@@ -43,6 +45,18 @@ _REFUSALS = ("authorization violation", "authentication expired", "authenticatio
 WRITE_AHEAD_BYTES = 64 << 10
 """Bytes in the socket's buffer above which this client leaves writing to nats-py, which waits for a slow server."""
 _NO_RESPONDERS = b"NATS/1.0 503"
+PRIVATE_NAMES: Final[Mapping[type, tuple[str, ...]]] = {
+    Client: (
+        "_current_server", "_flush_pending", "_flusher_task", "_pending", "_pending_data_size", "_ping_interval_task",
+        "_pongs", "_process_headers", "_process_info", "_process_msg", "_process_op_err", "_process_pong",
+        "_reading_task", "_reconnection_task", "_remove_sub", "_send_ping", "_send_publish", "_subs", "_transport",
+    ),
+    Msg.Metadata: ("_from_reply",),
+    Subscription: ("_id", "_wait_for_msgs_task"),
+    TcpTransport: ("_io_writer",),
+}  # fmt: skip
+"""nats-py's private methods and attributes that this module uses."""
+TESTED_VERSIONS: Final = "nats-py 2.12 to 2.16"
 _TLS_EOF = "returning true from eof_received() has no effect when using ssl"
 
 
@@ -52,6 +66,22 @@ def _is_relevant(record: logging.LogRecord) -> bool:
 
 
 logging.getLogger("asyncio").addFilter(_is_relevant)
+
+
+@cache
+def check_private_names() -> None:
+    """Raise ConfigError if the installed nats-py lacks a private name. Attributes are created by `__init__`."""
+    missing = sorted(
+        name
+        for cls, names in PRIVATE_NAMES.items()
+        for name in names
+        if not hasattr(cls, name) and name not in vars(cls)["__init__"].__code__.co_names
+    )
+    if missing:
+        raise ConfigError(
+            f"nats-py {metadata.version('nats-py')} has no {', '.join(missing)}, but the connection to the bus needs "
+            f"them; install {TESTED_VERSIONS}"
+        )
 
 
 class _NoTlsError(NatsError):
@@ -78,6 +108,7 @@ class BusClient(Client):
     iteration. An iteration takes tens of microseconds in each of six processes, on cores that the training needs."""
 
     def __init__(self) -> None:
+        check_private_names()
         super().__init__()
         self._ack_inbox = ""  # prefix of the subjects for answers to `request_ack`
         self._ack_sid = 0  # id of the subscription to those subjects
@@ -126,6 +157,24 @@ class BusClient(Client):
     def discard_unsent(self) -> None:
         """Drop published messages that have not been written to the socket."""
         self._pending, self._pending_data_size = [], 0
+
+    @property
+    def socket_writer(self) -> Any:
+        """The writer of the connection's socket, or None if there is none."""
+        return getattr(self._transport, "_io_writer", None)
+
+    @property
+    def has_given_up(self) -> bool:
+        """Whether nats-py has stopped its attempts to reconnect."""
+        return self._reconnection_task is not None and self._reconnection_task.done()
+
+    async def ping(self, pong: asyncio.Future[bool]) -> None:
+        """Send a ping. The answer sets the result of `pong`."""
+        await self._send_ping(pong)
+
+    async def drop_stale_connection(self) -> None:
+        """Make nats-py open a new connection, because this one is silent."""
+        await self._process_op_err(StaleConnectionError())
 
     def background_tasks(self) -> list[asyncio.Task[Any]]:
         """Return nats-py's tasks for this connection and its subscriptions."""

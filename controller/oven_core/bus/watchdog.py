@@ -10,10 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from typing import Any
 
-from nats.aio.client import Client
-from nats.errors import StaleConnectionError
+from oven_core.bus.nats_client import BusClient
 
 log = logging.getLogger("oven.bus")
 
@@ -23,15 +21,15 @@ MAX_SILENT_CHECKS = 4
 that was itself frozen would abort its connection when it wakes up."""
 
 
-async def watch(client: Client) -> None:
+async def watch(client: BusClient) -> None:
     """Ping the server until the client is closed, and abort the transport if neither a pong nor a message arrives.
 
     If nats-py has stopped reconnecting, close the client for good, so that its owner notices."""
     silent_checks, has_warned = 0, False
-    writer, last_count, ping = _writer(client), _received_count(client), _Ping()
+    writer, last_count, ping = client.socket_writer, _received_count(client), _Ping()
     while not client.is_closed:
         await asyncio.sleep(CHECK_INTERVAL_S)
-        if (current_writer := _writer(client)) is not writer:  # nats-py has opened a new connection
+        if (current_writer := client.socket_writer) is not writer:  # nats-py has opened a new connection
             writer, silent_checks, ping = current_writer, 0, _Ping()
         elif client.is_connected and (ping.is_answered or _received_count(client) != last_count):
             silent_checks = 0
@@ -52,17 +50,17 @@ async def watch(client: Client) -> None:
             has_warned = True
         abort(client)
         if client.is_connected:  # nats-py would not notice the abort if its reader has ended
-            await client._process_op_err(StaleConnectionError())
-        elif client.is_reconnecting and _has_given_up(client):
+            await client.drop_stale_connection()
+        elif client.is_reconnecting and client.has_given_up:
             log.error("the connection to the bus could not be restored")
             with contextlib.suppress(Exception):
                 async with asyncio.timeout(1):
                     await client.close()
 
 
-def abort(client: Client) -> None:
+def abort(client: BusClient) -> None:
     """End the connection without waiting for the server. Calls that are waiting in nats-py raise an error."""
-    if (writer := _writer(client)) is not None:
+    if (writer := client.socket_writer) is not None:
         with contextlib.suppress(AttributeError):  # raised by asyncio's TLS transport after it is closed
             writer.transport.abort()
 
@@ -72,26 +70,18 @@ class _Ping:
 
     The task is never cancelled, because that would make nats-py's reader fail."""
 
-    def __init__(self, client: Client | None = None) -> None:
+    def __init__(self, client: BusClient | None = None) -> None:
         self._pong: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._sending = asyncio.create_task(self._send(client)) if client else None
 
-    async def _send(self, client: Client) -> None:
+    async def _send(self, client: BusClient) -> None:
         with contextlib.suppress(Exception):
-            await client._send_ping(self._pong)
+            await client.ping(self._pong)
 
     @property
     def is_answered(self) -> bool:
         return self._sending is None or self._pong.done()
 
 
-def _writer(client: Client) -> Any:
-    return getattr(client._transport, "_io_writer", None)
-
-
-def _received_count(client: Client) -> int:
+def _received_count(client: BusClient) -> int:
     return int(client.stats["in_msgs"])
-
-
-def _has_given_up(client: Client) -> bool:
-    return client._reconnection_task is not None and client._reconnection_task.done()

@@ -28,8 +28,10 @@ class Node:
 
 
 def write_confs(folder: ServerFolder, nodes: Sequence[Node]) -> list[Path]:
-    """Write `node-1/nats.conf` and so on, based on the folder's nats.conf. Return their paths. Each node stores data in
-    its own folder. The nodes authenticate each other with a password in the files. Raises ConfigError if there is no
+    """Write `node-1/nats.conf` and so on, based on the folder's nats.conf. Return their paths.
+
+    Each node stores data in a folder with its name inside the configured store. The nodes authenticate each other with
+    a password in the files. A second call keeps it, because running nodes use it. Raises ConfigError if there is no
     nats.conf or the number of nodes is not 3 or 5."""
     if len(nodes) not in (3, 5):
         raise ConfigError(
@@ -38,7 +40,7 @@ def write_confs(folder: ServerFolder, nodes: Sequence[Node]) -> list[Path]:
     if not folder.conf.exists():
         raise ConfigError(f"there is no {folder.conf}; `oven-controller creds server` writes one")
     base = folder.read_conf()
-    password = secrets.token_urlsafe(24)
+    password = _existing_password(folder) or secrets.token_urlsafe(24)
     paths = []
     for number, node in enumerate(nodes, 1):
         node_folder = folder.folder / f"node-{number}"
@@ -46,7 +48,7 @@ def write_confs(folder: ServerFolder, nodes: Sequence[Node]) -> list[Path]:
         conf = base | {
             "server_name": f"{base['server_name']}-{number}",
             "listen": f"{node.host}:{node.port}",
-            "jetstream": base["jetstream"] | {"store_dir": str(node_folder / "store")},
+            "jetstream": base["jetstream"] | {"store_dir": f"{base['jetstream']['store_dir']}/{node_folder.name}"},
             "cluster": {
                 "name": base["server_name"],
                 "listen": f"{node.host}:{node.route_port}",
@@ -59,3 +61,9 @@ def write_confs(folder: ServerFolder, nodes: Sequence[Node]) -> list[Path]:
         save_conf(path, conf)
         paths.append(path)
     return paths
+
+
+def _existing_password(folder: ServerFolder) -> str:
+    """Return the password in the files of an earlier call, or "" if there are none. Raises ConfigError."""
+    node = ServerFolder(folder.folder / "node-1", "")
+    return str(node.read_conf()["cluster"]["authorization"]["password"]) if node.conf.exists() else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial, wraps
@@ -13,14 +14,13 @@ from transformers import Trainer
 
 from oven_core.errors import ConfigError
 from oven_core.protocol.messages import MetricSpec
-from oven_learner import ranks
+from oven_learner import ranks, trainer_internals
 from oven_learner.actuators import Actuators
 from oven_learner.client.held_out_evaluation import Measurements
 from oven_learner.client.loop_client import idle_client
 from oven_learner.completions.sample_message import Redact
 from oven_learner.completions.sampling import choose_sampling
 from oven_learner.hf.callback import Attachment, Options
-from oven_learner.hf.hooks.completion_samples import shows_completions
 from oven_learner.hf.hooks.evaluations import TrainerEvaluation
 from oven_learner.hf.input_checks import check_inputs
 from oven_learner.hf.knobs.mixture import MIXTURE, Mixture, install_sampler
@@ -32,6 +32,8 @@ from oven_learner.rewards.draft_verifier import DraftVerifier, TeacherDrafts
 from oven_learner.teachers import Teachers
 from oven_learner.teachers.reference_model import has_reference, open_reference, open_teacher
 from oven_runs.home import relaunch
+
+log = logging.getLogger("oven.learner")
 
 COMMITTEE = "committee"
 """Key of the committee's state in checkpoints."""
@@ -132,13 +134,17 @@ def attach(
             mode.log_absence()
             link = SilentLink()
     check_inputs(trainer)
+    for sentence in trainer_internals.missing_features(trainer, has_teachers=teachers is not None):
+        log.warning("%s", sentence)
     saved_objects: dict[str, Stateful] = {}
     if mixture is not None:
         saved_objects[MIXTURE] = mixture
     if committee is not None and committee.remote is not None:
         saved_objects[COMMITTEE] = committee
     shown = connection.shown_completions if connection else None
-    sampling = choose_sampling(shown, completions, redact) if shows_completions(trainer) else None
+    sampling = (
+        choose_sampling(shown, completions, redact) if trainer_internals.COMPLETION_LOG.works_on(trainer) else None
+    )
     options = Options(
         actuators=actuators or Actuators(),
         lr_bounds=lr_bounds,

@@ -1,11 +1,11 @@
 """Completes the checkpoints of a Hugging Face or TRL trainer with missing state, and resumes from a checkpoint.
 
-transformers 5.23 saves weights, optimizer, scheduler, step and the global random generators. transformers and TRL 1.16
-omit some state, so that a resumed run differs from an uninterrupted one. This module also saves that state, on every
+transformers saves weights, optimizer, scheduler, step and the global random generators. transformers and TRL omit some
+state, so that a resumed run differs from an uninterrupted one. This module also saves that state, on every
 rank:
 
-- The private generator of a sampler (TRL's RepeatSampler shuffles each epoch with one, trl/trainer/utils.py:908).
-- GRPO's generation buffer and the position in it, if the buffer is in use (grpo_trainer.py:948, 951).
+- The private generator of a sampler (TRL's RepeatSampler shuffles each epoch with one).
+- GRPO's generation buffer and the position in it, if the buffer is in use.
 - The state of user objects passed to `attach`, such as a data mixture with its timeline.
 """
 
@@ -16,17 +16,16 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.distributed.checkpoint.stateful import Stateful
-from torch.utils._pytree import tree_map_only
 from transformers import Trainer, TrainerControl, TrainerState
 
 from oven_core.errors import ConfigError, OvenError, reason
-from oven_learner import ranks
+from oven_learner import ranks, trainer_internals
 from oven_learner.client.oven_client import OvenClient
 from oven_learner.hf.hooks.step_hooks import StepHook
 from oven_learner.hf.training_length import StepBudget
@@ -134,10 +133,7 @@ class TrainerCheckpoints:
         self._find_generator(dataloader)
         if self._generator is not None and rank_state.get("sampler") is not None:
             self._generator.set_state(rank_state["sampler"])
-        if "generated" in rank_state:  # GRPO's position in its generation buffer
-            self._trainer._step = rank_state["generated"]
-            to_device = partial(torch.Tensor.to, device=self._trainer.args.device)
-            self._trainer._buffered_inputs = tree_map_only(torch.Tensor, to_device, rank_state["buffer"])
+        trainer_internals.restore_buffer(self._trainer, rank_state)
         for name, state in rank_state.get("stateful", {}).items():
             if name in self._stateful:
                 self._stateful[name].load_state_dict(state)
@@ -269,17 +265,11 @@ class TrainerCheckpoints:
         the current epoch, so that a resumed run repeats the same order. After an epoch, it is the current state."""
         epoch_is_over = float(self._trainer.state.epoch or 0).is_integer()
         generator_state = self._generator.get_state() if self._generator is not None else None
-        state: dict[str, Any] = {
+        return {
             "sampler": generator_state if epoch_is_over else self._epoch_generator_state,
             "stateful": {name: stateful.state_dict() for name, stateful in self._stateful.items()},
+            **trainer_internals.buffer_state(self._trainer),
         }
-        trainer = self._trainer
-        if hasattr(trainer, "_buffered_inputs") and hasattr(trainer, "_step"):
-            batches = getattr(trainer.args, "steps_per_generation", None) or trainer.args.gradient_accumulation_steps
-            is_in_use = trainer._step % (batches * getattr(trainer, "num_iterations", 1)) != 0
-            state["generated"] = trainer._step
-            state["buffer"] = trainer._buffered_inputs if is_in_use else None
-        return state
 
 
 class SaveSchedule(StepHook):

@@ -22,6 +22,7 @@ from transformers import Trainer
 
 from oven_core.mesh.state import main_held_out_metric
 from oven_core.protocol.messages import MetricSpec
+from oven_learner import trainer_internals
 from oven_learner.client.best_weights import BestWeights
 from oven_learner.hf.hooks.evaluations import EVAL, UserEvaluation
 from oven_learner.optim import snapshot
@@ -47,7 +48,7 @@ def create_best_weights(
     measure = _choose_measure(trainer, metric.name, evaluation)
     if is_sharded or measure is None or not snapshot.best_copies_fit(model, MAX_SNAPSHOTS):
         return None
-    copies = snapshot.WeightCopies(model, lambda: _forget_vllm_weights(trainer))
+    copies = snapshot.WeightCopies(model, lambda: trainer_internals.reload_vllm_weights(trainer))
     uses_builtin_score = evaluation is None or metric.name not in evaluation.first_results()
     method = "greedy" if hasattr(trainer, "reward_funcs") else "row by row"
     return BestWeights(
@@ -69,11 +70,6 @@ def _choose_measure(trainer: Trainer, name: str, evaluation: UserEvaluation | No
     return held_out_score(trainer, name)
 
 
-def _forget_vllm_weights(trainer: Any) -> None:
-    if hasattr(trainer, "_last_loaded_step"):
-        trainer._last_loaded_step = -1
-
-
 def held_out_score(trainer: Any, metric: str) -> Callable[[], float] | None:
     """Return a function that measures the mean score of the trainer's held-out rows, always the same rows. Returns None
     if `metric` is not the mean of such scores, or if they cannot be measured. Call this when training begins."""
@@ -92,14 +88,9 @@ def held_out_score(trainer: Any, metric: str) -> Callable[[], float] | None:
         return None
 
     def measure() -> float:
-        trl_metrics = deepcopy(getattr(trainer, "_metrics", None))
-        try:
-            with preserve_state(trainer.model), torch.no_grad():
-                trainer.model.eval()
-                return fmean(scorer.measure())
-        finally:
-            if trl_metrics is not None:
-                trainer._metrics = trl_metrics
+        with trainer_internals.preserve_metrics(trainer), preserve_state(trainer.model), torch.no_grad():
+            trainer.model.eval()
+            return fmean(scorer.measure())
 
     return measure
 
@@ -130,8 +121,7 @@ class RowLosses:
             loader = trainer.get_eval_dataloader(_first_rows(self._dataset))  # selects columns and sets the collator
         finally:
             trainer.args.dataloader_persistent_workers = persistent
-        loaders = getattr(trainer.accelerator, "_dataloaders", [])  # accelerate would save the state of this one
-        loaders[:] = [other_loader for other_loader in loaders if other_loader is not loader]
+        trainer_internals.forget_loader(trainer.accelerator, loader)
         return [loader.collate_fn([row]) for row in itertools.islice(iter(loader.dataset), MAX_ROWS)]
 
 
@@ -148,7 +138,7 @@ class GreedyRewards:
     def can_be_scored(self) -> bool:
         """Whether the trainer can score these rows, with the same result each time."""
         trainer = self._trainer
-        if not (hasattr(trainer, "_generate") and hasattr(trainer, "_calculate_rewards")):
+        if not trainer_internals.GREEDY_REWARDS.works_on(trainer):
             return False
         if any(getattr(trainer, name, None) for name in ("tools", "rollout_func", "environment_factories")):
             return False
@@ -163,10 +153,8 @@ class GreedyRewards:
         trainer, rows = self._trainer, deepcopy(rows)
         prompts = [row["prompt"] for row in rows]
         with _greedy_decoding(trainer):
-            # (prompt ids, completion ids, …, completions, …): RLOO returns three values, GRPO eight
-            generated = trainer._generate(prompts)
-        ids, completions = generated[1], generated[3 if len(generated) > 3 else 2]
-        scores = trainer._calculate_rewards(rows, prompts, completions, ids)  # [ranks × rows, functions]
+            ids, completions = trainer_internals.generate(trainer, prompts)
+        scores = trainer_internals.calculate_rewards(trainer, rows, prompts, completions, ids)
         first_row = trainer.accelerator.process_index * len(rows)
         rank_scores = scores[first_row : first_row + len(rows)]
         rewards = (rank_scores * self._weights.to(rank_scores.device)).nansum(1)

@@ -7,8 +7,8 @@ from typing import Any
 
 from oven_core.errors import ConfigError
 from oven_learner.completions.plain_text import as_text
+from oven_learner.trainer_internals import SAMPLING_TRAINERS, is_a
 
-ON_POLICY_TRAINERS = ("GRPOTrainer", "RLOOTrainer", "DistillationTrainer")
 SAMPLE_ROWS = 64
 """Number of prompts to tokenize when checking for ids outside the model's vocabulary."""
 MAX_LISTED_ROWS = 5
@@ -19,7 +19,7 @@ def check_inputs(trainer: Any) -> None:
     """Raise ConfigError for inputs that TRL's on-policy trainers accept, but that make the run fail later. These are
     a β below 0, a tokenizer with ids that the model does not embed, and empty prompts. The prompts of a stream are not
     known in advance, so only datasets that can be indexed are checked for empty ones."""
-    if not any(cls.__name__ in ON_POLICY_TRAINERS for cls in type(trainer).__mro__):
+    if not any(is_a(trainer, name) for name in SAMPLING_TRAINERS):
         return
     if getattr(trainer, "beta", 0) < 0:
         raise ConfigError(

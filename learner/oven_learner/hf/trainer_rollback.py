@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from transformers import Trainer
 
+from oven_learner import trainer_internals
 from oven_learner.hf.checkpoints import TrainerCheckpoints
 from oven_learner.optim import snapshot
 from oven_learner.optim.lr_scale import LearningRateScale
@@ -59,16 +60,9 @@ def restore_snapshot(trainer: Trainer, state: dict[str, Any]) -> None:
     if scale.read() != scale_before:
         scale.write(scale_before)
     trainer.state.global_step, trainer.state.epoch = state["step"], state["epoch"]
-    # The trainer's next log line divides the loss since the last line by the steps since then, so reset both.
-    internals: Any = trainer
-    if hasattr(internals, "_globalstep_last_logged"):
-        internals._globalstep_last_logged = state["step"]
-    if isinstance(getattr(internals, "_tr_loss", None), torch.Tensor):
-        internals._tr_loss.zero_()
-    if hasattr(internals, "_buffered_inputs"):
-        internals._buffered_inputs = None  # TRL: completions of the abandoned policy
-    if hasattr(internals, "_last_loaded_step"):
-        internals._last_loaded_step = -1  # TRL: makes vLLM load the weights again
+    trainer_internals.reset_logged_loss(trainer, state["step"])
+    trainer_internals.drop_buffer(trainer)  # completions of the abandoned policy
+    trainer_internals.reload_vllm_weights(trainer)
 
 
 def _loop_snapshot(trainer: Trainer) -> LoopSnapshot:

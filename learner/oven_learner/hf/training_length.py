@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,11 @@ from typing import Any
 from transformers import Trainer, TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 
+from oven_learner import trainer_internals
+
 
 class EpochExtension:
-    """Extends training with additional epochs after rollbacks. transformers 5.23 computes the number of epochs before
+    """Extends training with additional epochs after rollbacks. transformers computes the number of epochs before
     training, and stops after that many epochs, even if rollbacks have discarded steps. With this extension, training
     continues until it has reached its number of steps."""
 
@@ -22,10 +25,10 @@ class EpochExtension:
         self._epochs_done = self._epochs_before = self._steps_per_epoch = 0
         self.resume_path: Path | None = None
         """The checkpoint that training is about to resume from."""
-        compute_values = getattr(trainer, "set_initial_training_values", None)
-        if compute_values is None:
-            return
+        if trainer_internals.EPOCHS.works_on(trainer):
+            trainer_internals.wrap(trainer, trainer_internals.PLAN_EPOCHS, self._plan_more_epochs)
 
+    def _plan_more_epochs(self, compute_values: Callable[..., Any]) -> Callable[..., Any]:
         def compute_extended_values(*args: Any, **kwargs: Any) -> Any:
             epochs, steps_per_epoch, *other_values, max_steps = compute_values(*args, **kwargs)
             self._planned_epochs, self._steps_per_epoch = epochs, steps_per_epoch
@@ -33,7 +36,7 @@ class EpochExtension:
             max_epochs = epochs if is_over else sys.maxsize
             return (max_epochs, steps_per_epoch, *other_values, max_steps)
 
-        trainer.set_initial_training_values = compute_extended_values  # type: ignore[method-assign]
+        return compute_extended_values
 
     def begin(self, state: TrainerState) -> None:
         """Restore the trainer's own number of epochs in its state, for other callbacks. Called when training begins."""

@@ -10,6 +10,7 @@ from transformers import ProcessorMixin
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from oven_core.errors import ConfigError
+from oven_learner import trainer_internals
 from oven_learner.losses.loss_channel import Channel, ChannelCheckpoints, Rollouts, check_channels, log_term
 
 
@@ -17,8 +18,7 @@ class ChannelTrainer(ChannelCheckpoints, GRPOTrainer):
     """A GRPOTrainer that adds `channels` to its loss while their weights are above 0. Raises ConfigError for duplicate
     channels, for processors that take images, and for setups that do not support a second forward pass per step: FSDP,
     DeepSpeed, and DDP with re-entrant gradient checkpointing. All other features work as in TRL, including vLLM, PEFT,
-    async rewards, tools and environments. Written for TRL 1.16 (`_compute_loss`, `_generate_and_score_completions`,
-    `_calculate_rewards`, `_metrics`)."""
+    async rewards, tools and environments, as far as the installed version has them."""
 
     def __init__(self, *args: Any, channels: Iterable[Channel] = (), **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -48,12 +48,9 @@ class ChannelTrainer(ChannelCheckpoints, GRPOTrainer):
         prompts, completion_ids, function_rewards = self._scored_batch  # function_rewards: (ranks · B, functions)
         weighted_rewards = function_rewards * self.reward_weights.to(function_rewards.device).unsqueeze(0)
         rewards = weighted_rewards.nansum(dim=1).masked_fill(function_rewards.isnan().all(dim=1), float("nan"))
-        tools = [self.tools or []] * len(rows)
-        if self.environment_factories is not None:
-            tools = [self._env_tools[name] for name in self._batch_environments]
-        model: Any = self.model
-        group_size = (self.num_generations if model.training else self.num_generations_eval) or 1
-        return Rollouts(rows, prompts, completion_ids, rewards, tools, self.environments, group_size)
+        tools, environments = trainer_internals.tools_of_rows(self, len(rows)), getattr(self, "environments", None)
+        group_size = trainer_internals.group_size(self)
+        return Rollouts(rows, prompts, completion_ids, rewards, tools, environments, group_size)
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         loss: Tensor = super()._compute_loss(model, inputs)  # type: ignore[no-untyped-call]
@@ -73,6 +70,7 @@ class ChannelTrainer(ChannelCheckpoints, GRPOTrainer):
 
 def _check_support(trainer: Any) -> None:
     """Raise ConfigError for a setup that does not support channels."""
+    trainer_internals.CHANNELS.require(trainer)
     if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
         raise ConfigError(
             "channels run the policy twice per step, which the sharded parameters of FSDP and DeepSpeed do not "

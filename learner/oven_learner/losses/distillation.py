@@ -1,7 +1,7 @@
 """The channel `channel.distill`, which pulls the policy towards a teacher on the policy's own completions.
 
 The loss is the generalized Jensen-Shannon divergence. For a teacher with another tokenizer it is Universal Logit
-Distillation (Boizard et al. 2024, arXiv 2402.12030), as implemented by TRL 1.16's `trl.experimental.gold`. Completions
+Distillation (Boizard et al. 2024, arXiv 2402.12030), as implemented by TRL's `trl.experimental.gold`. Completions
 are split into pieces where both tokenizers end a token. Within a piece, token probabilities are multiplied. Tokens in
 both vocabularies are compared by divergence, and all others by the L1 distance of the sorted probabilities.
 """
@@ -9,7 +9,6 @@ both vocabularies are compared by divergence, and all others by the L1 distance 
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from itertools import accumulate, chain
 from types import SimpleNamespace
@@ -20,6 +19,7 @@ from torch import Tensor
 from torch.nn.functional import kl_div
 
 from oven_core.errors import ConfigError, TeacherRefusedError, reason
+from oven_learner import trainer_internals
 from oven_learner.losses.completion_logits import compute_logits, pad_rows
 from oven_learner.losses.loss_channel import Channel, Rollouts, TermSum
 from oven_learner.teachers import teacher_checks
@@ -254,11 +254,8 @@ class CrossTokenizer:
                 f"channel.distill: the teacher's tokenizer, a {type(self.teacher).__name__}, has no token offsets; use "
                 "a fast tokenizer, for example from AutoTokenizer.from_pretrained(…)"
             )
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the API is experimental, but trl's minor version is pinned
-            from trl.experimental.gold import gold_trainer
         shared_tokens = self.student.get_vocab().keys() & self.teacher.get_vocab().keys()
-        uld_loss: Any = gold_trainer.ULDLoss
+        uld_loss: Any = trainer_internals.gold_trainer().ULDLoss
         self._loss = uld_loss(
             SimpleNamespace(
                 uld_crossentropy_weight=0.0,

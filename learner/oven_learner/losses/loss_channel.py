@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from oven_core.errors import ConfigError
 from oven_core.protocol.messages import MetricSpec
+from oven_learner import trainer_internals
 from oven_learner.actuators import Actuators
 
 STATE_FILE = "channels.pt"
@@ -143,7 +144,7 @@ def check_channels(channels: Sequence[Channel], provided_inputs: Collection[str]
 
 
 def log_term(trainer: Any, channel: Channel, term_sum: TermSum, mode: Literal["train", "eval"]) -> None:
-    """Add the term, its weight and its gauges to the trainer's `_metrics` of this step, which attached trainers
+    """Add the term, its weight and its gauges to the trainer's own metrics of this step, which attached trainers
     publish. All ranks must call it, because it sums over ranks. Values that no rank measured are not logged."""
     zero = torch.zeros_like(term_sum.token_count)
     tensors = [term_sum.total, term_sum.token_count]  # alternately a sum, and the number of its terms
@@ -152,7 +153,7 @@ def log_term(trainer: Any, channel: Channel, term_sum: TermSum, mode: Literal["t
     local_sums = torch.stack([tensor.to(term_sum.total.dtype) for tensor in tensors]).detach()
     sums = trainer.accelerator.reduce(local_sums, reduction="sum").tolist()
     suffixes = ["", *(f"/{gauge.name}" for gauge in channel.gauges)]
-    metrics = trainer._metrics[mode]
+    metrics = trainer_internals.all_metrics(trainer)[mode]
     for suffix, total, count in zip(suffixes, sums[::2], sums[1::2], strict=True):
         if count:
             metrics[f"channel/{channel.name}{suffix}"].append(total / count)

@@ -5,7 +5,6 @@ The method is from Hübotter et al. 2026 (arXiv 2601.20802). The wording of hint
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
@@ -17,6 +16,7 @@ from transformers import TrainerCallback
 
 from oven_core.errors import ConfigError
 from oven_core.protocol.messages import MetricSpec
+from oven_learner import trainer_internals
 from oven_learner.losses.completion_logits import compute_logits, pad_rows
 from oven_learner.losses.loss_channel import Channel, Rollouts, TermSum
 
@@ -229,10 +229,9 @@ class SelfDistillation(Channel):
             self._average.stop()
         elif self._average is not None and not self._average.is_following:
             self._average.restart(self._policy)
-        if weight and self._trainer is not None:
-            buffered_batches = getattr(self._trainer, "_buffered_inputs", None) or ()
-            if any(HINTED not in batch for batch in buffered_batches):
-                self._trainer._buffered_inputs = None
+        buffered_batches = trainer_internals.buffered_batches(self._trainer)
+        if weight and any(HINTED not in batch for batch in buffered_batches):
+            trainer_internals.drop_buffer(self._trainer)
 
     @property
     def module(self) -> nn.Module | None:
@@ -294,9 +293,7 @@ class SelfDistillation(Channel):
     def divergence(self, student: Tensor, teacher: Tensor, tokens: Tensor, old_logps: Tensor | None = None) -> Tensor:
         """Return the divergence per token in nats, (tokens,), from softened logits (tokens, V). `old_logps` are the
         log-probabilities of the `tokens` when they were sampled."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the API is experimental, but trl's minor version is pinned
-            from trl.experimental.sdpo import loss_utils
+        loss_utils: Any = trainer_internals.sdpo_losses()
         divergences: Tensor = loss_utils.compute_topk_self_distillation_loss(
             student, teacher, distillation_topk=self.topk, distillation_alpha=self.beta, distillation_add_tail=True
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import Trainer, TrainerCallback
 
 from oven_core.errors import ConfigError
+from oven_learner import trainer_internals
 from oven_learner.losses.loss_channel import Channel, ChannelCheckpoints, check_channels, log_term
 
 LOGITS, HIDDEN = "oven_logits", "oven_hidden"
@@ -23,9 +24,7 @@ class TextChannels(ChannelCheckpoints):
     """A mixin that adds channels to a Trainer class: `class MyTrainer(TextChannels, Trainer)`. `channels` are added to
     the training loss while their weights are above 0. Evaluation uses the trainer's own loss alone, so that its
     metrics stay comparable. Raises ConfigError for duplicate channels, for a channel that needs a GRPOTrainer's
-    completions, and under FSDP and DeepSpeed, whose sharded parameters are not supported. Written for transformers 5.23
-    (`compute_loss`, `create_optimizer`, `_clip_grad_norm`, `_save_optimizer_and_scheduler`,
-    `_load_optimizer_and_scheduler`)."""
+    completions, and under FSDP and DeepSpeed, whose sharded parameters are not supported."""
 
     _metrics: Any
     """Values since the last log, by mode and metric. The attribute is TRL's, and attached trainers publish from it."""
@@ -45,7 +44,9 @@ class TextChannels(ChannelCheckpoints):
         for channel in self.channels:
             channel.bind(self)
         if self._channel_parameters():
+            trainer_internals.CHANNEL_STATE.require(self)
             trainer.add_callback(ClearGradients(self._channel_parameters()))
+            trainer.accelerator.clip_grad_norm_ = self._clip_jointly(trainer.accelerator.clip_grad_norm_)
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
@@ -90,8 +91,9 @@ class TextChannels(ChannelCheckpoints):
     def _is_share_of_step(self, num_items: Any) -> bool:
         """Whether the loss of a micro-batch is already its share of the step, so `training_step` does not divide it."""
         trainer: Any = self
-        if trainer.loss_is_scaled_for_ga is not None:
-            return bool(trainer.loss_is_scaled_for_ga)
+        is_scaled = getattr(trainer, "loss_is_scaled_for_ga", None)  # since transformers 5.3
+        if is_scaled is not None:
+            return bool(is_scaled)
         if trainer.compute_loss_func is not None:
             return True
         return bool(trainer.model_accepts_loss_kwargs) and num_items is not None
@@ -111,14 +113,15 @@ class TextChannels(ChannelCheckpoints):
         modules = [channel.module for channel in self.channels]
         return [parameter for module in modules if module is not None for parameter in module.parameters()]
 
-    def _clip_grad_norm(self, model: Any) -> Any:
-        """Clip all gradients of the step, those of the channels' parameters included, by their joint norm."""
-        trainer: Any = self
-        extra_parameters = [parameter for parameter in self._channel_parameters() if parameter.grad is not None]
-        if not extra_parameters:
-            return super()._clip_grad_norm(model)  # type: ignore[misc]
-        parameters = [*model.parameters(), *extra_parameters]
-        return trainer.accelerator.clip_grad_norm_(parameters, trainer.args.max_grad_norm)
+    def _clip_jointly(self, clip: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that clips all gradients of the step by their joint norm, including those of the channels'
+        parameters. transformers passes the model's parameters only."""
+
+        def clip_all(parameters: Iterable[torch.nn.Parameter], *args: Any, **kwargs: Any) -> Any:
+            extra_parameters = [parameter for parameter in self._channel_parameters() if parameter.grad is not None]
+            return clip([*parameters, *extra_parameters] if extra_parameters else parameters, *args, **kwargs)
+
+        return clip_all
 
 
 class ClearGradients(TrainerCallback):

@@ -5,11 +5,11 @@ return, the policy is one optimizer step newer than the completions that it trai
 under the older policy (`old_per_token_logps`). So the loss's importance ratio and clip correct for the step in between,
 as for `num_iterations` above 1 (Schulman et al. 2017, arXiv 1707.06347).
 
-Each call of `_generate_and_score_completions` runs in its own thread, which takes turns with the trainer. The trainer
+Each generation of a batch runs in its own thread, which takes turns with the trainer. The trainer
 continues while the remote members answer, and collects the rewards when it needs the batch.
 
 A batch that was generated ahead is only used for its own rows. A rollback, another teacher, or a β that rises above 0
-makes it invalid and sets TRL's `_buffered_inputs` to None. The batch is then dropped. Evaluations never use it.
+makes it invalid and drops TRL's buffered completions. The batch is then dropped, too. Evaluations never use it.
 Checkpoints contain no pending batch, so a resumed run generates it again from the same rows.
 """
 
@@ -24,6 +24,7 @@ import torch
 
 from oven_core.errors import ConfigError
 from oven_core.protocol.messages import MetricSpec
+from oven_learner import trainer_internals
 from oven_learner.rewards.committee import Committee
 
 Answer = TypeVar("Answer")
@@ -35,8 +36,6 @@ STEPS_AHEAD = MetricSpec(
 )
 SINGLE_VALUES = ("num_tokens",)
 """TRL metrics with a single value. Others have one value per generation since the last log."""
-PENDING_ATTRIBUTES = ("_pending_metrics", "_pending_extra_logs")
-"""Attributes in which TRL stores values that reward functions log, until the rewards arrive."""
 
 
 class _BatchDropped(BaseException):
@@ -49,8 +48,6 @@ class GenerationAhead:
     def __init__(self, trainer: Any, committee: Committee) -> None:
         _check_support(trainer)
         self._trainer, self._committee = trainer, committee
-        self._original_generate = trainer._generate_and_score_completions
-        self._original_fetch = trainer.get_batch_samples
         self._steps_ahead: float | None = None
         self._next_batch: _Batch | None = None
         self._iterator: Any = None
@@ -61,10 +58,18 @@ class GenerationAhead:
 
     def install(self) -> None:
         """Wrap the trainer's methods. Call it before `UnscoredGroupSkipper.install`, which wraps one of them again."""
-        self._trainer._generate_and_score_completions = self._take_batch
-        self._trainer.get_batch_samples = self._fetch_batches
+        trainer_internals.wrap(self._trainer, trainer_internals.GENERATE_BATCH, self._wrap_generation)
+        trainer_internals.wrap(self._trainer, trainer_internals.GET_BATCHES, self._wrap_fetch)
         self._trainer.oven_ahead = True  # the old policy's log-probabilities exist, so a clip has an effect
         self._committee.wait_for_answers = _wait_in_batch
+
+    def _wrap_generation(self, generate: Callable[..., Any]) -> Callable[..., Any]:
+        self._original_generate = generate
+        return self._take_batch
+
+    def _wrap_fetch(self, fetch: Callable[..., Any]) -> Callable[..., Any]:
+        self._original_fetch = fetch
+        return self._fetch_batches
 
     def drop(self) -> None:
         """Drop the pending batch."""
@@ -97,7 +102,7 @@ class GenerationAhead:
         if not trainer.model.training:
             return self._original_generate(inputs)  # type: ignore[no-any-return]
         has_other_rows = self._next_batch is not None and self._next_batch.inputs is not inputs
-        if has_other_rows or trainer._buffered_inputs is None:
+        if has_other_rows or trainer_internals.has_dropped_buffer(trainer):
             self.drop()
         batch, self._next_batch = self._next_batch, None
         next_inputs = self._find_next_inputs(inputs)
@@ -141,16 +146,16 @@ class _Batch(threading.Thread):
     def generate(self, *, ahead: bool = False) -> None:
         """Start the thread, and wait until it asks the members and no longer needs the model."""
         trainer = self._trainer
-        stores, iterations = _metric_stores(trainer), trainer.num_iterations
+        stores, iterations = trainer_internals.metric_stores(trainer), trainer.num_iterations
         self._metrics = [defaultdict(list) for _ in stores]
-        _set_metric_stores(trainer, self._metrics)
+        trainer_internals.set_metric_stores(trainer, self._metrics)
         if ahead:  # with a higher number, TRL computes log-probabilities under the current policy
             trainer.num_iterations = 2 * iterations
         try:
             self.start()
             self._is_asking.wait()
         finally:
-            _set_metric_stores(trainer, stores)
+            trainer_internals.set_metric_stores(trainer, stores)
             trainer.num_iterations = iterations
         if self._error is not None:
             raise self._error
@@ -177,7 +182,7 @@ class _Batch(threading.Thread):
 
     def finish(self) -> dict[str, Any]:
         """Wait for the members' rewards, and return TRL's batch. Re-raises errors of the generation."""
-        for store, metrics in zip(_metric_stores(self._trainer), self._metrics, strict=True):
+        for store, metrics in zip(trainer_internals.metric_stores(self._trainer), self._metrics, strict=True):
             for name, values in metrics.items():
                 store[name] = values if name in SINGLE_VALUES else [*store[name], *values]
         self._is_needed.set()
@@ -192,16 +197,6 @@ class _Batch(threading.Thread):
         self._is_needed.set()
 
 
-def _metric_stores(trainer: Any) -> MetricStores:
-    return [trainer._metrics["train"], *(getattr(trainer, name) for name in PENDING_ATTRIBUTES)]
-
-
-def _set_metric_stores(trainer: Any, stores: MetricStores) -> None:
-    trainer._metrics["train"], *pending = stores
-    for name, store in zip(PENDING_ATTRIBUTES, pending, strict=True):
-        setattr(trainer, name, store)
-
-
 def _wait_in_batch(ask: Callable[[], Answer]) -> Answer:
     """Call `ask`. In the thread of a batch, the trainer continues in the meantime."""
     thread = threading.current_thread()
@@ -210,6 +205,7 @@ def _wait_in_batch(ask: Callable[[], Answer]) -> Answer:
 
 def _check_support(trainer: Any) -> None:
     """Raise ConfigError for a trainer that does not support generation ahead."""
+    trainer_internals.GENERATION_AHEAD.require(trainer)
     args, processes = trainer.args, trainer.accelerator.num_processes
     if processes > 1:
         raise ConfigError(

@@ -15,20 +15,20 @@ The load-balancing loss of a mixture of experts still includes the prompts of un
 
 A skipped step calls neither the optimizer nor the scheduler. HF's Trainer learns of the skip from accelerate's overflow
 flag. The step still counts towards `max_steps`, so that skipped steps cannot prolong the training.
-
-Written for TRL 1.16 (`_generate_and_score_completions`, `_compute_loss`) and accelerate 1.x.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
 import torch
 
 from oven_core.errors import ConfigError
+from oven_learner import trainer_internals
 from oven_learner.rewards.committee import Committee
 
 SCORED_ROWS, LOSS_FACTOR = "oven_scored", "oven_factor"
@@ -62,6 +62,7 @@ class UnscoredGroupSkipper:
             raise ConfigError("DeepSpeed steps inside backward(), so no step can be skipped; use FSDP or DDP")
         if trainer.loss_type not in (*TOKEN_MEANS, *ROW_MEANS, *MICRO_BATCH_MEANS):
             raise ConfigError(f"the normalisation of loss_type {trainer.loss_type!r} is unknown; use dapo or grpo")
+        trainer_internals.COMMITTEE.require(trainer)
         self._trainer, self._committee = trainer, committee
         self._has_scored_row = False
         """Whether the current optimizer step has a scored row."""
@@ -70,12 +71,11 @@ class UnscoredGroupSkipper:
         """Whether the last optimizer step was skipped."""
         self._abstentions: Counter[str] = Counter()
         """Number of abstentions of each kind since the last step that was not skipped."""
-        self._original_generate, self._original_loss = trainer._generate_and_score_completions, trainer._compute_loss
 
     def install(self) -> None:
         """Wrap the trainer's methods."""
-        self._trainer._generate_and_score_completions = self._generate_batch
-        self._trainer._compute_loss = self._compute_loss
+        trainer_internals.wrap(self._trainer, trainer_internals.GENERATE_BATCH, self._wrap_generation)
+        trainer_internals.wrap(self._trainer, trainer_internals.COMPUTE_LOSS, self._wrap_loss)
         logging.getLogger("trl.trainer.grpo_trainer").addFilter(_is_safe_to_log)
 
     def begin(self) -> None:
@@ -109,9 +109,17 @@ class UnscoredGroupSkipper:
         self._consecutive_skips = 0
         return metrics, reason
 
+    def _wrap_generation(self, generate: Callable[..., Any]) -> Callable[..., Any]:
+        self._original_generate = generate
+        return self._generate_batch
+
+    def _wrap_loss(self, compute_loss: Callable[..., Any]) -> Callable[..., Any]:
+        self._original_loss = compute_loss
+        return self._compute_loss
+
     def _generate_batch(self, inputs: Any) -> dict[str, Any]:
-        trainer, is_training = self._trainer, self._trainer.model.training
-        self._committee.group_size = trainer.num_generations if is_training else trainer.num_generations_eval
+        is_training = self._trainer.model.training
+        self._committee.group_size = trainer_internals.group_size(self._trainer)
         batch: dict[str, Any] = self._original_generate(inputs)
         outcome = self._committee.last_outcome
         if is_training:
@@ -131,7 +139,7 @@ class UnscoredGroupSkipper:
         tokens = batch["completion_mask"] * batch.get("tool_mask", 1)
         batch["num_items_in_batch"] = trainer.accelerator.gather(tokens.sum()).sum()
         batch[SCORED_ROWS] = scored_rows
-        zero_std_shares = trainer._metrics["train"].get("frac_reward_zero_std")
+        zero_std_shares = trainer_internals.metric_lists(trainer).get("frac_reward_zero_std")
         if unscored_count == group_count:
             if zero_std_shares:
                 zero_std_shares.pop()
@@ -163,11 +171,11 @@ class UnscoredGroupSkipper:
         if has_scored_row:
             self._consecutive_skips, self._abstentions = 0, Counter()
             if optimizer.scaler is None:  # otherwise the scaler sets the flag
-                optimizer._is_overflow = False
+                trainer_internals.set_overflow(optimizer, False)
             self._original_step(closure)
             return
         self._consecutive_skips += 1
-        optimizer._is_overflow = True
+        trainer_internals.set_overflow(optimizer, True)
         if optimizer.scaler is not None and self._trainer.args.max_grad_norm > 0:
             optimizer.scaler.update()  # clipping has unscaled the gradients, and the scaler allows that once per update
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
+from oven_learner import trainer_internals
 from oven_learner.actuators import Actuators
 from oven_learner.teachers.reference_model import has_reference
 from oven_learner.teachers.registry import NamedTeachers, Teachers
+from oven_learner.trainer_internals import is_a
 
 BETA_KNOB, TEACHER_KNOB = "grpo.beta", "teacher.active"
 ORDER = "weakest first"
@@ -27,7 +29,7 @@ def register_kl_knobs(
     policy without its adapter. A change of β affects the next step's loss. Buffered reference log-probabilities stay
     valid for any β above 0. If a buffered batch has none, its completions are generated again. `client` returns the
     running training's client, or None before training."""
-    is_grpo = _is_grpo(trainer)
+    is_grpo = is_a(trainer, "GRPOTrainer")  # the β and reference of a DPOTrainer are different
     if is_grpo and has_reference(trainer):
         user_beta = float(trainer.args.beta or trainer.beta)
         register_beta(
@@ -89,13 +91,6 @@ def register_teacher_knob(
 
 def _set_beta(trainer: Any, value: float) -> None:
     """Set β, and drop buffered batches without the log-probabilities that the new value needs."""
-    buffered_batches = trainer._buffered_inputs or ()
-    if value and any("ref_per_token_logps" not in batch for batch in buffered_batches):
-        trainer._buffered_inputs = None
+    if value and any("ref_per_token_logps" not in batch for batch in trainer_internals.buffered_batches(trainer)):
+        trainer_internals.drop_buffer(trainer)
     trainer.beta = value
-
-
-def _is_grpo(trainer: Any) -> bool:
-    """Whether this is a GRPOTrainer. The beta and reference of a DPOTrainer are different. The check uses the class
-    name, so that a process with a plain Trainer does not import TRL."""
-    return any(cls.__name__ == "GRPOTrainer" for cls in type(trainer).__mro__)

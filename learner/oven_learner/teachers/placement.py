@@ -17,6 +17,7 @@ from accelerate.hooks import ModelHook, add_hook_to_module, remove_hook_from_mod
 from accelerate.utils.offload import save_offload_index
 
 from oven_core.errors import ConfigError, TeacherRefusedError, reason
+from oven_learner import trainer_internals
 from oven_learner.teachers import memory_forms
 from oven_learner.teachers.memory_forms import BITS, Footprint, Form
 from oven_learner.teachers.teacher_config import TeacherConfig
@@ -131,12 +132,12 @@ class _KeepHeadLoaded(ModelHook):  # type: ignore[misc]
 
     def pre_forward(self, module: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         head = module.get_output_embeddings()
-        head._hf_hook.pre_forward(head)
+        trainer_internals.offload_hook(head).pre_forward(head)
         return args, kwargs
 
     def post_forward(self, module: Any, output: Any) -> Any:
         head = module.get_output_embeddings()
-        head._hf_hook.post_forward(head, None)
+        trainer_internals.offload_hook(head).post_forward(head, None)
         return output
 
 

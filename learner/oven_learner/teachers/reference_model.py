@@ -20,7 +20,7 @@ def has_reference(trainer: Any) -> bool:
 
 
 def open_reference(trainer: Any) -> AbstractContextManager[Any]:
-    """Yield the reference model for scoring, chosen as in TRL 1.16 (`_generate_and_score_completions`)."""
+    """Yield the reference model for scoring, chosen as in TRL."""
     return open_teacher(trainer, trainer.ref_model)
 
 
@@ -30,8 +30,14 @@ def open_teacher(trainer: Any, model: Any) -> Iterator[Any]:
     if model is not None:
         yield model
         return
-    from trl.trainer.utils import use_adapter
-
     policy = trainer.accelerator.unwrap_model(trainer.model)
-    with use_adapter(policy, adapter_name="ref" if "ref" in policy.peft_config else None):
+    if "ref" not in policy.peft_config:
+        with policy.disable_adapter():
+            yield policy
+        return
+    active_adapter = policy.active_adapter
+    policy.set_adapter("ref")  # TRL's copy of the adapter that the training started with
+    try:
         yield policy
+    finally:
+        policy.set_adapter(active_adapter)

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from oven_core.errors import ConfigError, TeacherRefusedError, UnknownNameError
+from oven_learner import trainer_internals
 from oven_learner.teachers import memory_forms, teacher_checks
 from oven_learner.teachers.memory_forms import Form
 from oven_learner.teachers.placement import choose_form, load_model, load_tokenizer, place_model, prepare_for_trainer
@@ -223,7 +224,7 @@ class Teachers(NamedTeachers[Any]):
             self._trainer.teacher_model = model
             return
         self._trainer.ref_model = model
-        self._trainer._buffered_inputs = None
+        trainer_internals.drop_buffer(self._trainer)
 
     @property
     def _current_model(self) -> Any:
@@ -241,11 +242,7 @@ class Teachers(NamedTeachers[Any]):
             policy, teacher, trainer.processing_class, tokenizer, equal_rows=self._is_distillation
         )
         if not self._is_distillation:
-            from trl.trainer.utils import add_fused_lm_head
-
-            add_fused_lm_head(
-                teacher, temperature=trainer.temperature, cast_lm_head_to_fp32=trainer.args.cast_lm_head_to_fp32
-            )
+            trainer_internals.fuse_head(trainer, teacher)
         place_model(teacher, device, form, self._offload_folder, keep_head=self._is_distillation)
         return teacher, form
 
@@ -257,7 +254,6 @@ class Teachers(NamedTeachers[Any]):
             model = prepare_for_trainer(candidate.model, accelerator, candidate.form)
             teacher_checks.check_scores(self._trainer, model)
         except Exception:
-            # Otherwise accelerate would keep the model in memory.
-            accelerator._models[:] = [prepared for prepared in accelerator._models if prepared is not candidate.model]
+            trainer_internals.forget_model(accelerator, candidate.model)
             raise
         return model

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from oven_core.errors import TeacherRefusedError, reason
+from oven_learner import trainer_internals
 from oven_learner.teachers.memory_forms import Form, measure_footprint
 
 ALTERNATIVE = "a teacher with another tokenizer can teach as a loss channel, Distillation(teacher=…, tokenizer=…)"
@@ -79,8 +80,8 @@ def check_scores(trainer: Any, model: Any) -> None:
     last_id = int(trainer.accelerator.unwrap_model(trainer.model).get_output_embeddings().weight.shape[0]) - 1
     ids = torch.full((1, 2), last_id, device=trainer.accelerator.device)  # (B, T) int64
     try:
-        if hasattr(trainer, "_get_per_token_logps_and_entropies"):  # GRPO, for its KL term
-            scores, _, _ = trainer._get_per_token_logps_and_entropies(model, ids, torch.ones_like(ids), 1)
+        if trainer_internals.has_log_probabilities(trainer):  # GRPO, for its KL term
+            scores = trainer_internals.log_probabilities(trainer, model, ids, torch.ones_like(ids), 1)
         else:
             scores = model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits.log_softmax(-1)
     except Exception as error:

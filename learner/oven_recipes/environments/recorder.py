@@ -3,7 +3,7 @@
 A GRPOTrainer with an `environment_factory` runs the tool calls and stores the messages, but hides two things. It drops
 a result that would make the completion too long, although the call ran. It may also truncate a completion in the middle
 of a call. The recorder sees both the environment's calls and the trainer's messages, so it can mark such traces as
-`truncated`. It uses internals of TRL 1.16: `_generate`, `_env_tools`, `_tokenizer` and `eos_token_ids`.
+`truncated`. It uses internals of TRL through `oven_learner.trainer_internals`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any, Final
 from transformers.utils.chat_template_utils import get_json_schema
 
 from oven_core.errors import ConfigError, reason
+from oven_learner import trainer_internals
 from oven_runs.traces.completeness import LOST_BEFORE, TOKENS_LOST, UNPARSED
 from oven_runs.traces.formats.chat_messages import from_chat, text_of
 from oven_runs.traces.trace_records import Ended, Message, Policy, Sampled, Task, Tool, Trace, TraceStep
@@ -177,17 +178,19 @@ class Recorder:
 
     def bind(self, trainer: Any) -> None:
         """Observe the trainer's sampled tokens. Call it before training."""
-        if len(trainer._env_tools) != 1:
+        tools_by_environment = trainer_internals.environment_tools(trainer)
+        if len(tools_by_environment) != 1:
             raise ConfigError(
                 "the recorder supports one environment, but this trainer has several; use one per trainer"
             )
         self._trainer = trainer
         accelerator = trainer.accelerator
         self._rank = f"{accelerator.process_index}-" if accelerator.num_processes > 1 else ""
-        (tools,) = trainer._env_tools.values()
+        (tools,) = tools_by_environment.values()
         self._tools = tuple(_describe_tool(function) for function in tools)
-        generate = trainer._generate
+        trainer_internals.wrap(trainer, trainer_internals.GENERATE, self._record_tokens)
 
+    def _record_tokens(self, generate: Callable[..., Any]) -> Callable[..., Any]:
         def generate_and_record(prompts: list[Any]) -> Any:
             generated = generate(prompts)
             prompt_ids, completion_ids, masks, _, logprobs, *_ = generated
@@ -196,7 +199,7 @@ class Recorder:
             self._rollouts = [Rollout(*column) for column in columns]
             return generated
 
-        trainer._generate = generate_and_record
+        return generate_and_record
 
     def reward(
         self, prompts: list[Any], completions: list[Any], environments: list[Any], trainer_state: Any, **columns: Any

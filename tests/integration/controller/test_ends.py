@@ -12,9 +12,10 @@ import psutil
 import pytest
 from tests.integration.conftest import WAIT_S, Stack, family
 
-from oven_core.bus import streams, watchdog
+from oven_core.bus import nats_client, streams, watchdog
 from oven_core.bus.connection import Bus
 from oven_core.bus.nats_client import BusClient
+from oven_core.errors import ConfigError
 from oven_core.protocol.history_requests import HistoryRequest
 from oven_core.protocol.messages import RunStarted
 from oven_core.protocol.names import Subjects
@@ -54,6 +55,19 @@ async def flush(bus: Bus) -> None:
 def awaited(bus: Bus) -> list[asyncio.Future[object]]:
     """What nats-py waits for: answers and pongs."""
     return [future for future in (*bus.client._resp_map.values(), *bus.client._pongs) if not future.done()]
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [(owner, name) for owner, names in nats_client.PRIVATE_NAMES.items() for name in names if hasattr(owner, name)],
+)
+async def test_a_nats_py_without_a_private_name_is_refused_in_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, owner: type, name: str
+) -> None:
+    monkeypatch.delattr(owner, name)
+    nats_client.check_private_names.cache_clear()
+    with pytest.raises(ConfigError, match=rf"nats-py [\d.]+ has no {name}, but .* install nats-py 2\.12 to 2\.16$"):
+        BusClient()
 
 
 @pytest.mark.parametrize("work", [head, history, to_the_head, flush])

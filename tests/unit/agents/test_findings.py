@@ -219,6 +219,26 @@ def test_a_cause_comes_before_the_states_that_it_explains() -> None:
     assert {finding.kind: finding.severity for finding in causes_first}["nan"] == "note"
 
 
+def test_a_cause_that_the_controller_treated_comes_before_a_surer_state() -> None:
+    def collapsed(tick: int) -> dict[str, float]:
+        held_out = {"eval/accuracy/hard": 0.8 if tick < 40 else 0.5} if tick % 25 == 1 else {}
+        return {"reward": 0.3 + 0.1 * wave(tick), **held_out}
+
+    def ended(is_treated: bool) -> dict[str, str]:
+        log = started(RATE)
+        observe(log, 280, collapsed)
+        if is_treated:
+            log.propose("expert", 0.125, evidence=("symptom:update_ratio_high",))
+            observe(log, 4, collapsed)
+            log.receipt(log.decisions[-1])
+        observe(log, 20, collapsed)  # too few for an outcome of the change
+        return {finding.kind: finding.severity for finding in findings(log)}
+
+    assert ended(False)["reward_collapse"] == "act"
+    treated = ended(True)
+    assert next(iter(treated)) == "lr_too_high" and treated["reward_collapse"] == "note"
+
+
 def test_an_agents_text_is_cleaned_and_repeated_proposals_do_not_add_up() -> None:
     def rejected(count: int) -> Finding:
         log = started(RATE)

@@ -52,3 +52,12 @@ def test_each_node_has_the_users_a_store_and_the_others(tmp_path: Path, capsys: 
 def test_bad_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str], nodes: list[str], message: str) -> None:
     assert creds("cluster", str(tmp_path), *nodes) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_second_call_keeps_the_nodes_password_and_the_configured_store(tmp_path: Path) -> None:
+    server = ["server", str(tmp_path), "--run", "r", "--agent", "lr", "--store", str(tmp_path / "disk")]
+    assert creds(*server) == 0 and creds("cluster", str(tmp_path), *NODES) == 0
+    first = json.loads((tmp_path / "node-2" / "nats.conf").read_text())
+    assert first["jetstream"]["store_dir"] == str(tmp_path / "disk" / "node-2")
+    assert creds(*server) == 0 and creds("cluster", str(tmp_path), *NODES) == 0
+    assert json.loads((tmp_path / "node-2" / "nats.conf").read_text()) == first

@@ -29,6 +29,7 @@ HOME = Path("/somewhere")
         (doctor.check_extra("kg", [PRESENT]), "ok", "networkx 3.6.1"),
         (doctor.check_extra("kg", [ABSENT]), "warn", 'pip install "oven-controller[kg]"'),
         (doctor.check_extra("kg", [OLD]), "fail", "networkx 2.8, but >=3.4,<4 is needed"),
+        (doctor.check_extra("recipes", [OLD]), "warn", "your own training needs none"),
         (doctor.check_compute(4, {}, [], None), "ok", "4 cores, 4 threads; no GPU"),
         (doctor.check_compute(4, {"OMP_NUM_THREADS": "9"}, [], None), "warn", "export OMP_NUM_THREADS=4"),
         (doctor.check_compute(4, {"OMP_NUM_THREADS": "all"}, [], None), "fail", "OMP_NUM_THREADS is 'all'"),

@@ -1,8 +1,8 @@
 """Sends samples of the completions of TRL's online trainers to the monitor, every few steps.
 
-TRL keeps the prompts, completions, rewards and advantages of its newest generation in `_logs`, for all ranks and as
+TRL keeps the prompts, completions, rewards and advantages of its newest generation in a log, for all ranks and as
 plain numbers. Therefore nothing is read from the device. Only rank 0 sends samples. The training thread picks the rows
-of a group, and another thread does everything else. Written for TRL 1.16.
+of a group, and another thread does everything else.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
+from oven_learner import trainer_internals
 from oven_learner.client.oven_client import OvenClient
 from oven_learner.completions.sample_message import MemberVerdict, Sample
 from oven_learner.completions.sampling import SampleNumbers, Sampling
@@ -22,14 +23,6 @@ from oven_learner.rewards.batch_rewards import Evidence
 from oven_learner.rewards.committee import Committee
 
 log = logging.getLogger("oven.learner")
-
-SUPPORTED_TRAINERS = ("GRPOTrainer", "RLOOTrainer")
-"""Trainers that keep their newest generation with its rewards and advantages."""
-
-
-def shows_completions(trainer: Any) -> bool:
-    """Whether the trainer keeps its completions, so that samples of them can be shown."""
-    return hasattr(trainer, "_logs") and any(cls.__name__ in SUPPORTED_TRAINERS for cls in type(trainer).__mro__)
 
 
 class CompletionSamples(StepHook):
@@ -41,10 +34,9 @@ class CompletionSamples(StepHook):
     ) -> None:
         self._trainer, self._committee, self._sampling, self._client = trainer, committee, sampling, client
         self._schedule = sampling.schedule
-        self._generate = trainer._generate_and_score_completions
         self._pickers: dict[int, itemgetter[Any]] = {}
         self._has_new_batch = self._is_leader = self._has_warned = False
-        trainer._generate_and_score_completions = self._generate_and_mark
+        trainer_internals.wrap(trainer, trainer_internals.GENERATE_BATCH, self._mark_new_batches)
 
     def begin(self, ranks: Ranks) -> None:
         self._is_leader, self._has_new_batch = ranks.leader, False
@@ -63,17 +55,20 @@ class CompletionSamples(StepHook):
                 self._has_warned = True
                 log.warning("completions are not shown: reading them from the trainer raised %s", type(error).__name__)
 
-    def _generate_and_mark(self, inputs: Any) -> Any:
-        batch = self._generate(inputs)
-        if self._trainer.model.training:
-            self._has_new_batch = True
-        return batch
+    def _mark_new_batches(self, generate: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def generate_and_mark(inputs: Any) -> Any:
+            batch = generate(inputs)
+            if self._trainer.model.training:
+                self._has_new_batch = True
+            return batch
+
+        return generate_and_mark
 
     def _send_groups(self, client: OvenClient, trained_steps: int) -> None:
         """Queue samples of the groups that are due. An `itemgetter` picks a group's rows from each column, because
         copying a column would touch every object in it."""
         trainer, committee, sampling = self._trainer, self._committee, self._sampling
-        logs, group_size = trainer._logs, trainer.num_generations
+        logs, group_size = trainer_internals.completion_log(trainer), trainer.num_generations
         advantages, step = logs["advantages"], trainer.state.global_step
         group_count = len(advantages) // group_size
         self._has_new_batch = False

@@ -8,11 +8,13 @@ restores the random states, so training is bit-identical with and without it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from oven_core.protocol.messages import MetricSpec
+from oven_learner import trainer_internals
 from oven_learner.hf.hooks.step_hooks import StepEnd, StepHook
 from oven_learner.ranks import Ranks
 from oven_learner.teachers import Teachers
@@ -26,21 +28,21 @@ class IdleTeachers(StepHook):
 
     def __init__(self, trainer: Any, teachers: Teachers | None) -> None:
         self._trainer = trainer
-        is_grpo = any(cls.__name__ == "GRPOTrainer" for cls in type(trainer).__mro__)
-        self._teachers = teachers if is_grpo and teachers is not None and teachers.kl_every else None
+        is_measurable = trainer_internals.IDLE_TEACHER_KL.works_on(trainer)
+        self._teachers = teachers if is_measurable and teachers is not None and teachers.kl_every else None
         self._sums: dict[str, torch.Tensor] = {}
         """Teacher → a tensor on the device with the sum of the KL over the step's tokens so far, and their number."""
         self._announced: frozenset[str] = frozenset()
-        if self._teachers is None:
-            return
-        compute_loss = trainer._compute_loss
+        if self._teachers is not None:
+            trainer_internals.wrap(trainer, trainer_internals.COMPUTE_LOSS, self._evaluate_before)
 
-        def sample_and_compute(model: Any, inputs: dict[str, Any]) -> Any:
+    def _evaluate_before(self, compute_loss: Callable[..., Any]) -> Callable[..., Any]:
+        def evaluate_and_compute(model: Any, inputs: dict[str, Any]) -> Any:
             if model.training and self._is_sampled_step and "pixel_values" not in inputs:
                 self._evaluate_teachers(model, inputs)
             return compute_loss(model, inputs)
 
-        trainer._compute_loss = sample_and_compute
+        return evaluate_and_compute
 
     def metric_specs(self) -> tuple[MetricSpec, ...]:
         teachers = self._teachers
@@ -82,8 +84,7 @@ class IdleTeachers(StepHook):
         length = mask.size(1)
 
         def log_probs(scored_model: Any) -> torch.Tensor:
-            values, _, _ = self._trainer._get_per_token_logps_and_entropies(scored_model, ids, attention, length)
-            return values.float()  # type: ignore[no-any-return]
+            return trainer_internals.log_probabilities(self._trainer, scored_model, ids, attention, length).float()
 
         with torch.no_grad(), torch.random.fork_rng(devices=[ids.device] if ids.is_cuda else []):
             policy = log_probs(model)  # (B, C)

@@ -12,9 +12,9 @@ import torch
 from transformers import Trainer, TrainerControl
 
 from oven_core.protocol.messages import MetricSpec
+from oven_learner import trainer_internals
 from oven_learner.client.oven_client import OvenClient
 from oven_learner.hf.knobs.mixture import Mixture
-from oven_learner.hf.knobs.trainer_knobs import is_a
 from oven_learner.optim.lr_scale import LearningRateScale
 from oven_learner.optim.optimizer_gauges import OptimizerGauges
 from oven_learner.optim.rate_readback import TRAINER_REMEDY, RateReadback
@@ -29,9 +29,6 @@ UNSCORED = MetricSpec(name="rewards/unscored", better="down", unit="completions 
 INFINITE = MetricSpec(
     name="rewards/infinite", better="down", unit="completions whose infinite reward voids their group"
 )
-COUNTABLE_TRAINERS = ("GRPOTrainer", "RLOOTrainer", "SDPOTrainer")
-"""Trainers whose `_calculate_rewards` returns one row per completion and one column per function, of all ranks (TRL
-1.16). Another trainer's method of that name may return anything: A2PO's returns one number per completion."""
 REPEATED = MetricSpec(name="data/repeated", unit="share of the step's rows that were read before")
 
 
@@ -177,19 +174,20 @@ class RewardFaults(StepHook):
 
     def __init__(self, trainer: Any) -> None:
         self._counts_of_step: dict[str, float] = {}
-        self._is_active = any(is_a(trainer, name) for name in COUNTABLE_TRAINERS) and hasattr(
-            trainer, "_calculate_rewards"
-        )
-        if self._is_active:
-            calculate = trainer._calculate_rewards
+        self._is_active = trainer_internals.REWARD_COUNTS.works_on(trainer)
+        if not self._is_active:
+            return
 
+        def count_results(calculate: Callable[..., Any]) -> Callable[..., Any]:
             def calculate_and_count(*args: Any, **kwargs: Any) -> Any:
                 rewards = calculate(*args, **kwargs)  # (all completions, functions)
                 if trainer.model.training:
                     self._count(rewards)
                 return rewards
 
-            trainer._calculate_rewards = calculate_and_count
+            return calculate_and_count
+
+        trainer_internals.wrap(trainer, trainer_internals.CALCULATE_REWARDS, count_results)
 
     def metric_specs(self) -> tuple[MetricSpec, ...]:
         return (UNSCORED, INFINITE) if self._is_active else ()

@@ -11,6 +11,7 @@ import torch
 from transformers import Trainer, TrainerControl
 
 from oven_core.protocol.messages import MetricSpec
+from oven_learner import trainer_internals
 from oven_learner.client.oven_client import OvenClient
 from oven_learner.hf.hooks.step_hooks import StepEnd, StepHook
 from oven_learner.ranks import Ranks
@@ -19,7 +20,11 @@ from oven_learner.teachers.reference_model import has_reference
 STEP_TIME: Final = "time/step"
 CONTROLLER_TIME: Final = "time/controller"
 TOKEN_RATE: Final = "tokens_per_s"
-TIMED_METHODS: Final = {"generate": "_generate", "reward": "_calculate_rewards", "evaluate": "evaluate"}
+TIMED_METHODS: Final = {
+    "generate": trainer_internals.GENERATE,
+    "reward": trainer_internals.CALCULATE_REWARDS,
+    "evaluate": "evaluate",
+}
 """Part of a step → the trainer's method that is timed for it, if it has that method."""
 TRAIN: Final = "train"
 """Forward and backward pass: the time of `training_step`, minus the generation and rewards that TRL runs there."""
@@ -108,7 +113,7 @@ class StepTiming(StepHook):
     def _tokens_of_step(self) -> float:
         """Return this step's number of tokens, on all ranks if TRL counts them, otherwise on this rank. A rollback
         resets TRL's count, so the difference can be negative and then counts as 0."""
-        token_counts = getattr(self._trainer, "_metrics", {}).get("train", {}).get("num_tokens")
+        token_counts = trainer_internals.metric_lists(self._trainer).get("num_tokens")
         if not token_counts:
             return self._input_tokens
         count_before, self._last_token_count = self._last_token_count, float(token_counts[-1])
@@ -187,7 +192,7 @@ class StepMetrics(StepHook):
     def end_step(self, step: StepEnd) -> None:
         metrics = step.metrics
         # TRL keeps a list per metric until the next log. Values added since the last call belong to this step.
-        for name, values in getattr(self._trainer, "_metrics", {}).get("train", {}).items():
+        for name, values in trainer_internals.metric_lists(self._trainer).items():
             read_count = self._read_counts.get(name, 0)
             new_values = values[read_count:] if read_count <= len(values) else values
             self._read_counts[name] = len(values)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import random
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -23,6 +23,7 @@ import torch
 from torch.utils.data import ConcatDataset, Sampler
 
 from oven_core.errors import ConfigError
+from oven_learner import trainer_internals
 from oven_learner.actuators import Actuators
 
 MIXTURE = "data.mixture"
@@ -213,7 +214,8 @@ class MixtureSampler(Sampler[int]):
 def install_sampler(trainer: Any, mixture: Mixture) -> None:
     """Replace the trainer's own sampler with the mixture. Call it before `train()`, which creates the loader. Raises
     ConfigError unless the trainer's rows are exactly those of the mixture, without packing or filtering."""
-    if getattr(trainer._get_train_sampler, "oven_mixture", None) is mixture:
+    trainer_internals.MIXTURE.require(trainer)
+    if getattr(getattr(trainer, trainer_internals.GET_SAMPLER), "oven_mixture", None) is mixture:
         return
     mixture.check_loader(trainer.args)
     rows = trainer.train_dataset
@@ -223,17 +225,18 @@ def install_sampler(trainer: Any, mixture: Mixture) -> None:
             f"the trainer has {count}, but the mixture has {len(mixture.dataset):,}; use train_dataset=mixture.dataset "
             "without packing, and remove rows that are too long beforehand"
         )
-    # transformers 5.23 has no public way to set a sampler; TRL 1.16 overrides the same method.
-    get_own_sampler = trainer._get_train_sampler
 
-    def get_sampler(dataset: Any = None) -> MixtureSampler:
-        if mixture.epoch_dataset is not mixture.dataset:
-            dataset = mixture.epoch_dataset
-        own_sampler = get_own_sampler() if dataset is None else get_own_sampler(dataset)
-        return _create_sampler_like(own_sampler, trainer, mixture)
+    def sample_from_mixture(get_own_sampler: Callable[..., Any]) -> Callable[..., Any]:
+        def get_sampler(dataset: Any = None) -> MixtureSampler:
+            if mixture.epoch_dataset is not mixture.dataset:
+                dataset = mixture.epoch_dataset
+            own_sampler = get_own_sampler() if dataset is None else get_own_sampler(dataset)
+            return _create_sampler_like(own_sampler, trainer, mixture)
 
-    get_sampler.oven_mixture = mixture  # type: ignore[attr-defined]
-    trainer._get_train_sampler = get_sampler
+        get_sampler.oven_mixture = mixture  # type: ignore[attr-defined]
+        return get_sampler
+
+    trainer_internals.wrap(trainer, trainer_internals.GET_SAMPLER, sample_from_mixture)
 
 
 def _create_sampler_like(own_sampler: Any, trainer: Any, mixture: Mixture) -> MixtureSampler:

@@ -32,9 +32,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
+from oven_learner import trainer_internals
 from oven_learner.actuators import Actuators
 from oven_learner.optim import weight_decay
 from oven_learner.optim.lr_scale import USER_BOUNDS
+from oven_learner.trainer_internals import is_a
 
 log = logging.getLogger("oven.learner")
 WEIGHTS = "reward.weights"
@@ -102,13 +104,13 @@ def register_beta(trainer: Any, actuators: Actuators, user_values: UserValues, b
 
 def _has_reference(trainer: Any) -> bool:
     """Whether there is a reference model, the base model of an adapter, or precomputed log-probabilities."""
-    if is_a(trainer, "DPOTrainer") and set(trainer.loss_types) == {"sft"}:
+    if is_a(trainer, "DPOTrainer") and trainer_internals.dpo_losses(trainer) == {"sft"}:
         return False
     policy = trainer.accelerator.unwrap_model(trainer.model)
     return (
         trainer.ref_model is not None
         or hasattr(policy, "peft_config")
-        or bool(getattr(trainer, "precompute_ref_logps", False))
+        or trainer_internals.has_precomputed_reference(trainer)
     )
 
 
@@ -179,8 +181,3 @@ class UserValues:
         actuators.scalar(
             name, read, write, low=low, high=high, scale=scale, unit=unit, moves_own_metric=moves_own_metric
         )
-
-
-def is_a(trainer: Any, name: str) -> bool:
-    """Whether the trainer is an instance of the named class. Names avoid importing TRL for a plain Trainer."""
-    return any(cls.__name__ == name for cls in type(trainer).__mro__)

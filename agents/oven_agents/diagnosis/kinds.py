@@ -101,7 +101,7 @@ KINDS: Final = {
         cost=_LOST_STEPS,
     ),
     "memorising": Kind(
-        "train for fewer passes, or add training data; no action needed while held-out metrics improve",
+        "train for fewer epochs, or add training data; no action needed while held-out metrics improve",
         cost=_NOTHING,
     ),
     "reward_hacked": Kind(
@@ -117,13 +117,14 @@ KINDS: Final = {
         cost="time and memory for longer completions",
     ),
     "empty_completions": Kind(
-        "read some completions; then reward answers and not their absence, check the end token, or lower the learning "
-        "rate",
+        "read some completions; then give empty ones the lowest reward, check the end-of-sequence and stop tokens, or "
+        "lower the learning rate 3 times",
         "length_shrinks",
         explains=("length_shrinks",),
     ),
     "length_drift": Kind(
-        "read some long completions; then check that the reward does not depend on the length, or reward short answers",
+        "read some long completions; if they are padding, subtract a penalty for the length from the reward; in GRPO, "
+        "do not divide the loss by each completion's length",
         "length_drift",
     ),
     "zero_advantage_groups": Kind(
@@ -136,12 +137,12 @@ KINDS: Final = {
     "entropy_collapse": Kind("lower the learning rate, or add an entropy bonus or KL term", "entropy_collapse"),
     "kl_runaway": Kind("raise the weight of the KL term, or lower the learning rate", "kl_runaway"),
     "chosen_less_likely": Kind(
-        "no action needed if the answers stay good; otherwise lower the learning rate, raise beta, or add a term for "
-        "the likelihood of the chosen answers",
+        "read some answers; if they got worse, halve the learning rate, double beta, or add the SFT loss on the chosen "
+        "answers",
     ),
     "slow_steps": Kind(
-        "compare the load of the GPU, the CPU and the disk before and after this step: other jobs, heat, a slower "
-        "source of data, longer inputs, or memory that is nearly full",
+        "check from this step on, in this order: other jobs and the clock of the GPU (nvidia-smi), the wait for data, "
+        "the length of inputs, and free memory",
         "slow_steps",
         cost=_NOTHING,
     ),
@@ -152,7 +153,7 @@ KINDS: Final = {
     ),
     # How the run was set up and logged.
     "missing_warm_up": Kind(
-        "start the rate near 0, and raise it to this value over the first 1 to 5 % of the steps; or lower it",
+        "add a linear warm-up over the first 1 to 5 % of the steps, or lower the peak rate 2 to 3 times",
         explains=("spike_recovered",),
     ),
     "schedule_ended": Kind(
@@ -160,8 +161,8 @@ KINDS: Final = {
         cost=_NOTHING,
     ),
     "always_clipped": Kind(
-        "no action needed if the run learns well; otherwise raise the clip to the usual norm, and lower the learning "
-        "rate",
+        "no action needed if the run learns well; otherwise raise the clip to the usual norm, and with SGD lower the "
+        "learning rate by the same factor",
     ),
     "never_evaluated": Kind(
         "measure the loss on held-out data regularly, e.g. once per epoch",

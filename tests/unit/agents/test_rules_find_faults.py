@@ -186,4 +186,13 @@ def test_norms_that_are_logged_after_clipping_show_the_clip() -> None:
     norms = [1.0 - 1e-6 * rng.random() if n % 30 else 0.4 for n in range(300)]
     record = record_of_curves({"loss": [2 + math.exp(-n / 50) for n in range(300)], "grad_norm": norms})
     note = next(f for f in find_findings(record) if f.kind == "always_clipped")
-    assert note.severity == "note" and "the gradient's norm is 1 in 97% of the steps" in note.message
+    assert note.severity == "note" and "the logged gradient norm is 1 in 97% of the steps" in note.message
+
+
+def test_without_rewards_nothing_is_said_about_them() -> None:
+    curves = {
+        "loss": [2 + math.exp(-n / 50) for n in range(300)],
+        "completions/mean_length": [90.0 if n < 150 else 1.0 for n in range(300)],
+    }
+    finding = next(f for f in find_findings(record_of_curves(curves)) if f.kind == "empty_completions")
+    assert finding.severity == "advise" and "too few rewards to compare" in finding.message

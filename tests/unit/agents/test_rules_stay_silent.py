@@ -73,7 +73,7 @@ def test_slow_steps_for_evaluations_are_at_most_a_note() -> None:
     curves = {"loss": exponential(300, random.Random(10)), "step_time": times}
     assert reviewed(curves) == []
     note = next(f for f in find_findings(record_of_curves(curves)) if f.kind == "slow_steps")
-    assert "30 of 300" not in note.message and "of the time is lost" in note.message
+    assert "30 of 300" not in note.message and "of the total time" in note.message
 
 
 def test_a_resumed_run_gets_a_note_only() -> None:

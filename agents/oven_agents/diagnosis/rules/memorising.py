@@ -59,12 +59,12 @@ def steps_at_epochs(record: RunRecord) -> Evidence | None:
     first = curve.ticks[borders[0]]
     drop = median(fall / abs(level) for fall, level in zip(falls, levels, strict=True))
     text = (
-        f"the training loss falls by {drop:.0%} at the beginning of each of {len(borders)} repeated passes over the "
-        f"data, and by {trend / abs(levels[0]):.1%} over as many steps within a pass"
+        f"the training loss drops by {drop:.0%} at the start of each of {len(borders)} repeated epochs, and by only "
+        f"{trend / abs(levels[0]):.1%} over as many steps within an epoch"
     )
-    weight, held_out = _held_out_verdict(record, first)
+    weight, held_out, remedy = _held_out_verdict(record, first)
     return Evidence(
-        "memorising", weight, first, text + held_out, level=levels[-1] - falls[-1], bound=levels[0],
+        "memorising", weight, first, text + held_out, remedy=remedy, level=levels[-1] - falls[-1], bound=levels[0],
     )  # fmt: skip
 
 
@@ -100,21 +100,18 @@ def _falls_within_passes(values: Sequence[float], borders: Sequence[int], width:
     ]
 
 
-def _held_out_verdict(record: RunRecord, first: int) -> tuple[float, str]:
-    """Return the weight of the evidence, and what the held-out metrics say about the repeated passes, which begin at
-    tick `first`."""
-    verdicts = []
+def _held_out_verdict(record: RunRecord, first: int) -> tuple[float, str, str]:
+    """Return the weight of the evidence, what the held-out metrics say about the repeated epochs, which begin at tick
+    `first`, and what to do. Without held-out metrics, nothing tells whether these epochs help."""
     for curve in held_out_curves(record):
         before, after = curve.split(first - 1)
-        if before and after:
-            best_before, best_after = min(before), min(after)
-            verdicts.append(
-                (best_before - best_after < MIN_IMPROVED * abs(best_before), curve, best_before, best_after)
-            )
-    if not verdicts:
-        return 0.4, ""
-    if any(not is_useless for is_useless, *_ in verdicts):
-        return 0.3, ", which held-out metrics show to be of use"
-    _, curve, best_before, best_after = verdicts[0]
-    text = f", while {curve.name} went from {curve.show(best_before)} to {curve.show(best_after)} at best"
-    return 0.55, text
+        if not before or not after:
+            continue
+        best_before, best_after = min(before), min(after)
+        levels = f"the best {curve.name} was {curve.show(best_before)} in the first epoch"
+        if best_before - best_after >= MIN_IMPROVED * abs(best_before):
+            text = f"; {levels}, and still improved to {curve.show(best_after)}"
+            return 0.3, text, f"no action needed; stop when {curve.name} no longer improves"
+        text = f"; {levels} and {curve.show(best_after)} later"
+        return 0.55, text, "stop after the first epoch, or add training data"
+    return 0.4, "", "measure the loss on held-out data once per epoch; if it does not improve, train for fewer epochs"

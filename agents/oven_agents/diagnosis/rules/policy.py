@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from statistics import fmean, median, stdev
-from typing import Final
+from typing import Final, NamedTuple
 
 from oven_agents.diagnosis.finding import Evidence
 from oven_agents.diagnosis.rules.curve import MIN_READINGS, Curve, has_progressed, objective_curve
@@ -45,6 +45,22 @@ MIN_LENGTHENING: Final = 2.0
 REWARD_ERRORS: Final = 3.0
 """Minimum rise of the reward in standard errors for which changed lengths may be the reason."""
 
+EMPTY_WEIGHTS: Final = {True: 0.4, None: 0.6, False: 0.85}
+"""Weight of empty completions, by whether the reward rose."""
+EMPTY_REWARDED: Final = (
+    "read some completions; if they are empty, the reward favours empty answers: give them the lowest reward"
+)
+IF_BETTER: Final = (
+    "no action needed if the long answers are better; read some, and penalise the length if they are padding"
+)
+
+
+class _RewardGain(NamedTuple):
+    """Whether the reward rose by more than noise; None if that is unknown."""
+
+    rises: bool | None
+    text: str
+
 
 def truncated(record: RunRecord) -> Evidence | None:
     """Most completions reach the limit on tokens."""
@@ -69,23 +85,24 @@ def changed_lengths(record: RunRecord) -> Evidence | None:
     if len(lengths) < MIN_LENGTHS or not has_progressed(record, len(lengths)):
         return None
     parts = [median(part) for part in _parts(lengths)]
-    reward_rises = _reward_rises(record)
-    reward = ", while the reward rose" if reward_rises else ", and the reward did not rise"
+    gain = _reward_gain(record)
+    first, last = f"a median of {parts[0]:.3g} tokens in the first", f"{parts[-1]:.3g} in the last, and {gain.text}"
     if parts[-1] <= EMPTY_TOKENS and parts[0] >= MIN_SHRINKAGE * parts[-1]:
         onset = next(tick for tick, value in points if value <= EMPTY_TOKENS)
-        text = f"completions have {parts[-1]:.2g} tokens at the end and had {parts[0]:.3g} at the start{reward}"
-        weight = 0.4 if reward_rises else 0.85
+        text = f"completions shrank from {first} quarter of the run to {last}"
         return Evidence(
-            "empty_completions", weight, onset, text, metric=COMPLETION_LENGTH, level=parts[-1], bound=EMPTY_TOKENS
-        )
+            "empty_completions", EMPTY_WEIGHTS[gain.rises], onset, text, metric=COMPLETION_LENGTH,
+            remedy=EMPTY_REWARDED if gain.rises else "", level=parts[-1], bound=EMPTY_TOKENS,
+        )  # fmt: skip
     is_steady = all(after > before for before, after in pairwise(parts))
     if not is_steady or parts[-1] < MIN_LENGTHENING * parts[0]:
         return None
-    text = f"completions grew from {parts[0]:.3g} to {parts[-1]:.3g} tokens, in each quarter of the run{reward}"
-    weight = 0.2 if reward_rises else 0.55
+    is_harmful = gain.rises is False
+    text = f"completions grew in every quarter of the run, from {first} to {last}"
     return Evidence(
-        "length_drift", weight, points[0][0], text, metric=COMPLETION_LENGTH, level=parts[-1], bound=parts[0]
-    )
+        "length_drift", 0.55 if is_harmful else 0.2, points[0][0], text, metric=COMPLETION_LENGTH,
+        remedy="" if is_harmful else IF_BETTER, level=parts[-1], bound=parts[0],
+    )  # fmt: skip
 
 
 def _parts(values: Sequence[float]) -> list[Sequence[float]]:
@@ -93,14 +110,15 @@ def _parts(values: Sequence[float]) -> list[Sequence[float]]:
     return [values[start:end] for start, end in pairwise(borders)]
 
 
-def _reward_rises(record: RunRecord) -> bool:
-    """Return whether the reward is higher in the last quarter of the run than in the first, by more than noise."""
+def _reward_gain(record: RunRecord) -> _RewardGain:
+    """Compare the reward in the last quarter of the run with that in the first."""
     rewards = record.values("reward")
     if len(rewards) < MIN_LENGTHS:
-        return True  # unknown, so nothing speaks against longer or shorter answers
+        return _RewardGain(None, "the log has too few rewards to compare")
     first, *_, last = _parts(rewards)
     error = math.hypot(stdev(first) / math.sqrt(len(first)), stdev(last) / math.sqrt(len(last)))
-    return fmean(last) - fmean(first) > REWARD_ERRORS * error
+    rises = fmean(last) - fmean(first) > REWARD_ERRORS * error
+    return _RewardGain(rises, "the reward rose" if rises else "the reward did not rise")
 
 
 def constant_answers(record: RunRecord) -> Evidence | None:
@@ -122,7 +140,7 @@ def constant_answers(record: RunRecord) -> Evidence | None:
         onset = next(tick for tick, value in points[values.index(best) :] if value < middle)
         text = (
             f"{spec.name} fell from {best:.3g} and is exactly {values[-1]:.3g} in the last {constant} of {len(values)} "
-            "readings, as if every answer were the same"
+            "readings; the model may give every prompt the same answer"
         )
         return Evidence("reward_collapse", 0.85, onset, text, metric=spec.name, level=values[-1], bound=best)
     return None

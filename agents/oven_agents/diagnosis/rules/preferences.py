@@ -45,10 +45,10 @@ def chosen_falls(record: RunRecord) -> Evidence | None:
         fall, rejected_fall = _fall([value for _, value in points]), _fall(rejected_values)
         if not fall.is_sure or not rejected_fall.is_sure:
             return None
-        rejected_text = f"{rejected} ({rejected_fall.first:.3g} to {rejected_fall.last:.3g})"
         text = (
-            f"{chosen} fell from {fall.first:.3g} to {fall.last:.3g}, together with {rejected_text}, so the preferred "
-            "answers become less likely, too"
+            f"mean {chosen} fell from {fall.first:.3g} in the first third to {fall.last:.3g} in the last, and "
+            f"{rejected} from {rejected_fall.first:.3g} to {rejected_fall.last:.3g}, so the preferred answers become "
+            "less likely, too"
         )
         weight = 0.5 if fall.size >= MOSTLY * rejected_fall.size else 0.4
         return Evidence(

@@ -39,6 +39,10 @@ LONGER_SHARE: Final = 0.5
 """Minimum growth of completions, as a share of that of the duration, that explains it."""
 STALL_RATIO: Final = 5.0
 """Minimum ratio of the duration of a stall to the usual one."""
+STALL_REMEDY: Final = (
+    "see what runs at these steps, e.g. evaluation, checkpoints, or waiting for data; run it less often, or add "
+    "workers that load data"
+)
 MIN_STALLED: Final = 0.4
 """Minimum share of the time that is lost in stalls."""
 _MEMORY: Final = re.compile(r"(?:^|_)(?:mem|memory|rss|vram)(?:_|$)")
@@ -93,7 +97,7 @@ def _slower(record: RunRecord, curve: Curve) -> Evidence | None:
     if last < MIN_SLOWER * best or is_effect or _completions_explain(record, tick, last / best):
         return None
     change = f"{curve.name} went from {_show(curve, best)} to {_show(curve, last)}"
-    text = f"{change}: the same work takes {last / best:.1f} times as long"
+    text = f"{change}, so the same amount takes {last / best:.1f} times as long"
     level, bound = (1 / last, 1 / best) if curve.sign < 0 else (last, best)
     weight = 0.55 if last >= MUCH_SLOWER * best else 0.4
     return Evidence("slow_steps", weight, tick, text, metric=curve.name, level=level, bound=bound)
@@ -112,10 +116,10 @@ def _stalls(curve: Curve) -> Evidence | None:
     if lost < MIN_STALLED:
         return None
     text = (
-        f"{len(stalls)} of {len(curve.values)} readings of {curve.name} show steps that take at least {STALL_RATIO:g} "
-        f"times as long as usual, and {lost:.0%} of the time is lost in them"
+        f"{len(stalls)} of {len(curve.values)} readings of {curve.name} are at least {STALL_RATIO:g} times slower than "
+        f"usual, and cost {lost:.0%} of the total time"
     )
-    return Evidence("slow_steps", 0.2, curve.ticks[stalls[0]], text, metric=curve.name)
+    return Evidence("slow_steps", 0.2, curve.ticks[stalls[0]], text, metric=curve.name, remedy=STALL_REMEDY)
 
 
 def memory_grows(record: RunRecord) -> Evidence | None:
@@ -133,8 +137,8 @@ def memory_grows(record: RunRecord) -> Evidence | None:
             continue
         first, last = points[0][1], levels[-1]
         text = (
-            f"{spec.name} grew from {levels[0]:.4g} to {last:.4g} in the last {1 - 2 * START_SHARE:.0%} of the run, "
-            "in each part of it, and still grows at the end"
+            f"{spec.name} grew steadily from {levels[0]:.4g} to {last:.4g} over the last {1 - 2 * START_SHARE:.0%} of "
+            "the run, and still grows at the end"
         )
         return Evidence("memory_grows", 0.55, points[0][0], text, metric=spec.name, level=last, bound=first)
     return None

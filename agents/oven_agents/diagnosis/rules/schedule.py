@@ -25,6 +25,9 @@ CLIPPED_SHARE: Final = 0.95
 """Share of steps with a clipped gradient from which the clip sets the length of every step."""
 CLIPPED_TOLERANCE: Final = 1e-3
 """Maximum distance of a clipped norm from the clip, as a share of it. PyTorch divides by the norm plus 1e-6."""
+LOG_BEFORE_CLIPPING: Final = (
+    "no action needed if the run learns well; otherwise log the norm before clipping, and raise the clip to its median"
+)
 RESTART_NOTE: Final = 0.3
 """Weight of the evidence that a log has several parts, which may be intended."""
 
@@ -81,8 +84,11 @@ def _clipped_norms(points: Sequence[tuple[int, float]]) -> Evidence | None:
     clipped = sum(norm >= (1 - CLIPPED_TOLERANCE) * clip for norm in norms) / len(norms)
     if clip <= 0 or clipped < CLIPPED_SHARE:
         return None
-    text = f"the gradient's norm is {clip:.3g} in {clipped:.0%} of the steps, and never more, so it is that of the clip"
-    return Evidence("always_clipped", 0.3, points[0][0], text, metric=GRAD_NORM)
+    text = (
+        f"the logged gradient norm is {clip:.3g} in {clipped:.0%} of the steps and never higher, so it was probably "
+        "measured after clipping"
+    )
+    return Evidence("always_clipped", 0.3, points[0][0], text, metric=GRAD_NORM, remedy=LOG_BEFORE_CLIPPING)
 
 
 def never_evaluated(record: RunRecord) -> Evidence | None:
@@ -103,6 +109,6 @@ def several_parts(record: RunRecord) -> Evidence | None:
     times = "once" if record.start_count == 2 else f"{record.start_count - 1} times"
     text = (
         f"the steps go back {times}, first from {record.steps[back - 1]:,} to {record.steps[back]:,}: the run was "
-        "resumed, or the file has several runs, which the other findings then mix"
+        "resumed, or the file has several runs, and then the other findings are unreliable"
     )
     return Evidence("steps_out_of_order", RESTART_NOTE, record.ticks[back], text)

@@ -28,6 +28,10 @@ NOISES: Final = 6.0
 MIN_NORM_RATIO: Final = 10.0
 """Minimum ratio of a harmful gradient norm to the first one, and to the usual one. Norms vary more than losses."""
 
+IF_LOSS_SUFFERS: Final = (
+    "no action needed if the loss is fine; otherwise add a linear warm-up over the first 1 to 5 % of the steps"
+)
+
 
 def missing_warm_up(record: RunRecord) -> Evidence | None:
     """The rate is at its peak from the first step on, and the loss or the gradient's norm rises in the first steps."""
@@ -39,14 +43,14 @@ def missing_warm_up(record: RunRecord) -> Evidence | None:
     curve = objective_curve(record)
     losses, norms = list(curve.values), record.values(GRAD_NORM)
     peak, norm_peak = _loss_peak(losses), _norm_peak(norms)
-    start = f"the learning rate is {rates[0]:.3g} from the first step on, without a warm-up"
+    start = f"the learning rate starts at {rates[0]:.3g} without a warm-up"
     if peak is not None:
         text = f"{start}, and the loss rose from {curve.show(losses[0])} to {curve.show(peak)} before it fell"
         weight = 0.6 if norm_peak is None else 0.7
         return Evidence("missing_warm_up", weight, curve.ticks[0], text, level=peak, bound=losses[0])
     if norm_peak is not None:
         text = f"{start}, and the gradient's norm rose from {norms[0]:.3g} to {norm_peak:.3g} before it fell"
-        return Evidence("missing_warm_up", 0.4, record.ticks[0], text, metric=GRAD_NORM)
+        return Evidence("missing_warm_up", 0.4, record.ticks[0], text, metric=GRAD_NORM, remedy=IF_LOSS_SUFFERS)
     return None
 
 

@@ -17,12 +17,13 @@ from oven_agents.stats.robust_statistics import MAD_FACTOR
 
 EPOCH: Final = "epoch"
 MIN_BORDERS: Final = 2
-"""Minimum number of borders between passes. A single step may have another cause."""
+"""Minimum number of borders between passes over the data (epochs). A single step may have another cause."""
 MIN_PASS: Final = 12
 """Minimum number of readings of a pass."""
 WINDOW_SHARE: Final = 6
 """A level before or after a border comes from this part of the shortest pass."""
 MIN_WINDOW, MAX_WINDOW = 5, 50
+"""Minimum and maximum number of readings for such a level."""
 MIN_STEP: Final = 0.05
 """Minimum step at each border, as a share of the level before it."""
 NOISES: Final = 4.0

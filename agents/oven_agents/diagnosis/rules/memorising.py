@@ -22,8 +22,10 @@ MIN_PASS: Final = 12
 """Minimum number of readings of a pass."""
 WINDOW_SHARE: Final = 6
 """A level before or after a border comes from this part of the shortest pass."""
-MIN_WINDOW, MAX_WINDOW = 5, 50
-"""Minimum and maximum number of readings for such a level."""
+MIN_WINDOW: Final = 5
+"""Minimum number of readings for such a level."""
+MAX_WINDOW: Final = 50
+"""Maximum number of readings for such a level."""
 MIN_STEP: Final = 0.05
 """Minimum step at each border, as a share of the level before it."""
 NOISES: Final = 4.0

@@ -68,7 +68,7 @@ def test_parts_are_skipped_when_no_time_is_left_and_results_are_written(
 
 def test_parts_keep_the_order_of_their_value() -> None:
     assert [part.name for part in selected("tests,bits")] == ["bits", "tests"]
-    assert len(selected("")) == len(PARTS) == 8
+    assert selected("") == list(PARTS.values())
     with pytest.raises(UnknownNameError, match="bit"):
         selected("bit")
 

@@ -83,8 +83,8 @@ def unjudged(record: RunRecord) -> str:
 
 def _without_consequences(finding: Finding, findings: Sequence[Finding], treated: Collection[str]) -> Finding | None:
     """Return the finding, or a note if another finding explains it that is at least as certain, calls for action, or
-    was treated by the controller, because several agents then agreed on it. `treated` has the kinds of those. Return
-    None if the explained finding would be only a note by itself."""
+    was treated by the controller, because the mesh then accepted it as the cause. `treated` has the kinds of those.
+    Return None if the explained finding would be only a note by itself."""
     is_explained = any(
         cause.kind in KINDS
         and finding.kind in KINDS[cause.kind].explains

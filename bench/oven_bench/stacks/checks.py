@@ -15,24 +15,38 @@ import random
 import sys
 import tempfile
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from oven_agents import Agent, Window
 from oven_bench.configurations import comparison
 from oven_bench.configurations.configuration import Configuration, load
-from oven_bench.stacks import halving_agent
+from oven_bench.gym.arms.controller import LoopLink, MeshArm
+from oven_bench.gym.closed_loop import AgentParticipant
 from oven_bench.stacks.environments import ROOT
-from oven_core.protocol.messages import Observation, Receipt
+from oven_core.protocol.messages import Observation, Receipt, Vote
+from oven_core.protocol.rules import Rules
 from oven_runs.log.replay import replay
-
-if TYPE_CHECKING:
-    from oven_bench.gym.arms.controller import LoopLink
 
 TABLE: Final = ROOT / "tests" / "foreign" / "stack_configurations.py"
 LIGHTNING_EXAMPLE: Final = ROOT / "examples" / "lightning_module.py"
 RUN: Final = "stack"
 LOGGER: Final = "oven.learner"
+LR_SCALE: Final = "optimizer.lr_scale"
+
+
+class Halving(Agent):
+    """Halves the learning rate once, so that a run has exactly one decision."""
+
+    needs = ("loss",)
+    moves = (LR_SCALE,)
+
+    def vote(self, window: Window) -> Vote | None:
+        if window.knobs[LR_SCALE].number != 1.0:
+            return None
+        return window.propose(LR_SCALE, 0.5, confidence=0.9, why="half of the initial rate", target="loss", horizon=4)
 
 
 @dataclass
@@ -74,7 +88,7 @@ def _check(configuration: Configuration) -> Outcome:
 
 
 def check_lightning() -> list[Outcome]:
-    """Check the example with a LightningModule, without its evaluations and clipping, which the loop alone lacks."""
+    """Check the example's LightningModule, without its evaluations and clipping, which the loop alone lacks."""
     alone, observing, deciding = _fit_lightning(None), _observing_link(), _link_with_one_decision()
     with comparison.collected_messages(LOGGER, logging.WARNING) as sentences:
         attached = _fit_lightning(observing)
@@ -87,21 +101,21 @@ def check_lightning() -> list[Outcome]:
 
 
 def _fit_lightning(link: LoopLink | None) -> dict[str, Any]:
-    """Fit the example's module with one seed, with its callback if there is a link, and return its state."""
+    """Fit the example's module with one seed, with our callback if there is a link, and return its state."""
     import numpy as np
     import torch
     from lightning import Trainer, seed_everything
     from torch.utils.data import DataLoader, TensorDataset
 
-    import oven_learner
     from oven_bench.configurations.bitwise_diff import copied_leaves
     from oven_learner.custom_loop import connect
+    from oven_learner.integrations import lightning
 
     example = _load_module(LIGHTNING_EXAMPLE)
     callbacks = []
     if link is not None:
-        vars(oven_learner)["connect"] = lambda **options: connect(link=link, **options)
-        callbacks.append(example.Oven())
+        vars(lightning)["connect"] = partial(connect, link=link)
+        callbacks.append(lightning.callback_class("lightning.pytorch")())
 
     class Sums(example.Sums):  # type: ignore[misc, name-defined]
         """The example's module with a constant rate, so that the decision's effect on the rate is exact."""
@@ -132,15 +146,14 @@ def _fit_lightning(link: LoopLink | None) -> dict[str, Any]:
 
 def _observing_link() -> LoopLink:
     """Return a link to the real mesh and all agents, in `observe`."""
-    from oven_bench.gym.arms.controller import MeshArm
-
     return MeshArm("observe", with_graph=True, autonomy="observe").link(RUN, Random(comparison.SEED))
 
 
 def _link_with_one_decision() -> LoopLink:
-    from oven_bench.gym.arms.controller import MeshArm
+    def rules(announced: Rules) -> Rules:
+        return announced.model_copy(update={"autonomy": "auto", "evidence_kinds": 1}).with_grants_for(["halving"])
 
-    return MeshArm("decide", (halving_agent.__file__,)).link(RUN, Random(comparison.SEED))
+    return LoopLink(RUN, [AgentParticipant("halving", Halving())], rules)
 
 
 def _add_decision(outcome: Outcome, link: LoopLink) -> Outcome:

@@ -98,6 +98,6 @@ STUDY = Study(
     "stacks",
     bench,
     "--only Lightning",
-    "Creates a virtual environment for each stack under ~/.cache/oven-controller, 3 GB in all. Exit code 1: a training "
+    "Creates a virtual environment for each stack under ~/.cache/oven-controller, 4 GB in all. Exit code 1: a training "
     "differs, or a decision or a replay fails.",
 )

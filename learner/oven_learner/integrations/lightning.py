@@ -84,7 +84,7 @@ class OvenHooks:
             return
         self._step = trainer.global_step
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
-        metrics = {"loss": loss.item()} if loss is not None else {}
+        metrics = {"loss": loss.detach()} if loss is not None else {}  # another thread reads it from the device
         validation, self._validation = self._validation, {}
         self.client.observe(self._step, {**validation, **metrics})
         self.client.poll()

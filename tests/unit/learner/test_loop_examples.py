@@ -14,6 +14,7 @@ from tests.support.attached import THIRD_PARTY
 import oven_learner
 from oven_core.protocol.messages import Receipt, RunEnded, RunStarted
 from oven_learner.custom_loop import connect
+from oven_learner.integrations import lightning
 from oven_learner.testing import FakeLink
 
 pytestmark = [pytest.mark.filterwarnings(text) for text in THIRD_PARTY]
@@ -31,6 +32,7 @@ def test_the_example_loops_log_is_complete(script: str, monkeypatch: pytest.Monk
         return connect(link=line, **options)
 
     monkeypatch.setattr(oven_learner, "connect", connected, raising=False)
+    monkeypatch.setattr(lightning, "connect", connected)
     runpy.run_path(str(EXAMPLES / script), run_name="__main__")
 
     run, end = line.sent[0], line.sent[-1]

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from oven_controller.importing.console.headed_table import HeadedTable
-from oven_controller.importing.console.line_parser import parse_boxed, parse_line
-from oven_controller.importing.console.record import Record
+from oven_controller.importing.console.line_parser import Record, parse_boxed, parse_line
 from oven_controller.importing.importer import Recording
 from oven_controller.importing.spool import Spool
 from oven_controller.importing.step_columns import number_rows

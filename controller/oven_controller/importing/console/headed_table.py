@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from oven_controller.importing.console.record import Record
+from oven_controller.importing.console.line_parser import Record
 
 _COUNTERS = {"e": "epoch", "epoch": "epoch", "#": "step", "step": "step", "iter": "step", "iteration": "step"}
 """Kinds of counters by the names of their columns in lower case. A table begins with one of them."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 
-from oven_controller.importing.console.record import Record
 from oven_runs.metrics.metric_names import direction, held_out
 
 MAX_LENGTH = 20_000
@@ -70,6 +70,18 @@ _SCOPE = re.compile(
 and PaddleOCR writes `cur metric`."""
 _BOXED = re.compile(r"^\s*\|\s*(?P<name>[^|]*?\S)\s*\|\s*(?P<value>[^|]*?)\s*\|\s*$")
 """A row of the tables that Stable-Baselines and other RL libraries print."""
+
+
+@dataclass(slots=True)
+class Record:
+    """The contents of a line, or of a table of several lines."""
+
+    counters: dict[str, int] = field(default_factory=dict)
+    """Values of `step`, `epoch`, `episode`, `timestep` and `batch`."""
+    values: dict[str, float] = field(default_factory=dict)
+    """The measurements by name."""
+    is_transient: bool = False
+    """Whether the line was overwritten later, like all but the last state of a progress bar."""
 
 
 def parse_line(line: str) -> Record:

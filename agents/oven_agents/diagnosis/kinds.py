@@ -72,15 +72,15 @@ KINDS: Final = {
         "per prompt",
         cost="two or three short runs",
     ),
-    "nan": Kind("{back}, and lower the learning rate 3 to 10 times", "loss_nan", cost=_LOST_STEPS),
+    "nan": Kind("{back}, and lower the learning rate by a factor of 3 to 10", "loss_nan", cost=_LOST_STEPS),
     "diverged": Kind(
-        "{back}, and lower the learning rate 3 to 10 times",
+        "{back}, and lower the learning rate by a factor of 3 to 10",
         "loss_creeps_up",
         explains=("held_out_worse",),
         cost=_LOST_STEPS,
     ),
     "reward_collapse": Kind(
-        "{back}, and lower the learning rate 3 to 10 times",
+        "{back}, and lower the learning rate by a factor of 3 to 10",
         "policy_collapse",
         explains=("held_out_worse", "length_drift"),
         cost=_LOST_STEPS,
@@ -118,7 +118,7 @@ KINDS: Final = {
     ),
     "empty_completions": Kind(
         "read some completions; then give empty ones the lowest reward, check the end-of-sequence and stop tokens, or "
-        "lower the learning rate 3 times",
+        "lower the learning rate by a factor of 3",
         "length_shrinks",
         explains=("length_shrinks",),
     ),
@@ -137,12 +137,12 @@ KINDS: Final = {
     "entropy_collapse": Kind("lower the learning rate, or add an entropy bonus or KL term", "entropy_collapse"),
     "kl_runaway": Kind("raise the weight of the KL term, or lower the learning rate", "kl_runaway"),
     "chosen_less_likely": Kind(
-        "read some answers; if they got worse, halve the learning rate, double beta, or add the SFT loss on the chosen "
-        "answers",
+        "let the model answer some prompts; if its answers got worse, halve the learning rate, double beta, or add the "
+        "SFT loss on the chosen answers",
     ),
     "slow_steps": Kind(
-        "check from this step on, in this order: other jobs and the clock of the GPU (nvidia-smi), the wait for data, "
-        "the length of inputs, and free memory",
+        "compare before and after this step: other jobs and the clock of the GPU (nvidia-smi), the time spent waiting "
+        "for data, the length of inputs, and the unused memory",
         "slow_steps",
         cost=_NOTHING,
     ),
@@ -153,7 +153,7 @@ KINDS: Final = {
     ),
     # How the run was set up and logged.
     "missing_warm_up": Kind(
-        "add a linear warm-up over the first 1 to 5 % of the steps, or lower the peak rate 2 to 3 times",
+        "add a linear warm-up over the first 1 to 5 % of the steps, or lower the peak rate by a factor of 2 to 3",
         explains=("spike_recovered",),
     ),
     "schedule_ended": Kind(

@@ -21,7 +21,7 @@ from oven_bench.gym.arms.controller import MeshArm
 from oven_bench.study import Report
 
 _SEPARATORS = str.maketrans("/.", "--")
-"""What the name of a run may not have."""
+"""Replaces characters that the name of a run cannot have."""
 
 
 def measure(sizes: Sizes) -> Report:

@@ -62,8 +62,8 @@ def steps_at_epochs(record: RunRecord) -> Evidence | None:
     first = curve.ticks[borders[0]]
     drop = median(fall / abs(level) for fall, level in zip(falls, levels, strict=True))
     text = (
-        f"the training loss drops by {drop:.0%} at the start of each of {len(borders)} repeated epochs, and by only "
-        f"{trend / abs(levels[0]):.1%} over as many steps within an epoch"
+        f"the training loss drops by {drop:.0%} at the start of each of {len(borders)} repeated epochs, and changes by "
+        f"{-median(usual) / abs(levels[0]):+.1%} over as many steps within an epoch"
     )
     weight, held_out, remedy = _held_out_verdict(record, first)
     return Evidence(
@@ -105,7 +105,8 @@ def _falls_within_passes(values: Sequence[float], borders: Sequence[int], width:
 
 def _held_out_verdict(record: RunRecord, first: int) -> tuple[float, str, str]:
     """Return the weight of the evidence, what the held-out metrics say about the repeated epochs, which begin at tick
-    `first`, and what to do. Without held-out metrics, nothing tells whether these epochs help."""
+    `first`, and what to do. One metric that improved is enough to justify these epochs."""
+    flat = ""
     for curve in held_out_curves(record):
         before, after = curve.split(first - 1)
         if not before or not after:
@@ -115,6 +116,8 @@ def _held_out_verdict(record: RunRecord, first: int) -> tuple[float, str, str]:
         if best_before - best_after >= MIN_IMPROVED * abs(best_before):
             text = f"; {levels}, and still improved to {curve.show(best_after)}"
             return 0.3, text, f"no action needed; stop when {curve.name} no longer improves"
-        text = f"; {levels} and {curve.show(best_after)} later"
-        return 0.55, text, "stop after the first epoch, or add training data"
-    return 0.4, "", "measure the loss on held-out data once per epoch; if it does not improve, train for fewer epochs"
+        flat = flat or f"; {levels} and {curve.show(best_after)} later"
+    if flat:
+        return 0.55, flat, "stop after the first epoch, or add training data"
+    text = ", so the model may be memorising its data"
+    return 0.4, text, "measure the loss on held-out data in each epoch; if it does not improve, train for fewer epochs"

@@ -86,10 +86,10 @@ def changed_lengths(record: RunRecord) -> Evidence | None:
         return None
     parts = [median(part) for part in _parts(lengths)]
     gain = _reward_gain(record)
-    first, last = f"a median of {parts[0]:.3g} tokens in the first", f"{parts[-1]:.3g} in the last, and {gain.text}"
+    first, last = f"{parts[0]:.3g} tokens in the first quarter", f"{parts[-1]:.3g} in the last, and {gain.text}"
     if parts[-1] <= EMPTY_TOKENS and parts[0] >= MIN_SHRINKAGE * parts[-1]:
         onset = next(tick for tick, value in points if value <= EMPTY_TOKENS)
-        text = f"completions shrank from {first} quarter of the run to {last}"
+        text = f"the mean length of completions fell from {first} of the run to {last}"
         return Evidence(
             "empty_completions", EMPTY_WEIGHTS[gain.rises], onset, text, metric=COMPLETION_LENGTH,
             remedy=EMPTY_REWARDED if gain.rises else "", level=parts[-1], bound=EMPTY_TOKENS,
@@ -98,7 +98,7 @@ def changed_lengths(record: RunRecord) -> Evidence | None:
     if not is_steady or parts[-1] < MIN_LENGTHENING * parts[0]:
         return None
     is_harmful = gain.rises is False
-    text = f"completions grew in every quarter of the run, from {first} to {last}"
+    text = f"the mean length of completions grew from quarter to quarter of the run, from {first} to {last}"
     return Evidence(
         "length_drift", 0.55 if is_harmful else 0.2, points[0][0], text, metric=COMPLETION_LENGTH,
         remedy="" if is_harmful else IF_BETTER, level=parts[-1], bound=parts[0],
@@ -140,7 +140,7 @@ def constant_answers(record: RunRecord) -> Evidence | None:
         onset = next(tick for tick, value in points[values.index(best) :] if value < middle)
         text = (
             f"{spec.name} fell from {best:.3g} and is exactly {values[-1]:.3g} in the last {constant} of {len(values)} "
-            "readings; the model may give every prompt the same answer"
+            "readings, as if the policy always gave the same answer"
         )
         return Evidence("reward_collapse", 0.85, onset, text, metric=spec.name, level=values[-1], bound=best)
     return None

@@ -22,6 +22,10 @@ MOSTLY: Final = 0.5
 """Minimum fall of the chosen answers as a share of that of the rejected ones, from which the training mostly lowers
 both."""
 
+IF_ANSWERS_SUFFER: Final = (
+    "no action needed if the model's own answers stay good; otherwise halve the learning rate, or double beta"
+)
+
 
 class _Fall(NamedTuple):
     """The levels of a metric in the first and the last third of a run."""
@@ -50,10 +54,12 @@ def chosen_falls(record: RunRecord) -> Evidence | None:
             f"{rejected} from {rejected_fall.first:.3g} to {rejected_fall.last:.3g}, so the preferred answers become "
             "less likely, too"
         )
-        weight = 0.5 if fall.size >= MOSTLY * rejected_fall.size else 0.4
+        falls_mostly = fall.size >= MOSTLY * rejected_fall.size
+        weight, remedy = (0.5, "") if falls_mostly else (0.4, IF_ANSWERS_SUFFER)
         return Evidence(
-            "chosen_less_likely", weight, points[0][0], text, metric=chosen, level=fall.last, bound=fall.first
-        )
+            "chosen_less_likely", weight, points[0][0], text, metric=chosen, remedy=remedy, level=fall.last,
+            bound=fall.first,
+        )  # fmt: skip
     return None
 
 

@@ -97,7 +97,7 @@ def _slower(record: RunRecord, curve: Curve) -> Evidence | None:
     if last < MIN_SLOWER * best or is_effect or _completions_explain(record, tick, last / best):
         return None
     change = f"{curve.name} went from {_show(curve, best)} to {_show(curve, last)}"
-    text = f"{change}, so the same amount takes {last / best:.1f} times as long"
+    text = f"{change}, so training became {last / best:.1f} times slower"
     level, bound = (1 / last, 1 / best) if curve.sign < 0 else (last, best)
     weight = 0.55 if last >= MUCH_SLOWER * best else 0.4
     return Evidence("slow_steps", weight, tick, text, metric=curve.name, level=level, bound=bound)
@@ -116,8 +116,8 @@ def _stalls(curve: Curve) -> Evidence | None:
     if lost < MIN_STALLED:
         return None
     text = (
-        f"{len(stalls)} of {len(curve.values)} readings of {curve.name} are at least {STALL_RATIO:g} times slower than "
-        f"usual, and cost {lost:.0%} of the total time"
+        f"{len(stalls)} of {len(curve.values)} readings of {curve.name}, without those at the start, are at least "
+        f"{STALL_RATIO:g} times slower than usual, and cost {lost:.0%} of the total time"
     )
     return Evidence("slow_steps", 0.2, curve.ticks[stalls[0]], text, metric=curve.name, remedy=STALL_REMEDY)
 

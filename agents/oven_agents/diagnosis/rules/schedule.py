@@ -85,8 +85,8 @@ def _clipped_norms(points: Sequence[tuple[int, float]]) -> Evidence | None:
     if clip <= 0 or clipped < CLIPPED_SHARE:
         return None
     text = (
-        f"the logged gradient norm is {clip:.3g} in {clipped:.0%} of the steps and never higher, so it was probably "
-        "measured after clipping"
+        f"the logged gradient norm is {clip:.3g} in {clipped:.0%} of the steps and never higher, so the gradient was "
+        "probably clipped in these steps, and its norm measured afterwards"
     )
     return Evidence("always_clipped", 0.3, points[0][0], text, metric=GRAD_NORM, remedy=LOG_BEFORE_CLIPPING)
 
@@ -103,12 +103,13 @@ def never_evaluated(record: RunRecord) -> Evidence | None:
 
 def several_parts(record: RunRecord) -> Evidence | None:
     """The steps go back: the run was resumed, or the file has more than one run."""
-    back = next((index for index in range(1, len(record.steps)) if record.steps[index] < record.steps[index - 1]), None)
-    if record.start_count < 2 or back is None:
+    backs = [index for index in range(1, len(record.steps)) if record.steps[index] < record.steps[index - 1]]
+    if record.start_count < 2 or not backs:
         return None  # a run of this project may continue where it stopped
-    times = "once" if record.start_count == 2 else f"{record.start_count - 1} times"
+    back = backs[0]
+    times = "once" if len(backs) == 1 else f"{len(backs)} times, first"
     text = (
-        f"the steps go back {times}, first from {record.steps[back - 1]:,} to {record.steps[back]:,}: the run was "
-        "resumed, or the file has several runs, and then the other findings are unreliable"
+        f"the steps go back {times} from {record.steps[back - 1]:,} to {record.steps[back]:,}: the run was resumed, or "
+        "the file has several runs, and the other findings are then unreliable"
     )
     return Evidence("steps_out_of_order", RESTART_NOTE, record.ticks[back], text)

@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from oven_learner.optim.sharding import IsCounted, count_all, counted_groups, local
+
 CHUNK = 2**24
 """Maximum number of elements per computation, to limit the extra memory."""
 
@@ -39,37 +41,44 @@ def step_count(optimizer: Any) -> torch.Tensor | None:
     return None
 
 
-def trained_parameters(optimizer: Any) -> list[torch.nn.Parameter]:
-    """Return the parameters that the optimizer trains."""
-    return [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad and p.numel()]
+def trained_parameters(optimizer: Any, is_counted: IsCounted = count_all) -> list[torch.nn.Parameter]:
+    """Return the parameters that the optimizer trains, without those of which this rank has no elements."""
+    return [
+        parameter
+        for _, parameters in counted_groups(optimizer, is_counted)
+        for parameter in parameters
+        if parameter.requires_grad and local(parameter).numel()
+    ]
 
 
 @torch.no_grad()
-def weight_norm(optimizer: Any) -> torch.Tensor | None:
-    """Return the norm of all trained weights together, on their device, in one pass."""
-    weights = trained_parameters(optimizer)
+def weight_norm(optimizer: Any, is_counted: IsCounted = count_all) -> torch.Tensor | None:
+    """Return the norm of all trained weights that this rank counts, on their device, in one pass."""
+    weights = [local(parameter) for parameter in trained_parameters(optimizer, is_counted)]
     return _combine_norms(_compute_norms(weights)) if weights else None
 
 
 class CopiesBeforeStep:
     """Copies of the weights before a step, for optimizers whose state does not determine the norm of the step."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_counted: IsCounted = count_all) -> None:
+        self._is_counted = is_counted
         self._copies: dict[torch.nn.Parameter, torch.Tensor] = {}
 
     @torch.no_grad()
     def take(self, optimizer: Any) -> None:
         """Copy the current weights."""
-        for parameter in trained_parameters(optimizer):
+        for parameter in trained_parameters(optimizer, self._is_counted):
             if parameter in self._copies:
-                self._copies[parameter].copy_(parameter.detach())
+                self._copies[parameter].copy_(local(parameter))
             else:
-                self._copies[parameter] = parameter.detach().clone()
+                self._copies[parameter] = local(parameter).clone()
 
     @torch.no_grad()
     def distance(self, optimizer: Any) -> torch.Tensor | None:
         """Return the norm of the difference between the weights and their copies, or None without copies."""
-        pairs = [(p.detach(), self._copies[p]) for p in trained_parameters(optimizer) if p in self._copies]
+        parameters = trained_parameters(optimizer, self._is_counted)
+        pairs = [(local(parameter), self._copies[parameter]) for parameter in parameters if parameter in self._copies]
         if not pairs:
             return None
         norms: list[torch.Tensor] = []
@@ -80,22 +89,25 @@ class CopiesBeforeStep:
 
 
 @torch.no_grad()
-def update_norm(optimizer: Any) -> torch.Tensor | None:
-    """Return the norm of w − w' in the last step, before rounding to the weights' precision, on their device. Return
-    None without any gradient. Call this after `optimizer.step` and before gradients are cleared, because parameters
-    without a gradient are skipped. It makes eight passes over the weights, or eleven with decay, and needs memory for
-    2 × CHUNK elements."""
-    norms = [norm for group in optimizer.param_groups for norm in _compute_piece_norms(optimizer, group)]
+def update_norm(optimizer: Any, is_counted: IsCounted = count_all) -> torch.Tensor | None:
+    """Return the norm of w − w' in the last step, before rounding to the weights' precision, on their device, of the
+    weights that this rank counts. Return None without any gradient. Call this after `optimizer.step` and before
+    gradients are cleared, because parameters without a gradient are skipped. It makes eight passes over the weights, or
+    eleven with decay, and needs memory for 2 × CHUNK elements."""
+    groups = counted_groups(optimizer, is_counted)
+    norms = [norm for group, parameters in groups for norm in _compute_piece_norms(optimizer, group, parameters)]
     return _combine_norms(norms) if norms else None
 
 
-def _compute_piece_norms(optimizer: Any, group: dict[str, Any]) -> Iterator[torch.Tensor]:
-    """Yield the norm of the update of each piece."""
+def _compute_piece_norms(
+    optimizer: Any, group: dict[str, Any], parameters: list[torch.nn.Parameter]
+) -> Iterator[torch.Tensor]:
+    """Yield the norm of the update of each piece of these parameters of the group."""
     is_decoupled = group.get("decoupled_weight_decay", isinstance(optimizer, torch.optim.AdamW))
     rate = float(group["lr"])
     decay = float(group["weight_decay"]) if is_decoupled else 0.0
     shrinkage = rate * decay  # λ in the formula above
-    pieces = list(_split_into_pieces(optimizer, group))
+    pieces = list(_split_into_pieces(optimizer, group, parameters))
     for part in slices([piece[0].numel() for piece in pieces]):
         weights, first, second, epsilons, corrections = (list(column) for column in zip(*pieces[part], strict=True))
         roots = torch._foreach_sqrt(second)
@@ -109,16 +121,18 @@ def _compute_piece_norms(optimizer: Any, group: dict[str, Any]) -> Iterator[torc
             yield from torch._foreach_mul(norms, [rate * correction for correction in corrections])
 
 
-def _split_into_pieces(optimizer: Any, group: dict[str, Any]) -> Iterator[Piece]:
-    """Yield the parameters that the step updated. Split those larger than CHUNK along their first axis."""
+def _split_into_pieces(
+    optimizer: Any, group: dict[str, Any], parameters: list[torch.nn.Parameter]
+) -> Iterator[Piece]:
+    """Yield those of the parameters that the step updated. Split those larger than CHUNK along their first axis."""
     updated = [
         parameter
-        for parameter in group["params"]
-        if parameter.grad is not None and parameter.numel() and "exp_avg" in optimizer.state.get(parameter, {})
+        for parameter in parameters
+        if parameter.grad is not None and local(parameter).numel() and "exp_avg" in optimizer.state.get(parameter, {})
     ]
     if not updated:
         return
-    steps = torch.stack([optimizer.state[parameter]["step"] for parameter in updated])
+    steps = torch.stack([local(optimizer.state[parameter]["step"]) for parameter in updated])
     steps = (steps if steps.is_cuda else steps.cpu()).double()
     beta1, beta2 = map(float, group["betas"])
     root = (1 - beta2**steps).sqrt()
@@ -127,7 +141,8 @@ def _split_into_pieces(optimizer: Any, group: dict[str, Any]) -> Iterator[Piece]
     second_key = "max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq"
     for parameter, epsilon, correction in zip(updated, epsilons, corrections, strict=True):
         state = optimizer.state[parameter]
-        for weights, first, second in _split_tensors(parameter.detach(), state["exp_avg"], state[second_key]):
+        tensors = (local(tensor) for tensor in (parameter, state["exp_avg"], state[second_key]))
+        for weights, first, second in _split_tensors(*tensors):
             yield weights, first, second, epsilon, correction
 
 

@@ -226,7 +226,7 @@ def test_a_hold_waits_between_steps_and_a_resume_changes_nothing_else(tmp_path: 
 
 
 def test_a_model_too_large_to_copy_has_no_rollback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oven_learner.optim.snapshot.LIMIT_BYTES", 100)
+    leave_no_memory(monkeypatch)
     job, line = trainer(tmp_path), FakeLink({3: ("run.rollback", 0.0)})
     attach(job, link=line)
     job.train()

@@ -193,7 +193,7 @@ class Disk:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder, self.output = folder, folder / "out"
         self.charge_rollbacks = False
-        monkeypatch.setattr(snapshot, "LIMIT_BYTES", 100)
+        leave_no_memory(monkeypatch)
         monkeypatch.setattr(disk_checkpoints, "seconds_to_write", lambda size, folder: 1e9)  # none comes by itself
         monkeypatch.setenv("OVEN_RUN_DIR", str(folder))
         monkeypatch.setenv(relaunch.SUPPORT_VARIABLE, "1")

@@ -100,7 +100,7 @@ def test_a_rollback_in_place_does_not_move_the_data(tmp_path: Path) -> None:
 def test_a_rollback_by_restart_restores_the_data_and_drops_the_skip(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshot, "LIMIT_BYTES", 100)
+    leave_no_memory(monkeypatch)
     monkeypatch.setattr(disk_checkpoints, "seconds_to_write", lambda size, folder: 1e9)  # none comes by itself
     monkeypatch.setenv("OVEN_RUN_DIR", str(tmp_path))
     monkeypatch.setenv(relaunch.SUPPORT_VARIABLE, "1")

@@ -205,9 +205,7 @@ def _create_snapshots(
     memory = plan_snapshots(snapshot.snapshot_bytes(model), all_ranks) if sharding.can_copy_weights(model) else None
     if memory is None:
         return None
-    state = snapshot.LoopSnapshot(
-        model, rates.scales, lambda: client().on_weights_restored(), device=memory.device
-    )
+    state = snapshot.LoopSnapshot(model, rates.scales, lambda: client().on_weights_restored(), device=memory.device)
     # In lockstep, the target of a rollback must not depend on the clock.
     credit = math.inf if lockstep else CREDIT_S
     return Snapshots(lambda: (client().step, state.take()), state.restore, credit=credit, levels=memory.levels)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 
@@ -261,15 +261,16 @@ def gradient_alignment(
                 moments.append(local(moment))
     if not gradients:
         return None
-    dots = []
-    for part in update_norm.slices([gradient.numel() for gradient in gradients]):
-        products = torch._foreach_mul(gradients[part], moments[part])
-        dots.append(torch.stack([product.sum(dtype=torch.float32) for product in products]).sum())
-        del products
-    gradient_norm, mean_norm = (
-        torch.linalg.vector_norm(torch.stack(torch._foreach_norm(tensors))) for tensors in (gradients, moments)
-    )
-    return Alignment(torch.stack(dots).sum(), gradient_norm, mean_norm)
+    pieces = [piece for pair in zip(gradients, moments, strict=True) for piece in update_norm.split_tensors(*pair)]
+    dot = update_norm.widen(torch.stack([_dot(*piece) for piece in pieces])).sum()
+    return Alignment(dot, *(cast("torch.Tensor", update_norm.norm_of(tensors)) for tensors in (gradients, moments)))
+
+
+def _dot(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """Return the dot product in float32 or better."""
+    if first.dtype == second.dtype and first.dtype in (torch.float32, torch.float64):
+        return torch.dot(first.reshape(-1), second.reshape(-1))
+    return (first * second).sum(dtype=torch.float32)
 
 
 def _nan_unless(has_stepped: torch.Tensor, change: torch.Tensor) -> torch.Tensor:

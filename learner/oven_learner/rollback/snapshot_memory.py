@@ -55,8 +55,8 @@ def plan_snapshots(size: int, ranks: Ranks) -> SnapshotMemory | None:
         memory = SnapshotMemory(size, host_levels, torch.device("cpu"))
     else:
         log.warning(
-            "no snapshots for run.rollback are kept in memory: %d of %.2f GB per rank would exceed %.2f GB, a quarter of "
-            "the available memory, on at least one rank; free some memory, or start fewer ranks on this host",
+            "no snapshots for run.rollback are kept in memory, because %d of %.2f GB exceed %.2f GB, a rank's share of "
+            "a quarter of the host's available memory; free memory, or start fewer ranks on this host",
             snapshot_count(1),
             size / GB,
             host_bytes / GB,

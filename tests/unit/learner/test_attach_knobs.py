@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.support.attached import THIRD_PARTY, Toy, equal, trainer, weights
+from tests.support.attached import THIRD_PARTY, Toy, equal, leave_no_memory, trainer, weights
 from transformers import Trainer, TrainerCallback
 
 from oven_core.protocol.messages import RunEnded, RunStarted
@@ -242,7 +242,7 @@ def test_a_failing_snapshot_does_not_stop_training_and_blocks_a_risky_change(
 ) -> None:
     from tests.support.decisions import decide
 
-    def full(_: object) -> Any:
+    def full(*_: object) -> Any:
         raise MemoryError("no room")
 
     monkeypatch.setattr("oven_learner.hf.trainer_rollback.take_snapshot", full)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.support.attached import THIRD_PARTY, equal, rows, trainer, weights
+from tests.support.attached import THIRD_PARTY, equal, leave_no_memory, rows, trainer, weights
 from tests.support.loops import STEPS, Loop
 from transformers import Trainer, TrainerCallback
 

@@ -13,7 +13,7 @@ import torch
 from datasets import Dataset
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.attached import THIRD_PARTY, trainer
+from tests.support.attached import THIRD_PARTY, leave_no_memory, trainer
 from tests.support.decisions import decide
 from tests.unit.learner.test_attach_trl import grpo
 from transformers import Trainer
@@ -22,7 +22,6 @@ from oven_core.protocol.messages import RunStarted
 from oven_learner.hf.attach import attach
 from oven_learner.hf.knobs.mixture import Mixture
 from oven_learner.link.resume_state import ResumeState
-from oven_learner.optim import snapshot
 from oven_learner.rollback import disk_checkpoints
 from oven_learner.testing import FakeLink
 from oven_runs.home import relaunch

@@ -15,7 +15,7 @@ from oven_bench.study import ONE_THREAD, Report, Study
 from oven_core.errors import ConfigError
 
 
-@click.option("--pairs", type=click.IntRange(min=1), default=16, help="Pairs of blocks with and without gauges.")
+@click.option("--pairs", type=click.IntRange(min=2), default=16, help="Pairs of blocks with and without gauges.")
 @click.option("--drill", "start", metavar="START", help="Also train this drill of the recipe grpo.")
 @click.option("--ranks", "ranks_text", default="1,2,4", help="Numbers of ranks of the drill.")
 @click.option("--steps", type=click.IntRange(min=1), default=120, help="Steps of the drill.")

@@ -37,7 +37,8 @@ def measure(pairs: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder, worker_pool(RANKS) as pool:
         rendezvous = f"file://{Path(folder) / 'rendezvous'}"
         futures = [pool.submit(_train, index, rendezvous, pairs) for index in range(RANKS)]
-        with_gauges, without = [future.result() for future in futures][0]
+        times_by_rank = [future.result() for future in futures]
+    with_gauges, without = times_by_rank[0]
     return {
         "ratios": [on / off for on, off in zip(with_gauges, without, strict=True)],
         "step_ms": 1000 * median(without),

@@ -37,7 +37,7 @@ from oven_learner.link.find_controller import Connection, Mode, find_controller
 from oven_learner.link.link_interface import Link, SilentLink
 from oven_learner.optim.lr_scale import USER_BOUNDS
 from oven_learner.optim.rate_knobs import RateKnobs, create_rate_knobs, named_optimizers
-from oven_learner.rollback.memory_snapshots import CREDIT_S, MAX_SNAPSHOTS, Snapshots
+from oven_learner.rollback.memory_snapshots import CREDIT_S, Snapshots
 
 if TYPE_CHECKING:
     from oven_learner.optim.step_gauges import StepGauges
@@ -149,9 +149,9 @@ def connect(
             rates.register(knobs, lr_bounds, max_steps)
         lockstep = bool(connection and connection.lockstep)
         if snapshots is None and model is not None and rates is not None:
-            snapshots = _create_snapshots(model, rates, lambda: client, lockstep)
+            snapshots = _create_snapshots(model, rates, lambda: client, lockstep, all_ranks)
         if snapshots is not None:
-            snapshots.use_clock_of_leader(all_ranks.broadcast)
+            snapshots.use_ranks(all_ranks)
         gauges = None
         if rates is not None and rates.readbacks[0].has_hooks:
             gauges = _create_gauges(knobs, rates, model, clip, lambda *args: client.publish(*args), all_ranks.leader)
@@ -196,17 +196,19 @@ def _create_evaluation(evaluate: Callable[[], Measurements], every: int, model: 
 
 
 def _create_snapshots(
-    model: Any, rates: RateKnobs, client: Callable[[], LoopClient], lockstep: bool
+    model: Any, rates: RateKnobs, client: Callable[[], LoopClient], lockstep: bool, all_ranks: ranks.Ranks
 ) -> Snapshots | None:
-    """Return the snapshots for rollback, or None if copies do not fit into memory or the model is sharded."""
-    from oven_learner.optim import snapshot
+    """Return the snapshots for rollback, or None if copies do not fit into memory or cannot be taken."""
+    from oven_learner.optim import sharding, snapshot
+    from oven_learner.rollback.snapshot_memory import plan_snapshots
 
-    if snapshot.describe_sharding(model) or MAX_SNAPSHOTS * snapshot.snapshot_bytes(model) > snapshot.LIMIT_BYTES:
+    memory = plan_snapshots(snapshot.snapshot_bytes(model), all_ranks) if sharding.can_copy_weights(model) else None
+    if memory is None:
         return None
-    state = snapshot.LoopSnapshot(model, rates.scales, lambda: client().on_weights_restored())
+    state = snapshot.LoopSnapshot(model, rates.scales, lambda: client().on_weights_restored(), device=memory.device)
     # In lockstep, the target of a rollback must not depend on the clock.
     credit = math.inf if lockstep else CREDIT_S
-    return Snapshots(lambda: (client().step, state.take()), state.restore, credit=credit)
+    return Snapshots(lambda: (client().step, state.take()), state.restore, credit=credit, levels=memory.levels)
 
 
 def _create_best_weights(
@@ -221,9 +223,10 @@ def _create_best_weights(
     metric = main_held_out_metric(announced)
     if model is None or rates is None or evaluation is None or metric is None or metric.name not in evaluation.last:
         return None
-    from oven_learner.optim import snapshot
+    from oven_learner.optim import sharding, snapshot
+    from oven_learner.rollback.snapshot_memory import best_weights_fit
 
-    if snapshot.describe_sharding(model) or not snapshot.best_copies_fit(model, MAX_SNAPSHOTS):
+    if not (sharding.can_copy_weights(model) and best_weights_fit(snapshot.snapshot_bytes(model), all_ranks)):
         return None
     copies = snapshot.WeightCopies(model, lambda: client().on_weights_restored())
     name = metric.name
@@ -235,31 +238,20 @@ def _create_best_weights(
 def _create_gauges(
     knobs: Actuators, rates: RateKnobs, model: Any, clip: float | None, publish: Any, is_leader: bool
 ) -> StepGauges:
-    """Return the gauges of each step. Raises ConfigError for `clip` if the gradients are sharded."""
-    from oven_learner.optim import snapshot, weight_decay
+    """Return the gauges of each step. Raises ConfigError for `clip` if DeepSpeed shards the gradients."""
+    from oven_learner.optim import sharding as shards
+    from oven_learner.optim import weight_decay
     from oven_learner.optim.optimizer_gauges import OptimizerGauges
     from oven_learner.optim.step_gauges import Clip, StepGauges
 
-    sharding = snapshot.describe_sharding(model) if model is not None else ""
-    not_full_reason = "" if "FSDP2" in sharding else sharding  # FSDP2 computes the full norm by itself
-    if not_full_reason and clip is not None:
-        raise ConfigError(
-            f"clip={clip:g} needs full gradients, but {not_full_reason}; omit clip= and clip in your own loop"
-        )
-    clipping = Clip(clip, model) if clip is not None else None
+    optimizers = [scale.optimizer for scale in rates.scales]
+    sharding = shards.find_sharding(model, optimizers[0])
+    clipping = Clip(clip, model, sharding) if clip is not None else None
     if clipping is not None:
         clipping.register_knob(knobs, USER_BOUNDS)
-    optimizers = [scale.optimizer for scale in rates.scales]
     weight_decay.register_knob(optimizers, knobs)
     gauges = OptimizerGauges(optimizers[0], model, publishes=is_leader, sharding=sharding)
-    return StepGauges(
-        rates.readbacks[0],
-        gauges,
-        publish,
-        clip=clipping,
-        publishes=is_leader,
-        no_norm_reason=f"needs full gradients, but {not_full_reason}" if not_full_reason else "",
-    )
+    return StepGauges(rates.readbacks[0], gauges, publish, clip=clipping, sharding=sharding, publishes=is_leader)
 
 
 def _merge_specs(specs: tuple[MetricSpec, ...], more_specs: tuple[MetricSpec, ...]) -> tuple[MetricSpec, ...]:

@@ -2,7 +2,7 @@
 
 Only rank 0 is connected to the bus. Messages use a separate gloo group on the CPU, so that no rank waits for its
 device. The group is only used between steps, never between two collectives of the trainer. Each step costs one
-broadcast of 16 bytes. If there are messages, they follow in a second broadcast. Rank 0 collects the stop requests of
+broadcast of 8 bytes. If there are messages, they follow in a second broadcast. Rank 0 collects the stop requests of
 the other ranks at most once per second.
 """
 
@@ -15,9 +15,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from oven_core.errors import ConfigError
+from oven_core.errors import ConfigError, reason
 from oven_learner.link.link_interface import to_floats
 
 if TYPE_CHECKING:
@@ -96,9 +96,9 @@ class Ranks:
         if self.leader:
             packed = _receive_or_default(partial(_pack_message, get_message), b"")
             collects_requests = time.monotonic() >= self._last_collection_at + REQUEST_INTERVAL_S
-        header = self._torch.tensor([len(packed), int(collects_requests)], device="cpu")
+        header = self._torch.tensor([2 * len(packed) + collects_requests], device="cpu")
         self._distributed.broadcast(header, src=0, group=self._group)
-        byte_count, collects_requests = header.tolist()
+        byte_count, collects_requests = divmod(int(header), 2)
         message: T | None = self._broadcast_bytes(packed, byte_count) if byte_count else None
         if collects_requests:
             self._gather_requests(wants_stop)
@@ -111,6 +111,20 @@ class Ranks:
         values: list[Any] = [None] * self.count
         self._distributed.all_gather_object(values, value, group=self._group)
         return values
+
+    def call_on_all(self, function: Callable[[], T]) -> T:
+        """Call the function on all ranks, and return this rank's result. If the call fails on one rank, raise
+        RuntimeError on every rank."""
+        result: T | None = None
+        failure = ""
+        try:
+            result = function()
+        except Exception as error:
+            failure = reason(error)
+        failures = [text for text in self.all_gather(failure) if text]
+        if failures:
+            raise RuntimeError(failures[0])
+        return cast("T", result)
 
     def mean(self, metrics: Mapping[str, float], names: Sequence[str]) -> Mapping[str, float]:
         """On rank 0, replace the metrics in `names` with their means over the ranks that measured them. `names` must be

@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments, set_seed
+
+from oven_learner.rollback import snapshot_memory
 
 THIRD_PARTY = (
     # accelerate and torch warn of each other's ways; none of it is ours.
@@ -88,3 +91,9 @@ def weights(trainer: Trainer) -> list[torch.Tensor]:
 def equal(first: list[torch.Tensor], second: list[torch.Tensor]) -> bool:
     """Whether two lists of tensors are equal bit for bit."""
     return len(first) == len(second) and all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def leave_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the model too large to copy."""
+    monkeypatch.setattr(snapshot_memory, "LIMIT_BYTES", 0)
+    monkeypatch.setattr(snapshot_memory, "MAX_HOST_SHARE", 0.0)

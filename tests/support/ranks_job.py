@@ -139,10 +139,33 @@ def channelled(folder: Path, steps: int, seconds: float | None) -> None:
     notes.end(weights, **figures)
 
 
+def gauges(folder: Path, steps: int, seconds: float | None) -> None:
+    """Compare the gauges of sharded models with those of unsharded ones, without a bus."""
+    from tests.support.ranks_sharded import SHARDINGS, gauge_errors
+
+    distributed.init_process_group("gloo")
+    torch.set_num_threads(1)
+    count = ranks.world_size()
+    errors = {name: gauge_errors(name, steps) for name in SHARDINGS if not (name == "hybrid" and count % 2)}
+    (folder / f"end-{ranks.rank()}.json").write_text(json.dumps(errors))
+
+
+def copied(folder: Path, steps: int, seconds: float | None) -> None:
+    """Restore copies of sharded models, on their device and in the host's memory, without a bus."""
+    from tests.support.ranks_sharded import differences_after_rollback
+
+    distributed.init_process_group("gloo")
+    torch.set_num_threads(1)
+    results = [differences_after_rollback(steps, device) for device in (None, torch.device("cpu"))]
+    (folder / f"end-{ranks.rank()}.json").write_text(json.dumps(results))
+
+
 KINDS: dict[str, tuple[Callable[[Path, int, float | None], None], str]] = {
     "loop": (loop, "oven_learner.custom_loop"),
     "attach": (attached, "tests.support.ranks_trainers"),
     "sharded": (sharded, "tests.support.ranks_trainers"),
+    "gauges": (gauges, "tests.support.ranks_sharded"),
+    "copied": (copied, "tests.support.ranks_sharded"),
     "agreeing": (agreeing, "tests.support.ranks_cases"),
     "channels": (channelled, "tests.support.ranks_channels"),
     "oracle": (oracle, "tests.support.activation_rows"),

@@ -31,9 +31,11 @@ def main(output: str, limit: str) -> None:
     from transformers import Trainer, TrainingArguments, set_seed
 
     import oven_learner as oven
-    from oven_learner.optim import snapshot
+    from oven_learner.rollback import snapshot_memory
 
-    snapshot.LIMIT_BYTES = int(limit)
+    snapshot_memory.LIMIT_BYTES = int(limit)
+    if not snapshot_memory.LIMIT_BYTES:
+        snapshot_memory.MAX_HOST_SHARE = 0.0
 
     class Line(torch.nn.Module):
         def __init__(self) -> None:

@@ -43,8 +43,10 @@ def _copied(sizes: Sizes, size: Size) -> dict[str, Any]:
     import torch
 
     from oven_bench.configurations.bitwise_diff import first_difference
-    from oven_learner.hf.trainer_rollback import restore_snapshot, snapshot_size, snapshots_fit, take_snapshot
-    from oven_learner.rollback.memory_snapshots import MAX_SNAPSHOTS
+    from oven_learner.hf.trainer_rollback import restore_snapshot, snapshot_size, take_snapshot
+    from oven_learner.ranks import Ranks
+    from oven_learner.rollback.memory_snapshots import snapshot_count
+    from oven_learner.rollback.snapshot_memory import plan_snapshots
 
     with tempfile.TemporaryDirectory() as folder:
         trainer = supervised_trainer(sizes, size, Path(folder), STEPS, "eager")
@@ -55,7 +57,9 @@ def _copied(sizes: Sizes, size: Size) -> dict[str, Any]:
         shape = (STEPS, sizes.rows, sizes.tokens)
         batches = torch.randint(0, SIZES[size]["vocab_size"], shape, device=sizes.device)  # (steps, B, T)
         memory_before = torch.cuda.memory_allocated() if sizes.device == "cuda" else 0
-        (_, state), take_s = _median_of(lambda: take_snapshot(trainer), wait)
+        memory = plan_snapshots(snapshot_size(trainer), Ranks())
+        device = memory.device if memory is not None else None
+        (_, state), take_s = _median_of(lambda: take_snapshot(trainer, device), wait)
         print(f"{size}: {take_s} s per snapshot", flush=True)
         gc.collect()
         held = torch.cuda.memory_allocated() - memory_before if sizes.device == "cuda" else None
@@ -78,7 +82,8 @@ def _copied(sizes: Sizes, size: Size) -> dict[str, Any]:
             "continued_bits_equal": changed is not None and again is None,
             "first_difference": str(difference or again or ""),
             "weight_change_bits_differ": changed is not None,
-            "kept_in_memory": snapshots_fit(trainer, MAX_SNAPSHOTS),
+            "kept_in_memory": snapshot_count(memory.levels) if memory is not None else 0,
+            "kept_on": str(device or sizes.device),
             "values": len(at_snapshot),
         }
 

@@ -7,17 +7,14 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any
 
-from oven_core.errors import reason
 from oven_core.protocol.actuators import BEST
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.actuators import Actuators, ChangeResult, Status
 from oven_learner.ranks import Ranks
 
 log = logging.getLogger("oven.learner")
-
-T = TypeVar("T")
 
 LAST_WEIGHTS, BEST_WEIGHTS = "last", "best"
 """The knob's choices."""
@@ -79,7 +76,7 @@ class BestWeights:
         if not self._is_better(score, best_score):
             return
         try:
-            state = self._on_all_ranks(self._copy_weights)
+            state = self._ranks.call_on_all(self._copy_weights)
         except RuntimeError as error:  # out of memory, most likely
             log.warning("cannot copy the best weights at step %d (%s); training continues", step, error)
             return
@@ -94,13 +91,13 @@ class BestWeights:
         if (best.tick, best.step) == (tick, step):
             return self._result("noop", f"the last weights are the best: {self.metric.name} {best.score:.4g}"), {}
         try:
-            last_state = self._on_all_ranks(self._copy_weights)
+            last_state = self._ranks.call_on_all(self._copy_weights)
             last_score = self._measure_mean_score()
         except RuntimeError as error:
             return self._result("rejected", f"kept the last weights, because they cannot be measured: {error}"), {}
         best_score, failure = math.nan, ""
         try:
-            self._on_all_ranks(lambda: self._restore(best.state))
+            self._ranks.call_on_all(lambda: self._restore(best.state))
             best_score = self._measure_mean_score()
         except RuntimeError as error:
             failure = str(error)
@@ -108,7 +105,7 @@ class BestWeights:
             scores = f"{self._score_name} {best_score:.4g}, {last_score:.4g} at step {step}"
             return self._result("applied", f"restored the weights of step {best.step}: {scores}"), best.metrics
         try:
-            self._on_all_ranks(lambda: self._restore(last_state))
+            self._ranks.call_on_all(lambda: self._restore(last_state))
         except RuntimeError as error:
             message = f"restored the weights of step {best.step}, and cannot restore the last ones: {error}"
             return self._result("unknown", f"{message}; {failure}" if failure else message), {}
@@ -130,18 +127,5 @@ class BestWeights:
     def _measure_mean_score(self) -> float:
         """Measure the metric, and return the mean over the ranks."""
         name = self.metric.name
-        local_score = self._on_all_ranks(self._measure)
+        local_score = self._ranks.call_on_all(self._measure)
         return self._ranks.broadcast(self._ranks.mean({name: local_score}, (name,))[name])
-
-    def _on_all_ranks(self, function: Callable[[], T]) -> T:
-        """Call the function on all ranks, and return this rank's result. If the call fails on one rank, raise
-        RuntimeError on every rank."""
-        result, failure = None, ""
-        try:
-            result = function()
-        except Exception as error:
-            failure = reason(error)
-        failures = [text for text in self._ranks.all_gather(failure) if text]
-        if failures:
-            raise RuntimeError(failures[0])
-        return cast("T", result)

@@ -26,9 +26,10 @@ from oven_learner import trainer_internals
 from oven_learner.client.best_weights import BestWeights
 from oven_learner.hf.hooks.evaluations import EVAL, UserEvaluation
 from oven_learner.optim import snapshot
+from oven_learner.optim.sharding import can_copy_weights
 from oven_learner.random_state import preserve_state
 from oven_learner.ranks import Ranks
-from oven_learner.rollback.memory_snapshots import MAX_SNAPSHOTS
+from oven_learner.rollback.snapshot_memory import best_weights_fit
 
 MAX_ROWS = 64
 """Maximum number of held-out rows that the built-in score uses."""
@@ -39,14 +40,13 @@ def create_best_weights(
 ) -> BestWeights | None:
     """Return a `BestWeights`, or None if the run cannot end with the best weights. There are four reasons for None: the
     main held-out metric cannot be measured at the end, the trainer itself restores its best checkpoint
-    (`load_best_model_at_end`), the model is sharded, or no copy fits into memory."""
+    (`load_best_model_at_end`), FSDP1 or DeepSpeed shards the model, or no copy fits into memory."""
     metric = main_held_out_metric(announced)
     if metric is None or trainer.model is None or trainer.args.load_best_model_at_end:
         return None
     model = trainer.accelerator.unwrap_model(trainer.model)
-    is_sharded = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled or snapshot.describe_sharding(model)
     measure = _choose_measure(trainer, metric.name, evaluation)
-    if is_sharded or measure is None or not snapshot.best_copies_fit(model, MAX_SNAPSHOTS):
+    if measure is None or not (can_copy_weights(model) and best_weights_fit(snapshot.snapshot_bytes(model), ranks)):
         return None
     copies = snapshot.WeightCopies(model, lambda: trainer_internals.reload_vllm_weights(trainer))
     uses_builtin_score = evaluation is None or metric.name not in evaluation.first_results()

@@ -17,20 +17,14 @@ from oven_learner import trainer_internals
 from oven_learner.hf.checkpoints import TrainerCheckpoints
 from oven_learner.optim import snapshot
 from oven_learner.optim.lr_scale import LearningRateScale
-from oven_learner.optim.snapshot import LoopSnapshot, copy_tensors
+from oven_learner.optim.sharding import can_copy_weights
+from oven_learner.optim.snapshot import LoopSnapshot, copy_state, restored_state
 from oven_learner.ranks import Ranks
 from oven_learner.rollback.disk_checkpoints import DiskCheckpoints
-from oven_learner.rollback.memory_snapshots import CREDIT_S, MAX_SNAPSHOTS, Snapshots
+from oven_learner.rollback.memory_snapshots import CREDIT_S, Snapshots
 from oven_learner.rollback.rollback_protocol import Rollback
+from oven_learner.rollback.snapshot_memory import plan_snapshots
 from oven_runs.home import relaunch
-
-
-def snapshots_fit(trainer: Trainer, count: int) -> bool:
-    """Whether `count` snapshots (trained weights and two Adam moments) fit into memory. Always false for a sharded
-    model, which cannot be copied on each rank separately."""
-    if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled or trainer.model is None:
-        return False
-    return count * snapshot_size(trainer) <= snapshot.LIMIT_BYTES
 
 
 def snapshot_size(trainer: Trainer) -> int:
@@ -42,11 +36,11 @@ def snapshot_size(trainer: Trainer) -> int:
     return buffers + sum(snapshot.snapshot_bytes(module) for module in (trainer.model, *channels))
 
 
-def take_snapshot(trainer: Trainer) -> tuple[int, dict[str, Any]]:
-    """Take a snapshot of the trainer. Return its step and state."""
-    channels = {name: copy_tensors(module.state_dict()) for name, module in channel_modules(trainer).items()}
+def take_snapshot(trainer: Trainer, device: torch.device | None = None) -> tuple[int, dict[str, Any]]:
+    """Take a snapshot of the trainer, on `device` or on the devices of the originals. Return its step and state."""
+    channels = {name: copy_state(module.state_dict(), device) for name, module in channel_modules(trainer).items()}
     position = {"step": trainer.state.global_step, "epoch": trainer.state.epoch}
-    return trainer.state.global_step, {**position, "channels": channels, **_loop_snapshot(trainer).take()}
+    return trainer.state.global_step, {**position, "channels": channels, **_loop_snapshot(trainer, device).take()}
 
 
 @torch.no_grad()
@@ -55,7 +49,7 @@ def restore_snapshot(trainer: Trainer, state: dict[str, Any]) -> None:
     scale_before = LearningRateScale(trainer.optimizer, trainer.lr_scheduler).read()
     _loop_snapshot(trainer).restore(state)
     for name, module in channel_modules(trainer).items():
-        module.load_state_dict(state["channels"][name])
+        module.load_state_dict(restored_state(state["channels"][name], module.state_dict()))
     scale = LearningRateScale(trainer.optimizer, trainer.lr_scheduler)
     if scale.read() != scale_before:
         scale.write(scale_before)
@@ -65,9 +59,9 @@ def restore_snapshot(trainer: Trainer, state: dict[str, Any]) -> None:
     trainer_internals.reload_vllm_weights(trainer)
 
 
-def _loop_snapshot(trainer: Trainer) -> LoopSnapshot:
+def _loop_snapshot(trainer: Trainer, device: torch.device | None = None) -> LoopSnapshot:
     model = trainer.accelerator.unwrap_model(trainer.model)
-    return LoopSnapshot(model, [LearningRateScale(trainer.optimizer, trainer.lr_scheduler)])
+    return LoopSnapshot(model, [LearningRateScale(trainer.optimizer, trainer.lr_scheduler)], device=device)
 
 
 def channel_modules(trainer: Any) -> dict[str, torch.nn.Module]:
@@ -95,14 +89,16 @@ def choose_rollback(
         trained_steps: returns the number of gradient steps of the run so far.
     """
     in_memory = None
-    if snapshots_fit(trainer, MAX_SNAPSHOTS):
+    memory = plan_snapshots(snapshot_size(trainer), ranks) if can_copy_weights(trainer.model) else None
+    if memory is not None:
         # In lockstep, the target of a rollback must not depend on the clock.
         in_memory = Snapshots(
-            lambda: take_snapshot(trainer),
+            lambda: take_snapshot(trainer, memory.device),
             lambda state: restore_snapshot(trainer, state),
             credit=math.inf if lockstep else CREDIT_S,
-            broadcast=ranks.broadcast,
+            levels=memory.levels,
         )
+        in_memory.use_ranks(ranks)
         if not resumable:
             return in_memory
     if checkpoints.run_folder is None or relaunch.SUPPORT_VARIABLE not in os.environ or trainer.args.save_only_model:

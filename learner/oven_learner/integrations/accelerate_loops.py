@@ -18,7 +18,6 @@ from oven_learner.client.loop_client import LoopClient
 from oven_learner.custom_loop import connect
 from oven_learner.import_hook import report
 from oven_learner.integrations.trainers import is_training, report_attached
-from oven_learner.optim.snapshot import describe_sharding
 
 
 class _Loop:
@@ -79,7 +78,7 @@ class _Loop:
             return
         try:
             self.client = connect(
-                model=models[0] if not describe_sharding(models[0]) else None,
+                model=models[0],
                 optimizer=optimizers[0],
                 scheduler=schedulers[0] if schedulers else None,
                 recipe="accelerate",

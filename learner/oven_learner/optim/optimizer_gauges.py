@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
-from torch.distributed.tensor import DTensor
 
 from oven_core.errors import reason
 from oven_core.protocol.messages import MetricSpec
 from oven_learner.optim import update_norm
+from oven_learner.optim.sharding import IsCounted, Sharding, count_all, counted_groups, local
 
 log = logging.getLogger("oven.learner")
+
+T = TypeVar("T")
 
 GRADIENT_ALIGNMENT = MetricSpec(name="optim/grad_momentum_cos", unit="cosine, −1 to 1")
 WEIGHT_NORM = MetricSpec(name="optim/weight_norm", unit="norm of all trainable weights")
@@ -37,60 +39,115 @@ QUANTIZED = "8bit"
 
 
 class OptimizerGauges:
-    """The gauges of one optimizer. Every number stays on its device. Ranks that do not publish measure nothing. A gauge
-    is omitted if its value would be misleading, and disabled with a warning if it raises an error."""
+    """The gauges of one optimizer. Every number stays on its device. A gauge is omitted if its value would be
+    misleading, and disabled with a warning if it raises an error.
 
-    def __init__(self, optimizer: Any, model: torch.nn.Module | None, *, publishes: bool, sharding: str = "") -> None:
-        """`model` owns the weights, and shows which share of them is trained. `sharding` describes how the gradients
-        are sharded, for example "FSDP2 shards the gradients". It is empty if they are not."""
+    If the parameters are sharded, every rank measures its own elements, and `after_step` adds the parts of all ranks in
+    one all-reduce. Otherwise, ranks that do not publish measure nothing.
+    """
+
+    def __init__(
+        self,
+        optimizer: Any,
+        model: torch.nn.Module | None,
+        *,
+        publishes: bool,
+        sharding: Sharding | None = None,
+        obstacle: str = "",
+    ) -> None:
+        """`model` owns the weights, and shows which share of them is trained. `obstacle` is a reason why nothing can be
+        measured, for example "needs gradients, but …". With `sharding`, this call is a collective."""
         self._optimizer = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
+        self._sharding = sharding
+        self._is_counted = sharding.is_counted if sharding is not None else count_all
         self._steps_before: torch.Tensor | None = None
+        self._alignment: Alignment | None = None
         self._mean_key = gradient_mean_key(self._optimizer)
         self._gradient_mean: RunningMean | None = None
         self._copies: update_norm.CopiesBeforeStep | None = None
-        self.unmeasured = self._unmeasurable_gauges(model, sharding)
+        self.unmeasured = self._unmeasurable_gauges(model, obstacle)
         """Gauge → the reason why it is not measured."""
-        self._enabled_names = {spec.name for spec in ALL_GAUGES if publishes and spec.name not in self.unmeasured}
+        measures = publishes or sharding is not None
+        self._enabled_names = {spec.name for spec in ALL_GAUGES if measures and spec.name not in self.unmeasured}
         if GRADIENT_ALIGNMENT.name in self._enabled_names and self._mean_key is None:
-            self._gradient_mean = RunningMean()
+            self._gradient_mean = RunningMean(self._is_counted)
         if UPDATE_RATIO.name in self._enabled_names and not update_norm.is_supported(self._optimizer):
-            self._copies = update_norm.CopiesBeforeStep()
+            self._copies = update_norm.CopiesBeforeStep(self._is_counted)
 
     def metric_specs(self) -> tuple[MetricSpec, ...]:
         return tuple(spec for spec in ALL_GAUGES if spec.name in self._enabled_names)
 
     def before_step(self) -> dict[str, torch.Tensor]:
-        """Return the gauges that are measured before `optimizer.step`. Call it after clipping."""
-        self._steps_before = self._measure_safely(UPDATE_RATIO, self._prepare_update_ratio)
-        cosine = self._measure_safely(GRADIENT_ALIGNMENT, self._measure_alignment)
-        return {GRADIENT_ALIGNMENT.name: cosine} if cosine is not None else {}
+        """Return the gauges that are known before `optimizer.step`. Call it after clipping."""
+        self._steps_before = self._measure_safely(UPDATE_RATIO, self._prepare_update_norm)
+        self._alignment = self._measure_safely(GRADIENT_ALIGNMENT, self._measure_alignment)
+        if self._alignment is None or self._sharding is not None:
+            return {}
+        return {GRADIENT_ALIGNMENT.name: self._alignment.cosine}
 
-    def after_step(self) -> dict[str, torch.Tensor]:
-        """Return the gauges that are measured after `optimizer.step`. Call it before the learning rate changes and
-        before gradients are cleared."""
-        measurements = {}
-        norm = self._measure_safely(WEIGHT_NORM, lambda: update_norm.weight_norm(self._optimizer))
-        if norm is not None:
-            measurements[WEIGHT_NORM.name] = norm
-            ratio = self._measure_safely(UPDATE_RATIO, lambda: self._update_ratio(norm))
-            if ratio is not None:
-                measurements[UPDATE_RATIO.name] = ratio
-        return measurements
+    def after_step(self, shard_norms: Mapping[str, torch.Tensor | None] | None = None) -> dict[str, torch.Tensor]:
+        """Return the gauges that are known after `optimizer.step`. Call it before the learning rate changes and before
+        gradients are cleared. If the parameters are sharded, this is a collective, and `shard_norms` are further norms
+        of this rank's elements, by name, which are combined with those of the other ranks."""
+        weights = self._measure_safely(WEIGHT_NORM, lambda: update_norm.weight_norm(self._optimizer, self._is_counted))
+        update = self._measure_safely(UPDATE_RATIO, self._measure_update_norm)
+        if self._sharding is not None:
+            return self._combine(self._sharding, weights, update, shard_norms or {})
+        if weights is None:
+            return {}
+        ratio = {UPDATE_RATIO.name: update / weights} if update is not None else {}
+        return {WEIGHT_NORM.name: weights, **ratio}
 
     def forget(self) -> None:
         """Forget past gradients, because they did not lead to the current weights."""
         if self._gradient_mean is not None:
             self._gradient_mean.forget()
 
-    def _unmeasurable_gauges(self, model: torch.nn.Module | None, sharding: str) -> dict[str, str]:
-        """Return the reason for each gauge that cannot be measured."""
-        if any(isinstance(parameter, DTensor) for parameter in update_norm.trained_parameters(self._optimizer)):
-            sharding = sharding or "FSDP2 shards the gradients"
-        if sharding:  # the cosine of one rank's shard would be misleading
-            return dict.fromkeys((spec.name for spec in ALL_GAUGES), f"needs unsharded gradients, but {sharding}")
+    def _combine(
+        self,
+        sharding: Sharding,
+        weights: torch.Tensor | None,
+        update: torch.Tensor | None,
+        shard_norms: Mapping[str, torch.Tensor | None],
+    ) -> dict[str, torch.Tensor]:
+        """Return the gauges of all ranks' elements together, given the norms of this rank's. A gauge that failed on any
+        rank is NaN on all of them."""
+        has_stepped = None if update is None else (~update.isnan()).double()  # the update of a skipped step is NaN
+        parts = {
+            GRADIENT_ALIGNMENT.name: self._alignment or (None, None, None),
+            WEIGHT_NORM.name: (weights,),
+            UPDATE_RATIO.name: (None if update is None else update.nan_to_num(), has_stepped),
+            **{name: (norm,) for name, norm in shard_norms.items()},
+        }
+        enabled_names = self._enabled_names | shard_norms.keys()
+        known = [part for numbers in parts.values() for part in numbers if part is not None]
+        device = next((part.device for part in known if part.device.type != "cpu"), torch.device("cpu"))
+        # A rank without elements adds 0.
+        missing = {name: torch.tensor(0.0 if name in enabled_names else torch.nan, device=device) for name in parts}
+        numbers = torch.stack([
+            (missing[name] if part is None else part).to(device, torch.float64)
+            for name, name_parts in parts.items()
+            for part in name_parts
+        ])  # fmt: skip
+        dot, *norms = numbers.unbind()
+        dot, *squares = sharding.sum(torch.stack([dot, *(norm.square() for norm in norms)])).unbind()
+        gradient, mean, weight, change, stepped_ranks, *shard_totals = (square.sqrt() for square in squares)
+        gauges = {
+            GRADIENT_ALIGNMENT.name: dot / (gradient * mean),
+            WEIGHT_NORM.name: weight,
+            UPDATE_RATIO.name: torch.where(stepped_ranks > 0, change / weight, torch.nan),
+            **dict(zip(shard_norms, shard_totals, strict=True)),
+        }
+        return {name: value for name, value in gauges.items() if name in enabled_names}
+
+    def _unmeasurable_gauges(self, model: torch.nn.Module | None, obstacle: str) -> dict[str, str]:
+        """Return the reason for each gauge that cannot be measured. All ranks return the same reasons."""
+        if obstacle:
+            return dict.fromkeys((spec.name for spec in ALL_GAUGES), obstacle)
         name, limit = type(self._optimizer).__name__, f"{MAX_COPY_BYTES >> 20} MiB"
         reasons = {}
-        copy_fits = _copy_fits(self._optimizer)
+        copy_fits = self._copy_fits()
+        is_mostly_trained = model is None or self._is_mostly_trained(model)
         if self._mean_key is None and not copy_fits:
             reasons[GRADIENT_ALIGNMENT.name] = (
                 f"needs a running mean of gradients: Adam's first moment, or a momentum of {MOMENTUM_RANGE[0]} to "
@@ -98,7 +155,7 @@ class OptimizerGauges:
             )
         if model is None:
             reasons[UPDATE_RATIO.name] = "needs the model, to know how much of it is trained; pass connect(model=…)"
-        elif not _is_mostly_trained(model):
+        elif not is_mostly_trained:
             reasons[UPDATE_RATIO.name] = (
                 "needs at least half of the model to be trained; an adapter starts at 0, so its steps are relatively "
                 "long"
@@ -112,38 +169,55 @@ class OptimizerGauges:
                 )
         return reasons
 
-    def _measure_alignment(self) -> torch.Tensor | None:
-        cosine = gradient_alignment(
-            self._optimizer, self._mean_key if self._gradient_mean is None else self._gradient_mean
-        )
+    def _copy_fits(self) -> bool:
+        """Whether a copy of the trained weights stays below MAX_COPY_BYTES, on average over the ranks."""
+        weights = [local(parameter) for parameter in update_norm.trained_parameters(self._optimizer)]
+        byte_count = sum(tensor.numel() * tensor.element_size() for tensor in weights)
+        if self._sharding is None:
+            return byte_count <= MAX_COPY_BYTES
+        total, rank_count = self._sharding.sum(torch.tensor([byte_count, 1.0], dtype=torch.float64)).tolist()
+        return total <= rank_count * MAX_COPY_BYTES
+
+    def _is_mostly_trained(self, model: torch.nn.Module) -> bool:
+        """Whether at least half of the weights are trained. An adapter starts at 0, so a step that is long relative to
+        the adapter is short relative to the model."""
+        counts = [0, 0]  # of frozen and trained weights
+        for parameter in filter(self._is_counted, model.parameters()):
+            counts[parameter.requires_grad] += local(parameter).numel()
+        if self._sharding is not None:
+            counts = [round(count) for count in self._sharding.sum(torch.tensor(counts, dtype=torch.float64)).tolist()]
+        frozen, trained = counts
+        return trained >= frozen
+
+    def _measure_alignment(self) -> Alignment | None:
+        means = self._mean_key if self._gradient_mean is None else self._gradient_mean
+        alignment = gradient_alignment(self._optimizer, means, self._is_counted)
         if self._gradient_mean is not None:
             self._gradient_mean.add(self._optimizer)
-        return cosine
+        return alignment
 
-    def _prepare_update_ratio(self) -> torch.Tensor | None:
+    def _prepare_update_norm(self) -> torch.Tensor | None:
         """Copy the weights, or return the optimizer's step count if no copy is needed to measure the update."""
         if self._copies is None:
             return update_norm.step_count(self._optimizer)
         self._copies.take(self._optimizer)
         return None
 
-    def _update_ratio(self, weight_norm: torch.Tensor) -> torch.Tensor | None:
-        """Return the norm of the update divided by the norm of the weights after the step. With the norm before the
-        step, the result would differ by a relative error of at most the ratio itself. Return None or NaN if the
-        optimizer skipped the step, because gradients overflowed in float16 or no completion was scored."""
+    def _measure_update_norm(self) -> torch.Tensor | None:
+        """Return the norm of the update. The gauge divides it by the norm of the weights after the step. With the norm
+        before the step, the result would differ by a relative error of at most the ratio itself. Return NaN if the
+        optimizer skipped the step, because gradients overflowed in float16 or no completion was scored, and None
+        without gradients."""
         if self._copies is not None:
             change = self._copies.distance(self._optimizer)
-            return None if change is None else _ratio_if_stepped(change > 0, change / weight_norm)
+            return None if change is None else _nan_unless(change > 0, change)
         steps_after = update_norm.step_count(self._optimizer)
         if self._steps_before is None or steps_after is None:
             return None
-        has_stepped = steps_after > self._steps_before
-        if not has_stepped.is_cuda and not has_stepped:
-            return None
-        change = update_norm.update_norm(self._optimizer)
-        return None if change is None else _ratio_if_stepped(has_stepped, change / weight_norm)
+        change = update_norm.update_norm(self._optimizer, self._is_counted)
+        return None if change is None else _nan_unless(steps_after > self._steps_before, change)
 
-    def _measure_safely(self, spec: MetricSpec, measure: Callable[[], torch.Tensor | None]) -> torch.Tensor | None:
+    def _measure_safely(self, spec: MetricSpec, measure: Callable[[], T | None]) -> T | None:
         """Return the measurement, or None if the gauge is disabled. Disable a gauge that raises an error."""
         if spec.name not in self._enabled_names:
             return None
@@ -155,49 +229,55 @@ class OptimizerGauges:
             return None
 
 
+class Alignment(NamedTuple):
+    """Scalars on the device from which the cosine between gradient and mean gradient is computed."""
+
+    dot: torch.Tensor
+    gradient_norm: torch.Tensor
+    mean_norm: torch.Tensor
+
+    @property
+    def cosine(self) -> torch.Tensor:
+        return self.dot / (self.gradient_norm * self.mean_norm)
+
+
 @torch.no_grad()
-def gradient_alignment(optimizer: Any, means: str | RunningMean | None) -> torch.Tensor | None:
-    """Return the cosine between this step's gradient and the running mean of earlier gradients, over all parameters, as
-    a scalar on their device. `means` is the key of the mean in the optimizer's state, or a RunningMean. Return None if
-    there is no mean or no gradient, and NaN if one of them is 0. Call this before `optimizer.step`. Clipping does not
+def gradient_alignment(
+    optimizer: Any, means: str | RunningMean | None, is_counted: IsCounted = count_all
+) -> Alignment | None:
+    """Return the alignment of this step's gradient with the running mean of earlier gradients, over all parameters that
+    this rank counts. `means` is the key of the mean in the optimizer's state, or a RunningMean. Return None if there is
+    no mean or no gradient. The cosine is NaN if one of them is 0. Call this before `optimizer.step`. Clipping does not
     change the cosine."""
     gradients, moments = [], []
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
+    for _, parameters in counted_groups(optimizer, is_counted):
+        for parameter in parameters:
             if isinstance(means, RunningMean):
                 moment = means.get(parameter)
             else:
                 moment = optimizer.state.get(parameter, {}).get(means)
             if parameter.grad is not None and moment is not None:
-                gradients.append(parameter.grad)
-                moments.append(moment)
+                gradients.append(local(parameter.grad))
+                moments.append(local(moment))
     if not gradients:
         return None
-    dots = []
-    for part in update_norm.slices([gradient.numel() for gradient in gradients]):
-        products = torch._foreach_mul(gradients[part], moments[part])
-        dots.append(torch.stack([product.sum(dtype=torch.float32) for product in products]).sum())
-        del products
-    dot = torch.stack(dots).sum()
-    gradient_norm, moment_norm = (
-        torch.linalg.vector_norm(torch.stack(torch._foreach_norm(tensors))) for tensors in (gradients, moments)
-    )
-    cosine: torch.Tensor = dot / (gradient_norm * moment_norm)
-    return cosine
+    pieces = [piece for pair in zip(gradients, moments, strict=True) for piece in update_norm.split_tensors(*pair)]
+    dot = update_norm.widen(torch.stack([_dot(*piece) for piece in pieces])).sum()
+    return Alignment(dot, *(cast("torch.Tensor", update_norm.norm_of(tensors)) for tensors in (gradients, moments)))
 
 
-def _ratio_if_stepped(has_stepped: torch.Tensor, ratio: torch.Tensor) -> torch.Tensor | None:
-    """Return the ratio, or None without a step. On CUDA, NaN replaces None, because reading the flag would wait."""
+def _dot(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """Return the dot product in float32 or better."""
+    if first.dtype == second.dtype and first.dtype in (torch.float32, torch.float64):
+        return torch.dot(first.reshape(-1), second.reshape(-1))
+    return (first * second).sum(dtype=torch.float32)
+
+
+def _nan_unless(has_stepped: torch.Tensor, change: torch.Tensor) -> torch.Tensor:
+    """Return the change, or NaN without a step. On CUDA, the flag is not read, because this would wait for it."""
     if has_stepped.is_cuda:
-        return torch.where(has_stepped, ratio, torch.nan)
-    return ratio if has_stepped else None
-
-
-def _is_mostly_trained(model: torch.nn.Module) -> bool:
-    """Whether at least half of the weights are trained. An adapter starts at 0, so a step that is long relative to the
-    adapter is short relative to the model."""
-    sizes = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
-    return 2 * sum(size for size, is_trained in sizes if is_trained) >= sum(size for size, _ in sizes)
+        return torch.where(has_stepped, change, torch.nan)
+    return change if has_stepped else torch.full_like(change, torch.nan)
 
 
 def _class_names(optimizer: Any) -> set[str]:
@@ -216,15 +296,11 @@ def gradient_mean_key(optimizer: Any) -> str | None:
     return "exp_avg" if all("betas" in group for group in groups) else None
 
 
-def _copy_fits(optimizer: Any) -> bool:
-    """Whether a copy of the trained weights stays below MAX_COPY_BYTES."""
-    return sum(p.numel() * p.element_size() for p in update_norm.trained_parameters(optimizer)) <= MAX_COPY_BYTES
-
-
 class RunningMean:
     """An exponential moving average of the gradients, for optimizers without one."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_counted: IsCounted = count_all) -> None:
+        self._is_counted = is_counted
         self._means: dict[torch.nn.Parameter, torch.Tensor] = {}
 
     def get(self, parameter: torch.nn.Parameter) -> torch.Tensor | None:
@@ -235,10 +311,10 @@ class RunningMean:
     def add(self, optimizer: Any) -> None:
         """Add the gradients that the next step uses. Change nothing if a gradient scaler skips the step."""
         found_inf = getattr(optimizer, "found_inf", None)
-        for parameter in update_norm.trained_parameters(optimizer):
-            gradient, mean = parameter.grad, self._means.get(parameter)
-            if gradient is None:
+        for parameter in update_norm.trained_parameters(optimizer, self._is_counted):
+            if parameter.grad is None:
                 continue
+            gradient, mean = local(parameter.grad), self._means.get(parameter)
             if mean is None:
                 mean = self._means[parameter] = torch.zeros_like(gradient)
             if isinstance(found_inf, torch.Tensor):

@@ -18,6 +18,7 @@ from oven_learner.optim import update_norm
 from oven_learner.optim.device_readback import Publish, Readback
 from oven_learner.optim.optimizer_gauges import ABSENT_IF_NAN, OptimizerGauges
 from oven_learner.optim.rate_readback import RateReadback, before_update
+from oven_learner.optim.sharding import Sharding, count_all, local
 
 log = logging.getLogger("oven.learner")
 
@@ -37,17 +38,22 @@ class StepGauges:
         publish: Publish,
         *,
         clip: Clip | None = None,
+        sharding: Sharding | None = None,
         publishes: bool = True,
         no_norm_reason: str = "",
     ) -> None:
         """`publishes` means that this rank publishes its gauges. `no_norm_reason` is the reason why the gradient norm
         is not measured, or an empty string."""
         self._rate, self._gauges, self._publish_metrics = rate, gauges, publish
-        self._clip, self._publishes = clip, publishes
+        self._clip, self._sharding, self._publishes = clip, sharding, publishes
         self._measures_norm = not no_norm_reason
+        self._combines_norm = sharding is not None and clip is None and not no_norm_reason
+        """Whether the norm is combined with those of the other ranks after the update."""
         self.unmeasured = {**gauges.unmeasured, **({GRAD_NORM: no_norm_reason} if no_norm_reason else {})}
         self._readback = Readback(self._publish, ABSENT_IF_NAN)
         self._numbers: dict[str, torch.Tensor] = {}
+        self._shard_norms: dict[str, torch.Tensor | None] = {}
+        """Norms that are not yet combined with those of the other ranks."""
         self._step_count = 0  # since the last `end_step`
         self._optimizer = optimizer = rate.scale.optimizer
         post_hook = optimizer.register_step_post_hook(self._after_update)
@@ -84,8 +90,9 @@ class StepGauges:
             norm = self._clip.apply(optimizer)
         elif self._measures_norm:
             norm = self._measure_norm()
-        if self._publishes and is_first:
-            self._numbers = {} if norm is None else {GRAD_NORM: norm}
+        if is_first and (self._publishes or self._sharding is not None):
+            self._numbers = {} if norm is None or self._combines_norm else {GRAD_NORM: norm}
+            self._shard_norms = {GRAD_NORM: norm} if self._combines_norm else {}
             self._numbers |= self._gauges.before_step()
             found_inf = getattr(optimizer, "found_inf", None)
             if isinstance(found_inf, torch.Tensor):
@@ -93,16 +100,22 @@ class StepGauges:
 
     def _after_update(self, *_: Any) -> None:
         self._step_count += 1
+        if self._sharding is not None:  # an error in a collective must end the run, as in the loop's own
+            self._numbers |= self._gauges.after_step(self._shard_norms)
         if self._publishes:
             try:
-                self._readback.request(self._numbers | self._gauges.after_step())
+                after = self._gauges.after_step() if self._sharding is None else {}
+                self._readback.request(self._numbers | after)
             except Exception as error:
                 log.warning("the gauges of a step could not be read: %s", reason(error))
 
     def _measure_norm(self) -> torch.Tensor | None:
-        """Return the gradient norm. If that raises an error, disable this gauge and return None."""
+        """Return the norm of the gradients, or of this rank's elements if they are sharded. If that raises an error,
+        disable this gauge and return None."""
+        optimizer, sharding = self._optimizer, self._sharding
+        is_counted = sharding.is_counted if sharding is not None else count_all
         try:
-            return gradient_norm(self._optimizer, update_norm.trained_parameters(self._optimizer))
+            return gradient_norm(optimizer, update_norm.trained_parameters(optimizer, is_counted))
         except Exception as error:  # for example, sparse gradients
             self._measures_norm = False
             log.warning("%s is no longer measured: %s", GRAD_NORM, reason(error))
@@ -121,11 +134,11 @@ class Clip:
     gradients of the model count, even if its weights are frozen or trained by other optimizers. Without a model, only
     the optimizer's own parameters are clipped."""
 
-    def __init__(self, norm: float, model: Any = None) -> None:
-        """Raises ConfigError if `norm` is not a positive number."""
+    def __init__(self, norm: float, model: Any = None, sharding: Sharding | None = None) -> None:
+        """Raises ConfigError if `norm` is not a positive number. With `sharding`, `apply` is a collective."""
         if not (math.isfinite(norm) and norm > 0):
             raise ConfigError(f"clip={norm:g} is not a gradient norm; pass a number above 0, or omit clip=")
-        self.norm, self._model = norm, model
+        self.norm, self._model, self._sharding = norm, model, sharding
 
     def register_knob(self, actuators: Actuators, bounds: tuple[float, float]) -> None:
         """Register the knob, with `bounds` as multiples of the initial norm, unless the user has registered one."""
@@ -145,7 +158,13 @@ class Clip:
             parameters = list(self._model.parameters())
         else:
             parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        norm = gradient_norm(optimizer, parameters)
+        sharding = self._sharding
+        if sharding is None:
+            norm = gradient_norm(optimizer, parameters)
+        else:
+            shard_norm = gradient_norm(optimizer, filter(sharding.is_counted, parameters))
+            shard_norm = torch.zeros(()) if shard_norm is None else shard_norm
+            norm = sharding.sum(shard_norm.double().square()).sqrt().to(shard_norm.dtype)
         if norm is not None:
             torch.nn.utils.clip_grads_with_norm_(parameters, self.norm, norm)
         return norm
@@ -153,14 +172,11 @@ class Clip:
 
 @torch.no_grad()
 def gradient_norm(optimizer: Any, parameters: Iterable[torch.nn.Parameter]) -> torch.Tensor | None:
-    """Return the norm of all gradients together, on their device, or None without gradients. If the gradients still
-    contain the scale of a gradient scaler, which a fused optimizer removes, divide the norm by it. If gradients are
-    sharded, all ranks must call this."""
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    """Return the norm of this rank's elements of all gradients together, on their device, or None without gradients. If
+    the gradients still contain the scale of a gradient scaler, which a fused optimizer removes, divide by it."""
+    gradients = [local(parameter.grad) for parameter in parameters if parameter.grad is not None]
     if not gradients:
         return None
     norm = torch.nn.utils.get_total_norm(gradients)
-    if hasattr(norm, "full_tensor"):
-        norm = norm.full_tensor()
     grad_scale = getattr(optimizer, "grad_scale", None)
     return norm / grad_scale.to(norm.device) if isinstance(grad_scale, torch.Tensor) else norm

@@ -16,16 +16,14 @@ from collections.abc import Callable
 from typing import Any
 
 from oven_core.errors import reason
+from oven_learner.ranks import Ranks
 from oven_learner.rollback.rollback_protocol import Checkpoints, Snapshot
 
 log = logging.getLogger("oven.learner")
 
-LEVELS, SNAPSHOTS_PER_LEVEL = 6, 3
-"""Number of levels, and of snapshots per level. Level k keeps the newest three of every 2ᵏth snapshot. With a snapshot
-every INTERVAL_TICKS, a rollback by up to 300 ticks goes back at most 1.8 times as far as requested."""
-MAX_SNAPSHOTS = 2 + SNAPSHOTS_PER_LEVEL + 2 * (LEVELS - 1)
-"""Maximum number of snapshots: the first one, the state before the last rollback, and those of the levels. Every level
-above the lowest adds at most two."""
+MAX_LEVELS, SNAPSHOTS_PER_LEVEL = 6, 3
+"""Maximum number of levels, and number of snapshots per level. Level k keeps the newest three of every 2ᵏth snapshot.
+With a snapshot every INTERVAL_TICKS, a rollback by up to 300 ticks goes back at most 1.8 times as far as requested."""
 CREDIT_S = 0.1
 """Seconds that may be spent at the start without waiting, so that a run that fails early can be rolled back."""
 INTERVAL_TICKS = 5
@@ -40,6 +38,12 @@ MAX_SAVED_SNAPSHOTS = 2.0
 """Maximum balance of the budget, in snapshots. It prevents a burst of snapshots after the run was held."""
 
 
+def snapshot_count(levels: int = MAX_LEVELS) -> int:
+    """Return the maximum number of snapshots: the first one, the state before the last rollback, and those of the
+    levels. Every level above the lowest adds at most two."""
+    return 2 + SNAPSHOTS_PER_LEVEL + 2 * (levels - 1)
+
+
 class Snapshots:
     """Takes snapshots at the start of a run and then every few ticks, as described above, and restores them."""
 
@@ -52,25 +56,25 @@ class Snapshots:
         *,
         credit: float = CREDIT_S,
         clock: Callable[[], float] = time.monotonic,
-        broadcast: Callable[[Any], Any] = lambda value: value,
+        levels: int = MAX_LEVELS,
     ) -> None:
         """`take` returns (step, state) with copies that training cannot change, and `restore` restores a state.
-        `credit` is in seconds. With infinite credit, a snapshot is taken every INTERVAL_TICKS at any cost. `broadcast`
-        returns rank 0's argument on every rank."""
+        `credit` is in seconds. With infinite credit, a snapshot is taken every INTERVAL_TICKS at any cost."""
         self._take_state, self._restore_state = take, restore
+        self._levels, self._ranks = levels, Ranks()
         self.disk: Checkpoints | None = None
         """Checkpoints for a process that replaces a killed one, if there are any."""
         self.budget = SnapshotTimeBudget(clock(), credit_s=credit)
-        self._schedule = SnapshotSchedule(self.budget, clock, broadcast)
+        self._schedule = SnapshotSchedule(self.budget, clock)
         self._first: Snapshot | None = None
         self._recent: dict[int, Snapshot] = {}
         """Number → snapshot, in the order in which they were taken, without the first one."""
         self._before_rollback: Snapshot | None = None
         self._count = 0
 
-    def use_clock_of_leader(self, broadcast: Callable[[Any], Any]) -> None:
-        """Use rank 0's clock on every rank. `broadcast` returns rank 0's argument on every rank."""
-        self._schedule.broadcast = broadcast
+    def use_ranks(self, ranks: Ranks) -> None:
+        """Take snapshots at the same ticks on every rank, by rank 0's clock."""
+        self._ranks, self._schedule.broadcast = ranks, ranks.broadcast
 
     def take_if_due(self, tick: int) -> None:
         if self._first is None or self._schedule.is_due(tick):
@@ -89,8 +93,9 @@ class Snapshots:
         return snapshot.step
 
     def _copy(self, tick: int) -> Snapshot:
+        """Copy the current state. Raises RuntimeError on every rank if this fails on one."""
         began = self._schedule.clock()
-        step, state = self._take_state()
+        step, state = self._ranks.call_on_all(self._take_state)
         self.budget.charge(began, self._schedule.clock())
         return Snapshot(tick, step, state)
 
@@ -99,7 +104,7 @@ class Snapshots:
         self._count += 1
         snapshots = {**self._recent, self._count: snapshot}
         needed_numbers: set[int] = set()
-        for level in range(LEVELS):
+        for level in range(self._levels):
             level_numbers = [number for number in snapshots if number % 2**level == 0]
             needed_numbers.update(level_numbers[-SNAPSHOTS_PER_LEVEL:])
         self._recent = {number: entry for number, entry in snapshots.items() if number in needed_numbers}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -18,6 +19,7 @@ from tests.support.learner_side import ROOT, RUN, Process, Server, serving, unti
 from oven_core.protocol.messages import Decision, Observation, Receipt, RunEnded, RunStarted
 from oven_core.protocol.names import Subjects
 from oven_core.protocol.operator_messages import OperatorCommand
+from oven_learner.optim.optimizer_gauges import ALL_GAUGES
 
 ON = Subjects(RUN)
 LIMIT_S = 180
@@ -193,21 +195,31 @@ async def test_a_signal_to_one_rank_ends_all_cleanly_and_a_dead_rank_is_a_failur
     assert isinstance(last, RunEnded) and last.reason == "failed", last
 
 
-async def test_a_sharded_trainer_is_unchanged_and_its_knobs_work(nats: Server, started: Start, tmp_path: Path) -> None:
+async def test_a_sharded_trainer_is_unchanged_and_its_knobs_and_rollback_work(
+    nats: Server, started: Start, tmp_path: Path
+) -> None:
     process = started("sharded")
     await reached(tmp_path, 5, process)
     tick = 7  # of the second training that is attached: the first took six
     await decide(nats, decision(1, 0.5, tick=tick), decision(2, 0.25, actuator="grad.clip", tick=tick))
     await until(lambda: [steps(tmp_path)[-1][i] for i in (1, 3)] == [0.005, 0.25], LIMIT_S)
+    await decide(nats, decision(3, float(tick), actuator="run.rollback", tick=tick))
+    await nats.logged(lambda event: isinstance(event.body, Receipt) and event.body.actuator == "run.rollback")
     async with nats.bus() as operator:
         await operator.append(ON.operator("ann"), OperatorCommand(id="1", action="stop").wire())
     assert await process.ended(LIMIT_S) == 0, process.output()
     assert settings(tmp_path, 0) == settings(tmp_path, 1)
     assert len(weights(tmp_path, 2)) == 1
     assert all(end["same"] for end in ends(tmp_path, 2)), "observed, it trains as it does alone, bit for bit"
-    started_as = next(body for body in await nats.bodies() if isinstance(body, RunStarted))
-    assert {spec.name for spec in started_as.actuators} >= {"optimizer.lr_scale", "grad.clip", "run.hold", "run.stop"}
-    assert "run.rollback" not in {spec.name for spec in started_as.actuators}, "no rank has the whole of it in memory"
+    messages = await nats.bodies()
+    started_as = next(body for body in messages if isinstance(body, RunStarted))
+    assert not started_as.unmeasured
+    receipts = {body.actuator: body for body in messages if isinstance(body, Receipt) and body.decision_id}
+    assert {receipt.status for receipt in receipts.values()} == {"applied"}, receipts
+    back = receipts["run.rollback"]
+    assert isinstance(back.before, float) and isinstance(back.after, float) and back.after < back.before
+    last = [body for body in messages if isinstance(body, Observation)][-1]
+    assert all(math.isfinite(last.metrics[spec.name]) for spec in ALL_GAUGES), last
 
 
 def without_a_bus(forks: ForkServer, kind: str, folder: Path, count: int, *more: str) -> list[dict[str, Any]]:
@@ -230,6 +242,22 @@ def test_an_oracles_rows_keep_their_own_vectors_on_two_ranks(forks: ForkServer, 
     for counted in without_a_bus(forks, "oracle", tmp_path, 2, *job):
         assert counted["wrong"] == 0 and counted["rows"] >= 24 and counted["in_passes"] >= 72
         assert counted["apart"] <= 1e-5
+
+
+@pytest.mark.parametrize("count", [1, 2, pytest.param(4, marks=pytest.mark.slow)])
+def test_the_gauges_of_shards_are_those_of_the_whole_model(forks: ForkServer, tmp_path: Path, count: int) -> None:
+    for errors_by_sharding in without_a_bus(forks, "gauges", tmp_path, count, "--steps", "10"):
+        for sharding, errors_by_shape in errors_by_sharding.items():
+            for shape, errors in errors_by_shape.items():
+                assert len(errors) >= 3, "each shape has at least the cosine and two norms"
+                assert max(errors.values()) <= 1e-5, (sharding, shape, errors)
+
+
+@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_copies_of_shards_restore_every_bit(forks: ForkServer, tmp_path: Path, count: int) -> None:
+    """Training continues from them exactly as it did before."""
+    for differences in without_a_bus(forks, "copied", tmp_path, count, "--steps", "20"):
+        assert all(set(counts.values()) == {0} for counts in differences), differences
 
 
 def test_a_channel_shares_its_hints_between_two_ranks(forks: ForkServer, tmp_path: Path) -> None:

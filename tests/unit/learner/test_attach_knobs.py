@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.support.attached import THIRD_PARTY, Toy, equal, trainer, weights
+from tests.support.attached import THIRD_PARTY, Toy, equal, leave_no_memory, trainer, weights
 from transformers import Trainer, TrainerCallback
 
 from oven_core.protocol.messages import RunEnded, RunStarted
@@ -226,7 +226,7 @@ def test_a_hold_waits_between_steps_and_a_resume_changes_nothing_else(tmp_path: 
 
 
 def test_a_model_too_large_to_copy_has_no_rollback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oven_learner.optim.snapshot.LIMIT_BYTES", 100)
+    leave_no_memory(monkeypatch)
     job, line = trainer(tmp_path), FakeLink({3: ("run.rollback", 0.0)})
     attach(job, link=line)
     job.train()
@@ -242,7 +242,7 @@ def test_a_failing_snapshot_does_not_stop_training_and_blocks_a_risky_change(
 ) -> None:
     from tests.support.decisions import decide
 
-    def full(_: object) -> Any:
+    def full(*_: object) -> Any:
         raise MemoryError("no room")
 
     monkeypatch.setattr("oven_learner.hf.trainer_rollback.take_snapshot", full)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.support.attached import THIRD_PARTY, equal, rows, trainer, weights
+from tests.support.attached import THIRD_PARTY, equal, leave_no_memory, rows, trainer, weights
 from tests.support.loops import STEPS, Loop
 from transformers import Trainer, TrainerCallback
 
@@ -135,7 +135,7 @@ def test_without_a_held_out_metric_run_best_is_not_announced(tmp_path: Path, opt
 
 
 def test_a_model_too_large_to_copy_has_no_run_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oven_learner.optim.snapshot.LIMIT_BYTES", 300)
+    leave_no_memory(monkeypatch)
     line = FakeLink()
     spoilt(tmp_path, line, **EVALUATED)
     assert "run.best" not in announced(line)

@@ -138,10 +138,3 @@ def test_without_an_evaluation_the_last_weights_stay() -> None:
     best.record_evaluation(3, 3, {"eval/other": 1.0})
     applied, _ = best.choose_final_weights(4, 4)
     assert (applied.status, applied.reason) == ("noop", "no evaluation has measured eval/loss; kept the last weights")
-
-
-def test_the_best_weights_fit_beside_the_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = torch.nn.Linear(10, 10, bias=False)  # 400 bytes; a snapshot takes 1,200
-    for limit, snapshots, fits in ((12_800, 10, True), (12_799, 10, False), (11_999, 10, True), (799, 10, False)):
-        monkeypatch.setattr(snapshot, "LIMIT_BYTES", limit)
-        assert snapshot.best_copies_fit(model, snapshots) is fits, limit

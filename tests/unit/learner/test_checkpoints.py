@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 import torch
-from tests.support.attached import THIRD_PARTY, equal, trainer, weights
+from tests.support.attached import THIRD_PARTY, equal, leave_no_memory, trainer, weights
 
 from oven_core.errors import ConfigError
 from oven_core.protocol.messages import Receipt, RunEnded, RunStarted
 from oven_learner.hf.attach import attach
 from oven_learner.hf.callback import Attachment
 from oven_learner.link.resume_state import ResumeState
-from oven_learner.optim import snapshot
 from oven_learner.rollback import checkpoint_record, disk_checkpoints
 from oven_learner.rollback.checkpoint_record import Record
 from oven_learner.testing import FakeLink
@@ -193,7 +192,7 @@ class Disk:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder, self.output = folder, folder / "out"
         self.charge_rollbacks = False
-        monkeypatch.setattr(snapshot, "LIMIT_BYTES", 100)
+        leave_no_memory(monkeypatch)
         monkeypatch.setattr(disk_checkpoints, "seconds_to_write", lambda size, folder: 1e9)  # none comes by itself
         monkeypatch.setenv("OVEN_RUN_DIR", str(folder))
         monkeypatch.setenv(relaunch.SUPPORT_VARIABLE, "1")

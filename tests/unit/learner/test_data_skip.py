@@ -13,7 +13,7 @@ import torch
 from datasets import Dataset
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.attached import THIRD_PARTY, trainer
+from tests.support.attached import THIRD_PARTY, leave_no_memory, trainer
 from tests.support.decisions import decide
 from tests.unit.learner.test_attach_trl import grpo
 from transformers import Trainer
@@ -22,7 +22,6 @@ from oven_core.protocol.messages import RunStarted
 from oven_learner.hf.attach import attach
 from oven_learner.hf.knobs.mixture import Mixture
 from oven_learner.link.resume_state import ResumeState
-from oven_learner.optim import snapshot
 from oven_learner.rollback import disk_checkpoints
 from oven_learner.testing import FakeLink
 from oven_runs.home import relaunch
@@ -100,7 +99,7 @@ def test_a_rollback_in_place_does_not_move_the_data(tmp_path: Path) -> None:
 def test_a_rollback_by_restart_restores_the_data_and_drops_the_skip(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshot, "LIMIT_BYTES", 100)
+    leave_no_memory(monkeypatch)
     monkeypatch.setattr(disk_checkpoints, "seconds_to_write", lambda size, folder: 1e9)  # none comes by itself
     monkeypatch.setenv("OVEN_RUN_DIR", str(tmp_path))
     monkeypatch.setenv(relaunch.SUPPORT_VARIABLE, "1")

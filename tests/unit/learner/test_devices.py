@@ -37,14 +37,15 @@ FORMS: dict[str, dict[str, Any]] = {
 
 
 @on_each_device
-def test_a_restored_snapshot_has_every_bit_and_lives_on_the_device(tmp_path: Path, device: str) -> None:
+@pytest.mark.parametrize("on_host", [False, True])
+def test_a_restored_snapshot_has_every_bit_wherever_it_was_kept(tmp_path: Path, device: str, on_host: bool) -> None:
     job: Any = trainer(tmp_path, use_cpu=device == "cpu", max_steps=4, lr_scheduler_type="constant")
     job.train()
-    step, state = take_snapshot(job)
+    step, state = take_snapshot(job, torch.device("cpu") if on_host else None)
     before = weights(job)
     moments = [entry["exp_avg"].clone() for entry in job.optimizer.state.values()]
     assert step == 4
-    assert {tensor.device.type for tensor in state["model"].values()} == {device}
+    assert {copied.values.device.type for copied in state["model"].values()} == {"cpu" if on_host else device}
     for parameter in job.model.parameters():
         parameter.grad = torch.ones_like(parameter)
     job.optimizer.step()
@@ -52,6 +53,7 @@ def test_a_restored_snapshot_has_every_bit_and_lives_on_the_device(tmp_path: Pat
     restore_snapshot(job, state)
     assert equal(before, weights(job))
     assert equal(moments, [entry["exp_avg"] for entry in job.optimizer.state.values()])
+    assert {entry["exp_avg"].device.type for entry in job.optimizer.state.values()} == {device}
 
 
 @on_each_device

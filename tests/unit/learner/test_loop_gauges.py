@@ -226,7 +226,7 @@ def test_gradients_computed_in_the_closure_belong_to_this_step(by_name: bool) ->
 def test_a_gauge_that_raises_is_given_up_and_training_continues(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(update_norm, "weight_norm", lambda _: 1 / 0)
+    monkeypatch.setattr(update_norm, "weight_norm", lambda *_: 1 / 0)
     monkeypatch.setattr("oven_learner.optim.step_gauges.gradient_norm", lambda *_: 1 / 0)
     alone = Loop()
     alone.alone()

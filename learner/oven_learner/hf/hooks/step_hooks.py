@@ -18,6 +18,7 @@ from oven_learner.hf.knobs.mixture import Mixture
 from oven_learner.optim.lr_scale import LearningRateScale
 from oven_learner.optim.optimizer_gauges import OptimizerGauges
 from oven_learner.optim.rate_readback import TRAINER_REMEDY, RateReadback
+from oven_learner.optim.sharding import find_sharding
 from oven_learner.ranks import Ranks
 from oven_learner.rewards.committee import Committee
 from oven_learner.rewards.generation_ahead import STEPS_AHEAD, GenerationAhead
@@ -82,12 +83,12 @@ class Gauges(StepHook):
 
     def begin(self, ranks: Ranks) -> None:
         trainer = self._trainer
-        sharded = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
         self._gauges = OptimizerGauges(
             trainer.optimizer,
             trainer.model,
             publishes=ranks.leader,
-            sharding="FSDP or DeepSpeed shards the gradients" if sharded else "",
+            sharding=find_sharding(trainer.model, trainer.optimizer),
+            obstacle="DeepSpeed shards the gradients" if trainer.is_deepspeed_enabled else "",
         )
 
     @property

@@ -18,7 +18,7 @@ SEED = 1
 
 
 def run(start: str, ranks: int, steps: int, home: Path) -> dict[str, Any]:
-    """Train the drill, and return what became of it. Runs in the same `home` share the warm-up policy. Raises
+    """Train the drill, and return its row of the table. Runs in the same `home` share the warm-up policy. Raises
     ProcessError if the run fails."""
     name = f"{start.removeprefix('drill:')}-{ranks}"
     folder = home / "work" / name

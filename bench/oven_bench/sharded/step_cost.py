@@ -25,7 +25,7 @@ from oven_learner.optim.sharding import find_sharding
 RANKS: Final = 2
 ROWS, TOKENS = 4, 128
 BLOCK_STEPS, WARM_UP_STEPS = 8, 4
-SIZE: Final = {
+SIZE: Final[dict[str, Any]] = {
     "vocab_size": 2048, "hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 4,
     "num_attention_heads": 4, "num_key_value_heads": 4,
 }  # fmt: skip

@@ -218,8 +218,8 @@ async def test_a_sharded_trainer_is_unchanged_and_its_knobs_and_rollback_work(
     assert {receipt.status for receipt in receipts.values()} == {"applied"}, receipts
     back = receipts["run.rollback"]
     assert isinstance(back.before, float) and isinstance(back.after, float) and back.after < back.before
-    last = [body for body in messages if isinstance(body, Observation)][-1]
-    assert all(math.isfinite(last.metrics[spec.name]) for spec in ALL_GAUGES), last
+    seen = next(body for body in messages if isinstance(body, Observation) and body.tick == back.tick)
+    assert all(math.isfinite(seen.metrics[spec.name]) for spec in ALL_GAUGES), seen
 
 
 def without_a_bus(forks: ForkServer, kind: str, folder: Path, count: int, *more: str) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer import BadParameter
+from click import BadParameter
 
 from oven_bench.hostile.attack_effects import noise, report
 from oven_bench.hostile.attacks import ATTACKS, USUAL, folder, named

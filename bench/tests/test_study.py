@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from oven_bench import benches
 from oven_bench.intervals import (

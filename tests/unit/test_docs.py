@@ -11,7 +11,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-import typer.main
+import click
 from tests.support.command_line import inner_commands
 from tests.support.mesh_log import LR, Log
 
@@ -139,11 +139,10 @@ def recipe_options() -> set[str]:
 
 
 def test_commands_and_their_options_exist() -> None:
-    top = typer.main.get_command(app)
     seen = 0
     for page, words in commands():
         line = " ".join(words)
-        command: Any = top
+        command: click.Command = app
         while words and not words[0].startswith("-") and (inner := inner_commands(command)):
             assert words[0] in inner, f"{page}: oven-controller {line}"
             command = inner[words.pop(0)]

@@ -12,7 +12,8 @@ from oven_core.errors import BusError
 from oven_core.protocol.events import Event
 from oven_core.protocol.permissions import Role
 from oven_core.security.signing import Keyring, load_keys
-from oven_runs.access.run_access import RunAccess, warn
+from oven_core.terminal_text import warn
+from oven_runs.access.run_access import RunAccess
 from oven_runs.home.run_folder import RunFolder, RunInfo
 
 if TYPE_CHECKING:  # imported in the methods that need it: see run_access

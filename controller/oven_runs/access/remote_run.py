@@ -16,8 +16,9 @@ from oven_core.security import person_file, tls
 from oven_core.security.credentials import Credentials
 from oven_core.security.person_file import PersonFile
 from oven_core.security.signing import LEARNER, Keyring
+from oven_core.terminal_text import warn
 from oven_runs.access.endpoint import Endpoint
-from oven_runs.access.run_access import RunAccess, warn
+from oven_runs.access.run_access import RunAccess
 from oven_runs.home.run_folder import RunInfo
 
 if TYPE_CHECKING:  # imported in the methods that need it: see run_access

@@ -56,7 +56,7 @@ def test_ctrl_c_during_the_imports_is_silent() -> None:
         "import signal, sys\n"
         "class Interrupt:\n"
         "    def find_spec(name, *_):\n"
-        "        if name == 'typer': signal.raise_signal(signal.SIGINT)\n"
+        "        if name == 'click': signal.raise_signal(signal.SIGINT)\n"
         "sys.meta_path.insert(0, Interrupt)\n"
         "from oven_controller.cli.console_script import run\n"
         "run()"

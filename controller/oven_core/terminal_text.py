@@ -80,9 +80,9 @@ def table_lines(columns: Sequence[str], rows: Iterable[Sequence[str]], width: in
     gaps = len(COLUMN_GAP) * (len(widths) - 1)
     while sum(widths) + gaps > width and (widest := max(widths[1:], default=0)) > MIN_CELL:
         widths[widths.index(widest, 1)] -= 1
-    lines = []
+    lines: list[str] = []
     for row in cells:
         parts = [textwrap.wrap(cell, size, break_on_hyphens=False) for cell, size in zip(row, widths, strict=True)]
-        for line in zip_longest(*parts, fillvalue=""):
-            lines.append(COLUMN_GAP.join(map(str.ljust, line, widths)).rstrip())
+        rows_of_parts = zip_longest(*parts, fillvalue="")
+        lines += (COLUMN_GAP.join(map(str.ljust, line, widths)).rstrip() for line in rows_of_parts)
     return lines

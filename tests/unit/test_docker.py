@@ -12,9 +12,9 @@ import tomllib
 from pathlib import Path
 from typing import Any, get_args
 
+import click
 import kubernetes_validate
 import pytest
-import click
 import yaml
 from tests.support.command_line import inner_commands
 

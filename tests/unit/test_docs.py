@@ -8,10 +8,9 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
 
-import pytest
 import click
+import pytest
 from tests.support.command_line import inner_commands
 from tests.support.mesh_log import LR, Log
 

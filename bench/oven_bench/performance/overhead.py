@@ -24,9 +24,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Annotated
 
-from typer import Option
+import click
 
 from oven_bench.intervals import observed_quantile, ratio_of_blocks
 from oven_bench.performance.on_cpu_clock import OnCpu, nothing
@@ -249,13 +248,15 @@ def _mean_ms(blocks: list[list[float]]) -> float:
     return round(1e3 * fmean(step for block in blocks for step in block), 3)
 
 
-def bench(
-    pairs: Annotated[int, Option(help="Steps of each arm: a minute in all.")] = 2400,
-    block: Annotated[int, Option(min=1, help="Counted steps of a block.")] = 40,
-    agents_per_process: Annotated[
-        int | None, Option(min=1, help="Installed agents per process.", show_default="all, as `up` starts them")
-    ] = None,
-) -> Report:
+@click.option("--pairs", type=int, default=2400, help="Steps of each arm: a minute in all.")
+@click.option("--block", type=click.IntRange(min=1), default=40, help="Counted steps of a block.")
+@click.option(
+    "--agents-per-process",
+    type=click.IntRange(min=1),
+    show_default="all, as `up` starts them",
+    help="Installed agents per process.",
+)
+def bench(pairs: int, block: int, agents_per_process: int | None) -> Report:
     if pairs < 4 * block:
         raise ConfigError(
             f"--pairs {pairs} is below 4 × --block ({4 * block}): an interval needs at least four pairs of blocks"

@@ -38,7 +38,7 @@ def offered(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
         assert not caught.value.code
         captured = capsys.readouterr()
         assert captured.err == ""
-        return [line.partition(",")[2] for line in captured.out.splitlines()]  # after the type
+        return [line.partition(",")[2] for line in captured.out.splitlines() if line]  # after the type
 
     return complete
 

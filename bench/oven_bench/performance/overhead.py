@@ -37,12 +37,11 @@ from oven_core.mesh.code_hash import mesh_code_hash
 from oven_core.protocol.messages import AgentStatus, MetricSpec
 from oven_core.protocol.rules import Rules
 from oven_core.security.credentials import Credentials
-from oven_core.security.signing import load_keys
+from oven_core.security.signing import KEYS, load_keys
 from oven_learner.actuators import Actuators
 from oven_learner.client.oven_client import OvenClient
 from oven_learner.link.process_link import ProcessLink
 from oven_runs.home.run_folder import Home
-from oven_runs.server.embedded_server import KEYS
 
 STEP_MS = 5.0
 WARM_UP = 200

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 from oven_core.errors import BusError, ConfigError, RefusedError
 from oven_core.protocol import names
 from oven_core.protocol.events import Event
-from oven_core.protocol.permissions import Role
 from oven_core.security import person_file, tls
 from oven_core.security.credentials import Credentials
 from oven_core.security.person_file import PersonFile
@@ -23,6 +22,7 @@ from oven_runs.home.run_folder import RunInfo
 
 if TYPE_CHECKING:  # imported in the methods that need it: see run_access
     from oven_core.bus.connection import Bus
+    from oven_core.protocol.permissions import Role
 
 READER_ROLES: Final[tuple[Role, ...]] = ("monitor", "operator")
 """Roles whose keys may read a run."""

@@ -21,7 +21,6 @@ from oven_core.errors import BusError, RefusedError
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Observation, RunEnded, RunStarted
 from oven_core.protocol.names import Subjects
-from oven_core.protocol.permissions import Role
 from oven_core.security.signing import Keyring
 from oven_core.terminal_text import warn
 from oven_runs.home.run_folder import RunInfo
@@ -29,6 +28,7 @@ from oven_runs.home.run_folder import RunInfo
 if TYPE_CHECKING:  # slow to import, and the monitor should draw its first screen without it
     from oven_core.bus.connection import Bus
     from oven_core.bus.nats_client import InlineMessage
+    from oven_core.protocol.permissions import Role
 
 _Item = TypeVar("_Item")
 

@@ -15,23 +15,25 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
 import json
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from oven_core.errors import ConfigError, NameInUseError, StoreInUseError, UnknownNameError, reason
 from oven_core.files import write_atomic
 from oven_core.protocol import names
-from oven_core.protocol.permissions import Role
-from oven_core.security.signing import LEARNER, load_keys
 from oven_runs.home import learner_spool
-from oven_runs.server.embedded_server import KEYS, ServerFolder
+
+if TYPE_CHECKING:  # the methods that need these modules import them, because a list of runs needs none of them
+    from oven_core.protocol.permissions import Role
+    from oven_runs.server.embedded_server import ServerFolder
 
 IMPORTED = "imported"
 """The recipe's name for a run that was imported from another program's logs."""
@@ -84,12 +86,17 @@ class RunFolder:
         self.logs = path / "logs"
         self.checkpoints = path / "checkpoints"
         self.export = path / "log.jsonl"  # the copy of the log that is exported from the store
-        self.server = ServerFolder(path / "nats", path.name)
         self._info = path / "run.json"
         self._lock = path / "lock"
 
     def __repr__(self) -> str:
         return f"RunFolder({str(self.path)!r})"
+
+    @functools.cached_property
+    def server(self) -> ServerFolder:
+        from oven_runs.server.embedded_server import ServerFolder
+
+        return ServerFolder(self.path / "nats", self.run)
 
     def info(self) -> RunInfo:
         """Read run.json. Raises ConfigError."""
@@ -238,14 +245,18 @@ class RunFolder:
 
     def keys_file(self) -> Path | None:
         """Return the file with the signers' public keys, or None if the run is not signed."""
+        from oven_core.security.signing import KEYS
+
         info = self.info()
         if not info.embedded and not info.creds:
             return None
-        path = (self.server.creds if info.embedded else Path(info.creds)) / KEYS
+        path = (self.path / "nats" / "creds" if info.embedded else Path(info.creds)) / KEYS
         return path if path.is_file() else None
 
     def pin(self) -> str | None:
         """Return the learner's public key, which vouches for all others. Raises ConfigError if keys.json is damaged."""
+        from oven_core.security.signing import LEARNER, load_keys
+
         path = self.keys_file()
         return load_keys(path).get(LEARNER) if path else None
 

@@ -11,7 +11,7 @@ from oven_runs.home.run_folder import Home, OnUnreadableRun, RunFolder, ignore_u
 class ListedRun(BaseModel):
     """One run in the list: its run.json and status."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     run: str
     status: str = Field(description="running, completed, stopped, failed or interrupted")

@@ -22,6 +22,7 @@ import tempfile
 import termios
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -209,7 +210,7 @@ async def served_run(folder: RunFolder) -> AsyncIterator[Bus]:
         folder.add_user(role, role)
     with folder.hold():
         server = await EmbeddedServer.start(folder.server, folder.logs / "nats-server.log")
-        folder.write_info(folder.info().model_copy(update={"url": server.url, "port": server.port}))
+        folder.write_info(replace(folder.info(), url=server.url, port=server.port))
         try:
             admin = Credentials.load(folder.add_user("admin", "admin"))
             async with Bus.connect(server.url, admin) as bus, Bus.connect(server.url, admin) as service:

@@ -6,6 +6,7 @@ import json
 import math
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 
 import click
@@ -34,7 +35,7 @@ def runs(ctx: click.Context, as_json: bool) -> None:
     home = Home()
     rows = listed_runs(home, _warn_about_unreadable)
     if as_json:
-        print(json.dumps([row.model_dump() for row in rows]))
+        print(json.dumps([asdict(row) for row in rows]))
     elif not rows:
         print(f"no runs in {home.path} yet; `oven-controller up` starts one")
     else:

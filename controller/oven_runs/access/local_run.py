@@ -13,7 +13,8 @@ from oven_core.protocol.events import Event
 from oven_core.security.signing import Keyring, load_keys
 from oven_core.terminal_text import warn
 from oven_runs.access.run_access import RunAccess
-from oven_runs.home.run_folder import RunFolder, RunInfo
+from oven_runs.home.run_folder import RunFolder
+from oven_runs.home.run_info import RunInfo
 
 if TYPE_CHECKING:  # imported in the methods that need it: see run_access
     from oven_core.bus.connection import Bus

@@ -18,7 +18,7 @@ from oven_core.security.signing import LEARNER, Keyring
 from oven_core.terminal_text import warn
 from oven_runs.access.endpoint import Endpoint
 from oven_runs.access.run_access import RunAccess
-from oven_runs.home.run_folder import RunInfo
+from oven_runs.home.run_info import RunInfo
 
 if TYPE_CHECKING:  # imported in the methods that need it: see run_access
     from oven_core.bus.connection import Bus

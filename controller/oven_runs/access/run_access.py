@@ -23,7 +23,7 @@ from oven_core.protocol.messages import Observation, RunEnded, RunStarted
 from oven_core.protocol.names import Subjects
 from oven_core.security.signing import Keyring
 from oven_core.terminal_text import warn
-from oven_runs.home.run_folder import RunInfo
+from oven_runs.home.run_info import RunInfo
 
 if TYPE_CHECKING:  # slow to import, and the monitor should draw its first screen without it
     from oven_core.bus.connection import Bus

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -151,12 +152,12 @@ def test_a_completed_run_is_not_resumed_and_any_other_is(
 ) -> None:
     folder = home.create("r", recipe)
     folder.config.write_text(json.dumps({"recipe": recipe}))
-    folder.write_info(folder.info().model_copy(update={"ended": "completed"}))
+    folder.write_info(replace(folder.info(), ended="completed"))
     assert invoke(command[0], *dry, *command[1:]) == 2
     error = capsys.readouterr().err
     assert "run 'r' is completed" in error and remedy in error
     for ended in ("stopped", "failed", None):
-        folder.write_info(folder.info().model_copy(update={"ended": ended}))
+        folder.write_info(replace(folder.info(), ended=ended))
         if dry:
             assert invoke(command[0], *dry, *command[1:]) == 0
 
@@ -164,7 +165,7 @@ def test_a_completed_run_is_not_resumed_and_any_other_is(
 def test_a_stack_without_a_learner_serves_a_completed_run(home: Home) -> None:
     folder = home.create("r", "attached")
     folder.config.write_text(json.dumps({"recipe": "attached"}))
-    folder.write_info(folder.info().model_copy(update={"ended": "completed"}))
+    folder.write_info(replace(folder.info(), ended="completed"))
     assert invoke("up", "--dry-run", "--no-learner", "--resume", "--run", "r", "--set", "agents=[]") == 0
 
 

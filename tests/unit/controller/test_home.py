@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -44,13 +45,13 @@ def test_an_unusable_home_is_an_error_with_the_remedy(tmp_path: Path) -> None:
 
 def test_a_process_id_on_disk_does_not_make_a_run_running(home: Home) -> None:
     folder = home.create("mine", "grpo")
-    folder.write_info(folder.info().model_copy(update={"pid": os.getpid()}))
+    folder.write_info(replace(folder.info(), pid=os.getpid()))
     assert folder.status() == "interrupted"
     with folder.hold():
         assert folder.status() == "running"
         with pytest.raises(StoreInUseError, match="oven-controller down mine"), RunFolder(folder.path).hold():
             pass
-    folder.write_info(folder.info().model_copy(update={"ended": "completed"}))
+    folder.write_info(replace(folder.info(), ended="completed"))
     assert folder.status() == "completed"
 
 
@@ -86,10 +87,10 @@ def test_keys_have_mode_0600_and_are_not_replaced(home: Home) -> None:
 
 def test_keys_of_an_external_server_come_from_creds(home: Home, tmp_path: Path) -> None:
     folder = home.create("mine", "grpo")
-    folder.write_info(folder.info().model_copy(update={"embedded": False}))
+    folder.write_info(replace(folder.info(), embedded=False))
     assert folder.credentials("agent", "lr") is None
     for path, key in ((tmp_path, tmp_path / "lr.nk"), (tmp_path / "all.nk", tmp_path / "all.nk")):
-        folder.write_info(folder.info().model_copy(update={"creds": str(path)}))
+        folder.write_info(replace(folder.info(), creds=str(path)))
         assert folder.credentials("agent", "lr") == key
 
 

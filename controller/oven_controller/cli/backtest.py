@@ -7,14 +7,7 @@ from collections.abc import Sequence
 import click
 
 from oven_controller.cli import completion
-from oven_controller.cli.options import (
-    DEFAULT_RUN,
-    argument,
-    json_option,
-    rules_option,
-    run_argument,
-    until_option,
-)
+from oven_controller.cli.options import DEFAULT_RUN, argument, json_option, rules_option, run_argument, until_option
 from oven_runs.home.run_folder import Home
 from oven_runs.settings.resolution import rules_from_sets
 

@@ -194,7 +194,7 @@ def lint_graph(file: Path | None) -> int:
 
 
 @click.command()
-@argument("op", type=click.Choice(["neighbors", "path", "ppr", "search"]))
+@argument("op", type=click.Choice(["neighbors", "path", "ppr", "search"]), help="The kind of query.")
 @argument("node", help="A node's id; for search: words.")
 @argument("to", default="", help="For path: the node at its end.")
 @click.option("--relation", multiple=True, metavar="NAME", help="Follow only edges of this relation; repeatable.")

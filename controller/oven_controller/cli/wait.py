@@ -9,13 +9,7 @@ from typing import Any
 import click
 
 from oven_controller.cli.log import format_event
-from oven_controller.cli.options import (
-    DEFAULT_LIVE_RUN,
-    json_option,
-    print_result,
-    remote_options,
-    run_argument,
-)
+from oven_controller.cli.options import DEFAULT_LIVE_RUN, json_option, print_result, remote_options, run_argument
 from oven_core.protocol.alerts import Alert
 from oven_core.protocol.codec import Malformed
 from oven_core.protocol.events import Event

@@ -94,6 +94,35 @@ def test_keys_of_an_external_server_come_from_creds(home: Home, tmp_path: Path) 
         assert folder.credentials("agent", "lr") == key
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "[1]",
+        "null",
+        '{"run": "r"}',
+        '{"run": "r", "created": "", "recipe": 1}',
+        '{"run": "r", "created": "", "recipe": "x", "ended": "gone"}',
+        '{"run": "r", "created": "", "recipe": "x", "children": {"mesh": "1"}}',
+        "[" * 9999,
+    ],
+)
+def test_a_run_json_with_wrong_content_is_an_error(home: Home, damage: str) -> None:
+    folder = home.create("r", "grpo")
+    (folder.path / "run.json").write_text(damage)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        folder.info()
+    assert home.runs() == []
+
+
+def test_run_json_keeps_its_fields_and_ignores_those_of_later_versions(home: Home) -> None:
+    folder = home.create("r", "grpo")
+    info = replace(folder.info(), url="nats://é:1", port=1, children={"mesh": 7}, ended="failed", mirrored=True)
+    folder.write_info(info)
+    path = folder.path / "run.json"
+    path.write_text(path.read_text().replace("{", '{"later": [1],', 1))
+    assert folder.info() == info
+
+
 def test_a_truncated_run_json_is_an_error(home: Home) -> None:
     folder = home.create("mine", "grpo")
     (folder.path / "run.json").write_text("{")

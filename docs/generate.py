@@ -33,7 +33,8 @@ from oven_core.protocol import (
 from oven_core.protocol.asyncapi import generate_asyncapi
 from oven_core.protocol.permissions import Role, permissions
 from oven_core.protocol.rules import Rules
-from oven_core.protocol.subjects import REQUESTS, SUBJECTS, UNLOGGED_SUBJECTS
+from oven_core.protocol.subjects import SUBJECTS
+from oven_core.protocol.unlogged_subjects import REQUESTS, UNLOGGED_SUBJECTS
 from oven_core.replica.replica_process import REPLY_BYTES
 from oven_runs.server import embedded_server
 from oven_runs.settings.committee_settings import MemberSettings

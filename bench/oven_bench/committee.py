@@ -15,10 +15,10 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Any, Self
 
+import click
 from nats.aio.msg import Msg
-from typer import Option
 
 from oven_bench.study import Report, Study
 from oven_core.bus.connection import Bus
@@ -229,13 +229,12 @@ def measure(folder: Path, groups: int, members: int, share: float, deadline_s: f
     }
 
 
-def bench(
-    groups: Annotated[int, Option(min=1, help="Groups of eight completions.")] = 200,
-    members: Annotated[int, Option(min=1, help="Remote members, in addition to one rule.")] = 4,
-    share: Annotated[float, Option(min=0, max=1, help="Share of replies that are faulty.")] = 0.25,
-    deadline: Annotated[float, Option(help="Seconds for all groups of a step.")] = 1.0,
-    seed: Annotated[int, Option(help="Random seed.")] = 1,
-) -> Report:
+@click.option("--groups", type=click.IntRange(min=1), default=200, help="Groups of eight completions.")
+@click.option("--members", type=click.IntRange(min=1), default=4, help="Remote members, in addition to one rule.")
+@click.option("--share", type=click.FloatRange(0, 1), default=0.25, help="Share of replies that are faulty.")
+@click.option("--deadline", type=float, default=1.0, help="Seconds for all groups of a step.")
+@click.option("--seed", type=int, default=1, help="Random seed.")
+def bench(groups: int, members: int, share: float, deadline: float, seed: int) -> Report:
     with tempfile.TemporaryDirectory() as scratch:
         figures = measure(Path(scratch), groups, members, share, deadline, seed)
     failures = [f"{figures['wrong_scores']} wrong scores"] if figures["wrong_scores"] else []

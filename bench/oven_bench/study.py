@@ -1,14 +1,14 @@
 """The harness of all benches: command, options, worker processes, progress, results file and report.
 
-A bench is a `Study` around one function. The function's annotated parameters are its options, and it returns a `Report`
-with every figure next to its baseline from the same run.
+A bench is a `Study` around one function with click's options. The function returns a `Report` with every figure next to
+its baseline from the same run.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
-import inspect
 import json
 import multiprocessing
 import os
@@ -20,10 +20,9 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-import typer
-import typer.main
+import click
 from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -35,13 +34,17 @@ from oven_runs.process.child_process import end_when_closed
 T = TypeVar("T")
 R = TypeVar("R")
 
-Jobs = Annotated[int, typer.Option(min=1, help="Runs at a time, each on one thread.")]
-FirstSeed = Annotated[int, typer.Option(help="The first seed. The others follow it.")]
-HomeFolder = Annotated[
-    Path | None, typer.Option("--home", metavar="DIR", help="Keep runs and caches there, not in a temporary folder.")
-]
-_JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-_ROWS = Annotated[Path | None, typer.Option("--rows", metavar="FILE", help="Write the table's rows there as JSON.")]
+PATH = click.Path(path_type=Path)
+first_seed_option = click.option("--first-seed", type=int, default=1, help="The first seed. The others follow it.")
+home_option = click.option(
+    "--home", type=PATH, metavar="DIR", help="Keep runs and caches there, not in a temporary folder."
+)
+
+
+def jobs_option(default: int = 2) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    help_ = "Runs at a time, each on one thread."
+    return click.option("--jobs", type=click.IntRange(min=1), default=default, help=help_)
+
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "TOKENIZERS_PARALLELISM": "false"}
 """Environment of a worker, so that two workers use two cores and neither spins."""
@@ -94,21 +97,10 @@ class Study:
     def __init__(self, name: str, measure: Callable[..., Report], example: str, notes: str = "") -> None:
         """`example` are arguments that the help shows, and `notes` is more text for it."""
         self._program = "oven-controller " + (name if name == "gym" else f"bench {name}")
-        self._name, self._measure = name, measure
-        self._epilog = f"Example: {self._program} {example}\n\n{notes}"
 
-    def run(self, args: Sequence[str], summary: str = "") -> int:
-        """Measure, print the report and return the exit code. Raises typer's usage errors, and OvenError."""
-        app = typer.Typer(add_completion=False, context_settings={"help_option_names": ["-h", "--help"]})
-        app.command(self._name, help=summary, epilog=self._epilog)(self._command())
-        command: Any = typer.main.get_command(app)
-        return int(command.main(args=list(args), prog_name=self._program, standalone_mode=False) or 0)
-
-    def _command(self) -> Callable[..., int]:
-        """The function with `--json` and `--rows` added to its options."""
-
+        @functools.wraps(measure)  # with the options that click's decorators added to it
         def command(as_json: bool, rows_file: Path | None, **options: Any) -> int:
-            report = self._measure(**options)
+            report = measure(**options)
             report.show(as_json)
             if rows_file is not None:
                 rows_file.write_text(json.dumps(list(report.rows), indent=1) + "\n")
@@ -116,15 +108,24 @@ class Study:
                 raise report.error
             return int(bool(report.failures))
 
-        own = inspect.signature(self._measure, eval_str=True).parameters.values()
-        added = [
-            inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=_JSON),
-            inspect.Parameter("rows_file", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_ROWS),
+        settings = {"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True}
+        epilog = f"Example: {self._program} {example}\n\n{notes}"
+        self._command = click.command(name, epilog=epilog, context_settings=settings)(command)
+        self._command.params += [
+            click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON object."),
+            click.Option(
+                ["--rows", "rows_file"], type=PATH, metavar="FILE", help="Write the table's rows there as JSON."
+            ),
         ]
-        every = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own] + added
-        command.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
-        command.__annotations__ = {parameter.name: parameter.annotation for parameter in every}
-        return command
+
+    def run(self, args: Sequence[str], summary: str = "") -> int:
+        """Measure, print the report and return the exit code. Raises click's usage errors, and OvenError."""
+        self._command.help = summary
+        try:
+            with self._command.make_context(self._program, list(args)) as ctx:
+                return int(self._command.invoke(ctx))
+        except click.exceptions.Exit as end:  # after --help
+            return end.exit_code
 
 
 def run_tasks(
@@ -258,17 +259,6 @@ class ResultsFile(Generic[R]):
     def append(self, row: R) -> None:
         with self._path.open("a") as file:
             file.write(self._adapter.dump_json(row).decode() + "\n")
-
-
-def one_of(names: Iterable[str], about: str) -> Any:
-    choices = tuple(names)
-
-    def parse(text: str) -> str:
-        if text not in choices:
-            raise typer.BadParameter(f"{text!r} is not one of {', '.join(choices)}")
-        return text
-
-    return typer.Option(parser=parse, metavar="|".join(choices), help=about)
 
 
 def comma_separated(text: str) -> list[str]:

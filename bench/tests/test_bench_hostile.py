@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer import BadParameter
+from click import BadParameter
 
 from oven_bench.hostile.attack_effects import noise, report
 from oven_bench.hostile.attacks import ATTACKS, USUAL, folder, named
@@ -231,7 +231,7 @@ def test_what_is_asked_for_wrongly_is_told_with_the_remedy(tmp_path: Path) -> No
         STUDY.run(["--attacks", "newcomer", "--starts", "tuned"])
     with pytest.raises(ConfigError, match="--seeds x: 'x'"):
         STUDY.run(["--seeds", "x"])
-    with pytest.raises(BadParameter, match="greater than or equal to 1"):
+    with pytest.raises(BadParameter, match="0 is not in the range x>=1"):
         STUDY.run(["--jobs", "0"])
     (tmp_path / "rows").write_text("{}\n")
     with pytest.raises(ConfigError, match="by another bench; name another file"):

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Annotated
 
+import click
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
-from typer.testing import CliRunner
 
 from oven_bench import benches
 from oven_bench.intervals import (
@@ -23,14 +24,13 @@ from oven_bench.intervals import (
     ratio_of_blocks,
 )
 from oven_bench.study import (
-    HomeFolder,
-    Jobs,
     Report,
     ResultsFile,
     Study,
     code_digest,
     home_folder,
-    one_of,
+    home_option,
+    jobs_option,
     progress,
     run_tasks,
     seed_list,
@@ -39,11 +39,10 @@ from oven_controller.cli.main import app
 from oven_core.errors import ConfigError, ProcessError, UnknownNameError
 
 
-def measure(
-    kind: Annotated[list[str] | None, one_of(("quick", "slow"), "Which.")] = None,
-    jobs: Jobs = 2,
-    home: HomeFolder = None,
-) -> Report:
+@click.option("--kind", multiple=True, type=click.Choice(["quick", "slow"]), help="Which.")
+@jobs_option()
+@home_option
+def measure(kind: Sequence[str], jobs: int, home: Path | None) -> Report:
     with home_folder(home) as folder:
         figures = {"kind": kind, "jobs": jobs, "home": folder.is_dir(), "missing": None}
     return Report(figures, [{"seed": 1, "loss": 0.12345}, {"seed": 2, "loss": None}], ["it is too slow"])
@@ -76,7 +75,7 @@ def test_an_error_is_raised_after_the_report_was_printed(capsys: pytest.CaptureF
 
 @pytest.mark.parametrize(
     ("args", "text"),
-    [(["--kind", "neither"], "neither"), (["--jobs", "0"], "greater"), (["--other"], "--other"), (["x"], "x")],
+    [(["--kind", "neither"], "neither"), (["--jobs", "0"], "range"), (["--other"], "--other"), (["x"], "x")],
 )
 def test_wrong_options_are_refused(args: list[str], text: str) -> None:
     with pytest.raises(Exception, match=text) as refused:

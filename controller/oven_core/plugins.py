@@ -6,14 +6,16 @@ import ast
 import functools
 import sys
 from collections.abc import Callable
-from importlib.metadata import EntryPoint, entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from oven_core.errors import ConfigError, UnknownNameError, reason
 from oven_core.files import read_file
+
+if TYPE_CHECKING:  # slow to import, and a command that loads no plug-in does not need it
+    from importlib.metadata import EntryPoint
 
 
 def find_plugins(group: str) -> dict[str, EntryPoint]:
@@ -26,6 +28,8 @@ def _entry_points(group: str, _path: tuple[str, ...]) -> list[EntryPoint]:
     """Return the entry points of a group, cached because finding them reads a file of every installed package.
 
     `_path` is only a cache key. Packages that are installed later are not found."""
+    from importlib.metadata import entry_points
+
     return sorted(entry_points(group=group), key=lambda point: point.name)
 
 

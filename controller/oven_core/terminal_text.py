@@ -1,9 +1,13 @@
-"""Print and wrap text for terminals, without control characters that agents or learners may have written."""
+"""Print, wrap and align text for terminals, without control characters that agents or learners may have written."""
 
 from __future__ import annotations
 
 import re
+import sys
 import textwrap
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
+from typing import Final
 
 # Control characters (a line break could forge a line), marks that change the writing direction or are invisible,
 # invisible tags, and surrogates, which no terminal accepts.
@@ -22,6 +26,11 @@ def say(*lines: str, flush: bool = False) -> None:
     """Print lines with untrusted text. Commands print all text from logs with this function."""
     for line in lines:
         print(clean(line), flush=flush)
+
+
+def warn(line: str) -> None:
+    """Print a warning on stderr."""
+    print(f"warning: {clean(line)}", file=sys.stderr, flush=True)
 
 
 def counted(number: int, noun: str) -> str:
@@ -56,3 +65,24 @@ def wrapped(text: str, *, hang: int = 2) -> list[str]:
         break_long_words=False,
         break_on_hyphens=False,
     )
+
+
+COLUMN_GAP: Final = "  "
+MIN_CELL: Final = 12
+"""Minimum width of a column whose cells are wrapped."""
+
+
+def table_lines(columns: Sequence[str], rows: Iterable[Sequence[str]], width: int) -> list[str]:
+    """Align rows under the names of their columns. If the lines would exceed `width`, wrap the cells of the widest
+    columns, but never those of the first."""
+    cells = [columns, *([clean(cell) for cell in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    gaps = len(COLUMN_GAP) * (len(widths) - 1)
+    while sum(widths) + gaps > width and (widest := max(widths[1:], default=0)) > MIN_CELL:
+        widths[widths.index(widest, 1)] -= 1
+    lines: list[str] = []
+    for row in cells:
+        parts = [textwrap.wrap(cell, size, break_on_hyphens=False) for cell, size in zip(row, widths, strict=True)]
+        rows_of_parts = zip_longest(*parts, fillvalue="")
+        lines += (COLUMN_GAP.join(map(str.ljust, line, widths)).rstrip() for line in rows_of_parts)
+    return lines

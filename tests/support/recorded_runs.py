@@ -17,5 +17,5 @@ def write_run(home: Home, run: str, events: Iterable[Event], **info: object) -> 
         for seq, event in enumerate(events, 1):
             kind = event.subject.split(".", 2)[2]
             out.write(replace(event, seq=seq, subject=f"oven.{run}.{kind}").line() + "\n")
-    folder.write_info(folder.info().model_copy(update={"ended": "completed", **info}))
+    folder.write_info(replace(folder.info(), ended="completed", **info))
     return folder

@@ -12,9 +12,9 @@ import tomllib
 from pathlib import Path
 from typing import Any, get_args
 
+import click
 import kubernetes_validate
 import pytest
-import typer
 import yaml
 from tests.support.command_line import inner_commands
 
@@ -115,12 +115,12 @@ def test_the_builder_gets_what_it_needs_and_nothing_else() -> None:
 
 
 def test_commands_and_their_options_exist() -> None:
-    top: Any = typer.main.get_command(app)
     seen = []
     services = [*SERVICES.items(), *CLUSTER.items(), *CONTAINERS.items()]
     for name, service in services:
         for line in words(service):
-            command, rest = top, list(line)
+            command: click.Command = app
+            rest = list(line)
             while inner := inner_commands(command):
                 assert rest[0] in inner, f"{name}: oven-controller {' '.join(line)}"
                 seen.append(rest[0])

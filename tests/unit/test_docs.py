@@ -8,10 +8,9 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
 
+import click
 import pytest
-import typer.main
 from tests.support.command_line import inner_commands
 from tests.support.mesh_log import LR, Log
 
@@ -139,11 +138,10 @@ def recipe_options() -> set[str]:
 
 
 def test_commands_and_their_options_exist() -> None:
-    top = typer.main.get_command(app)
     seen = 0
     for page, words in commands():
         line = " ".join(words)
-        command: Any = top
+        command: click.Command = app
         while words and not words[0].startswith("-") and (inner := inner_commands(command)):
             assert words[0] in inner, f"{page}: oven-controller {line}"
             command = inner[words.pop(0)]

@@ -14,9 +14,9 @@ import sys
 import termios
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from oven_core.cancellation import on_termination
 from oven_core.errors import ConfigError
@@ -29,6 +29,7 @@ from oven_runs.home.run_folder import RunFolder
 if TYPE_CHECKING:
     from oven_tui.model.monitor_view import MonitorView
 
+PATH = click.Path(path_type=Path)
 POLL_S = 1.0
 """Seconds between checks that the terminal still exists."""
 WEB_DRIVER = "textual.drivers.web_driver:WebDriver"
@@ -37,37 +38,45 @@ WEB_DRIVER = "textual.drivers.web_driver:WebDriver"
 
 def main(argv: list[str]) -> int:
     """Run the monitor. Raises ConfigError if the extra `tui` or a terminal is missing."""
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command()(show)
-    app(argv, prog_name="monitor", obj=argv)
+    show(argv, prog_name="monitor", obj=argv)
     return 0
 
 
+@click.command()
+@click.argument("run_folders", type=PATH, nargs=-1, envvar="OVEN_RUN_DIR", metavar="[FOLDER]...")
+@click.option("--light", is_flag=True, envvar="OVEN_LIGHT", help="a light theme")
+@click.option("--colour-blind", is_flag=True, envvar="OVEN_COLOUR_BLIND", help="colours for the colour-blind")
+@click.option("--ascii/--no-ascii", "ascii_only", default=None, envvar="OVEN_ASCII", help="use only ASCII characters")
+@click.option("--control", is_flag=True, help="enable commands that act on the run")
+@click.option("--home", type=PATH, metavar="DIR", help="list the runs of this home")
+@click.option("--play", is_flag=True, help="replay the run from its log")
+@click.option("--speed", type=float, default=1.0, help="multiple of the run's original speed")
+@click.option("--nats", default="", metavar="URL", help="URL of a run on another machine")
+@click.option("--creds", type=PATH, metavar="FILE", help="your key for that run")
+@click.option("--tls-ca", type=PATH, metavar="FILE", help="trusted authority, in PEM")
+@click.option("--run", metavar="NAME", help="name of a run on another machine")
+@click.option("--web", is_flag=True, help="show the monitor in a browser on this machine")
+@click.option("--port", type=int, default=0, help="port for --web; 0 selects a free one")
+@click.pass_context
 def show(
-    context: typer.Context,
-    run_folders: Annotated[
-        list[Path] | None, typer.Argument(metavar="folder", envvar="OVEN_RUN_DIR", help="the runs' folders")
-    ] = None,
-    light: Annotated[bool, typer.Option("--light", envvar="OVEN_LIGHT", help="a light theme")] = False,
-    colour_blind: Annotated[
-        bool, typer.Option("--colour-blind", envvar="OVEN_COLOUR_BLIND", help="colours for the colour-blind")
-    ] = False,
-    ascii_only: Annotated[
-        bool | None, typer.Option("--ascii/--no-ascii", envvar="OVEN_ASCII", help="use only ASCII characters")
-    ] = None,
-    control: Annotated[bool, typer.Option("--control", help="enable commands that act on the run")] = False,
-    home: Annotated[Path | None, typer.Option(metavar="dir", help="list the runs of this home")] = None,
-    play: Annotated[bool, typer.Option("--play", help="replay the run from its log")] = False,
-    speed: Annotated[float, typer.Option(help="multiple of the run's original speed")] = 1.0,
-    nats: Annotated[str, typer.Option(metavar="url", help="URL of a run on another machine")] = "",
-    creds: Annotated[Path | None, typer.Option(metavar="file", help="your key for that run")] = None,
-    tls_ca: Annotated[Path | None, typer.Option("--tls-ca", metavar="file", help="trusted authority, in PEM")] = None,
-    run: Annotated[str | None, typer.Option(metavar="name", help="name of a run on another machine")] = None,
-    web: Annotated[bool, typer.Option("--web", help="show the monitor in a browser on this machine")] = False,
-    port: Annotated[int, typer.Option(help="port for --web; 0 selects a free one")] = 0,
+    ctx: click.Context,
+    run_folders: Sequence[Path],
+    light: bool,
+    colour_blind: bool,
+    ascii_only: bool | None,
+    control: bool,
+    home: Path | None,
+    play: bool,
+    speed: float,
+    nats: str,
+    creds: Path | None,
+    tls_ca: Path | None,
+    run: str | None,
+    web: bool,
+    port: int,
 ) -> None:
     """Show one run, an overlay of several runs, or the list of runs."""
-    accesses = _select_runs(run_folders or [], Endpoint(nats, creds, tls_ca), run, home)
+    accesses = _select_runs(run_folders, Endpoint(nats, creds, tls_ca), run, home)
     run_name = accesses[0].run if accesses else "RUN"
     try:
         from oven_tui.appearance import Appearance, needs_ascii
@@ -78,7 +87,7 @@ def show(
             f"or use `oven-controller log {run_name} --follow` to print the events"
         ) from error
     if web:
-        _serve(accesses, context.obj, port)
+        _serve(accesses, ctx.obj, port)
         return
     in_browser = os.environ.get("TEXTUAL_DRIVER") == WEB_DRIVER
     if not in_browser and not _has_terminal():
@@ -99,10 +108,12 @@ def show(
     view = windows.last_view
     if view is not None and len(accesses) == 1 and not in_browser:  # in a browser, stdout belongs to the web server
         print(_format_closing_line(accesses[0], view))
-    raise typer.Exit(windows.return_code)
+    ctx.exit(windows.return_code)
 
 
-def _select_runs(run_folders: list[Path], endpoint: Endpoint, run: str | None, home: Path | None) -> list[RunAccess]:
+def _select_runs(
+    run_folders: Sequence[Path], endpoint: Endpoint, run: str | None, home: Path | None
+) -> list[RunAccess]:
     """Return the runs that the options name, or an empty list to show the list of runs. Raises ConfigError."""
     if endpoint.is_remote or (not run_folders and home is None):
         endpoint = endpoint.with_environment()

@@ -10,9 +10,8 @@ import os
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import Annotated
 
-import typer
+import click
 
 from oven_agents import memory_limit
 from oven_agents.runtime.agent_loader import default_name, load
@@ -49,34 +48,35 @@ HISTORY_REPLY_TIMEOUT_S = 2.0
 
 
 def main(args: list[str]) -> int:
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command()(serve)
-    app(args, prog_name="agent")
+    serve(args, prog_name="agent")
     return 0
 
 
+@click.command()
+@click.argument("agents", nargs=-1, required=True, metavar="AGENT...")
+@click.option("--name", "aliases", multiple=True, help="the name under which an agent votes; once per agent, in order")
+@click.option("--option", "settings", multiple=True, metavar="NAME.OPTION=VALUE", help="an option of the agent NAME")
+@click.option("--shadow", is_flag=True, help="log the votes without counting them")
+@click.option("--check", is_flag=True, help="load the agents and exit")
+@click.option("--options", "list_options", is_flag=True, help="print the agents' options as JSON and exit")
 def serve(
-    agents: Annotated[list[str], typer.Argument(metavar="agent", help="the name of an installed agent, or a file")],
-    aliases: Annotated[
-        list[str] | None, typer.Option("--name", help="the name under which an agent votes; once per agent, in order")
-    ] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--option", metavar="NAME.OPTION=VALUE", help="an option of the agent NAME")
-    ] = None,
-    shadow: Annotated[bool, typer.Option("--shadow", help="log the votes without counting them")] = False,
-    check: Annotated[bool, typer.Option("--check", help="load the agents and exit")] = False,
-    list_options: Annotated[bool, typer.Option("--options", help="print the agents' options as JSON and exit")] = False,
+    agents: Sequence[str],
+    aliases: Sequence[str],
+    settings: Sequence[str],
+    shadow: bool,
+    check: bool,
+    list_options: bool,
 ) -> None:
-    """Take part in the run $OVEN_RUN until SIGTERM or SIGINT."""
-    voters = aliases or [default_name(agent) for agent in agents]
+    """Take part in the run $OVEN_RUN until SIGTERM or SIGINT. AGENT is the name of an installed agent, or a file."""
+    voters = [*aliases] or [default_name(agent) for agent in agents]
     if len(voters) != len(agents):
-        raise typer.BadParameter(
+        raise click.BadParameter(
             f"{len(agents)} agents have {len(voters)} names; give every agent a --name, or use --name for none of them"
         )
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     if limit_mb := os.environ.get("OVEN_AGENTS_MEMORY_MB"):
         memory_limit.set_limit(int(limit_mb))
-    options = _parse_options(settings or (), voters)
+    options = _parse_options(settings, voters)
     instances = [load(agent, options.get(name), name)[1] for agent, name in zip(agents, voters, strict=True)]
     if list_options:
         print(json.dumps([describe_agent(name, type(agent)) for name, agent in zip(voters, instances, strict=True)]))

@@ -10,9 +10,9 @@ import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-import typer
+import click
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
@@ -43,21 +43,19 @@ GRACE_S: Final = 2.0
 
 
 def main(args: list[str]) -> int:
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command()(run)
-    app(args, prog_name="member")
+    run(args, prog_name="member")
     return 0
 
 
-def run(
-    name: Annotated[str, typer.Option(help="the member's name in `committee.members`")] = "",
-    probe_all: Annotated[
-        bool,
-        typer.Option(
-            "--probe", help="read a committee from stdin, probe each of its judges once and print the results"
-        ),
-    ] = False,
-) -> None:
+@click.command()
+@click.option("--name", default="", help="the member's name in `committee.members`")
+@click.option(
+    "--probe",
+    "probe_all",
+    is_flag=True,
+    help="read a committee from stdin, probe each of its judges once and print the results",
+)
+def run(name: str, probe_all: bool) -> None:
     """Answer the learner until the process receives SIGTERM or SIGINT."""
     if probe_all:
         probe_committee()

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-import typer
+import click
 
 from oven_core.errors import ConfigError, ProcessError, reason
 from oven_llm import providers
@@ -38,12 +38,11 @@ SYSTEM: Final = "Answer the user."
 
 
 def main(args: list[str]) -> int:
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command()(fetch)
-    app(args, prog_name="probes")
+    fetch(args, prog_name="probes")
     return 0
 
 
+@click.command()
 def fetch() -> None:
     """Fetch the run's probe set if it does not exist yet."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")

@@ -11,13 +11,12 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated
 
-from typer import Option
+import click
 
 from oven_bench.configurations.comparison import WRONG, Result, play_named, quiet
 from oven_bench.configurations.configuration import DEFAULT, load
-from oven_bench.study import Jobs, Report, Study, comma_separated, run_tasks
+from oven_bench.study import PATH, Report, Study, comma_separated, jobs_option, run_tasks
 from oven_core.errors import ConfigError
 
 
@@ -55,16 +54,13 @@ def report(results: Sequence[Result]) -> Report:
     return Report(figures, failures=failures)
 
 
-def bench(
-    only: Annotated[
-        str, Option(metavar="PREFIX,…", help="Prefixes of names, e.g. grpo/loss.", show_default="all")
-    ] = "",
-    listed: Annotated[bool, Option("--list", help="Print the names without training.")] = False,
-    jobs: Jobs = 2,
-    table: Annotated[
-        Path, Option(help="The checkout's tests/foreign/trl_configurations.", show_default=False)
-    ] = DEFAULT,
-) -> Report:
+@click.option("--only", default="", metavar="PREFIX,…", show_default="all", help="Prefixes of names, e.g. grpo/loss.")
+@click.option("--list", "listed", is_flag=True, help="Print the names without training.")
+@jobs_option()
+@click.option(
+    "--table", type=PATH, default=DEFAULT, show_default=False, help="The checkout's tests/foreign/trl_configurations."
+)
+def bench(only: str, listed: bool, jobs: int, table: Path) -> Report:
     names = selected(table, only)
     if listed:
         return Report({"names": names}, [{"name": name} for name in names])

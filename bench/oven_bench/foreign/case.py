@@ -12,11 +12,10 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, Protocol, cast, get_args
+from typing import Any, Literal, Protocol, get_args
 
-from typer import Option, Typer
+import click
 
-from oven_bench.study import one_of
 from oven_learner.link.link_interface import Link
 
 Optimizer = Literal["adamw", "sgd", "adafactor"]
@@ -61,20 +60,17 @@ class Train(Protocol):
 def command_line(about: str, train: Train, default: Case, args: Sequence[str] | None = None) -> None:
     """A script's `main`: one option per field of Case. It trains under the stack if there is one, else alone."""
 
-    def script(
-        optimizer: Annotated[str, one_of(get_args(Optimizer), "The optimizer.")] = default.optimizer,
-        lr: Annotated[float, Option(help="Peak of the schedule.")] = default.lr,
-        schedule: Annotated[str, one_of(get_args(Schedule), "Of the rate.")] = default.schedule,
-        warmup: Annotated[float, Option(help="Share of the steps.")] = default.warmup,
-        width: int = default.width,
-        init_std: float = default.init_std,
-        seed: int = default.seed,
-        steps: int = default.steps,
-    ) -> None:
-        case = Case(cast(Optimizer, optimizer), lr, cast(Schedule, schedule), warmup, width, init_std, seed, steps)
-        result = train(case, attached="OVEN_RUN" in os.environ)
+    @click.command(help=about, context_settings={"show_default": True})
+    @click.option("--optimizer", type=click.Choice(get_args(Optimizer)), default=default.optimizer)
+    @click.option("--lr", default=default.lr, help="Peak of the schedule.")
+    @click.option("--schedule", type=click.Choice(get_args(Schedule)), default=default.schedule, help="Of the rate.")
+    @click.option("--warmup", default=default.warmup, help="Share of the steps.")
+    @click.option("--width", default=default.width)
+    @click.option("--init-std", default=default.init_std)
+    @click.option("--seed", default=default.seed)
+    @click.option("--steps", default=default.steps)
+    def script(**fields: Any) -> None:
+        result = train(Case(**fields), attached="OVEN_RUN" in os.environ)
         print(f"{result.metric} {result.final:.5f} ({result.better} is better)")
 
-    app = Typer(add_completion=False)
-    app.command(help=about)(script)
-    app(args=args)
+    script(args=args)

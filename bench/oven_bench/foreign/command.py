@@ -13,22 +13,23 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
+import click
 from pydantic import TypeAdapter
-from typer import Option
 
 from oven_bench.foreign.case_grid import KINDS, STARTS, Cell, cells
 from oven_bench.foreign.script_run import Pair, Task, play_pair, scripts_folder
 from oven_bench.foreign.tuned_rates import FILE, key, read
 from oven_bench.foreign.verdicts import cell_results, totals
 from oven_bench.study import (
-    Jobs,
+    PATH,
     Report,
     ResultsFile,
     Study,
     code_digest,
     comma_separated,
+    jobs_option,
     package_folders,
     run_tasks,
     seed_list,
@@ -118,27 +119,41 @@ def report(pairs: Sequence[Pair]) -> Report:
     return Report(figures, [cell.table_row() for cell in cell_results(results)], [pair.line() for pair in failed])
 
 
+@click.option(
+    "--only",
+    default="",
+    show_default=False,
+    metavar="KIND,…",
+    help=f"Prefixes of KIND/OPTIMIZER. Kinds: {', '.join(kind.name for kind in KINDS)}.",
+)
+@click.option("--starts", default=",".join(STARTS), help="Any of tuned, high (×10), low (/10).")
+@click.option("--seeds", default=FIRST_SEEDS, help="E.g. 100,101 or 100-102.")
+@click.option("--width", type=int, show_default=OWN, help="Width of all models.")
+@click.option("--init-std", type=float, show_default=OWN, help="Initial deviation of all weights.")
+@click.option("--lr", type=float, show_default=f"{OWN}, from {FILE}", help="The tuned learning rate.")
+@click.option("--steps", type=int, show_default=OWN, help="Steps of all runs.")
+@click.option("--quick", is_flag=True, help=f"{QUICK_STEPS} steps, only to check that it runs.")
+@click.option("--both", is_flag=True, help="Run the control even if the controller changed nothing.")
+@jobs_option()
+@click.option("--scripts", type=PATH, show_default="the checkout's tests/foreign", help="Folder of the scripts.")
+@click.option("--logs", type=PATH, metavar="DIR", help="Keep the event logs of runs with changes there.")
+@click.option(
+    "--results", type=PATH, metavar="FILE", help="Append results as JSON lines; a second call continues there."
+)
 def bench(
-    only: Annotated[
-        str,
-        Option(metavar="KIND,…", help=f"Prefixes of KIND/OPTIMIZER. Kinds: {', '.join(kind.name for kind in KINDS)}."),
-    ] = "",
-    starts: Annotated[str, Option(help="Any of tuned, high (×10), low (/10).")] = ",".join(STARTS),
-    seeds: Annotated[str, Option(help="E.g. 100,101 or 100-102.")] = FIRST_SEEDS,
-    width: Annotated[int | None, Option(help="Width of all models.", show_default=OWN)] = None,
-    init_std: Annotated[float | None, Option(help="Initial deviation of all weights.", show_default=OWN)] = None,
-    lr: Annotated[float | None, Option(help="The tuned learning rate.", show_default=f"{OWN}, from {FILE}")] = None,
-    steps: Annotated[int | None, Option(help="Steps of all runs.", show_default=OWN)] = None,
-    quick: Annotated[bool, Option("--quick", help=f"{QUICK_STEPS} steps, only to check that it runs.")] = False,
-    both: Annotated[bool, Option("--both", help="Run the control even if the controller changed nothing.")] = False,
-    jobs: Jobs = 2,
-    scripts: Annotated[
-        Path | None, Option(help="Folder of the scripts.", show_default="the checkout's tests/foreign")
-    ] = None,
-    logs: Annotated[Path | None, Option(metavar="DIR", help="Keep the event logs of runs with changes there.")] = None,
-    results: Annotated[
-        Path | None, Option(metavar="FILE", help="Append results as JSON lines; a second call continues there.")
-    ] = None,
+    only: str,
+    starts: str,
+    seeds: str,
+    width: int | None,
+    init_std: float | None,
+    lr: float | None,
+    steps: int | None,
+    quick: bool,
+    both: bool,
+    jobs: int,
+    scripts: Path | None,
+    logs: Path | None,
+    results: Path | None,
 ) -> Report:
     folder = scripts_folder(scripts)
     all_steps = steps or (QUICK_STEPS if quick else None)

@@ -14,15 +14,15 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from typer import Option
+import click
 
 from oven_bench.gpu.part_process import Outcome, PartProcess
 from oven_bench.gpu.parts import PARTS, Part
 from oven_bench.gpu.results import machine, markdown
 from oven_bench.gpu.sizes import Sizes, full, tiny
-from oven_bench.study import Report, Study, comma_separated
+from oven_bench.study import PATH, Report, Study, comma_separated
 from oven_core.errors import ConfigError, UnknownNameError
 
 CORES_TOGETHER = 8
@@ -97,12 +97,11 @@ def selected(only: str) -> list[Part]:
     return [part for name, part in PARTS.items() if name in names]
 
 
-def bench(
-    minutes: Annotated[float, Option(min=0.5, help="Time limit for all parts together.")] = 8.0,
-    rehearse: Annotated[bool, Option("--rehearse", help="Tiny models, also on a card.")] = False,
-    only: Annotated[str, Option(metavar="PART,…", help=f"Parts to run: {', '.join(PARTS)}.", show_default="all")] = "",
-    out: Annotated[Path, Option(metavar="DIR", help="Folder for gpu.json and gpu.md.")] = Path(),
-) -> Report:
+@click.option("--minutes", type=click.FloatRange(min=0.5), default=8.0, help="Time limit for all parts together.")
+@click.option("--rehearse", is_flag=True, help="Tiny models, also on a card.")
+@click.option("--only", default="", metavar="PART,…", show_default="all", help=f"Parts to run: {', '.join(PARTS)}.")
+@click.option("--out", type=PATH, default=Path(), metavar="DIR", help="Folder for gpu.json and gpu.md.")
+def bench(minutes: float, rehearse: bool, only: str, out: Path) -> Report:
     parts = selected(only)
     if not out.is_dir():
         raise ConfigError(f"--out {out} is not a folder; create it first")

@@ -10,10 +10,10 @@ import tempfile
 from collections.abc import Collection, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
+import click
 from pydantic import TypeAdapter
-from typer import Option
 
 from oven_bench.gym.arms import arms as arms_by_name
 from oven_bench.gym.faults import families as families_by_name
@@ -30,7 +30,16 @@ from oven_bench.gym.score import (
     verdict,
 )
 from oven_bench.intervals import Interval
-from oven_bench.study import FirstSeed, Jobs, Report, ResultsFile, Study, comma_separated, run_tasks
+from oven_bench.study import (
+    PATH,
+    Report,
+    ResultsFile,
+    Study,
+    comma_separated,
+    first_seed_option,
+    jobs_option,
+    run_tasks,
+)
 from oven_core.errors import ConfigError, ProcessError, UnknownNameError
 
 SUBJECT = "mesh+kg"
@@ -137,17 +146,33 @@ def selected(kind: str, patterns: Sequence[str], names: Collection[str]) -> list
     return list(chosen)
 
 
+@click.option("--quick", is_flag=True, help="One seed, fewer arms, every third family: five minutes.")
+@click.option(
+    "--arms", default="", show_default=False, metavar="NAMES", help="Comma-separated; `rule.*` selects all of those."
+)
+@click.option(
+    "--families",
+    default="",
+    show_default=False,
+    metavar="NAMES",
+    help="Comma-separated; `grpo.*` selects all of those.",
+)
+@click.option("--seeds", type=click.IntRange(min=1), show_default="3; 1 with --quick", help="Seeds per family.")
+@first_seed_option
+@jobs_option()
+@click.option(
+    "--resume", type=PATH, metavar="FOLDER", help="Keep the episodes there, and play only those that it lacks."
+)
+@click.option("--subject", default=SUBJECT, metavar="ARM", help="The arm that the verdict is on.")
 def gym(
-    quick: Annotated[bool, Option("--quick", help="One seed, fewer arms, every third family: five minutes.")] = False,
-    arms: Annotated[str, Option(metavar="NAMES", help="Comma-separated; `rule.*` selects all of those.")] = "",
-    families: Annotated[str, Option(metavar="NAMES", help="Comma-separated; `grpo.*` selects all of those.")] = "",
-    seeds: Annotated[int | None, Option(min=1, help="Seeds per family.", show_default="3; 1 with --quick")] = None,
-    first_seed: FirstSeed = 1,
-    jobs: Jobs = 2,
-    resume: Annotated[
-        Path | None, Option(metavar="FOLDER", help="Keep the episodes there, and play only those that it lacks.")
-    ] = None,
-    subject: Annotated[str, Option(metavar="ARM", help="The arm that the verdict is on.")] = SUBJECT,
+    quick: bool,
+    arms: str,
+    families: str,
+    seeds: int | None,
+    first_seed: int,
+    jobs: int,
+    resume: Path | None,
+    subject: str,
 ) -> Report:
     known_arms, known_families = arms_by_name(), families_by_name()
     chosen_arms = selected("arm", comma_separated(arms), known_arms) or (QUICK_ARMS if quick else [*known_arms])

@@ -11,25 +11,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated
 
+import click
 from pydantic import TypeAdapter
-from typer import Option
 
 from oven_bench.hostile.attack_effects import NOISE_SEEDS, report
 from oven_bench.hostile.attacked_run import play
 from oven_bench.hostile.attacks import ATTACKS, NOBODY, STARTS, USUAL, USUAL_STARTS, Attack, folder, named
 from oven_bench.hostile.run_facts import Case, Row
 from oven_bench.study import (
-    HomeFolder,
-    Jobs,
+    PATH,
     Report,
     ResultsFile,
     Study,
     code_digest,
     comma_separated,
     home_folder,
-    one_of,
+    home_option,
+    jobs_option,
     package_folders,
     run_tasks,
     seed_list,
@@ -79,40 +78,61 @@ def _describe(row: Row) -> str:
     return f"{row.case.attack or 'without'}, {row.case.start}, seed {row.case.seed}: {end}"
 
 
+@click.option(
+    "--attacks",
+    default="",
+    metavar="NAME,…",
+    show_default="all but newcomer_granted",
+    help="Attacks to run; see below.",
+)
+@click.option(
+    "--starts",
+    multiple=True,
+    type=click.Choice([*STARTS]),
+    help=f"Where the runs begin; repeat it for more. By default {' and '.join(USUAL_STARTS)}.",
+)
+@click.option("--seeds", default="1-2", help="E.g. 1,3 or 1-2.")
+@click.option(
+    "--noise-seeds",
+    type=click.IntRange(min=1),
+    default=NOISE_SEEDS,
+    metavar="N",
+    help="Runs without an attack per start, to estimate the noise.",
+)
+@click.option("--steps", type=click.IntRange(min=1), default=STEPS, help="Gradient steps of each run.")
+@jobs_option()
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A setting of each run, as for `up`, e.g. rules.newcomers=full.",
+)
+@click.option("--quick", is_flag=True, help="Tiny models, only to check that it runs.")
+@click.option("--results", type=PATH, metavar="FILE", help="Append runs as JSON lines; a second call continues there.")
+@home_option
 def bench(
-    attacks: Annotated[
-        str, Option(metavar="NAME,…", help="Attacks to run; see below.", show_default="all but newcomer_granted")
-    ] = "",
-    starts: Annotated[
-        list[str] | None,
-        one_of(STARTS, f"Where the runs begin; repeat it for more. By default {' and '.join(USUAL_STARTS)}."),
-    ] = None,
-    seeds: Annotated[str, Option(help="E.g. 1,3 or 1-2.")] = "1-2",
-    noise_seeds: Annotated[
-        int, Option(min=1, metavar="N", help="Runs without an attack per start, to estimate the noise.")
-    ] = NOISE_SEEDS,
-    steps: Annotated[int, Option(min=1, help="Gradient steps of each run.")] = STEPS,
-    jobs: Jobs = 2,
-    settings: Annotated[
-        list[str] | None,
-        Option("--set", metavar="KEY=VALUE", help="A setting of each run, as for `up`, e.g. rules.newcomers=full."),
-    ] = None,
-    quick: Annotated[bool, Option("--quick", help="Tiny models, only to check that it runs.")] = False,
-    results: Annotated[
-        Path | None, Option(metavar="FILE", help="Append runs as JSON lines; a second call continues there.")
-    ] = None,
-    home: HomeFolder = None,
+    attacks: str,
+    starts: Sequence[str],
+    seeds: str,
+    noise_seeds: int,
+    steps: int,
+    jobs: int,
+    settings: Sequence[str],
+    quick: bool,
+    results: Path | None,
+    home: Path | None,
 ) -> Report:
     chosen = named(comma_separated(attacks) or USUAL)
     wanted = cases(chosen, starts or USUAL_STARTS, seed_list(seeds), steps, noise_seeds)
     sizes: Mapping[str, object] = dict(QUICK) if quick else {}
-    file = ResultsFile(results, TypeAdapter(Row), header(quick, settings or ())) if results else None
+    file = ResultsFile(results, TypeAdapter(Row), header(quick, settings)) if results else None
     rows = [row for row in file.rows if row.case in wanted] if file else []
     done = [row.case for row in rows]
     missing = [case for case in wanted if case not in done]
     with home_folder(home) as path:
         path.mkdir(parents=True, exist_ok=True)
-        run = partial(play, home=path, options=sizes, settings=tuple(settings or ()))
+        run = partial(play, home=path, options=sizes, settings=tuple(settings))
         for row in run_tasks(run, missing, jobs, describe=_describe):
             rows.append(row)
             if file:

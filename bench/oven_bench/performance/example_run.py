@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import NamedTuple
@@ -129,7 +130,7 @@ class LongLog:
     def write(self, events: int) -> None:
         with self._folder.export.open("w") as out:
             out.writelines(line + "\n" for line in islice(self.lines(), events))
-        self._folder.write_info(self._folder.info().model_copy(update={"ended": "completed"}))
+        self._folder.write_info(replace(self._folder.info(), ended="completed"))
 
     def lines(self) -> Iterator[str]:
         """The log's lines, without end."""

@@ -20,12 +20,12 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
-from typing import Annotated, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
+import click
 import networkx as nx
 import numpy as np
 import psutil
-from typer import Option
 
 from oven_bench.intervals import observed_quantile
 from oven_bench.performance.on_cpu_clock import OnCpu
@@ -233,11 +233,10 @@ def diagnose_p99_us(folder: Path) -> float:
     return observed_quantile(took, 0.99)
 
 
-def bench(
-    nodes: Annotated[int, Option(min=100, max=2**24)] = 500_000,
-    edges: Annotated[int, Option(min=100)] = 3_000_000,
-    quick: Annotated[bool, Option("--quick", help="20,000 nodes and 120,000 edges: seconds.")] = False,
-) -> Report:
+@click.option("--nodes", type=click.IntRange(100, 2**24), default=500_000)
+@click.option("--edges", type=click.IntRange(min=100), default=3_000_000)
+@click.option("--quick", is_flag=True, help="20,000 nodes and 120,000 edges: seconds.")
+def bench(nodes: int, edges: int, quick: bool) -> Report:
     if quick:
         nodes, edges = 20_000, 120_000
     with tempfile.TemporaryDirectory() as scratch:

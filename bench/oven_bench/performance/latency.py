@@ -19,9 +19,8 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
 
-from typer import Option
+import click
 
 from oven_bench.intervals import bootstrapped, percentile
 from oven_bench.performance import relay_baseline
@@ -135,15 +134,12 @@ def _milliseconds(blocks: Sequence[Sequence[float]], percent: int) -> float:
     return round(percentile([took for block in blocks for took in block], percent) * 1000, 3)
 
 
-def bench(
-    agents: Annotated[int, Option(help="Number of agents.")] = 4,
-    agents_per_process: Annotated[int, Option(min=1, help="Agents per process.")] = 4,
-    blocks: Annotated[int, Option(help="Blocks of each arm, in turns.")] = 20,
-    trips: Annotated[int, Option(help="Decisions per block.")] = 50,
-    reviews: Annotated[
-        bool, Option("--reviews", help="One agent proposes, and the others review its ballots.")
-    ] = False,
-) -> Report:
+@click.option("--agents", type=int, default=4, help="Number of agents.")
+@click.option("--agents-per-process", type=click.IntRange(min=1), default=4, help="Agents per process.")
+@click.option("--blocks", type=int, default=20, help="Blocks of each arm, in turns.")
+@click.option("--trips", type=int, default=50, help="Decisions per block.")
+@click.option("--reviews", is_flag=True, help="One agent proposes, and the others review its ballots.")
+def bench(agents: int, agents_per_process: int, blocks: int, trips: int, reviews: bool) -> Report:
     if min(agents, blocks, trips) < 2:
         raise ConfigError("--agents, --blocks and --trips have to be at least 2 each, for an interval")
     with tempfile.TemporaryDirectory() as scratch:

@@ -22,11 +22,11 @@ import tempfile
 import termios
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
 
+import click
 import psutil
-from typer import Option
 
 from oven_bench.performance.example_run import SCALE, Entry, ExampleRun
 from oven_bench.study import Report, Study
@@ -210,7 +210,7 @@ async def served_run(folder: RunFolder) -> AsyncIterator[Bus]:
         folder.add_user(role, role)
     with folder.hold():
         server = await EmbeddedServer.start(folder.server, folder.logs / "nats-server.log")
-        folder.write_info(folder.info().model_copy(update={"url": server.url, "port": server.port}))
+        folder.write_info(replace(folder.info(), url=server.url, port=server.port))
         try:
             admin = Credentials.load(folder.add_user("admin", "admin"))
             async with Bus.connect(server.url, admin) as bus, Bus.connect(server.url, admin) as service:
@@ -221,10 +221,9 @@ async def served_run(folder: RunFolder) -> AsyncIterator[Bus]:
             await server.stop()
 
 
-def bench(
-    seconds: Annotated[float, Option(help="Seconds of each measurement.")] = 15,
-    keys: Annotated[int, Option(min=2, help="Number of key presses.")] = 100,
-) -> Report:
+@click.option("--seconds", type=float, default=15, help="Seconds of each measurement.")
+@click.option("--keys", type=click.IntRange(min=2), default=100, help="Number of key presses.")
+def bench(seconds: float, keys: int) -> Report:
     with tempfile.TemporaryDirectory() as scratch:
         home = Home(Path(scratch))
         return Report(asyncio.run(measure(home.create(RUN, "bench"), home.path, seconds, keys)))

@@ -16,14 +16,13 @@ import time
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
-from typing import Annotated
 
+import click
 import psutil
-from typer import Option
 
 from oven_bench.performance.example_run import LongLog
 from oven_bench.performance.monitor import Terminal
-from oven_bench.study import HomeFolder, Report, Study, home_folder
+from oven_bench.study import Report, Study, home_folder, home_option
 from oven_core.security.signing import Keyring
 from oven_runs.access.log_sources import LogFile
 from oven_runs.home.run_folder import Home, RunFolder
@@ -142,9 +141,9 @@ async def measure(home: Home, events: int, tell: Callable[[str], object]) -> dic
     return figures | parts(long)
 
 
-def bench(
-    events: Annotated[int, Option(min=10_000, help="Events of the long log.")] = 1_000_000, home: HomeFolder = None
-) -> Report:
+@click.option("--events", type=click.IntRange(min=10_000), default=1_000_000, help="Events of the long log.")
+@home_option
+def bench(events: int, home: Path | None) -> Report:
     with home_folder(home) as path:
         return Report(asyncio.run(measure(Home(path), events, lambda line: print(line, file=sys.stderr))))
 

@@ -24,9 +24,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Annotated
 
-from typer import Option
+import click
 
 from oven_bench.intervals import observed_quantile, ratio_of_blocks
 from oven_bench.performance.on_cpu_clock import OnCpu, nothing
@@ -38,12 +37,11 @@ from oven_core.mesh.code_hash import mesh_code_hash
 from oven_core.protocol.messages import AgentStatus, MetricSpec
 from oven_core.protocol.rules import Rules
 from oven_core.security.credentials import Credentials
-from oven_core.security.signing import load_keys
+from oven_core.security.signing import KEYS, load_keys
 from oven_learner.actuators import Actuators
 from oven_learner.client.oven_client import OvenClient
 from oven_learner.link.process_link import ProcessLink
 from oven_runs.home.run_folder import Home
-from oven_runs.server.embedded_server import KEYS
 
 STEP_MS = 5.0
 WARM_UP = 200
@@ -249,13 +247,15 @@ def _mean_ms(blocks: list[list[float]]) -> float:
     return round(1e3 * fmean(step for block in blocks for step in block), 3)
 
 
-def bench(
-    pairs: Annotated[int, Option(help="Steps of each arm: a minute in all.")] = 2400,
-    block: Annotated[int, Option(min=1, help="Counted steps of a block.")] = 40,
-    agents_per_process: Annotated[
-        int | None, Option(min=1, help="Installed agents per process.", show_default="all, as `up` starts them")
-    ] = None,
-) -> Report:
+@click.option("--pairs", type=int, default=2400, help="Steps of each arm: a minute in all.")
+@click.option("--block", type=click.IntRange(min=1), default=40, help="Counted steps of a block.")
+@click.option(
+    "--agents-per-process",
+    type=click.IntRange(min=1),
+    show_default="all, as `up` starts them",
+    help="Installed agents per process.",
+)
+def bench(pairs: int, block: int, agents_per_process: int | None) -> Report:
     if pairs < 4 * block:
         raise ConfigError(
             f"--pairs {pairs} is below 4 × --block ({4 * block}): an interval needs at least four pairs of blocks"

@@ -11,9 +11,9 @@ import os
 import tempfile
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from typer import Option
+import click
 
 from oven_bench.study import Report, Study, in_new_process
 
@@ -76,7 +76,8 @@ def _train(kind: str, seconds: float, folder: Path) -> dict[str, float]:
     }
 
 
-def bench(seconds: Annotated[float, Option(help="Seconds of training at each size.")] = 330.0) -> Report:
+@click.option("--seconds", type=float, default=330.0, help="Seconds of training at each size.")
+def bench(seconds: float) -> Report:
     from oven_learner.rollback.memory_snapshots import MAX_TIME_SHARE
 
     sizes = {kind: in_new_process(measure, kind, seconds) for kind in SIZES}

@@ -22,13 +22,13 @@ from oven_core.errors import ProcessError
 from oven_core.protocol.messages import Decision, LogMessage, MetricSpec
 from oven_core.protocol.rules import Rules
 from oven_core.security.credentials import Credentials
-from oven_core.security.signing import Keyring, load_keys
+from oven_core.security.signing import KEYS, Keyring, load_keys
 from oven_learner.actuators import Actuators
 from oven_learner.client.oven_client import OvenClient
 from oven_learner.link.process_link import ProcessLink
 from oven_runs.access.log_watch import LogWatch
 from oven_runs.home.run_folder import Home, RunFolder
-from oven_runs.server.embedded_server import KEYS, EmbeddedServer
+from oven_runs.server.embedded_server import EmbeddedServer
 from oven_runs.settings.agents import AgentSpec, agent_spec
 
 RUN = "bench"

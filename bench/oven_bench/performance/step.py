@@ -29,16 +29,16 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import fmean
-from typing import Annotated, Any, cast, get_args
+from typing import Any, get_args
 
+import click
 from rich.console import Console
-from typer import Option
 
 from oven_bench.intervals import Interval, ratio_of_blocks
 from oven_bench.performance.overhead import processed_ticks
 from oven_bench.performance.stack_under_test import RUN, installed, installed_swarm
 from oven_bench.performance.step_arm import Block, Device, Dtype, Order, Size, work
-from oven_bench.study import Report, Study, one_of
+from oven_bench.study import Report, Study
 from oven_controller.stack.process_plan import Plan
 from oven_core.errors import ConfigError, ProcessError
 from oven_core.protocol.rules import Autonomy, Rules
@@ -167,34 +167,48 @@ def _arm(order: Order) -> Iterator[Connection]:
             process.join(10)
 
 
+@click.option("--rounds", type=int, default=12, help="Blocks of each arm; 12 take about 4 minutes.")
+@click.option("--block", type=click.IntRange(min=1), default=10, help="Counted steps per block.")
+@click.option("--device", type=click.Choice(get_args(Device)), default="cpu", help="Where to train.")
+@click.option("--dtype", type=click.Choice(get_args(Dtype)), default="f32", help="Type of the weights.")
+@click.option(
+    "--model-size",
+    type=click.Choice([*DEFAULTS]),
+    default="recipe",
+    help="The recipe's warm policy of 0.5 M parameters (recipe), or a Qwen2 with random weights.",
+)
+@click.option(
+    "--autonomy", type=click.Choice(get_args(Autonomy)), default="observe", help="Autonomy level of the attached arm."
+)
+@click.option("--prompts", type=click.IntRange(min=1), show_default=BY_SIZE, help="Prompts per step.")
+@click.option("--group", type=int, show_default=BY_SIZE, help="Completions per prompt.")
+@click.option("--completion", type=click.IntRange(min=1), show_default=BY_SIZE, help="Tokens per completion.")
 def bench(
-    rounds: Annotated[int, Option(help="Blocks of each arm; 12 take about 4 minutes.")] = 12,
-    block: Annotated[int, Option(min=1, help="Counted steps per block.")] = 10,
-    device: Annotated[str, one_of(get_args(Device), "Where to train.")] = "cpu",
-    dtype: Annotated[str, one_of(get_args(Dtype), "Type of the weights.")] = "f32",
-    model_size: Annotated[
-        str, one_of(DEFAULTS, "The recipe's warm policy of 0.5 M parameters (recipe), or a Qwen2 with random weights.")
-    ] = "recipe",
-    autonomy: Annotated[str, one_of(get_args(Autonomy), "Autonomy level of the attached arm.")] = "observe",
-    prompts: Annotated[int | None, Option(min=1, help="Prompts per step.", show_default=BY_SIZE)] = None,
-    group: Annotated[int | None, Option(help="Completions per prompt.", show_default=BY_SIZE)] = None,
-    completion: Annotated[int | None, Option(min=1, help="Tokens per completion.", show_default=BY_SIZE)] = None,
+    rounds: int,
+    block: int,
+    device: Device,
+    dtype: Dtype,
+    model_size: Size,
+    autonomy: Autonomy,
+    prompts: int | None,
+    group: int | None,
+    completion: int | None,
 ) -> Report:
     if rounds < 4:
         raise ConfigError(f"--rounds {rounds}: an interval needs at least four")
     defaults = DEFAULTS[model_size]
     order = Order(
         cache=str(Home().cache / "bench-step"),
-        size=cast(Size, model_size),
-        device=cast(Device, device),
-        dtype=cast(Dtype, dtype),
+        size=model_size,
+        device=device,
+        dtype=dtype,
         prompts=prompts or defaults[0],
         group=group or defaults[1],
         completion=completion or defaults[2],
     )
     if order.group < 2:
         raise ConfigError(f"--group {order.group} has to be at least 2: a single completion has no advantage")
-    return Report(asyncio.run(measure(order, rounds, block, cast(Autonomy, autonomy))))
+    return Report(asyncio.run(measure(order, rounds, block, autonomy)))
 
 
 STUDY = Study("step", bench, "--json")

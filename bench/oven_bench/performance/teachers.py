@@ -17,9 +17,9 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Any
+from typing import Any
 
-from typer import Option
+import click
 
 from oven_bench.performance.step_arm import Dtype
 from oven_bench.study import Report, Study, in_new_process
@@ -190,10 +190,9 @@ def missed_bars(forms: dict[str, dict[str, float]]) -> list[str]:
     return wrong
 
 
-def bench(
-    megabytes: Annotated[float, Option(min=100.0, help="Size of the model in float32, in MB.")] = 110.0,
-    batches: Annotated[int, Option(min=1, help="Batches of each form, each after a swap.")] = 5,
-) -> Report:
+@click.option("--megabytes", type=click.FloatRange(min=100), default=110.0, help="Size of the model in float32, in MB.")
+@click.option("--batches", type=click.IntRange(min=1), default=5, help="Batches of each form, each after a swap.")
+def bench(megabytes: float, batches: int) -> Report:
     forms = {form: in_new_process(measure, form, megabytes, batches) for form in FORMS}
     wrong = missed_bars(forms)
     rows = [{"form": form, **figures} for form, figures in forms.items()]

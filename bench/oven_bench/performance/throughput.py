@@ -23,10 +23,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
+import click
 from nats.aio.msg import Msg
-from typer import Option
 
 from oven_bench.intervals import percentile
 from oven_bench.performance.stack_under_test import RUN, Learner, Swarm, swarm
@@ -217,11 +216,12 @@ def keeps_up(lags: Sequence[Lag], began: float, seconds: float, rate: int) -> bo
     return late - statistics.median(third) <= GROWTH * rate * quarter and late <= BEHIND_S * rate
 
 
-def bench(
-    seconds: Annotated[float, Option(help="Seconds per rung.")] = 6.0,
-    agents_per_process: Annotated[int, Option(min=1, help="Agents per process, with four agents.")] = 4,
-    ladder: Annotated[str, Option(help="Steps per second, in rising order.")] = ",".join(map(str, LADDER)),
-) -> Report:
+@click.option("--seconds", type=float, default=6.0, help="Seconds per rung.")
+@click.option(
+    "--agents-per-process", type=click.IntRange(min=1), default=4, help="Agents per process, with four agents."
+)
+@click.option("--ladder", default=",".join(map(str, LADDER)), help="Steps per second, in rising order.")
+def bench(seconds: float, agents_per_process: int, ladder: str) -> Report:
     try:
         rates = [int(rate) for rate in ladder.split(",")]
     except ValueError:

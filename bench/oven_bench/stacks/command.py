@@ -9,12 +9,12 @@ import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-from typer import Option
+import click
 
 from oven_bench.stacks.environments import STACKS, Stack, open_environment
-from oven_bench.study import Jobs, Report, Study, comma_separated, run_tasks
+from oven_bench.study import Report, Study, comma_separated, jobs_option, run_tasks
 from oven_core.errors import ConfigError
 
 APPLIED: Final = "applied, read back as 0.5, rate × 0.5"
@@ -51,12 +51,11 @@ def problems(row: Mapping[str, Any]) -> list[str]:
     return sentences or ([] if works else [f"{row['stack']}: no training works without us"])
 
 
-def bench(
-    only: Annotated[
-        str, Option(metavar="PREFIX,…", help="Prefixes of names, e.g. TRL,Lightning.", show_default="all")
-    ] = "",
-    jobs: Jobs = 1,
-) -> Report:
+@click.option(
+    "--only", default="", metavar="PREFIX,…", show_default="all", help="Prefixes of names, e.g. TRL,Lightning."
+)
+@jobs_option(1)
+def bench(only: str, jobs: int) -> Report:
     prefixes = tuple(comma_separated(only))
     stacks = [stack for stack in STACKS if not prefixes or stack.name.startswith(prefixes)]
     if not stacks:

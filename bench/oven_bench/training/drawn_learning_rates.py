@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from statistics import median
-from typing import Annotated
 
-from typer import Option
+import click
 
-from oven_bench.study import FirstSeed, HomeFolder, Jobs, Report, Study, home_folder, one_of
+from oven_bench.study import Report, Study, first_seed_option, home_folder, home_option, jobs_option
 from oven_bench.training.recipe_run import Episode, Result, by_seed, run_all
 from oven_recipes.pretrain.settings import TUNED_LEARNING_RATE, PretrainSettings, parse_start
 
@@ -83,14 +83,13 @@ def episodes(seeds: Sequence[int], arms: Sequence[str], steps: int, home: str) -
     ]  # fmt: skip
 
 
-def bench(
-    draws: Annotated[int, Option(min=1, help="Number of rates; about 3 min each on two cores.")] = 10,
-    first_seed: FirstSeed = 1,
-    steps: Annotated[int, Option(min=1, help="Gradient steps of each run.")] = STEPS,
-    arm: Annotated[list[str] | None, one_of(ARMS, "Only this arm; repeat it for more.")] = None,
-    jobs: Jobs = 2,
-    home: HomeFolder = None,
-) -> Report:
+@click.option("--draws", type=click.IntRange(min=1), default=10, help="Number of rates; about 3 min each on two cores.")
+@first_seed_option
+@click.option("--steps", type=click.IntRange(min=1), default=STEPS, help="Gradient steps of each run.")
+@click.option("--arm", multiple=True, type=click.Choice(ARMS), help="Only this arm; repeat it for more.")
+@jobs_option()
+@home_option
+def bench(draws: int, first_seed: int, steps: int, arm: Sequence[str], jobs: int, home: Path | None) -> Report:
     arms = tuple(name for name in ARMS if name in (arm or ARMS))
     with home_folder(home) as folder:
         seeds = range(first_seed, first_seed + draws)

@@ -9,12 +9,12 @@ as processes, in lockstep.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from statistics import median
-from typing import Annotated
 
-from typer import Option
+import click
 
-from oven_bench.study import FirstSeed, HomeFolder, Jobs, Report, Study, home_folder
+from oven_bench.study import Report, Study, first_seed_option, home_folder, home_option, jobs_option
 from oven_bench.training.recipe_run import Episode, Result, by_seed, run_all
 
 ARMS = ("tuned", "swarm", "alone", "blind", "plateau")
@@ -53,13 +53,14 @@ def _by_draw(results: Sequence[Result]) -> dict[int, dict[str, Result]]:
     return {seed: arms for seed, arms in by_seed(results).items() if set(arms) == set(ARMS)}
 
 
-def bench(
-    draws: Annotated[int, Option(min=1, help="Number of starts; about 100 s each on two cores.")] = 20,
-    first_seed: FirstSeed = 1,
-    steps: Annotated[int, Option(min=1, help="Gradient steps of each run.")] = 120,
-    jobs: Jobs = 2,
-    home: HomeFolder = None,
-) -> Report:
+@click.option(
+    "--draws", type=click.IntRange(min=1), default=20, help="Number of starts; about 100 s each on two cores."
+)
+@first_seed_option
+@click.option("--steps", type=click.IntRange(min=1), default=120, help="Gradient steps of each run.")
+@jobs_option()
+@home_option
+def bench(draws: int, first_seed: int, steps: int, jobs: int, home: Path | None) -> Report:
     with home_folder(home) as folder:
         episodes = [
             Episode(arm, "tuned" if arm == "tuned" else "drawn", seed, steps, str(folder), BLIND_FACTOR)

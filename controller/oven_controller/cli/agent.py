@@ -5,28 +5,29 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
 from oven_controller.cli import completion
 from oven_controller.cli.options import (
-    LOCAL,
-    Json,
-    LiveRunName,
-    RunAlias,
-    one_run,
+    DEFAULT_LIVE_RUN,
+    argument,
+    json_option,
     print_table,
     remote_options,
+    run_argument,
     run_option,
 )
 from oven_core import plugins
 from oven_core.errors import ConfigError
 from oven_core.protocol import names
+from oven_core.terminal_text import warn
 from oven_runs.access.endpoint import Endpoint
-from oven_runs.access.run_access import RunAccess, warn
+from oven_runs.access.run_access import RunAccess
 from oven_runs.access.run_finder import find_run
 from oven_runs.home.run_folder import Home
 from oven_runs.log.agent_table import HEADER, agent_rows
@@ -62,38 +63,28 @@ class {class_name}(Agent):
 '''
 
 
+@click.command()
+@argument("file", shell_complete=completion.agents_or_files, help="A Python file, or the name of an installed agent.")
+@run_argument(DEFAULT_LIVE_RUN)
+@click.option("--name", show_default="the file's name", help="Name under which it votes.")
+@click.option("--shadow", is_flag=True, help="Log and score its votes without counting them.")
+@click.option(
+    "--trust",
+    multiple=True,
+    metavar="ACTUATOR",
+    shell_complete=completion.knobs,
+    help="Trust it with this knob immediately; repeatable. '*' means every knob that it moves.",
+)
+@click.option("--alone", is_flag=True, help="With --trust: its proposals decide without a second kind of evidence.")
+@click.option(
+    "--option",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Set an option of the agent; repeatable. `agent list NAME` shows the options.",
+)
 def run_agent(
-    file: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE",
-            help="A Python file, or the name of an installed agent.",
-            autocompletion=completion.agents_or_files,
-        ),
-    ],
-    run: LiveRunName = None,
-    run_: RunAlias = None,
-    name: Annotated[str | None, typer.Option(help="Name under which it votes.", show_default="the file's name")] = None,
-    shadow: Annotated[bool, typer.Option("--shadow", help="Log and score its votes without counting them.")] = False,
-    trust: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="ACTUATOR",
-            help="Trust it with this knob immediately; repeatable. '*' means every knob that it moves.",
-            autocompletion=completion.knobs,
-        ),
-    ] = None,
-    alone: Annotated[
-        bool,
-        typer.Option("--alone", help="With --trust: its proposals decide without a second kind of evidence."),
-    ] = False,
-    option: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE", help="Set an option of the agent; repeatable. `agent list NAME` shows the options."
-        ),
-    ] = None,
-) -> None:
+    file: str, run: str | None, name: str | None, shadow: bool, trust: Sequence[str], alone: bool, option: Sequence[str]
+) -> int:
     """Run an agent alongside a running stack until Ctrl-C, or until the stack ends.
 
     The agent starts as a newcomer: its votes are counted and scored, but its proposals need a trusted agent's support.
@@ -115,18 +106,18 @@ def run_agent(
         options = numeric_options(name, dict(map(parse_assignment, option)))
         spec = replace(spec, options=tuple(options.items()))
         load_agents([replace(spec, name=name)], "--check")  # raises an error for options that the agent rejects
-    folder = Home().find(one_run(run, run_), running=True)
+    folder = Home().find(run, running=True)
     admit(folder, name, installed=spec.is_installed and name == spec.name, is_new=True)
     settings = folder.earlier_settings()
     plan = Plan(folder, folder.info().url, str(settings.get("otlp", "")), settings.get("agents_memory_mb"))
     print(f"{name} is joining {folder.run}; press Ctrl-C to stop it", flush=True)
     service = plan.joining_agent(spec, name, shadow=shadow)
-    raise typer.Exit(asyncio.run(run_alongside(folder, service, name, trust or (), alone)))
+    return asyncio.run(run_alongside(folder, service, name, trust, alone))
 
 
-def new_agent(
-    name: Annotated[str, typer.Argument(help="The agent's name; the file is NAME.py in this folder.")],
-) -> None:
+@click.command()
+@argument("name", help="The agent's name; the file is NAME.py in this folder.")
+def new_agent(name: str) -> None:
     """Write a small agent as a starting point for your own.
 
     Example: oven-controller agent new plateau
@@ -147,15 +138,12 @@ def new_agent(
     print(f"wrote {path}; try it alongside a running stack with `{command}`")
 
 
+@click.command()
+@argument("name", required=False, help="An installed agent or a Python file: also show its options.")
+@run_option("Show this run's agents: state, metrics, knobs, why one is idle.")
+@json_option
 @remote_options
-def list_agents(
-    name: Annotated[
-        str | None, typer.Argument(help="An installed agent or a Python file: also show its options.")
-    ] = None,
-    run: Annotated[str | None, run_option("Show this run's agents: state, metrics, knobs, why one is idle.")] = None,
-    as_json: Json = False,
-    endpoint: Endpoint = LOCAL,
-) -> None:
+def list_agents(name: str | None, run: str | None, as_json: bool, endpoint: Endpoint) -> None:
     """List the installed agents with a summary of each. With NAME, show one agent and its options.
 
     With --run, list the agents of a run: what each reads and moves, its state, and why it has nothing to do.

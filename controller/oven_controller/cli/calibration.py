@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
 from oven_controller.cli import completion
-from oven_controller.cli.options import Json, RunsAlias, print_result, print_table, several_runs
+from oven_controller.cli.options import json_option, print_result, print_table, runs_argument
 from oven_controller.importing.open_log import open_log
 from oven_core.protocol.messages import Outcome
 from oven_core.terminal_text import say, wrapped
@@ -21,21 +20,14 @@ NOTE = (
 )
 
 
-def calibration(
-    runs: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="RUN", help="Run names, run folders, or log.jsonl files.", autocompletion=completion.runs_or_logs
-        ),
-    ] = None,
-    runs_: RunsAlias = None,
-    as_json: Json = False,
-) -> None:
+@click.command()
+@runs_argument("Run names, run folders, or log.jsonl files.", shell_complete=completion.runs_or_logs)
+@json_option
+def calibration(runs: list[str], as_json: bool) -> None:
     """Score the confidences that agents stated: Brier score, Brier score of the best constant, and a reliability table.
 
     Example: oven-controller calibration grpo-1121-0231 grpo-1121-0307
     """
-    runs = several_runs(runs, runs_)
     outcomes = [outcome for run in runs for outcome in _read_outcomes(run)]
     scored_claims = collect_claims(outcomes)
     counts = {"outcomes": len(outcomes), "unscored": sum(not outcome.scored for outcome in outcomes)}

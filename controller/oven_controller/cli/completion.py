@@ -11,11 +11,9 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import Any
 
-import typer
-
-P = ParamSpec("P")
+import click
 
 MAX_RUNS_READ = 20
 """Maximum number of runs whose run.json is read to find a running one."""
@@ -27,14 +25,15 @@ MAX_DECISIONS = 20
 """Maximum number of decision ids to offer."""
 
 
-def _completer(find_names: Callable[P, Iterable[str]]) -> Callable[P, list[str]]:
+def _completer(
+    find_names: Callable[[click.Context, click.Parameter, str], Iterable[str]],
+) -> Callable[[click.Context, click.Parameter, str], list[str]]:
     """Decorate a function so that it returns only names that start with the incomplete word, or none on an error."""
 
     @functools.wraps(find_names)
-    def complete(*args: P.args, **kwargs: P.kwargs) -> list[str]:
-        incomplete = str([*args, *kwargs.values()][-1])  # the last argument
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
         try:
-            return [name for name in find_names(*args, **kwargs) if name.startswith(incomplete)]
+            return [name for name in find_names(ctx, param, incomplete) if name.startswith(incomplete)]
         except Exception:
             return []
 
@@ -42,73 +41,73 @@ def _completer(find_names: Callable[P, Iterable[str]]) -> Callable[P, list[str]]
 
 
 @_completer
-def runs(incomplete: str) -> Iterator[str]:
+def runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> Iterator[str]:
     """Return the names of runs, newest first."""
     return (folder.name for folder in _run_folders())
 
 
 @_completer
-def runs_or_paths(incomplete: str) -> Iterator[str]:
-    yield from runs(incomplete)
+def runs_or_paths(ctx: click.Context, param: click.Parameter, incomplete: str) -> Iterator[str]:
+    yield from runs(ctx, param, incomplete)
     yield from _list_paths(incomplete)
 
 
 @_completer
-def runs_or_logs(incomplete: str) -> Iterator[str]:
-    yield from runs(incomplete)
+def runs_or_logs(ctx: click.Context, param: click.Parameter, incomplete: str) -> Iterator[str]:
+    yield from runs(ctx, param, incomplete)
     yield from _list_paths(incomplete, ".jsonl")
 
 
 @_completer
-def installed_agents(incomplete: str) -> Iterable[str]:
+def installed_agents(ctx: click.Context, param: click.Parameter, incomplete: str) -> Iterable[str]:
     from oven_core import plugins
 
     return plugins.find_plugins("agents")
 
 
 @_completer
-def agents_or_files(incomplete: str) -> Iterator[str]:
+def agents_or_files(ctx: click.Context, param: click.Parameter, incomplete: str) -> Iterator[str]:
     """Return installed agents and Python files."""
-    yield from installed_agents(incomplete)
+    yield from installed_agents(ctx, param, incomplete)
     yield from _list_paths(incomplete, ".py")
 
 
 @_completer
-def agents(ctx: typer.Context, incomplete: str) -> Iterable[str]:
+def agents(ctx: click.Context, param: click.Parameter, incomplete: str) -> Iterable[str]:
     """Return the run's agents from its keys and settings, or the installed agents if neither names an agent."""
     folder = _find_run(ctx)
     if folder is None:
-        return installed_agents(incomplete)
+        return installed_agents(ctx, param, incomplete)
     users = _read_json(folder / "nats" / "users.json") or ()
     names = [name for user in users if user["role"] == "agent" for name in user.get("agents") or [user["name"]]]
     names += (_read_json(folder / "config.json") or {}).get("agents") or ()
-    return sorted({Path(name).stem for name in names}) or installed_agents(incomplete)
+    return sorted({Path(name).stem for name in names}) or installed_agents(ctx, param, incomplete)
 
 
 @_completer
-def knobs(ctx: typer.Context, incomplete: str) -> Iterable[str]:
+def knobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> Iterable[str]:
     """Return the knobs that the chosen run announced, or all known knobs if it announced none."""
-    return _read_knobs(_find_run(ctx)) or votable_knobs(incomplete)
+    return _read_knobs(_find_run(ctx)) or votable_knobs(ctx, param, incomplete)
 
 
 @_completer
-def judges(ctx: typer.Context, incomplete: str) -> Iterator[str]:
+def judges(ctx: click.Context, param: click.Parameter, incomplete: str) -> Iterator[str]:
     """Return the committee members whose judges can be swapped in the chosen run."""
     return (name.removeprefix("committee.") for name in _read_knobs(_find_run(ctx)) if name.startswith("committee."))
 
 
 @_completer
-def decisions(ctx: typer.Context, incomplete: str) -> Iterator[str]:
+def decisions(ctx: click.Context, param: click.Parameter, incomplete: str) -> Iterator[str]:
     """Return the newest decisions' ids, newest first, then the knobs. Omit leading zeros unless the user typed one."""
     newest = list(_read_messages(_find_run(ctx), "Decision", from_end=True))[-MAX_DECISIONS:]
     for body in reversed(newest):
         decision_id = str(body["id"])
         yield decision_id if incomplete.startswith("0") else decision_id.lstrip("0") or decision_id
-    yield from knobs(ctx, incomplete)
+    yield from knobs(ctx, param, incomplete)
 
 
 @_completer
-def votable_knobs(incomplete: str) -> Iterable[str]:
+def votable_knobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> Iterable[str]:
     from oven_controller.importing.declared_knobs import VOTABLE_KNOBS
 
     return VOTABLE_KNOBS
@@ -121,7 +120,7 @@ def _run_folders() -> list[Path]:
     return [file.parent for file in sorted(files, key=lambda file: file.stat().st_mtime, reverse=True)]
 
 
-def _find_run(ctx: typer.Context) -> Path | None:
+def _find_run(ctx: click.Context) -> Path | None:
     """Return the folder of the run on the command line, else of a run that has not ended, else of the newest run."""
     typed_name = ctx.params.get("run") or ctx.params.get("run_")
     folders = _run_folders()

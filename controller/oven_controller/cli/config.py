@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated
+from pathlib import Path
 
-import typer
+import click
 
-from oven_controller.cli.options import Config, Json, Settings, print_table, run_option
+from oven_controller.cli.options import config_option, json_option, print_table, run_option, settings_option
 from oven_core.errors import ConfigError
 from oven_runs.home.run_folder import Home
 from oven_runs.settings.layers import Origin
@@ -18,18 +19,17 @@ from oven_runs.settings.resolution import resolve
 from oven_runs.settings.run_settings import ATTACHED
 
 
+@click.command()
+@config_option
+@settings_option
+@run_option("Show the settings with which this run would resume.")
+@click.option("--attached", is_flag=True, help="Show the settings of a run around your own script (`run --`).")
+@click.option(
+    "--origin", is_flag=True, help="Show the source of each value: default, file and line, variable, or --set."
+)
+@json_option
 def show(
-    config: Config = None,
-    overrides: Settings = None,
-    run: Annotated[str | None, run_option("Show the settings with which this run would resume.")] = None,
-    attached: Annotated[
-        bool, typer.Option("--attached", help="Show the settings of a run around your own script (`run --`).")
-    ] = False,
-    origin: Annotated[
-        bool,
-        typer.Option("--origin", help="Show the source of each value: default, file and line, variable, or --set."),
-    ] = False,
-    as_json: Json = False,
+    config: Path | None, overrides: Sequence[str], run: str | None, attached: bool, origin: bool, as_json: bool
 ) -> None:
     """Print every setting with the value that `up` would use, or with --attached, that `run --` would use.
 
@@ -43,7 +43,7 @@ def show(
             raise ConfigError(f"run {folder.run!r} has no settings in {folder.config}: omit --run, or name another run")
         attached = attached or earlier_settings.get("recipe") == ATTACHED
     resolved = resolve(
-        config=config, sets=overrides or (), environ=os.environ, attached=attached, earlier_settings=earlier_settings
+        config=config, sets=overrides, environ=os.environ, attached=attached, earlier_settings=earlier_settings
     )
     origins = [replace(setting, value=_without_password(setting.value)) for setting in resolved.origins()]
     if as_json:

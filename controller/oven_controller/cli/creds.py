@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import get_args
 
-import typer
+import click
 
 from oven_controller.cli import completion
-from oven_controller.cli.options import Json, RunAlias, RunName, one_run, print_result
+from oven_controller.cli.options import DEFAULT_RUN, PATH, argument, json_option, print_result, run_argument
 from oven_controller.stack.agent_keys import admit, open_server_folder, revoke_in_folder
 from oven_controller.stack.agent_keys import revoke as revoke_agent
 from oven_controller.stack.person_keys import SUFFIX, AdministeredServer, announce, grant, is_operator
@@ -23,7 +23,7 @@ from oven_core.protocol.permissions import Role
 from oven_core.security import tls
 from oven_core.security.person_file import PersonRole
 from oven_core.security.tls import Certificate
-from oven_runs.access.run_access import warn
+from oven_core.terminal_text import warn
 from oven_runs.home.run_folder import Home
 from oven_runs.server.cluster import ROUTE_OFFSET, Node, write_confs
 from oven_runs.server.embedded_server import ServerFolder
@@ -31,51 +31,40 @@ from oven_runs.server.embedded_server import ServerFolder
 RELOAD_COMMAND = "nats-server --signal reload=PID"
 """Command that makes the user's own server reload its configuration."""
 
-ServerOption = Annotated[Path | None, typer.Option("--server", help="A folder of `creds server`, instead of a run.")]
-Agents = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--agent",
-        metavar="NAME",
-        help="Name of an agent; repeatable.",
-        show_default="all installed agents",
-        autocompletion=completion.installed_agents,
-    ),
-]
-Members = Annotated[
-    list[str] | None, typer.Option("--member", metavar="NAME", help="Name of a remote judge; repeatable.")
-]
+server_option = click.option("--server", type=PATH, help="A folder of `creds server`, instead of a run.")
 
 
+@click.command()
+@argument(
+    "name",
+    shell_complete=completion.installed_agents,
+    help="Name of an agent, which may vote only under this name, or of a person, for the log.",
+)
+@run_argument(DEFAULT_RUN)
+@click.option(
+    "--completions/--no-completions",
+    default=None,
+    show_default="unchanged; no for a new key",
+    help="Whether the agent may read sampled completions.",
+)
+@click.option("--operator", is_flag=True, help="Make a person's key to control and watch the run from any machine.")
+@click.option("--read-only", is_flag=True, help="Make a person's key to watch the run only.")
+@server_option
+@click.option("--nats", default="", show_default="the run's", help="Server address for the person's file.")
+@click.option("--tls-ca", type=PATH, show_default="the server's", help="Certificate authority for the person's file.")
+@click.option("--out", type=PATH, show_default="NAME.oven in creds/", help="File to write for the person.")
+@json_option
 def add(
-    name: Annotated[
-        str,
-        typer.Argument(
-            help="Name of an agent, which may vote only under this name, or of a person, for the log.",
-            autocompletion=completion.installed_agents,
-        ),
-    ],
-    run: RunName = None,
-    run_: RunAlias = None,
-    completions: Annotated[
-        bool | None,
-        typer.Option(
-            help="Whether the agent may read sampled completions.", show_default="unchanged; no for a new key"
-        ),
-    ] = None,
-    operator: Annotated[
-        bool, typer.Option("--operator", help="Make a person's key to control and watch the run from any machine.")
-    ] = False,
-    read_only: Annotated[bool, typer.Option("--read-only", help="Make a person's key to watch the run only.")] = False,
-    server: ServerOption = None,
-    nats: Annotated[str, typer.Option(help="Server address for the person's file.", show_default="the run's")] = "",
-    tls_ca: Annotated[
-        Path | None, typer.Option(help="Certificate authority for the person's file.", show_default="the server's")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="File to write for the person.", show_default="NAME.oven in creds/")
-    ] = None,
-    as_json: Json = False,
+    name: str,
+    run: str | None,
+    completions: bool | None,
+    operator: bool,
+    read_only: bool,
+    server: Path | None,
+    nats: str,
+    tls_ca: Path | None,
+    out: Path | None,
+    as_json: bool,
 ) -> None:
     """Make a key for a run. For an agent, print the environment of its process. For a person, write one file.
 
@@ -87,14 +76,14 @@ def add(
         raise ConfigError("--operator and --read-only cannot be combined; use only one of them")
     if operator or read_only:
         role: PersonRole = "operator" if operator else "monitor"
-        _grant_access(name, role, one_run(run, run_), server, nats, tls_ca, out, as_json)
+        _grant_access(name, role, run, server, nats, tls_ca, out, as_json)
         return
     if server or nats or tls_ca or out:
         raise ConfigError(
             "--server, --nats, --tls-ca and --out need a person's key; add --operator or --read-only, or use `creds "
             "server --agent NAME` for an agent's key on your own server"
         )
-    folder = Home().find(one_run(run, run_))
+    folder = Home().find(run)
     admit(folder, name, completions=completions)
     environment = Plan(folder, folder.info().url).environment("agent", name)
     print_result(as_json, environment, export_lines(environment))
@@ -139,15 +128,12 @@ def _grant_access(
     print_result(as_json, fields, lines)
 
 
-def revoke(
-    name: Annotated[
-        str, typer.Argument(help="An agent, a committee member or a person.", autocompletion=completion.agents)
-    ],
-    run: RunName = None,
-    run_: RunAlias = None,
-    server: ServerOption = None,
-    as_json: Json = False,
-) -> None:
+@click.command()
+@argument("name", shell_complete=completion.agents, help="An agent, a committee member or a person.")
+@run_argument(DEFAULT_RUN)
+@server_option
+@json_option
+def revoke(name: str, run: str | None, server: Path | None, as_json: bool) -> None:
     """Revoke a key: close its connections at once and remove its file. `creds add` makes a new one.
 
     Example: oven-controller creds revoke scout --run grpo-1121-0231
@@ -157,7 +143,7 @@ def revoke(
         revoke_in_folder(target.server, name)
         run = target.server.run
     else:
-        folder = Home().find(one_run(run, run_))
+        folder = Home().find(run)
         was_operator = is_operator(folder.server, name)
         revoke_agent(folder, name)
         run = folder.run
@@ -172,7 +158,11 @@ def revoke(
     print_result(as_json, fields, lines)
 
 
-def list_keys(run: RunName = None, run_: RunAlias = None, server: ServerOption = None, as_json: Json = False) -> None:
+@click.command()
+@run_argument(DEFAULT_RUN)
+@server_option
+@json_option
+def list_keys(run: str | None, server: Path | None, as_json: bool) -> None:
     """List the keys of a run: names, roles and public keys, but no secrets.
 
     Example: oven-controller creds list --json
@@ -180,7 +170,7 @@ def list_keys(run: RunName = None, run_: RunAlias = None, server: ServerOption =
     if server is not None:
         key_folder = open_server_folder(server)
     else:
-        folder = Home().find(one_run(run, run_))
+        folder = Home().find(run)
         if not folder.info().embedded:
             raise ConfigError(
                 f"the keys for {folder.info().url} are on the server's machine; use --server FOLDER there"
@@ -190,27 +180,40 @@ def list_keys(run: RunName = None, run_: RunAlias = None, server: ServerOption =
     print_result(as_json, users, (f"{user.name:<20} {user.role:<9} {user.public}" for user in users))
 
 
+@click.command()
+@argument("folder", type=PATH, help="Folder for nats.conf and creds/. Existing keys are kept.")
+@click.option("--run", "-r", required=True, metavar="RUN", help="Run name; the keys are valid for this run only.")
+@click.option(
+    "--agent",
+    "agents",
+    multiple=True,
+    metavar="NAME",
+    show_default="all installed agents",
+    shell_complete=completion.installed_agents,
+    help="Name of an agent; repeatable.",
+)
+@click.option("--member", "members", multiple=True, metavar="NAME", help="Name of a remote judge; repeatable.")
+@click.option("--listen", default="127.0.0.1:4222", metavar="HOST:PORT", help="Address of the server.")
+@click.option("--store", type=PATH, show_default="in FOLDER", help="Folder for the log.")
+@click.option("--http", default="", show_default=False, metavar="HOST:PORT", help="Address that answers /healthz.")
+@click.option("--tls", "with_tls", is_flag=True, help="Create a certificate authority and a certificate for --host.")
+@click.option("--host", "hosts", multiple=True, help="A name or address of the server; repeatable.")
+@click.option("--tls-cert", type=PATH, help="Your own certificate (PEM), instead of --tls.")
+@click.option("--tls-key", type=PATH, help="The key of --tls-cert.")
+@click.option("--tls-ca", type=PATH, show_default="a public one", help="The authority that signed --tls-cert.")
 def server(
-    folder: Annotated[Path, typer.Argument(help="Folder for nats.conf and creds/. Existing keys are kept.")],
-    run: Annotated[
-        str, typer.Option("--run", "-r", metavar="RUN", help="Run name; the keys are valid for this run only.")
-    ],
-    agents: Agents = None,
-    members: Members = None,
-    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Address of the server.")] = "127.0.0.1:4222",
-    store: Annotated[Path | None, typer.Option(help="Folder for the log.", show_default="in FOLDER")] = None,
-    http: Annotated[str, typer.Option(metavar="HOST:PORT", help="Address that answers /healthz.")] = "",
-    with_tls: Annotated[
-        bool, typer.Option("--tls", help="Create a certificate authority and a certificate for --host.")
-    ] = False,
-    hosts: Annotated[
-        list[str] | None, typer.Option("--host", help="A name or address of the server; repeatable.")
-    ] = None,
-    tls_cert: Annotated[Path | None, typer.Option(help="Your own certificate (PEM), instead of --tls.")] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="The key of --tls-cert.")] = None,
-    tls_ca: Annotated[
-        Path | None, typer.Option(help="The authority that signed --tls-cert.", show_default="a public one")
-    ] = None,
+    folder: Path,
+    run: str,
+    agents: Sequence[str],
+    members: Sequence[str],
+    listen: str,
+    store: Path | None,
+    http: str,
+    with_tls: bool,
+    hosts: Sequence[str],
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    tls_ca: Path | None,
 ) -> None:
     """Write a configuration for your own nats-server, with keys for every component of one run.
 
@@ -223,18 +226,18 @@ def server(
         for role in get_args(Role):
             if role not in ("agent", "member"):
                 server_files.add_user(role, role)
-        for name in plugins.find_plugins("agents") if agents is None else agents:
+        for name in agents or plugins.find_plugins("agents"):
             server_files.add_user("agent", names.validate("agent", name))
-        for name in members or ():
+        for name in members:
             server_files.add_user("member", names.validate("member", name))
         certificate: Certificate | None
         authority: Path | None
         if not with_tls:
-            certificate, authority = _check_own_certificate(tls_cert, tls_key, tls_ca, hosts or ())
+            certificate, authority = _check_own_certificate(tls_cert, tls_key, tls_ca, hosts)
         elif tls_cert or tls_key or tls_ca:
             raise ConfigError("--tls creates a certificate and --tls-cert names your own; use only one of them")
         else:
-            certificate, authority = _create_certificate(server_files.folder / "tls", host, hosts or ())
+            certificate, authority = _create_certificate(server_files.folder / "tls", host, hosts)
         server_files.write_conf(port, host, store, http, certificate)
     except OSError as error:
         raise ConfigError(f"cannot write to {folder}: {error.strerror} ({error.filename})") from error
@@ -281,14 +284,17 @@ def _check_own_certificate(
     return Certificate(certificate.absolute(), key.absolute()), authority.absolute() if authority else None
 
 
-def cluster(
-    folder: Annotated[
-        Path, typer.Argument(help="A folder written by `creds server`. Its users and limits apply to every node.")
-    ],
-    nodes: Annotated[
-        list[str], typer.Option("--node", metavar="HOST:PORT", help="Address of a server for clients; repeatable.")
-    ],
-) -> None:
+@click.command()
+@argument("folder", type=PATH, help="A folder written by `creds server`. Its users and limits apply to every node.")
+@click.option(
+    "--node",
+    "nodes",
+    multiple=True,
+    required=True,
+    metavar="HOST:PORT",
+    help="Address of a server for clients; repeatable.",
+)
+def cluster(folder: Path, nodes: Sequence[str]) -> None:
     """Write the configurations of a cluster of three or five nats-servers (node-1/ and so on), based on `creds server`.
 
     Example: oven-controller creds cluster bus/ --node a:4222 --node b:4222 --node c:4222

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+from typing import get_args
 
-import typer
+import click
 
 from oven_controller.cli import completion
-from oven_controller.cli.options import LOCAL, Json, RunAlias, RunName, one_run, remote_options
+from oven_controller.cli.options import DEFAULT_RUN, json_option, remote_options, run_argument
 from oven_core.terminal_text import say
 from oven_runs.access.endpoint import Endpoint
 from oven_runs.access.run_access import RunAccess
@@ -19,39 +19,47 @@ from oven_runs.log.run_summary import Verdict
 from oven_runs.log.since_option import ACCEPTED_FORMS, Since
 
 
+@click.command()
+@run_argument(DEFAULT_RUN)
+@click.option(
+    "--since",
+    metavar="STEP|TIME",
+    help=f"Only decisions after this point: {ACCEPTED_FORMS} before the log's newest event.",
+)
+@click.option(
+    "--actuator",
+    default="",
+    show_default=False,
+    metavar="NAME",
+    shell_complete=completion.knobs,
+    help="Only decisions on this actuator.",
+)
+@click.option(
+    "--agent",
+    default="",
+    show_default=False,
+    metavar="NAME",
+    shell_complete=completion.agents,
+    help="Only decisions that this agent voted on, or that this person made.",
+)
+@click.option("--verdict", type=click.Choice(get_args(Verdict)), help="Only decisions with this verdict.")
+@click.option(
+    "--follow",
+    "-f",
+    is_flag=True,
+    help="Continue until the stack is down. A row is printed again when its receipt or outcome arrives.",
+)
+@json_option
 @remote_options
 def decisions(
-    run: RunName = None,
-    run_: RunAlias = None,
-    since: Annotated[
-        str | None,
-        typer.Option(
-            metavar="STEP|TIME",
-            help=f"Only decisions after this point: {ACCEPTED_FORMS} before the log's newest event.",
-        ),
-    ] = None,
-    actuator: Annotated[
-        str, typer.Option(metavar="NAME", help="Only decisions on this actuator.", autocompletion=completion.knobs)
-    ] = "",
-    agent: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="Only decisions that this agent voted on, or that this person made.",
-            autocompletion=completion.agents,
-        ),
-    ] = "",
-    verdict: Annotated[Verdict | None, typer.Option(help="Only decisions with this verdict.")] = None,
-    follow: Annotated[
-        bool,
-        typer.Option(
-            "--follow",
-            "-f",
-            help="Continue until the stack is down. A row is printed again when its receipt or outcome arrives.",
-        ),
-    ] = False,
-    as_json: Json = False,
-    endpoint: Endpoint = LOCAL,
+    run: str | None,
+    since: str | None,
+    actuator: str,
+    agent: str,
+    verdict: Verdict | None,
+    follow: bool,
+    as_json: bool,
+    endpoint: Endpoint,
 ) -> None:
     """List a run's decisions: step, author, change, verdict, the value read back, and the effect. With --json, one
     object per line.
@@ -59,7 +67,7 @@ def decisions(
     Example: oven-controller decisions --since 30m --verdict adopted
     """
     criteria = DecisionFilter(Since.parse(since), actuator, agent, verdict or "")
-    asyncio.run(_print_decisions(find_run(one_run(run, run_), endpoint), criteria, follow, as_json))
+    asyncio.run(_print_decisions(find_run(run, endpoint), criteria, follow, as_json))
 
 
 async def _print_decisions(access: RunAccess, criteria: DecisionFilter, follow: bool, as_json: bool) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
-from oven_controller.cli.options import Config, Json, Settings, print_table
+from oven_controller.cli.options import config_option, json_option, print_table, settings_option
 from oven_core.errors import ConfigError
 from oven_runs.home.run_folder import Home
 from oven_runs.settings.resolution import resolve
@@ -18,18 +19,16 @@ from oven_runs.settings.resolution import resolve
 if TYPE_CHECKING:
     from oven_controller.stack.machine_checks import Check
 
-_COLOURS = {"ok": typer.colors.GREEN, "warn": typer.colors.YELLOW, "fail": typer.colors.RED}
+_COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
-def doctor(
-    port: Annotated[int | None, typer.Option(min=1, max=65535, help="Also check this port.")] = None,
-    judges: Annotated[
-        bool, typer.Option("--judges", help="Instead, call each judge of the committee once. This costs a few tokens.")
-    ] = False,
-    config: Config = None,
-    overrides: Settings = None,
-    as_json: Json = False,
-) -> None:
+@click.command()
+@click.option("--port", type=click.IntRange(1, 65535), help="Also check this port.")
+@click.option("--judges", is_flag=True, help="Instead, call each judge of the committee once. This costs a few tokens.")
+@config_option
+@settings_option
+@json_option
+def doctor(port: int | None, judges: bool, config: Path | None, overrides: Sequence[str], as_json: bool) -> int:
     """Check what a run needs on this machine: packages, the server, a port, disk space, the terminal and keys. Also
     check that no stopped run has left processes behind. With --judges, check instead whether each judge responds,
     supports a JSON Schema and log-probabilities, and has a known price.
@@ -40,9 +39,8 @@ def doctor(
     """
     if not judges and (config is not None or overrides):
         raise ConfigError("--config and --set need --judges, because `doctor` reads no settings without it")
-    is_ready = _check_judges(config, overrides or [], as_json) if judges else _check_machine(port, as_json)
-    if not is_ready:
-        raise typer.Exit(1)
+    is_ready = _check_judges(config, overrides, as_json) if judges else _check_machine(port, as_json)
+    return int(not is_ready)
 
 
 def _check_machine(port: int | None, as_json: bool) -> bool:
@@ -60,12 +58,12 @@ def _check_machine(port: int | None, as_json: bool) -> bool:
 
 
 def _print_check(check: Check) -> None:
-    typer.echo(f"{typer.style(f'{check.state:<5}', fg=_COLOURS[check.state])} {check.name:<12} {check.facts}")
+    click.echo(f"{click.style(f'{check.state:<5}', fg=_COLOURS[check.state])} {check.name:<12} {check.facts}")
     if check.remedy:
-        typer.echo(f"{'':19}→ {check.remedy}")
+        click.echo(f"{'':19}→ {check.remedy}")
 
 
-def _check_judges(config: Path | None, overrides: list[str], as_json: bool) -> bool:
+def _check_judges(config: Path | None, overrides: Sequence[str], as_json: bool) -> bool:
     from oven_controller.stack.judge_probes import probe_judges
 
     # `attached`, so that no recipe is needed
@@ -101,8 +99,8 @@ def _print_results(results: dict[str, dict[str, Any]]) -> None:
     print_table(("member", "provider", "model", "schema", "logprobs", "$ per 1M in/out", "latency"), rows)
     for name, result in results.items():
         if not result["can_judge"]:
-            typer.echo(f"{typer.style('fail ', fg=_COLOURS['fail'])} {name}: {result['failure']}: {result['detail']}")
+            click.echo(f"{click.style('fail ', fg=_COLOURS['fail'])} {name}: {result['failure']}: {result['detail']}")
             if result["remedy"]:
-                typer.echo(f"      → {result['remedy']}")
+                click.echo(f"      → {result['remedy']}")
         for limitation in result["missing_features"]:
-            typer.echo(f"{typer.style('warn ', fg=_COLOURS['warn'])} {name}: {limitation}")
+            click.echo(f"{click.style('warn ', fg=_COLOURS['warn'])} {name}: {limitation}")

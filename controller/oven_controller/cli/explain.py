@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Annotated
+from collections.abc import Mapping, Sequence
 
-import typer
+import click
 
 from oven_controller.cli import completion
-from oven_controller.cli.options import LOCAL, Json, Rules, RunAlias, RunName, one_run, print_result, remote_options
+from oven_controller.cli.options import (
+    DEFAULT_RUN,
+    argument,
+    json_option,
+    print_result,
+    remote_options,
+    rules_option,
+    run_argument,
+)
 from oven_core.protocol.messages import Decision, Vote
 from oven_core.security.signing import OPERATOR
 from oven_runs.access.decision_explanations import explain_decision
@@ -23,22 +30,17 @@ from oven_runs.log.run_summary import format_value, verdict_text
 from oven_runs.settings.resolution import rules_from_sets
 
 
+@click.command()
+@argument(
+    "decision",
+    shell_complete=completion.decisions,
+    help="The id of a decision or ballot, or the start of it. An actuator selects its newest decision that passed.",
+)
+@run_argument(DEFAULT_RUN)
+@rules_option
+@json_option
 @remote_options
-def explain(
-    decision: Annotated[
-        str,
-        typer.Argument(
-            help="The id of a decision or ballot, or the start of it. An actuator selects its newest decision that "
-            "passed.",
-            autocompletion=completion.decisions,
-        ),
-    ],
-    run: RunName = None,
-    run_: RunAlias = None,
-    overrides: Rules = None,
-    as_json: Json = False,
-    endpoint: Endpoint = LOCAL,
-) -> None:
+def explain(decision: str, run: str | None, overrides: Sequence[str], as_json: bool, endpoint: Endpoint) -> None:
     """Explain a decision: the votes and their reasons, the knowledge graph's paths, the guardrails, the forecast, the
     value that was read back, and the outcome.
 
@@ -46,8 +48,8 @@ def explain(
 
     Example: oven-controller explain 412-00 --set rules.majority=0.5
     """
-    rules = rules_from_sets(overrides or ())
-    access = find_run(one_run(run, run_), endpoint)
+    rules = rules_from_sets(overrides)
+    access = find_run(run, endpoint)
     explanation, alternative = asyncio.run(explain_decision(access, decision, rules))
     lines = [*explanation_lines(explanation), *(alternative.lines() if alternative is not None else ())]
     print_result(as_json, report(access.run, explanation, alternative), lines)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Annotated
 
-import typer
+import click
 
-from oven_controller.cli.options import RunAlias, RunName, exit_if_incomplete, one_run
+from oven_controller.cli.options import DEFAULT_RUN, exit_if_incomplete, run_argument
 from oven_core.terminal_text import say
 from oven_runs.access.local_run import LocalRun
 from oven_runs.home.run_folder import Home
 
-To = Annotated[str, typer.Option("--to", metavar="TARGET", help="mlflow, parquet, tensorboard, trackio or wandb.")]
 
-
-def export(to: To, run: RunName = None, run_: RunAlias = None) -> None:
+@click.command()
+@run_argument(DEFAULT_RUN)
+@click.option("--to", required=True, metavar="TARGET", help="mlflow, parquet, tensorboard, trackio or wandb.")
+def export(run: str | None, to: str) -> None:
     """Export a run: its metrics, and its decisions, receipts, outcomes and findings as events. A running run is
     followed until it ends or Ctrl-C. A repeated export continues where the last one ended.
 
@@ -29,7 +29,7 @@ def export(to: To, run: RunName = None, run_: RunAlias = None) -> None:
 
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logging.getLogger("oven.export").setLevel(logging.INFO)
-    folder = Home().find(one_run(run, run_))
+    folder = Home().find(run)
     access = LocalRun(folder)
     with locked_target(folder, to) as target:
         if access.is_up():

@@ -2,51 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
 from oven_controller.cli import completion
-from oven_controller.cli.options import Json, print_result
+from oven_controller.cli.options import PATH, argument, json_option, print_result
 from oven_core.errors import ConfigError
 from oven_core.terminal_text import counted, wrapped
 from oven_runs.home.run_folder import Home
 
 MAX_COLUMNS = 8
 """Maximum number of columns in the line that says which were recognized."""
-Rename = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--rename",
-        metavar="FROM=TO",
-        help="Rename a column to the name that agents use, e.g. train/nll=loss. X=step selects the step column.",
-    ),
-]
-Knobs = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--knob",
-        metavar="NAME[=VALUE]",
-        autocompletion=completion.votable_knobs,
-        help="Announce a knob that the logs do not have, e.g. grad.clip=1, so that agents can propose for it.",
-    ),
-]
+rename_option = click.option(
+    "--rename",
+    multiple=True,
+    metavar="FROM=TO",
+    help="Rename a column to the name that agents use, e.g. train/nll=loss. X=step selects the step column.",
+)
+knob_option = click.option(
+    "--knob",
+    multiple=True,
+    metavar="NAME[=VALUE]",
+    shell_complete=completion.votable_knobs,
+    help="Announce a knob that the logs do not have, e.g. grad.clip=1, so that agents can propose for it.",
+)
 
 
-def import_(
-    source: Annotated[
-        Path,
-        typer.Argument(
-            help="trainer_state.json or a folder with checkpoints, TensorBoard event files, a W&B offline run, a "
-            "history as CSV, JSONL, or JSON, or the text that the training printed."
-        ),
-    ],
-    run: Annotated[str | None, typer.Option("--run", "-r", metavar="NAME", help="Name of the new run.")] = None,
-    rename: Rename = None,
-    knob: Knobs = None,
-    as_json: Json = False,
-) -> None:
+@click.command()
+@argument(
+    "source",
+    type=PATH,
+    help="trainer_state.json or a folder with checkpoints, TensorBoard event files, a W&B offline run, a history as "
+    "CSV, JSONL, or JSON, or the text that the training printed.",
+)
+@click.option("--run", "-r", metavar="NAME", help="Name of the new run.")
+@rename_option
+@knob_option
+@json_option
+def import_(source: Path, run: str | None, rename: Sequence[str], knob: Sequence[str], as_json: bool) -> None:
     """Import another program's training logs as a run, to watch it and to backtest agents on it.
 
     Example: oven-controller import outputs/checkpoint-2000 --run last-month
@@ -54,11 +50,11 @@ def import_(
     from oven_controller.importing.declared_knobs import parse_knobs
     from oven_controller.importing.import_run import import_run
 
-    summary = import_run(source, Home(), run, parse_renames(rename or []), parse_knobs(knob or []))
+    summary = import_run(source, Home(), run, parse_renames(rename), parse_knobs(knob))
     print_result(as_json, summary, _summary_lines(summary))
 
 
-def parse_renames(pairs: list[str]) -> dict[str, str]:
+def parse_renames(pairs: Sequence[str]) -> dict[str, str]:
     """Parse FROM=TO strings. Return the new name of each column. Raises ConfigError for an invalid string."""
     new_names = {}
     for pair in pairs:

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Annotated, Any
+import functools
+from collections.abc import Callable
+from typing import Any
 
-import typer
+import click
 from pydantic import ValidationError
 
 from oven_controller.cli import completion
-from oven_controller.cli.options import Json, LiveRunOption, Reason, RunOption, print_result
+from oven_controller.cli.options import (
+    DEFAULT_LIVE_RUN,
+    DEFAULT_RUN,
+    argument,
+    json_option,
+    print_result,
+    reason_option,
+    run_option,
+)
 from oven_core.errors import ConfigError, OvenError, UnknownNameError
 from oven_core.errors import reason as error_text
 from oven_core.protocol import names
@@ -27,22 +37,38 @@ TEST_MARGIN_S = 10.0
 JOIN_TIMEOUT_S = 30.0
 """Seconds to wait for a new member's process to start. The learner waits equally long."""
 
-Member = Annotated[str, typer.Argument(metavar="NAME", help="The committee member.", autocompletion=completion.judges)]
-Provider = Annotated[str, typer.Option(help="The provider whose API it uses, as in committee.members.NAME.")]
-Model = Annotated[str, typer.Option(help="The provider's name for the model.")]
-BaseUrl = Annotated[str, typer.Option(help="Address of the API.", show_default="the provider's address")]
-KeyEnv = Annotated[
-    str,
-    typer.Option(
-        help="Environment variable with the key, in the member's process. The key itself is never sent.",
+member_argument = argument("name", shell_complete=completion.judges, help="The committee member.")
+running_run_option = run_option("Run name.", show_default=DEFAULT_LIVE_RUN)
+
+
+def model_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that select a judge's model. The command gets them as `api`: fields of a JudgeSpec."""
+
+    @click.option("--provider", required=True, help="The provider whose API it uses, as in committee.members.NAME.")
+    @click.option("--model", required=True, help="The provider's name for the model.")
+    @click.option("--base-url", default="", show_default="the provider's address", help="Address of the API.")
+    @click.option(
+        "--key-env",
+        default="",
         show_default="the provider's usual variable",
-    ),
-]
-Logprobs = Annotated[bool, typer.Option("--logprobs", help="Request log-probabilities of its tokens.")]
-TopLogprobs = Annotated[int, typer.Option(help="Alternatives per token, with --logprobs: 1 to 20.")]
+        help="Environment variable with the key, in the member's process. The key itself is never sent.",
+    )
+    @click.option("--logprobs", is_flag=True, help="Request log-probabilities of its tokens.")
+    @click.option("--top-logprobs", type=int, default=5, help="Alternatives per token, with --logprobs: 1 to 20.")
+    @functools.wraps(command)
+    def wrapper(
+        *, provider: str, model: str, base_url: str, key_env: str, logprobs: bool, top_logprobs: int, **options: Any
+    ) -> Any:
+        api = {"provider": provider, "model": model, "base_url": base_url, "key_env": key_env}
+        return command(api=api | {"logprobs": logprobs, "top_logprobs": top_logprobs}, **options)
+
+    return wrapper
 
 
-def list_judges(run: RunOption = None, as_json: Json = False) -> None:
+@click.command()
+@run_option("Run name.", show_default=DEFAULT_RUN)
+@json_option
+def list_judges(run: str | None, as_json: bool) -> None:
     """List the remote members with model, role, weight and state, e.g. why one returns no scores.
 
     Example: oven-controller judge list --json
@@ -62,18 +88,13 @@ def list_judges(run: RunOption = None, as_json: Json = False) -> None:
     print_result(as_json, {"run": folder.run, "members": members}, lines)
 
 
-def swap(
-    name: Member,
-    provider: Provider,
-    model: Model,
-    base_url: BaseUrl = "",
-    key_env: KeyEnv = "",
-    logprobs: Logprobs = False,
-    top_logprobs: TopLogprobs = 5,
-    run: LiveRunOption = None,
-    reason: Reason = "",
-    as_json: Json = False,
-) -> int:
+@click.command()
+@member_argument
+@model_options
+@running_run_option
+@reason_option
+@json_option
+def swap(name: str, api: dict[str, Any], run: str | None, reason: str, as_json: bool) -> int:
     """Replace a member's model from the next step on, if the new model answers a test question with a verdict. The
     member keeps its name, role, weight and metrics. Its tests with known answers start over.
 
@@ -82,9 +103,8 @@ def swap(
     folder = Home().find(run, running=True)
     settings = _read_settings(folder)
     _check_member(folder, name)
-    spec = {"provider": provider, "model": model, "base_url": base_url, "key_env": key_env}
     try:
-        judge = JudgeSpec.model_validate(spec | {"logprobs": logprobs, "top_logprobs": top_logprobs})
+        judge = JudgeSpec.model_validate(api)
     except ValidationError as error:
         raise ConfigError(f"these settings of the judge are invalid: {error_text(error)}") from None
     check_judge(settings, name, judge)
@@ -105,7 +125,12 @@ def swap(
     return result.code
 
 
-def mute(name: Member, run: LiveRunOption = None, reason: Reason = "", as_json: Json = False) -> int:
+@click.command()
+@member_argument
+@running_run_option
+@reason_option
+@json_option
+def mute(name: str, run: str | None, reason: str, as_json: bool) -> int:
     """Stop calling a member. The others share its weight until you `swap` it or `set committee.NAME MODEL`.
 
     Example: oven-controller judge mute style --reason "it rewards length"
@@ -115,23 +140,28 @@ def mute(name: Member, run: LiveRunOption = None, reason: Reason = "", as_json: 
     return _send(folder, as_json, None, action="set", actuator=f"committee.{name}", value=OFF, reason=reason)
 
 
+@click.command()
+@argument("name", help="The new member's name.")
+@model_options
+@click.option("--role", default="critic", help="critic, adversary, specialist or style.")
+@click.option("--weight", type=float, show_default="an equal share", help="Its share of the total weight, 0 to 1.")
+@click.option("--domain", default="", show_default=False, help="A specialist's field.")
+@click.option(
+    "--rubric", default="", show_default=False, help="A text file with instructions to use instead of the role's."
+)
+@running_run_option
+@reason_option
+@json_option
 def add(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The new member's name.")],
-    provider: Provider,
-    model: Model,
-    role: Annotated[str, typer.Option(help="critic, adversary, specialist or style.")] = "critic",
-    weight: Annotated[
-        float | None, typer.Option(help="Its share of the total weight, 0 to 1.", show_default="an equal share")
-    ] = None,
-    domain: Annotated[str, typer.Option(help="A specialist's field.")] = "",
-    rubric: Annotated[str, typer.Option(help="A text file with instructions to use instead of the role's.")] = "",
-    base_url: BaseUrl = "",
-    key_env: KeyEnv = "",
-    logprobs: Logprobs = False,
-    top_logprobs: TopLogprobs = 5,
-    run: LiveRunOption = None,
-    reason: Reason = "",
-    as_json: Json = False,
+    name: str,
+    api: dict[str, Any],
+    role: str,
+    weight: float | None,
+    domain: str,
+    rubric: str,
+    run: str | None,
+    reason: str,
+    as_json: bool,
 ) -> int:
     """Start a new member in the running stack. The member is removed again if it does not answer a test question.
     Otherwise it stays in the committee when the run is resumed.
@@ -151,8 +181,6 @@ def add(
         raise ConfigError(
             f"--weight {share:g} is not between 0 and 1; give the new member's share of the total weight, e.g. 0.1"
         )
-    api: Any = {"provider": provider, "model": model, "base_url": base_url, "key_env": key_env}
-    api |= {"logprobs": logprobs, "top_logprobs": top_logprobs}
     member = new_member(settings, name, role=role, domain=domain, rubric=rubric, **api)
     admit_member(folder, name)
     folder.change_settings(lambda saved: saved["committee"]["members"].update({name: member.model_dump()}))
@@ -166,7 +194,12 @@ def add(
     return code
 
 
-def remove(name: Member, run: LiveRunOption = None, reason: Reason = "", as_json: Json = False) -> int:
+@click.command()
+@member_argument
+@running_run_option
+@reason_option
+@json_option
+def remove(name: str, run: str | None, reason: str, as_json: bool) -> int:
     """Remove a member: its process ends, the others share its weight, and the quorum no longer counts it.
 
     Example: oven-controller judge remove tone

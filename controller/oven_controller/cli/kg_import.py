@@ -4,35 +4,44 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
 from oven_controller.cli.kg_large_graphs import NEEDS_EXTRA, read_files, summary_fields, summary_lines
-from oven_controller.cli.options import Json
+from oven_controller.cli.options import PATH, argument, json_option
 from oven_core.errors import ConfigError
 from oven_core.terminal_text import say
 
 
+@click.command()
+@argument("files", type=PATH, nargs=-1, required=True, metavar="FILE…", help="The graph's files.")
+@click.option("--to", type=PATH, required=True, metavar="FOLDER", help="A new folder for the graph.")
+@click.option(
+    "--format", "format_", default="", show_default="detected", metavar="NAME", help="The format of all files."
+)
+@click.option(
+    "--relations",
+    type=PATH,
+    metavar="MAP.yaml",
+    help="A map from the files' relations to their names in the graph, or null.",
+)
+@click.option("--languages", default="", show_default="all", metavar="en,de", help="ConceptNet's languages.")
+@click.option(
+    "--min-weight", type=click.FloatRange(min=0), default=0.0, metavar="W", help="Skip edges with a smaller weight."
+)
+@click.option("--cut-cycles", is_flag=True, help="Skip requirements that form cycles instead of rejecting the graph.")
+@click.option("--licence", default="", show_default=False, metavar="SPDX", help="The graph's licence.")
+@json_option
 def import_graph_files(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE…", help="The graph's files.")],
-    to: Annotated[Path, typer.Option(metavar="FOLDER", help="A new folder for the graph.")],
-    format_: Annotated[
-        str, typer.Option("--format", metavar="NAME", help="The format of all files. [default: detected]")
-    ] = "",
-    relations: Annotated[
-        Path | None,
-        typer.Option(metavar="MAP.yaml", help="A map from the files' relations to their names in the graph, or null."),
-    ] = None,
-    languages: Annotated[str, typer.Option(metavar="en,de", help="ConceptNet's languages. [default: all]")] = "",
-    min_weight: Annotated[
-        float, typer.Option("--min-weight", min=0, metavar="W", help="Skip edges with a smaller weight.")
-    ] = 0.0,
-    cut_cycles: Annotated[
-        bool, typer.Option("--cut-cycles", help="Skip requirements that form cycles instead of rejecting the graph.")
-    ] = False,
-    licence: Annotated[str, typer.Option(metavar="SPDX", help="The graph's licence.")] = "",
-    as_json: Json = False,
+    files: tuple[Path, ...],
+    to: Path,
+    format_: str,
+    relations: Path | None,
+    languages: str,
+    min_weight: float,
+    cut_cycles: bool,
+    licence: str,
+    as_json: bool,
 ) -> int:
     """Convert a graph from other sources to a folder that all `kg` commands read.
 

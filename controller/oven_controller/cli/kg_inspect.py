@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Final
 
-import typer
+import click
 
 from oven_agents.diagnosis.engine import find_findings, read_record
 from oven_controller.cli import completion
 from oven_controller.cli.kg_large_graphs import load_large_graph, summary_fields, summary_lines
-from oven_controller.cli.kg_queries import GraphFile, checked_request, query_graph
-from oven_controller.cli.options import Json, RunAlias, print_result
+from oven_controller.cli.kg_queries import checked_request, graph_option, query_graph
+from oven_controller.cli.options import PATH, argument, json_option, print_result, run_option
 from oven_controller.finding_report import explain_findings, finding_lines
 from oven_controller.importing.open_log import open_log
 from oven_core.errors import ConfigError, UnknownNameError
@@ -32,28 +32,33 @@ MAX_PATHS: Final = 2
 MAX_FAULTS: Final = 50
 """Maximum number of faults that `kg lint` prints."""
 
-GraphArgument = Annotated[
-    Path | None,
-    typer.Argument(metavar="FILE", help="A graph file or a `kg import` folder to use instead of the built-in graph."),
-]
+graph_argument = argument(
+    "file", type=PATH, required=False, help="A graph file or a `kg import` folder to use instead of the built-in graph."
+)
 
 
+@click.command()
+@argument(
+    "names",
+    nargs=-1,
+    metavar="[RUN|SYMPTOM…]",
+    shell_complete=completion.runs_or_paths,
+    help="A run, its folder or its log.jsonl; or symptoms, as id or id=severity with a severity from 0 to 1.",
+)
+@run_option("The same as RUN.", "run_")
+@click.option(
+    "--phase", type=click.Choice(["pretrain", "sft", "grpo"]), show_default="any", help="The kind of training."
+)
+@click.option("-k", "max_remedies", type=click.IntRange(1, 50), default=5, metavar="N", help="Number of remedies.")
+@graph_option
+@json_option
 def diagnose_symptoms(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="RUN|SYMPTOM…",
-            help="A run, its folder or its log.jsonl; or symptoms, as id or id=severity with a severity from 0 to 1.",
-            autocompletion=completion.runs_or_paths,
-        ),
-    ] = None,
-    run_: RunAlias = None,
-    phase: Annotated[
-        Literal["pretrain", "sft", "grpo"] | None, typer.Option(help="The kind of training. [default: any]")
-    ] = None,
-    max_remedies: Annotated[int, typer.Option("-k", min=1, max=50, metavar="N", help="Number of remedies.")] = 5,
-    graph_file: GraphFile = None,
-    as_json: Json = False,
+    names: tuple[str, ...],
+    run_: str | None,
+    phase: str | None,
+    max_remedies: int,
+    graph_file: Path | None,
+    as_json: bool,
 ) -> int:
     """Diagnose a run, or rank causes for symptoms, and show remedies with the sources behind each.
 
@@ -63,8 +68,7 @@ def diagnose_symptoms(
     """
     graph = load(graph_file)
     runs = [folder.run for folder in Home().runs()]
-    names = names or []
-    if run_ is not None and names not in ([], [run_]):
+    if run_ is not None and names not in ((), (run_,)):
         raise ConfigError(
             f"--run is {run_!r}, but {' '.join(names)} is named, too; name only one run, or only symptoms"
         )
@@ -127,7 +131,11 @@ def _diagnosis_lines(graph: KnowledgeGraph, diagnosis: Diagnosis) -> list[str]:
     return lines
 
 
-def info(file: GraphArgument = None, graph_file: GraphFile = None, as_json: Json = False) -> int:
+@click.command()
+@graph_argument
+@graph_option
+@json_option
+def info(file: Path | None, graph_file: Path | None, as_json: bool) -> int:
     """Show a graph's hash, the numbers of its nodes and edges, and the rules that the graph adds to a run.
 
     Example: oven-controller kg info my_triples.csv
@@ -162,7 +170,9 @@ def _counts_line(label: str, counts: Mapping[str, int]) -> str:
     return f"{label:14}{sum(counts.values()):>4}  {details}"
 
 
-def lint_graph(file: GraphArgument = None) -> int:
+@click.command()
+@graph_argument
+def lint_graph(file: Path | None) -> int:
     """Check a graph for faults. Exit code 1 if it has any.
 
     Example: oven-controller kg lint my_graph.yaml
@@ -183,27 +193,38 @@ def lint_graph(file: GraphArgument = None) -> int:
     return 1 if faults else 0
 
 
+@click.command()
+@argument("op", type=click.Choice(["neighbors", "path", "ppr", "search"]), help="The kind of query.")
+@argument("node", help="A node's id; for search: words.")
+@argument("to", default="", help="For path: the node at its end.")
+@click.option("--relation", multiple=True, metavar="NAME", help="Follow only edges of this relation; repeatable.")
+@click.option(
+    "--direction",
+    type=click.Choice(["both", "out", "in"]),
+    default="both",
+    help="Follow edges both ways, along them, or against them.",
+)
+@click.option("--depth", type=int, default=1, help="For neighbors: maximum distance in edges, at most 8.")
+@click.option("--limit", type=int, default=20, help="Number of rows, at most 200.")
+@graph_option
+@json_option
 def query(
-    op: Annotated[Literal["neighbors", "path", "ppr", "search"], typer.Argument()],
-    node: Annotated[str, typer.Argument(help="A node's id; for search: words.")],
-    to: Annotated[str, typer.Argument(help="For path: the node at its end.")] = "",
-    relation: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Follow only edges of this relation; repeatable.")
-    ] = None,
-    direction: Annotated[
-        Literal["both", "out", "in"], typer.Option(help="Follow edges both ways, along them, or against them.")
-    ] = "both",
-    depth: Annotated[int, typer.Option(help="For neighbors: maximum distance in edges, at most 8.")] = 1,
-    limit: Annotated[int, typer.Option(help="Number of rows, at most 200.")] = 20,
-    graph_file: GraphFile = None,
-    as_json: Json = False,
+    op: str,
+    node: str,
+    to: str,
+    relation: Sequence[str],
+    direction: str,
+    depth: int,
+    limit: int,
+    graph_file: Path | None,
+    as_json: bool,
 ) -> int:
     """Query a graph: list a node's neighbors, find a path between two nodes, rank the nodes most relevant to one node
     (ppr, personalized PageRank), or search the texts.
 
     Example: oven-controller kg query path weights_shrink rollback_and_lower_decay
     """
-    fields = {"op": op, "node": node, "to": to, "relations": relation or (), "direction": direction}
+    fields = {"op": op, "node": node, "to": to, "relations": relation, "direction": direction}
     request = checked_request(GraphQuery, fields | {"depth": depth, "limit": limit})
     answer = query_graph(graph_file, "query", request, QueryAnswer)
     if as_json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
@@ -18,7 +19,7 @@ MAX_COUNTS: Final = 12
 
 
 def read_files(
-    files: list[Path],
+    files: Sequence[Path],
     format_: str = "",
     *,
     relations: Path | None = None,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-import typer
+import click
 from pydantic import BaseModel, ValidationError
 
 from oven_controller.cli.kg_large_graphs import load_large_graph
+from oven_controller.cli.options import PATH
 from oven_core.errors import ConfigError
 from oven_core.protocol.messages import Message
 from oven_kg.checked_graph import is_yaml, load_unchecked
@@ -21,12 +22,13 @@ if TYPE_CHECKING:
 Reply = TypeVar("Reply", bound=Message)
 Request = TypeVar("Request", bound=BaseModel)
 
-GraphFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--graph", metavar="PATH", help="A graph file or a `kg import` folder, instead of the built-in graph."
-    ),
-]
+graph_option = click.option(
+    "--graph",
+    "graph_file",
+    type=PATH,
+    metavar="PATH",
+    help="A graph file or a `kg import` folder, instead of the built-in graph.",
+)
 
 
 def checked_request(model: type[Request], values: Mapping[str, object]) -> Request:

@@ -7,14 +7,15 @@ import contextlib
 import json
 import re
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Final
 
-import typer
+import click
 from pydantic import TypeAdapter, ValidationError
 
-from oven_controller.cli.kg_queries import GraphFile, checked_request, query_graph
-from oven_controller.cli.options import Json
+from oven_controller.cli.kg_queries import checked_request, graph_option, query_graph
+from oven_controller.cli.options import PATH, argument, json_option
 from oven_core.errors import ConfigError
 from oven_core.files import read_file
 from oven_core.protocol.graph_requests import Curriculum, CurriculumRequest, TokenPrior, TokenPriorRequest
@@ -24,15 +25,17 @@ MAX_BYTES: Final = 64 * 2**20
 """Maximum size of the vocabulary file, and of the corpus file."""
 
 
+@click.command()
+@argument("mastery", nargs=-1, required=True, metavar="TOPIC=RIGHT/TRIED...")
+@click.option("--needs", multiple=True, metavar="TOPIC:NEED", help="TOPIC builds on NEED.")
+@click.option(
+    "--threshold", type=float, default=0.5, help="Mastery that a prerequisite must reach (lower bound), 0 to 1."
+)
+@click.option("--floor", type=float, default=0.05, help="Share to spread evenly over all topics.")
+@graph_option
+@json_option
 def curriculum(
-    mastery: Annotated[list[str], typer.Argument(metavar="TOPIC=RIGHT/TRIED")],
-    needs: Annotated[list[str] | None, typer.Option(metavar="TOPIC:NEED", help="TOPIC builds on NEED.")] = None,
-    threshold: Annotated[
-        float, typer.Option(help="Mastery that a prerequisite must reach (lower bound), 0 to 1.")
-    ] = 0.5,
-    floor: Annotated[float, typer.Option(help="Share to spread evenly over all topics.")] = 0.05,
-    graph_file: GraphFile = None,
-    as_json: Json = False,
+    mastery: Sequence[str], needs: Sequence[str], threshold: float, floor: float, graph_file: Path | None, as_json: bool
 ) -> int:
     """Compute the training share of each topic from the topics' mastery and prerequisites.
 
@@ -40,7 +43,7 @@ def curriculum(
     """
     fields = {
         "mastery": [_parse_mastery(text) for text in mastery],
-        "prerequisites": [_parse_prerequisite(text) for text in needs or ()],
+        "prerequisites": [_parse_prerequisite(text) for text in needs],
         "threshold": threshold,
         "floor": floor,
     }
@@ -73,18 +76,27 @@ def _parse_prerequisite(text: str) -> tuple[str, str]:
     return topic, need
 
 
+@click.command()
+@argument("vocabulary_file", type=PATH, metavar="FILE", help="The tokens' strings by id: a JSON list.")
+@click.option("--corpus", type=PATH, metavar="FILE", help="Token ids, separated by whitespace (for unigram).")
+@click.option(
+    "--method",
+    type=click.Choice(["unigram", "kg"]),
+    default="unigram",
+    help="Score by the corpus, or by the graph's labels.",
+)
+@click.option("-k", "token_count", type=int, default=358, help="Number of tokens.")
+@click.option("--to", type=PATH, metavar="FILE", help="Write the encoded scores to this file.")
+@graph_option
+@json_option
 def token_prior(
-    vocabulary_file: Annotated[Path, typer.Argument(metavar="FILE", help="The tokens' strings by id: a JSON list.")],
-    corpus: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Token ids, separated by whitespace (for unigram).")
-    ] = None,
-    method: Annotated[
-        Literal["unigram", "kg"], typer.Option(help="Score by the corpus, or by the graph's labels.")
-    ] = "unigram",
-    token_count: Annotated[int, typer.Option("-k", help="Number of tokens.")] = 358,
-    to: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the encoded scores to this file.")] = None,
-    graph_file: GraphFile = None,
-    as_json: Json = False,
+    vocabulary_file: Path,
+    corpus: Path | None,
+    method: str,
+    token_count: int,
+    to: Path | None,
+    graph_file: Path | None,
+    as_json: bool,
 ) -> int:
     """Score the most important tokens, encoded in at most a kilobyte.
 

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
-import typer
-import typer.main
-from typer.core import TyperCommand, TyperGroup
+import click
 
 from oven_core.errors import UnknownNameError
 from oven_core.plugins import import_object
 
-HELP_OPTIONS: Final = {"help_option_names": ["-h", "--help"]}
-
 
 @dataclass(frozen=True)
 class Command:
-    """A command, defined by the import path of its function."""
+    """A command, defined by its import path."""
 
     target: str
-    """`module:function`, or `module:app` for a Typer app. A function's parameters are the arguments and options, with
-    Typer's annotations, and its docstring is the help. It returns the exit code, or None for 0."""
+    """`module:name` of a click command. Its function returns the exit code, or None for 0."""
     summary: str
     """Description in the list of commands."""
 
@@ -37,36 +32,41 @@ class Group:
     commands: Mapping[str, Command | Group]
 
 
-class LazyGroup(TyperGroup):
+class LazyGroup(click.Group):
     """A command group built from a table. Help and name completion read only the table and import no command."""
 
     def __init__(
         self,
         *,
         table: Mapping[str, Command | Group],
-        headings: Mapping[str, str] | None = None,
+        headings: Mapping[str, Sequence[str]] | None = None,
         title: str = "",
         **settings: Any,
     ) -> None:
-        """`headings` maps commands to their headings in the help. `title` is the group's name for errors and examples,
-        or empty for the program itself."""
+        """`headings` maps each heading of the help to the names of its commands. `title` is the group's name for errors
+        and examples, or empty for the program itself."""
         super().__init__(**settings)
         self.table = table
-        self._headings = headings or {}
+        self._headings = headings or {"Commands": list(table)}
         self._title = title
 
-    def list_commands(self, ctx: Any) -> list[str]:
+    def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.table)
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a placeholder with the name and summary, which is enough for lists. `load` builds the real command."""
-        if cmd_name not in self.table:
-            return None
-        return TyperCommand(
-            cmd_name, help=self.table[cmd_name].summary, rich_help_panel=self._headings.get(cmd_name), callback=None
-        )
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a placeholder with the name and summary, which is enough for completion. `load` returns the real
+        command."""
+        return click.Command(cmd_name, help=self.table[cmd_name].summary) if cmd_name in self.table else None
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        width = max(map(len, self.table))
+        for heading, names in self._headings.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name.ljust(width), self.table[name].summary) for name in names])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command that `args` start with. Raises UnknownNameError."""
         name = args[0]
         if name in self.table:
@@ -75,36 +75,29 @@ class LazyGroup(TyperGroup):
             return None, None, args[1:]
         raise UnknownNameError(f"command of {self._title}" if self._title else "command", name, self.table)
 
-    def load(self, name: str) -> Any:
-        """Import and build one command or group. Raises ConfigError if a package that it needs is not installed."""
+    def load(self, name: str) -> click.Command:
+        """Import a command, or build a group. Raises ConfigError if a package that it needs is not installed."""
         entry = self.table[name]
         title = f"{self._title} {name}".strip()
         if isinstance(entry, Group):
+            example = f"Example: oven-controller {title} {entry.example}"
             return LazyGroup(
                 table=entry.commands,
                 title=title,
                 name=name,
-                help=f"{entry.summary}\n\nExample: oven-controller {title} {entry.example}",
+                help=f"{entry.summary}\n\n{example}",
                 no_args_is_help=True,
-                context_settings=HELP_OPTIONS,
             )
-        target = import_object("command", title, entry.target)
-        command = typer.main.get_command(target if isinstance(target, typer.Typer) else single_command(target))
+        command: click.Command = import_object("command", title, entry.target)
         command.name = name
         return command
 
-    def invoke(self, ctx: Any) -> Any:
-        """Run the command. The return value of its function becomes the exit code."""
-        code = super().invoke(ctx)
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command. The return value of its function becomes the exit code. Ctrl-C is exit code 130."""
+        try:
+            code = super().invoke(ctx)
+        except KeyboardInterrupt:  # click would print "Aborted!"
+            raise click.exceptions.Exit(130) from None
         if isinstance(code, int) and code:
-            raise typer.Exit(code)
+            raise click.exceptions.Exit(code)
         return code
-
-
-def single_command(
-    function: Callable[..., Any], *, command_class: type[TyperCommand] | None = None, **context_settings: Any
-) -> typer.Typer:
-    """Return a Typer app with one command. The context settings are added to HELP_OPTIONS."""
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command(cls=command_class, context_settings=HELP_OPTIONS | context_settings)(function)
-    return app

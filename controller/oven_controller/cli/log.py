@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from typing import Annotated
 
-import typer
+import click
 
-from oven_controller.cli.options import LOCAL, Json, RunAlias, RunName, exit_if_incomplete, one_run, remote_options
+from oven_controller.cli.options import DEFAULT_RUN, exit_if_incomplete, json_option, remote_options, run_argument
 from oven_core.protocol.codec import Malformed
 from oven_core.protocol.completion_messages import StoredGroup
 from oven_core.protocol.events import Event
@@ -25,35 +24,29 @@ DEFAULT_GROUPS = 10
 """Default number of groups that --completions prints. A group is a prompt with its sampled completions."""
 
 
+@click.command()
+@run_argument(DEFAULT_RUN)
+@json_option
+@click.option("--follow", "-f", is_flag=True, help="Continue with new events until the stack is down.")
+@click.option(
+    "--completions",
+    is_flag=True,
+    help="Print sampled prompts, completions and scores instead. They are not in the log.",
+)
+@click.option(
+    "--last",
+    type=click.IntRange(1, 2000),
+    help="Only this many of the newest events, or of the newest groups with --completions.",
+)
 @remote_options
-def log(
-    run: RunName = None,
-    run_: RunAlias = None,
-    as_json: Json = False,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Continue with new events until the stack is down.")
-    ] = False,
-    completions: Annotated[
-        bool,
-        typer.Option(
-            "--completions", help="Print sampled prompts, completions and scores instead. They are not in the log."
-        ),
-    ] = False,
-    last: Annotated[
-        int | None,
-        typer.Option(
-            min=1, max=2000, help="Only this many of the newest events, or of the newest groups with --completions."
-        ),
-    ] = None,
-    endpoint: Endpoint = LOCAL,
-) -> None:
+def log(run: str | None, as_json: bool, follow: bool, completions: bool, last: int | None, endpoint: Endpoint) -> None:
     """Print a run's log, one event per line, whether its stack is up or down.
 
     Exit code 3 if the log is known to lack messages from the learner.
 
     Example: oven-controller log grpo-1121-0231 --json | grep Decision
     """
-    access = find_run(one_run(run, run_), endpoint)
+    access = find_run(run, endpoint)
     if completions:
         asyncio.run(print_completions(access, last=last or DEFAULT_GROUPS, as_json=as_json, follow=follow))
         return

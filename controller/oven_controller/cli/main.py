@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final
+from typing import Final
 
-import typer
-import typer.main
+import click
 
-from oven_controller.cli.lazy_group import HELP_OPTIONS, Command, Group, LazyGroup
+from oven_controller.cli.lazy_group import Command, Group, LazyGroup
 from oven_core.errors import NO_SPACE, OvenError
 from oven_core.protocol.operator_actions import ACTIONS
 from oven_core.terminal_text import clean
@@ -19,13 +18,13 @@ ACTION_NAMES = ("hold", "resume", "stop", "set", "approve", "veto", "autonomy", 
 """The operator's actions, in the order of the help."""
 COMMANDS: Final[Mapping[str, Mapping[str, Command | Group]]] = {
     "Start and end": {
-        "up": Command(f"{CLI}.up:up_command", "Start a run: the bus, the mesh, the agents and the learner."),
+        "up": Command(f"{CLI}.up:up", "Start a run: the bus, the mesh, the agents and the learner."),
         "run": Command(f"{CLI}.up:run_script", "Start the stack around your own training script."),
         "slurm": Command(f"{CLI}.slurm:slurm", "Print a Slurm batch script for a training on one node or several."),
         "down": Command(f"{CLI}.up:down", "Shut down a running stack cleanly."),
     },
     "Watch": {
-        "runs": Command(f"{CLI}.runs:runs_command", "List the runs; `runs rm` and `runs prune` remove some."),
+        "runs": Command(f"{CLI}.runs:runs", "List the runs; `runs rm` and `runs prune` remove some."),
         "status": Command(f"{CLI}.status:status", "Show how a run is doing."),
         "monitor": Command(f"{CLI}.monitor:monitor", "Watch a run in the terminal: curves, agents, decisions."),
         "log": Command(f"{CLI}.log:log", "Print a run's log, one event per line."),
@@ -42,7 +41,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, Command | Group]]] = {
     },
     "Overrule": {
         **{name: Command(f"{CLI}.operator:{name}_command", f"{ACTIONS[name].summary}.") for name in ACTION_NAMES},
-        "propose": Command(f"{CLI}.propose:propose_command", "Propose a value for a knob, as an agent without trust."),
+        "propose": Command(f"{CLI}.propose:propose", "Propose a value for a knob, as an agent without trust."),
         "judge": Group(
             "Manage the judges of a run's reward committee while it trains.",
             "list",
@@ -105,8 +104,8 @@ COMMANDS: Final[Mapping[str, Mapping[str, Command | Group]]] = {
         ),
     },
     "Measure": {
-        "gym": Command(f"{CLI}.bench:gym_command", "Measure whether the controller helps when small runs go wrong."),
-        "bench": Command(f"{CLI}.bench:bench_command", "Run one of the benchmarks of a source checkout."),
+        "gym": Command(f"{CLI}.bench:gym", "Measure whether the controller helps when small runs go wrong."),
+        "bench": Command(f"{CLI}.bench:bench", "Run one of the benchmarks of a source checkout."),
         "calibration": Command(f"{CLI}.calibration:calibration", "Score the confidences that agents stated."),
     },
     "Set up": {
@@ -142,48 +141,23 @@ COMMANDS: Final[Mapping[str, Mapping[str, Command | Group]]] = {
 """The commands under each heading of the help."""
 
 
-class Program(LazyGroup):
-    """The top-level group of all commands, under the headings of COMMANDS."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(
-            table={name: entry for commands in COMMANDS.values() for name, entry in commands.items()},
-            headings={name: heading for heading, commands in COMMANDS.items() for name in commands},
-            **settings,
-        )
-
-
-app = typer.Typer(
-    name="oven-controller",
-    help="An autopilot for model training that you can watch, question, and overrule.",
-    cls=Program,
+@click.group(
+    cls=LazyGroup,
+    table={name: entry for commands in COMMANDS.values() for name, entry in commands.items()},
+    headings={heading: list(commands) for heading, commands in COMMANDS.items()},
     no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings=HELP_OPTIONS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True},
 )
-
-
-def _print_version(requested: bool) -> None:
-    if requested:
-        from importlib.metadata import version
-
-        print(version("oven-controller"))
-        raise typer.Exit
-
-
-@app.callback()
-def main(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
-    ] = False,
-) -> None: ...
+@click.version_option(package_name="oven-controller", message="%(version)s")
+def app() -> None:
+    """An autopilot for model training that you can watch, question, and overrule."""
 
 
 def run(argv: Sequence[str] | None = None) -> None:
     """Run the command line. Exit codes: 0 success, 1 a negative result, 2 an invalid request, 3 an external failure,
     130 Ctrl-C."""
     try:
-        typer.main.get_command(app)(args=argv, prog_name="oven-controller")
+        app(args=argv, prog_name="oven-controller")
     except OvenError as error:
         print("error: " + "\n".join(map(clean, str(error).splitlines())), file=sys.stderr)
         sys.exit(error.exit_code)

@@ -4,39 +4,30 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
-from oven_controller.cli.options import LOCAL, RunAlias, one_run, remote_options, run_argument
+from oven_controller.cli.options import remote_options, run_argument
 from oven_core.errors import ConfigError
 from oven_runs.access.endpoint import Endpoint
 
 
+@click.command()
+@run_argument("all runs")
+@click.option(
+    "--control",
+    is_flag=True,
+    help="Also offer approve, veto, set, hold and resume, signed with the MCP server's own key.",
+)
+@click.option("--propose", is_flag=True, help="Also offer propose, which casts votes of an agent without trust.")
+@click.option(
+    "--agent-files",
+    type=click.Path(exists=True, path_type=Path),
+    metavar="FOLDER",
+    help="Allow backtests of the Python files in this folder, which executes them.",
+)
 @remote_options
-def mcp(
-    run: Annotated[str | None, run_argument("all runs")] = None,
-    run_: RunAlias = None,
-    control: Annotated[
-        bool,
-        typer.Option(
-            "--control", help="Also offer approve, veto, set, hold and resume, signed with the MCP server's own key."
-        ),
-    ] = False,
-    propose: Annotated[
-        bool,
-        typer.Option("--propose", help="Also offer propose, which casts votes of an agent without trust."),
-    ] = False,
-    agent_files: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Allow backtests of the Python files in this folder, which executes them.",
-            exists=True,
-        ),
-    ] = None,
-    endpoint: Endpoint = LOCAL,
-) -> None:
+def mcp(run: str | None, control: bool, propose: bool, agent_files: Path | None, endpoint: Endpoint) -> None:
     """Serve runs to a coding agent over the Model Context Protocol, on stdin and stdout. With RUN, serve only that run.
 
     Needs the extra `mcp`.
@@ -56,7 +47,7 @@ def mcp(
         raise ConfigError(
             'the package "mcp" is not installed, or is older than 2.3; `pip install "oven-controller[mcp]"` installs it'
         ) from error
-    allowed_runs = AllowedRuns(one_run(run, run_), endpoint, agent_files)
+    allowed_runs = AllowedRuns(run, endpoint, agent_files)
     if allowed_runs.run is not None or allowed_runs.is_remote:
         allowed_runs.find(None)  # reports an unknown name now instead of at the first call
     if sys.stdin.isatty():

@@ -5,22 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
 from oven_controller.cli.options import (
-    LOCAL,
-    Config,
-    Json,
-    LiveRunName,
-    RunAlias,
-    RunOption,
-    Settings,
-    one_run,
+    DEFAULT_LIVE_RUN,
+    DEFAULT_RUN,
+    argument,
+    config_option,
+    json_option,
     print_result,
     remote_options,
+    run_argument,
+    run_option,
+    settings_option,
 )
 from oven_core.errors import ConfigError
 from oven_core.terminal_text import say
@@ -31,26 +31,16 @@ from oven_runs.process.secret_arguments import conceal
 from oven_runs.settings.notifications import NotifySettings
 from oven_runs.settings.resolution import notify_settings
 
-Urls = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--notify",
-        metavar="URL",
-        help="Address for messages: https://… (JSON), slack://…, discord://…, mailtos://…, or env:NAME; repeatable.",
-    ),
-]
 
-
+@click.command()
+@argument("urls", nargs=-1, metavar="[URL]...", help="Addresses, or env:NAME.  [default: from the settings]")
+@config_option
+@settings_option
+@run_option("Run name.", show_default=DEFAULT_RUN)
+@json_option
 def send_test(
-    urls: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="URL", help="Addresses, or env:NAME.", show_default="from the settings"),
-    ] = None,
-    config: Config = None,
-    overrides: Settings = None,
-    run: RunOption = None,
-    as_json: Json = False,
-) -> None:
+    urls: Sequence[str], config: Path | None, overrides: Sequence[str], run: str | None, as_json: bool
+) -> int:
     """Send one message to each address and print the results. Without URL, use the addresses in the settings (--config,
     --set, OVEN_SET_NOTIFY__TO), or else in those of --run.
 
@@ -70,17 +60,23 @@ def send_test(
     results = [{"recipient": name, "sent": not failure, "failure": failure} for name, failure in failures.items()]
     lines = [f"{name}: failed: {failure}" if failure else f"{name}: sent" for name, failure in failures.items()]
     print_result(as_json, results, lines)
-    raise typer.Exit(3 if any(failures.values()) else 0)
+    return 3 if any(failures.values()) else 0
 
 
+@click.command()
+@run_argument(DEFAULT_LIVE_RUN)
+@click.option(
+    "--notify",
+    "urls",
+    multiple=True,
+    metavar="URL",
+    help="Address for messages: https://… (JSON), slack://…, discord://…, mailtos://…, or env:NAME; repeatable.",
+)
+@config_option
+@settings_option
 @remote_options
 def watch(
-    run: LiveRunName = None,
-    run_: RunAlias = None,
-    urls: Urls = None,
-    config: Config = None,
-    overrides: Settings = None,
-    endpoint: Endpoint = LOCAL,
+    run: str | None, urls: Sequence[str], config: Path | None, overrides: Sequence[str], endpoint: Endpoint
 ) -> None:
     """Send messages about a running run, here or elsewhere, until it ends or Ctrl-C. Advice that is waiting for
     approval is sent immediately. Other earlier events are not sent.
@@ -92,7 +88,7 @@ def watch(
 
     settings = _resolve_settings(urls, config, overrides, None)
     recipients = resolve_recipients(settings, os.environ)
-    access = find_run(one_run(run, run_), endpoint, running=True)
+    access = find_run(run, endpoint, running=True)
     for warning in tls_warnings(recipients):
         say(f"warning: {warning}")
     names = ", ".join(recipient.name for recipient in recipients)
@@ -102,14 +98,14 @@ def watch(
 
 
 def _resolve_settings(
-    urls: list[str] | None, config: Path | None, overrides: list[str] | None, folder: RunFolder | None
+    urls: Sequence[str], config: Path | None, overrides: Sequence[str], folder: RunFolder | None
 ) -> NotifySettings:
     """Return the settings from the command line, or the run's settings if the command line has no address. Raises
     ConfigError if neither has an address."""
     from oven_controller.notify.notifier_process import read_settings
 
-    conceal(urls or ())
-    settings = notify_settings(config=config, sets=overrides or (), environ=os.environ, urls=urls or ())
+    conceal(urls)
+    settings = notify_settings(config=config, sets=overrides, environ=os.environ, urls=urls)
     if not settings.to and folder is not None:
         settings = read_settings(folder)
     if not settings.to:

@@ -7,56 +7,46 @@ Each command logs the action, waits for the answer and prints it as one line. Ex
 from __future__ import annotations
 
 import asyncio
-import inspect
 import json
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Final, get_args
 
-import typer
+import click
 
 from oven_controller.cli import completion
-from oven_controller.cli.lazy_group import single_command
 from oven_controller.cli.options import (
-    LOCAL,
-    Json,
-    LiveRunName,
-    LiveRunOption,
-    Reason,
-    RunAlias,
-    one_run,
+    DEFAULT_LIVE_RUN,
+    Decorator,
+    json_option,
     print_result,
+    reason_option,
     remote_options,
+    run_argument,
+    run_option,
 )
+from oven_controller.cli.options import argument as add_argument
 from oven_core.errors import ConfigError
 from oven_core.errors import reason as error_text
 from oven_core.protocol.messages import Value
 from oven_core.protocol.operator_actions import ACTIONS, Action, Argument, Kind
+from oven_core.protocol.rules import Autonomy
 from oven_runs.access.endpoint import Endpoint
 from oven_runs.access.run_finder import find_run
 from oven_runs.log.command_result import CommandReport
 from oven_runs.operator.operator_client import execute_command, new_command
 
-Wait = Annotated[
-    float | None,
-    typer.Option(
-        metavar="SECONDS",
-        min=0.1,
-        help="Maximum wait for the answer and the receipt. By default the command waits until two steps have ended, "
-        "and at least 5 s. If no step ends because the run is held or stuck, it waits 60 s, or 3 times the last step's "
-        "duration if that is longer.",
-        show_default="two steps",
-    ),
-]
-
-ARGUMENT_TYPES: Final[Mapping[Kind, Any]] = {
-    "decision": str,
-    "actuator": str,
-    "actuators": list[str] | None,
-    "agent": str,
-    "value": str | None,
-    "level": Literal["observe", "advise", "auto"],
-}
-ARGUMENT_COMPLETIONS: Final[Mapping[Kind, Any]] = {
+NEGATIVE_VALUES: Final = {"ignore_unknown_options": True}
+"""Context settings of a command with a value. Without them, a negative value would be parsed as an option."""
+wait_option = click.option(
+    "--wait",
+    type=click.FloatRange(min=0.1),
+    metavar="SECONDS",
+    show_default="two steps",
+    help="Maximum wait for the answer and the receipt. By default the command waits until two steps have ended, and at "
+    "least 5 s. If no step ends because the run is held or stuck, it waits 60 s, or 3 times the last step's duration "
+    "if that is longer.",
+)
+COMPLETIONS: Final[Mapping[Kind, Any]] = {
     "decision": completion.knobs,
     "actuator": completion.knobs,
     "actuators": completion.knobs,
@@ -64,62 +54,49 @@ ARGUMENT_COMPLETIONS: Final[Mapping[Kind, Any]] = {
 }
 
 
-def build_command(action: Action) -> Callable[..., int]:
-    """Build the command function for an action."""
+def build_command(action: Action) -> click.Command:
+    """Build the command for an action."""
 
-    def command(
-        *,
-        run: str | None,
-        run_: str | None = None,
-        reason: str,
-        wait: float | None,
-        as_json: bool,
-        endpoint: Endpoint,
-        **arguments: Any,
+    @reason_option
+    @wait_option
+    @json_option
+    @remote_options
+    def send_action(
+        run: str | None, reason: str, wait: float | None, as_json: bool, endpoint: Endpoint, **values: Any
     ) -> int:
-        fields = {argument.field: _parse_argument(argument, arguments[argument.name]) for argument in action.arguments}
-        return send(one_run(run, run_), endpoint, wait, as_json, action=action.name, reason=reason, **fields)
+        fields = {argument.field: _parse_argument(argument, values[argument.name]) for argument in action.arguments}
+        return send(run, endpoint, wait, as_json, action=action.name, reason=reason, **fields)
 
+    run_name = run_option("Run name.", show_default=DEFAULT_LIVE_RUN)
+    parameters = [*map(_parameter, action.arguments), run_name if action.arguments else run_argument(DEFAULT_LIVE_RUN)]
+    function: Callable[..., Any] = send_action
+    for parameter in reversed(parameters):
+        function = parameter(function)
     examples = [f"Example: oven-controller {action.name} {example}".strip() for example in action.examples]
-    command.__doc__ = "\n\n".join([f"{action.summary}. {action.detail}".strip(), *examples])
-    shared: list[tuple[str, Any, Any]] = [("reason", Reason, ""), ("wait", Wait, None), ("as_json", Json, False)]
-    run_options = [("run", LiveRunOption, None)]
-    if not action.arguments:
-        run_options = [("run", LiveRunName, None), ("run_", RunAlias, None)]
-    parameters = [_build_parameter(argument) for argument in action.arguments]
-    keyword_only = inspect.Parameter.KEYWORD_ONLY
-    for name, annotation, default in [*run_options, *shared, ("endpoint", Endpoint, LOCAL)]:
-        parameters.append(inspect.Parameter(name, keyword_only, default=default, annotation=annotation))
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    return remote_options(command)
+    text = "\n\n".join([f"{action.summary}. {action.detail}".strip(), *examples])
+    has_value = any(argument.kind == "value" for argument in action.arguments)
+    return click.command(action.name, help=text, context_settings=NEGATIVE_VALUES if has_value else {})(function)
 
 
-def _build_parameter(argument: Argument) -> inspect.Parameter:
-    keyword_only = inspect.Parameter.KEYWORD_ONLY
-    if argument.kind == "flag":
-        flag = Annotated[bool, typer.Option(f"--{argument.name}", help=argument.help)]
-        return inspect.Parameter(argument.name, keyword_only, default=False, annotation=flag)
-    default: Any = inspect.Parameter.empty if argument.default is None else argument.default
-    if argument.kind in ("value", "actuators"):
-        default = None  # an action has no value, and without actuators, all are meant
-    annotation = typer.Argument(
-        metavar="ACTUATOR" if argument.kind == "actuators" else None,
-        help=argument.help,
-        show_default="all of them" if argument.default is not None else False,
-        autocompletion=ARGUMENT_COMPLETIONS.get(argument.kind),
-    )
-    return inspect.Parameter(
-        argument.name,
-        keyword_only,
-        default=default,
-        annotation=Annotated[ARGUMENT_TYPES[argument.kind], annotation],
-    )
+def _parameter(argument: Argument) -> Decorator:
+    """Return the decorator that adds an action's argument to its command."""
+    name, settings = argument.name, {"shell_complete": COMPLETIONS.get(argument.kind), "help": argument.help}
+    match argument.kind:
+        case "flag":
+            return click.option(f"--{name}", is_flag=True, help=argument.help)
+        case "actuators":
+            return add_argument(name, nargs=-1, metavar="[ACTUATOR]...", **settings)
+        case "level":
+            return add_argument(name, type=click.Choice(get_args(Autonomy)), **settings)
+    return add_argument(name, required=argument.default is None and argument.kind != "value", **settings)
 
 
 def _parse_argument(argument: Argument, value: Any) -> Any:
     if argument.kind == "value":
         return parse_value(value)
-    return tuple(value or ()) if argument.kind == "actuators" else value
+    if argument.kind == "actuators":
+        return tuple(value)
+    return argument.default if value is None else value
 
 
 def parse_value(text: str | None) -> Value:
@@ -159,5 +136,4 @@ unmute_command = build_command(ACTIONS["unmute"])
 trust_command = build_command(ACTIONS["trust"])
 distrust_command = build_command(ACTIONS["distrust"])
 autonomy_command = build_command(ACTIONS["autonomy"])
-# Without this, a negative value would be parsed as an option.
-set_command = single_command(build_command(ACTIONS["set"]), ignore_unknown_options=True)
+set_command = build_command(ACTIONS["set"])

@@ -4,54 +4,49 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
-from oven_controller.cli import completion
-from oven_controller.cli.options import Json, RunAlias, one_run
+from oven_controller.cli.options import PATH, argument, json_option, run_argument, run_option
 from oven_core.errors import ConfigError
 from oven_runs.home.run_folder import Home
 
-ORACLE_RUN: Any = {
-    "metavar": "RUN",
-    "help": "A run's name, or the folder of a run, a checkpoint or an adapter with an oracle.",
-    "show_default": "the newest run that has an oracle",
-    "autocompletion": completion.runs,
-}
-"""Settings that the argument RUN and the option --run share."""
-OracleArgument = Annotated[str | None, typer.Argument(**ORACLE_RUN)]
-OracleOption = Annotated[str | None, typer.Option("--run", "-r", **ORACLE_RUN)]
-Percents = Annotated[
-    str | None,
-    typer.Option(
-        "--layer-percents",
-        metavar="P,P,…",
-        help="Depths in percent of the layers.",
-        show_default="the depths used in training",
-    ),
-]
-Temperature = Annotated[float, typer.Option(min=0.0, help="Sampling temperature; 0 is greedy.")]
+ORACLE_RUN = "A run's name, or the folder of a run, a checkpoint or an adapter with an oracle."
+DEFAULT_ORACLE = "the newest run that has an oracle"
+percents_option = click.option(
+    "--layer-percents",
+    metavar="P,P,…",
+    show_default="the depths used in training",
+    help="Depths in percent of the layers.",
+)
+temperature_option = click.option(
+    "--temperature", type=click.FloatRange(min=0), default=0.0, help="Sampling temperature; 0 is greedy."
+)
 
 
+@click.command()
+@run_argument(DEFAULT_ORACLE, ORACLE_RUN)
+@click.option(
+    "--benchmarks",
+    type=PATH,
+    metavar="DIR",
+    help="Folder with a subfolder per benchmark, with its published files. Benchmarks without a subfolder are "
+    "evaluated on templates.",
+)
+@click.option("--items", type=click.IntRange(min=20), default=250, help="Items per benchmark.")
+@percents_option
+@temperature_option
+@click.option("--out", type=PATH, metavar="DIR", help="Also write evaluation.json and reliability.png to this folder.")
+@json_option
 def evaluate(
-    run: OracleArgument = None,
-    benchmarks: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Folder with a subfolder per benchmark, with its published files. Benchmarks without a subfolder are "
-            "evaluated on templates.",
-        ),
-    ] = None,
-    items: Annotated[int, typer.Option(min=20, help="Items per benchmark.")] = 250,
-    layer_percents: Percents = None,
-    temperature: Temperature = 0.0,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Also write evaluation.json and reliability.png to this folder.")
-    ] = None,
-    as_json: Json = False,
-    run_: RunAlias = None,
+    run: str | None,
+    benchmarks: Path | None,
+    items: int,
+    layer_percents: str | None,
+    temperature: float,
+    out: Path | None,
+    as_json: bool,
 ) -> int:
     """Evaluate an oracle on nine benchmarks: accuracy, ECE, MCE and Brier score, with intervals and a null ECE.
 
@@ -62,22 +57,19 @@ def evaluate(
     from oven_recipes.oracle import commands
 
     settings: Any = {"depths": _parse_percents(layer_percents), "temperature": temperature, "as_json": as_json}
-    folder = _find_oracle(one_run(run, run_))
+    folder = _find_oracle(run)
     return commands.evaluate(folder, benchmarks=benchmarks, items=items, out=out, **settings)
 
 
+@click.command()
+@argument("text", help="The text whose activations the oracle sees; - reads standard input.")
+@argument("question", required=False, help="Question about the text.  [default: the benchmarks' questions]")
+@run_option(ORACLE_RUN, show_default=DEFAULT_ORACLE)
+@percents_option
+@temperature_option
+@json_option
 def ask(
-    text: Annotated[
-        str, typer.Argument(metavar="TEXT", help="The text whose activations the oracle sees; - reads standard input.")
-    ],
-    question: Annotated[
-        str | None,
-        typer.Argument(metavar="QUESTION", help="Question about the text.", show_default="the benchmarks' questions"),
-    ] = None,
-    run: OracleOption = None,
-    layer_percents: Percents = None,
-    temperature: Temperature = 0.0,
-    as_json: Json = False,
+    text: str, question: str | None, run: str | None, layer_percents: str | None, temperature: float, as_json: bool
 ) -> int:
     """Ask an oracle about a text, and print its answer and stated confidence at each depth.
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Final
 
-import typer
+import click
 
 from oven_controller.cli import completion
-from oven_controller.cli.lazy_group import single_command
-from oven_controller.cli.operator import parse_value
-from oven_controller.cli.options import Json, LiveRunOption, print_result
+from oven_controller.cli.operator import NEGATIVE_VALUES, parse_value
+from oven_controller.cli.options import DEFAULT_LIVE_RUN, argument, json_option, print_result, run_option
 from oven_controller.stack import proposals
 from oven_runs.home.run_folder import Home
 
@@ -17,24 +16,28 @@ AGENT: Final = "cli-proposals"
 """The agent's name in the log, for all proposals from the command line."""
 
 
+@click.command(context_settings=NEGATIVE_VALUES)
+@argument("actuator", metavar="KNOB", shell_complete=completion.knobs, help="The knob, as in `status`.")
+@argument("value", required=False, help="A number, a choice, or JSON shares; nothing for some actions.")
+@click.option("--why", required=True, metavar="TEXT", help="The reason, with figures; logged.")
+@run_option("Run name.", show_default=DEFAULT_LIVE_RUN)
+@click.option(
+    "--confidence",
+    type=click.FloatRange(0, 1),
+    default=proposals.DEFAULT_CONFIDENCE,
+    help="Probability that the change beats doing nothing.",
+)
+@click.option(
+    "--wait",
+    type=click.FloatRange(min=0.1),
+    default=proposals.DEFAULT_WAIT_S,
+    metavar="SECONDS",
+    help="Maximum wait for the answer.",
+)
+@json_option
 def propose(
-    *,
-    actuator: Annotated[
-        str, typer.Argument(metavar="KNOB", help="The knob, as in `status`.", autocompletion=completion.knobs)
-    ],
-    value: Annotated[
-        str | None, typer.Argument(help="A number, a choice, or JSON shares; nothing for some actions.")
-    ] = None,
-    why: Annotated[str, typer.Option("--why", metavar="TEXT", help="The reason, with figures; logged.")],
-    run: LiveRunOption = None,
-    confidence: Annotated[
-        float, typer.Option(min=0, max=1, help="Probability that the change beats doing nothing.")
-    ] = proposals.DEFAULT_CONFIDENCE,
-    wait: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0.1, help="Maximum wait for the answer.")
-    ] = proposals.DEFAULT_WAIT_S,
-    as_json: Json = False,
-) -> None:
+    actuator: str, value: str | None, why: str, run: str | None, confidence: float, wait: float, as_json: bool
+) -> int:
     """Propose a value for a knob to the mesh, as an agent without trust, and print the answer.
 
     Unlike with `set`, agents may vote against the change, the guardrails bound it, and a person approves it.
@@ -48,8 +51,4 @@ def propose(
         folder, AGENT, actuator, parse_value(value), why, confidence=confidence, wait_s=wait
     )
     print_result(as_json, report, report.lines())
-    raise typer.Exit(report.code)
-
-
-# Without this, a negative value would be parsed as an option.
-propose_command = single_command(propose, ignore_unknown_options=True)
+    return report.code

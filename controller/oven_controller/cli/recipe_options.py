@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 from pydantic import BaseModel
-from typer.core import TyperCommand
-from typer.main import get_command
 
 from oven_core.errors import OvenError
 from oven_core.plugins import find_plugins, load
@@ -21,56 +18,45 @@ from oven_runs.settings.recipe_flags import flag, flag_layers, is_switch, with_d
 from oven_runs.settings.resolution import selected_recipe
 
 _VALUES_KEY = "oven.recipe_options"
-"""Key in Click's context for the values of the recipe options on the command line."""
-_MODEL_KEY, _OPTIONS_KEY = "oven.recipe_model", "oven.recipe_settings"
-"""Keys in Click's context for the recipe's settings model, and for the options made from it."""
+"""Key in click's context for the values of the recipe options on the command line."""
+_RECIPE_KEY, _OPTIONS_KEY = "oven.recipe", "oven.recipe_settings"
+"""Keys in click's context for the recipe's name and settings model, and for the options made from that model."""
 
 
-class RecipeCommand(TyperCommand):
+class RecipeCommand(click.Command):
     """A command that accepts recipe settings as options, with dashes or underscores, and lists them in its help."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         args = with_dashes(args)
         help_requested = "-h" in args or "--help" in args
         recipe = _find_recipe(self._parse_own_options(ctx, args), help_requested=help_requested)
         if recipe is not None:
-            name, model = recipe
-            own_names: set[str | None] = {param.name for param in self.params}
-            ctx.meta[_MODEL_KEY] = model
-            ctx.meta[_OPTIONS_KEY] = _make_options(name, model, own_names)
-        rest: list[str] = super().parse_args(ctx, args)
-        return rest
+            _, model = ctx.meta[_RECIPE_KEY] = recipe
+            ctx.meta[_OPTIONS_KEY] = _make_options(model, {param.name for param in self.params})
+        return super().parse_args(ctx, args)
 
-    def get_params(self, ctx: Any) -> list[Any]:
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         return [*super().get_params(ctx), *ctx.meta.get(_OPTIONS_KEY, ())]
 
-    def invoke(self, ctx: Any) -> Any:
+    def invoke(self, ctx: click.Context) -> Any:
         names = [option.name for option in ctx.meta.get(_OPTIONS_KEY, ())]
         values = {name: ctx.params.pop(name) for name in names}
         ctx.meta[_VALUES_KEY] = {name: value for name, value in values.items() if value is not None}
         return super().invoke(ctx)
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        super().format_help(ctx, formatter)
-        from rich.console import Console
-        from rich.panel import Panel
-        from rich.table import Table
-
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections = {"Options": super().get_params(ctx)}
+        if _RECIPE_KEY in ctx.meta:
+            sections[f"Settings of the recipe {ctx.meta[_RECIPE_KEY][0]}"] = ctx.meta[_OPTIONS_KEY]
+        for title, params in sections.items():
+            with formatter.section(title):
+                formatter.write_dl([record for param in params if (record := param.get_help_record(ctx))])
         for recipe, faults in list_starts().items():
-            table = Table(box=None, show_header=False)
-            for start, fault in faults.items():
-                table.add_row(start, fault)
-            Console().print(
-                Panel(
-                    table,
-                    title=f"Starts of the recipe {recipe}, and what is wrong",
-                    title_align="left",
-                    border_style="dim",
-                )
-            )
+            with formatter.section(f"Starts of the recipe {recipe}, and what is wrong"):
+                formatter.write_dl(list(faults.items()))
 
-    def _parse_own_options(self, ctx: Any, args: list[str]) -> dict[str, Any]:
-        """Return the values of the command's own options in `args`. Ignore errors, which Typer reports later."""
+    def _parse_own_options(self, ctx: click.Context, args: list[str]) -> dict[str, Any]:
+        """Return the values of the command's own options in `args`. Ignore errors, which click reports later."""
         parser = self.make_parser(ctx)
         parser.ignore_unknown_options = True
         was_resilient = ctx.resilient_parsing
@@ -95,10 +81,10 @@ def list_starts() -> dict[str, dict[str, str]]:
     return starts
 
 
-def recipe_layers(ctx: typer.Context) -> list[Layer]:
+def recipe_layers(ctx: click.Context) -> list[Layer]:
     """Return one layer of settings per recipe option on the command line."""
     values: Mapping[str, str | bool] = ctx.meta.get(_VALUES_KEY, {})
-    return flag_layers(ctx.meta[_MODEL_KEY], values) if values else []
+    return flag_layers(ctx.meta[_RECIPE_KEY][1], values) if values else []
 
 
 def _find_recipe(own_values: Mapping[str, Any], *, help_requested: bool) -> tuple[str, type[BaseModel]] | None:
@@ -119,35 +105,18 @@ def _find_recipe(own_values: Mapping[str, Any], *, help_requested: bool) -> tupl
         raise
 
 
-def _make_options(recipe: str, model: type[BaseModel], own_names: set[str | None]) -> list[Any]:
+def _make_options(model: type[BaseModel], own_names: set[str | None]) -> list[click.Option]:
     """Return one option per setting of the recipe, without the settings whose names are in `own_names`."""
-    parameters = []
+    options = []
     for name, field in model.model_fields.items():
         if name in own_names:
             continue
-        attributes: dict[str, Any] = {
-            "help": _help_text(field.description or "", field.get_default(call_default_factory=True)),
-            "rich_help_panel": f"Settings of the recipe {recipe}",
-            "show_default": False,
-        }
-        value_type: Any
+        help_ = _help_text(field.description or "", field.get_default(call_default_factory=True))
         if is_switch(field):
-            value_type, flags = bool, f"{flag(name)}/{flag('no_' + name)}"
+            options.append(click.Option([f"{flag(name)}/{flag('no_' + name)}", name], default=None, help=help_))
         else:
-            value_type, flags = str, flag(name)
-            attributes["metavar"] = "VALUE"
-        annotation = Annotated[value_type | None, typer.Option(flags, **attributes)]
-        parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
-
-    # Typer derives options from the signature of a function, so this function gets one parameter per setting.
-    def settings(**_: Any) -> None: ...
-
-    settings.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    settings.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    app = typer.Typer(add_completion=False)
-    app.command()(settings)
-    command: Any = get_command(app)
-    return list(command.params)
+            options.append(click.Option([flag(name), name], metavar="VALUE", help=help_))
+    return options
 
 
 def _help_text(description: str, default: Any) -> str:

@@ -6,11 +6,19 @@ import asyncio
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
-from oven_controller.cli.options import Json, RunAlias, RunName, UntilTick, exit_if_incomplete, one_run, print_result
+from oven_controller.cli.options import (
+    DEFAULT_RUN,
+    PATH,
+    exit_if_incomplete,
+    json_option,
+    print_result,
+    run_argument,
+    until_option,
+)
 from oven_core.errors import ConfigError
 from oven_core.mesh.actuator_values import show as value_text
 from oven_core.mesh.code_hash import mesh_code_hash
@@ -32,22 +40,19 @@ MAX_GAPS = 5
 """Maximum number of gaps in the log to print."""
 
 
-def replay(
-    run: RunName = None,
-    run_: RunAlias = None,
-    until: UntilTick = None,
-    verify: Annotated[
-        bool,
-        typer.Option(
-            help="Verify every signature instead of only its presence, count signatures by kind, and check that no "
-            "message of the learner is missing."
-        ),
-    ] = False,
-    config: Annotated[
-        Path | None, typer.Option(help="Decide with the `rules:` in this settings file instead of the run's own rules.")
-    ] = None,
-    as_json: Json = False,
-) -> None:
+@click.command()
+@run_argument(DEFAULT_RUN)
+@until_option
+@click.option(
+    "--verify/--no-verify",
+    help="Verify every signature instead of only its presence, count signatures by kind, and check that no message of "
+    "the learner is missing.",
+)
+@click.option(
+    "--config", type=PATH, help="Decide with the `rules:` in this settings file instead of the run's own rules."
+)
+@json_option
+def replay(run: str | None, until: int | None, verify: bool, config: Path | None, as_json: bool) -> None:
     """Recompute every decision from the log alone, and compare it with the logged decision byte for byte.
 
     With --until, also print the mesh's state at that tick. With --config, show what other rules would have decided.
@@ -57,7 +62,7 @@ def replay(
 
     Example: oven-controller replay grpo-1121-0231 --until 40
     """
-    folder = Home().find(one_run(run, run_))
+    folder = Home().find(run)
     if config is not None:
         asyncio.run(_replay_with_rules(folder, read_rules(config), until, verify, as_json))
         return
@@ -78,7 +83,7 @@ def replay(
         fields["missing_messages"] = gaps = signatures.message_gaps(folder.info().ended, until)
     print_result(as_json, fields, [*lines, *gaps])
     if not report.same or gaps:
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)
     exit_if_incomplete(LocalRun(folder))
 
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
-import typer
+import click
 
 from oven_agents.diagnosis.engine import find_findings, read_record, unjudged
 from oven_agents.diagnosis.kinds import title_of
 from oven_agents.review.findings_page import ReviewedRun, render
 from oven_agents.review.page import write_page
 from oven_controller.cli import completion
-from oven_controller.cli.importing import Knobs, Rename, parse_renames, resumed_text, source_lines
-from oven_controller.cli.options import Json, Rules, print_result, print_table
+from oven_controller.cli.importing import knob_option, parse_renames, rename_option, resumed_text, source_lines
+from oven_controller.cli.options import PATH, argument, json_option, print_result, print_table, rules_option
 from oven_controller.cli.review_json import ReviewReport, ReviewReports
 from oven_controller.finding_report import finding_lines
 from oven_controller.importing.declared_knobs import ASSUMED_KNOBS, Knob, parse_knobs
@@ -27,43 +27,50 @@ from oven_core.terminal_text import counted, wrapped
 from oven_runs.home.run_folder import IMPORTED
 from oven_runs.settings.resolution import rules_from_sets, with_rules
 
-FailOn = Literal["act", "advise"]
 
-
+@click.command()
+@argument(
+    "sources",
+    nargs=-1,
+    required=True,
+    metavar="PATH...",
+    shell_complete=completion.runs_or_paths,
+    help="Training logs: trainer_state.json or a folder with checkpoints, TensorBoard event files, a W&B offline run, "
+    "CSV, JSONL, JSON, printed text; or a log.jsonl, or the name of a run.",
+)
+@click.option(
+    "--fail-on",
+    type=click.Choice(["act", "advise"]),
+    help="Exit with code 1 if a finding says to act, or (advise) gives any advice.",
+)
+@click.option("--html", type=PATH, metavar="FILE", help="Also write a page with the curves to this file.")
+@rename_option
+@click.option(
+    "--agent",
+    multiple=True,
+    metavar="NAME",
+    shell_complete=completion.agents_or_files,
+    help="Show instead what this agent, or the agent in this Python file, would have flagged, and how much of it was a "
+    "false alarm; `all` for all installed agents; repeatable.",
+)
+@rules_option
+@knob_option
+@click.option(
+    "--assume/--no-assume",
+    default=True,
+    help="With --agent: announce optimizer.lr_scale, run.rollback and data.skip in foreign logs.",
+)
+@json_option
 def review(
-    sources: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="PATH...",
-            autocompletion=completion.runs_or_paths,
-            help="Training logs: trainer_state.json or a folder with checkpoints, TensorBoard event files, a W&B "
-            "offline run, CSV, JSONL, JSON, printed text; or a log.jsonl, or the name of a run.",
-        ),
-    ],
-    fail_on: Annotated[
-        FailOn | None, typer.Option(help="Exit with code 1 if a finding says to act, or (advise) gives any advice.")
-    ] = None,
-    html: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Also write a page with the curves to this file.")
-    ] = None,
-    rename: Rename = None,
-    agent: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--agent",
-            metavar="NAME",
-            help="Show instead what this agent, or the agent in this Python file, would have flagged, and how much of "
-            "it was a false alarm; `all` for all installed agents; repeatable.",
-            autocompletion=completion.agents_or_files,
-        ),
-    ] = None,
-    overrides: Rules = None,
-    knob: Knobs = None,
-    assume: Annotated[
-        bool,
-        typer.Option(help="With --agent: announce optimizer.lr_scale, run.rollback and data.skip in foreign logs."),
-    ] = True,
-    as_json: Json = False,
+    sources: Sequence[str],
+    fail_on: str | None,
+    html: Path | None,
+    rename: Sequence[str],
+    agent: Sequence[str],
+    overrides: Sequence[str],
+    knob: Sequence[str],
+    assume: bool,
+    as_json: bool,
 ) -> int:
     """Find what is wrong with a training run, since which step, and what to change.
 
@@ -76,7 +83,7 @@ def review(
     Example: oven-controller review runs/*/metrics.csv --fail-on act
     """
     _check_report_file(html)
-    renames = parse_renames(rename or [])
+    renames = parse_renames(rename)
     if agent:
         if fail_on:
             raise ConfigError("--fail-on judges findings, and --agent shows flags of agents instead; omit one of them")
@@ -140,9 +147,9 @@ def _review_with_agents(
     sources: Sequence[str],
     agent: Sequence[str],
     html: Path | None,
-    overrides: Sequence[str] | None,
+    overrides: Sequence[str],
     renames: dict[str, str],
-    knob: list[str] | None,
+    knob: Sequence[str],
     assume: bool,
     as_json: bool,
 ) -> int:
@@ -150,8 +157,8 @@ def _review_with_agents(
 
     if len(sources) > 1:
         raise ConfigError(f"--agent reviews one run at a time; {len(sources)} were named")
-    rules = rules_from_sets(overrides or ())
-    knobs = parse_knobs(knob or [])
+    rules = rules_from_sets(overrides)
+    knobs = parse_knobs(knob)
     chosen_agents = [name for text in agent for name in text.split(",") if name and name != "all"]
     change = _start_change(rules, knobs, assume, chosen_agents or list(plugins.find_plugins("agents")))
     with open_log(sources[0], renames, knobs) as log:

@@ -6,38 +6,36 @@ import json
 import math
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Annotated
 
-import typer
-from rich.filesize import decimal
+import click
 
-from oven_controller.cli import completion
-from oven_controller.cli.options import Json, RunsAlias, print_table, several_runs
+from oven_controller.cli.options import json_option, print_table, runs_argument
 from oven_core.errors import ConfigError, reason
-from oven_runs.access.run_access import warn
+from oven_core.terminal_text import warn
 from oven_runs.home import run_removal
 from oven_runs.home.run_folder import Home, RunFolder
 from oven_runs.home.run_listing import listed_runs
 from oven_runs.home.run_removal import named_runs, old_runs
 
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
-
-runs_command = typer.Typer(invoke_without_command=True, add_completion=False, pretty_exceptions_enable=False)
+yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 
 
-@runs_command.callback()
-def runs(context: typer.Context, as_json: Json = False) -> None:
+@click.group(invoke_without_command=True)
+@json_option
+@click.pass_context
+def runs(ctx: click.Context, as_json: bool) -> None:
     """List the runs in $OVEN_HOME, newest first. `runs rm` and `runs prune` remove runs.
 
     Example: oven-controller runs --json
     """
-    if context.invoked_subcommand is not None:
+    if ctx.invoked_subcommand is not None:
         return
     home = Home()
     rows = listed_runs(home, _warn_about_unreadable)
     if as_json:
-        print(json.dumps([row.model_dump() for row in rows]))
+        print(json.dumps([asdict(row) for row in rows]))
     elif not rows:
         print(f"no runs in {home.path} yet; `oven-controller up` starts one")
     else:
@@ -49,33 +47,26 @@ def _warn_about_unreadable(run: str, error: PermissionError) -> None:
     warn(f"run {run} is not listed, because only another user may read it ({reason(error)})")
 
 
-@runs_command.command()
-def rm(
-    runs: Annotated[
-        list[str] | None, typer.Argument(metavar="RUN", help="Run names.", autocompletion=completion.runs)
-    ] = None,
-    runs_: RunsAlias = None,
-    yes: Yes = False,
-    as_json: Json = False,
-) -> None:
+@runs.command()
+@runs_argument("Run names.")
+@yes_option
+@json_option
+def rm(runs: list[str], yes: bool, as_json: bool) -> None:
     """Remove runs with their logs, checkpoints and keys. A run that is still up is not removed.
 
     Exit code 1 if you answer no.
 
     Example: oven-controller runs rm grpo-1121-0231
     """
-    _remove(named_runs(Home(), several_runs(runs, runs_)), yes, as_json)
+    _remove(named_runs(Home(), runs), yes, as_json)
 
 
-@runs_command.command()
-def prune(
-    keep: Annotated[int | None, typer.Option(metavar="N", help="Keep the N newest runs.")] = None,
-    older_than: Annotated[
-        float | None, typer.Option("--older-than", metavar="DAYS", help="Keep runs that changed in the last DAYS days.")
-    ] = None,
-    yes: Yes = False,
-    as_json: Json = False,
-) -> None:
+@runs.command()
+@click.option("--keep", type=int, metavar="N", help="Keep the N newest runs.")
+@click.option("--older-than", type=float, metavar="DAYS", help="Keep runs that changed in the last DAYS days.")
+@yes_option
+@json_option
+def prune(keep: int | None, older_than: float | None, yes: bool, as_json: bool) -> None:
     """Remove old runs. With both options, a run is removed if neither keeps it. A run that is up is always kept.
 
     Exit code 1 if you answer no.
@@ -100,13 +91,13 @@ def _remove(folders: Sequence[RunFolder], yes: bool, as_json: bool) -> None:
     for folder in folders:
         run_removal.remove(folder)
         if not as_json:
-            print(f"removed {folder.run} ({decimal(sizes[folder.run])})", flush=True)
+            print(f"removed {folder.run} ({_size_text(sizes[folder.run])})", flush=True)
     freed_bytes = sum(sizes.values())
     if as_json:
         removed = [{"run": run, "bytes": size} for run, size in sizes.items()]
         print(json.dumps({"removed": removed, "freed_bytes": freed_bytes}))
     elif len(folders) != 1:
-        print(f"{decimal(freed_bytes)} freed" if folders else "nothing to remove")
+        print(f"{_size_text(freed_bytes)} freed" if folders else "nothing to remove")
 
 
 def _confirm(sizes: dict[str, int]) -> None:
@@ -115,8 +106,16 @@ def _confirm(sizes: dict[str, int]) -> None:
     if not sys.stdin.isatty():
         raise ConfigError(f"removing {', '.join(sizes)} needs confirmation, but stdin is not a terminal; add --yes")
     for run, size in sizes.items():
-        print(f"  {run}  {decimal(size)}", file=sys.stderr)
+        print(f"  {run}  {_size_text(size)}", file=sys.stderr)
     count = f"{len(sizes)} runs" if len(sizes) > 1 else "this run"
-    if not typer.confirm(f"Remove {count} ({decimal(sum(sizes.values()))})?", err=True):
+    if not click.confirm(f"Remove {count} ({_size_text(sum(sizes.values()))})?", err=True):
         print("nothing was removed", file=sys.stderr)
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)
+
+
+def _size_text(size: int) -> str:
+    """Return a number of bytes in units of a thousand, a million, or a billion bytes."""
+    for factor, unit in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
+        if size >= factor:
+            return f"{size / factor:.1f} {unit}"
+    return f"{size} bytes"

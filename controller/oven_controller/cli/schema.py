@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
 
-import typer
+import click
 
 from oven_core.errors import ConfigError
 from oven_core.protocol.asyncapi import generate_asyncapi
 from oven_core.protocol.codec import json_schema, service_schema
 
 
-def schema(
-    requests: Annotated[bool, typer.Option("--requests", help="Print requests and replies instead.")] = False,
-    as_asyncapi: Annotated[bool, typer.Option("--asyncapi", help="Print everything as AsyncAPI 3.")] = False,
-) -> None:
+@click.command()
+@click.option("--requests", is_flag=True, help="Print requests and replies instead.")
+@click.option("--asyncapi", "as_asyncapi", is_flag=True, help="Print everything as AsyncAPI 3.")
+def schema(requests: bool, as_asyncapi: bool) -> None:
     """Print the JSON Schema of every message in the log, or of every request and reply, or an AsyncAPI document.
 
     Example: oven-controller schema > oven.schema.json

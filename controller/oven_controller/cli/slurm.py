@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from typing import Annotated
 
-import typer
+import click
 
-from oven_controller.cli.options import run_option
+from oven_controller.cli.options import argument, run_option
 from oven_core.protocol import names
 from oven_runs.home.run_folder import Home
 
@@ -45,27 +44,36 @@ exit $code
 """
 
 
+@click.command()
+@argument(
+    "command", nargs=-1, required=True, metavar="-- COMMAND…", help="Command of one rank, or a script for python."
+)
+@run_option("Run name; a requeued job continues this run.", required=True)
+@click.option("--nodes", type=click.IntRange(min=1), default=1, help="Number of nodes.")
+@click.option("--gpus-per-node", type=click.IntRange(min=0), default=8, help="GPUs on each node.")
+@click.option(
+    "--ntasks-per-node",
+    type=click.IntRange(min=1),
+    show_default="as --gpus-per-node, or 1",
+    help="Ranks on each node; 1 if COMMAND is a launcher.",
+)
+@click.option("--cpus-per-task", type=click.IntRange(min=1), default=8, help="CPU cores of each rank.")
+@click.option("--time", default="24:00:00", help="Time limit of the job, as for sbatch.")
+@click.option(
+    "--stop-before",
+    type=click.IntRange(1, 65535),
+    default=1200,
+    help="Seconds before the limit at which the training is stopped: a step and a checkpoint.",
+)
 def slurm(
-    command: Annotated[
-        list[str], typer.Argument(metavar="-- COMMAND…", help="Command of one rank, or a script for python.")
-    ],
-    run: Annotated[str, run_option("Run name; a requeued job continues this run.")],
-    nodes: Annotated[int, typer.Option(min=1, help="Number of nodes.")] = 1,
-    gpus_per_node: Annotated[int, typer.Option(min=0, help="GPUs on each node.")] = 8,
-    ntasks_per_node: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Ranks on each node; 1 if COMMAND is a launcher.", show_default="as --gpus-per-node, or 1"
-        ),
-    ] = None,
-    cpus_per_task: Annotated[int, typer.Option(min=1, help="CPU cores of each rank.")] = 8,
-    time: Annotated[str, typer.Option(help="Time limit of the job, as for sbatch.")] = "24:00:00",
-    stop_before: Annotated[
-        int,
-        typer.Option(
-            min=1, max=65535, help="Seconds before the limit at which the training is stopped: a step and a checkpoint."
-        ),
-    ] = 1200,
+    command: tuple[str, ...],
+    run: str,
+    nodes: int,
+    gpus_per_node: int,
+    ntasks_per_node: int | None,
+    cpus_per_task: int,
+    time: str,
+    stop_before: int,
 ) -> None:
     """Print a Slurm batch script: the stack on the first node, and srun with all ranks.
 

@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from oven_controller.cli.options import LOCAL, Json, RunAlias, RunName, one_run, print_result, remote_options
+import click
+
+from oven_controller.cli.options import DEFAULT_RUN, json_option, print_result, remote_options, run_argument
 from oven_core.terminal_text import counted
 from oven_runs.access.endpoint import Endpoint
 from oven_runs.access.run_finder import find_run
@@ -16,15 +18,18 @@ if TYPE_CHECKING:
     from oven_controller.stack.run_status import RunStatus
 
 
+@click.command()
+@run_argument(DEFAULT_RUN)
+@json_option
 @remote_options
-def status(run: RunName = None, run_: RunAlias = None, as_json: Json = False, endpoint: Endpoint = LOCAL) -> None:
+def status(run: str | None, as_json: bool, endpoint: Endpoint) -> None:
     """Show how a run is doing: processes, memory, agents, ticks and decisions. Works even when the stack is down.
 
     Example: oven-controller status --json
     """
     from oven_controller.stack.run_status import run_status
 
-    report = asyncio.run(run_status(find_run(one_run(run, run_), endpoint)))
+    report = asyncio.run(run_status(find_run(run, endpoint)))
     print_result(as_json, report, _status_lines(report))
 
 

@@ -7,14 +7,14 @@ import contextlib
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
 from oven_agents.diagnosis.engine import find_findings
 from oven_agents.diagnosis.finding import Finding
 from oven_agents.runtime.kg_client import answer_requests
-from oven_controller.cli.options import Json, RunAlias, one_run, print_result
+from oven_controller.cli.options import PATH, json_option, print_result, run_argument
 from oven_controller.finding_report import finding_lines
 from oven_controller.importing.open_log import open_log
 from oven_core.errors import ConfigError
@@ -31,27 +31,46 @@ from oven_llm.providers.budget import Budget
 from oven_llm.supervisor.model_handlers import MAX_TOKENS, configured_model
 
 
+@click.command()
+@run_argument(help_="A run, its folder, its log.jsonl, or logs to import.")
+@click.option("--model", default="", show_default=False, help="Model that writes programs to analyse the log.")
+@click.option("--worker-model", default="", show_default="the same", help="Model that the programs may call.")
+@click.option(
+    "--base-url",
+    default="",
+    show_default=False,
+    metavar="URL",
+    help="Chat completions endpoint of both models, including /v1.",
+)
+@click.option("--key-env", show_default="the provider's", help="Variable with the key.")
+@click.option("--until", type=click.IntRange(min=1), metavar="TICK", help="Read the log up to this tick.")
+@click.option(
+    "--knob",
+    multiple=True,
+    metavar="NAME",
+    show_default="all settings",
+    help="Knob that the model may propose; repeatable.",
+)
+@click.option(
+    "--max-iterations", type=click.IntRange(min=1), default=MAX_ITERATIONS, help="Maximum turns of the model."
+)
+@click.option("--usd", type=float, show_default="none", help="Limit in US dollars.")
+@click.option("--tokens", type=int, show_default="none", help="Limit on tokens.")
+@click.option("--log-dir", type=PATH, metavar="DIR", help="Write the conversation to this folder.")
+@json_option
 def diagnose_run(
-    run: Annotated[
-        str | None, typer.Argument(metavar="RUN", help="A run, its folder, its log.jsonl, or logs to import.")
-    ] = None,
-    model: Annotated[str, typer.Option(help="Model that writes programs to analyse the log.")] = "",
-    worker_model: Annotated[str, typer.Option(help="Model that the programs may call.", show_default="the same")] = "",
-    base_url: Annotated[
-        str, typer.Option(metavar="URL", help="Chat completions endpoint of both models, including /v1.")
-    ] = "",
-    key_env: Annotated[str | None, typer.Option(help="Variable with the key.", show_default="the provider's")] = None,
-    until: Annotated[int | None, typer.Option(metavar="TICK", min=1, help="Read the log up to this tick.")] = None,
-    knob: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Knob that the model may propose; repeatable.", show_default="all settings"),
-    ] = None,
-    max_iterations: Annotated[int, typer.Option(min=1, help="Maximum turns of the model.")] = MAX_ITERATIONS,
-    usd: Annotated[float | None, typer.Option(help="Limit in US dollars.", show_default="none")] = None,
-    tokens: Annotated[int | None, typer.Option(help="Limit on tokens.", show_default="none")] = None,
-    log_dir: Annotated[Path | None, typer.Option(metavar="DIR", help="Write the conversation to this folder.")] = None,
-    as_json: Json = False,
-    run_: RunAlias = None,
+    run: str | None,
+    model: str,
+    worker_model: str,
+    base_url: str,
+    key_env: str | None,
+    until: int | None,
+    knob: Sequence[str],
+    max_iterations: int,
+    usd: float | None,
+    tokens: int | None,
+    log_dir: Path | None,
+    as_json: bool,
 ) -> int:
     """Diagnose what went wrong in a run, when it began, and why. The findings come from the metrics, the agents' votes,
     and the results of decisions. With --model, a model also writes programs to analyse the log, and every figure in its
@@ -63,10 +82,9 @@ def diagnose_run(
     """
     if bool(model) != bool(base_url):
         raise ConfigError("--model and --base-url must be used together, e.g. --base-url http://127.0.0.1:8000/v1")
-    source = one_run(run, run_)
-    if source is None:
+    if run is None:
         raise ConfigError("no run is named; `oven-controller runs` lists the runs")
-    log, config = _read_log(source, until)
+    log, config = _read_log(run, until)
     findings = find_findings(log)
     result: DiagnosisResult | None = None
     if model:
@@ -77,10 +95,10 @@ def diagnose_run(
             configured_model("supervisor", model, base_url, key_env, **options) as supervisor,
             configured_model("worker", worker_model or model, base_url, key_env, **options) as worker,
         ):
-            limits: Any = {"knobs": knob, "max_iterations": max_iterations, "log_dir": log_dir}
+            limits: Any = {"knobs": knob or None, "max_iterations": max_iterations, "log_dir": log_dir}
             result = asyncio.run(diagnose(log, graph_view, supervisor, worker, config=config, **limits))
-    lines = (line for text in _report_lines(source, log, findings, result) for line in wrapped(text))
-    print_result(as_json, _report_fields(source, log, findings, result), lines)
+    lines = (line for text in _report_lines(run, log, findings, result) for line in wrapped(text))
+    print_result(as_json, _report_fields(run, log, findings, result), lines)
     return int(result is not None and result.diagnosis is None)
 
 

@@ -5,27 +5,33 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any, get_args
 
-import typer
+import click
 
-from oven_controller.cli.options import Json, print_result
+from oven_controller.cli.options import PATH, argument, json_option, print_result
 from oven_core.errors import ConfigError
 from oven_core.files import write_atomic
 from oven_llm.supervisor.run_logger import Role, read_events
 
 
-def export(
-    paths: Annotated[
-        list[Path], typer.Argument(metavar="DIR…", help="Log folders of `supervise run`, or folders that contain them.")
-    ],
-    role: Annotated[Role, typer.Option(help="The model whose calls to export.")] = "supervisor",
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="FILE", help="JSON Lines file to write.", show_default="ROLE-rows.jsonl in DIR"),
-    ] = None,
-    as_json: Json = False,
-) -> int:
+@click.command()
+@argument(
+    "paths",
+    type=PATH,
+    nargs=-1,
+    required=True,
+    metavar="DIR…",
+    help="Log folders of `supervise run`, or folders that contain them.",
+)
+@click.option(
+    "--role", type=click.Choice(get_args(Role)), default="supervisor", help="The model whose calls to export."
+)
+@click.option(
+    "--out", type=PATH, metavar="FILE", show_default="ROLE-rows.jsonl in DIR", help="JSON Lines file to write."
+)
+@json_option
+def export(paths: Sequence[Path], role: Role, out: Path | None, as_json: bool) -> int:
     """Write the model calls behind answered questions as rows for TRL's SFTTrainer.
 
     Example: oven-controller supervise export logs --role supervisor --out rows.jsonl

@@ -6,11 +6,11 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-from typer import Argument, Option
+import click
 
-from oven_controller.cli.options import Json, print_result
+from oven_controller.cli.options import PATH, argument, json_option, print_result
 from oven_core.errors import ConfigError, reason
 from oven_core.terminal_text import wrapped
 from oven_llm.providers.budget import Budget
@@ -27,45 +27,57 @@ MAX_OUTPUT_LINES: Final = 3
 """Maximum number of output lines per program that `--trajectory` prints. The log in `--log-dir` has all of them."""
 
 
+@click.command()
+@argument("question", help="The question.")
+@argument(
+    "files",
+    nargs=-1,
+    required=True,
+    metavar="FILE…",
+    help="The context: a text file, a .json or .jsonl file (a list of its lines), or - for standard input. Several "
+    "files become a dict with their names as keys.",
+)
+@click.option("--supervisor-model", show_default="$SUPERVISOR_MODEL", help="Model that writes the programs.")
+@click.option("--worker-model", show_default="$WORKER_MODEL", help="Model that reads the parts.")
+@click.option("--base-url", show_default="$BASE_URL, else https://api.together.xyz/v1", help="Endpoint of both models.")
+@click.option("--worker-base-url", show_default="--base-url", help="Endpoint of the worker.")
+@click.option("--key-env", show_default=USUAL_VARIABLE, help="Variable with the API key.")
+@click.option("--worker-key-env", show_default=USUAL_VARIABLE, help="Variable with the API key for --worker-base-url.")
+@click.option("--max-iterations", type=int, default=DEFAULT_ITERATIONS, help="Maximum turns of the supervisor.")
+@click.option(
+    "--worker-ctx-k", type=int, default=DEFAULT_CONTEXT_K, help="Worker's context window, in thousands of tokens."
+)
+@click.option("--concurrency", type=int, default=DEFAULT_CONCURRENCY, help="Concurrent worker calls.")
+@click.option("--max-usd", type=float, help="Limit in US dollars, which no call may exceed.")
+@click.option("--max-tokens", type=int, help="Limit on tokens, which no call may exceed.")
+@click.option("--max-calls", type=int, default=DEFAULT_CALLS, help="Limit on calls.")
+@click.option("--max-seconds", type=float, help="Make no more calls after this many seconds.")
+@click.option(
+    "--log-dir", type=PATH, metavar="DIR", help="Write supervisor.jsonl, worker.jsonl and repl.jsonl to this folder."
+)
+@click.option("--resume", is_flag=True, help="Continue the run in --log-dir without repeating its answered calls.")
+@click.option("--trajectory", is_flag=True, help="Also print each program and its output.")
+@json_option
 def run_question(
-    question: Annotated[str, Argument(metavar="QUESTION", help="The question.")],
-    files: Annotated[
-        list[str],
-        Argument(
-            metavar="FILE…",
-            help="The context: a text file, a .json or .jsonl file (a list of its lines), or - for standard input. "
-            "Several files become a dict with their names as keys.",
-        ),
-    ],
-    supervisor_model: Annotated[
-        str | None, Option(help="Model that writes the programs.", show_default="$SUPERVISOR_MODEL")
-    ] = None,
-    worker_model: Annotated[
-        str | None, Option(help="Model that reads the parts.", show_default="$WORKER_MODEL")
-    ] = None,
-    base_url: Annotated[
-        str | None, Option(help="Endpoint of both models.", show_default="$BASE_URL, else https://api.together.xyz/v1")
-    ] = None,
-    worker_base_url: Annotated[str | None, Option(help="Endpoint of the worker.", show_default="--base-url")] = None,
-    key_env: Annotated[str | None, Option(help="Variable with the API key.", show_default=USUAL_VARIABLE)] = None,
-    worker_key_env: Annotated[
-        str | None, Option(help="Variable with the API key for --worker-base-url.", show_default=USUAL_VARIABLE)
-    ] = None,
-    max_iterations: Annotated[int, Option(help="Maximum turns of the supervisor.")] = DEFAULT_ITERATIONS,
-    worker_ctx_k: Annotated[int, Option(help="Worker's context window, in thousands of tokens.")] = DEFAULT_CONTEXT_K,
-    concurrency: Annotated[int, Option(help="Concurrent worker calls.")] = DEFAULT_CONCURRENCY,
-    max_usd: Annotated[float | None, Option(help="Limit in US dollars, which no call may exceed.")] = None,
-    max_tokens: Annotated[int | None, Option(help="Limit on tokens, which no call may exceed.")] = None,
-    max_calls: Annotated[int, Option(help="Limit on calls.")] = DEFAULT_CALLS,
-    max_seconds: Annotated[float | None, Option(help="Make no more calls after this many seconds.")] = None,
-    log_dir: Annotated[
-        Path | None, Option(metavar="DIR", help="Write supervisor.jsonl, worker.jsonl and repl.jsonl to this folder.")
-    ] = None,
-    resume: Annotated[
-        bool, Option("--resume", help="Continue the run in --log-dir without repeating its answered calls.")
-    ] = False,
-    trajectory: Annotated[bool, Option("--trajectory", help="Also print each program and its output.")] = False,
-    as_json: Json = False,
+    question: str,
+    files: Sequence[str],
+    supervisor_model: str | None,
+    worker_model: str | None,
+    base_url: str | None,
+    worker_base_url: str | None,
+    key_env: str | None,
+    worker_key_env: str | None,
+    max_iterations: int,
+    worker_ctx_k: int,
+    concurrency: int,
+    max_usd: float | None,
+    max_tokens: int | None,
+    max_calls: int,
+    max_seconds: float | None,
+    log_dir: Path | None,
+    resume: bool,
+    trajectory: bool,
+    as_json: bool,
 ) -> int:
     """Answer a question about a long text: a model writes programs over it, and a cheaper model reads the parts.
 

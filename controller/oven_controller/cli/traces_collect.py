@@ -10,11 +10,11 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-import typer
+import click
 
-from oven_controller.cli.options import Json
+from oven_controller.cli.options import PATH, argument, json_option
 from oven_core.errors import NO_SPACE, ConfigError, reason
 from oven_core.terminal_text import say
 from oven_recipes.environments.repair_instance import read_instances
@@ -28,34 +28,46 @@ TASK_SEED_PREFIX: Final = "collected"
 """Prefix of the tasks' random seed, so that these tasks differ from those for training and evaluation."""
 
 
+@click.command()
+@argument("out", type=PATH, metavar="FILE", help="File of traces to write.")
+@click.option("--rollouts", "-n", type=click.IntRange(min=1), default=100, help="Number of traces to collect.")
+@click.option(
+    "--instances",
+    type=PATH,
+    metavar="FILE",
+    show_default="newly generated tasks",
+    help="Tasks with SWE-bench's fields, .json or .jsonl.",
+)
+@click.option(
+    "--repositories", type=PATH, metavar="DIR", help="Checkouts of the instances' repositories, as owner__name."
+)
+@click.option("--openenv", is_flag=True, help="Run the policy's calls on an OpenEnv server.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="Random seed of the tasks and the rollouts.")
+@click.option(
+    "--policy-seed",
+    type=click.IntRange(min=0),
+    show_default="the same as --seed",
+    help="Random seed of the warmed-up policy.",
+)
+@click.option("--set", "set_", multiple=True, metavar="A=B", help="A setting of the `repair` recipe; repeatable.")
+@json_option
 def collect(
-    out: Annotated[Path, typer.Argument(metavar="FILE", help="File of traces to write.")],
-    rollouts: Annotated[int, typer.Option("--rollouts", "-n", min=1, help="Number of traces to collect.")] = 100,
-    instances: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Tasks with SWE-bench's fields, .json or .jsonl.", show_default="newly generated tasks"
-        ),
-    ] = None,
-    repositories: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Checkouts of the instances' repositories, as owner__name.")
-    ] = None,
-    openenv: Annotated[bool, typer.Option("--openenv", help="Run the policy's calls on an OpenEnv server.")] = False,
-    seed: Annotated[int, typer.Option(min=0, help="Random seed of the tasks and the rollouts.")] = 0,
-    policy_seed: Annotated[
-        int | None, typer.Option(min=0, help="Random seed of the warmed-up policy.", show_default="the same as --seed")
-    ] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="A=B", help="A setting of the `repair` recipe; repeatable.")
-    ] = None,
-    as_json: Json = False,
+    out: Path,
+    rollouts: int,
+    instances: Path | None,
+    repositories: Path | None,
+    openenv: bool,
+    seed: int,
+    policy_seed: int | None,
+    set_: Sequence[str],
+    as_json: bool,
 ) -> int:
     """Record traces of the `repair` recipe's policy on tasks that it has not seen. The same command continues after an
     interruption.
 
     Example: oven-controller traces collect traces.jsonl --rollouts 100
     """
-    settings = _parse_settings(set_ or [])
+    settings = _parse_settings(set_)
     if out.exists():
         raise ConfigError(f"{out} already exists; choose another file, or remove it")
     if not out.absolute().parent.is_dir():

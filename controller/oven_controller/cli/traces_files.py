@@ -6,11 +6,10 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
-from oven_controller.cli.options import Json
+from oven_controller.cli.options import PATH, argument, json_option
 from oven_core.errors import NO_SPACE, ConfigError, UnknownNameError, reason
 from oven_core.terminal_text import clean, counted, say, wrapped
 from oven_runs.traces import completeness
@@ -20,21 +19,20 @@ from oven_runs.traces.trace_records import Message, Trace
 
 MAX_MESSAGE_LINES = 12
 """Maximum number of lines to show of each message without --whole."""
-Source = Annotated[Path, typer.Argument(metavar="FILE", help="Traces in any known format: a file or a folder.")]
-From = Annotated[
-    str | None,
-    typer.Option("--from", metavar="FORMAT", help="Format of the file.", show_default="detected from its first line"),
-]
+source_argument = argument("source", type=PATH, metavar="FILE", help="Traces in any known format: a file or a folder.")
+from_option = click.option(
+    "--from", "from_", metavar="FORMAT", show_default="detected from its first line", help="Format of the file."
+)
 
 
-def convert(
-    source: Source,
-    target: Annotated[Path, typer.Argument(metavar="TARGET", help="File or folder to write.")],
-    to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="Format of the target.")] = "oven",
-    from_: From = None,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Skip lines that are not valid traces.")] = False,
-    as_json: Json = False,
-) -> int:
+@click.command()
+@source_argument
+@argument("target", type=PATH, help="File or folder to write.")
+@click.option("--to", default="oven", metavar="FORMAT", help="Format of the target.")
+@from_option
+@click.option("--skip-bad", is_flag=True, help="Skip lines that are not valid traces.")
+@json_option
+def convert(source: Path, target: Path, to: str, from_: str | None, skip_bad: bool, as_json: bool) -> int:
     """Convert traces to another format, and list what is lost in that format.
 
     Example: oven-controller traces convert results.jsonl traces.jsonl --to oven
@@ -73,7 +71,11 @@ def convert(
     return 0
 
 
-def check(source: Source, from_: From = None, as_json: Json = False) -> int:
+@click.command()
+@source_argument
+@from_option
+@json_option
+def check(source: Path, from_: str | None, as_json: bool) -> int:
     """Count, by kind, the steps that lack a state, an action or a reward. Exit code 1 if there are any.
 
     Example: oven-controller traces check traces.jsonl --json
@@ -99,15 +101,13 @@ def check(source: Source, from_: From = None, as_json: Json = False) -> int:
     return 0 if counts.is_whole else 1
 
 
-def show(
-    source: Source,
-    trace: Annotated[
-        str | None, typer.Argument(metavar="TRACE", help="Id of the trace.", show_default="list all traces")
-    ] = None,
-    from_: From = None,
-    whole: Annotated[bool, typer.Option("--whole", help="Show every line of each message.")] = False,
-    as_json: Json = False,
-) -> int:
+@click.command()
+@source_argument
+@argument("trace", required=False, help="Id of the trace.  [default: list all traces]")
+@from_option
+@click.option("--whole", is_flag=True, help="Show every line of each message.")
+@json_option
+def show(source: Path, trace: str | None, from_: str | None, whole: bool, as_json: bool) -> int:
     """List the traces of a file, or show one trace step by step.
 
     Example: oven-controller traces show traces.jsonl repair-17

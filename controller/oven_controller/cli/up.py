@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import os
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import Any, TextIO
 
-import typer
+import click
 
-from oven_controller.cli.lazy_group import single_command
-from oven_controller.cli.options import Config, LiveRunName, RunAlias, Settings, one_run, run_option
+from oven_controller.cli.options import (
+    DEFAULT_LIVE_RUN,
+    PATH,
+    argument,
+    config_option,
+    run_argument,
+    run_option,
+    settings_option,
+)
 from oven_controller.cli.recipe_options import RecipeCommand, recipe_layers
 from oven_core.errors import ConfigError, ProcessError
 from oven_runs.home.run_folder import Home
@@ -27,93 +34,108 @@ from oven_runs.settings.notifications import is_reference
 from oven_runs.settings.resolution import ResolvedSettings, resolve
 from oven_runs.settings.run_settings import ATTACHED
 
-Recipe = Annotated[str | None, typer.Option(help="Recipe to train.")]
-StartAt = Annotated[str | None, typer.Option("--start", help="Starting point of the recipe; all are listed below.")]
-Run = Annotated[str | None, run_option("Run name; with --resume, the run to continue.")]
-Steps = Annotated[int | None, typer.Option(help="Optimizer steps.")]
-Minutes = Annotated[float | None, typer.Option(help="Time budget.")]
-Seed = Annotated[int | None, typer.Option(help="Random seed.")]
-Nats = Annotated[str | None, typer.Option(metavar="URL", help="A NATS server to use instead of the embedded one.")]
-Creds = Annotated[Path | None, typer.Option(help="With --nats: an .nk file, or a folder with one per role.")]
-TlsCa = Annotated[
-    Path | None, typer.Option("--tls-ca", help="With --nats tls://…: the certificate authority to trust (PEM).")
-]
-Port = Annotated[int | None, typer.Option(help="Port of the embedded server.", show_default="a free one")]
-Otlp = Annotated[
-    str | None, typer.Option(metavar="URL", help="Send traces and metrics to this address (OTLP over HTTP).")
-]
-Meshes = Annotated[
-    int | None, typer.Option(help="Number of mesh replicas, 1 to 5. One running replica is enough for decisions.")
-]
-Notify = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--notify",
-        metavar="URL",
-        help="Send messages to this address: https://… (JSON), slack://…, discord://…, mailtos://…, or env:NAME; "
-        "repeatable.",
-    ),
-]
-Export = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--export",
-        metavar="TARGET",
-        help="Export the run while it trains, to mlflow, parquet, tensorboard, trackio or wandb; repeatable.",
-    ),
-]
-MetricsPort = Annotated[
-    int | None, typer.Option(help="Serve a page for Prometheus on this port of 127.0.0.1.", show_default="none")
-]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the processes and settings without starting anything.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Continue a run (--run, else the newest).")]
 SHUTDOWN_TIMEOUT_S = 45.0
 """Seconds that `down` waits for the stack to end."""
 
 
+def _stack_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that `up` and `run` share. The command gets those that are settings as `flags`."""
+
+    @config_option
+    @settings_option
+    @run_option("Run name; with --resume, the run to continue.")
+    @click.option("--resume", is_flag=True, help="Continue a run (--run, else the newest).")
+    @click.option("--nats", metavar="URL", help="A NATS server to use instead of the embedded one.")
+    @click.option("--creds", type=PATH, help="With --nats: an .nk file, or a folder with one per role.")
+    @click.option("--tls-ca", type=PATH, help="With --nats tls://…: the certificate authority to trust (PEM).")
+    @click.option("--port", type=int, show_default="a free one", help="Port of the embedded server.")
+    @click.option("--otlp", metavar="URL", help="Send traces and metrics to this address (OTLP over HTTP).")
+    @click.option(
+        "--meshes", type=int, help="Number of mesh replicas, 1 to 5. One running replica is enough for decisions."
+    )
+    @click.option(
+        "--notify",
+        multiple=True,
+        metavar="URL",
+        help="Send messages to this address: https://… (JSON), slack://…, discord://…, mailtos://…, or env:NAME; "
+        "repeatable.",
+    )
+    @click.option(
+        "--export",
+        multiple=True,
+        metavar="TARGET",
+        help="Export the run while it trains, to mlflow, parquet, tensorboard, trackio or wandb; repeatable.",
+    )
+    @click.option(
+        "--metrics-port", type=int, show_default="none", help="Serve a page for Prometheus on this port of 127.0.0.1."
+    )
+    @click.option("--dry-run", is_flag=True, help="Print the processes and settings without starting anything.")
+    @functools.wraps(command)
+    def wrapper(
+        *,
+        nats: str | None,
+        creds: Path | None,
+        tls_ca: Path | None,
+        port: int | None,
+        otlp: str | None,
+        meshes: int | None,
+        notify: Sequence[str],
+        export: Sequence[str],
+        metrics_port: int | None,
+        **options: Any,
+    ) -> Any:
+        conceal(notify)  # from other users' `ps`
+        files = {"creds": str(creds) if creds else None, "tls_ca": str(tls_ca) if tls_ca else None}
+        flags: dict[str, Any] = {"nats": nats, **files, "port": port, "otlp": otlp, "meshes": meshes}
+        flags |= {"metrics_port": metrics_port, "export": list(export) or None}
+        flags |= {"notify": {"to": list(notify)}} if notify else {}
+        return command(flags=flags, **options)
+
+    return wrapper
+
+
+@click.command(cls=RecipeCommand)
+@click.option("--recipe", help="Recipe to train.")
+@click.option("--start", help="Starting point of the recipe; all are listed below.")
+@click.option("--steps", type=int, help="Optimizer steps.")
+@click.option("--minutes", type=float, help="Time budget.")
+@click.option("--seed", type=int, help="Random seed.")
+@click.option("--headless", is_flag=True, help="Print progress lines instead of opening the monitor.")
+@_stack_options
+@click.option(
+    "--no-learner", is_flag=True, help="Start everything except the learner, and wait for your script to connect."
+)
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="With --no-learner: print run, URL, folder and environment as one line of JSON, and later the summary as "
+    "another. Everything else goes to stderr.",
+)
+@click.option(
+    "--until-eof",
+    is_flag=True,
+    help="Shut down when standard input ends, i.e. when the program that started the stack ends.",
+)
+@click.pass_context
 def up(
-    ctx: typer.Context,
-    recipe: Recipe = None,
-    start: StartAt = None,
-    config: Config = None,
-    overrides: Settings = None,
-    run: Run = None,
-    resume: Resume = False,
-    steps: Steps = None,
-    minutes: Minutes = None,
-    seed: Seed = None,
-    headless: Annotated[
-        bool, typer.Option("--headless", help="Print progress lines instead of opening the monitor.")
-    ] = False,
-    nats: Nats = None,
-    creds: Creds = None,
-    tls_ca: TlsCa = None,
-    port: Port = None,
-    otlp: Otlp = None,
-    meshes: Meshes = None,
-    notify: Notify = None,
-    export: Export = None,
-    metrics_port: MetricsPort = None,
-    no_learner: Annotated[
-        bool,
-        typer.Option("--no-learner", help="Start everything except the learner, and wait for your script to connect."),
-    ] = False,
-    dry_run: DryRun = False,
-    as_json: Annotated[
-        bool,
-        typer.Option(
-            "--json",
-            help="With --no-learner: print run, URL, folder and environment as one line of JSON, and later the summary "
-            "as another. Everything else goes to stderr.",
-        ),
-    ] = False,
-    until_eof: Annotated[
-        bool,
-        typer.Option(
-            "--until-eof", help="Shut down when standard input ends, i.e. when the program that started the stack ends."
-        ),
-    ] = False,
-) -> None:
+    ctx: click.Context,
+    recipe: str | None,
+    start: str | None,
+    steps: int | None,
+    minutes: float | None,
+    seed: int | None,
+    headless: bool,
+    config: Path | None,
+    overrides: Sequence[str],
+    run: str | None,
+    resume: bool,
+    dry_run: bool,
+    flags: dict[str, Any],
+    no_learner: bool,
+    as_json: bool,
+    until_eof: bool,
+) -> int:
     """Start a run (the bus, the mesh, the agents and the learner) and wait until it ends or Ctrl-C.
 
     Each setting of the recipe is also an option: `up --recipe NAME --help` lists them.
@@ -123,17 +145,8 @@ def up(
     Example: oven-controller up --recipe pretrain --corpus ~/texts --batch 32
     """
     recipe_flags = recipe_layers(ctx)
-    flags = {
-        "recipe": recipe,
-        "start": start,
-        "steps": steps,
-        "minutes": minutes,
-        "seed": seed,
-        "headless": headless or None,
-        **_server_flags(nats, creds, tls_ca, port, otlp, meshes),
-        **_notify_flags(notify),
-        **_export_flags(export, metrics_port),
-    }
+    flags |= {"recipe": recipe, "start": start, "steps": steps, "minutes": minutes, "seed": seed}
+    flags["headless"] = headless or None
     if no_learner:
         ignored_options = [f"--{name}" for name in ("start", "steps", "minutes", "seed") if flags[name] is not None]
         ignored_options += [layer.source for layer in recipe_flags]
@@ -146,39 +159,30 @@ def up(
     resolved = _resolve(flags, config, overrides, run, resume, attached=no_learner, recipe_flags=recipe_flags)
     if until_eof:
         end_with_input()
-    _start(resolved, run, resume, dry_run, starts_learner=not no_learner, on_ready=_print_json if as_json else None)
+    on_ready = _print_json if as_json else None
+    return _start(resolved, run, resume, dry_run, starts_learner=not no_learner, on_ready=on_ready)
 
 
-up_command = single_command(up, command_class=RecipeCommand)
-
-
+@click.command("run")
+@argument("command", nargs=-1, required=True, metavar="-- COMMAND…", help="Command of your training script.")
+@_stack_options
+@click.option("--tap", is_flag=True, help="Observe what the script logs to wandb, TensorBoard, and other loggers.")
+@click.option(
+    "--auto-attach", is_flag=True, help="Attach to the script's trainer, LightningModule, or loop under accelerate."
+)
+@click.option("--quiet", is_flag=True, help="Write the script's output to its log only.")
 def run_script(
-    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND…", help="Command of your training script.")],
-    config: Config = None,
-    overrides: Settings = None,
-    run: Run = None,
-    resume: Resume = False,
-    nats: Nats = None,
-    creds: Creds = None,
-    tls_ca: TlsCa = None,
-    port: Port = None,
-    otlp: Otlp = None,
-    meshes: Meshes = None,
-    notify: Notify = None,
-    export: Export = None,
-    metrics_port: MetricsPort = None,
-    tap: Annotated[
-        bool, typer.Option("--tap", help="Observe what the script logs to wandb, TensorBoard, and other loggers.")
-    ] = False,
-    auto_attach: Annotated[
-        bool,
-        typer.Option(
-            "--auto-attach", help="Attach to the script's trainer, LightningModule, or loop under accelerate."
-        ),
-    ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Write the script's output to its log only.")] = False,
-    dry_run: DryRun = False,
-) -> None:
+    command: tuple[str, ...],
+    config: Path | None,
+    overrides: Sequence[str],
+    run: str | None,
+    resume: bool,
+    dry_run: bool,
+    flags: dict[str, Any],
+    tap: bool,
+    auto_attach: bool,
+    quiet: bool,
+) -> int:
     """Start the stack around your own training script. The stack ends with the script and returns its exit code.
 
     Example: oven-controller run -- accelerate launch train.py
@@ -187,36 +191,15 @@ def run_script(
 
     Example: oven-controller run --auto-attach -- trl grpo --config grpo.yaml
     """
-    flags = {
-        **_server_flags(nats, creds, tls_ca, port, otlp, meshes),
-        **_notify_flags(notify),
-        **_export_flags(export, metrics_port),
-    }
     resolved = _resolve(flags, config, overrides, run, resume, attached=True)
     hooks = (*(["OVEN_TAP"] if tap else []), *(["OVEN_AUTO_ATTACH"] if auto_attach else []))
-    _start(resolved, run, resume, dry_run, command=tuple(command), hooks=hooks, quiet=quiet)
-
-
-def _server_flags(
-    nats: str | None, creds: Path | None, tls_ca: Path | None, port: int | None, otlp: str | None, meshes: int | None
-) -> dict[str, Any]:
-    files = {"creds": str(creds) if creds else None, "tls_ca": str(tls_ca) if tls_ca else None}
-    return {"nats": nats, **files, "port": port, "otlp": otlp, "meshes": meshes}
-
-
-def _notify_flags(urls: list[str] | None) -> dict[str, Any]:
-    conceal(urls or ())  # from other users' `ps`
-    return {"notify": {"to": urls}} if urls else {}
-
-
-def _export_flags(targets: list[str] | None, metrics_port: int | None) -> dict[str, Any]:
-    return {"metrics_port": metrics_port} | ({"export": targets} if targets else {})
+    return _start(resolved, run, resume, dry_run, command=command, hooks=hooks, quiet=quiet)
 
 
 def _resolve(
     flags: dict[str, Any],
     config: Path | None,
-    overrides: list[str] | None,
+    overrides: Sequence[str],
     run: str | None,
     resume: bool,
     attached: bool,
@@ -229,7 +212,7 @@ def _resolve(
         )
     resolved = resolve(
         config=config,
-        sets=overrides or (),
+        sets=overrides,
         flags=flags,
         recipe_flags=recipe_flags,
         environ=os.environ,
@@ -240,7 +223,7 @@ def _resolve(
     return resolved
 
 
-def _start(resolved: ResolvedSettings, run: str | None, resume: bool, is_dry_run: bool, **options: Any) -> None:
+def _start(resolved: ResolvedSettings, run: str | None, resume: bool, is_dry_run: bool, **options: Any) -> int:
     from oven_controller.stack import dry_run
     from oven_controller.stack.preflight_checks import Request
     from oven_controller.stack.up import run_stack
@@ -248,9 +231,9 @@ def _start(resolved: ResolvedSettings, run: str | None, resume: bool, is_dry_run
     request = Request(resolved, run=run, resume=resume, **options)
     if is_dry_run:
         print("\n".join(dry_run.output_lines(request, Home())))
-        return
-    out = _print_line if request.on_ready is None else partial(_print_line, stream=sys.stderr)
-    raise typer.Exit(asyncio.run(run_stack(request, Home(), out)))
+        return 0
+    out = _print_line if request.on_ready is None else functools.partial(_print_line, stream=sys.stderr)
+    return asyncio.run(run_stack(request, Home(), out))
 
 
 def _print_json(fields: Mapping[str, Any]) -> None:
@@ -268,12 +251,14 @@ def _print_line(line: str, stream: TextIO | None = None) -> None:
         os.close(null)
 
 
-def down(run: LiveRunName = None, run_: RunAlias = None) -> None:
+@click.command()
+@run_argument(DEFAULT_LIVE_RUN)
+def down(run: str | None) -> None:
     """Shut down a running stack cleanly, and wait until it has ended. A trainer saves a checkpoint first.
 
     Example: oven-controller down grpo-1121-0231
     """
-    folder = Home().find(one_run(run, run_), running=True)
+    folder = Home().find(run, running=True)
     pid = folder.info().pid
     print(f"shutting down {folder.run} (pid {pid})", flush=True)
     try:

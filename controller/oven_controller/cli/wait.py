@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
 from oven_controller.cli.log import format_event
-from oven_controller.cli.options import LOCAL, Json, LiveRunName, RunAlias, one_run, print_result, remote_options
+from oven_controller.cli.options import DEFAULT_LIVE_RUN, json_option, print_result, remote_options, run_argument
 from oven_core.protocol.alerts import Alert
 from oven_core.protocol.codec import Malformed
 from oven_core.protocol.events import Event
@@ -18,21 +18,21 @@ from oven_runs.access.event_wait import Condition, wait_for
 from oven_runs.access.run_finder import find_run
 
 
+@click.command()
+@click.option("--for", "for_", required=True, metavar="EVENT", help="finding, decision, end, or step:N.")
+@run_argument(DEFAULT_LIVE_RUN)
+@click.option("--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Give up after this time.")
+@click.option(
+    "--after",
+    type=click.IntRange(min=0),
+    metavar="SEQ",
+    help="Also accept an event that is in the log already, after this sequence number.",
+)
+@json_option
 @remote_options
 def wait(
-    for_: Annotated[str, typer.Option("--for", metavar="EVENT", help="finding, decision, end, or step:N.")],
-    run: LiveRunName = None,
-    run_: RunAlias = None,
-    timeout: Annotated[float | None, typer.Option(metavar="SECONDS", min=0, help="Give up after this time.")] = None,
-    after: Annotated[
-        int | None,
-        typer.Option(
-            metavar="SEQ", min=0, help="Also accept an event that is in the log already, after this sequence number."
-        ),
-    ] = None,
-    as_json: Json = False,
-    endpoint: Endpoint = LOCAL,
-) -> None:
+    for_: str, run: str | None, timeout: float | None, after: int | None, as_json: bool, endpoint: Endpoint
+) -> int:
     """Sleep until a finding is raised, a decision is made, a step is reached, or the training ends, and print it.
 
     Exit code 0 if it happened, 1 if the training ended without it, 3 on timeout.
@@ -40,7 +40,7 @@ def wait(
     Example: oven-controller wait grpo-1121-0231 --for finding --timeout 3600 --json
     """
     condition = Condition.parse(for_)
-    access = find_run(one_run(run, run_), endpoint)
+    access = find_run(run, endpoint)
     try:
         event = asyncio.run(_wait(wait_for(access, condition, after), timeout))
         code, outcome = (1, "ended") if event is None else (0, "happened")
@@ -55,7 +55,7 @@ def wait(
     }
     lines = [format_event(event) if event is not None else f"run {access.run}: {texts[outcome]}"]
     print_result(as_json, {"run": access.run, "for": for_, "outcome": outcome, **_fields(event)}, lines)
-    raise typer.Exit(code)
+    return code
 
 
 async def _wait(waiting: Any, timeout_s: float | None) -> Event | None:

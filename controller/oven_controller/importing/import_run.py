@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +132,7 @@ def import_run(
             write_log(folder, imported.rows, knobs, imported.detail)
         ended = "completed" if imported.rows.totals.completed else "stopped"
         changes = {"start": imported.format, "embedded": False, "ended": ended}
-        folder.write_info(folder.info().model_copy(update=changes))
+        folder.write_info(replace(folder.info(), **changes))
     except BaseException as error:
         shutil.rmtree(folder.path, ignore_errors=True)
         if isinstance(error, OSError):

@@ -24,9 +24,9 @@ from oven_core.protocol.operator_messages import OperatorKey
 from oven_core.security import tls
 from oven_core.security.credentials import Credentials
 from oven_core.security.person_file import PersonFile, PersonRole
-from oven_core.security.signing import OPERATOR, load_keys
+from oven_core.security.signing import KEYS, OPERATOR, load_keys
 from oven_runs.home.run_folder import RunFolder
-from oven_runs.server.embedded_server import KEYS, ServerFolder
+from oven_runs.server.embedded_server import ServerFolder
 
 SUFFIX: Final = ".oven"
 """Suffix of a person's file. NATS's own `.creds` files have another format."""

@@ -9,6 +9,7 @@ import shlex
 import shutil
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -34,7 +35,8 @@ from oven_runs.access.log_watch import LogWatch
 from oven_runs.home import relaunch
 from oven_runs.home.log_mirror import Mirror
 from oven_runs.home.relaunch import LearnerRelaunch
-from oven_runs.home.run_folder import Home, RunFolder, Status
+from oven_runs.home.run_folder import Home, RunFolder
+from oven_runs.home.run_info import Status
 from oven_runs.process import foreground_process, signals
 from oven_runs.process.child_process import Child, describe_exit, short_path
 from oven_runs.server import embedded_server
@@ -438,7 +440,7 @@ class _Stack:
     def update_info(self, **changes: object) -> bool:
         """Change run.json, and return whether that worked. A full disk must not end the run."""
         try:
-            self.folder.write_info(self.folder.info().model_copy(update=changes))
+            self.folder.write_info(replace(self.folder.info(), **changes))
         except OSError as error:
             fields = "the run's end" if "ended" in changes else ", ".join(changes)
             self.out(f"cannot write {fields} to run.json ({error.strerror}); free some disk space")

@@ -14,7 +14,8 @@ from pydantic.json_schema import models_json_schema
 from oven_core.protocol import messages
 from oven_core.protocol.messages import Message
 from oven_core.protocol.permissions import Role, permissions
-from oven_core.protocol.subjects import REQUESTS, SUBJECTS, UNLOGGED_SUBJECTS
+from oven_core.protocol.subjects import SUBJECTS
+from oven_core.protocol.unlogged_subjects import REQUESTS, UNLOGGED_SUBJECTS
 
 _PARAMETERS: Final = {
     "run": "the run's name, 1 to 64 of A–Z a–z 0–9 _ -",

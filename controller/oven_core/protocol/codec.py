@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import reduce
+from functools import cache, reduce
 from operator import or_
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from oven_core.protocol.messages import LogMessage, Message, RunStarted
-from oven_core.protocol.subjects import BY_KIND, REQUESTS, SUBJECTS
+from oven_core.protocol.subjects import BY_KIND, SUBJECTS
 from oven_core.removed_names import removed_content_message
 
 
@@ -21,10 +21,11 @@ def _build_adapter(message_types: Iterable[type[Message]]) -> TypeAdapter[Any]:
     return TypeAdapter(union)
 
 
-_LOG_ADAPTER: Final[TypeAdapter[LogMessage]] = _build_adapter(
-    model for subject in SUBJECTS for model in subject.message_types
-)
-_REQUEST_ADAPTER: Final = _build_adapter(model for kind in REQUESTS for model in (kind.request_type, kind.reply_type))
+@cache
+def _log_adapter() -> TypeAdapter[LogMessage]:
+    """Return the adapter of all messages in the log. It is built on first use, because a command may read no log."""
+    return _build_adapter(model for subject in SUBJECTS for model in subject.message_types)
+
 
 Fault: TypeAlias = Literal["malformed", "version", "removed", "misplaced", "unsigned", "signature"]
 """Why readers skip an entry of the log. `malformed`: it is not a message. `version`: it has another schema version.
@@ -37,7 +38,7 @@ _TRIAL_SUBJECTS: Final = ("trial", "branch")
 class Malformed(BaseModel):
     """The body of an entry that is not valid. Readers skip and count such entries."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     reason: str
     fault: Fault = "malformed"
@@ -48,7 +49,7 @@ def decode(subject_kind: str, data: bytes) -> LogMessage | Malformed:
     if subject_kind in _TRIAL_SUBJECTS:
         return Malformed(reason=removed_content_message("trials"), fault="removed")
     try:
-        body = _LOG_ADAPTER.validate_json(data)
+        body = _log_adapter().validate_json(data)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         path = ".".join(str(part) for part in first["loc"]) or "body"
@@ -76,9 +77,11 @@ def _removed_content(run_started: bytes) -> str:
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of all messages in the log, by class name under `$defs`."""
-    return _LOG_ADAPTER.json_schema()
+    return _log_adapter().json_schema()
 
 
 def service_schema() -> dict[str, Any]:
     """Return the JSON Schema of all requests and replies, by class name under `$defs`."""
-    return _REQUEST_ADAPTER.json_schema()
+    from oven_core.protocol.unlogged_subjects import REQUESTS
+
+    return _build_adapter(model for kind in REQUESTS for model in (kind.request_type, kind.reply_type)).json_schema()

@@ -19,7 +19,7 @@ Form: TypeAlias = Literal["text", "shape"]
 class ShownText(BaseModel):
     """A text, complete or with characters omitted in its middle or at its end. Part of SampledGroup."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
+    model_config = ConfigDict(frozen=True, defer_build=True, extra="ignore", ser_json_inf_nan="strings")
 
     text: str = Field(description="the complete text, or its beginning")
     cut: int = Field(default=0, ge=0, exclude_if=is_default, description="characters omitted after `text`")
@@ -36,7 +36,7 @@ class ShownCompletion(ShownText):
 class MemberScores(BaseModel):
     """Scores of one committee member, or one reward function, for a group. Part of SampledGroup."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
+    model_config = ConfigDict(frozen=True, defer_build=True, extra="ignore", ser_json_inf_nan="strings")
 
     member: str
     weight: Real | None = Field(default=None, description="share of the reward, or a function's factor; null: unknown")
@@ -86,7 +86,7 @@ class CompletionsRequest(Message):
 class StoredGroup(BaseModel):
     """A sampled group as it is stored in the stream. Part of CompletionsBatch."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
+    model_config = ConfigDict(frozen=True, defer_build=True, extra="ignore", ser_json_inf_nan="strings")
 
     seq: int
     time: str = Field(description="time at which the server stored it, RFC 3339, UTC")

@@ -6,14 +6,16 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic_core import from_json
 
 from oven_core.protocol import names
 from oven_core.protocol.codec import Malformed, decode
-from oven_core.protocol.history_requests import LoggedEvent
 from oven_core.protocol.messages import LogMessage
+
+if TYPE_CHECKING:  # a reader of log.jsonl does not need it
+    from oven_core.protocol.history_requests import LoggedEvent
 
 MESSAGE_ID, SIGNATURE = "Nats-Msg-Id", "Oven-Signature"
 """Names of the headers with a message's id and signature."""
@@ -119,6 +121,8 @@ class Event:
 
     def to_logged(self) -> LoggedEvent:
         """Return the event in the form of a `history` reply."""
+        from oven_core.protocol.history_requests import LoggedEvent
+
         try:
             body = self.data.decode()
         except UnicodeDecodeError:

@@ -18,7 +18,7 @@ MAX_TOP_LOGPROBS: Final = 20
 class JudgeSpec(BaseModel):
     """A model behind an API. The member's process reads the API key from an environment variable."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, defer_build=True, extra="ignore")
 
     provider: str = Field(min_length=1, max_length=64, description="the provider, as in the settings of members")
     model: str = Field(min_length=1, max_length=200, description="name of the model at the provider")

@@ -57,7 +57,7 @@ WITHHELD_PREFIX: Final = "withheld: "
 class Message(BaseModel):
     """Base class of all messages on the bus."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
+    model_config = ConfigDict(frozen=True, defer_build=True, extra="ignore", ser_json_inf_nan="strings")
 
     v: Literal[1] = Field(default=VERSION, description="schema version")
 
@@ -69,13 +69,13 @@ class Message(BaseModel):
 class MessagePart(BaseModel):
     """Base class of most objects in the fields of messages."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, defer_build=True, extra="ignore")
 
 
 class ActuatorSpec(BaseModel):
     """A knob that the learner announces, and the effect of changing it. Part of RunStarted."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
+    model_config = ConfigDict(frozen=True, defer_build=True, extra="ignore", ser_json_inf_nan="strings")
 
     name: str = Field(description="dotted, e.g. optimizer.lr_scale")
     kind: Literal["scalar", "choice", "simplex", "action"]
@@ -296,7 +296,7 @@ class BallotOpened(LogMessage):
 class TallyLine(BaseModel):
     """One agent's vote in a decision."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
+    model_config = ConfigDict(frozen=True, defer_build=True, extra="ignore", ser_json_inf_nan="strings")
 
     agent: str
     stance: Literal["propose", "for", "against", "abstain", "silent"]
@@ -371,7 +371,7 @@ class Receipt(LearnerMessage):
 class OutcomeLine(BaseModel):
     """The score of one voter in an outcome."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
+    model_config = ConfigDict(frozen=True, defer_build=True, extra="ignore", ser_json_inf_nan="strings")
 
     agent: str
     stance: Literal["propose", "for", "against"]

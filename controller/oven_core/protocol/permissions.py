@@ -12,14 +12,8 @@ from typing import Any, Final, Literal
 
 from oven_core.protocol import names
 from oven_core.protocol.names import Subjects, completions_stream, log_stream
-from oven_core.protocol.subjects import (
-    BY_KIND,
-    SUBJECTS,
-    UNLOGGED_SUBJECTS,
-    Writer,
-    kinds_written_by,
-    patterns_written_by,
-)
+from oven_core.protocol.subjects import BY_KIND, SUBJECTS, Writer, kinds_written_by, patterns_written_by
+from oven_core.protocol.unlogged_subjects import UNLOGGED_SUBJECTS
 
 Role = Literal["admin", "learner", "mesh", "history", "kg", "member", "agent", "operator", "monitor"]
 """The kinds of users of the server. Each user has a key and a name."""

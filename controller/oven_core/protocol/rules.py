@@ -21,7 +21,7 @@ ALL: Final = "*"
 class Rules(BaseModel):
     """All settings of ballots, guardrails, trust and outcomes. A tick is one observation."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")  # newer logs may have more fields
+    model_config = ConfigDict(frozen=True, defer_build=True, extra="ignore")  # newer logs may have more fields
 
     window_ticks: int = Field(default=3, ge=1, le=1000, description="ticks after which an open ballot closes")
     silent_ticks: int = Field(default=50, ge=2, description="ticks of silence after which an agent counts as lost")

@@ -1,4 +1,4 @@
-"""Tables of all subjects on the bus (logged, unlogged and request/reply) with their message types and writers.
+"""The table of the log's subjects, with their message types and writers. unlogged_subjects has the other subjects.
 
 Other modules derive from them the valid messages (oven_core.protocol.codec), the signers (oven_core.security.signing),
 the server's permissions (oven_core.protocol.permissions), the log and votes streams (oven_core.bus.streams), the
@@ -12,32 +12,12 @@ from typing import Final, Literal
 
 from oven_core.protocol.alerts import Alert
 from oven_core.protocol.announcements import ActuatorAnnounced, PromptsInjected
-from oven_core.protocol.committee_requests import ProbeReply, ProbeRequest, ScoreReply, ScoreRequest
-from oven_core.protocol.completion_messages import CompletionsBatch, CompletionsRequest, SampledGroup
-from oven_core.protocol.graph_requests import (
-    Curriculum,
-    CurriculumRequest,
-    DiagnoseRequest,
-    Diagnosis,
-    GraphInfo,
-    GraphInfoRequest,
-    GraphQuery,
-    Judgement,
-    JudgeRequest,
-    PartTaken,
-    QueryAnswer,
-    RequestPart,
-    TokenPrior,
-    TokenPriorRequest,
-)
-from oven_core.protocol.history_requests import HistoryBatch, HistoryRequest
 from oven_core.protocol.messages import (
     AgentStatus,
     BallotOpened,
     Decision,
     LearnerMessage,
     LogMessage,
-    Message,
     Observation,
     Outcome,
     Receipt,
@@ -133,46 +113,3 @@ def log_subjects(run: str) -> list[str]:
 def votes_subjects(run: str) -> list[str]:
     """Return the subjects that the votes stream stores and from which the log copies."""
     return [subject.pattern(run) for subject in SUBJECTS if not subject.signed]
-
-
-@dataclass(frozen=True, slots=True)
-class UnloggedSubject:
-    """A kind of subject outside the log, `oven.<run>.<kind>`. The mesh does not read it, and replays do not have it."""
-
-    kind: str
-    message_type: type[Message]
-    writer: Writer
-    """The role that publishes on it. Operators, monitors, and agents whose key allows it may subscribe."""
-
-    def pattern(self, run: str) -> str:
-        """Return the subject in one run. It contains no wildcard."""
-        return f"oven.{run}.{self.kind}"
-
-
-UNLOGGED_SUBJECTS: Final = (UnloggedSubject("completions", SampledGroup, "learner"),)
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A kind of request outside the log, and its reply."""
-
-    name: str
-    address: str
-    """The subject, with the placeholder `{run}` or `{member}`."""
-    request_type: type[Message]
-    reply_type: type[Message]
-
-
-REQUESTS: Final = (
-    Request("history", "oven.{run}.history", HistoryRequest, HistoryBatch),
-    Request("completions.stored", "oven.{run}.completions.stored", CompletionsRequest, CompletionsBatch),
-    Request("reward", "oven.reward.{member}", ScoreRequest, ScoreReply),
-    Request("probe", "oven.probe.{member}", ProbeRequest, ProbeReply),
-    Request("kg.diagnose", "oven.kg.diagnose", DiagnoseRequest, Diagnosis),
-    Request("kg.judge", "oven.kg.judge", JudgeRequest, Judgement),
-    Request("kg.info", "oven.kg.info", GraphInfoRequest, GraphInfo),
-    Request("kg.curriculum", "oven.kg.curriculum", CurriculumRequest, Curriculum),
-    Request("kg.token_prior", "oven.kg.token_prior", TokenPriorRequest, TokenPrior),
-    Request("kg.upload", "oven.kg.upload", RequestPart, PartTaken),
-    Request("kg.query", "oven.kg.query", GraphQuery, QueryAnswer),
-)

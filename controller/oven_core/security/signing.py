@@ -19,8 +19,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import nkeys
 from nacl.exceptions import BadSignatureError
 from nacl.signing import SigningKey, VerifyKey
 
@@ -32,8 +32,12 @@ from oven_core.protocol.events import Event
 from oven_core.protocol.messages import RunStarted
 from oven_core.protocol.operator_messages import OperatorKey
 from oven_core.protocol.subjects import SIGNERS, UNSIGNED
-from oven_core.security.credentials import Credentials
 
+if TYPE_CHECKING:
+    from oven_core.security.credentials import Credentials
+
+KEYS = "keys.json"
+"""Name of the file with the public keys of all signers."""
 LEARNER, MESH, OPERATOR = "learner", "mesh", "operator"
 """Names of the signers that belong to the stack. People have other names."""
 
@@ -50,6 +54,8 @@ class Signer:
     server could send an event as the nonce and obtain its signature."""
 
     def __init__(self, credentials: Credentials) -> None:
+        import nkeys  # here because readers, who only verify, do not need it
+
         _, seed = nkeys.decode_seed(credentials.seed)
         self._key = SigningKey(hashlib.blake2b(key=bytes(seed), person=b"oven-signature", digest_size=32).digest())
         self.public = base64.b64encode(self._key.verify_key.encode()).decode()

@@ -6,14 +6,15 @@ import contextlib
 import ipaddress
 import os
 import re
-import socket
-import ssl
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from oven_core.errors import ConfigError
 from oven_core.files import read_file
+
+if TYPE_CHECKING:  # slow to import, and not needed without a connection
+    import ssl
 
 ENVIRONMENT = "OVEN_TLS_CA"
 """Environment variable with the path of the trusted authority's file, for all processes of a run."""
@@ -30,6 +31,8 @@ class Certificate(NamedTuple):
 
 def trust_file(ca: str | Path) -> ssl.SSLContext:
     """Return a context that trusts only the authority in this PEM file. Raises ConfigError."""
+    import ssl
+
     read_file(Path(ca), "the certificate authority")  # raises ConfigError for a pipe, which could block forever
     try:
         return ssl.create_default_context(cafile=str(ca))
@@ -42,6 +45,8 @@ def trust_file(ca: str | Path) -> ssl.SSLContext:
 
 def trust_text(pem: str, source: str) -> ssl.SSLContext:
     """Return a context that trusts only this authority. `source` names its origin in errors. Raises ConfigError."""
+    import ssl
+
     try:
         return ssl.create_default_context(cadata=pem)
     except (ssl.SSLError, ValueError) as error:
@@ -59,6 +64,8 @@ def is_loopback(host: str) -> bool:
     host = host.strip("[]")
     with contextlib.suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
+    import socket
+
     try:
         addresses = socket.getaddrinfo(host, None)
     except (OSError, UnicodeError):

@@ -12,8 +12,9 @@ from oven_core.bus.stored_completions import read_batch
 from oven_core.errors import BusError, ConfigError
 from oven_core.protocol.completion_messages import CompletionsBatch, CompletionsRequest, StoredGroup
 from oven_core.protocol.names import Subjects
+from oven_core.terminal_text import warn
 from oven_runs.access.log_sources import connect, open_store
-from oven_runs.access.run_access import RunAccess, warn
+from oven_runs.access.run_access import RunAccess
 from oven_runs.access.run_finder import local_folder
 
 REPLY_TIMEOUT_S = 5.0

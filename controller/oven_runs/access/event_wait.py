@@ -20,7 +20,8 @@ from oven_core.protocol.messages import Decision, Observation, RunEnded, RunStar
 from oven_core.protocol.names import Subjects
 from oven_core.protocol.subjects import BY_KIND
 from oven_core.security.signing import Keyring
-from oven_runs.access.run_access import MIN_POLL_S, RunAccess, warn
+from oven_core.terminal_text import warn
+from oven_runs.access.run_access import MIN_POLL_S, RunAccess
 
 if TYPE_CHECKING:  # as in run_access
     from oven_core.bus.connection import Bus

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING
 
 from oven_core.errors import BusError
 from oven_core.protocol.events import Event
-from oven_core.protocol.permissions import Role
 from oven_core.security.signing import Keyring, load_keys
-from oven_runs.access.run_access import RunAccess, warn
-from oven_runs.home.run_folder import RunFolder, RunInfo
+from oven_core.terminal_text import warn
+from oven_runs.access.run_access import RunAccess
+from oven_runs.home.run_folder import RunFolder
+from oven_runs.home.run_info import RunInfo
 
 if TYPE_CHECKING:  # imported in the methods that need it: see run_access
     from oven_core.bus.connection import Bus
+    from oven_core.protocol.permissions import Role
 
 
 class LocalRun(RunAccess):
@@ -60,12 +62,11 @@ class LocalRun(RunAccess):
     ) -> AsyncGenerator[Event]:
         """Yield events from `history` while the stack is up, and otherwise from log.jsonl or the store. A brief log
         begins with log.jsonl in both cases."""
-        from oven_runs.access import log_recovery
         from oven_runs.access.brief_log import BriefLog
         from oven_runs.access.log_sources import exported_events
 
         if not self.folder.is_locked():
-            await log_recovery.recover(self.folder, report)
+            await self._recover(report)
             for event in BriefLog(self.folder) if brief else exported_events(self.folder):
                 yield event
             return
@@ -78,6 +79,13 @@ class LocalRun(RunAccess):
         async with contextlib.aclosing(self._live_events(last_seq, exact)) as events:
             async for event in events:
                 yield event
+
+    async def _recover(self, report: Callable[[str], object]) -> None:
+        """Complete the log.jsonl of a run that is down."""
+        if not self.folder.has_complete_log():
+            from oven_runs.access import log_recovery
+
+            await log_recovery.recover(self.folder, report)
 
     async def _live_events(self, last_seq: int, exact: bool) -> AsyncGenerator[Event]:
         """Yield the events of a running stack after a sequence number, unverified: from `history`, or from the store if
@@ -100,13 +108,12 @@ class LocalRun(RunAccess):
                 yield event
 
     async def newest(self, count: int) -> list[Event]:
-        from oven_runs.access import log_recovery
         from oven_runs.access.brief_log import newest_events
 
         is_locked, keyring = self.folder.is_locked(), self.keyring()
         newest: list[Event] = []
         if not is_locked:
-            await log_recovery.recover(self.folder, warn)
+            await self._recover(warn)
         if self.folder.export.exists():
             newest = newest_events(self.folder, count, keyring, growing=is_locked)
         if is_locked:

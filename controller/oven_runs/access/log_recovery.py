@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import os
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -113,7 +114,7 @@ async def complete_log(bus: Bus, folder: RunFolder, report: Report, *, has_late_
 def mark_incomplete(folder: RunFolder, *, incomplete: bool) -> None:
     """Record in run.json whether log.jsonl may be incomplete (`mirrored`). Raises OSError."""
     if (info := folder.info()).mirrored != incomplete:
-        folder.write_info(info.model_copy(update={"mirrored": incomplete}))
+        folder.write_info(replace(info, mirrored=incomplete))
 
 
 def report_spool(spool: Spool, report: Report) -> None:

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from typing import TYPE_CHECKING
 
-from oven_core.bus.connection import Bus
 from oven_core.errors import ConfigError, reason
 from oven_core.protocol.codec import Malformed
 from oven_core.protocol.events import Event
-from oven_core.protocol.history_requests import HistoryBatch, HistoryRequest
 from oven_core.protocol.messages import Observation
 from oven_core.protocol.names import Subjects
-from oven_core.protocol.permissions import Role
 from oven_core.protocol.subjects import log_subjects, votes_subjects
-from oven_core.security import tls
-from oven_core.security.credentials import Credentials
 from oven_runs.home.run_folder import RunFolder
-from oven_runs.server.embedded_server import EmbeddedServer
+
+if TYPE_CHECKING:  # slow to import, and needed only for a run that is up or has no log.jsonl
+    import asyncio
+
+    from oven_core.bus.connection import Bus
+    from oven_core.protocol.permissions import Role
 
 BATCH_SIZE = 512
 """Number of events per request to `history`."""
@@ -28,6 +28,10 @@ REPLY_TIMEOUT_S = 5.0
 @contextlib.asynccontextmanager
 async def connect(folder: RunFolder, role: Role, name: str = "") -> AsyncIterator[Bus]:
     """Connect to the server of a run that is up."""
+    from oven_core.bus.connection import Bus
+    from oven_core.security import tls
+    from oven_core.security.credentials import Credentials
+
     path = folder.credentials(role, name)
     credentials = Credentials.load(path) if path else None
     info = folder.info()
@@ -39,6 +43,10 @@ async def connect(folder: RunFolder, role: Role, name: str = "") -> AsyncIterato
 @contextlib.asynccontextmanager
 async def open_store(folder: RunFolder) -> AsyncIterator[Bus]:
     """Start the server of a run that is down, and connect to it. The caller must hold the folder's lock."""
+    from oven_core.bus.connection import Bus
+    from oven_core.security.credentials import Credentials
+    from oven_runs.server.embedded_server import EmbeddedServer
+
     admin = Credentials.load(folder.add_user("admin", "admin"))
     server = await EmbeddedServer.start(folder.server, folder.logs / "nats-server.log")
     try:
@@ -166,6 +174,8 @@ async def read_batches(
     bus: Bus, run: str, after: int = 0, timeout_s: float = REPLY_TIMEOUT_S
 ) -> AsyncGenerator[list[Event]]:
     """Request all events after sequence number `after` from the mesh, unverified. Raises BusError if none answers."""
+    from oven_core.protocol.history_requests import HistoryBatch, HistoryRequest
+
     while True:
         request = HistoryRequest(after=after, limit=BATCH_SIZE)
         reply = await bus.request(Subjects(run).history, request.wire(), timeout_s)

@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, Final
 from oven_core.errors import BusError, ConfigError, RefusedError
 from oven_core.protocol import names
 from oven_core.protocol.events import Event
-from oven_core.protocol.permissions import Role
 from oven_core.security import person_file, tls
 from oven_core.security.credentials import Credentials
 from oven_core.security.person_file import PersonFile
 from oven_core.security.signing import LEARNER, Keyring
+from oven_core.terminal_text import warn
 from oven_runs.access.endpoint import Endpoint
-from oven_runs.access.run_access import RunAccess, warn
-from oven_runs.home.run_folder import RunInfo
+from oven_runs.access.run_access import RunAccess
+from oven_runs.home.run_info import RunInfo
 
 if TYPE_CHECKING:  # imported in the methods that need it: see run_access
     from oven_core.bus.connection import Bus
+    from oven_core.protocol.permissions import Role
 
 READER_ROLES: Final[tuple[Role, ...]] = ("monitor", "operator")
 """Roles whose keys may read a run."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -22,14 +21,14 @@ from oven_core.errors import BusError, RefusedError
 from oven_core.protocol.events import Event
 from oven_core.protocol.messages import Observation, RunEnded, RunStarted
 from oven_core.protocol.names import Subjects
-from oven_core.protocol.permissions import Role
 from oven_core.security.signing import Keyring
-from oven_core.terminal_text import clean
-from oven_runs.home.run_folder import RunInfo
+from oven_core.terminal_text import warn
+from oven_runs.home.run_info import RunInfo
 
 if TYPE_CHECKING:  # slow to import, and the monitor should draw its first screen without it
     from oven_core.bus.connection import Bus
     from oven_core.bus.nats_client import InlineMessage
+    from oven_core.protocol.permissions import Role
 
 _Item = TypeVar("_Item")
 
@@ -39,11 +38,6 @@ MIN_POLL_S: Final = 0.05
 """Minimum seconds between two polls, so that a burst of events is fetched together."""
 POLL_S: Final = 1.0
 """Seconds between two polls while the bus is silent. Each poll looks for new events and checks the stack."""
-
-
-def warn(line: str) -> None:
-    """Print a warning on stderr."""
-    print(f"warning: {clean(line)}", file=sys.stderr, flush=True)
 
 
 class RunAccess(ABC):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from oven_core.errors import ConfigError
 from oven_runs.access.endpoint import Endpoint
 from oven_runs.access.local_run import LocalRun
-from oven_runs.access.remote_run import RemoteRun
 from oven_runs.access.run_access import RunAccess
 from oven_runs.home.run_folder import Home, RunFolder
 
@@ -17,6 +16,8 @@ def find_run(run: str | None, options: Endpoint | None = None, *, running: bool 
     options = options or Endpoint()
     endpoint = options.with_environment()
     if endpoint.is_remote:
+        from oven_runs.access.remote_run import RemoteRun
+
         return RemoteRun.from_endpoint(endpoint, run)
     if options.tls_ca is not None:
         raise ConfigError("--tls-ca is used without a server address: add --nats URL or --creds FILE")

@@ -22,12 +22,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from oven_core.errors import ConfigError
-from oven_core.protocol.codec import decode
-from oven_core.protocol.messages import RunEnded
-from oven_core.protocol.subjects import patterns_written_by
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # slow to import, and most runs have no spool
     from oven_core.bus.connection import Bus
+    from oven_core.protocol.messages import RunEnded
 
 NAME: Final = "spool.jsonl"
 HEAD_BYTES: Final = 256
@@ -98,6 +96,9 @@ class SpoolContent:
     @property
     def run_end(self) -> RunEnded | None:
         """The learner's RunEnded, if the spool has it."""
+        from oven_core.protocol.codec import decode
+        from oven_core.protocol.messages import RunEnded
+
         messages = (message for message in reversed(self.messages) if message.subject.endswith(".run"))
         body = next((decode("run", message.data) for message in messages), None)
         return body if isinstance(body, RunEnded) else None
@@ -238,6 +239,8 @@ async def append_missing(bus: Bus, run: str, messages: Iterable[SpooledMessage])
     messages = tuple(messages)
     missing_ids = {message.message_id for message in messages}
     if head := await bus.head(run):
+        from oven_core.protocol.subjects import patterns_written_by
+
         async for event in bus.read(run, until=head, subjects=patterns_written_by(run, "learner")):
             missing_ids.discard(event.message_id)
     missing_messages = [message for message in messages if message.message_id in missing_ids]

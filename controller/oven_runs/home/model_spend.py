@@ -18,10 +18,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass
 from operator import add
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from oven_core.errors import ConfigError
-from oven_runs.settings.committee_settings import BudgetSettings
+
+if TYPE_CHECKING:  # slow to import, and a reader of the costs does not need it
+    from oven_runs.settings.committee_settings import BudgetSettings
 
 SPEND_FILE: Final = "spend.sqlite"
 """File name in the run's folder."""

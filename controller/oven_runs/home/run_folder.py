@@ -15,23 +15,23 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
 import json
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
-
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from typing import TYPE_CHECKING, Any
 
 from oven_core.errors import ConfigError, NameInUseError, StoreInUseError, UnknownNameError, reason
 from oven_core.files import write_atomic
 from oven_core.protocol import names
-from oven_core.protocol.permissions import Role
-from oven_core.security.signing import LEARNER, load_keys
-from oven_runs.home import learner_spool
-from oven_runs.server.embedded_server import KEYS, ServerFolder
+from oven_runs.home.run_info import RunInfo, Status
+
+if TYPE_CHECKING:  # the methods that need these modules import them, because a list of runs needs none of them
+    from oven_core.protocol.permissions import Role
+    from oven_runs.server.embedded_server import ServerFolder
 
 IMPORTED = "imported"
 """The recipe's name for a run that was imported from another program's logs."""
@@ -39,39 +39,12 @@ PREPARING = "preparing: "
 """Prefix of the line in the learner's log that describes its work before the run, such as a warm-up."""
 _READER = b"reader"
 """Content of the lock file while its holder only reads the store."""
-Status = Literal["running", "completed", "stopped", "failed", "interrupted"]
 OnUnreadableRun = Callable[[str, PermissionError], object]
 """Called with the name of a run that only another user may read, and the error."""
 
 
 def ignore_unreadable(_run: str, _error: PermissionError) -> None:
     """An OnUnreadableRun that does nothing."""
-
-
-class RunInfo(BaseModel):
-    """The content of run.json. RunFolder.status returns the run's status, which the file does not contain."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    run: str
-    created: str = Field(description="RFC 3339, UTC")
-    recipe: str
-    start: str = ""
-    drill: str = Field(default="", description="the staged fault, if this run is a drill")
-    pid: int = Field(default=0, description="process id of `up`")
-    url: str = ""
-    port: int | None = None
-    embedded: bool = Field(default=True, description="whether the run started its own nats-server")
-    creds: str = Field(default="", description=".nk file or folder with keys, if the server is not embedded")
-    tls_ca: str = Field(
-        default="", description="authority that signed the server's certificate; the system's authorities if empty"
-    )
-    children: dict[str, int] = Field(default_factory=dict, description="process → pid")
-    ended: Status | None = Field(default=None, description="how `up` ended; null if it runs or was killed")
-    learner_end: str = Field(default="", description="how the learner's process ended; empty while it runs")
-    mirrored: bool = Field(
-        default=False, description="log.jsonl was written during the run and not yet completed from the store"
-    )
 
 
 class RunFolder:
@@ -84,18 +57,23 @@ class RunFolder:
         self.logs = path / "logs"
         self.checkpoints = path / "checkpoints"
         self.export = path / "log.jsonl"  # the copy of the log that is exported from the store
-        self.server = ServerFolder(path / "nats", path.name)
         self._info = path / "run.json"
         self._lock = path / "lock"
 
     def __repr__(self) -> str:
         return f"RunFolder({str(self.path)!r})"
 
+    @functools.cached_property
+    def server(self) -> ServerFolder:
+        from oven_runs.server.embedded_server import ServerFolder
+
+        return ServerFolder(self.path / "nats", self.run)
+
     def info(self) -> RunInfo:
         """Read run.json. Raises ConfigError."""
         try:
-            return RunInfo.model_validate_json(self._info.read_bytes())
-        except (OSError, ValidationError) as error:
+            return RunInfo.from_json(self._info.read_bytes())
+        except (OSError, ValueError, RecursionError) as error:
             raise ConfigError(
                 f"{self._info} cannot be read ({reason(error)}); remove {self.path} if you do not need it"
             ) from error
@@ -114,7 +92,7 @@ class RunFolder:
 
     def write_info(self, info: RunInfo) -> None:
         """Replace run.json. Raises OSError."""
-        write_atomic(self._info, info.model_dump_json(indent=1) + "\n")
+        write_atomic(self._info, info.to_json())
 
     def earlier_settings(self) -> dict[str, Any]:
         """Return the settings with which the run was last started, or an empty dict if there are none."""
@@ -142,6 +120,8 @@ class RunFolder:
 
     def has_complete_log(self) -> bool:
         """Whether log.jsonl exists and is the whole log."""
+        from oven_runs.home import learner_spool
+
         if not self.export.exists() or (self.path / learner_spool.NAME).exists():
             return False
         return not (self._info.exists() and self.info().mirrored)
@@ -149,6 +129,8 @@ class RunFolder:
     def missing_messages(self) -> str:
         """Return a sentence about messages of the learner that are known to be missing from the log, or an empty string
         if there are none. Raises ConfigError if the spool belongs to another run."""
+        from oven_runs.home import learner_spool
+
         spooled = learner_spool.read_spool(self.path, self.run)
         lost = learner_spool.count_permanently_lost(self.path, self.run)
         sentences = []
@@ -238,14 +220,18 @@ class RunFolder:
 
     def keys_file(self) -> Path | None:
         """Return the file with the signers' public keys, or None if the run is not signed."""
+        from oven_core.security.signing import KEYS
+
         info = self.info()
         if not info.embedded and not info.creds:
             return None
-        path = (self.server.creds if info.embedded else Path(info.creds)) / KEYS
+        path = (self.path / "nats" / "creds" if info.embedded else Path(info.creds)) / KEYS
         return path if path.is_file() else None
 
     def pin(self) -> str | None:
         """Return the learner's public key, which vouches for all others. Raises ConfigError if keys.json is damaged."""
+        from oven_core.security.signing import LEARNER, load_keys
+
         path = self.keys_file()
         return load_keys(path).get(LEARNER) if path else None
 

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from dataclasses import dataclass, field
 
 from oven_core.security import tls
 from oven_runs.home.run_folder import Home, OnUnreadableRun, RunFolder, ignore_unreadable
 
 
-class ListedRun(BaseModel):
+@dataclass(frozen=True, slots=True)
+class ListedRun:
     """One run in the list: its run.json and status."""
 
-    model_config = ConfigDict(frozen=True)
-
     run: str
-    status: str = Field(description="running, completed, stopped, failed or interrupted")
+    status: str = field(metadata={"description": "running, completed, stopped, failed or interrupted"})
     recipe: str
     start: str
-    drill: str = Field(description="the fault that was staged, if this run is a drill")
-    created: str = Field(description="RFC 3339, UTC")
+    drill: str = field(metadata={"description": "the fault that was staged, if this run is a drill"})
+    created: str = field(metadata={"description": "RFC 3339, UTC"})
     url: str
     folder: str
 

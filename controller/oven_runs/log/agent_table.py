@@ -16,7 +16,7 @@ HEADER = ("agent", "state", "reads", "moves", "why, or its votes")
 class AgentRow(BaseModel):
     """One agent in the output of `agent list --run`."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     agent: str
     state: Literal["active", "quiet", "idle", "failed", "shadow", "newcomer"] = Field(

@@ -26,7 +26,7 @@ _CITATION: Final = re.compile(
 class CitedPath(BaseModel):
     """A path through the graph that one or more votes cite."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     role: Role = Field(description="for or against the change; chosen: why the plan was chosen; empty if not stated")
     nodes: tuple[str, ...] = Field(description="in reading order: symptom, cause, remedy")

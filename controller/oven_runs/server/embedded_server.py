@@ -23,10 +23,9 @@ from oven_core.errors import ConfigError, ProcessError, reason
 from oven_core.protocol.permissions import Role, permissions
 from oven_core.security import tls
 from oven_core.security.credentials import Credentials, write_secret
-from oven_core.security.signing import LEARNER, MESH, Signer
+from oven_core.security.signing import KEYS, LEARNER, MESH, Signer
 from oven_runs.process.child_process import Child
 
-KEYS = "keys.json"
 SIGNING_ROLES: tuple[Role, ...] = ("learner", "mesh", "operator")
 READY_S = 30.0
 """Maximum seconds from the start of the server until it answers."""

@@ -17,10 +17,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Final, TypeAlias
+from typing import Final, TypeAlias
 
+import click
 import nats.micro
-import typer
 from nats.micro.request import Request, ServiceError
 from nats.micro.service import ServiceConfig
 
@@ -51,19 +51,20 @@ Handler: TypeAlias = Callable[[bytes], Awaitable[bytes]]
 
 
 def main(args: list[str]) -> int:
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command()(serve)
-    app(args, prog_name="kg")
+    serve(args, prog_name="kg")
     return 0
 
 
-def serve(
-    file: Annotated[Path | None, typer.Argument(metavar="file", help="A file instead of the built-in graph.")] = None,
-    large: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="A `kg import` folder for query, curriculum and token_prior.")
-    ] = None,
-) -> None:
-    """Answer requests on the bus until the process is stopped."""
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path), required=False)
+@click.option(
+    "--large",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="A `kg import` folder for query, curriculum and token_prior.",
+)
+def serve(file: Path | None, large: Path | None) -> None:
+    """Answer requests on the bus until the process is stopped. FILE replaces the built-in graph."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     credentials = Credentials.from_environment()
     prior = load_prior_service(file, large=large)

@@ -7,7 +7,7 @@ import contextlib
 import json
 import logging
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +118,7 @@ async def run(tmp_path: Path) -> AsyncIterator[Run]:
     for role in ("operator", "monitor"):
         folder.add_user(role, role)
     async with serving(folder.path, ("proposer",)) as server:
-        folder.write_info(folder.info().model_copy(update={"url": server.url, "port": server.port}))
+        folder.write_info(replace(folder.info(), url=server.url, port=server.port))
         pin = folder.pin()
         assert pin is not None
         yield Run(folder, server, pin, load_keys(server.files.creds / "keys.json"))

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -86,7 +87,7 @@ def folder(tmp_path: Path) -> RunFolder:
 @contextlib.asynccontextmanager
 async def serving(folder: RunFolder, port: int | None = None) -> AsyncIterator[tuple[EmbeddedServer, Bus]]:
     server = await EmbeddedServer.start(folder.server, folder.logs / "nats-server.log", port)
-    folder.write_info(folder.info().model_copy(update={"url": server.url}))
+    folder.write_info(replace(folder.info(), url=server.url))
     try:
         admin = Credentials.load(folder.add_user("admin", "admin"))
         async with Bus.connect(server.url, admin) as bus:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from tests.support.mesh_log import LR, RUN, Log
 from tests.support.replayed import left_behind
-from typer.testing import CliRunner
 
 from oven_controller.cli.main import app
 from oven_core.mesh.reputation import brier, claimed_probability, merit

@@ -7,11 +7,13 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.support.command_line import all_commands
 from tests.support.own_home import invoke
+from tests.support.replayed import a_run, left_behind
 
 from oven_controller.cli.agent import TEMPLATE
 from oven_controller.stack import dry_run
@@ -56,7 +58,7 @@ def test_ctrl_c_during_the_imports_is_silent() -> None:
         "import signal, sys\n"
         "class Interrupt:\n"
         "    def find_spec(name, *_):\n"
-        "        if name == 'typer': signal.raise_signal(signal.SIGINT)\n"
+        "        if name == 'click': signal.raise_signal(signal.SIGINT)\n"
         "sys.meta_path.insert(0, Interrupt)\n"
         "from oven_controller.cli.console_script import run\n"
         "run()"
@@ -151,12 +153,12 @@ def test_a_completed_run_is_not_resumed_and_any_other_is(
 ) -> None:
     folder = home.create("r", recipe)
     folder.config.write_text(json.dumps({"recipe": recipe}))
-    folder.write_info(folder.info().model_copy(update={"ended": "completed"}))
+    folder.write_info(replace(folder.info(), ended="completed"))
     assert invoke(command[0], *dry, *command[1:]) == 2
     error = capsys.readouterr().err
     assert "run 'r' is completed" in error and remedy in error
     for ended in ("stopped", "failed", None):
-        folder.write_info(folder.info().model_copy(update={"ended": ended}))
+        folder.write_info(replace(folder.info(), ended=ended))
         if dry:
             assert invoke(command[0], *dry, *command[1:]) == 0
 
@@ -164,7 +166,7 @@ def test_a_completed_run_is_not_resumed_and_any_other_is(
 def test_a_stack_without_a_learner_serves_a_completed_run(home: Home) -> None:
     folder = home.create("r", "attached")
     folder.config.write_text(json.dumps({"recipe": "attached"}))
-    folder.write_info(folder.info().model_copy(update={"ended": "completed"}))
+    folder.write_info(replace(folder.info(), ended="completed"))
     assert invoke("up", "--dry-run", "--no-learner", "--resume", "--run", "r", "--set", "agents=[]") == 0
 
 
@@ -261,11 +263,44 @@ def test_a_port_in_use_is_an_error(capsys: pytest.CaptureFixture[str], home: Hom
     assert home.runs() == []
 
 
-def test_the_command_line_loads_nothing_heavy() -> None:
-    heavy = ("nats", "pydantic", "torch", "psutil")
-    code = f"import sys, oven_controller.cli.main; print([m for m in {heavy} if m in sys.modules])"
+@pytest.mark.parametrize(
+    ("command", "heavy"),
+    [
+        ("--help", ("oven_controller.cli.options", "pydantic", "asyncio", "importlib.metadata")),
+        ("runs", ("oven_runs.access.run_access", "pydantic", "asyncio", "ssl", "nacl")),
+        ("decisions", ("oven_core.bus", "oven_core.mesh", "oven_core.protocol.graph_requests", "nats", "psutil")),
+        ("status", ("oven_core.bus", "oven_core.mesh", "oven_core.protocol.graph_requests", "nats", "psutil")),
+    ],
+)
+def test_a_command_imports_only_what_it_needs(command: str, heavy: tuple[str, ...], home: Home) -> None:
+    log = a_run()
+    left_behind(home, log)
+    code = f"import sys; from oven_controller.cli.main import run\ntry: run([{command!r}])\nexcept SystemExit: pass\n"
+    code += f"print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=_path())
-    assert done.stdout.strip() == "[]"
+    assert done.stdout.splitlines()[-1] == "[]" and len(done.stdout.splitlines()) > 2 and not done.stderr
+
+
+def test_help_fits_100_columns_and_describes_every_option(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    for words, command in all_commands():
+        described = [getattr(parameter, "help", None) for parameter in command.params]
+        assert all(described) or words in {("kg", "curriculum")}, words  # the name of its argument says all
+        assert invoke(*words, "--help") == 0
+        page = capsys.readouterr().out
+        if words[:1] not in (("bench",), ("gym",)):
+            assert page.startswith("Usage: oven-controller") and max(map(len, page.splitlines())) <= 100, words
+
+
+def test_ctrl_c_during_a_command_is_silent(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("oven_controller.cli.runs.listed_runs", interrupt)
+    assert invoke("runs") == 130
+    assert capsys.readouterr() == ("", "")
 
 
 def _path() -> dict[str, str]:

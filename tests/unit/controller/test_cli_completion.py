@@ -30,7 +30,7 @@ def offered(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 
     def complete(line: str) -> list[str]:
         words = f"oven-controller {line}"
-        monkeypatch.setenv("_OVEN_CONTROLLER_COMPLETE", "complete_bash")
+        monkeypatch.setenv("_OVEN_CONTROLLER_COMPLETE", "bash_complete")
         monkeypatch.setenv("COMP_WORDS", words)
         monkeypatch.setenv("COMP_CWORD", str(len(words.split(" ")) - 1))
         with pytest.raises(SystemExit) as caught:
@@ -38,7 +38,7 @@ def offered(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
         assert not caught.value.code
         captured = capsys.readouterr()
         assert captured.err == ""
-        return captured.out.split()
+        return [line.partition(",")[2] for line in captured.out.splitlines() if line]  # after the type
 
     return complete
 
@@ -108,7 +108,8 @@ def test_a_completion_loads_nothing_heavy(home: Home) -> None:
     code = (
         "import sys, types; from oven_controller.cli import completion\n"
         "here = types.SimpleNamespace(params={})\n"
-        "assert completion.runs('') == ['r'] and completion.agents(here, '') and completion.knobs(here, '')\n"
+        "assert completion.runs(here, None, '') == ['r'] and completion.agents(here, None, '')\n"
+        "assert completion.knobs(here, None, '')\n"
         f"print([name for name in {heavy} if name in sys.modules])"
     )
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -40,7 +41,7 @@ def aged(folder: RunFolder, days: float) -> RunFolder:
     """A run that changed last so many days ago, and was created then."""
     then = time.time() - days * DAY
     created = datetime.fromtimestamp(then).astimezone().isoformat()
-    folder.write_info(folder.info().model_copy(update={"created": created, "ended": "completed"}))
+    folder.write_info(replace(folder.info(), created=created, ended="completed"))
     os.utime(folder.path / "run.json", (then, then))
     return folder
 

@@ -13,8 +13,8 @@ from oven_controller.cli.operator import parse_value
 from oven_core.errors import ConfigError, OvenError, UnknownNameError, reason
 from oven_learner.actuators import Actuators
 from oven_llm.judges.member_process import look_up_judge
-from oven_runs.home.run_folder import Home, RunInfo
-from oven_runs.server.embedded_server import ServerFolder
+from oven_runs.home.run_folder import Home
+from oven_runs.server.embedded_server import ServerFolder, User
 
 CLASS = re.compile(r"\b[A-Z]\w+(Error|Exception)\b|\bRunInfo\b|\[Errno|validation error")
 
@@ -30,8 +30,8 @@ def raised(by: Any, *args: Any) -> BaseException:
 def test_a_reason_is_one_line_without_class_or_error_number(tmp_path: Path) -> None:
     missing = tmp_path / "missing"
     assert reason(raised(missing.read_text)) == f"No such file or directory: {missing}"
-    assert reason(raised(RunInfo.model_validate, {"run": "r", "pid": "x"})) == "created: Field required (and 2 more)"
-    assert reason(raised(RunInfo.model_validate_json, "{")).startswith("Invalid JSON: EOF while parsing")
+    assert reason(raised(User.model_validate, {"name": "r", "completions": "x"})) == "role: Field required (and 2 more)"
+    assert reason(raised(User.model_validate_json, "{")).startswith("Invalid JSON: EOF while parsing")
     assert reason(raised({}.__getitem__, "committee")) == "'committee' is missing"
     assert reason(ValueError("one\n  two")) == "one two"
     assert reason(TimeoutError()) == "timeout error"

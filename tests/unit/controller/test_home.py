@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -44,13 +45,13 @@ def test_an_unusable_home_is_an_error_with_the_remedy(tmp_path: Path) -> None:
 
 def test_a_process_id_on_disk_does_not_make_a_run_running(home: Home) -> None:
     folder = home.create("mine", "grpo")
-    folder.write_info(folder.info().model_copy(update={"pid": os.getpid()}))
+    folder.write_info(replace(folder.info(), pid=os.getpid()))
     assert folder.status() == "interrupted"
     with folder.hold():
         assert folder.status() == "running"
         with pytest.raises(StoreInUseError, match="oven-controller down mine"), RunFolder(folder.path).hold():
             pass
-    folder.write_info(folder.info().model_copy(update={"ended": "completed"}))
+    folder.write_info(replace(folder.info(), ended="completed"))
     assert folder.status() == "completed"
 
 
@@ -86,11 +87,40 @@ def test_keys_have_mode_0600_and_are_not_replaced(home: Home) -> None:
 
 def test_keys_of_an_external_server_come_from_creds(home: Home, tmp_path: Path) -> None:
     folder = home.create("mine", "grpo")
-    folder.write_info(folder.info().model_copy(update={"embedded": False}))
+    folder.write_info(replace(folder.info(), embedded=False))
     assert folder.credentials("agent", "lr") is None
     for path, key in ((tmp_path, tmp_path / "lr.nk"), (tmp_path / "all.nk", tmp_path / "all.nk")):
-        folder.write_info(folder.info().model_copy(update={"creds": str(path)}))
+        folder.write_info(replace(folder.info(), creds=str(path)))
         assert folder.credentials("agent", "lr") == key
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "[1]",
+        "null",
+        '{"run": "r"}',
+        '{"run": "r", "created": "", "recipe": 1}',
+        '{"run": "r", "created": "", "recipe": "x", "ended": "gone"}',
+        '{"run": "r", "created": "", "recipe": "x", "children": {"mesh": "1"}}',
+        "[" * 9999,
+    ],
+)
+def test_a_run_json_with_wrong_content_is_an_error(home: Home, damage: str) -> None:
+    folder = home.create("r", "grpo")
+    (folder.path / "run.json").write_text(damage)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        folder.info()
+    assert home.runs() == []
+
+
+def test_run_json_keeps_its_fields_and_ignores_those_of_later_versions(home: Home) -> None:
+    folder = home.create("r", "grpo")
+    info = replace(folder.info(), url="nats://é:1", port=1, children={"mesh": 7}, ended="failed", mirrored=True)
+    folder.write_info(info)
+    path = folder.path / "run.json"
+    path.write_text(path.read_text().replace("{", '{"later": [1],', 1))
+    assert folder.info() == info
 
 
 def test_a_truncated_run_json_is_an_error(home: Home) -> None:

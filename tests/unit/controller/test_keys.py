@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -48,7 +49,7 @@ def test_a_users_server_works_with_a_folder_of_keys(folder: RunFolder, tmp_path:
     theirs = ServerFolder(tmp_path / "bus", "r")
     for role in ("learner", "mesh", "operator"):
         theirs.add_user(role, role)
-    info = folder.info().model_copy(update={"embedded": False, "creds": str(theirs.creds)})
+    info = replace(folder.info(), embedded=False, creds=str(theirs.creds))
     folder.write_info(info)
     assert folder.keys_file() == theirs.creds / "keys.json"
     assert folder.pin() == Signer(Credentials.load(theirs.creds / "learner.nk")).public
@@ -59,7 +60,7 @@ def test_one_key_for_all_or_none_is_not_signed(folder: RunFolder, tmp_path: Path
     if creds:
         Credentials.new("one").save(tmp_path)
         creds = str(tmp_path / creds)
-    folder.write_info(folder.info().model_copy(update={"embedded": False, "creds": creds}))
+    folder.write_info(replace(folder.info(), embedded=False, creds=creds))
     assert folder.keys_file() is None and folder.pin() is None
     env = Plan(folder, "nats://x").learner().env
     assert not {"OVEN_KEYS", "OVEN_LEARNER_KEY"} & set(env)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -67,7 +68,7 @@ def test_verify_finds_what_is_missing_at_the_end(  # type: ignore[no-untyped-def
     folder = left_behind(Home(), a_run())
     renumbered = [Event.read(seq, e.subject, e.data, e.time) for seq, e in enumerate(events, 1)]
     folder.export.write_text("".join(event.line() + "\n" for event in renumbered))
-    folder.write_info(folder.info().model_copy(update={"ended": ended}))
+    folder.write_info(replace(folder.info(), ended=ended))
     assert invoke("replay", "r", "--verify", "--json") == code
     report = json.loads(capsys.readouterr().out)
     assert words in " ".join(report["missing_messages"]) and bool(report["missing_messages"]) == bool(words)

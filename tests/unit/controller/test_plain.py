@@ -14,7 +14,7 @@ from tests.support.own_home import invoke
 from tests.support.replayed import left_behind
 
 from oven_controller.stack.line_output import LinePrinter
-from oven_core.terminal_text import clean
+from oven_core.terminal_text import clean, table_lines
 from oven_runs.home.run_folder import Home
 
 FORGED = "    9.0 s  decision optimizer.lr_scale 1 → 0.5 adopted: all were for it"
@@ -73,3 +73,26 @@ def test_no_output_has_a_forged_line(
         assert FORGED not in output.splitlines(), name
         assert not any(line.startswith(FORGED[:20]) for line in output.splitlines()), name
     assert sum("gnorw" in output for output in outputs.values()) >= 3, "it is shown, and harmless"
+
+
+def test_a_table_has_aligned_columns() -> None:
+    rows = [("grpo-1", "completed", "a\nb"), ("r", "", "x")]
+    assert table_lines(("run", "status", "start"), rows, 80) == [
+        "run     status     start",
+        "grpo-1  completed  a b",
+        "r                  x",
+    ]
+
+
+def test_a_wide_table_wraps_its_widest_columns_but_not_the_first() -> None:
+    first, words, path = "name-" * 5, "a few words " * 9, "/folder" * 30
+    lines = table_lines(("name", "words", "path"), [(first, words, path), ("  second", "short", "")], 80)
+    assert max(map(len, lines)) <= 80 and sum(first in line for line in lines) == 1
+    assert "".join(line[27:].rpartition("  ")[2] for line in lines[1:-1]).count("/folder") >= 29
+    assert lines[-1].startswith("  second") and "short" in lines[-1]
+
+
+@given(st.lists(st.tuples(st.text(), st.text(), st.text())), st.integers(1, 100))
+def test_a_table_contains_all_that_it_is_given(rows: list[tuple[str, str, str]], width: int) -> None:
+    text = "".join("".join(table_lines(("a", "b", "c"), rows, width)).split())
+    assert sorted(text) == sorted("".join("".join(["abc", *(clean("".join(row)) for row in rows)]).split()))

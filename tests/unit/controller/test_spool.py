@@ -189,7 +189,7 @@ def test_without_a_store_the_spool_is_appended_to_log_jsonl(
     log = a_run(end=False)
     log.propose("amy", 0.25, confidence=0.9)  # a ballot that the end leaves open
     folder = left_behind(Home(), log)
-    folder.write_info(folder.info().model_copy(update={"mirrored": True}))
+    folder.write_info(replace(folder.info(), mirrored=True))
     end = RunEnded(incarnation=1, n=log.n, reason="completed", tick=9, step=9)
     spooled(folder.path, [SpooledMessage("oven.r.run", end.wire(), "1-99-abc", "")])
     with folder.export.open("a") as out:

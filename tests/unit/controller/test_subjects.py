@@ -11,14 +11,13 @@ from oven_core.protocol.names import Subjects, kg, kind, probe, reward
 from oven_core.protocol.permissions import Role, permissions
 from oven_core.protocol.subjects import (
     BY_KIND,
-    REQUESTS,
     SUBJECTS,
-    UNLOGGED_SUBJECTS,
     Subject,
     Writer,
     log_subjects,
     votes_subjects,
 )  # fmt: skip
+from oven_core.protocol.unlogged_subjects import REQUESTS, UNLOGGED_SUBJECTS
 
 
 def test_every_message_has_one_kind_of_subject() -> None:

@@ -10,7 +10,6 @@ Only this module uses private names of DeepSpeed (tested with 0.19.8). A version
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -65,11 +64,12 @@ class ZeroGauges:
         self._has_failed = False
         self._parts: dict[tuple[torch.Tensor, int], torch.Tensor] = {}
         """(Flat tensor, start) → the part of it that the gauges see. Its data are set in every step."""
-        self._view = copy.copy(self._base)  # has the same class and settings, and never steps
+        self._view: Any = object.__new__(type(self._base))  # the gauges look at its class, groups and state alone
         flat_tensors = list(self._spans) or [flat for group in self._base.param_groups for flat in group["params"]]
         self._view.param_groups = [
             {**group, "params": [] if index else flat_tensors} for index, group in enumerate(self._base.param_groups)
         ]
+        self._view.state = {}
         self._gauges = OptimizerGauges(self._view, model, publishes=True, sharding=self._sharding)
         self._hooks = [
             self._base.register_step_pre_hook(lambda *_: self._before_call()),
@@ -124,7 +124,7 @@ class ZeroGauges:
 
     def _show_parts(self) -> None:
         """Let the gauges see the gradients, weights and moments of the current call, without padding."""
-        self._view.state.clear()
+        self._view.state = {}
         self._view.param_groups = [
             {**group, "params": [part for flat in group["params"] for part in self._parts_of(flat)]}
             for group in self._base.param_groups

@@ -21,7 +21,6 @@ LIMIT_BYTES = 512 * 1024 * 1024
 MAX_HOST_SHARE = 0.25
 """Maximum share of the host's available memory for the snapshots of all ranks on it."""
 CGROUP = Path("/sys/fs/cgroup")
-GB = 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,22 +53,24 @@ def plan_snapshots(size: int, ranks: Ranks) -> SnapshotMemory | None:
     elif host_levels:
         memory = SnapshotMemory(size, host_levels, torch.device("cpu"))
     else:
-        log.warning(
-            "no snapshots for run.rollback are kept in memory, because %d of %.2f GB exceed %.2f GB, a rank's share of "
-            "a quarter of the host's available memory; free memory, or start fewer ranks on this host",
-            snapshot_count(1),
-            size / GB,
-            host_bytes / GB,
+        log.log(
+            logging.WARNING if ranks.leader else logging.DEBUG,
+            "no snapshots for run.rollback are kept in memory, because %d of %s exceed %s, a rank's share of a quarter of "
+            "the host's available memory; free memory, or start fewer ranks on this host",
+            *(snapshot_count(1), _show(size), _show(host_bytes)),
         )
         return None
-    log.info(
-        "snapshots for run.rollback take at most %.2f GB on this rank: %d of %.2f GB, %s",
-        memory.total / GB,
-        snapshot_count(memory.levels),
-        size / GB,
+    log.log(
+        logging.INFO if ranks.leader else logging.DEBUG,
+        "snapshots for run.rollback take at most %s on each rank: %d of %s, %s",
+        *(_show(memory.total), snapshot_count(memory.levels), _show(size)),
         "in the host's memory" if memory.device is not None else "beside the weights",
     )
     return memory
+
+
+def _show(size: float) -> str:
+    return f"{size / 1e6:,.0f} MB" if size >= 1e6 else f"{size / 1e3:,.0f} kB"
 
 
 def best_weights_fit(size: int, ranks: Ranks) -> bool:

@@ -69,7 +69,7 @@ def test_a_snapshot_holds_only_the_adapter_and_can_be_restored(tmp_path: Path) -
                 parameter.zero_()
     trainer_rollback.restore_snapshot(job, state)
     assert job.state.global_step == step and not equal(begin, weights(job))
-    assert all(torch.equal(job.model.state_dict()[name], value) for name, value in state["model"].items())
+    assert all(torch.equal(job.model.state_dict()[name], copied.values) for name, copied in state["model"].items())
 
 
 @pytest.mark.parametrize("reuse", [{}, {"num_iterations": 3}])

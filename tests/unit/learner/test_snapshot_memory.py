@@ -42,13 +42,13 @@ def test_large_snapshots_are_fewer_and_stored_in_the_hosts_memory(
     caplog.set_level(logging.INFO, "oven.learner")
     memory = plan_snapshots(size, Ranks())
     assert memory is not None and (snapshot_count(memory.levels), memory.device) == (count, device)
-    assert f"at most {memory.total / GB:.2f} GB on this rank: {count} of {size / GB:.2f} GB" in caplog.text
+    assert f"at most {memory.total / 1e6:,.0f} MB on each rank: {count} of {size / 1e6:,.0f} MB" in caplog.text
 
 
 @pytest.mark.usefixtures("host")
 def test_what_does_not_fit_is_refused_with_figures(caplog: pytest.LogCaptureFixture) -> None:
     assert plan_snapshots(5 * GB + 1, Ranks()) is None
-    assert "5 of 5.00 GB exceed 25.00 GB" in caplog.text and "start fewer ranks" in caplog.text
+    assert "5 of 5,000 MB exceed 25,000 MB" in caplog.text and "start fewer ranks" in caplog.text
 
 
 @pytest.mark.usefixtures("host")

@@ -55,8 +55,8 @@ def plan_snapshots(size: int, ranks: Ranks) -> SnapshotMemory | None:
     else:
         log.log(
             logging.WARNING if ranks.leader else logging.DEBUG,
-            "no snapshots for run.rollback are kept in memory, because %d of %s exceed %s, a rank's share of a quarter of "
-            "the host's available memory; free memory, or start fewer ranks on this host",
+            "no snapshots for run.rollback are kept in memory: %d of %s exceed %s, a rank's share of a quarter of the "
+            "host's available memory; free memory, or start fewer ranks on this host",
             *(snapshot_count(1), _show(size), _show(host_bytes)),
         )
         return None

@@ -86,7 +86,11 @@ class Gauges(StepHook):
         self._hooks = ExitStack()
 
     def begin(self, ranks: Ranks) -> None:
-        model, optimizer, is_deepspeed = self._trainer.model, self._trainer.optimizer, self._trainer.is_deepspeed_enabled
+        model, optimizer, is_deepspeed = (
+            self._trainer.model,
+            self._trainer.optimizer,
+            self._trainer.is_deepspeed_enabled,
+        )
         obstacle = zero_gauges.describe_obstacle(optimizer) if is_deepspeed else ""
         self._gauges: OptimizerGauges | ZeroGauges
         if is_deepspeed and not obstacle:

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from tests.support.ranks_job import Notes
 from torch import distributed
+from torch.distributed.tensor import DTensor
 
 OBSERVED_STEPS = 4
 """Steps of each of the first two trainings."""
@@ -122,6 +123,7 @@ def with_trainer(kind: str, folder: Path, sharded: bool) -> Train:
         if attached:
             oven.attach(job)
         job.train()
+        assert sharded == any(isinstance(weight, DTensor) for weight in job.model.parameters())
         return whole(job)
 
     return train

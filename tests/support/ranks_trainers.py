@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from accelerate import DistributedType
+from accelerate import DistributedType, PartialState
 from accelerate.utils import FullyShardedDataParallelPlugin
 from tests.support.attached import llama, tokens, trainer
 from transformers import LlamaForCausalLM, Trainer, TrainerCallback
@@ -50,7 +50,8 @@ class Sharded(Trainer):
     def create_accelerator_and_postprocess(self) -> None:
         super().create_accelerator_and_postprocess()
         state = self.accelerator.state
-        state.distributed_type = DistributedType.FSDP
+        # TRL makes further states, which copy this one's type from the PartialState.
+        state.distributed_type = PartialState().distributed_type = DistributedType.FSDP
         state.fsdp_plugin = FullyShardedDataParallelPlugin(fsdp_version=2, cpu_ram_efficient_loading=False)
         self.is_fsdp_enabled = True
 
@@ -73,5 +74,5 @@ def sharded_trainer(folder: Path, steps: int) -> Trainer:
 
 def whole(trainer: Trainer) -> list[torch.Tensor]:
     """Return the weights, gathered on every rank."""
-    state = trainer.accelerator.get_state_dict(trainer.model_wrapped)
+    state = trainer.accelerator.unwrap_model(trainer.model_wrapped).state_dict()
     return [weight.full_tensor() if hasattr(weight, "full_tensor") else weight for weight in state.values()]
